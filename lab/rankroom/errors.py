@@ -1,0 +1,41 @@
+"""The errors a user can meet. Each says what failed, where, and what to do, in one line.
+
+Message templates stand together at the bottom of this file.
+"""
+
+from __future__ import annotations
+
+
+class RankroomError(Exception):
+    """Anything Rankroom reports to its user; the magics and the CLI show it without a traceback."""
+
+
+class NoClusterError(RankroomError):
+    """There is no cluster to run on."""
+
+
+class UsageError(RankroomError):
+    """The words of a magic or a call are off; the message lists the valid ones."""
+
+
+class StartError(RankroomError):
+    """A cluster did not start; the message carries the cause and the log's tail."""
+
+
+class RankLostError(RankroomError):
+    """A rank's process ended by itself."""
+
+
+class RunFailed(RankroomError):
+    """A rank raised; the record holds its whole traceback."""
+
+
+class RecordError(RankroomError):
+    """A record cannot be read or written."""
+
+
+class HorovodBuildError(RankroomError):
+    """Horovod could not be built or does not work."""
+
+
+NO_CLUSTER = "no cluster yet: start one with `%cluster start --ranks 2`"

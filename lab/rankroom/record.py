@@ -1,0 +1,107 @@
+"""The record's vocabulary in Python: what record.schema.json says, as dataclasses.
+
+The schema is the contract (TypeScript types are generated from it); tests hold both together.
+Events travel and are stored as JSON lines, so hot paths build them as text; these classes are for
+whoever reads a record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+VERSION = 1
+SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
+
+RunState = Literal["running", "done", "failed", "interrupted", "lost"]
+RankState = Literal["running", "ok", "error", "interrupted", "released", "lost"]
+Json = dict[str, Any]
+
+
+@dataclass
+class RankInfo:
+    """Where one rank lives."""
+
+    rank: int
+    host: str
+    pid: int
+    device: str
+    local_rank: int = 0
+    state: RankState | None = None
+
+
+@dataclass
+class Failure:
+    """The first failure of a run: the root cause. `cell_line` counts from 1."""
+
+    rank: int
+    ename: str
+    evalue: str
+    cell_line: int | None = None
+
+
+@dataclass
+class Owner:
+    """The process that writes a record; `born` (epoch seconds) tells it from a later namesake."""
+
+    host: str
+    pid: int
+    born: float = 0.0
+
+
+@dataclass
+class RunInfo:
+    """run.json. `start` and `end` are microseconds since the epoch."""
+
+    id: str
+    cluster: str
+    size: int
+    start: int
+    ranks: list[RankInfo] = field(default_factory=list)
+    state: RunState = "running"
+    end: int | None = None
+    title: str = ""
+    name: str | None = None
+    failure: Failure | None = None
+    notes: list[str] = field(default_factory=list)
+    lines: int = 0
+    owner: Owner | None = None
+    version: int = VERSION
+
+    def to_json(self) -> Json:
+        """The object stored in run.json; fields that say nothing are left out."""
+        out = dataclasses.asdict(self)
+        for rank in out["ranks"]:
+            if rank["state"] is None:
+                del rank["state"]
+        if out["owner"] is None:
+            del out["owner"]
+        return out
+
+    @classmethod
+    def from_json(cls, data: Json) -> RunInfo:
+        """The inverse of `to_json`; fields a newer minor writer added are ignored."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        kept = {key: value for key, value in data.items() if key in known}
+        kept["ranks"] = [_pick(RankInfo, item) for item in kept.get("ranks", [])]
+        if kept.get("failure"):
+            kept["failure"] = _pick(Failure, kept["failure"])
+        if kept.get("owner"):
+            kept["owner"] = _pick(Owner, kept["owner"])
+        return cls(**kept)
+
+
+def _pick(kind: Any, data: Json) -> Any:
+    known = {f.name for f in dataclasses.fields(kind)}
+    return kind(**{key: value for key, value in data.items() if key in known})
+
+
+def event_line(kind: str, rank: int, seq: int, t: int, **fields: Any) -> bytes:
+    """One event as a line of events.jsonl. `t` is microseconds since the run's start."""
+    head = {"kind": kind, "rank": rank, "seq": seq, "t": t, **fields}
+    return json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "backslashreplace"
+    ) + b"\n"
