@@ -1,0 +1,41 @@
+"""One notebook cell on every rank, with each rank's log and timeline under it.
+
+Importing this costs nothing: a rank, a kernel and the Jupyter server each load what they use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rankroom.cluster import Cluster as Cluster
+    from rankroom.run import Run as Run
+
+__version__ = "0.1.0"
+_LAZY = {"Cluster": "rankroom.cluster", "Run": "rankroom.run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext rankroom`: bring the magics into this notebook."""
+    from rankroom.magics import load_ipython_extension
+
+    load_ipython_extension(shell)
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": "rankroom.server"}]
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    return [{"src": "labextension", "dest": "rankroom"}]

@@ -1,0 +1,78 @@
+"""What a user may set: environment variables first, then config.toml, then the defaults.
+
+The file is `$XDG_CONFIG_HOME/rankroom/config.toml` (or ~/.config/rankroom/config.toml); it holds
+the same names in lower case and without the prefix, for example `keep_days = 30`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rankroom.errors import UsageError
+
+
+def home() -> Path:
+    """Where Rankroom keeps records and clusters: RANKROOM_HOME, or the user's data directory."""
+    chosen = os.environ.get("RANKROOM_HOME")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    data = os.environ.get("XDG_DATA_HOME")
+    # The XDG specification has relative paths ignored.
+    base = Path(data) if data and Path(data).is_absolute() else Path.home() / ".local" / "share"
+    return base / "rankroom"
+
+
+def keep_days() -> float:
+    """Records older than this many days are pruned (RANKROOM_KEEP_DAYS)."""
+    return _number("keep_days", 30.0)
+
+
+def keep_bytes() -> int:
+    """The oldest records are pruned beyond this many bytes in all (RANKROOM_KEEP_GB)."""
+    return int(_number("keep_gb", 5.0) * 1e9)
+
+
+def config_file() -> Path:
+    """Where config.toml would be."""
+    chosen = os.environ.get("XDG_CONFIG_HOME")
+    base = Path(chosen) if chosen and Path(chosen).is_absolute() else Path.home() / ".config"
+    return base / "rankroom" / "config.toml"
+
+
+def _number(name: str, default: float) -> float:
+    variable = f"RANKROOM_{name.upper()}"
+    text: Any = os.environ.get(variable)
+    where = variable
+    if text is None:
+        text = _from_file().get(name, default)
+        where = f"{name} in {config_file()}"
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(NOT_A_NUMBER.format(where=where, text=text, default=default))
+    return value
+
+
+def _from_file() -> dict[str, Any]:
+    path = config_file()
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(UNREADABLE.format(path=path, error=error)) from None
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        return dict(toml.loads(text))
+    except ValueError as error:
+        raise UsageError(UNREADABLE.format(path=path, error=error)) from None
+
+
+NOT_A_NUMBER = "{where} is {text!r}: set it to a number from 0 up, for example {default:g}"
+UNREADABLE = "cannot read {path}: {error}; correct the file or remove it"

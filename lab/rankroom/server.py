@@ -1,0 +1,157 @@
+"""The Jupyter server extension: routes over the store, without logic of their own.
+
+Every handler is authenticated; nothing here blocks the server's event loop (a home directory may
+be a slow network file system, so files are read in threads).
+"""
+
+# Jupyter's handlers and decorators carry no types that hold.
+# mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from jupyter_server.base.handlers import APIHandler
+from jupyter_server.utils import url_path_join
+from tornado.iostream import StreamClosedError
+from tornado.web import HTTPError, authenticated
+
+from rankroom import __version__, record
+from rankroom.download import log_text
+from rankroom.errors import RankroomError, RecordError
+from rankroom.spec import parse_ranks
+from rankroom.store import Store
+from rankroom.tail import LIMIT
+
+# A proxy in front may cut idle requests at a minute; a browser asks again anyway.
+LONGEST_WAIT = 50.0
+LARGEST = 16 * LIMIT
+PLAIN = "text/plain; charset=utf-8"
+
+
+class Handler(APIHandler):
+    """What all routes share: the store, JSON errors, checked numbers."""
+
+    def initialize(self, store: Store) -> None:
+        self.store = store
+        self.gone = False
+
+    def on_connection_close(self) -> None:
+        self.gone = True
+        super().on_connection_close()
+
+    def set_default_headers(self) -> None:
+        super().set_default_headers()
+        # What a rank wrote is never taken for a page.
+        self.set_header("X-Content-Type-Options", "nosniff")
+
+    def number(self, name: str, default: float, most: float) -> float:
+        """The query argument `name`, from 0 to `most`. A bad one is answered with 400."""
+        text = self.get_query_argument(name, "")
+        try:
+            value = float(text) if text else default
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < float("inf"):
+            raise HTTPError(400, f"{name}={text!r}: give a number from 0 up")
+        return min(value, most)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        message = str(error) if isinstance(error, RankroomError) else ""
+        if isinstance(error, RecordError):
+            self.set_status(404)
+        elif isinstance(error, RankroomError):
+            self.set_status(400)
+        elif isinstance(error, HTTPError):
+            message = error.log_message or error.reason or ""
+        self.finish(json.dumps({"message": message or self._reason}))
+
+    def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
+        # The one line went to the browser; a traceback in the server's log would say no more.
+        if not isinstance(error, RankroomError):
+            super().log_exception(kind, error, trace)
+
+
+class Version(Handler):
+    @authenticated
+    async def get(self) -> None:
+        self.finish({"version": __version__, "record": record.VERSION})
+
+
+class Runs(Handler):
+    @authenticated
+    async def get(self) -> None:
+        limit = int(self.number("limit", 100, 10_000))
+        runs = await asyncio.to_thread(self.store.newest, limit)
+        self.finish({"runs": [run.to_json() for run in runs]})
+
+
+class OneRun(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        run = await asyncio.to_thread(self.store.load, run_id)
+        self.finish(run.to_json())
+
+
+class Events(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        after = int(self.number("after", 0, 2**53))
+        limit = int(self.number("limit", LIMIT, LARGEST))
+        wait = self.number("wait", 0, LONGEST_WAIT)
+        tail = self.store.tail(run_id, after)
+        chunk = await tail.next(max(limit, 1), wait, lambda: self.gone)
+        self.set_header("X-Rankroom-Next", str(chunk.next))
+        self.set_header("X-Rankroom-State", chunk.state)
+        self.set_header("X-Rankroom-Size", str(chunk.size))
+        self.finish(chunk.data, set_content_type="application/x-ndjson")
+
+
+class Log(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        run = await asyncio.to_thread(self.store.load, run_id)
+        asked = self.get_query_argument("rank", "")
+        ranks = set(parse_ranks(asked, run.size)) if asked else None
+        self.set_header("Content-Type", PLAIN)  # the first flush sends it
+        self.set_header("Content-Disposition", f'attachment; filename="{run.id}.log"')
+        pieces = log_text(self.store.events(run_id), ranks)
+        try:
+            while piece := await asyncio.to_thread(next, pieces, b""):
+                self.write(piece)
+                await self.flush()
+        except StreamClosedError:
+            return
+        self.finish(set_content_type=PLAIN)
+
+
+class Source(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        source = await asyncio.to_thread(self.store.source, run_id)
+        self.finish(source, set_content_type=PLAIN)
+
+
+_RUN = r"rankroom/runs/([^/]+)"
+ROUTES: list[tuple[str, type[Handler]]] = [
+    (r"rankroom/version", Version),
+    (r"rankroom/runs", Runs),
+    (_RUN, OneRun),
+    (_RUN + "/events", Events),
+    (_RUN + "/log", Log),
+    (_RUN + "/source", Source),
+]
+
+
+def _load_jupyter_server_extension(server_app: Any) -> None:
+    """Called by Jupyter: add the routes under the server's base URL."""
+    web_app = server_app.web_app
+    base = web_app.settings["base_url"]
+    parts = {"store": Store()}
+    web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])
+
+
+# The name before jupyter_server 2, which some tools still look for.
+load_jupyter_server_extension = _load_jupyter_server_extension

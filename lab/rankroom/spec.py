@@ -1,0 +1,61 @@
+"""How ranks are named in words: `0,2-3` as typed, `0,2–3` as shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from rankroom.errors import UsageError
+
+_PART = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
+
+
+def parse_ranks(text: str, size: int) -> list[int]:
+    """The ranks that `text` names, sorted, each once; `all` names every rank.
+
+    Raises UsageError when a word is not a rank or a range, or is not in a cluster of `size` ranks.
+    """
+    if text.strip() == "all":
+        return list(range(size))
+    chosen: set[int] = set()
+    for part in text.split(","):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            raise UsageError(NOT_RANKS.format(text=text, valid=_valid(size)))
+        first = int(match[1])
+        last = int(match[2] or first)
+        if last < first:
+            raise UsageError(BACKWARDS.format(text=text, first=first, last=last))
+        if last >= size:
+            raise UsageError(NO_SUCH_RANK.format(text=text, rank=last, valid=_valid(size)))
+        chosen.update(range(first, last + 1))
+    return sorted(chosen)
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Ranks as a reader wants them: runs become `0–3`, the rest is joined by commas."""
+    parts: list[str] = []
+    first = last = None
+    for rank in sorted(set(ranks)):
+        if first is not None and last is not None and rank == last + 1:
+            last = rank
+            continue
+        if first is not None and last is not None:
+            parts.append(_range(first, last))
+        first = last = rank
+    if first is not None and last is not None:
+        parts.append(_range(first, last))
+    return ",".join(parts)
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def _valid(size: int) -> str:
+    return _range(0, size - 1)
+
+
+NOT_RANKS = "cannot read {text!r} as ranks: write them like 0,2-3 (this cluster has {valid})"
+BACKWARDS = "{text!r} counts backwards: write {last}-{first}"
+NO_SUCH_RANK = "no rank {rank} (asked for {text!r}): this cluster has {valid}"

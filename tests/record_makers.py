@@ -1,0 +1,44 @@
+"""Records made for tests."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rankroom.owner import this_process
+from rankroom.record import RankInfo, RunInfo, event_line
+from rankroom.store import Store, Writer, new_id
+
+
+def make_run(size: int = 2, **fields: Any) -> RunInfo:
+    """A run of `size` CPU ranks that began just now, owned by this process."""
+    start = fields.pop("start", time.time_ns() // 1000)
+    run_id = fields.pop("id", None) or new_id(start)
+    ranks = [RankInfo(rank, "here", 1000 + rank, "cpu", rank) for rank in range(size)]
+    return RunInfo(
+        run_id, "local", size, start, ranks, **{"owner": this_process(), "title": "x = 1", **fields}
+    )
+
+
+def start_record(
+    root: Path, source: str = "x = 1\n", **fields: Any
+) -> tuple[Store, RunInfo, Writer]:
+    """A live record under `root`."""
+    store = Store(root)
+    run = make_run(**fields)
+    return store, run, store.create(run, source)
+
+
+def finished_record(root: Path, *lines: bytes, **fields: Any) -> tuple[Store, RunInfo]:
+    """A record that ended as `done` with these lines in events.jsonl."""
+    store, run, writer = start_record(root, **fields)
+    writer.append(b"".join(lines))
+    run.state, run.end = "done", run.start + 1_500_000
+    writer.finish(run)
+    return store, run
+
+
+def log(rank: int, text: str, seq: int = 1, t: int = 1000, stream: str = "stdout") -> bytes:
+    """A log event's line."""
+    return event_line("log", rank, seq, t, stream=stream, text=text)

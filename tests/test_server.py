@@ -1,0 +1,276 @@
+"""The routes, over HTTP, on a real Jupyter server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from record_makers import finished_record, log, make_run, start_record
+
+TOKEN = "a-token-for-tests"
+BASE = "/some/base/"
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+
+@dataclass
+class Server:
+    port: int
+    home: Path
+
+    def get(self, path: str, token: str | None = TOKEN, timeout: float = 30) -> Reply:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{BASE}{path}")
+        if token:
+            request.add_header("Authorization", f"token {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as reply:
+                return Reply(reply.status, dict(reply.headers), reply.read())
+        except urllib.error.HTTPError as error:
+            return Reply(error.code, dict(error.headers), error.read())
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # Nothing of the user's own configuration, and only this extension.
+    env = {
+        **os.environ,
+        "HOME": str(folder),
+        "JUPYTER_CONFIG_DIR": str(folder / "config"),
+        "JUPYTER_NO_CONFIG": "1",
+        "JUPYTER_PLATFORM_DIRS": "1",
+        "RANKROOM_HOME": str(folder / "home"),
+        "JUPYTER_TOKEN": TOKEN,
+    }
+    argv = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"]
+    argv += ["--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
+    argv += [f"--ServerApp.base_url={BASE}", f"--ServerApp.root_dir={folder}"]
+    argv += ["--ServerApp.jpserver_extensions={'rankroom': True}"]
+    output = folder / "output.txt"
+    with output.open("wb") as out:
+        process = subprocess.Popen(argv, env=env, stdout=out, stderr=out)
+    started = Server(port, folder / "home")
+    try:
+        until = time.monotonic() + 30
+        while True:
+            try:
+                started.get("rankroom/version")
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < until, output.read_text()
+                time.sleep(0.05)
+        yield started
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_version(server: Server):
+    reply = server.get("rankroom/version")
+    assert reply.status == 200
+    assert reply.json["record"] == 1
+
+
+def test_every_route_refuses_a_stranger(server: Server):
+    from rankroom.server import ROUTES
+
+    _, run = finished_record(server.home, log(0, "hi\n"))
+    for pattern, _ in ROUTES:
+        path = pattern.replace("([^/]+)", run.id)
+        assert server.get(path).status == 200, path
+        for token in (None, "wrong"):
+            reply = server.get(path, token=token)
+            assert reply.status in (401, 403), path
+            assert set(json.loads(reply.body)) == {"message"}
+            assert b"hi" not in reply.body
+
+
+def test_runs_come_newest_first(server: Server):
+    made = [finished_record(server.home)[1].id for _ in range(3)]
+    found = [run["id"] for run in server.get("rankroom/runs?limit=3").json["runs"]]
+    assert found == made[::-1]
+
+
+def test_one_run_and_its_source(server: Server):
+    _, run = finished_record(server.home, source="print('ü')\n", title="print('ü')")
+    assert server.get(f"rankroom/runs/{run.id}").json["title"] == "print('ü')"
+    reply = server.get(f"rankroom/runs/{run.id}/source")
+    assert reply.body.decode() == "print('ü')\n"
+    assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_events_in_pieces_of_whole_lines(server: Server):
+    lines = [log(0, f"{i}\n", seq=i) for i in range(100)]
+    _, run = finished_record(server.home, *lines)
+    got, after = b"", 0
+    while True:
+        reply = server.get(f"rankroom/runs/{run.id}/events?after={after}&limit=500")
+        if not reply.body:
+            break
+        assert reply.body.endswith(b"\n") and len(reply.body) <= 500
+        got, after = got + reply.body, int(reply.headers["X-Rankroom-Next"])
+    assert got == b"".join(lines)
+    assert int(reply.headers["X-Rankroom-Size"]) == len(got) == after
+    assert reply.headers["X-Rankroom-State"] == "done"
+
+
+def test_a_waiting_reader_gets_a_line_at_once_and_then_the_end(server: Server):
+    _, run, writer = start_record(server.home)
+    line = log(0, "now\n")
+    written = []
+
+    def write() -> None:
+        time.sleep(0.3)
+        written.append(time.monotonic())
+        writer.append(line)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    reply = server.get(f"rankroom/runs/{run.id}/events?wait=20")
+    took = time.monotonic() - written[0]
+    thread.join()
+    assert reply.body == line
+    assert took < 1.0
+    assert reply.headers["X-Rankroom-State"] == "running"
+    run.state = "failed"
+    threading.Timer(0.2, writer.finish, [run]).start()
+    began = time.monotonic()
+    reply = server.get(f"rankroom/runs/{run.id}/events?after={len(line)}&wait=20")
+    assert (reply.body, reply.headers["X-Rankroom-State"]) == (b"", "failed")
+    assert time.monotonic() - began < 5
+
+
+def test_waiting_ends_when_the_time_is_up(server: Server):
+    _, run, writer = start_record(server.home)
+    began = time.monotonic()
+    reply = server.get(f"rankroom/runs/{run.id}/events?wait=0.3")
+    assert reply.status == 200 and reply.body == b""
+    assert 0.25 < time.monotonic() - began < 5
+    writer.close()
+
+
+def test_waiting_readers_do_not_hold_up_others(server: Server):
+    _, run, writer = start_record(server.home)
+    waiting = [
+        threading.Thread(target=server.get, args=[f"rankroom/runs/{run.id}/events?wait=3"])
+        for _ in range(40)
+    ]
+    for thread in waiting:
+        thread.start()
+    time.sleep(0.3)
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        assert server.get("rankroom/version").status == 200
+        took.append(time.monotonic() - began)
+    run.state = "done"
+    writer.finish(run)
+    for thread in waiting:
+        thread.join()
+    assert sorted(took)[2] < 0.5
+
+
+def test_a_run_without_its_owner_is_lost(server: Server):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    run = make_run()
+    assert run.owner is not None
+    run.owner.pid = gone.pid
+    _, run, writer = start_record(server.home, owner=run.owner)
+    writer.close()
+    assert server.get(f"rankroom/runs/{run.id}").json["state"] == "lost"
+    reply = server.get(f"rankroom/runs/{run.id}/events?wait=20")
+    assert reply.headers["X-Rankroom-State"] == "lost"
+
+
+def test_log_download(server: Server):
+    _, run = finished_record(
+        server.home, log(0, "a\nb"), log(1, "x\n"), log(0, "c\n", 2), log(3, "no\n"), size=4
+    )
+    reply = server.get(f"rankroom/runs/{run.id}/log?rank=0-1")
+    assert reply.body.decode() == "0 │ a\n1 │ x\n0 │ bc\n"
+    assert "attachment" in reply.headers["Content-Disposition"]
+    assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("runs/20200101-000000-abcdef", 404, "rankroom runs list"),
+        ("runs/20200101-000000-abcdef/events?wait=5", 404, "no record"),
+        ("runs/20200101-000000-abcdef/log", 404, "no record"),
+        ("runs/20200101-000000-abcdef/source", 404, "no record"),
+        ("runs/..%2f..%2fetc", 404, "not a run id"),
+        ("runs/%2e%2e", 404, "not a run id"),
+        ("runs?limit=many", 400, "limit='many'"),
+        ("runs?limit=-1", 400, "limit='-1'"),
+        ("runs/{id}/events?after=nan", 400, "after='nan'"),
+        ("runs/{id}/events?wait=inf", 400, "wait='inf'"),
+        ("runs/{id}/log?rank=7", 400, "no rank 7"),
+    ],
+)
+def test_bad_requests_get_one_line(server: Server, path: str, status: int, says: str):
+    _, run = finished_record(server.home)
+    reply = server.get("rankroom/" + path.format(id=run.id))
+    assert reply.status == status
+    assert says in reply.json["message"]
+    assert "\n" not in reply.json["message"]
+
+
+def test_a_newer_record_is_listed_and_refused(server: Server):
+    _, run = finished_record(server.home, version=99)
+    reply = server.get(f"rankroom/runs/{run.id}")
+    assert reply.status == 404
+    assert "pip install -U rankroom" in reply.json["message"]
+    assert run.id in [r["id"] for r in server.get("rankroom/runs").json["runs"]]
+
+
+def test_the_event_loop_is_not_blocked_by_a_slow_disk(tmp_path: Path, monkeypatch):
+    """A stalled network file system stalls its reader, not the server."""
+    from rankroom.store import Store
+
+    store, run, writer = start_record(tmp_path)
+    load = Store.load
+
+    def slow(self, run_id):
+        time.sleep(0.5)
+        return load(self, run_id)
+
+    monkeypatch.setattr(Store, "load", slow)
+
+    async def main() -> float:
+        task = asyncio.create_task(store.tail(run.id).next(wait=0.1))
+        longest, last = 0.0, time.monotonic()
+        while not task.done():
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        return longest
+
+    assert asyncio.run(main()) < 0.3
+    writer.close()
