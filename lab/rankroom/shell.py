@@ -1,0 +1,152 @@
+"""The only place that spawns processes, so that every one of them is awaited, timed and reaped.
+
+Nothing is ever passed through a shell: a command is a list of words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+KILL_GRACE_S = 3.0
+LONGEST_LINE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a command ended. `returncode` is negative for a signal; `output` is stdout and stderr."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    output: str
+    timed_out: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.returncode == 0 and not self.timed_out
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of the output, for an error message."""
+        return "\n".join(self.output.rstrip().splitlines()[-lines:])
+
+
+async def run(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    timeout: float | None = None,
+    on_line: Callable[[str], None] | None = None,
+    keep: int = 4 << 20,
+) -> Completed:
+    """Run a command to its end and keep its output (the last `keep` characters).
+
+    `env` replaces the environment, `on_line` sees each line as it is written, without its newline.
+    After `timeout` seconds, and when the caller is cancelled, the command and all it started in
+    its process group are ended. Raises FileNotFoundError when there is no such program.
+    """
+    words = tuple(os.fspath(word) for word in argv)
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=dict(env) if env is not None else None,
+        cwd=cwd,
+        limit=LONGEST_LINE,
+        start_new_session=True,
+    )
+    lines: list[str] = []
+    timed_out = False
+    try:
+        await asyncio.wait_for(_collect(process, lines, on_line, keep), timeout)
+    except asyncio.TimeoutError:
+        timed_out = True
+    finally:
+        await _end(process)
+    assert process.returncode is not None
+    return Completed(words, process.returncode, "".join(lines)[-keep:], timed_out)
+
+
+def run_sync(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    timeout: float | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> Completed:
+    """`run` for callers without an event loop (the command line)."""
+    return asyncio.run(run(argv, env=env, cwd=cwd, timeout=timeout, on_line=on_line))
+
+
+async def _collect(
+    process: asyncio.subprocess.Process,
+    lines: list[str],
+    on_line: Callable[[str], None] | None,
+    keep: int,
+) -> None:
+    reader = asyncio.ensure_future(_read(process, lines, on_line, keep))
+    try:
+        while not reader.done():
+            over = process.returncode is not None
+            await asyncio.wait({reader}, timeout=0.2)
+            if over:
+                break  # something it left in the background (ssh's master) holds the pipe open
+        if reader.done():
+            reader.result()
+        await _exited(process)
+    finally:
+        reader.cancel()
+
+
+async def _read(
+    process: asyncio.subprocess.Process,
+    lines: list[str],
+    on_line: Callable[[str], None] | None,
+    keep: int,
+) -> None:
+    assert process.stdout is not None
+    kept = 0
+    while chunk := await _line(process.stdout):
+        text = chunk.decode("utf-8", "replace")
+        lines.append(text)
+        kept += len(text)
+        while kept > 2 * keep:
+            kept -= len(lines.pop(0))
+        if on_line:
+            on_line(text.rstrip("\r\n"))
+
+
+async def _line(stream: asyncio.StreamReader) -> bytes:
+    try:
+        return await stream.readuntil(b"\n")
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    except asyncio.LimitOverrunError as error:
+        return await stream.read(error.consumed)  # a line without end comes in pieces
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End what is left of the process group: asked first, then by force."""
+    if process.returncode is not None:
+        return
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(_exited(process), KILL_GRACE_S)
+            return
+
+
+async def _exited(process: asyncio.subprocess.Process) -> None:
+    # Not process.wait(): in some Python versions that also waits for the pipes to close.
+    pause = 0.001
+    while process.returncode is None:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 0.05)
