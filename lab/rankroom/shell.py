@@ -69,6 +69,8 @@ async def run(
         timed_out = True
     finally:
         await _end(process)
+        # Nothing public closes our end of a pipe that a background process still holds.
+        process._transport.close()  # type: ignore[attr-defined]
     assert process.returncode is not None
     return Completed(words, process.returncode, "".join(lines)[-keep:], timed_out)
 
