@@ -9,6 +9,10 @@ from __future__ import annotations
 class RankroomError(Exception):
     """Anything Rankroom reports to its user; the magics and the CLI show it without a traceback."""
 
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for this: our own frames tell a user nothing.
+        return [str(self)]
+
 
 class NoClusterError(RankroomError):
     """There is no cluster to run on."""
@@ -24,6 +28,10 @@ class StartError(RankroomError):
 
 class RankLostError(RankroomError):
     """A rank's process ended by itself."""
+
+
+class CellError(RankroomError):
+    """The cell cannot run anywhere; nothing was sent to the ranks."""
 
 
 class RunFailed(RankroomError):

@@ -1,0 +1,268 @@
+"""A cluster of ranks, wherever they run: start, attach, run cells, stop."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from rankroom import local
+from rankroom.clusterfile import ClusterInfo, ClusterPaths, all_clusters, tail
+from rankroom.errors import NO_CLUSTER, NoClusterError, RankroomError, StartError, UsageError
+from rankroom.link import Link
+from rankroom.rank.rendezvous import ask
+from rankroom.record import RankInfo
+from rankroom.run import Run
+from rankroom.spec import format_ranks
+from rankroom.store import Store
+
+Progress = Callable[[str], None]
+
+
+class Cluster:
+    """Ranks that stay until stopped; this object is one process's connection to them."""
+
+    current: ClassVar[Cluster | None] = None  # what this process last started or attached to
+
+    def __init__(self, paths: ClusterPaths, info: ClusterInfo, link: Link) -> None:
+        self.paths = paths
+        self.info = info
+        self.store = Store()
+        self._link = link
+        self._cells = 0
+        self._latest: Run | None = None
+        Cluster.current = self
+
+    @classmethod
+    def local(
+        cls,
+        ranks: int | None = None,
+        name: str | None = None,
+        cwd: str | None = None,
+        progress: Progress = lambda words: None,
+    ) -> Cluster:
+        """Start ranks on this machine: one per GPU, or `ranks` CPU ranks (2 unless said).
+
+        `progress(words)` is called as the start goes on. Raises StartError with the cause and the
+        end of the log that tells it, within 30 s; nothing is left running then.
+        """
+        paths, keeper = local.launch(ranks, name, cwd)
+        begun = time.monotonic()
+        link: Link | None = None
+        told = ""
+        try:
+            while time.monotonic() - begun < local.START_S:
+                if why := local.failure(paths, keeper):
+                    raise why
+                info = paths.read()
+                if link is None and paths.client_file.exists() and info and info.keeper:
+                    link = Link(paths.client_file)
+                ready = link.ranks if link is not None else []
+                size = info.size if info else 0
+                words = f"{len(ready)} of {size} ranks ready" if link else "starting the controller"
+                if words != told:
+                    progress(words)
+                    told = words
+                if info is not None and link is not None and len(ready) == size:
+                    return cls(paths, info, link)
+                time.sleep(0.01)
+            missing = sorted(set(range(info.size if info else 0)) - set(ready))
+            raise local.timed_out(paths, missing)
+        except BaseException:
+            if link is not None:
+                link.close()
+            end(paths)
+            raise
+
+    @classmethod
+    def attach(cls, name: str | None = None) -> Cluster:
+        """Connect to a running cluster: the one named, or the newest.
+
+        Raises NoClusterError with the names there are.
+        """
+        running = running_clusters()
+        if not running:
+            raise NoClusterError(NO_CLUSTER)
+        chosen = running[0] if name is None else next((c for c in running if c.name == name), None)
+        if chosen is None:
+            names = ", ".join(info.name for info in running)
+            raise NoClusterError(f"no running cluster is named {name!r}; running: {names}")
+        paths = ClusterPaths(chosen.name)
+        try:
+            return cls(paths, chosen, Link(paths.client_file))
+        except (OSError, RuntimeError, TimeoutError) as error:
+            log = tail(paths.controller_log)
+            raise StartError(
+                f"cluster {chosen.name} does not answer ({error}): `%cluster stop` ends it; "
+                f"its controller said:\n{log}"
+            ) from None
+
+    # -- what it is
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def size(self) -> int:
+        return self.info.size
+
+    @property
+    def ranks(self) -> list[RankInfo]:
+        """Where each rank lives."""
+        return self.info.ranks
+
+    @property
+    def alive(self) -> list[int]:
+        """The ranks that answer now."""
+        return sorted(self._link.ranks)
+
+    @property
+    def running(self) -> bool:
+        """True while the cluster is kept, whatever its ranks do."""
+        return local.alive(self.paths.read())
+
+    @property
+    def busy(self) -> bool:
+        """True while a run of this process is on."""
+        return self._latest is not None and self._latest.state == "running"
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.name}: {self.size} ranks>"
+
+    def describe(self) -> str:
+        """One line: name, ranks, where and on what."""
+        hosts = sorted({rank.host for rank in self.ranks})
+        devices = "CPU" if self.ranks[0].device == "cpu" else "one GPU each"
+        word = "rank" if self.size == 1 else "ranks"
+        return f"{self.name}: {self.size} {word} on {', '.join(hosts)} ({devices})"
+
+    def how_ended(self, rank: int) -> str:
+        """How a rank's process ended, in words, as its keeper saw it."""
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            info = self.paths.read()
+            if info is None:
+                return "ended with its cluster"
+            if str(rank) in info.exits:
+                return info.exits[str(rank)]
+            if not local.alive(info):
+                return "ended with its cluster"
+            time.sleep(0.05)
+        return "does not answer any more"
+
+    # -- what it does
+
+    def run(
+        self,
+        source: str,
+        ranks: Sequence[int] | None = None,
+        name: str | None = None,
+        count: int | None = None,
+    ) -> Run:
+        """Run `source` as a cell on all ranks, or on `ranks`; returns while it runs.
+
+        `count` numbers the cell in tracebacks. Raises UsageError for ranks that are not there,
+        NoClusterError if ranks have died, RankroomError if another run is on.
+        """
+        chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
+        self._check(chosen)
+        lock = self._occupy()
+        self._cells += 1
+        run = Run(
+            source, [self._rank(rank) for rank in chosen], self.size, self.name, self._link,
+            self.store, self.paths.spool, self.how_ended, name,
+        )  # fmt: skip
+        run.on_end(lambda _: os.close(lock))
+        self._latest = run
+        try:
+            return run.start(self.info.epoch, self._cells if count is None else count)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
+        """Set variables on ranks."""
+        self._view(ranks).push(names, block=True)
+
+    def pull(self, name: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
+        """The value of a variable (or attribute, `a.b`) on each rank."""
+        chosen = list(range(self.size)) if ranks is None else list(ranks)
+        values = self._view(chosen).pull(name, block=True)
+        return dict(zip(chosen, values, strict=True))
+
+    def apply(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+        """ipyparallel's asynchronous result of `function(*args)` on one rank."""
+        return self._link.view([rank]).apply_async(function, *args)
+
+    def close(self) -> None:
+        """Let go of the cluster; its ranks stay."""
+        self._link.close()
+        if Cluster.current is self:
+            Cluster.current = None
+
+    def stop(self) -> None:
+        """End the ranks and everything that was started with them."""
+        self.close()
+        end(self.paths)
+
+    def _rank(self, rank: int) -> RankInfo:
+        info = self.info.ranks[rank]
+        return RankInfo(rank, info.host, info.pid, info.device, info.local_rank, "running")
+
+    def _check(self, ranks: Sequence[int]) -> None:
+        if not ranks:
+            raise UsageError("no ranks chosen: leave --ranks out for all of them")
+        outside = [rank for rank in ranks if not 0 <= rank < self.size]
+        if outside:
+            raise UsageError(
+                f"no rank {outside[0]}: cluster {self.name} has ranks "
+                f"{format_ranks(range(self.size))}"
+            )
+        alive = self._link.ranks
+        dead = [rank for rank in ranks if rank not in alive]
+        if dead:
+            raise NoClusterError(
+                f"rank {format_ranks(dead)} {self.how_ended(dead[0])}: "
+                "`%cluster restart` starts all ranks anew"
+            )
+
+    def _view(self, ranks: Sequence[int] | None) -> Any:
+        chosen = list(range(self.size)) if ranks is None else list(ranks)
+        self._check(chosen)
+        return self._link.view(chosen)
+
+    def _occupy(self) -> int:
+        """Take the cluster for one run; two at once would meet in each other's collectives."""
+        lock = os.open(self.paths.folder / "busy", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            with contextlib.suppress(OSError):
+                who = os.read(lock, 32).decode()
+            os.close(lock)
+            mine = "this notebook" if who == str(os.getpid()) else f"another process (pid {who})"
+            raise RankroomError(
+                f"cluster {self.name} is busy with a run of {mine}: wait for it or interrupt it"
+            ) from None
+        os.truncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode())
+        return lock
+
+
+def running_clusters() -> list[ClusterInfo]:
+    """The clusters whose keeper lives, newest first."""
+    return [info for info in all_clusters() if local.alive(info)]
+
+
+def end(paths: ClusterPaths) -> None:
+    """End a cluster: ask its keeper; if that does not answer, it is ended by signal."""
+    info = paths.read()
+    if info is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        ask(info.desk, info.secret, do="stop")
+    local.wait_end(paths, info)

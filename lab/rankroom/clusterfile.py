@@ -1,0 +1,133 @@
+"""A cluster on disk: one class names every path, one small file says what state it is in.
+
+The process that keeps a cluster writes cluster.json; kernels, the server and the CLI read it. That
+is how a cluster is found again after its kernel is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rankroom import config
+from rankroom.record import RankInfo
+
+VERSION = 1
+ClusterState = Literal["starting", "running", "failed", "stopped"]
+
+
+@dataclass
+class ClusterInfo:
+    """cluster.json. `keeper` is the process that keeps the cluster; times are epoch seconds."""
+
+    name: str
+    size: int
+    state: ClusterState = "starting"
+    message: str = ""
+    keeper: int = 0
+    keeper_born: float = 0.0
+    host: str = ""
+    desk: str = ""
+    secret: str = ""
+    created: float = 0.0
+    epoch: int = 0
+    cwd: str = ""
+    python: str = ""
+    ranks: list[RankInfo] = field(default_factory=list)
+    exits: dict[str, str] = field(default_factory=dict)
+    version: int = VERSION
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ClusterInfo:
+        known = {f.name for f in dataclasses.fields(cls)}
+        kept = {key: value for key, value in data.items() if key in known}
+        kept["ranks"] = [RankInfo(**rank) for rank in kept.get("ranks", [])]
+        return cls(**kept)
+
+
+class ClusterPaths:
+    """Every path of one cluster."""
+
+    def __init__(self, name: str, root: Path | None = None) -> None:
+        self.name = name
+        self.folder = (root or clusters_folder()) / name
+        self.info = self.folder / "cluster.json"
+        self.profile = self.folder / "ipp"
+        self.client_file = self.profile / "security" / "ipcontroller-client.json"
+        self.engine_file = self.profile / "security" / "ipcontroller-engine.json"
+        self.logs = self.folder / "log"
+        self.controller_log = self.logs / "controller.log"
+        self.keeper_log = self.logs / "keeper.log"
+
+    def rank_log(self, rank: int) -> Path:
+        """What the rank's process said before and beside its runs."""
+        return self.logs / f"rank-{rank}.log"
+
+    def spool(self, rank: int) -> Path:
+        """Where the rank writes its output first."""
+        return self.folder / "spool" / str(rank)
+
+    def make(self, size: int) -> None:
+        """Create the folders, private to the user."""
+        clusters_folder().parent.mkdir(parents=True, exist_ok=True)
+        for folder in (
+            clusters_folder(),
+            self.folder,
+            self.logs,
+            self.profile,
+            self.folder / "spool",
+        ):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        for rank in range(size):
+            self.spool(rank).mkdir(mode=0o700, exist_ok=True)
+
+    def read(self) -> ClusterInfo | None:
+        """The cluster's state, or None when there is none (yet)."""
+        try:
+            return ClusterInfo.from_json(json.loads(self.info.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, info: ClusterInfo) -> None:
+        """Replace cluster.json in one step; it holds a secret, so only the user may read it."""
+        fresh = self.info.with_suffix(f".{os.getpid()}")
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump(dataclasses.asdict(info), file)
+        fresh.replace(self.info)
+
+    def remove(self) -> None:
+        """Delete the cluster's folder."""
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self.folder)
+
+
+def clusters_folder() -> Path:
+    """Where clusters are kept."""
+    return config.home() / "clusters"
+
+
+def all_clusters() -> list[ClusterInfo]:
+    """Every cluster found on disk, newest first, whatever its state."""
+    folder = clusters_folder()
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    found = [info for name in names if (info := ClusterPaths(name).read()) is not None]
+    return sorted(found, key=lambda info: info.created, reverse=True)
+
+
+def tail(path: Path, lines: int = 20) -> str:
+    """The end of a log, for an error message; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 16_384))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

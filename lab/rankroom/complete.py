@@ -1,0 +1,49 @@
+"""Completion in %%distributed cells, of the names that live on the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rankroom.cluster import Cluster
+
+WAIT_S = 0.5  # a completion that comes later than this is of no use
+
+
+def complete_here(line: str, column: int) -> list[str]:
+    """What IPython would complete; runs on a rank."""
+    from IPython import get_ipython
+
+    shell: Any = get_ipython()
+    return list(shell.complete(None, line, column)[1])
+
+
+class RankMatcher:
+    """An IPython matcher that asks rank 0, if it is idle."""
+
+    matcher_api_version = 2
+    matcher_priority = 1
+    matcher_identifier = "rankroom"
+
+    def __init__(self, magics: Any) -> None:
+        self._magics = magics
+
+    def __call__(self, context: Any) -> dict[str, Any]:
+        first = context.full_text.lstrip()
+        distributed = first.startswith("%%distributed") or (
+            self._magics.every_cell and not first.startswith("%%")
+        )
+        cluster = Cluster.current
+        if not distributed or context.cursor_line == 0 or cluster is None or cluster.busy:
+            return {"completions": [], "suppress": False}
+        return {"completions": self._ask(cluster, context), "suppress": False}
+
+    def _ask(self, cluster: Cluster, context: Any) -> list[Any]:
+        from IPython.core.completer import SimpleCompletion
+
+        line = context.full_text.split("\n")[context.cursor_line]
+        try:
+            asked = cluster.apply(0, complete_here, line, context.cursor_position)
+            return [SimpleCompletion(text) for text in asked.get(timeout=WAIT_S)]
+        except Exception:
+            # Completion is a courtesy: whatever goes wrong, typing goes on.
+            return []

@@ -1,0 +1,147 @@
+"""The connection of one kernel to the ranks of a cluster: requests out, batches of events in.
+
+Requests go through ipyparallel's client. Events come on a subscription of our own, because the
+client hands messages only to whoever sent the request; a kernel that attaches later must see them
+too, and nothing needs to parse or keep them on the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import ipyparallel
+import zmq
+from jupyter_client.session import Session
+
+from rankroom.errors import NoClusterError
+
+TOPIC = b"rankroom"
+Receive = Callable[[dict[str, Any], bytes], None]
+
+
+class Link:
+    """Talks to the ranks through the controller described by `client_file`."""
+
+    def __init__(self, client_file: Path) -> None:
+        self.client = ipyparallel.Client(str(client_file), timeout=10)
+        # The client warns on stderr about every engine that leaves; runs report that themselves.
+        logging.getLogger("ipyparallel").setLevel(logging.ERROR)
+        self._runs: dict[str, Receive] = {}
+        self._tap = Tap(client_file, self._deliver)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that are registered now. A rank's engine id is its rank."""
+        return list(self.client.ids)
+
+    def subscribe(self, run: str, receive: Receive) -> None:
+        """Have `receive(header, lines)` called, in a thread, for each batch of this run."""
+        self._runs[run] = receive
+
+    def unsubscribe(self, run: str) -> None:
+        self._runs.pop(run, None)
+
+    def execute(self, rank: int, source: str, about: dict[str, Any]) -> Future[Any]:
+        """Run `source` as a cell on `rank`; `about` is the request's `rankroom` metadata."""
+        client = self.client
+        return client.send_execute_request(  # type: ignore[no-any-return]
+            client._mux_socket, source, silent=False, metadata={"rankroom": about},
+            ident=self._identity(rank),
+        )  # fmt: skip
+
+    def request(self, ranks: Sequence[int], **content: Any) -> list[Future[Any]]:
+        """Ask ranks something that they answer even while a cell runs or hangs."""
+        stream = self.client._control_stream
+        return [
+            self.client._send(stream, "rankroom_request", content=content, ident=self._identity(r))
+            for r in ranks
+            if r in self.client.ids
+        ]
+
+    def signal(self, ranks: Sequence[int], signal: str) -> None:
+        """Send a signal to the ranks' processes, wherever they are."""
+        present = [rank for rank in ranks if rank in self.client.ids]
+        if present:
+            self.client.send_signal(signal, targets=present, block=False)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Have `call()` called once, in the client's thread."""
+        loop = self.client._io_loop
+        loop.add_callback(lambda: loop.call_later(seconds, call))
+
+    def view(self, ranks: Sequence[int]) -> Any:
+        """ipyparallel's own view of some ranks, for pushing and pulling objects."""
+        return self.client.direct_view(list(ranks))
+
+    def close(self) -> None:
+        """Let go of the sockets; the ranks stay."""
+        self._tap.close()
+        with contextlib.suppress(Exception):
+            self.client.close()
+
+    def _identity(self, rank: int) -> bytes:
+        try:
+            return bytes(self.client._build_targets(rank)[0][0])
+        except (IndexError, ipyparallel.error.NoEnginesRegistered):
+            raise NoClusterError(GONE.format(rank=rank)) from None
+
+    def _deliver(self, header: dict[str, Any], lines: bytes) -> None:
+        receive = self._runs.get(header["run"])
+        if receive is not None:
+            receive(header, lines)
+
+
+class Tap:
+    """A subscription to the ranks' batches, in a thread of its own."""
+
+    def __init__(self, client_file: Path, deliver: Receive) -> None:
+        info = json.loads(client_file.read_text())
+        self._session = Session(
+            key=info["key"].encode(), signature_scheme=info["signature_scheme"],
+            packer=info["pack"], unpacker=info["unpack"],
+        )  # fmt: skip
+        self._deliver = deliver
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.RCVHWM = 0
+        self._socket.LINGER = 0
+        if info.get("curve_serverkey"):
+            public, secret = zmq.curve_keypair()
+            self._socket.curve_publickey = public
+            self._socket.curve_secretkey = secret
+            self._socket.curve_serverkey = info["curve_serverkey"].encode()
+        self._socket.connect(f"{info['interface']}:{info['iopub']}")
+        self._socket.subscribe(TOPIC)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="rankroom-tap", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(2)
+
+    def _listen(self) -> None:
+        while not self._closed.is_set():
+            if not self._socket.poll(200):
+                continue
+            frames = self._socket.recv_multipart(copy=False)
+            try:
+                _, parts = self._session.feed_identities(frames, copy=False)
+                message = self._session.deserialize(parts, copy=False)
+                lines = message["buffers"][0]
+                self._deliver(message["content"], bytes(lines))
+            except Exception:
+                # One bad message must not end the subscription; gaps are filled from the spool.
+                logging.getLogger(__name__).exception("a batch of events could not be read")
+        self._socket.close()
+        self._context.term()
+
+
+GONE = "rank {rank} is gone: restart the cluster with `%cluster restart`"

@@ -1,0 +1,282 @@
+"""The magics: thin words over Cluster and Run, in the notebook's kernel."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
+from IPython.display import display as show
+
+from rankroom import cluster as clusters
+from rankroom import display
+from rankroom.cells import check_syntax
+from rankroom.cluster import Cluster
+from rankroom.complete import RankMatcher
+from rankroom.errors import NO_CLUSTER, NoClusterError, RunFailed, UsageError
+from rankroom.options import Options
+from rankroom.run import Run
+from rankroom.spec import format_ranks, parse_ranks
+from rankroom.store import Store
+
+INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
+_OWN = ("%cluster", "%ranks", "%runs", "%distributed", "%load_ext", "%reload_ext")
+
+
+@magics_class
+class RankroomMagics(Magics):
+    """Everything `%load_ext rankroom` brings."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.every_cell = False
+
+    # -- cells
+
+    @line_cell_magic  # type: ignore[untyped-decorator]
+    def distributed(self, line: str, cell: str | None = None) -> None:
+        """%%distributed [--ranks 0,2-3] [--timeout S] [--detach] [--quiet] [-o NAME]
+
+        Runs the cell on every rank. As a line, `%distributed EXPR` shows an expression's value on
+        every rank, and `%distributed on|off` makes every cell distributed, or none.
+        """
+        if cell is not None:
+            self._run(cell, line)
+        elif line.strip() in ("on", "off"):
+            self.every_cell = line.strip() == "on"
+            print(
+                "every cell runs on all ranks; %%local keeps one here"
+                if self.every_cell
+                else "cells run here again"
+            )
+        elif line.strip():
+            self._run(line, "")
+        else:
+            raise UsageError("%distributed needs an expression, or on|off")
+
+    @cell_magic  # type: ignore[untyped-decorator]
+    def local(self, line: str, cell: str) -> None:
+        """%%local: run this cell in the notebook's own kernel, while `%distributed on`."""
+        outcome = self.shell.run_cell(cell)
+        outcome.raise_error()
+
+    def _run(self, source: str, line: str) -> None:
+        options = Options("%%distributed")
+        options.add_argument("--ranks", metavar="0,2-3")
+        options.add_argument("--timeout", type=float, metavar="SECONDS")
+        options.add_argument("--detach", action="store_true")
+        options.add_argument("--quiet", action="store_true")
+        options.add_argument("-o", "--output", metavar="NAME")
+        chosen = options.read(line)
+        if chosen.output and not chosen.output.isidentifier():
+            raise UsageError(f"-o {chosen.output}: not a variable name")
+        cluster = self._cluster()
+        ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
+        check_syntax(self.shell, source)
+        run = cluster.run(source, ranks, chosen.output, self.shell.execution_count)
+        if chosen.output:
+            self.shell.user_ns[chosen.output] = run
+        if not chosen.quiet:
+            show(display.running_bundle(run.info), raw=True, display_id=run.id)
+        if chosen.detach:
+            return
+        self._follow(run, chosen.timeout)
+        if not chosen.quiet or run.state != "done":
+            again = {"update": True} if not chosen.quiet else {}
+            show(display.bundle(run.info, run.events), raw=True, display_id=run.id, **again)
+        self._raise(run, chosen.timeout)
+
+    def _follow(self, run: Run, timeout: float | None) -> None:
+        """Wait for the run; an interrupt of the notebook becomes one of the ranks."""
+        try:
+            if run.wait(timeout):
+                return
+            run.interrupt()
+            run.wait(INTERRUPT_S)
+        except KeyboardInterrupt:
+            run.interrupt()
+            run.wait(INTERRUPT_S)
+
+    def _raise(self, run: Run, timeout: float | None) -> None:
+        """Make the notebook's cell end as the run did, so that "run all" stops where it should."""
+        if run.running:
+            ranks = format_ranks(run.running)
+            raise RunFailed(
+                f"rank {ranks} did not stop within {INTERRUPT_S:.0f} s; `%cluster restart` ends it"
+            )
+        if timeout is not None and run.state == "interrupted" and run.duration >= timeout:
+            raise RunFailed(f"stopped after --timeout {timeout:g} s")
+        if run.state == "interrupted":
+            raise RunFailed("interrupted; the ranks' variables are kept")
+        if run.state == "failed" and run.info.failure is not None:
+            failure = run.info.failure
+            where = f" (cell line {failure.cell_line})" if failure.cell_line else ""
+            what = (
+                f"{failure.ename}: {failure.evalue}"
+                if failure.ename != "RankLost"
+                else (failure.evalue)
+            )
+            raise RunFailed(f"rank {failure.rank} failed first{where}: {what[:500]}")
+
+    # -- clusters
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def cluster(self, line: str) -> None:
+        """%cluster [start [--ranks N] [--name NAME] | stop | restart | resize N | attach [NAME]]
+
+        Without a word, says what there is.
+        """
+        words = line.split(None, 1)
+        word, rest = (words[0] if words else "status"), (words[1] if len(words) > 1 else "")
+        actions = {
+            "start": self._start, "stop": self._stop, "restart": self._restart,
+            "resize": self._resize, "attach": self._attach, "status": self._status,
+        }  # fmt: skip
+        if word not in actions:
+            raise UsageError(f"%cluster {word}: unknown; valid are {', '.join(actions)}")
+        actions[word](rest)
+
+    def _start(self, line: str) -> None:
+        options = Options("%cluster start")
+        options.add_argument("--ranks", type=int, metavar="N")
+        options.add_argument("--name", metavar="NAME")
+        chosen = options.read(line)
+        current = Cluster.current
+        if current is not None and current.running:
+            if chosen.ranks in (None, current.size) and chosen.name in (None, current.name):
+                print(f"{current.describe()} (already running)")
+                return
+            raise UsageError(
+                f"{current.name} is running with {current.size} ranks: `%cluster resize "
+                f"{chosen.ranks or current.size}` or `%cluster stop` first"
+            )
+        self._start_new(chosen.ranks, chosen.name)
+
+    def _start_new(self, ranks: int | None, name: str | None) -> None:
+        begun = time.monotonic()
+        width = 0
+
+        def progress(words: str) -> None:
+            nonlocal width
+            print(f"\r{words.ljust(width)}", end="", flush=True)
+            width = max(width, len(words))
+
+        try:
+            cluster = Cluster.local(ranks, name, progress=progress)
+        finally:
+            progress("")
+            print("\r", end="")
+        print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
+
+    def _stop(self, line: str) -> None:
+        Options("%cluster stop").read(line)
+        cluster = self._cluster()
+        cluster.stop()
+        print(f"{cluster.name} stopped")
+
+    def _restart(self, line: str) -> None:
+        Options("%cluster restart").read(line)
+        cluster = self._cluster()
+        cluster.stop()
+        self._start_new(cluster.size, cluster.name)
+
+    def _resize(self, line: str) -> None:
+        options = Options("%cluster resize")
+        options.add_argument("ranks", type=int, metavar="N")
+        ranks = options.read(line).ranks
+        cluster = self._cluster()
+        cluster.stop()
+        self._start_new(ranks, cluster.name)
+
+    def _attach(self, line: str) -> None:
+        options = Options("%cluster attach")
+        options.add_argument("name", nargs="?", metavar="NAME")
+        name = options.read(line).name
+        current = Cluster.current
+        if current is not None:
+            current.close()
+        print(Cluster.attach(name).describe())
+
+    def _status(self, line: str) -> None:
+        Options("%cluster").read(line)
+        current = Cluster.current
+        if current is None:
+            others = clusters.running_clusters()
+            print(NO_CLUSTER if not others else _attachable(others))
+            return
+        print(current.describe())
+        alive = current.alive
+        for rank in current.ranks:
+            state = "ready" if rank.rank in alive else current.how_ended(rank.rank)
+            print(f"  rank {rank.rank}  {rank.host}  {rank.device}  pid {rank.pid}  {state}")
+
+    def _cluster(self) -> Cluster:
+        if Cluster.current is not None:
+            return Cluster.current
+        others = clusters.running_clusters()
+        raise NoClusterError(NO_CLUSTER if not others else _attachable(others))
+
+    # -- variables and records
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def ranks(self, line: str) -> None:
+        """%ranks push NAME… | pull NAME… [--ranks 0,2-3]
+
+        Pushing copies the notebook's variables to the ranks. Pulling makes each NAME in the
+        notebook a dictionary: rank to value.
+        """
+        options = Options("%ranks")
+        options.add_argument("word", choices=["push", "pull"])
+        options.add_argument("names", nargs="+", metavar="NAME")
+        options.add_argument("--ranks", metavar="0,2-3")
+        chosen = options.read(line)
+        cluster = self._cluster()
+        ranks = (
+            parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else list(range(cluster.size))
+        )
+        if chosen.word == "push":
+            missing = [name for name in chosen.names if name not in self.shell.user_ns]
+            if missing:
+                raise UsageError(f"%ranks push: no variable {missing[0]!r} in this notebook")
+            cluster.push({name: self.shell.user_ns[name] for name in chosen.names}, ranks)
+            print(f"pushed {', '.join(chosen.names)} to ranks {format_ranks(ranks)}")
+            return
+        for name in chosen.names:
+            self.shell.user_ns[name.rpartition(".")[2]] = cluster.pull(name, ranks)
+        print(
+            f"pulled {', '.join(chosen.names)} from ranks {format_ranks(ranks)}: "
+            "a dictionary by rank"
+        )
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def runs(self, line: str) -> None:
+        """%runs [ID]: the latest runs, or the view of one (`last`, or part of its id)."""
+        options = Options("%runs")
+        options.add_argument("id", nargs="?", metavar="ID")
+        wanted = options.read(line).id
+        store = Store()
+        if wanted is None:
+            print(display.runs_table(store.newest(20)))
+            return
+        run = store.find(wanted)
+        show(display.stored_bundle(store, run), raw=True)
+
+
+def _attachable(others: list[Any]) -> str:
+    names = ", ".join(f"{each.name} ({each.size} ranks)" for each in others)
+    return f"no cluster in this notebook yet; running: {names}. `%cluster attach` connects to it"
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics, the `%distributed on` transformation and completion."""
+    magics = RankroomMagics(shell)
+    shell.register_magics(magics)
+
+    def every_cell(lines: list[str]) -> list[str]:
+        first = lines[0].lstrip() if lines else ""
+        if not magics.every_cell or first.startswith(("%%", *_OWN)) or not "".join(lines).strip():
+            return lines
+        return ["%%distributed\n", *lines]
+
+    shell.input_transformers_cleanup.append(every_cell)
+    shell.Completer.custom_matchers.append(RankMatcher(magics))

@@ -1,0 +1,45 @@
+"""The options of a magic line: read without surprises, refused with the list of valid ones."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any, NoReturn
+
+from rankroom.errors import UsageError
+
+
+class Options(argparse.ArgumentParser):
+    """argparse that raises UsageError in one line instead of ending the process."""
+
+    def __init__(self, magic: str) -> None:
+        super().__init__(prog=magic, add_help=False, allow_abbrev=False)
+        self.magic = magic
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.magic}: {message}; {self.valid()}")
+
+    def valid(self) -> str:
+        """The valid options, in words."""
+        names = [
+            f"{action.option_strings[-1]}{'' if action.nargs == 0 else ' ' + meta(action)}"
+            for action in self._actions
+            if action.option_strings
+        ]
+        return f"options: {', '.join(names)}" if names else "it takes no options"
+
+    def read(self, line: str) -> argparse.Namespace:
+        """The options in `line`. Raises UsageError."""
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            self.error(f"cannot read {line!r} ({str(error).lower()})")
+        known, extra = self.parse_known_args(words)
+        if extra:
+            self.error(f"unknown option {extra[0]!r}")
+        return known
+
+
+def meta(action: Any) -> str:
+    """How an option's value is named in a message."""
+    return str(action.metavar or action.dest.upper())

@@ -1,0 +1,75 @@
+"""A rank's process: an ipyparallel engine with Rankroom's kernel, streams and adapters."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import ipyparallel.engine.app as engine_app
+from jupyter_client.session import Session
+
+from rankroom.rank import horovod, torch
+from rankroom.rank.kernel import RankKernel
+from rankroom.rank.reporter import Reporter
+from rankroom.rank.world import World
+
+TOPIC = b"rankroom"  # what a run subscribes to among the engines' messages
+
+
+class RankEngine(engine_app.IPEngine):
+    """ipyparallel's engine; the one override that matters is where its output goes."""
+
+    name = "rankroom-rank"
+
+    def redirect_output(self, iopub_socket: Any) -> None:
+        """Called by the engine once it has registered: from here on this process is a rank."""
+        world = World.from_environment(os.environ)
+        self._keep_own_log()
+        wire = Wire(self.session, iopub_socket)
+        reporter = Reporter(world.rank, Path(os.environ["RANKROOM_SPOOL"]), wire.send)
+        horovod.install(world)
+        torch.install(world)
+        reporter.install()
+        self.kernel.take_part(world, reporter, lambda: horovod.release() + torch.release())
+
+    def _keep_own_log(self) -> None:
+        """The engine's log stays in the rank's log file when descriptor 2 moves to the spool."""
+        own = os.fdopen(os.dup(2), "w", buffering=1)
+        for handler in self.log.handlers:
+            if isinstance(handler, logging.StreamHandler):
+                handler.setStream(own)
+
+
+class Wire:
+    """Sends batches over the engine's IOPub, under a topic of their own.
+
+    The lines travel as a raw buffer: nobody on the way parses or copies them.
+    """
+
+    def __init__(self, session: Session, iopub: Any) -> None:
+        # A session of its own, as sessions are not made for two threads.
+        self._session = Session(
+            key=session.key,
+            signature_scheme=session.signature_scheme,
+            packer=session.packer,
+            unpacker=session.unpacker,
+        )
+        self._iopub = iopub
+
+    def send(self, header: dict[str, Any], lines: bytes) -> None:
+        message = self._session.msg("rankroom", content=header)
+        frames = self._session.serialize(message, ident=[TOPIC])
+        self._iopub.send_multipart([*frames, lines], copy=False)
+
+
+def main() -> None:
+    """Start this process as a rank; its environment says which."""
+    # The engine creates its kernel by this module-level name; there is no option for the class.
+    engine_app.Kernel = RankKernel
+    RankEngine.launch_instance()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Turns what a rank does into events: ordered, on disk first, then on the wire.
+
+One lock orders everything. An event that the main thread emits first takes in what was printed
+before it, so that the record reads in the order things happened. Each run has a spool file of its
+own, `<run>.jsonl`, holding exactly the bytes that belong into the record; messages carry their
+offset in it, so a reader notices a gap and can fill it from the file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rankroom.rank.streams import CStdio, RankStream, Spooled
+from rankroom.record import event_line
+
+BATCH_S = 0.05  # between two messages while output keeps coming
+IDLE_S = 1.0  # between two looks at the spool while no run is on
+LARGE = 1 << 20  # a batch of this many bytes is sent without waiting
+
+Send = Callable[[dict[str, Any], bytes], None]
+
+
+class Reporter:
+    """The events of one rank.
+
+    `send(header, lines)` puts a batch on the wire: header `{run, rank, at, ended}` with the byte
+    offset of `lines` in the run's spool file.
+    """
+
+    def __init__(self, rank: int, spool: Path, send: Send) -> None:
+        self.rank = rank
+        self.spool = spool
+        self.run: str | None = None
+        self._send = send
+        self._start = 0
+        self._seq = 0
+        self._file = -1
+        self._at = 0
+        self._unsent: list[bytes] = []
+        self._unsent_size = 0
+        self._lock = threading.RLock()
+        self._awake = threading.Event()
+        self._streams = {
+            "stdout": Spooled(spool / "stdout", 1),
+            "stderr": Spooled(spool / "stderr", 2),
+        }
+        self.stdout = RankStream(self._streams["stdout"], "stdout", self._awake.set)
+        self.stderr = RankStream(self._streams["stderr"], "stderr", self._awake.set)
+        self._cstdio = CStdio()
+        self._pid = os.getpid()
+        os.register_at_fork(after_in_child=self._after_fork)
+        self._thread = threading.Thread(target=self._pump, name="rankroom-report", daemon=True)
+
+    def install(self) -> None:
+        """Make this rank's output go through here."""
+        sys.stdout = sys.__stdout__ = self.stdout  # type: ignore[misc, assignment]
+        sys.stderr = sys.__stderr__ = self.stderr  # type: ignore[misc, assignment]
+        self._thread.start()
+
+    def begin(self, run: str, start: int) -> None:
+        """A run starts; `start` (epoch microseconds) is the zero of its events' times.
+
+        Output that came after the previous run's end belongs to this one, with negative times.
+        """
+        with self._lock:
+            for stream in self._streams.values():
+                stream.rotate()
+            path = self.spool / f"{run}.jsonl"
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._start, self._seq, self._at = start, 0, 0
+            self.run = run
+            read_from = {name: stream.position for name, stream in self._streams.items()}
+            self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
+        self._awake.set()
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """One event, now; outside a run it is dropped, as there is no record to hold it."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self.run is None:
+                return
+            self._take_in()
+            self._append(kind, time.time_ns() // 1000, **fields)
+        self._awake.set()
+
+    def end(self, state: str, **fields: Any) -> None:
+        """The run's last event; everything is on the wire when this returns."""
+        with self._lock:
+            if self.run is None:
+                return
+            self._take_in(final=True)
+            self._append("status", time.time_ns() // 1000, state=state, **fields)
+            self._flush(ended=True)
+            os.close(self._file)
+            self._file, self.run = -1, None
+
+    def _take_in(self, final: bool = False) -> None:
+        self.stdout.flush()
+        self.stderr.flush()
+        self._cstdio.flush()
+        pieces = [
+            (piece.t, name, piece)
+            for name, stream in self._streams.items()
+            for piece in stream.read(final)
+        ]
+        pieces.sort(key=lambda item: item[0])
+        for t, name, piece in pieces:
+            self._append("log", t, stream=name, text=piece.text, to=piece.to)
+
+    def _append(self, kind: str, t: int, **fields: Any) -> None:
+        line = event_line(kind, self.rank, self._seq, t - self._start, **fields)
+        self._seq += 1
+        self._unsent.append(line)
+        self._unsent_size += len(line)
+        if self._unsent_size > LARGE:
+            self._flush()
+
+    def _flush(self, ended: bool = False) -> None:
+        if not self._unsent:
+            return
+        lines = b"".join(self._unsent)
+        self._unsent.clear()
+        self._unsent_size = 0
+        header = {"run": self.run, "rank": self.rank, "at": self._at, "ended": ended}
+        self._at += len(lines)
+        os.write(self._file, lines)
+        self._send(header, lines)
+
+    def _pump(self) -> None:
+        sent = 0.0
+        while True:
+            self._awake.wait(BATCH_S if self.run else IDLE_S)
+            pause = sent + BATCH_S - time.monotonic()
+            if pause > 0:
+                time.sleep(pause)
+            self._awake.clear()
+            with self._lock:
+                if self.run is None:
+                    continue
+                self._take_in()
+                if self._seq > 1 and self._unsent:
+                    # Not for "running" alone: that would make the first line wait a whole batch.
+                    self._flush()
+                    sent = time.monotonic()
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
+        self._awake = threading.Event()
+        for stream in (self.stdout, self.stderr):
+            stream.after_fork()
+            stream._wake = self._awake.set

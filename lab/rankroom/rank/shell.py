@@ -1,0 +1,123 @@
+"""The interactive shell of a rank: what a cell shows becomes events instead of messages."""
+
+from __future__ import annotations
+
+import base64
+import traceback
+from typing import Any
+
+from ipykernel.displayhook import ZMQShellDisplayHook
+from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
+from traitlets import Any as AnyTrait
+from traitlets import Type
+
+from rankroom.rank.reporter import Reporter
+
+LARGEST_DISPLAY = 16 << 20  # bytes of one representation; a larger one is named, not kept
+
+
+class RankDisplayHook(ZMQShellDisplayHook):
+    """The value of the last expression."""
+
+    reporter: Reporter | None = None
+
+    def start_displayhook(self) -> None:
+        self._bundle: tuple[dict[str, Any], dict[str, Any]] | None = None
+
+    def write_output_prompt(self) -> None:
+        pass
+
+    def write_format_data(self, format_dict: Any, md_dict: Any = None) -> None:
+        self._bundle = (format_dict, md_dict or {})
+
+    def finish_displayhook(self) -> None:
+        if self._bundle is not None and self.reporter is not None:
+            data, metadata = self._bundle
+            self.reporter.emit("display", data=jsonable(data), metadata=metadata, result=True)
+        self._bundle = None
+
+
+class RankDisplayPublisher(ZMQDisplayPublisher):
+    """display(), figures and clear_output()."""
+
+    reporter: Reporter | None = None
+
+    def publish(
+        self,
+        data: Any,
+        metadata: Any = None,
+        *,
+        transient: Any = None,
+        update: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if self.reporter is None:
+            return
+        fields: dict[str, Any] = {"data": jsonable(data), "metadata": metadata or {}}
+        display_id = (transient or {}).get("display_id")
+        if display_id:
+            fields["display_id"] = str(display_id)
+        if update:
+            fields["update"] = True
+        self.reporter.emit("display", **fields)
+
+    def clear_output(self, wait: bool = False) -> None:
+        if self.reporter is not None:
+            self.reporter.emit("display", data={}, clear="next" if wait else "now")
+
+
+class RankShell(ZMQInteractiveShell):
+    """IPython on a rank."""
+
+    displayhook_class = Type(RankDisplayHook)
+    display_pub_class = Type(RankDisplayPublisher)
+    reporter = AnyTrait(None, allow_none=True)
+    failure: dict[str, Any] | None = None
+
+    def attach(self, reporter: Reporter) -> None:
+        """Send everything a cell shows to `reporter`."""
+        self.reporter = reporter
+        self.displayhook.reporter = reporter
+        self.display_pub.reporter = reporter
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        self._last_traceback = stb
+        error = {
+            "ename": etype.__name__,
+            "evalue": _text(evalue),
+            "cell_line": self.cell_line(evalue),
+        }
+        self.failure = error
+        if self.reporter is not None:
+            self.reporter.emit("error", traceback=[str(line) for line in stb], **error)
+
+    def cell_line(self, error: BaseException) -> int | None:
+        """The line of the present cell nearest to where `error` was raised, from 1."""
+        if isinstance(error, SyntaxError):
+            return error.lineno
+        cells = set(getattr(self.compile, "_filename_map", {}))
+        line = None
+        for frame, number in traceback.walk_tb(error.__traceback__):
+            if frame.f_code.co_filename in cells:
+                line = number
+        return line
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose str() raised {type(error).__name__}>"
+
+
+def jsonable(bundle: dict[str, Any]) -> dict[str, Any]:
+    """A MIME bundle as JSON can hold it: bytes in base64, what is too large named."""
+    out: dict[str, Any] = {}
+    for mime, value in bundle.items():
+        if isinstance(value, bytes):
+            value = base64.b64encode(value).decode("ascii")
+        if isinstance(value, str) and len(value) > LARGEST_DISPLAY:
+            out.setdefault("text/plain", f"<{mime} of {len(value):,} characters, not kept>")
+            continue
+        out[mime] = value
+    return out

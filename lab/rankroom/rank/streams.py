@@ -1,0 +1,217 @@
+"""A rank's stdout and stderr: bytes on disk the moment a line ends, whoever wrote them.
+
+File descriptors 1 and 2 point at two append-only spool files, so output of C libraries and of
+child processes, and the last words before a SIGKILL, are kept in the same place as Python's own.
+`Spooled.read` turns new bytes into pieces of text with the time they were written.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PIECE = 1 << 20  # bytes of one log event at most, so that a 100 MB line stays digestible
+MARK_NS = 2_000_000  # a time mark at most every 2 ms: floods stay cheap, slow prints exact
+ROTATE = 64 << 20  # bytes after which a drained spool begins anew
+
+
+class Piece(NamedTuple):
+    """Text written at `t` (epoch microseconds), ending at byte `to` of the spool."""
+
+    t: int
+    text: str
+    to: int
+
+
+class Spooled:
+    """One spool file behind one file descriptor, and how far it has been read."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        self.marks: deque[tuple[int, int]] = deque()
+        self._file = self._open()
+        self._read_fd = os.open(path, os.O_RDONLY)
+        self._read_to = 0
+        self._read_time = time.time_ns() // 1000
+        self._mark_time = 0
+        self._decoder = _decoder()
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+        file = os.open(self.path, flags, 0o600)
+        os.dup2(file, self.fd)
+        return file
+
+    def write(self, data: bytes) -> None:
+        """Append; a partial write (signal, full disk) is continued or raised as OSError."""
+        now = time.time_ns()
+        if now - self._mark_time > MARK_NS:
+            self._mark_time = now
+            self.marks.append((os.fstat(self._file).st_size, now // 1000))
+        written = os.write(self._file, data)
+        while written < len(data):
+            written += os.write(self._file, data[written:])
+
+    @property
+    def unread(self) -> bool:
+        """True when the spool holds bytes that `read` has not returned."""
+        return os.fstat(self._file).st_size > self._read_to
+
+    @property
+    def position(self) -> int:
+        """Bytes read so far."""
+        return self._read_to
+
+    def read(self, final: bool = False) -> Iterator[Piece]:
+        """The text written since the last call; `final` also gives up on a cut character."""
+        now = time.time_ns() // 1000
+        size = os.fstat(self._file).st_size
+        while self._read_to < size:
+            begin = self._read_to
+            t = self._read_time
+            while self.marks and self.marks[0][0] <= begin:
+                t = max(t, self.marks.popleft()[1])
+            end = min(size, begin + PIECE)
+            if self.marks:
+                end = min(end, self.marks[0][0])
+            data = os.pread(self._read_fd, end - begin, begin)
+            if not data:
+                break
+            self._read_to += len(data)
+            self._read_time = t
+            text = self._decoder.decode(data)
+            if text:
+                yield Piece(t, text, self._read_to - len(self._decoder.getstate()[0]))
+        self._read_time = now
+        if final and self._decoder.getstate()[0]:
+            text = self._decoder.decode(b"", True)
+            self._decoder = _decoder()
+            yield Piece(now, text, self._read_to)
+
+    def rotate(self) -> bool:
+        """Begin a new file if this one is large and read to its end. Loses nothing: the descriptor
+        moves first, and a second look afterwards tells whether something came in between."""
+        if self._read_to < ROTATE or self.unread:
+            return False
+        old, old_read, read_to = self._file, self._read_fd, self._read_to
+        aside = self.path.rename(f"{self.path}.old")
+        self._file = self._open()
+        late = os.pread(old_read, PIECE, read_to)
+        self._read_fd = os.open(self.path, os.O_RDONLY)
+        self._read_to = 0
+        self.marks.clear()
+        os.close(old)
+        os.close(old_read)
+        aside.unlink()
+        if late:
+            self.write(late)
+        return True
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    # Bytes that are no UTF-8 stay legible as \xNN instead of being replaced.
+    return codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+
+class RankStream(io.TextIOBase):
+    """sys.stdout or sys.stderr of a rank: each finished line is in the spool when print returns."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+
+    def __init__(self, spool: Spooled, name: str, wake: Callable[[], None]) -> None:
+        self._spool = spool
+        self._name = name
+        self._wake = wake
+        self._parts: list[str] = []
+        # Re-entrant: a signal handler may print while its own thread is inside write.
+        self._lock = threading.RLock()
+        self.buffer = _RawBuffer(self, spool)
+
+    @property
+    def name(self) -> str:
+        """<stdout> or <stderr>, as libraries expect."""
+        return f"<{self._name}>"
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        """The real descriptor, so that subprocesses given this stream write to the same spool."""
+        return self._spool.fd
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        with self._lock:
+            self._parts.append(text)
+            if "\n" in text:
+                self._flush()
+        return len(text)
+
+    def flush(self) -> None:
+        with self._lock:
+            if self._parts:
+                self._flush()
+
+    def _flush(self) -> None:
+        text = "".join(self._parts)
+        self._parts.clear()
+        self._spool.write(text.encode("utf-8", "backslashreplace"))
+        self._wake()
+
+    def after_fork(self) -> None:
+        """In a forked child: the lock may have been held by a thread that is not there."""
+        self._lock = threading.RLock()
+        self._parts = []
+
+
+class _RawBuffer(io.RawIOBase):
+    """sys.stdout.buffer, for code that writes bytes."""
+
+    def __init__(self, stream: RankStream, spool: Spooled) -> None:
+        self._stream = stream
+        self._spool = spool
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._spool.fd
+
+    def write(self, data: Any) -> int:
+        self._stream.flush()
+        raw = bytes(data)
+        self._spool.write(raw)
+        self._stream._wake()
+        return len(raw)
+
+
+class CStdio:
+    """The C library's own buffers: line-buffered, and flushed before a look at the spool."""
+
+    def __init__(self) -> None:
+        import ctypes
+
+        self._libc: Any = None
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            self._libc = ctypes.CDLL(None)
+            stdout = ctypes.c_void_p.in_dll(self._libc, "stdout")
+            line_buffered = 1
+            self._libc.setvbuf(stdout, None, line_buffered, 0)
+
+    def flush(self) -> None:
+        if self._libc is not None:
+            self._libc.fflush(None)

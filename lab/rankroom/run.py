@@ -1,0 +1,349 @@
+"""A run: one cell on some ranks, from its source to a finished record.
+
+The run is the only writer of its record. Each rank numbers the bytes it reports, so the run knows
+when a batch is missing and takes it from the rank's spool; when a rank dies, its last words come
+from there as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ipyparallel.error
+
+from rankroom.errors import RankroomError, RecordError
+from rankroom.link import Link
+from rankroom.owner import this_process
+from rankroom.record import Failure, RankInfo, RunInfo, RunState, event_line
+from rankroom.store import Store, Writer, new_id
+
+GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
+LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
+RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
+KEPT_BYTES = 200_000  # of events kept in memory for the summary of a run
+ENDED = ("ok", "error", "interrupted", "released", "lost")
+
+
+class Run:
+    """One cell executing on ranks, live; afterwards the way to its record.
+
+    `spool(rank)` is the folder of a rank's spool if this process can read it, else None.
+    `how_ended(rank)` tells how a rank's process ended, in words.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        ranks: Sequence[RankInfo],
+        size: int,
+        cluster: str,
+        link: Link,
+        store: Store,
+        spool: Callable[[int], Path | None],
+        how_ended: Callable[[int], str],
+        name: str | None = None,
+    ) -> None:
+        start = time.time_ns() // 1000
+        self.source = source
+        self.info = RunInfo(
+            id=new_id(start),
+            cluster=cluster,
+            size=size,
+            start=start,
+            ranks=list(ranks),
+            title=title_of(source),
+            name=name,
+            owner=this_process(),
+        )
+        self.events: list[dict[str, Any]] = []
+        self._link = link
+        self._spool = spool
+        self._how_ended = how_ended
+        self._store = store
+        self._writer: Writer | None = None
+        self._ranks = {rank.rank: rank for rank in self.info.ranks}
+        self._received = dict.fromkeys(self._ranks, 0)
+        self._next_seq = dict.fromkeys(self._ranks, 0)
+        self._spooled: dict[int, dict[str, int]] = {}
+        self._kept = 0
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        self._ended = False
+        self._on_end: list[Callable[[Run], None]] = []
+        self._interrupted = False
+
+    # -- what a caller sees
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def state(self) -> RunState:
+        return self.info.state
+
+    @property
+    def running(self) -> list[int]:
+        """The ranks that have not ended."""
+        return [rank for rank, info in self._ranks.items() if info.state not in ENDED]
+
+    @property
+    def results(self) -> dict[int, str]:
+        """The last expression's value on each rank that had one, as text."""
+        return {
+            event["rank"]: event["data"].get("text/plain", "")
+            for event in self.events
+            if event["kind"] == "display" and event.get("result")
+        }
+
+    @property
+    def duration(self) -> float:
+        """Seconds from start to end, or to now."""
+        end = self.info.end or time.time_ns() // 1000
+        return (end - self.info.start) / 1e6
+
+    @property
+    def path(self) -> Path:
+        """The record's directory."""
+        return self._store.paths(self.id).folder
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until every rank has ended; False if `timeout` seconds pass first."""
+        return self._over.wait(timeout)
+
+    def interrupt(self) -> None:
+        """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
+        self._interrupted = True
+        self._link.signal(self.running, "SIGINT")
+        timer = threading.Timer(RELEASE_S, self.release)
+        timer.daemon = True
+        timer.start()
+
+    def release(self) -> None:
+        """Let go of blocked collectives on all ranks of the cluster, if any rank still runs.
+
+        All of them, as Horovod is shut down and initialises anew with the next cell.
+        """
+        if self.running and len(self._ranks) == self.info.size:
+            with contextlib.suppress(RankroomError, OSError):
+                self._link.request(sorted(self._ranks), do="release", run=self.id)
+
+    def on_end(self, call: Callable[[Run], None]) -> None:
+        """Have `call(run)` called once, before `wait` returns, in whichever thread ends the run."""
+        with self._lock:
+            if not self._ended:
+                self._on_end.append(call)
+                return
+        call(self)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} {self.info.state} on {len(self._ranks)} of {self.info.size} ranks>"
+
+    # -- its life
+
+    def start(self, epoch: int, count: int) -> Run:
+        """Create the record and send the cell. `count` numbers the cell in tracebacks.
+
+        Raises RecordError when there is nowhere to keep the record; nothing is sent then.
+        """
+        self._writer = self._store.create(self.info, self.source)
+        about = {
+            "run": self.id, "start": self.info.start, "ranks": sorted(self._ranks),
+            "epoch": epoch, "count": count,
+        }  # fmt: skip
+        self._link.subscribe(self.id, self._receive)
+        for rank in self._ranks:
+            try:
+                future = self._link.execute(rank, self.source, about)
+            except RankroomError:
+                self._lost(rank)
+                continue
+            future.add_done_callback(partial(self._replied, rank))
+        return self
+
+    def _receive(self, header: dict[str, Any], lines: bytes) -> None:
+        with self._lock:
+            self._take(header["rank"], header["at"], lines)
+
+    def _take(self, rank: int, at: int, lines: bytes) -> None:
+        if self._ended or rank not in self._ranks:
+            return
+        have = self._received[rank]
+        if at > have:
+            self._fill(rank, at)
+            have = self._received[rank]
+        if at + len(lines) <= have:
+            return
+        if at <= have:
+            lines = lines[have - at :]
+        self._received[rank] = at + len(lines) if at > have else have + len(lines)
+        self._record(lines)
+        self._notice(rank, lines)
+
+    def _fill(self, rank: int, to: int | None = None) -> None:
+        """Take what is missing from the rank's spool, up to byte `to` or its end."""
+        have = self._received[rank]
+        data = b""
+        with contextlib.suppress(OSError):
+            folder = self._spool(rank)
+            if folder is not None:
+                with (folder / f"{self.id}.jsonl").open("rb") as file:
+                    file.seek(have)
+                    data = file.read() if to is None else file.read(to - have)
+        data = data[: data.rfind(b"\n") + 1]
+        if data:
+            self._take(rank, have, data)
+        if to is not None and self._received[rank] < to:
+            missing = to - self._received[rank]
+            self._note(f"{missing:,} bytes of rank {rank}'s events were lost on the way")
+            self._received[rank] = to
+
+    def _notice(self, rank: int, lines: bytes) -> None:
+        """Keep what the summary needs, and see whether the rank has ended."""
+        for line in lines.split(b"\n"):
+            if not line or line.startswith(b'{"kind":"log"'):
+                self._next_seq[rank] += bool(line)
+                continue
+            self._next_seq[rank] += 1
+            event = json.loads(line)
+            if len(line) < KEPT_BYTES - self._kept:
+                self._kept += len(line)
+                self.events.append(event)
+            if event["kind"] == "error" and self.info.failure is None:
+                self.info.failure = Failure(
+                    rank, event["ename"], event["evalue"], event.get("cell_line")
+                )
+            if event["kind"] == "status":
+                if "spool" in event:
+                    self._spooled[rank] = event["spool"]
+                self._status(rank, event["state"])
+
+    def _status(self, rank: int, state: Any) -> None:
+        self._ranks[rank].state = state
+        if not self.running:
+            self._finish()
+        elif state in ("error", "lost") and not self._interrupted:
+            timer = threading.Timer(GRACE_S, self.release)
+            timer.daemon = True
+            timer.start()
+
+    def _replied(self, rank: int, done: Future[Any]) -> None:
+        """The engine has answered, or is gone; in ipyparallel's thread."""
+        if self._ranks[rank].state in ENDED:
+            return
+        result = done.exception() or done.result()
+        if isinstance(result, ipyparallel.error.EngineError):
+            self._lost(rank)
+        else:
+            self._link.later(LATE_S, lambda: self._late(rank))
+
+    def _late(self, rank: int) -> None:
+        with self._lock:
+            if self._ranks[rank].state not in ENDED and not self._ended:
+                self._fill(rank)
+                if self._ranks[rank].state not in ENDED:
+                    self._lost(rank)
+
+    def _lost(self, rank: int) -> None:
+        """The rank's process is gone: add its last words, then say how it ended."""
+        with self._lock:
+            if self._ended or self._ranks[rank].state in ENDED:
+                return
+            self._fill(rank)
+            if self._ranks[rank].state in ENDED:
+                return
+            self._last_words(rank)
+            how = self._how_ended(rank)
+            if self.info.failure is None or self.info.failure.ename == "HorovodInternalError":
+                self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
+            self._add(rank, "status", state="lost", note=how)
+
+    def _last_words(self, rank: int) -> None:
+        """What the rank wrote but had no time to report."""
+        folder = self._spool(rank)
+        if folder is None:
+            self._note(f"the last output of rank {rank} may be missing: its spool is elsewhere")
+            return
+        for stream, begin in self._spooled.get(rank, {}).items():
+            with contextlib.suppress(OSError), (folder / stream).open("rb") as file:
+                file.seek(max(begin, self._reported(rank, stream)))
+                text = file.read().decode("utf-8", "backslashreplace")
+                if text:
+                    self._add(rank, "log", stream=stream, text=text)
+
+    def _reported(self, rank: int, stream: str) -> int:
+        """Up to which byte of its spool the rank's output is in the record."""
+        last = 0
+        with contextlib.suppress(RecordError):
+            for event in self._store.events(self.id):
+                if (event.get("rank"), event.get("stream")) == (rank, stream):
+                    last = event.get("to", last)
+        return last
+
+    def _add(self, rank: int, kind: str, **fields: Any) -> None:
+        """An event that the run itself adds on behalf of a rank that cannot."""
+        t = time.time_ns() // 1000 - self.info.start
+        line = event_line(kind, rank, self._next_seq[rank], t, **fields)
+        self._record(line)
+        self._notice(rank, line)
+
+    def _record(self, lines: bytes) -> None:
+        if self._writer is None:
+            return
+        try:
+            self._writer.append(lines)
+        except RecordError as error:
+            self._note(f"output is missing from the record: {error}")
+
+    def _note(self, text: str) -> None:
+        if text not in self.info.notes and len(self.info.notes) < 20:
+            self.info.notes.append(text)
+
+    def _finish(self) -> None:
+        states = {rank.state for rank in self._ranks.values()}
+        if states == {"ok"}:
+            self.info.state = "done"
+        elif self._interrupted and not states & {"lost"}:
+            self.info.state = "interrupted"
+        else:
+            self.info.state = "failed"
+        if self.info.state != "failed":
+            self.info.failure = None
+        self.info.end = time.time_ns() // 1000
+        self._link.unsubscribe(self.id)
+        if self._writer is not None:
+            try:
+                self._writer.finish(self.info)
+            except RecordError as error:
+                self._note(str(error))
+        if not any("missing from the record" in note for note in self.info.notes):
+            self._clear_spool()
+        self._ended = True
+        for call in self._on_end:
+            call(self)
+        self._over.set()
+
+    def _clear_spool(self) -> None:
+        """The record holds everything: the ranks' copies of this run can go."""
+        for rank in self._ranks:
+            folder = self._spool(rank)
+            if folder is not None:
+                with contextlib.suppress(OSError):
+                    (folder / f"{self.id}.jsonl").unlink()
+
+
+def title_of(source: str) -> str:
+    """The first line of a cell that says something, cut to 80 characters."""
+    for line in source.splitlines():
+        text = line.strip()
+        if text and not text.startswith("#"):
+            return text[:80]
+    return ""
