@@ -11,7 +11,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 VERSION = 1
 SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
@@ -92,8 +92,15 @@ class RunInfo:
         Raises ValueError when `data` is not a Run.
         """
         _check(data, _RUN_NEEDS, "run")
+        _check({**_RUN_MAY, **data}, {k: type(v) for k, v in _RUN_MAY.items()}, "run")
+        if data["state"] not in get_args(RunState):
+            raise ValueError(f"a run in a state {data['state']!r}")
         known = {f.name for f in dataclasses.fields(cls)}
         kept = {key: value for key, value in data.items() if key in known}
+        for key, kind in (("end", int), ("name", str)):
+            if not isinstance(kept.get(key), kind):
+                kept[key] = None
+        kept["notes"] = [str(note) for note in kept.get("notes", [])]
         kept["ranks"] = [_pick(RankInfo, item) for item in kept.get("ranks", [])]
         if kept.get("failure"):
             kept["failure"] = _pick(Failure, kept["failure"])
@@ -155,6 +162,7 @@ _RUN_NEEDS = {
     "size": int,
     "ranks": list,
 }
+_RUN_MAY = {"title": "", "lines": 0, "notes": []}
 _PART_NEEDS: dict[Any, dict[str, Any]] = {
     RankInfo: {"rank": int, "host": str, "pid": int, "device": str},
     Failure: {"rank": int, "ename": str, "evalue": str},

@@ -98,10 +98,17 @@ class Tail:
 
 
 class Events:
-    """The events of a file from byte `start` to `end`; `dropped` counts lines that are none."""
+    """The events of a file whose lines begin from byte `start` on and before `end`.
 
-    def __init__(self, path: Path, start: int = 0, end: int | None = None) -> None:
+    `dropped` counts lines that are no events, or longer than `longest`; `at` is where reading is.
+    """
+
+    def __init__(
+        self, path: Path, start: int = 0, end: int | None = None, longest: int = LONGEST
+    ) -> None:
         self.dropped = 0
+        self.at = start
+        self._longest = longest
         self._path = path
         self._start = start
         self._end = end
@@ -115,12 +122,12 @@ class Events:
             return
         with file:
             file.seek(self._start)
-            at = self._start
-            while self._end is None or at < self._end:
-                line = file.readline(LONGEST)
+            self.at = self._start
+            while self._end is None or self.at < self._end:
+                line = file.readline(self._longest)
                 if not line:
                     return
-                at += len(line)
+                self.at += len(line)
                 starts, whole = whole, line.endswith(b"\n")
                 if not starts:
                     continue  # the rest of a line that was too long, counted already

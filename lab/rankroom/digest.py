@@ -1,0 +1,169 @@
+"""What a summary shows of a run, taken from the two ends of its events and never the whole.
+
+Rich outputs and errors come from the caller, who saw them pass; where nobody did (a record read
+later) they come from the same two ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankroom.lines import Group, Line, collapse, lines_of
+from rankroom.record import Json, RunInfo
+from rankroom.tail import Events
+
+HEAD_LINES = 30
+TAIL_LINES = 70
+# How much of events.jsonl is read at either end.
+END = 256 << 10
+# A single event may be longer than that: a log event holds up to 1 MiB of text.
+_LONGEST = 8 << 20
+# So much of one event's text at either end is looked at.
+_TEXT = 64 << 10
+# Up to so many lines every line is compared with every rank's; beyond, only both ends.
+_ALL = 2_000
+
+
+@dataclass
+class Digest:
+    """A run's parts worth showing; `left_out` counts log lines (None: some, unknown how many)."""
+
+    errors: list[Json] = field(default_factory=list)
+    displays: list[Json] = field(default_factory=list)
+    results: list[Json] = field(default_factory=list)
+    head: list[Group] = field(default_factory=list)
+    tail: list[Group] = field(default_factory=list)
+    left_out: int | None = 0
+
+
+def digest(run: RunInfo, events_file: Path | None, seen: Sequence[Json] | None = None) -> Digest:
+    """Digest a run. `seen` are its events other than logs, if the caller kept them.
+
+    The file is not read at all when `seen` is given and the run wrote no line.
+    """
+    out = Digest()
+    first: list[Json] = []
+    last: list[Json] = []
+    gap = False
+    if events_file is not None and (seen is None or run.lines or run.state == "running"):
+        first, last, gap = _both_ends(events_file)
+    others = [*first, *last] if seen is None else seen
+    out.errors = _errors(run, others)
+    shown = _displays(others)
+    out.results = sorted((e for e in shown if e.get("result") is True), key=lambda e: e["rank"])
+    out.displays = [e for e in shown if e.get("result") is not True]
+    _add_log(out, run, first, last, gap)
+    return out
+
+
+def _errors(run: RunInfo, events: Iterable[Json]) -> list[Json]:
+    """The first error of each rank, the root cause in front, the others as they came."""
+    found: dict[int, Json] = {}
+    for event in events:
+        if event["kind"] == "error":
+            found.setdefault(event["rank"], event)
+    cause = run.failure.rank if run.failure else None
+    return sorted(found.values(), key=lambda e: (e["rank"] != cause, e["t"], e["rank"]))
+
+
+def _displays(events: Iterable[Json]) -> list[Json]:
+    """Rich outputs after all updates and clearings."""
+    shown: list[Json] = []
+    pending: set[int] = set()
+    for event in events:
+        if event["kind"] != "display":
+            continue
+        rank, clear = event["rank"], event.get("clear")
+        if clear == "next" and not event["data"]:
+            pending.add(rank)
+            continue
+        if clear or rank in pending:
+            pending.discard(rank)
+            shown = [e for e in shown if e["rank"] != rank]
+        if not event["data"]:
+            continue
+        name = event.get("display_id")
+        if event.get("update"):
+            shown = [
+                {**e, "data": event["data"]}
+                if e["rank"] == rank and e.get("display_id") == name
+                else e
+                for e in shown
+            ]
+        else:
+            shown.append(event)
+    return shown
+
+
+def _add_log(out: Digest, run: RunInfo, first: list[Json], last: list[Json], gap: bool) -> None:
+    head = list(lines_of(_clipped(first, 0 if gap else None)))
+    total = run.lines if gap else len(head)
+    if not gap and total <= _ALL:
+        groups = list(collapse(head))
+        cut = len(groups) > HEAD_LINES + TAIL_LINES
+        out.head = groups[:HEAD_LINES] if cut else groups
+        out.tail = groups[-TAIL_LINES:] if cut else []
+    else:
+        tail = list(lines_of(_clipped(last, 1))) if gap else head
+        out.head = list(collapse(_first_of_each(head)))[:HEAD_LINES]
+        out.tail = list(collapse(_last_of_each(tail)))[-TAIL_LINES:]
+    shown = sum(len(group.ranks) for group in (*out.head, *out.tail))
+    out.left_out = None if gap and total <= shown else total - shown
+
+
+def _first_of_each(lines: Iterable[Line]) -> Iterator[Line]:
+    # A rank's n-th line is never above the n-th group: later lines cannot be among those shown.
+    count: dict[int, int] = {}
+    for line in lines:
+        count[line.rank] = count.get(line.rank, 0) + 1
+        if count[line.rank] <= HEAD_LINES:
+            yield line
+
+
+def _last_of_each(lines: Iterable[Line]) -> list[Line]:
+    kept: dict[int, deque[tuple[int, Line]]] = {}
+    for place, line in enumerate(lines):
+        kept.setdefault(line.rank, deque(maxlen=TAIL_LINES)).append((place, line))
+    return [line for _, line in sorted(item for lines in kept.values() for item in lines)]
+
+
+def _clipped(events: Iterable[Json], end: int | None) -> Iterator[Json]:
+    """The events, of a long text only whole lines at its start (`end` 0) or at its end (1)."""
+    for event in events:
+        if end is None or event["kind"] != "log" or len(event["text"]) <= _TEXT:
+            yield event
+        elif end == 0:
+            text = event["text"][:_TEXT]
+            yield {**event, "text": text[: text.rfind("\n") + 1] or text}
+        else:
+            text = event["text"][-_TEXT:]
+            yield {**event, "text": text[max(text.find("\n"), 0) :]}
+
+
+def _both_ends(path: Path) -> tuple[list[Json], list[Json], bool]:
+    """Events at the start and at the end of the file, and whether some between are missing."""
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return [], [], False
+    if size <= 2 * END:
+        return list(Events(path, longest=_LONGEST)), [], False
+    head = Events(path, 0, END, longest=_LONGEST)
+    first = list(head)
+    start = max(_line_start(path, size), head.at)
+    return first, list(Events(path, start, longest=_LONGEST)), True
+
+
+def _line_start(path: Path, size: int) -> int:
+    """Where the first line begins that lies in the last END bytes, or the last line if longer."""
+    with path.open("rb") as file:
+        for back in (END, 8 * END, _LONGEST):
+            start = max(size - back, 0)
+            file.seek(start)
+            at = file.read(size - start).find(b"\n")
+            if 0 <= at < size - start - 1:
+                return start + at + 1
+    return size

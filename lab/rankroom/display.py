@@ -1,0 +1,104 @@
+"""A run as a cell's output: a MIME bundle of bounded size, whatever the run wrote.
+
+JupyterLab shows `application/vnd.rankroom.run+json` live; nbconvert, VS Code and terminals show
+the static HTML and text. Together they stay below 64 KiB in the notebook file, at 64 ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rankroom import record
+from rankroom.digest import Digest, digest
+from rankroom.page import Html, Page, Text
+from rankroom.record import Json, RunInfo
+from rankroom.store import Store
+from rankroom.text import clean, clip
+from rankroom.words import headline, label, whole_log
+
+MIME = "application/vnd.rankroom.run+json"
+# Below 64 KiB by what the output of a running cell weighed before this one took its place.
+_TOTAL = 52 << 10
+_RUN_MOST = 18 << 10
+_TEXT_MOST = 9 << 10
+
+
+def running_bundle(run: RunInfo) -> Json:
+    """The first output of a cell, before a rank has said anything; costs some 50 µs."""
+    page = Html(2_000)
+    page.headline(run)
+    page.note(f"follow it in a terminal: rankroom runs tail -f {run.id}")
+    text = f"● {clean(headline(run))}"
+    return {MIME: _run(run)[0], "text/html": page.done(), "text/plain": text}
+
+
+def bundle(run: RunInfo, store: Store | None = None, seen: Sequence[Json] | None = None) -> Json:
+    """The output that stays: the run, as JSON, as HTML and as text.
+
+    `seen` are the run's events other than logs, if the caller kept them; with them, a run that
+    wrote no line is shown without reading its record. Of the log only both ends are read.
+    """
+    file = None if store is None else store.paths(run.id).events
+    parts = digest(run, file, seen)
+    data, weight = _run(run)
+    text = Text(_TEXT_MOST)
+    _fill(text, run, parts)
+    plain = text.done()
+    html = Html(_TOTAL - weight - len(plain.encode()))
+    _fill(html, run, parts)
+    return {MIME: data, "text/html": html.done(), "text/plain": plain}
+
+
+def _fill(page: Page, run: RunInfo, parts: Digest) -> None:
+    page.headline(run)
+    if parts.errors:
+        cause = parts.errors[0]
+        order = " first" if len(parts.errors) > 1 else ""
+        what = "was interrupted" if run.state == "interrupted" else f"failed{order}"
+        page.traceback(f"{label([cause['rank']])} {what}:", cause)
+        page.other_errors(parts.errors[1:])
+    page.log(parts.head, parts.tail, parts.left_out)
+    page.values(parts.displays)
+    page.values(parts.results)
+    for text in run.notes[:10]:
+        page.note(text)
+    if page.cut:
+        page.note(f"this is a summary; the whole: {whole_log(run)}")
+
+
+def _run(run: RunInfo) -> tuple[Json, int]:
+    """run.json within bounds, and what it weighs in a notebook file.
+
+    The view asks the server for the run anyway; this is for the moment before, and without one.
+    """
+    data = run.to_json()
+    for key, most in (("title", 200), ("name", 60), ("cluster", 60)):
+        data[key] = data[key] and _short(data[key], most)
+    data["notes"] = [_short(str(text), 200) for text in run.notes[:10]]
+    if data["failure"]:
+        data["failure"]["ename"] = _short(data["failure"]["ename"], 80)
+        data["failure"]["evalue"] = _short(data["failure"]["evalue"], 300)
+    for place in [*data["ranks"], *([data["owner"]] if run.owner else [])]:
+        place["host"] = _short(place["host"], 64)
+    for rank in data["ranks"]:
+        rank["device"] = _short(rank["device"], 32)
+    weight = _weight(data)
+    if weight > _RUN_MOST:
+        data["notes"] = []
+        ranks, data["ranks"] = data["ranks"], []
+        room = _RUN_MOST - _weight(data)
+        data["ranks"] = ranks[: max(len(ranks) * room // max(_weight(ranks), 1) * 9 // 10, 0)]
+        weight = _weight(data)
+    return {"version": record.VERSION, "run": data}, weight
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most and text.isprintable() else clip(clean(text), most)
+
+
+def _weight(data: Any) -> int:
+    text = json.dumps(data, ensure_ascii=False)
+    # A notebook file puts each item on a line of its own, about a dozen spaces in.
+    return len(text.encode()) + 14 * (text.count(",") + text.count("{") + text.count("["))

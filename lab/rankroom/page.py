@@ -1,0 +1,255 @@
+"""The static page of a run, as HTML and as text; neither outgrows the room it was given."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+from rankroom.lines import Group
+from rankroom.record import Json, RunInfo
+from rankroom.spec import format_ranks
+from rankroom.text import clean, clip, one_line, overprint, to_html
+from rankroom.words import headline, label, size
+
+# Characters of one line that are shown, and lines of one value and of one traceback.
+_LINE = 300
+_VALUE_LINES = 30
+_TRACE_LINES = 200
+# What each part may take of a page's room; figures get what is left.
+_TRACE_SHARE, _ERRORS_SHARE, _LOG_SHARE, _VALUES_SHARE = 0.25, 0.08, 0.34, 0.15
+_NOTES_ROOM = 1_500
+_BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
+
+
+class Page:
+    """Order and bounds, the same for HTML and text; `cut` says whether something was left out."""
+
+    def __init__(self, room: int) -> None:
+        self.cut = False
+        self._whole = room
+        self._room = room
+        self._out: list[str] = []
+
+    def done(self) -> str:
+        """The page."""
+        return "".join(self._out)
+
+    def headline(self, run: RunInfo) -> None:
+        """State, time and cause in one line."""
+        raise NotImplementedError
+
+    def note(self, text: str) -> None:
+        """A remark in one line."""
+        self._add([self._quiet(clip(clean(text), _LINE))])
+
+    def traceback(self, title: str, error: Json) -> None:
+        """The traceback that explains the failure: whole, unless it is huge."""
+        lines = [line for part in error["traceback"] for line in str(part).split("\n")]
+        if not lines:
+            lines = [f"{error['ename']}: {error['evalue']}"]
+        first, last = lines[:_TRACE_LINES], lines[_TRACE_LINES:][-_TRACE_LINES:]
+        rows, rest = [self._row("", line) for line in first], [self._row("", t) for t in last]
+        cut = len(lines) - len(first) - len(last)
+        if not rest:  # where it was raised stands at the end
+            middle = len(rows) // 3
+            rows, rest = rows[:middle], rows[middle:]
+        kept, after = _ends(rows, rest, int(self._whole * _TRACE_SHARE))
+        cut += len(rows) + len(rest) - len(kept) - len(after)
+        gap = [self._quiet(f"… {cut} more lines of this traceback …")] if cut else []
+        self.cut = self.cut or bool(cut)
+        self._add([self._strong(title)])
+        self._add([*kept, *gap, *after])
+
+    def other_errors(self, errors: Sequence[Json]) -> None:
+        """The ranks that failed after the first, one line for each kind of failure."""
+        same: dict[str, list[int]] = {}
+        for error in errors:
+            text = f"{one_line(error['ename'], 80)}: {one_line(error['evalue'], 120)}"
+            same.setdefault(text, []).append(error["rank"])
+        rows = [self._row("", f"{label(ranks)}: {text}") for text, ranks in same.items()]
+        kept, _ = _ends(rows, [], int(self._whole * _ERRORS_SHARE))
+        if len(kept) < len(rows):
+            self.cut = True
+            kept.append(self._quiet(f"… and {len(rows) - len(kept)} more failures"))
+        self._add(kept)
+
+    def log(self, head: Sequence[Group], tail: Sequence[Group], left_out: int | None) -> None:
+        """Both ends of the log, and how much stands between them."""
+        if not tail and head:
+            third = len(head) // 3
+            head, tail = head[:third], head[third:]
+        labels = {id(g): clip(format_ranks(g.ranks), 14) for g in (*head, *tail)}
+        width = max(map(len, labels.values()), default=0)
+
+        def row(group: Group) -> str:
+            sign = "┃" if group.stream == "stderr" else "│"
+            return self._row(f"{labels[id(group)]:<{width}} {sign} ", group.text)
+
+        first, last = _ends(
+            [row(g) for g in head], [row(g) for g in tail], int(self._whole * _LOG_SHARE)
+        )
+        dropped = [*head[len(first) :], *tail[: len(tail) - len(last)]]
+        if left_out is not None:
+            left_out += sum(len(group.ranks) for group in dropped)
+        gap = []
+        if left_out != 0:
+            self.cut = True
+            count = "more" if left_out is None else f"{left_out:,}"
+            gap = [self._quiet(f"… {count} {'line' if left_out == 1 else 'lines'} left out …")]
+        self._add([*first, *gap, *last])
+
+    def values(self, events: Iterable[Json]) -> None:
+        """Rich outputs and the last expression's values, equal ones once."""
+        same: dict[tuple[str, str], list[int]] = {}
+        for event in events:
+            data = event["data"]
+            plain = str(data.get("text/plain") or f"<{', '.join(map(str, data))}>")
+            same.setdefault((str(data.get("image/png", "")), plain), []).append(event["rank"])
+        share = int(self._whole * _VALUES_SHARE)
+        for (png, plain), ranks in same.items():
+            name = label(sorted(ranks))
+            if png and self._figure(name, png, self._room - share - _NOTES_ROOM):
+                continue
+            lines = plain.split("\n", _VALUE_LINES + 1)
+            rows = [self._row("", overprint(line)) for line in lines[:_VALUE_LINES]]
+            if len(rows) == 1:
+                rows = [self._row(f"{name}: ", lines[0])]
+            else:
+                rows.insert(0, self._row(f"{name}:", ""))
+            kept, _ = _ends(rows, [], share)
+            if len(kept) < len(rows) or len(lines) > _VALUE_LINES:
+                self.cut = True
+                kept.append(self._quiet(f"… more of the value on {name} left out"))
+            share -= sum(map(weight, kept))
+            self._add(kept)
+
+    def _add(self, rows: list[str]) -> None:
+        """Add what fits: everything, as long as the shares above are kept."""
+        cost = sum(map(weight, rows))
+        if rows and cost <= self._room:
+            self._room -= cost
+            self._out.append(self._block(rows))
+        elif rows:
+            self.cut = True
+
+    def _block(self, rows: list[str]) -> str:
+        raise NotImplementedError
+
+    def _row(self, before: str, text: str) -> str:
+        raise NotImplementedError
+
+    def _strong(self, text: str) -> str:
+        raise NotImplementedError
+
+    def _quiet(self, text: str) -> str:
+        raise NotImplementedError
+
+    def _figure(self, name: str, png: str, room: int) -> bool:
+        """Show the figure if it takes less than `room`; say whether it did."""
+        raise NotImplementedError
+
+
+class Text(Page):
+    """For terminals, and for whoever cannot show HTML."""
+
+    def headline(self, run: RunInfo) -> None:
+        self._add([self._strong(f"● {headline(run)}")])
+
+    def done(self) -> str:
+        return super().done().rstrip("\n")
+
+    def _block(self, rows: list[str]) -> str:
+        return "".join(rows)
+
+    def _row(self, before: str, text: str) -> str:
+        return f"{before}{clip(clean(text), _LINE)}\n"
+
+    _strong = _quiet = lambda self, text: self._row("", text)
+
+    def _figure(self, name: str, png: str, room: int) -> bool:
+        return False
+
+
+class Html(Page):
+    """For nbconvert, VS Code and viewers without the extension: no script, no class, no colour
+    that needs a light or a dark background."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(room)
+        self._add(['<div style="line-height:1.4">'])
+
+    def done(self) -> str:
+        return super().done() + "</div>"
+
+    def headline(self, run: RunInfo) -> None:
+        dot = f'<span style="color:{_DOTS.get(run.state, _GREY)}">●</span>'
+        self._out.append(f"<div>{dot} {html.escape(headline(run))}</div>")
+        self._room -= weight(self._out[-1])
+
+    def _block(self, rows: list[str]) -> str:
+        if rows[0].startswith("<div"):
+            return "".join(rows)
+        return f"<pre style={_PRE}>{''.join(rows)}</pre>"
+
+    def _row(self, before: str, text: str) -> str:
+        shown = to_html(text, _LINE)
+        if before:
+            return f"<b style=color:{_GREY}>{html.escape(before)}</b>{shown}\n"
+        return f"{shown}\n"
+
+    def _strong(self, text: str) -> str:
+        return f"<b>{html.escape(clean(text))}</b>\n"
+
+    def _quiet(self, text: str) -> str:
+        return f"<i style=color:{_GREY}>{html.escape(clean(text))}</i>\n"
+
+    def _figure(self, name: str, png: str, room: int) -> bool:
+        if len(png) > room - 200 or not _BASE64.fullmatch(png):
+            if png:
+                self.cut = True
+                self.note(f"{name}: a figure of {size(len(png) * 3 / 4)}; open it in JupyterLab")
+            return False
+        data = "".join(png.split())
+        image = f'<img alt="" style="max-width:100%" src="data:image/png;base64,{data}">'
+        self._add([f"<div>{html.escape(name)}<br>{image}</div>"])
+        return True
+
+
+def weight(text: str) -> int:
+    """Bytes of `text` in a notebook file, where each line is a string on a line of its own."""
+    return (
+        len(text.encode("utf-8", "replace"))
+        + text.count('"')
+        + text.count("\\")
+        + 16 * text.count("\n")
+    )
+
+
+def _ends(head: list[str], tail: list[str], room: int) -> tuple[list[str], list[str]]:
+    """The first rows of `head` and the last of `tail` that fit: a third, then two thirds."""
+    first, left = _fitting(head, room // 3 if tail else room)
+    room += left - (room // 3 if tail else room)
+    last, room = _fitting(tail[::-1], room)
+    more, _ = _fitting(head[len(first) :], room)
+    return first + more, last[::-1]
+
+
+def _fitting(rows: list[str], room: int) -> tuple[list[str], int]:
+    for count, row in enumerate(rows):
+        cost = weight(row)
+        if cost > room:
+            return rows[:count], room
+        room -= cost
+    return rows, room
+
+
+_GREY = "#8a939c"
+_PRE = "white-space:pre-wrap;word-break:break-word;margin:2px;padding:0;font-size:90%"
+_DOTS = {
+    "running": "#2b7de9",
+    "done": "#2f9e44",
+    "failed": "#cf3a3a",
+    "interrupted": "#c98a2b",
+    "lost": _GREY,
+}

@@ -1,0 +1,165 @@
+"""What a terminal would show of a rank's bytes: colours, carriage returns, odd characters."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+# CSI sequences; OSC, DCS and the like up to their end; two-character escapes; a lone ESC.
+_ESCAPE = re.compile(
+    "\x1b(?:\\[[0-?]*[ -/]*[@-~]|[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[ -/]*[0-~])?"
+)
+_SGR = re.compile("\x1b\\[([0-9;:]*)m")
+_ERASE = re.compile("\x1b\\[[02]?K")
+# Control characters, those that turn the direction of text, and halves of surrogate pairs (which
+# no JSON encoder between here and the notebook file would take). Tab and line end stay.
+_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# A carriage return goes back over at most this many characters, and these many times.
+_WIDTH = 2_000
+_TIMES = 1_000
+
+
+def clean(text: str) -> str:
+    """`text` without escape sequences; control characters become visible signs."""
+    return _ODD.sub(_sign, _ESCAPE.sub("", text))
+
+
+def clip(text: str, most: int) -> str:
+    """At most `most` characters of `text`; an ellipsis stands for the rest."""
+    return text if len(text) <= most else text[: max(most - 1, 0)] + "…"
+
+
+def one_line(text: str, most: int) -> str:
+    """The first line of `text` that says something, clean and clipped."""
+    for line in text[: 8 * most].split("\n"):
+        if line.strip():
+            return clip(clean(line).strip(), most)
+    return ""
+
+
+def overprint(line: str) -> str:
+    """What is left to see of one line after its carriage returns and backspaces."""
+    if "\b" in line:
+        line = _backspace(line)
+    if "\r" not in line:
+        return line
+    shown = ""
+    for part in line.split("\r")[-_TIMES:]:
+        if not part:
+            continue
+        part = part[:_WIDTH]
+        if _ERASE.search(part):
+            shown = part
+        else:
+            # What sticks out behind the new text loses its colour; its column is kept.
+            shown = part + _ESCAPE.sub("", shown)[len(_ESCAPE.sub("", part)) :]
+    return shown
+
+
+def to_html(line: str, most: int) -> str:
+    """One line as HTML: escaped, colours as spans, `most` visible characters at the most."""
+    if "\x1b" not in line:
+        return html.escape(clip(clean(line), most))
+    out = []
+    for css, text in styled(line):
+        text = clean(text)
+        if not text:
+            continue
+        shown = html.escape(clip(text, most))
+        out.append(f'<span style="{css}">{shown}</span>' if css else shown)
+        most -= len(text)
+        if most < 0:
+            break
+    return "".join(out)
+
+
+def styled(line: str) -> Iterator[tuple[str, str]]:
+    """Pieces of a line with the CSS of their SGR state; other escapes stay in the text."""
+    style: dict[str, str] = {}
+    pieces = _SGR.split(line)
+    yield "", pieces[0]
+    for codes, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        _apply(style, codes)
+        yield ";".join(f"{key}:{value}" for key, value in style.items()), text
+
+
+def _apply(style: dict[str, str], codes: str) -> None:
+    numbers = iter([int(n[-4:] or 0) for n in re.split("[;:]", codes[:200])])
+    for n in numbers:
+        if n == 0:
+            style.clear()
+        elif n in _ON:
+            key, value = _ON[n]
+            style[key] = value
+        elif n in _OFF:
+            for key in _OFF[n]:
+                style.pop(key, None)
+        elif n in (38, 48):
+            colour = _extended(numbers)
+            if colour:
+                style["color" if n == 38 else "background"] = colour
+
+
+def _extended(numbers: Iterator[int]) -> str:
+    how = next(numbers, 0)
+    if how == 5:
+        n = next(numbers, 0)
+        if n < 16:
+            return _COLOURS[n]
+        if n < 232:
+            levels = (0, 95, 135, 175, 215, 255)
+            n -= 16
+            return _hex(levels[n // 36], levels[n // 6 % 6], levels[n % 6])
+        grey = min(8 + 10 * (n - 232), 238)
+        return _hex(grey, grey, grey)
+    if how == 2:
+        return _hex(*(min(next(numbers, 0), 255) for _ in range(3)))
+    return ""
+
+
+def _hex(red: int, green: int, blue: int) -> str:
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def _backspace(line: str) -> str:
+    out: list[str] = []
+    for char in line:
+        if char != "\b":
+            out.append(char)
+        elif out and out[-1] != "\r":
+            out.pop()
+    return "".join(out)
+
+
+def _sign(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else "\ufffd"
+
+
+# The 16 colours in shades that can be read on white and on black.
+_COLOURS = (
+    *("#6e7781", "#cf3a3a", "#2f9e44", "#b7791f", "#2b7de9", "#a855c7", "#1296a8", "#8a939c"),
+    *("#8a939c", "#e5534b", "#46b35a", "#c98a2b", "#539bf5", "#b97fd6", "#2fb3c4", "#a4acb4"),
+)
+_ON = {
+    1: ("font-weight", "bold"),
+    2: ("opacity", ".7"),
+    3: ("font-style", "italic"),
+    4: ("text-decoration", "underline"),
+    9: ("text-decoration", "line-through"),
+    **{30 + i: ("color", _COLOURS[i]) for i in range(8)},
+    **{90 + i: ("color", _COLOURS[8 + i]) for i in range(8)},
+    **{40 + i: ("background", _COLOURS[i]) for i in range(8)},
+    **{100 + i: ("background", _COLOURS[8 + i]) for i in range(8)},
+}
+_OFF = {
+    22: ("font-weight", "opacity"),
+    23: ("font-style",),
+    24: ("text-decoration",),
+    29: ("text-decoration",),
+    39: ("color",),
+    49: ("background",),
+}

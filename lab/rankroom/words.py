@@ -1,0 +1,76 @@
+"""The phrases a run is described with, the same in a notebook, a terminal and the CLI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rankroom.record import RunInfo
+from rankroom.spec import format_ranks
+from rankroom.text import clip, one_line
+
+
+def headline(run: RunInfo) -> str:
+    """One line on how the run went: `4 ranks · done in 12.4 s`."""
+    parts = [who(run), how(run)]
+    if run.failure is not None:
+        why = f"{one_line(run.failure.ename, 80)}: {one_line(run.failure.evalue, 200)}"
+        line = run.failure.cell_line
+        parts.append(f"{why} (cell line {line})" if isinstance(line, int) else why)
+    if run.name:
+        parts.append(one_line(run.name, 40))
+    return " · ".join(parts)
+
+
+def who(run: RunInfo) -> str:
+    """`4 ranks`, or `ranks 0,2 of 4` when the run left some out."""
+    count = len(run.ranks) or run.size
+    if count < run.size:
+        return f"{label(rank.rank for rank in run.ranks)} of {run.size}"
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def how(run: RunInfo) -> str:
+    """The state in words, with the time it took."""
+    if run.state == "lost":
+        return "lost: the kernel that wrote this record ended before the run did"
+    if run.state == "running":
+        return "running"
+    took = "" if run.end is None else duration(run.end - run.start)
+    if run.state == "done":
+        return f"done in {took}" if took else "done"
+    where = "" if run.failure is None else f" on rank {run.failure.rank}"
+    return f"{clip(run.state, 20)}{where}" + (f" after {took}" if took else "")
+
+
+def label(ranks: Iterable[int]) -> str:
+    """`rank 2` or `ranks 0–3`."""
+    ranks = list(ranks)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {clip(format_ranks(ranks), 60)}"
+
+
+def duration(micros: int) -> str:
+    """Microseconds as a person says them: `85 ms`, `12.4 s`, `2 min 05 s`, `1 h 02 min`."""
+    ms = max(micros, 0) / 1000
+    if ms < 999.5:
+        return f"{ms:.0f} ms"
+    if ms < 59_950:
+        return f"{ms / 1000:.1f} s"
+    seconds = round(ms / 1000)
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def size(count: float) -> str:
+    """Bytes as a person says them: `830 B`, `12.5 kB`, `1.2 GB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def whole_log(run: RunInfo) -> str:
+    """The command that shows everything."""
+    return f"rankroom runs show {run.id}"
