@@ -57,8 +57,11 @@ class RankroomMagics(Magics):
     @cell_magic  # type: ignore[untyped-decorator]
     def local(self, line: str, cell: str) -> None:
         """%%local: run this cell in the notebook's own kernel, while `%distributed on`."""
-        outcome = self.shell.run_cell(cell)
-        outcome.raise_error()
+        every, self.every_cell = self.every_cell, False
+        try:
+            self.shell.run_cell(cell).raise_error()
+        finally:
+            self.every_cell = every
 
     def _run(self, source: str, line: str) -> None:
         options = Options("%%distributed")
@@ -83,7 +86,12 @@ class RankroomMagics(Magics):
         self._follow(run, chosen.timeout)
         if not chosen.quiet or run.state != "done":
             again = {"update": True} if not chosen.quiet else {}
-            show(display.bundle(run.info, run.events), raw=True, display_id=run.id, **again)
+            show(
+                display.bundle(run.info, cluster.store, run.seen),
+                raw=True,
+                display_id=run.id,
+                **again,
+            )
         self._raise(run, chosen.timeout)
 
     def _follow(self, run: Run, timeout: float | None) -> None:
@@ -258,8 +266,8 @@ class RankroomMagics(Magics):
         if wanted is None:
             print(display.runs_table(store.newest(20)))
             return
-        run = store.find(wanted)
-        show(display.stored_bundle(store, run), raw=True)
+        run = store.load(store.find(wanted))
+        show(display.bundle(run, store), raw=True)
 
 
 def _attachable(others: list[Any]) -> str:

@@ -105,6 +105,11 @@ class Run:
         }
 
     @property
+    def seen(self) -> list[dict[str, Any]] | None:
+        """The events other than logs; None if they were too many to keep in memory."""
+        return self.events if self._kept <= KEPT_BYTES else None
+
+    @property
     def duration(self) -> float:
         """Seconds from start to end, or to now."""
         end = self.info.end or time.time_ns() // 1000
@@ -209,14 +214,15 @@ class Run:
     def _notice(self, rank: int, lines: bytes) -> None:
         """Keep what the summary needs, and see whether the rank has ended."""
         for line in lines.split(b"\n"):
-            if not line or line.startswith(b'{"kind":"log"'):
-                self._next_seq[rank] += bool(line)
+            if not line:
                 continue
             self._next_seq[rank] += 1
+            if line.startswith(b'{"kind":"log"'):
+                # Not parsed, as it may be a flood; an escaped backslash before an n is no line end.
+                self.info.lines += line.count(rb"\n") - line.count(rb"\\n")
+                continue
             event = json.loads(line)
-            if len(line) < KEPT_BYTES - self._kept:
-                self._kept += len(line)
-                self.events.append(event)
+            self._keep(event, len(line))
             if event["kind"] == "error" and self.info.failure is None:
                 self.info.failure = Failure(
                     rank, event["ename"], event["evalue"], event.get("cell_line")
@@ -225,6 +231,11 @@ class Run:
                 if "spool" in event:
                     self._spooled[rank] = event["spool"]
                 self._status(rank, event["state"])
+
+    def _keep(self, event: dict[str, Any], size: int) -> None:
+        self._kept += size
+        if self._kept <= KEPT_BYTES:
+            self.events.append(event)
 
     def _status(self, rank: int, state: Any) -> None:
         self._ranks[rank].state = state

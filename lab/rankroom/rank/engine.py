@@ -32,7 +32,12 @@ class RankEngine(engine_app.IPEngine):
         horovod.install(world)
         torch.install(world)
         reporter.install()
-        self.kernel.take_part(world, reporter, lambda: horovod.release() + torch.release())
+
+        def release() -> list[str]:
+            # torch's group is destroyed from outside only where no thread is inside a collective.
+            return horovod.release() + (torch.release() if reporter.run is None else [])
+
+        self.kernel.take_part(world, reporter, release, horovod.recover)
 
     def _keep_own_log(self) -> None:
         """The engine's log stays in the rank's log file when descriptor 2 moves to the spool."""

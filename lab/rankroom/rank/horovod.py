@@ -27,6 +27,7 @@ _COLLECTIVES = (
 )
 
 _initialised: dict[str, Any] = {}
+_released: set[str] = set()
 
 
 def environment(
@@ -74,8 +75,16 @@ def release() -> list[str]:
     for library, basics in list(_initialised.items()):
         if basics.is_initialized():
             basics.shutdown()
+            _released.add(library)
             released.append(library)
     return released
+
+
+def recover() -> None:
+    """Initialise again what `release` shut down; called on every rank before a cell on all."""
+    for library in sorted(_released):
+        _released.discard(library)
+        _initialised[library].init()
 
 
 def _library(basics: Any) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -29,12 +32,21 @@ class RankKernel(IPythonParallelKernel):
     reporter: Reporter
     world: World
     release: Callable[[], list[str]]
+    recover: Callable[[], None]
+    released: bool = False
 
-    def take_part(self, world: World, reporter: Reporter, release: Any) -> None:
+    def take_part(
+        self,
+        world: World,
+        reporter: Reporter,
+        release: Callable[[], list[str]],
+        recover: Callable[[], None],
+    ) -> None:
         """Become a rank: called once, when the engine has registered."""
         self.world = world
         self.reporter = reporter
         self.release = release
+        self.recover = recover
         self.shell.attach(reporter)
         self.control_handlers["rankroom_request"] = self.rankroom_request
         self.greet()
@@ -59,35 +71,74 @@ class RankKernel(IPythonParallelKernel):
         """Run a cell; one that belongs to a run reports its beginning, its end and its error."""
         run = (cell_meta or {}).get("rankroom")
         if run is None:
-            return await self._execute(code, silent, store_history, user_expressions)
+            plain: dict[str, Any] = await super().do_execute(
+                code, silent, store_history, user_expressions, False
+            )
+            return plain
         self.world.rewire(run["epoch"])
         self.world.present = tuple(run["ranks"])
         self.shell.execution_count = run["count"]
         self.shell.failure = None
+        self.released = False
         self.reporter.begin(run["run"], run["start"])
+        self._forward_input(False)
         try:
-            reply = await self._execute(code, False, True, {})
+            if not self.world.partial:
+                self.recover()
+            await self._run_cell(code)
+        except BaseException as error:
+            # Neither the cell's nor IPython's error: ours. Say so rather than call the run done.
+            self.shell._showtraceback(type(error), error, traceback.format_exception(error))
         finally:
+            self._restore_input()
             self.world.present = tuple(range(self.world.size))
             self.reporter.end(self._outcome())
-        return {**reply, "traceback": []} if reply["status"] == "error" else reply
+        return {"status": "ok", "execution_count": run["count"], "payload": []}
 
-    async def _execute(self, code: str, silent: bool, history: bool, expressions: Any) -> Any:
-        return await super().do_execute(code, silent, history, expressions, False)
+    async def _run_cell(self, code: str) -> None:
+        """What ipykernel does for a cell, for a kernel without its shell-channel thread."""
+        shell = self.shell
+        broken = None
+        try:
+            transformed = shell.transform_cell(code)
+        except Exception:
+            transformed, broken = code, sys.exc_info()
+        how = {"transformed_cell": transformed, "preprocessing_exc_tuple": broken}
+        if not shell.should_run_async(code, **how):
+            shell.run_cell(code, store_history=True, silent=False)
+            return
+        task = asyncio.ensure_future(shell.run_cell_async(code, store_history=True, **how))
+        result = None
+        with self._cancel_on_sigint(task):
+            try:
+                result = await task
+            except asyncio.CancelledError:
+                # An interrupt while the cell awaited something.
+                shell._showtraceback(KeyboardInterrupt, KeyboardInterrupt(), ["KeyboardInterrupt"])
+            finally:
+                shell.events.trigger("post_execute")
+                shell.events.trigger("post_run_cell", result)
 
     def _outcome(self) -> str:
         failure = self.shell.failure
         if failure is None:
             return "ok"
-        return "interrupted" if failure["ename"] == "KeyboardInterrupt" else "error"
+        if failure["ename"] == "KeyboardInterrupt":
+            return "interrupted"
+        return "released" if self.released else "error"
+
+    def _abort_queues(self, *args: Any, **kwargs: Any) -> None:
+        """Each run stands alone: a failed cell does not cancel another kernel's request."""
 
     def _publish_execute_input(self, *args: Any, **kwargs: Any) -> None:
         """Nobody listens: the run holds the source."""
 
     def raw_input(self, prompt: str = "") -> str:
+        __tracebackhide__ = True
         raise StdinNotImplementedError(_NO_INPUT)
 
     def getpass(self, prompt: str = "", stream: Any = None) -> str:
+        __tracebackhide__ = True
         raise StdinNotImplementedError(_NO_INPUT)
 
     def _forward_input(self, allow_stdin: bool = False) -> None:
@@ -98,6 +149,7 @@ class RankKernel(IPythonParallelKernel):
         content: dict[str, Any] = {"status": "ok"}
         try:
             if parent["content"]["do"] == "release":
+                self.released = self.reporter.run == parent["content"]["run"]
                 content["released"] = self.release()
         except Exception as error:
             content = {

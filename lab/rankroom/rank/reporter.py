@@ -117,6 +117,8 @@ class Reporter:
     def _append(self, kind: str, t: int, **fields: Any) -> None:
         line = event_line(kind, self.rank, self._seq, t - self._start, **fields)
         self._seq += 1
+        # On disk before anything else: a rank that is killed now has said it.
+        os.write(self._file, line)
         self._unsent.append(line)
         self._unsent_size += len(line)
         if self._unsent_size > LARGE:
@@ -130,7 +132,6 @@ class Reporter:
         self._unsent_size = 0
         header = {"run": self.run, "rank": self.rank, "at": self._at, "ended": ended}
         self._at += len(lines)
-        os.write(self._file, lines)
         self._send(header, lines)
 
     def _pump(self) -> None:

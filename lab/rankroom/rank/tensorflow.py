@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 
 
 def environment(rank: int, workers: list[str]) -> dict[str, str]:
     """TF_CONFIG for MultiWorkerMirroredStrategy; `workers` are host:port, one per rank."""
     config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-    return {"TF_CONFIG": json.dumps(config)}
+    return {
+        "TF_CONFIG": json.dumps(config),
+        # Hardware hints at import, on every rank, would bury what the cell says.
+        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
+    }
 
 
 def threads(count: int) -> dict[str, str]:

@@ -65,7 +65,7 @@ def _outside(group: Any, module: Any, world: World) -> bool:
         return False
 
 
-def _guard(module: ModuleType, world: World) -> None:
+def _guard(module: Any, world: World) -> None:
     for name in _COLLECTIVES:
         if hasattr(module, name):
             setattr(module, name, _guarded(getattr(module, name), name, module, world))
