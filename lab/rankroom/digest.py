@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rankroom.lines import Group, Line, collapse, lines_of
 from rankroom.record import Json, RunInfo
-from rankroom.tail import Events
+from rankroom.tail import Events, line_near_end
 
 HEAD_LINES = 30
 TAIL_LINES = 70
@@ -51,15 +51,15 @@ def digest(run: RunInfo, events_file: Path | None, seen: Sequence[Json] | None =
     if events_file is not None and (seen is None or run.lines or run.state == "running"):
         first, last, gap = _both_ends(events_file)
     others = [*first, *last] if seen is None else seen
-    out.errors = _errors(run, others)
-    shown = _displays(others)
+    out.errors = errors_of(run, others)
+    shown = displays_of(others)
     out.results = sorted((e for e in shown if e.get("result") is True), key=lambda e: e["rank"])
     out.displays = [e for e in shown if e.get("result") is not True]
     _add_log(out, run, first, last, gap)
     return out
 
 
-def _errors(run: RunInfo, events: Iterable[Json]) -> list[Json]:
+def errors_of(run: RunInfo, events: Iterable[Json]) -> list[Json]:
     """The first error of each rank, the root cause in front, the others as they came."""
     found: dict[int, Json] = {}
     for event in events:
@@ -69,7 +69,7 @@ def _errors(run: RunInfo, events: Iterable[Json]) -> list[Json]:
     return sorted(found.values(), key=lambda e: (e["rank"] != cause, e["t"], e["rank"]))
 
 
-def _displays(events: Iterable[Json]) -> list[Json]:
+def displays_of(events: Iterable[Json]) -> list[Json]:
     """Rich outputs after all updates and clearings."""
     shown: list[Json] = []
     pending: set[int] = set()
@@ -153,17 +153,5 @@ def _both_ends(path: Path) -> tuple[list[Json], list[Json], bool]:
         return list(Events(path, longest=_LONGEST)), [], False
     head = Events(path, 0, END, longest=_LONGEST)
     first = list(head)
-    start = max(_line_start(path, size), head.at)
+    start = max(line_near_end(path, END, 8 * END, _LONGEST), head.at)
     return first, list(Events(path, start, longest=_LONGEST)), True
-
-
-def _line_start(path: Path, size: int) -> int:
-    """Where the first line begins that lies in the last END bytes, or the last line if longer."""
-    with path.open("rb") as file:
-        for back in (END, 8 * END, _LONGEST):
-            start = max(size - back, 0)
-            file.seek(start)
-            at = file.read(size - start).find(b"\n")
-            if 0 <= at < size - start - 1:
-                return start + at + 1
-    return size

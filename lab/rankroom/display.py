@@ -7,6 +7,7 @@ the static HTML and text. Together they stay below 64 KiB in the notebook file, 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +15,10 @@ from rankroom import record
 from rankroom.digest import Digest, digest
 from rankroom.page import Html, Page, Text
 from rankroom.record import Json, RunInfo
+from rankroom.spec import format_ranks
 from rankroom.store import Store
-from rankroom.text import clean, clip
-from rankroom.words import headline, label, whole_log
+from rankroom.text import clean, clip, one_line
+from rankroom.words import duration, headline, label, whole_log
 
 MIME = "application/vnd.rankroom.run+json"
 # Below 64 KiB by what the output of a running cell weighed before this one took its place.
@@ -49,6 +51,31 @@ def bundle(run: RunInfo, store: Store | None = None, seen: Sequence[Json] | None
     html = Html(_TOTAL - weight - len(plain.encode()))
     _fill(html, run, parts)
     return {MIME: data, "text/html": html.done(), "text/plain": plain}
+
+
+def runs_table(runs: Sequence[RunInfo]) -> str:
+    """Runs as lines of text, one each, under a heading."""
+    rows = [("id", "when", "state", "ranks", "time", "lines", "cell")]
+    for run in runs:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.start / 1e6))
+        took = "" if run.end is None else duration(run.end - run.start)
+        lines = "" if run.state == "running" else f"{run.lines:,}"
+        name = f"{one_line(run.name, 30)}: " if run.name else ""
+        ranks = format_ranks(r.rank for r in run.ranks) if run.ranks else str(run.size)
+        title = name + one_line(run.title, 50)
+        rows.append((run.id, when, run.state, clip(ranks, 12), took, lines, title))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    right = (4, 5)
+    return "\n".join(
+        "  ".join(
+            [
+                f"{cell:>{w}}" if i in right else f"{cell:<{w}}"
+                for i, (cell, w) in enumerate(zip(row, widths, strict=False))
+            ]
+            + [row[-1]]
+        ).rstrip()
+        for row in rows
+    )
 
 
 def _fill(page: Page, run: RunInfo, parts: Digest) -> None:

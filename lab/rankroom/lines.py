@@ -33,29 +33,50 @@ class Group(NamedTuple):
     text: str
 
 
-def lines_of(events: Iterable[Json]) -> Iterator[Line]:
-    """The lines of all log events in the order in which they were completed."""
-    half: dict[tuple[int, str], list[str]] = {}
-    held: dict[tuple[int, str], int] = {}
-    for event in events:
+class Assembly:
+    """Puts the pieces of text that a rank reports together to lines."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget unfinished lines."""
+        self._half: dict[tuple[int, str], list[str]] = {}
+        self._held: dict[tuple[int, str], int] = {}
+
+    def add(self, event: Json) -> Iterator[Line]:
+        """The lines that this event completes."""
         if event["kind"] != "log":
-            continue
+            return
         source = rank, stream = event["rank"], event["stream"]
         *whole, rest = event["text"].split("\n")
         if whole:
-            if source in half:
-                whole[0] = "".join([*half.pop(source), whole[0]])
-                held.pop(source)
+            if source in self._half:
+                whole[0] = self._take(source) + whole[0]
             for text in whole:
                 yield Line(rank, stream, overprint(text))
         if rest:
-            half.setdefault(source, []).append(rest)
-            held[source] = held.get(source, 0) + len(rest)
-            if held[source] > _LONG:
-                yield Line(rank, stream, overprint("".join(half.pop(source))))
-                held.pop(source)
-    for (rank, stream), pieces in half.items():
-        yield Line(rank, stream, overprint("".join(pieces)))
+            self._half.setdefault(source, []).append(rest)
+            self._held[source] = self._held.get(source, 0) + len(rest)
+            if self._held[source] > _LONG:
+                yield Line(rank, stream, overprint(self._take(source)))
+
+    def rest(self) -> Iterator[Line]:
+        """What stands in unfinished lines."""
+        for rank, stream in list(self._half):
+            yield Line(rank, stream, overprint(self._take((rank, stream))))
+
+    def _take(self, source: tuple[int, str]) -> str:
+        del self._held[source]
+        return "".join(self._half.pop(source))
+
+
+def lines_of(events: Iterable[Json]) -> Iterator[Line]:
+    """The lines of all log events in the order in which they were completed."""
+    assembly = Assembly()
+    for event in events:
+        yield from assembly.add(event)
+    yield from assembly.rest()
 
 
 def collapse(lines: Iterable[Line], window: int = 10_000) -> Iterator[Group]:

@@ -136,3 +136,20 @@ class Events:
                     yield event
                 elif line.strip():
                     self.dropped += 1
+
+
+def line_near_end(path: Path, *backs: int) -> int:
+    """Where the first whole line in the last `backs[0]` bytes begins.
+
+    If none does, the next of `backs` is tried; the file's size if none of them holds a line.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        for back in backs:
+            if back >= size:
+                return 0
+            file.seek(size - back)
+            at = file.read(back).find(b"\n")
+            if 0 <= at < back - 1:
+                return size - back + at + 1
+    return size

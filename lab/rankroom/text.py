@@ -11,6 +11,7 @@ _ESCAPE = re.compile(
     "\x1b(?:\\[[0-?]*[ -/]*[@-~]|[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[ -/]*[0-~])?"
 )
 _SGR = re.compile("\x1b\\[([0-9;:]*)m")
+_SGR_WHOLE = re.compile("(\x1b\\[[0-9;:]*m)")
 _ERASE = re.compile("\x1b\\[[02]?K")
 # Control characters, those that turn the direction of text, and halves of surrogate pairs (which
 # no JSON encoder between here and the notebook file would take). Tab and line end stay.
@@ -23,6 +24,14 @@ _TIMES = 1_000
 def clean(text: str) -> str:
     """`text` without escape sequences; control characters become visible signs."""
     return _ODD.sub(_sign, _ESCAPE.sub("", text))
+
+
+def keep_colours(text: str) -> str:
+    """`text` for a terminal: colours stay, whatever else would move or command it goes."""
+    if "\x1b" not in text:
+        return clean(text)
+    pieces = _SGR_WHOLE.split(text)
+    return "".join(p if i % 2 else clean(p) for i, p in enumerate(pieces)) + "\x1b[0m"
 
 
 def clip(text: str, most: int) -> str:

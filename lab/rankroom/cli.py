@@ -1,0 +1,57 @@
+"""The command `rankroom`. Each group of commands is loaded when it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from rankroom import __version__
+from rankroom.errors import RankroomError
+
+# name: where the command is, and its line in `rankroom --help`.
+COMMANDS = {
+    "horovod": (
+        "rankroom.horovod.cli:horovod",
+        "Build Horovod for this environment, and prove it works.",
+    ),
+    "runs": ("rankroom.cli_runs:runs", "The records of runs: list, show, tail, path, prune."),
+}
+
+
+class LazyGroup(click.Group):
+    """Commands from COMMANDS, imported when they are called; errors of ours become one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS:
+            ctx.fail(f"no command {args[0]!r}: there are {', '.join(self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RankroomError as error:
+            raise click.ClickException(str(error)) from None
+
+
+@click.group(cls=LazyGroup)
+@click.version_option(__version__, prog_name="rankroom")
+def main() -> None:
+    """One notebook cell on every rank, with each rank's log and timeline under it."""

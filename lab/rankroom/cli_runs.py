@@ -1,0 +1,179 @@
+"""`rankroom runs …`: the records of runs, read in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import deque
+from collections.abc import Container, Iterable, Iterator
+
+import click
+
+from rankroom.digest import displays_of, errors_of
+from rankroom.display import runs_table
+from rankroom.lines import Assembly, Group, Line, collapse, lines_of
+from rankroom.record import Json, RunInfo, parse_event
+from rankroom.spec import format_ranks, parse_ranks
+from rankroom.store import DAY, Store
+from rankroom.tail import LIMIT, Tail, line_near_end
+from rankroom.text import keep_colours
+from rankroom.words import headline, label, size
+
+RUN = click.argument("run", default="last", metavar="[ID]")
+RANKS = click.option("--ranks", metavar="LIST", help="Only these ranks, like 0,2-3.")
+
+
+@click.group()
+def runs() -> None:
+    """The records of runs.
+
+    ID may be the start or the end of an id, if only one run fits, or `last`.
+    """
+
+
+@runs.command("list")
+@click.option("-n", "--number", default=20, show_default=True, type=click.IntRange(1))
+def list_(number: int) -> None:
+    """List the newest runs, newest first."""
+    store = Store()
+    found = store.newest(number)
+    click.echo(runs_table(found) if found else f"no runs yet in {store.runs}")
+
+
+@runs.command()
+@RUN
+@RANKS
+@click.option("--no-collapse", is_flag=True, help="Show equal lines once for each rank.")
+def show(run: str, ranks: str | None, no_collapse: bool) -> None:
+    """Show a whole run: how it ended, every traceback, every line, every value."""
+    store = Store()
+    info = store.load(store.find(run))
+    wanted = _wanted(info, ranks)
+    events = store.events(info.id)
+    others = [e for e in events if e["kind"] in ("error", "display") and e["rank"] in wanted]
+    click.echo(f"● {keep_colours(headline(info))}")
+    for note in info.notes:
+        click.echo(keep_colours(note))
+    if events.dropped:
+        click.echo(f"{events.dropped} damaged lines of the record are left out")
+    for error in errors_of(info, others):
+        _value([error["rank"]], "\n".join(map(str, error["traceback"])) or error["ename"])
+    lines = (line for line in lines_of(store.events(info.id)) if line.rank in wanted)
+    if no_collapse:
+        _print(Group([line.rank], line.stream, line.text) for line in lines)
+    else:
+        _print(collapse(lines))
+    values: dict[str, list[int]] = {}
+    for event in displays_of(others):
+        text = str(event["data"].get("text/plain") or f"<{', '.join(event['data'])}>")
+        values.setdefault(text, []).append(event["rank"])
+    for text, who in values.items():
+        _value(who, text)
+
+
+@runs.command()
+@RUN
+@RANKS
+@click.option("-n", "--number", default=20, show_default=True, type=click.IntRange(0))
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
+def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
+    """Show the last lines of a run's log, of all ranks together."""
+    store = Store()
+    info = store.load(store.find(run))
+    wanted = _wanted(info, ranks)
+    assembly = Assembly()
+    reader, last = _last_lines(store, info.id, assembly, wanted, number)
+    if not follow:
+        last.extend(line for line in assembly.rest() if line.rank in wanted)
+    _print(_group(line) for line in last)
+    with contextlib.suppress(KeyboardInterrupt):
+        for event in _follow(reader) if follow else ():
+            _print(_group(line) for line in assembly.add(event) if line.rank in wanted)
+    _print(_group(line) for line in assembly.rest() if line.rank in wanted)
+    if follow:
+        click.echo(f"● {keep_colours(headline(store.load(info.id)))}")
+
+
+@runs.command()
+@RUN
+def path(run: str) -> None:
+    """Print where a record is."""
+    store = Store()
+    click.echo(store.paths(store.find(run)).folder)
+
+
+@runs.command()
+@click.option("--days", type=click.FloatRange(0), help="Remove what is older than this.")
+@click.option("--max-gb", type=click.FloatRange(0), help="Remove the oldest beyond this, in all.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
+    """Remove old records; never one of a live run.
+
+    Without options, what RANKROOM_KEEP_DAYS (30) and RANKROOM_KEEP_GB (5) say.
+    """
+    gone = Store().prune(
+        None if days is None else days * DAY,
+        None if max_gb is None else int(max_gb * 1e9),
+        dry_run,
+        grace=0.0,
+    )
+    for item in gone:
+        click.echo(f"{item.id}  {size(item.bytes):>9}  {item.why}")
+    verb = "would be removed" if dry_run else "removed"
+    count = "1 record" if len(gone) == 1 else f"{len(gone)} records"
+    click.echo(f"{count}, {size(sum(item.bytes for item in gone))}, {verb}")
+
+
+def _wanted(info: RunInfo, ranks: str | None) -> Container[int]:
+    return range(info.size) if ranks is None else parse_ranks(ranks, info.size)
+
+
+def _group(line: Line) -> Group:
+    return Group([line.rank], line.stream, line.text)
+
+
+def _value(ranks: list[int], text: str) -> None:
+    click.echo(f"{label(ranks)}:")
+    click.echo("\n".join(map(keep_colours, text.split("\n"))))
+
+
+def _print(groups: Iterable[Group]) -> None:
+    for group in groups:
+        sign = "┃" if group.stream == "stderr" else "│"
+        click.echo(f"{format_ranks(group.ranks)} {sign} {keep_colours(group.text)}")
+
+
+def _last_lines(
+    store: Store, run_id: str, assembly: Assembly, wanted: Container[int], number: int
+) -> tuple[Tail, deque[Line]]:
+    """The last `number` lines there are by now, and the place from which to read on."""
+    events = store.paths(run_id).events
+    for back in (LIMIT, 16 * LIMIT, sys.maxsize):
+        assembly.clear()
+        start = line_near_end(events, back)
+        reader = store.tail(run_id, start)
+        last: deque[Line] = deque(maxlen=number)
+        while chunk := reader.read().data:
+            for event in _events(chunk):
+                last.extend(line for line in assembly.add(event) if line.rank in wanted)
+        if len(last) == number or start == 0:
+            break
+    return reader, last
+
+
+def _follow(reader: Tail) -> Iterator[Json]:
+    """Events as they come, until the run has ended."""
+    loop = asyncio.new_event_loop()
+    try:
+        while True:
+            chunk = loop.run_until_complete(reader.next(wait=60))
+            yield from _events(chunk.data)
+            if not chunk.data and chunk.state != "running":
+                return
+    finally:
+        loop.close()
+
+
+def _events(data: bytes) -> Iterator[Json]:
+    return (event for event in map(parse_event, data.split(b"\n")) if event is not None)
