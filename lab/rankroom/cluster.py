@@ -265,4 +265,4 @@ def end(paths: ClusterPaths) -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         ask(info.desk, info.secret, do="stop")
-    local.wait_end(paths, info)
+    local.wait_end(paths)

@@ -121,23 +121,26 @@ def _with_log(words: str, log: Path) -> str:
     return f"{words}; {log} ends with:\n{text}" if text else f"{words}; {log} is empty"
 
 
-def wait_end(paths: ClusterPaths, info: ClusterInfo, seconds: float = 8.0) -> None:
-    """Wait for a keeper that was asked to stop; end it and its ranks if it does not.
-
-    Only processes that are provably the cluster's own are ended.
-    """
+def wait_end(paths: ClusterPaths, seconds: float = 8.0) -> None:
+    """Wait for a keeper that was asked to stop; then end whatever is left of its cluster."""
     deadline = time.monotonic() + seconds
     while alive(paths.read()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    left = [p for p in [info.keeper, *(rank.pid for rank in info.ranks)] if _is_ours(p, paths)]
-    for pid in left:
+    for process in own_processes(paths):
         with contextlib.suppress(psutil.Error):
-            psutil.Process(pid).kill()
+            process.kill()
     paths.remove()
 
 
-def _is_ours(pid: int, paths: ClusterPaths) -> bool:
-    try:
-        return pid > 0 and any(str(paths.folder) in word for word in psutil.Process(pid).cmdline())
-    except psutil.Error:
-        return False
+def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
+    """The processes that are provably this cluster's: our modules, started with its folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        ours = words[1:2] == ["-m"] and words[2] in _MODULES
+        if ours and any(str(paths.folder) in word for word in words[3:]):
+            found.append(process)
+    return found
+
+
+_MODULES = ("ipyparallel.controller", "rankroom.rank.engine", "rankroom.rank.keeper")

@@ -1,0 +1,142 @@
+"""Clusters start, fail with their cause, lose ranks, and end without a trace."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from rankroom import local
+from rankroom.cluster import Cluster
+from rankroom.clusterfile import ClusterInfo, ClusterPaths
+from rankroom.errors import NoClusterError, StartError, UsageError
+
+pytestmark = pytest.mark.cluster
+
+
+def processes_of(paths):
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(paths.folder) in word for word in process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+def test_start_says_what_it_does_and_stop_leaves_nothing(home):
+    told = []
+    cluster = Cluster.local(ranks=3, name="three", progress=told.append)
+    try:
+        assert told[0] == "starting the controller"
+        assert told[-1] == "3 of 3 ranks ready"
+        assert cluster.describe().startswith("three: 3 ranks on ")
+        run = cluster.run("size")
+        assert run.wait(20)
+        assert run.results == dict.fromkeys(range(3), "3")
+        assert processes_of(cluster.paths)
+    finally:
+        cluster.stop()
+    assert processes_of(cluster.paths) == []
+    assert not cluster.paths.folder.exists()
+
+
+def test_a_failing_start_shows_the_cause_and_leaves_nothing(home, monkeypatch, tmp_path):
+    broken = tmp_path / "ipyparallel"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('this ipyparallel is broken')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    begun = time.monotonic()
+    with pytest.raises(StartError, match="this ipyparallel is broken"):
+        Cluster.local(ranks=1, name="broken")
+    assert time.monotonic() - begun < 15
+    assert processes_of(ClusterPaths("broken")) == []
+
+
+def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path):
+    slow = tmp_path / "sitecustomize.py"
+    slow.write_text(
+        "import sys, time\nif 'rankroom.rank.engine' in sys.orig_argv: time.sleep(60)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(local, "START_S", 3.0)
+    with pytest.raises(StartError, match="rank 0 not ready after 3 s"):
+        Cluster.local(ranks=1, name="slow")
+    assert processes_of(ClusterPaths("slow")) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"), [(0, "at least 1"), (-1, "at least 1"), (9999, "cores")]
+)
+def test_senseless_numbers_of_ranks(home, ranks, words):
+    with pytest.raises(UsageError, match=words):
+        Cluster.local(ranks=ranks)
+
+
+def test_attach_without_any_cluster(home):
+    with pytest.raises(NoClusterError, match="%cluster start"):
+        Cluster.attach()
+
+
+def test_a_stale_cluster_file_is_no_cluster(home):
+    paths = ClusterPaths("stale")
+    paths.make(1)
+    paths.write(ClusterInfo("stale", 1, state="running", keeper=os.getpid()))
+    with pytest.raises(NoClusterError):
+        Cluster.attach("stale")
+
+
+def test_a_killed_rank_is_reported_with_its_last_words(home):
+    cluster = Cluster.local(ranks=2)
+    try:
+        begun = time.monotonic()
+        run = cluster.run(
+            "import os, time\nif rank == 1:\n    print('last words')\n"
+            "    os.kill(os.getpid(), 9)\ntime.sleep(0.2)"
+        )
+        assert run.wait(10)
+        assert time.monotonic() - begun < 5
+        assert run.state == "failed"
+        assert run.info.failure.evalue == "rank 1 was killed by SIGKILL"
+        said = [
+            e["text"] for e in cluster.store.events(run.id) if e["kind"] == "log" and e["rank"] == 1
+        ]
+        assert said == ["last words\n"]
+        states = {r.rank: r.state for r in run.info.ranks}
+        assert states == {0: "ok", 1: "lost"}
+        with pytest.raises(NoClusterError, match="rank 1 was killed by SIGKILL"):
+            cluster.run("1")
+        assert cluster.run("1", ranks=[0]).wait(10)
+    finally:
+        cluster.stop()
+
+
+def test_a_killed_keeper_is_noticed_and_stop_still_cleans_up(home):
+    cluster = Cluster.local(ranks=1)
+    info = cluster.paths.read()
+    os.kill(info.keeper, signal.SIGKILL)
+    try:
+        deadline = time.monotonic() + 5
+        while cluster.running and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not cluster.running
+    finally:
+        cluster.stop()
+    deadline = time.monotonic() + 5
+    while processes_of(cluster.paths) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_of(cluster.paths) == []
+
+
+def test_the_cluster_outlives_the_process_that_started_it(home):
+    pid = os.fork()
+    if pid == 0:
+        Cluster.local(ranks=1, name="outlives")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    cluster = Cluster.attach("outlives")
+    try:
+        run = cluster.run("'here'")
+        assert run.wait(10)
+        assert run.results == {0: "'here'"}
+    finally:
+        cluster.stop()

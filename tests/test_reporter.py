@@ -1,0 +1,138 @@
+"""A rank's events: ordered, numbered, on disk before they are on the wire."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+def report(tmp_path, code):
+    """Run `code` in a process with an installed Reporter `r`; returns (events, batches)."""
+    script = textwrap.dedent(
+        """
+        import json, os, sys, time
+        from pathlib import Path
+        from rankroom.rank.reporter import Reporter
+        spool = Path(sys.argv[1])
+        keep = os.dup(1)
+        batches = []
+        def send(header, lines):
+            batches.append([header, lines.decode()])
+        r = Reporter(3, spool, send)
+        r.install()
+        def done():
+            os.write(keep, json.dumps(batches).encode())
+        """
+    ) + textwrap.dedent(code)
+    out = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, timeout=60
+    )
+    batches = json.loads(out.stdout) if out.stdout else []
+    lines = "".join(text for _, text in batches).splitlines()
+    return [json.loads(line) for line in lines], batches
+
+
+def test_events_are_ordered_and_numbered(tmp_path):
+    events, batches = report(
+        tmp_path,
+        """
+        r.begin("a", time.time_ns() // 1000)
+        print("before")
+        r.emit("display", data={"text/plain": "1"})
+        print("after")
+        r.end("ok")
+        done()
+        """,
+    )
+    assert [e["kind"] for e in events] == ["status", "log", "display", "log", "status"]
+    assert [e["seq"] for e in events] == [0, 1, 2, 3, 4]
+    assert {e["rank"] for e in events} == {3}
+    assert events[-1]["state"] == "ok"
+    assert batches[-1][0]["ended"] is True
+
+
+def test_batches_carry_their_offset_in_the_spool_file(tmp_path):
+    _, batches = report(
+        tmp_path,
+        """
+        r.begin("a", 0)
+        for i in range(5):
+            print(i)
+            time.sleep(0.06)
+        r.end("ok")
+        done()
+        """,
+    )
+    assert len(batches) > 2
+    whole = b""
+    for header, lines in batches:
+        assert header["at"] == len(whole)
+        whole += lines.encode()
+    assert (tmp_path / "a.jsonl").read_bytes() == whole
+
+
+def test_output_between_runs_opens_the_next_one(tmp_path):
+    events, _ = report(
+        tmp_path,
+        """
+        r.begin("a", time.time_ns() // 1000)
+        r.end("ok")
+        print("late")
+        time.sleep(0.02)
+        r.begin("b", time.time_ns() // 1000)
+        print("now")
+        r.end("ok")
+        done()
+        """,
+    )
+    logs = [e for e in events if e["kind"] == "log"]
+    assert [e["text"] for e in logs] == ["late\n", "now\n"]
+    assert logs[0]["t"] < 0 <= logs[1]["t"]
+
+
+def test_c_stdio_is_flushed_at_the_end(tmp_path):
+    events, _ = report(
+        tmp_path,
+        """
+        import ctypes
+        libc = ctypes.CDLL(None)
+        r.begin("a", 0)
+        libc.printf(b"from C without an end")
+        r.end("ok")
+        done()
+        """,
+    )
+    assert [e["text"] for e in events if e["kind"] == "log"] == ["from C without an end"]
+
+
+def test_a_killed_rank_leaves_its_last_line_and_its_events(tmp_path):
+    report(
+        tmp_path,
+        """
+        r.begin("a", 0)
+        r.emit("mark", name="here")
+        print("last words")
+        os.kill(os.getpid(), 9)
+        """,
+    )
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert kinds[0] == "status" and "mark" in kinds
+    assert (tmp_path / "stdout").read_text() == "last words\n"
+
+
+@pytest.mark.parametrize("count", [50_000])
+def test_a_flood_is_complete(tmp_path, count):
+    events, _ = report(
+        tmp_path,
+        f"""
+        r.begin("a", 0)
+        for i in range({count}):
+            print("line", i)
+        r.end("ok")
+        done()
+        """,
+    )
+    text = "".join(e["text"] for e in events if e["kind"] == "log")
+    assert text == "".join(f"line {i}\n" for i in range(count))

@@ -1,0 +1,317 @@
+"""Runs on two real ranks: results, order, failures, interrupts, and bad input."""
+
+import json
+import os
+import time
+
+import pytest
+
+from rankroom.cluster import Cluster
+from rankroom.errors import NoClusterError, RankroomError, RecordError, UsageError
+from rankroom.store import Store
+
+pytestmark = pytest.mark.cluster
+
+
+def events(run):
+    return list(Store().events(run.id))
+
+
+def text(run, rank, stream="stdout"):
+    return "".join(
+        e["text"]
+        for e in events(run)
+        if e["kind"] == "log" and e["rank"] == rank and e["stream"] == stream
+    )
+
+
+def finish(cluster, source, seconds=30, **how):
+    run = cluster.run(source, **how)
+    assert run.wait(seconds), f"still running after {seconds} s: {run.running}"
+    return run
+
+
+def test_every_rank_prints_and_has_a_result(cluster):
+    run = finish(cluster, "print('hello from', rank)\nrank * 10")
+    assert run.state == "done"
+    assert run.results == {0: "0", 1: "10"}
+    assert [text(run, rank) for rank in (0, 1)] == ["hello from 0\n", "hello from 1\n"]
+
+
+def test_ranks_know_who_they_are(cluster):
+    run = finish(cluster, "[rank, size, local_rank, device]")
+    assert run.results == {0: "[0, 2, 0, 'cpu']", 1: "[1, 2, 1, 'cpu']"}
+
+
+def test_a_users_own_rank_is_left_alone(cluster):
+    finish(cluster, "rank = 'mine'")
+    try:
+        assert finish(cluster, "rank").results == {0: "'mine'", 1: "'mine'"}
+    finally:
+        finish(cluster, "import os; rank = int(os.environ['RANK'])")
+
+
+def test_variables_are_kept_between_cells(cluster):
+    finish(cluster, "kept = rank + 1")
+    assert finish(cluster, "kept").results == {0: "1", 1: "2"}
+
+
+def test_the_record_tells_the_whole_run(cluster):
+    run = finish(cluster, "# a comment\nprint('x')", name="mine")
+    info = Store().load(run.id)
+    assert (info.state, info.title, info.name, info.size) == ("done", "print('x')", "mine", 2)
+    assert info.end >= info.start
+    assert info.lines == 2
+    assert [r.state for r in info.ranks] == ["ok", "ok"]
+    assert Store().source(run.id) == "# a comment\nprint('x')"
+
+
+def test_sequence_numbers_have_no_gap(cluster):
+    run = finish(cluster, "for i in range(50): print(i)\ndisplay({'text/plain': 'x'}, raw=True)")
+    for rank in (0, 1):
+        seqs = [e["seq"] for e in events(run) if e["rank"] == rank]
+        assert seqs == list(range(len(seqs)))
+
+
+def test_the_first_failure_is_named_with_its_line(cluster):
+    run = finish(cluster, "x = 1\nif rank == 1:\n    raise ValueError('boom')")
+    assert run.state == "failed"
+    failure = run.info.failure
+    assert (failure.rank, failure.ename, failure.evalue, failure.cell_line) == (
+        1, "ValueError", "boom", 3,
+    )  # fmt: skip
+    assert finish(cluster, "x").results == {0: "1", 1: "1"}
+
+
+def test_await_and_magics_work_in_a_cell(cluster):
+    run = finish(
+        cluster, "import asyncio\nawait asyncio.sleep(0.01)\n%timeit -n1 -r1 pass\n!echo shell\n7"
+    )
+    assert run.state == "done"
+    assert run.results == {0: "7", 1: "7"}
+    assert "shell" in text(run, 0)
+
+
+def test_an_error_in_an_awaiting_cell_is_an_error(cluster):
+    run = finish(cluster, "import asyncio\nawait asyncio.sleep(0)\n1/0")
+    assert run.state == "failed"
+    assert run.info.failure.ename == "ZeroDivisionError"
+
+
+def test_input_is_refused_with_a_remedy(cluster):
+    for source in ("input('name?')", "import getpass; getpass.getpass()"):
+        run = finish(cluster, source)
+        assert run.info.failure.ename == "StdinNotImplementedError"
+        assert "%ranks push" in run.info.failure.evalue
+
+
+def test_output_of_c_children_and_descriptors_is_kept(cluster):
+    run = finish(
+        cluster,
+        "import os, subprocess, sys\nos.write(1, b'raw\\n')\nos.system('echo child')\n"
+        "subprocess.run(['echo', 'given'], stdout=sys.stdout)\nprint('err', file=sys.stderr)",
+    )
+    assert text(run, 1) == "raw\nchild\ngiven\n"
+    assert text(run, 1, "stderr") == "err\n"
+
+
+def test_hostile_output(cluster):
+    run = finish(
+        cluster,
+        "import os\nos.write(1, b'bad \\xff\\x00 end\\n')\nprint('x' * 5_000_000)\nprint('after')",
+    )
+    out = text(run, 0)
+    assert out.startswith("bad \\xff\x00 end\n")
+    assert len(out) == len("bad \\xff\x00 end\n") + 5_000_001 + len("after\n")
+    assert run.state == "done"
+
+
+def test_a_repr_that_raises_is_that_ranks_error(cluster):
+    run = finish(cluster, "class A:\n    def __repr__(self): raise ValueError('no repr')\nA()")
+    assert run.info.failure.ename == "ValueError"
+    assert finish(cluster, "1").state == "done"
+
+
+def test_an_error_whose_str_raises(cluster):
+    run = finish(
+        cluster,
+        "class E(Exception):\n    def __str__(self): raise RuntimeError('no str')\nraise E()",
+    )
+    assert run.state == "failed"
+    assert run.info.failure.ename == "E"
+
+
+def test_a_figure_belongs_to_its_rank(cluster):
+    run = finish(
+        cluster,
+        "%matplotlib inline\nimport matplotlib.pyplot as plt\n"
+        "if rank == 1:\n    plt.plot([1, 2]); plt.show()",
+        seconds=60,
+    )
+    figures = [e for e in events(run) if e["kind"] == "display" and "image/png" in e["data"]]
+    assert [e["rank"] for e in figures] == [1]
+
+
+def test_display_ids_and_clear_output(cluster):
+    run = finish(
+        cluster,
+        "from IPython.display import clear_output, display\nh = display('a', display_id='x')\n"
+        "h.update('b')\nclear_output(wait=True)",
+    )
+    mine = [e for e in events(run) if e["kind"] == "display" and e["rank"] == 0]
+    assert mine[0]["display_id"] == mine[1]["display_id"] == "x"
+    assert mine[1]["update"] is True
+    assert mine[2]["clear"] == "next"
+
+
+def test_a_subset_runs_only_there(cluster):
+    run = finish(cluster, "rank", ranks=[1])
+    assert run.results == {1: "1"}
+    assert [r.rank for r in run.info.ranks] == [1]
+
+
+def test_ranks_out_of_range_are_refused(cluster):
+    with pytest.raises(UsageError, match=r"no rank 2.*ranks 0–1"):
+        cluster.run("1", ranks=[2])
+    with pytest.raises(UsageError, match="no ranks chosen"):
+        cluster.run("1", ranks=[])
+
+
+def test_two_runs_at_once_are_refused(cluster):
+    run = cluster.run("import time; time.sleep(0.5)")
+    with pytest.raises(RankroomError, match="busy with a run of this notebook"):
+        cluster.run("1")
+    assert run.wait(20)
+    assert finish(cluster, "1").state == "done"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import time\ntime.sleep(60)", "while True: pass", "import asyncio\nawait asyncio.sleep(60)"],
+)
+def test_interrupt_ends_the_cell_and_keeps_state(cluster, source):
+    finish(cluster, "state = 'kept'")
+    run = cluster.run(source)
+    time.sleep(0.3)
+    begun = time.monotonic()
+    run.interrupt()
+    assert run.wait(5)
+    assert time.monotonic() - begun < 2
+    assert run.state == "interrupted"
+    assert finish(cluster, "state").results == {0: "'kept'", 1: "'kept'"}
+
+
+def test_push_and_pull(cluster):
+    cluster.push({"pushed": [1, 2]})
+    assert finish(cluster, "pushed.append(rank)\npushed").results == {
+        0: "[1, 2, 0]",
+        1: "[1, 2, 1]",
+    }
+    assert cluster.pull("pushed") == {0: [1, 2, 0], 1: [1, 2, 1]}
+    assert cluster.pull("pushed", [1]) == {1: [1, 2, 1]}
+
+
+def test_a_flood_is_complete_and_in_order(cluster):
+    count = 20_000
+    run = finish(cluster, f"for i in range({count}): print('line', i)", 60)
+    for rank in (0, 1):
+        assert text(run, rank) == "".join(f"line {i}\n" for i in range(count))
+    assert run.info.lines == 2 * count
+
+
+def test_a_gap_on_the_wire_is_filled_from_the_spool(cluster, monkeypatch):
+    link = cluster._link
+    deliver = link._tap._deliver
+    seen = []
+
+    def lossy(header, lines):
+        seen.append(header)
+        if len(seen) % 3:
+            deliver(header, lines)
+
+    monkeypatch.setattr(link._tap, "_deliver", lossy)
+    source = "import time\nfor i in range(30): print(i); time.sleep(0.02)"
+    run = finish(cluster, source)
+    assert len(seen) > 6
+    for rank in (0, 1):
+        assert text(run, rank) == "".join(f"{i}\n" for i in range(30))
+
+
+def test_a_dropped_last_batch_does_not_hang_the_run(cluster, monkeypatch):
+    link = cluster._link
+    deliver = link._tap._deliver
+
+    def lossy(header, lines):
+        if not (header["ended"] and header["rank"] == 0):
+            deliver(header, lines)
+
+    monkeypatch.setattr(link._tap, "_deliver", lossy)
+    run = finish(cluster, "print(rank)", 5)
+    assert run.state == "done"
+    assert text(run, 0) == "0\n"
+
+
+def test_a_record_that_cannot_be_created_sends_nothing(cluster, monkeypatch, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setattr(cluster, "store", Store(file))
+    with pytest.raises(RecordError, match="set RANKROOM_HOME"):
+        cluster.run("never_sent = 1")
+    monkeypatch.undo()
+    assert finish(cluster, "'never_sent' in globals()").results == {0: "False", 1: "False"}
+
+
+def test_a_full_disk_in_mid_run_lets_the_run_go_on(cluster, monkeypatch):
+    run = cluster.run("import time\ntime.sleep(0.3)\nprint('lost', rank)")
+
+    def full(lines):
+        raise RecordError("cannot write the record: no space left")
+
+    monkeypatch.setattr(run._writer, "append", full)
+    assert run.wait(10)
+    assert run.state == "done"
+    assert any("output is missing" in note for note in run.info.notes)
+    spools = [cluster.paths.spool(rank) / f"{run.id}.jsonl" for rank in (0, 1)]
+    for rank, spool in enumerate(spools):
+        assert f"lost {rank}" in spool.read_text(), "the spool keeps what the record could not"
+
+
+def test_spools_of_finished_runs_are_cleared(cluster):
+    run = finish(cluster, "print('x')")
+    assert not (cluster.paths.spool(0) / f"{run.id}.jsonl").exists()
+
+
+def test_attach_from_another_process(cluster):
+    finish(cluster, "shared = 'yes'")
+    other = Cluster.attach(cluster.name)
+    try:
+        assert other.size == 2
+        assert finish(other, "shared").results == {0: "'yes'", 1: "'yes'"}
+    finally:
+        other.close()
+    assert finish(cluster, "shared").state == "done"
+
+
+def test_attach_to_a_name_that_is_not_there(cluster):
+    with pytest.raises(NoClusterError, match=cluster.name):
+        Cluster.attach("no-such-cluster")
+
+
+def test_the_files_of_a_cluster_are_private(cluster):
+    assert cluster.paths.folder.stat().st_mode & 0o077 == 0
+    assert cluster.paths.info.stat().st_mode & 0o077 == 0
+    assert cluster.paths.client_file.stat().st_mode & 0o077 == 0
+
+
+def test_the_controller_listens_on_loopback_only(cluster):
+    info = json.loads(cluster.paths.client_file.read_text())
+    assert info["interface"] == "tcp://127.0.0.1"
+    assert cluster.info.desk.startswith("127.0.0.1:")
+
+
+def test_pids_are_those_of_the_ranks(cluster):
+    run = finish(cluster, "import os; os.getpid()")
+    assert {rank: int(pid) for rank, pid in run.results.items()} == {
+        r.rank: r.pid for r in cluster.ranks
+    }
+    assert os.getpid() not in [r.pid for r in cluster.ranks]

@@ -1,0 +1,131 @@
+"""The spool: every byte kept, in order, with the time it was written, whoever wrote it."""
+
+import os
+import time
+
+import pytest
+
+from rankroom.rank import streams
+from rankroom.rank.streams import PIECE, RankStream, Spooled
+
+
+@pytest.fixture
+def spool(tmp_path):
+    """A spool behind a descriptor that is nobody's stdout."""
+    fd = os.open(os.devnull, os.O_WRONLY)
+    made = Spooled(tmp_path / "stdout", fd)
+    yield made
+    os.close(fd)
+
+
+def text_of(spool, final=True):
+    return "".join(piece.text for piece in spool.read(final))
+
+
+def test_a_line_is_on_disk_when_print_returns(spool):
+    stream = RankStream(spool, "stdout", lambda: None)
+    print("hello", file=stream)
+    assert spool.path.read_bytes() == b"hello\n"
+
+
+def test_half_a_line_waits_for_its_end_or_a_flush(spool):
+    stream = RankStream(spool, "stdout", lambda: None)
+    print("half", end="", file=stream)
+    assert spool.path.read_bytes() == b""
+    stream.flush()
+    assert spool.path.read_bytes() == b"half"
+
+
+def test_c_level_writes_stand_between_python_ones(spool):
+    stream = RankStream(spool, "stdout", lambda: None)
+    print("one", file=stream)
+    os.write(spool.fd, b"two\n")
+    stream.buffer.write(b"three\n")
+    print("four", file=stream)
+    assert text_of(spool) == "one\ntwo\nthree\nfour\n"
+
+
+def test_bytes_that_are_no_utf8_stay_legible(spool):
+    os.write(spool.fd, b"a\xff\xfeb\x00c\n")
+    assert text_of(spool) == "a\\xff\\xfeb\x00c\n"
+
+
+def test_a_character_cut_in_two_is_put_together(spool):
+    euro = "€".encode()
+    os.write(spool.fd, b"x" + euro[:2])
+    first = list(spool.read())
+    assert [piece.text for piece in first] == ["x"]
+    assert first[0].to == 1
+    os.write(spool.fd, euro[2:] + b"\n")
+    assert text_of(spool) == "€\n"
+
+
+def test_a_character_never_finished_is_shown_at_the_end(spool):
+    os.write(spool.fd, "€".encode()[:2])
+    assert text_of(spool, final=True) == "\\xe2\\x82"
+
+
+def test_a_surrogate_does_not_raise(spool):
+    stream = RankStream(spool, "stdout", lambda: None)
+    print("bad \ud800 end", file=stream)
+    assert "bad" in text_of(spool)
+
+
+def test_a_huge_line_comes_in_bounded_pieces(spool):
+    os.write(spool.fd, b"x" * (3 * PIECE) + b"\n")
+    pieces = list(spool.read())
+    assert max(len(piece.text) for piece in pieces) <= PIECE
+    assert sum(len(piece.text) for piece in pieces) == 3 * PIECE + 1
+
+
+def test_each_slow_print_has_its_own_time(spool):
+    stream = RankStream(spool, "stdout", lambda: None)
+    before = []
+    for i in range(5):
+        before.append(time.time_ns() // 1000)
+        print(i, file=stream)
+        time.sleep(0.01)
+    pieces = list(spool.read())
+    assert [piece.text for piece in pieces] == [f"{i}\n" for i in range(5)]
+    for piece, t in zip(pieces, before, strict=True):
+        assert 0 <= piece.t - t < 8_000
+
+
+def test_a_flood_makes_few_pieces(spool):
+    stream = RankStream(spool, "stdout", lambda: None)
+    begun = time.monotonic()
+    for i in range(20_000):
+        print("line", i, file=stream)
+    took = time.monotonic() - begun
+    pieces = list(spool.read())
+    assert "".join(piece.text for piece in pieces).count("\n") == 20_000
+    assert len(pieces) <= took / (streams.MARK_NS / 1e9) + 2
+
+
+def test_rotation_keeps_late_bytes(spool, monkeypatch):
+    monkeypatch.setattr(streams, "ROTATE", 10)
+    os.write(spool.fd, b"0123456789 first\n")
+    assert not spool.rotate(), "not read yet"
+    assert text_of(spool) == "0123456789 first\n"
+    assert spool.rotate()
+    os.write(spool.fd, b"second\n")
+    assert text_of(spool) == "second\n"
+    assert spool.path.read_bytes() == b"second\n"
+
+
+def test_a_forked_child_prints_into_the_same_spool(spool):
+    stream = RankStream(spool, "stdout", lambda: None)
+    print("parent", file=stream)
+    pid = os.fork()
+    if pid == 0:
+        stream.after_fork()
+        print("child", file=stream)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert text_of(spool) == "parent\nchild\n"
+
+
+def test_writing_something_else_than_text_is_refused(spool):
+    stream = RankStream(spool, "stdout", lambda: None)
+    with pytest.raises(TypeError, match="must be str, not bytes"):
+        stream.write(b"x")
