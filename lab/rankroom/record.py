@@ -118,6 +118,8 @@ def parse_event(line: bytes) -> Json | None:
         event = json.loads(line)
         _check(event, _EVENT_NEEDS, "event")
         _check(event, _KIND_NEEDS.get(event["kind"], {}), "event")
+        if event["rank"] < 0:
+            return None
     except (ValueError, RecursionError):
         return None
     return cast(Json, event)
