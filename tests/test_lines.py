@@ -1,0 +1,104 @@
+"""Lines put together from pieces, and equal lines of several ranks shown once."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from rankroom.download import log_text
+from rankroom.lines import Line, collapse, lines_of
+from rankroom.record import parse_event
+from record_makers import log
+
+
+def texts(*lines: bytes) -> list[tuple[int, str, str]]:
+    return [tuple(line) for line in lines_of(filter(None, map(parse_event, lines)))]
+
+
+def shown(*lines: tuple[int, str]) -> list[tuple[list[int], str]]:
+    return [(g.ranks, g.text) for g in collapse(Line(rank, "stdout", t) for rank, t in lines)]
+
+
+def test_pieces_of_a_line_are_joined_per_rank_and_stream():
+    assert texts(
+        log(0, "ab"), log(1, "x\n"), log(0, "c\nd"), log(0, "err", stream="stderr"), log(0, "e\n")
+    ) == [(1, "stdout", "x"), (0, "stdout", "abc"), (0, "stdout", "de"), (0, "stderr", "err")]
+
+
+def test_empty_lines_stay_and_the_last_line_needs_no_end():
+    assert [t for _, _, t in texts(log(0, "\n\na\n"), log(0, "end"))] == ["", "", "a", "end"]
+
+
+def test_progress_bars_leave_their_last_state():
+    assert texts(log(0, " 1%\r"), log(0, " 50%\r"), log(0, "100%\ndone\n")) == [
+        (0, "stdout", "100%"),
+        (0, "stdout", "done"),
+    ]
+
+
+def test_a_line_without_end_is_cut_and_costs_linear_time():
+    began = time.perf_counter()
+    found = texts(*[log(0, "x" * 50_000, seq=n) for n in range(100)])
+    assert sum(len(t) for _, _, t in found) == 5_000_000
+    assert max(len(t) for _, _, t in found) < 1_200_000
+    assert time.perf_counter() - began < 2
+
+
+def test_equal_lines_are_shown_once():
+    assert shown((0, "a"), (1, "a"), (0, "b"), (1, "c")) == [([0, 1], "a"), ([0], "b"), ([1], "c")]
+
+
+def test_a_rank_that_is_late_joins_above():
+    assert shown((0, "a"), (0, "b"), (0, "c"), (1, "a"), (1, "c")) == [
+        ([0, 1], "a"),
+        ([0], "b"),
+        ([0, 1], "c"),
+    ]
+
+
+def test_no_line_joins_above_its_own_ranks_last():
+    assert shown((0, "a"), (0, "b"), (1, "b"), (1, "a")) == [([0], "a"), ([0, 1], "b"), ([1], "a")]
+
+
+def test_the_same_line_twice_on_a_rank_stays_twice():
+    assert shown((0, "a"), (0, "a"), (1, "a"), (1, "a"), (1, "a")) == [
+        ([0, 1], "a"),
+        ([0, 1], "a"),
+        ([1], "a"),
+    ]
+
+
+def test_streams_are_not_mixed():
+    groups = list(collapse([Line(0, "stdout", "a"), Line(1, "stderr", "a")]))
+    assert [(g.ranks, g.stream) for g in groups] == [([0], "stdout"), ([1], "stderr")]
+
+
+def test_collapsing_keeps_every_line_of_every_rank_in_order():
+    rng = random.Random(3)
+    for window in (1, 3, 10, 10_000):
+        for _ in range(100):
+            lines = [(rng.randrange(4), rng.choice("abc")) for _ in range(rng.randrange(60))]
+            groups = list(collapse([Line(r, "stdout", t) for r, t in lines], window))
+            for rank in range(4):
+                assert [g.text for g in groups if rank in g.ranks] == [
+                    t for r, t in lines if r == rank
+                ]
+            assert all(len(set(g.ranks)) == len(g.ranks) for g in groups)
+
+
+def test_download_cuts_no_line_of_ordinary_length_and_says_where_it_cuts():
+    events = [
+        {"kind": "log", "rank": 0, "seq": n, "t": 0, "stream": "stdout", "text": "y" * 300_000}
+        for n in range(8)
+    ]
+    text = b"".join(log_text(events)).decode()
+    first, second, rest = text.split("\n", 2)
+    assert first == "0 │ " + "y" * 1_200_000 and second.startswith("0 ┆ yyy") and rest == ""
+    assert text.count("y") == 2_400_000
+
+
+def test_download_keeps_colours_returns_and_order():
+    lines = [log(1, "\x1b[31ma\x1b[0m\r"), log(0, "b\n\nc"), log(1, "d\n"), log(2, "no\n")]
+    events = [event for event in map(parse_event, lines) if event]
+    text = b"".join(log_text(events, {0, 1})).decode()
+    assert text == "0 │ b\n0 │ \n1 │ \x1b[31ma\x1b[0m\rd\n0 │ c\n"

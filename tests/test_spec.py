@@ -1,0 +1,67 @@
+"""Ranks in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankroom.errors import UsageError
+from rankroom.spec import format_ranks, parse_ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("0", [0]),
+        ("0,2-3", [0, 2, 3]),
+        (" 3 , 0 ", [0, 3]),
+        ("1-1", [1]),
+        ("0–2", [0, 1, 2]),
+        ("0-3,1-2", [0, 1, 2, 3]),
+        ("all", [0, 1, 2, 3]),
+    ],
+)
+def test_ranks_are_read(text: str, ranks: list[int]):
+    assert parse_ranks(text, 4) == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("4", "no rank 4"),
+        ("0-999999999", "no rank 999999999"),
+        ("0-9999999999999", "write them like 0,2-3"),
+        ("3-1", "write 1-3"),
+        ("", "write them like 0,2-3"),
+        ("0,,1", "write them like 0,2-3"),
+        ("-1", "write them like 0,2-3"),
+        ("one", "write them like 0,2-3"),
+        ("1.5", "write them like 0,2-3"),
+    ],
+)
+def test_what_is_no_rank_is_refused_with_the_valid_ones(text: str, says: str):
+    with pytest.raises(UsageError, match=says) as caught:
+        parse_ranks(text, 4)
+    if "counts backwards" not in str(caught.value):
+        assert "0–3" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([], ""),
+        ([5], "5"),
+        ([0, 1], "0–1"),
+        ([3, 1, 0, 2], "0–3"),
+        ([0, 2, 3, 5], "0,2–3,5"),
+        ([1, 1, 1], "1"),
+        (range(64), "0–63"),
+    ],
+)
+def test_ranks_are_shown(ranks, text: str):
+    assert format_ranks(ranks) == text
+
+
+def test_what_is_shown_can_be_typed():
+    for bits in range(1, 64):
+        ranks = [n for n in range(6) if bits >> n & 1]
+        assert parse_ranks(format_ranks(ranks), 6) == ranks

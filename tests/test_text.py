@@ -1,0 +1,131 @@
+"""What is left of a rank's bytes on a page: colours, carriage returns, odd characters."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from rankroom.text import clean, clip, keep_colours, one_line, overprint, to_html
+
+ESC = "\x1b"
+
+
+class Visible(HTMLParser):
+    """Collects text, and refuses markup that is not balanced or not a plain span."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+        self.open = 0
+
+    def handle_starttag(self, tag, attrs):
+        assert tag == "span" and [name for name, _ in attrs] == ["style"]
+        assert re.fullmatch(r"[a-z-]+:[#a-z0-9. -]+(;[a-z-]+:[#a-z0-9. -]+)*", attrs[0][1])
+        self.open += 1
+
+    def handle_endtag(self, tag):
+        self.open -= 1
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def visible(html: str) -> str:
+    parser = Visible()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == 0
+    return parser.text
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("plain", "plain"),
+        (f"{ESC}[31mred{ESC}[0m", "red"),
+        (f"{ESC}[38;2;1;2;3mrgb{ESC}[m", "rgb"),
+        (f"{ESC}]8;;http://x{ESC}\\link{ESC}]8;;{ESC}\\", "link"),
+        (f"{ESC}]0;title\x07text", "text"),
+        (f"{ESC}[2J{ESC}[Hhome", "home"),
+        (f"{ESC}(Bx", "x"),
+        (f"cut {ESC}", "cut "),
+        (f"cut {ESC}[3", "cut 3"),
+        ("a\x00b\x07c\x7f", "a␀b␇c␡"),
+        ("\ud800x", "\ufffdx"),
+        ("\u202eevil", "\ufffdevil"),
+        ("tab\there", "tab\there"),
+        ("✓ 火 🙂", "✓ 火 🙂"),
+    ],
+)
+def test_clean(raw: str, shown: str):
+    assert clean(raw) == shown
+    assert visible(to_html(raw, 1000)) == shown
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("abc", "abc"),
+        ("abc\rX", "Xbc"),
+        (" 10%\r 50%\r100%", "100%"),
+        ("100%\r", "100%"),
+        ("\r\r\rx\r", "x"),
+        ("long line\rshort", "shortline"),
+        (f"long line\r{ESC}[Kshort", f"{ESC}[Kshort"),
+        ("ab\bc", "ac"),
+        ("\b\bab", "ab"),
+        ("5%\b\b10%", "10%"),
+        (f"{ESC}[31mabc{ESC}[0m\rX", "Xbc"),
+    ],
+)
+def test_overprint(raw: str, shown: str):
+    assert overprint(raw) == shown
+
+
+@pytest.mark.parametrize("raw", ["\ra" * 300_000, "x" * 300_000 + "\ry" * 300_000, "a\b" * 300_000])
+def test_overprinting_takes_no_long_time(raw: str):
+    began = time.perf_counter()
+    overprint(raw)
+    assert time.perf_counter() - began < 2
+
+
+def test_colours_become_spans():
+    html = to_html(f"a {ESC}[1;31mb <c>{ESC}[0m d", 100)
+    assert html.startswith("a <span") and "&lt;c&gt;</span> d" in html
+    assert "font-weight:bold" in html and "color:#" in html
+    assert "<span" not in to_html(f"{ESC}[0m{ESC}[39mx", 100)
+    assert to_html(f"{ESC}[38;5;196mx", 9) == '<span style="color:#ff0000">x</span>'
+    assert to_html(f"{ESC}[48;5;244mx", 9) == '<span style="background:#808080">x</span>'
+
+
+def test_html_is_clipped_by_what_is_visible():
+    html = to_html(f"{ESC}[31m" + "x" * 50 + f"{ESC}[32m" + "y" * 50, 60)
+    assert visible(html) == "x" * 50 + "y" * 9 + "…"
+
+
+def test_html_never_lets_markup_through():
+    rng = random.Random(7)
+    parts = [ESC, "[", "31m", "0m", "38;5;", "38;2;9", "<b>", '"', "'", "&", "\r", "\x9b", ";", ":",
+             "m", "999", "]", "\x07", "é", "\ud83d", "K", "<script>"]  # fmt: skip
+    for _ in range(3000):
+        raw = "".join(rng.choice(parts) for _ in range(rng.randrange(20)))
+        assert "\x1b" not in visible(to_html(raw, 30))
+        assert len(visible(to_html(raw, 30))) <= 30
+        keep_colours(raw).encode()
+
+
+def test_only_colours_reach_a_terminal():
+    raw = f"{ESC}[31mred{ESC}[0m {ESC}]0;title\x07{ESC}[2Jx\r"
+    assert keep_colours(raw) == f"{ESC}[31mred{ESC}[0m x␍{ESC}[0m"
+    assert keep_colours("plain") == "plain"
+
+
+def test_one_line_and_clip():
+    assert one_line("\n  \n  first\nsecond", 80) == "first"
+    assert one_line("\n\n", 80) == ""
+    assert one_line("x" * 100, 10) == "x" * 9 + "…"
+    assert clip("abc", 3) == "abc" and clip("abcd", 3) == "ab…" and clip("ab", 0) == "…"
