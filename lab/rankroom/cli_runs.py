@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
+import time
 from collections import deque
 from collections.abc import Container, Iterable, Iterator
 
@@ -20,6 +20,8 @@ from rankroom.tail import LIMIT, Tail, line_near_end
 from rankroom.text import keep_colours
 from rankroom.words import headline, label, size
 
+# Seconds between two looks at a run that is being followed.
+PAUSE = 0.1
 RUN = click.argument("run", default="last", metavar="[ID]")
 RANKS = click.option("--ranks", metavar="LIST", help="Only these ranks, like 0,2-3.")
 
@@ -56,7 +58,8 @@ def show(run: str, ranks: str | None, no_collapse: bool) -> None:
     for note in info.notes:
         click.echo(keep_colours(note))
     if events.dropped:
-        click.echo(f"{events.dropped} damaged lines of the record are left out")
+        what = "line of the record is" if events.dropped == 1 else "lines of the record are"
+        click.echo(f"{events.dropped} damaged {what} left out")
     for error in errors_of(info, others):
         _value([error["rank"]], "\n".join(map(str, error["traceback"])) or error["ename"])
     lines = (line for line in lines_of(store.events(info.id)) if line.rank in wanted)
@@ -86,8 +89,8 @@ def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
     reader, last = _last_lines(store, info.id, assembly, wanted, number)
     if not follow:
         last.extend(line for line in assembly.rest() if line.rank in wanted)
-    _print(_group(line) for line in last)
     with contextlib.suppress(KeyboardInterrupt):
+        _print(_group(line) for line in last)
         for event in _follow(reader) if follow else ():
             _print(_group(line) for line in assembly.add(event) if line.rank in wanted)
     _print(_group(line) for line in assembly.rest() if line.rank in wanted)
@@ -164,15 +167,13 @@ def _last_lines(
 
 def _follow(reader: Tail) -> Iterator[Json]:
     """Events as they come, until the run has ended."""
-    loop = asyncio.new_event_loop()
-    try:
-        while True:
-            chunk = loop.run_until_complete(reader.next(wait=60))
-            yield from _events(chunk.data)
-            if not chunk.data and chunk.state != "running":
+    while True:
+        chunk = reader.read()
+        yield from _events(chunk.data)
+        if not chunk.data:
+            if chunk.state != "running":
                 return
-    finally:
-        loop.close()
+            time.sleep(PAUSE)
 
 
 def _events(data: bytes) -> Iterator[Json]:

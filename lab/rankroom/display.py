@@ -13,7 +13,7 @@ from typing import Any
 
 from rankroom import record
 from rankroom.digest import Digest, digest
-from rankroom.page import Html, Page, Text
+from rankroom.page import Html, Page, Text, weight
 from rankroom.record import Json, RunInfo
 from rankroom.spec import format_ranks
 from rankroom.store import Store
@@ -44,11 +44,11 @@ def bundle(run: RunInfo, store: Store | None = None, seen: Sequence[Json] | None
     """
     file = None if store is None else store.paths(run.id).events
     parts = digest(run, file, seen)
-    data, weight = _run(run)
+    data, used = _run(run)
     text = Text(_TEXT_MOST)
     _fill(text, run, parts)
     plain = text.done()
-    html = Html(_TOTAL - weight - len(plain.encode()))
+    html = Html(_TOTAL - used - weight(plain))
     _fill(html, run, parts)
     return {MIME: data, "text/html": html.done(), "text/plain": plain}
 
@@ -111,14 +111,14 @@ def _run(run: RunInfo) -> tuple[Json, int]:
         place["host"] = _short(place["host"], 64)
     for rank in data["ranks"]:
         rank["device"] = _short(rank["device"], 32)
-    weight = _weight(data)
-    if weight > _RUN_MOST:
+    used = _weight(data)
+    if used > _RUN_MOST:
         data["notes"] = []
         ranks, data["ranks"] = data["ranks"], []
         room = _RUN_MOST - _weight(data)
         data["ranks"] = ranks[: max(len(ranks) * room // max(_weight(ranks), 1) * 9 // 10, 0)]
-        weight = _weight(data)
-    return {"version": record.VERSION, "run": data}, weight
+        used = _weight(data)
+    return {"version": record.VERSION, "run": data}, used
 
 
 def _short(text: str, most: int) -> str:

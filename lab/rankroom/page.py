@@ -105,9 +105,11 @@ class Page:
         for event in events:
             data = event["data"]
             plain = str(data.get("text/plain") or f"<{', '.join(map(str, data))}>")
-            same.setdefault((str(data.get("image/png", "")), plain), []).append(event["rank"])
+            png = data.get("image/png")
+            key = png if isinstance(png, str) else "", plain
+            same.setdefault(key, []).append(event["rank"])
         share = int(self._whole * _VALUES_SHARE)
-        for (png, plain), ranks in same.items():
+        for place, ((png, plain), ranks) in enumerate(same.items()):
             name = label(sorted(ranks))
             if png and self._figure(name, png, self._room - share - _NOTES_ROOM):
                 continue
@@ -118,6 +120,10 @@ class Page:
             else:
                 rows.insert(0, self._row(f"{name}:", ""))
             kept, _ = _ends(rows, [], share)
+            if not kept:
+                self.cut = True
+                self._add([self._quiet(f"… and {len(same) - place} more values left out")])
+                return
             if len(kept) < len(rows) or len(lines) > _VALUE_LINES:
                 self.cut = True
                 kept.append(self._quiet(f"… more of the value on {name} left out"))
