@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from IPython.core.completer import SimpleCompletion
+
 from rankroom.cluster import Cluster
 
 WAIT_S = 0.5  # a completion that comes later than this is of no use
 
 
-def complete_here(line: str, column: int) -> list[str]:
-    """What IPython would complete; runs on a rank."""
+def complete_here(line: str, column: int) -> tuple[str, list[str]]:
+    """What IPython would complete: the piece to replace, and by what; runs on a rank."""
     from IPython import get_ipython
 
     shell: Any = get_ipython()
-    return list(shell.complete(None, line, column)[1])
+    piece, matches = shell.complete(None, line, column)
+    return piece, list(matches)
 
 
 class RankMatcher:
@@ -26,6 +29,8 @@ class RankMatcher:
 
     def __init__(self, magics: Any) -> None:
         self._magics = magics
+        # IPython reads it of every matcher, as it expects functions.
+        self.__qualname__ = type(self).__qualname__
 
     def __call__(self, context: Any) -> dict[str, Any]:
         first = context.full_text.lstrip()
@@ -35,15 +40,16 @@ class RankMatcher:
         cluster = Cluster.current
         if not distributed or context.cursor_line == 0 or cluster is None or cluster.busy:
             return {"completions": [], "suppress": False}
-        return {"completions": self._ask(cluster, context), "suppress": False}
+        piece, texts = self._ask(cluster, context)
+        found = [SimpleCompletion(text) for text in texts]
+        return {"completions": found, "matched_fragment": piece, "suppress": False}
 
-    def _ask(self, cluster: Cluster, context: Any) -> list[Any]:
-        from IPython.core.completer import SimpleCompletion
-
+    def _ask(self, cluster: Cluster, context: Any) -> tuple[str, list[str]]:
         line = context.full_text.split("\n")[context.cursor_line]
         try:
             asked = cluster.apply(0, complete_here, line, context.cursor_position)
-            return [SimpleCompletion(text) for text in asked.get(timeout=WAIT_S)]
+            answer: tuple[str, list[str]] = asked.get(timeout=WAIT_S)[0]
+            return answer
         except Exception:
             # Completion is a courtesy: whatever goes wrong, typing goes on.
-            return []
+            return context.token, []

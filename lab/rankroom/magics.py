@@ -200,10 +200,11 @@ class RankroomMagics(Magics):
         options = Options("%cluster attach")
         options.add_argument("name", nargs="?", metavar="NAME")
         name = options.read(line).name
-        current = Cluster.current
-        if current is not None:
-            current.close()
-        print(Cluster.attach(name).describe())
+        before = Cluster.current
+        attached = Cluster.attach(name)
+        if before is not None:
+            before.close()
+        print(attached.describe())
 
     def _status(self, line: str) -> None:
         Options("%cluster").read(line)

@@ -79,6 +79,8 @@ class RankShell(ZMQInteractiveShell):
         self.reporter = reporter
         self.displayhook.reporter = reporter
         self.display_pub.reporter = reporter
+        # Completion looks at the live objects here; jedi would read source and take long.
+        self.Completer.use_jedi = False
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         self._last_traceback = stb

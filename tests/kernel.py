@@ -1,0 +1,81 @@
+"""A real kernel for tests: run code, get what a notebook would show."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_client.manager import start_new_kernel
+
+MIME = "application/vnd.rankroom.run+json"
+
+
+@dataclass
+class Shown:
+    """What a cell showed: text, rich outputs (updates applied), the error in one line, bytes."""
+
+    stdout: str = ""
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    error: str = ""
+    iopub_bytes: int = 0
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """The run.json of the first run view shown."""
+        return next(data[MIME]["run"] for data in self.outputs if MIME in data)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(str(data.get("text/plain", "")) for data in self.outputs)
+
+
+class Kernel:
+    """One ipykernel process."""
+
+    def __init__(self, **env: str) -> None:
+        self.manager, self.client = start_new_kernel(env=env)
+
+    def run(self, code: str, timeout: float = 60, after: Any = None) -> Shown:
+        """Execute `code`; `after()` is called once the kernel has begun."""
+        request = self.client.execute(code, allow_stdin=False)
+        shown = Shown()
+        places: dict[str, int] = {}
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            shown.iopub_bytes += len(str(content))
+            if kind == "stream" and content["name"] == "stdout":
+                shown.stdout += content["text"]
+            elif kind in ("display_data", "execute_result"):
+                places[content.get("transient", {}).get("display_id", "")] = len(shown.outputs)
+                shown.outputs.append(content["data"])
+            elif kind == "update_display_data":
+                shown.outputs[places[content["transient"]["display_id"]]] = content["data"]
+            elif kind == "error":
+                shown.error = "\n".join(content["traceback"])
+            elif kind == "status" and content["execution_state"] == "busy" and after:
+                after()
+                after = None
+            elif kind == "status" and content["execution_state"] == "idle":
+                return shown
+
+    def complete(self, code: str) -> list[str]:
+        """The last line of `code` as each completion at its end would make it."""
+        reply = self.client.complete(code, len(code), reply=True, timeout=30)
+        start = reply["content"]["cursor_start"]
+        return [(code[:start] + match).split("\n")[-1] for match in reply["content"]["matches"]]
+
+    def restart(self) -> None:
+        self.manager.restart_kernel(now=True)
+        self.client.wait_for_ready(timeout=30)
+
+    def interrupt(self) -> None:
+        self.manager.interrupt_kernel()
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)

@@ -1,0 +1,211 @@
+"""The magics, typed into a real kernel."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from kernel import MIME, Kernel
+from rankroom.store import Store
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    made = Kernel(**{**os.environ, "RANKROOM_HOME": str(home)})
+    made.home = home
+    made.run("%load_ext rankroom")
+    yield made
+    made.run("%cluster stop")
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def started(kernel):
+    shown = kernel.run("%cluster start --ranks 2 --name lesson")
+    assert "lesson: 2 ranks on " in shown.stdout, shown
+    return kernel
+
+
+def test_everything_says_so_before_there_is_a_cluster(kernel):
+    remedy = "no cluster yet: start one with `%cluster start --ranks 2`"
+    assert kernel.run("%%distributed\n1").error == remedy
+    assert kernel.run("%cluster").stdout.strip() == remedy
+    assert kernel.run("%ranks push x").error == remedy
+    assert kernel.run("%cluster stop").error == remedy
+
+
+def test_start_again_is_no_error(started):
+    assert "already running" in started.run("%cluster start").stdout
+    assert "already running" in started.run("%cluster start --ranks 2").stdout
+    assert "%cluster resize 3" in started.run("%cluster start --ranks 3").error
+
+
+def test_a_cell_runs_everywhere_and_shows_one_bounded_output(started):
+    shown = started.run("%%distributed\nprint('hello', rank)\nsize")
+    assert shown.error == ""
+    assert shown.run["state"] == "done"
+    assert "0 │ hello 0\n1 │ hello 1" in shown.text
+    assert "ranks 0–1: 2" in shown.text
+    assert set(shown.outputs[0]) == {MIME, "text/html", "text/plain"}
+    assert len(shown.outputs) == 1
+
+
+def test_a_flood_stays_small_in_the_notebook(started):
+    shown = started.run("%%distributed\nfor i in range(20000): print('line', i)")
+    assert shown.run["lines"] == 40_000
+    assert shown.iopub_bytes < 64 << 10
+
+
+def test_a_line_shows_a_value_of_every_rank(started):
+    assert "ranks 0–1: 4" in started.run("%distributed 2 + 2").text
+
+
+def test_options(started):
+    shown = started.run("%%distributed --ranks 1 -o kept\nrank")
+    assert "rank 1: 1" in shown.text
+    assert "done on 1 of 2 ranks" in started.run("kept").text
+    assert started.run("kept.results").text == "{1: '1'}"
+    assert started.run("%%distributed --quiet\n1").outputs == []
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("%%distributed --foo\n1", "unknown option '--foo'; options: --ranks 0,2-3, --timeout"),
+        ("%%distributed --ranks 2\n1", "no rank 2 (asked for '2'): this cluster has 0–1"),
+        ("%%distributed --ranks x\n1", "cannot read 'x' as ranks"),
+        ("%%distributed --timeout soon\n1", "invalid float value: 'soon'"),
+        ("%%distributed -o 2x\n1", "not a variable name"),
+        ("%distributed", "needs an expression, or on|off"),
+        ("%cluster bogus", "valid are start, stop, restart, resize, attach, status"),
+        ("%cluster start --gpus 3", "unknown option '--gpus'; options: --ranks N, --name NAME"),
+        ("%ranks push nothing_here", "no variable 'nothing_here' in this notebook"),
+        ("%ranks throw x", "invalid choice: 'throw'"),
+        ("%runs nonesuch", "no record 'nonesuch'"),
+        ("%cluster attach nowhere", "no running cluster is named 'nowhere'; running: lesson"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(started, cell, words):
+    error = started.run(cell).error
+    assert words in error
+    assert "Traceback" not in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_syntax_error_is_reported_once_and_nothing_is_sent(started):
+    before = Store(started.home).ids()
+    shown = started.run("%%distributed\nx = 1\ny = = 2")
+    assert shown.error.count("SyntaxError") == 1
+    assert "line 2" in shown.error
+    assert "nothing was sent" in shown.error
+    assert Store(started.home).ids() == before
+
+
+def test_a_failing_rank_fails_the_cell_in_one_line(started):
+    shown = started.run("%%distributed\nx = rank\n1 / (1 - x)")
+    assert shown.error == ("rank 1 failed first (cell line 2): ZeroDivisionError: division by zero")
+    assert shown.run["state"] == "failed"
+    assert "Cell In[" in shown.text
+
+
+def test_the_stop_button_ends_the_cell_on_all_ranks(started):
+    began = time.monotonic()
+    timer = threading.Timer(0.5, started.interrupt)
+    shown = started.run("%%distributed\nimport time; time.sleep(60)", after=timer.start)
+    assert time.monotonic() - began < 3
+    assert shown.error == "interrupted; the ranks' variables are kept"
+    assert shown.run["state"] == "interrupted"
+
+
+def test_timeout(started):
+    shown = started.run("%%distributed --timeout 0.5\nwhile True: pass")
+    assert shown.error == "stopped after --timeout 0.5 s"
+
+
+def test_detach_returns_at_once(started):
+    began = time.monotonic()
+    shown = started.run("%%distributed --detach -o later\nimport time; time.sleep(1)\n'late'")
+    assert time.monotonic() - began < 0.8
+    assert shown.run["state"] == "running"
+    assert started.run("later.wait(10), later.state, later.results").text == (
+        "(True, 'done', {0: \"'late'\", 1: \"'late'\"})"
+    )
+
+
+def test_push_and_pull(started):
+    started.run("learning_rate = 0.1")
+    assert "ranks 0–1" in started.run("%ranks push learning_rate").stdout
+    assert "ranks 0–1: 0.1" in started.run("%distributed learning_rate").text
+    started.run("%ranks pull rank")
+    assert started.run("rank").text == "{0: 0, 1: 1}"
+
+
+def test_every_cell_distributed_and_the_escape(started):
+    started.run("%distributed on")
+    try:
+        assert "0 │ there" in started.run("if rank == 0: print('there')").text
+        here = started.run("%%local\nprint('here')")
+        assert here.stdout == "here\n"
+        assert here.outputs == []
+        assert "lesson" in started.run("%cluster").stdout
+    finally:
+        started.run("%distributed off")
+    assert started.run("print('home')").stdout == "home\n"
+
+
+def test_completion_of_names_on_the_ranks(started):
+    started.run(
+        "%%distributed\nmomentum_of_ranks = 1\nclass Net:\n    hidden_units = 3\nnet = Net()"
+    )
+    assert "momentum_of_ranks" in started.complete("%%distributed\nmomentum_")
+    assert "net.hidden_units" in started.complete("%%distributed\nx = 1\nnet.hid")
+    assert "momentum_of_ranks" not in started.complete("momentum_")
+
+
+def test_runs_lists_and_shows(started):
+    started.run("%%distributed\nprint('find me')")
+    assert "find me" in started.run("%runs").stdout
+    shown = started.run("%runs last")
+    assert shown.run["title"] == "print('find me')"
+    assert "0–1 │ find me" in shown.text
+
+
+def test_the_same_cluster_after_a_kernel_restart(started):
+    started.run("%%distributed\nsurvivor = rank + 40")
+    started.restart()
+    started.run("%load_ext rankroom")
+    error = started.run("%%distributed\n1").error
+    assert "running: lesson (2 ranks). `%cluster attach` connects to it" in error
+    assert "lesson: 2 ranks" in started.run("%cluster attach").stdout
+    assert "rank 1: 41" in started.run("%distributed survivor").text
+
+
+def test_two_kernels_on_one_cluster(started):
+    other = Kernel(**{**os.environ, "RANKROOM_HOME": str(started.home)})
+    try:
+        other.run("%load_ext rankroom\n%cluster attach")
+        assert "ranks 0–1: 7" in other.run("%distributed 7").text
+        started.run("%%distributed --detach -o busy\nimport time; time.sleep(1.5)")
+        assert "busy with a run of another process (pid" in other.run("%distributed 8").error
+        started.run("busy.wait(10)")
+        assert "ranks 0–1: 8" in other.run("%distributed 8").text
+    finally:
+        other.close()
+
+
+def test_status_names_every_rank(started):
+    out = started.run("%cluster").stdout
+    assert out.count("ready") == 2
+    assert "rank 0" in out and "rank 1" in out
+
+
+def test_restart_gives_fresh_ranks_under_the_same_name(started):
+    started.run("%%distributed\ngone = 1")
+    assert "lesson: 2 ranks" in started.run("%cluster restart").stdout
+    assert "ranks 0–1: False" in started.run("%distributed 'gone' in globals()").text
+    assert "lesson: 1 rank" in started.run("%cluster resize 1").stdout
+    assert "rank 0: 1" in started.run("%distributed size").text
