@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from rankroom.owner import this_process
-from rankroom.record import RankInfo, RunInfo, event_line
+from rankroom.record import Owner, RankInfo, RunInfo, event_line
 from rankroom.store import Store, Writer, new_id
 
 
@@ -42,3 +45,15 @@ def finished_record(root: Path, *lines: bytes, **fields: Any) -> tuple[Store, Ru
 def log(rank: int, text: str, seq: int = 1, t: int = 1000, stream: str = "stdout") -> bytes:
     """A log event's line."""
     return event_line("log", rank, seq, t, stream=stream, text=text)
+
+
+def gone_process() -> Owner:
+    """The owner of a record that was left alone."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return Owner(socket.gethostname(), process.pid, time.time())
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder."""
+    return sorted(path.name for path in folder.iterdir())

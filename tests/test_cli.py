@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 
 from rankroom.cli import COMMANDS, main
 from rankroom.record import Failure, RunInfo, event_line
-from rankroom.store import DAY, Store
+from rankroom.retention import DAY
+from rankroom.store import Store
 from record_makers import finished_record, log, make_run, start_record
 
 

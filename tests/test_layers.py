@@ -20,7 +20,16 @@ LAYERS = [
     ["record", "errors"],
     [
         *["spec", "text", "words", "options", "cells", "config", "owner", "tail", "store"],
-        *["lines", "download", "shell", "clusterfile", "rank/*", "horovod/*", "traces/*"],
+        *[
+            "retention",
+            "lines",
+            "download",
+            "shell",
+            "clusterfile",
+            "rank/*",
+            "horovod/*",
+            "traces/*",
+        ],
         *["timeline"],
     ],
     ["slurm", "tunnel", "link", "local", "digest", "page", "display"],

@@ -14,8 +14,10 @@ from rankroom.digest import displays_of, errors_of
 from rankroom.display import runs_table
 from rankroom.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.record import Json, RunInfo, parse_event
+from rankroom.retention import DAY
+from rankroom.retention import prune as prune_records
 from rankroom.spec import format_ranks, parse_ranks
-from rankroom.store import DAY, Store
+from rankroom.store import Store
 from rankroom.tail import LIMIT, Tail, line_near_end
 from rankroom.text import keep_colours
 from rankroom.words import headline, label, size
@@ -115,7 +117,8 @@ def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
 
     Without options, what RANKROOM_KEEP_DAYS (30) and RANKROOM_KEEP_GB (5) say.
     """
-    gone = Store().prune(
+    gone = prune_records(
+        Store(),
         None if days is None else days * DAY,
         None if max_gb is None else int(max_gb * 1e9),
         dry_run,

@@ -14,8 +14,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,10 +27,7 @@ from rankroom.tail import LIMIT, Chunk, Events, Tail
 
 # Never a leading dot: that keeps `..` and half-made records out.
 _ID = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,127}", re.ASCII)
-_HALF_MADE = ".new"
-DAY = 86_400.0
-# What is written, or was half made, within this time is left alone by pruning for size.
-GRACE = 3_600.0
+HALF_MADE = ".new"
 T = TypeVar("T")
 
 
@@ -102,15 +99,6 @@ class Writer:
             os.close(fd)
 
 
-@dataclass(frozen=True)
-class Pruned:
-    """A record that was removed, or would be."""
-
-    id: str
-    bytes: int
-    why: str
-
-
 class Store:
     """The records under one home (RANKROOM_HOME unless `root` is given)."""
 
@@ -127,7 +115,7 @@ class Store:
     def create(self, run: RunInfo, source: str) -> Writer:
         """Start the record of `run`. Raises RecordError when it exists or cannot be written."""
         paths = self.paths(run.id)
-        half = f"{self.runs}/.{run.id}{_HALF_MADE}"
+        half = f"{self.runs}/.{run.id}{HALF_MADE}"
         try:
             try:
                 os.mkdir(half, 0o700)  # noqa: PTH102
@@ -221,56 +209,14 @@ class Store:
             raise RecordError(MANY.format(text=text, ids=", ".join(hits[:5]), n=len(hits)))
         raise self._missing(text)
 
-    def prune(
-        self,
-        max_age: float | None = None,
-        max_bytes: int | None = None,
-        dry_run: bool = False,
-        grace: float = GRACE,
-    ) -> list[Pruned]:
-        """Remove records older than `max_age` seconds, then the oldest beyond `max_bytes` in all.
-
-        Defaults come from the configuration. A live run is never removed, nor, for size, one
-        written to within `grace` seconds. Returns what was removed, oldest first.
-        """
-        max_age = config.keep_days() * DAY if max_age is None else max_age
-        max_bytes = config.keep_bytes() if max_bytes is None else max_bytes
-        now = time.time()
-        kept = [(run_id, *_weigh(self.runs / run_id)) for run_id in reversed(self.ids())]
-        total = sum(size for _, size, _ in kept)
-        gone = []
-        for run_id, size, touched in kept:
-            age = now - touched
-            if age > max_age:
-                why = "age"
-            elif total > max_bytes and age >= grace:
-                why = "size"
-            else:
-                continue
-            if self._may_be_live(run_id):
-                continue
-            if not dry_run:
-                # rmtree does not follow links out of the folder, and refuses one in its place.
-                shutil.rmtree(self.runs / run_id, ignore_errors=True)
-            total -= size
-            gone.append(Pruned(run_id, size, why))
-        if not dry_run:
-            self._clear_half_made(now)
-        return gone
-
-    def _may_be_live(self, run_id: str) -> bool:
+    def may_be_live(self, run_id: str, quiet: float) -> bool:
+        """Whether somebody may still write this record (as in `is_live`; never raises)."""
         paths = self.paths(run_id)
         try:
             run = self._load(paths)
         except RecordError:
             return False
-        return run.state == "running" and is_live(run, paths.events, quiet=DAY)
-
-    def _clear_half_made(self, now: float) -> None:
-        for folder in self.runs.glob(f".*{_HALF_MADE}"):
-            with contextlib.suppress(OSError):
-                if not folder.is_symlink() and now - folder.stat().st_mtime > GRACE:
-                    shutil.rmtree(folder, ignore_errors=True)
+        return run.state == "running" and is_live(run, paths.events, quiet)
 
     def _make_home(self) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)
@@ -325,19 +271,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     with contextlib.suppress(OSError):
         return entry.is_dir(follow_symlinks=False)
     return False
-
-
-def _files(folder: Path) -> Iterator[os.stat_result]:
-    with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            with contextlib.suppress(OSError):
-                yield path.lstat()
-
-
-def _weigh(folder: Path) -> tuple[int, float]:
-    """Bytes in the record, and when it was last written to."""
-    stats = list(_files(folder))
-    return sum(s.st_size for s in stats), max((s.st_mtime for s in stats), default=0.0)
 
 
 def _unreadable_run(run_id: str, start: int, why: str) -> RunInfo:

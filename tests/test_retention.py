@@ -1,0 +1,123 @@
+"""Pruning: old and many go, live ones never, and nothing outside the runs folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from rankroom import config
+from rankroom.errors import UsageError
+from rankroom.record import Owner
+from rankroom.retention import DAY, prune
+from rankroom.store import Store
+from record_makers import finished_record, gone_process, names, start_record
+
+
+def aged(root: Path, days: float, size: int = 1000, **fields) -> str:
+    """A finished record last written `days` ago."""
+    then = time.time() - days * DAY
+    store, run = finished_record(root, b"x" * size + b"\n", start=int(then * 1e6), **fields)
+    for path in store.paths(run.id).folder.iterdir():
+        os.utime(path, (then, then))
+    return run.id
+
+
+def test_pruning_by_age(tmp_path: Path):
+    old, young = aged(tmp_path, 40), aged(tmp_path, 20)
+    store = Store(tmp_path)
+    assert [p.id for p in prune(store, dry_run=True)] == [old]
+    assert set(store.ids()) == {old, young}
+    gone = prune(store)
+    assert [(p.id, p.why) for p in gone] == [(old, "age")] and gone[0].bytes > 1000
+    assert store.ids() == [young]
+
+
+def test_pruning_by_size_takes_the_oldest(tmp_path: Path):
+    ids = [aged(tmp_path, days, 10_000) for days in (5, 4, 3, 2)]
+    store = Store(tmp_path)
+    assert [p.id for p in prune(store, max_bytes=25_000)] == ids[:2]
+    assert store.ids() == ids[:1:-1]
+    assert prune(store, max_bytes=25_000) == []
+
+
+def test_what_was_written_just_now_is_not_pruned_for_size(tmp_path: Path):
+    fresh = aged(tmp_path, 0)
+    store = Store(tmp_path)
+    assert prune(store, max_bytes=0) == []
+    assert [p.id for p in prune(store, max_bytes=0, grace=0)] == [fresh]
+
+
+def test_a_live_run_is_never_pruned(tmp_path: Path):
+    store, run, writer = start_record(tmp_path)
+    _, remote, other = start_record(tmp_path, owner=Owner("another-host", 1, 1.0))
+    _, lost, third = start_record(tmp_path, owner=gone_process())
+    for r in (run, lost):
+        for path in store.paths(r.id).folder.iterdir():
+            os.utime(path, (1000, 1000))
+    quiet = time.time() - 3600
+    for path in store.paths(remote.id).folder.iterdir():
+        os.utime(path, (quiet, quiet))
+    gone = prune(store, max_age=0, max_bytes=0, grace=0)
+    assert [p.id for p in gone] == [lost.id]
+    assert set(store.ids()) == {run.id, remote.id}
+    for w in (writer, other, third):
+        w.close()
+
+
+def test_pruning_stays_inside_the_runs_folder(tmp_path: Path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("keep me")
+    old = aged(tmp_path / "home", 100)
+    store = Store(tmp_path / "home")
+    (store.runs / "20200101-000000-000000").symlink_to(outside)
+    (store.paths(old).folder / "link").symlink_to(outside)
+    (store.runs / "stray.txt").write_text("not ours")
+    assert [p.id for p in prune(store, max_age=0, max_bytes=0, grace=0)] == [old]
+    assert (outside / "precious").read_text() == "keep me"
+    assert names(store.runs) == ["20200101-000000-000000", "stray.txt"]
+
+
+def test_damaged_records_are_pruned_too_and_half_made_ones(tmp_path: Path):
+    old = aged(tmp_path, 100)
+    store = Store(tmp_path)
+    paths = store.paths(old)
+    paths.run.write_text("{")
+    for path in paths.folder.iterdir():
+        os.utime(path, (1000, 1000))
+    half, fresh = store.runs / ".a.new", store.runs / ".b.new"
+    for folder in (half, fresh):
+        folder.mkdir()
+    os.utime(half, (1000, 1000))
+    assert [p.id for p in prune(store)] == [old]
+    assert names(store.runs) == [".b.new"]
+
+
+def test_pruning_where_nothing_is(tmp_path: Path):
+    assert prune(Store(tmp_path / "nothing")) == []
+
+
+def test_limits_come_from_the_environment_then_the_file(monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("RANKROOM_KEEP_DAYS", raising=False)
+    monkeypatch.delenv("RANKROOM_KEEP_GB", raising=False)
+    assert (config.keep_days(), config.keep_bytes()) == (30, 5_000_000_000)
+    file = tmp_path / "rankroom" / "config.toml"
+    file.parent.mkdir()
+    file.write_text("keep_days = 7\nkeep_gb = 0.5\n")
+    assert (config.keep_days(), config.keep_bytes()) == (7, 500_000_000)
+    monkeypatch.setenv("RANKROOM_KEEP_DAYS", "3")
+    assert config.keep_days() == 3
+    for wrong in ("soon", "-1", "inf", "nan", ""):
+        monkeypatch.setenv("RANKROOM_KEEP_DAYS", wrong)
+        with pytest.raises(UsageError, match="RANKROOM_KEEP_DAYS is"):
+            config.keep_days()
+    file.write_text("keep_gb = [1]\n")
+    with pytest.raises(UsageError, match="keep_gb in"):
+        config.keep_bytes()
+    file.write_text("keep_gb = = 1\n")
+    with pytest.raises(UsageError, match=r"cannot read .*config\.toml"):
+        config.keep_bytes()
