@@ -82,7 +82,7 @@ def test_options(started):
         ("%%distributed --timeout soon\n1", "invalid float value: 'soon'"),
         ("%%distributed -o 2x\n1", "not a variable name"),
         ("%distributed", "needs an expression, or on|off"),
-        ("%cluster bogus", "valid are start, stop, restart, resize, attach, status"),
+        ("%cluster bogus", "valid are start, stop, restart, resize, attach, interrupt, status"),
         ("%cluster start --gpus 3", "unknown option '--gpus'; options: --ranks N, --name NAME"),
         ("%ranks push nothing_here", "no variable 'nothing_here' in this notebook"),
         ("%ranks throw x", "invalid choice: 'throw'"),
@@ -183,6 +183,19 @@ def test_the_same_cluster_after_a_kernel_restart(started):
     assert "running: lesson (2 ranks). `%cluster attach` connects to it" in error
     assert "lesson: 2 ranks" in started.run("%cluster attach").stdout
     assert "rank 1: 41" in started.run("%distributed survivor").text
+
+
+def test_a_cell_left_by_a_dead_kernel_is_explained(started):
+    started.run("%%distributed --detach\nimport time; time.sleep(60)")
+    started.restart()
+    out = started.run("%load_ext rankroom\n%cluster attach").stdout
+    assert "rank 0–1 still runs" in out
+    assert "%cluster interrupt" in started.run("%distributed 1").error
+    started.run("%cluster interrupt")
+    deadline = time.monotonic() + 5
+    while started.run("%distributed 5").error and time.monotonic() < deadline:
+        pass
+    assert "ranks 0–1: 5" in started.run("%distributed 5").text
 
 
 def test_two_kernels_on_one_cluster(started):

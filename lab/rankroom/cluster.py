@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from rankroom.errors import NO_CLUSTER, NoClusterError, RankroomError, StartErro
 from rankroom.link import Link
 from rankroom.rank.rendezvous import ask
 from rankroom.record import RankInfo
+from rankroom.retention import prune
 from rankroom.run import Run
 from rankroom.spec import format_ranks
 from rankroom.store import Store
@@ -35,6 +37,8 @@ class Cluster:
         self._cells = 0
         self._latest: Run | None = None
         Cluster.current = self
+        # Old records go when a cluster comes: often enough, and never while a cell waits.
+        threading.Thread(target=self._prune, name="rankroom-prune", daemon=True).start()
 
     @classmethod
     def local(
@@ -171,6 +175,9 @@ class Cluster:
         chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
         self._check(chosen)
         lock = self._occupy()
+        if self._cells == 0 and (left := self.left_running()):
+            os.close(lock)
+            raise RankroomError(left)
         self._cells += 1
         run = Run(
             source, [self._rank(rank) for rank in chosen], self.size, self.name, self._link,
@@ -183,6 +190,24 @@ class Cluster:
         except BaseException:
             os.close(lock)
             raise
+
+    def left_running(self) -> str:
+        """What ranks still run for a process that is gone, in words; empty if nothing."""
+        busy = self._link.busy()
+        if not busy:
+            return ""
+        run = next(iter(busy.values()))
+        return (
+            f"rank {format_ranks(busy)} still runs {run}, started by a process that is gone: "
+            "wait for it, or end it with `%cluster interrupt`"
+        )
+
+    def interrupt(self) -> None:
+        """KeyboardInterrupt on every rank, whatever it runs and whoever started that."""
+        if self._latest is not None and self._latest.state == "running":
+            self._latest.interrupt()
+        else:
+            self._link.signal(range(self.size), "SIGINT")
 
     def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Set variables on ranks."""
@@ -208,6 +233,10 @@ class Cluster:
         """End the ranks and everything that was started with them."""
         self.close()
         end(self.paths)
+
+    def _prune(self) -> None:
+        with contextlib.suppress(RankroomError, OSError):
+            prune(self.store)
 
     def _rank(self, rank: int) -> RankInfo:
         info = self.info.ranks[rank]

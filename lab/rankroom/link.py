@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -57,13 +58,29 @@ class Link:
         )  # fmt: skip
 
     def request(self, ranks: Sequence[int], **content: Any) -> list[Future[Any]]:
-        """Ask ranks something that they answer even while a cell runs or hangs."""
+        """Ask ranks something that they answer even while a cell runs or hangs.
+
+        Ranks that are gone are left out.
+        """
         stream = self.client._control_stream
         return [
             self.client._send(stream, "rankroom_request", content=content, ident=self._identity(r))
             for r in ranks
             if r in self.client.ids
         ]
+
+    def busy(self, seconds: float = 2.0) -> dict[int, str]:
+        """Which ranks run a cell now, and the id of that run."""
+        ranks = self.ranks
+        asked = self.request(ranks, do="status")
+        found = {}
+        deadline = time.monotonic() + seconds
+        for rank, future in zip(ranks, asked, strict=True):
+            with contextlib.suppress(TimeoutError):
+                answer = future.result(max(0.0, deadline - time.monotonic()))
+                if answer["content"].get("run"):
+                    found[rank] = answer["content"]["run"]
+        return found
 
     def signal(self, ranks: Sequence[int], signal: str) -> None:
         """Send a signal to the ranks' processes, wherever they are."""

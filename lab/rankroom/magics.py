@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -103,7 +104,9 @@ class RankroomMagics(Magics):
             run.wait(INTERRUPT_S)
         except KeyboardInterrupt:
             run.interrupt()
-            run.wait(INTERRUPT_S)
+            # Pressed again: the notebook gets its prompt back, and is told who still runs.
+            with contextlib.suppress(KeyboardInterrupt):
+                run.wait(INTERRUPT_S)
 
     def _raise(self, run: Run, timeout: float | None) -> None:
         """Make the notebook's cell end as the run did, so that "run all" stops where it should."""
@@ -130,7 +133,8 @@ class RankroomMagics(Magics):
 
     @line_magic  # type: ignore[untyped-decorator]
     def cluster(self, line: str) -> None:
-        """%cluster [start [--ranks N] [--name NAME] | stop | restart | resize N | attach [NAME]]
+        """%cluster [start [--ranks N] [--name NAME] | stop | restart | resize N | attach [NAME] |
+        interrupt]
 
         Without a word, says what there is.
         """
@@ -138,7 +142,8 @@ class RankroomMagics(Magics):
         word, rest = (words[0] if words else "status"), (words[1] if len(words) > 1 else "")
         actions = {
             "start": self._start, "stop": self._stop, "restart": self._restart,
-            "resize": self._resize, "attach": self._attach, "status": self._status,
+            "resize": self._resize, "attach": self._attach, "interrupt": self._interrupt,
+            "status": self._status,
         }  # fmt: skip
         if word not in actions:
             raise UsageError(f"%cluster {word}: unknown; valid are {', '.join(actions)}")
@@ -196,6 +201,12 @@ class RankroomMagics(Magics):
         cluster.stop()
         self._start_new(ranks, cluster.name)
 
+    def _interrupt(self, line: str) -> None:
+        Options("%cluster interrupt").read(line)
+        cluster = self._cluster()
+        cluster.interrupt()
+        print(f"interrupted the ranks of {cluster.name}")
+
     def _attach(self, line: str) -> None:
         options = Options("%cluster attach")
         options.add_argument("name", nargs="?", metavar="NAME")
@@ -205,6 +216,8 @@ class RankroomMagics(Magics):
         if before is not None:
             before.close()
         print(attached.describe())
+        if left := attached.left_running():
+            print(left)
 
     def _status(self, line: str) -> None:
         Options("%cluster").read(line)

@@ -28,6 +28,7 @@ from rankroom.store import Store, Writer, new_id
 GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
 RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
+RELEASED_S = 3.0  # for ranks to confirm that they let go
 KEPT_BYTES = 200_000  # of events kept in memory for the summary of a run
 ENDED = ("ok", "error", "interrupted", "released", "lost")
 
@@ -79,6 +80,7 @@ class Run:
         self._ended = False
         self._on_end: list[Callable[[Run], None]] = []
         self._interrupted = False
+        self._releasing: list[Future[Any]] = []
 
     # -- what a caller sees
 
@@ -98,11 +100,12 @@ class Run:
     @property
     def results(self) -> dict[int, str]:
         """The last expression's value on each rank that had one, as text."""
-        return {
+        found = {
             event["rank"]: event["data"].get("text/plain", "")
             for event in self.events
             if event["kind"] == "display" and event.get("result")
         }
+        return dict(sorted(found.items()))
 
     @property
     def seen(self) -> list[dict[str, Any]] | None:
@@ -137,9 +140,15 @@ class Run:
 
         All of them, as Horovod is shut down and initialises anew with the next cell.
         """
-        if self.running and len(self._ranks) == self.info.size:
+        with self._lock:
+            if not self.running or len(self._ranks) < self.info.size or self._releasing:
+                return
             with contextlib.suppress(RankroomError, OSError):
-                self._link.request(sorted(self._ranks), do="release", run=self.id)
+                self._releasing = self._link.request(sorted(self._ranks), do="release", run=self.id)
+        # The run ends when every rank has let go: a release that came late would hit the next cell.
+        for future in self._releasing:
+            future.add_done_callback(lambda _: self._finish_if_over())
+        self._link.later(RELEASED_S, lambda: self._finish_if_over(waited=True))
 
     def on_end(self, call: Callable[[Run], None]) -> None:
         """Have `call(run)` called once, before `wait` returns, in whichever thread ends the run."""
@@ -240,11 +249,17 @@ class Run:
     def _status(self, rank: int, state: Any) -> None:
         self._ranks[rank].state = state
         if not self.running:
-            self._finish()
+            self._finish_if_over()
         elif state in ("error", "lost") and not self._interrupted:
             timer = threading.Timer(GRACE_S, self.release)
             timer.daemon = True
             timer.start()
+
+    def _finish_if_over(self, waited: bool = False) -> None:
+        with self._lock:
+            pending = not waited and any(not future.done() for future in self._releasing)
+            if not self._ended and not self.running and not pending:
+                self._finish()
 
     def _replied(self, rank: int, done: Future[Any]) -> None:
         """The engine has answered, or is gone; in ipyparallel's thread."""

@@ -148,9 +148,7 @@ class RankKernel(IPythonParallelKernel):
         """Requests that must be answered while a cell runs or hangs: they come to a thread."""
         content: dict[str, Any] = {"status": "ok"}
         try:
-            if parent["content"]["do"] == "release":
-                self.released = self.reporter.run == parent["content"]["run"]
-                content["released"] = self.release()
+            content |= self._answer(parent["content"])
         except Exception as error:
             content = {
                 "status": "error",
@@ -159,3 +157,10 @@ class RankKernel(IPythonParallelKernel):
                 "traceback": [],
             }
         self.session.send(stream, "rankroom_reply", content, parent=parent, ident=ident)
+
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        busy = self.reporter.run
+        if question["do"] == "release" and busy in (None, question["run"]):
+            self.released = busy is not None
+            return {"released": self.release()}
+        return {"run": busy}
