@@ -1,0 +1,53 @@
+# make lab | demo | test | lint | bench | dist. Everything is set up in .venv by the first of them.
+#   make lab ARGS="--port 9999"      passes options on to JupyterLab
+#   make test ARGS="-k magics"       passes options on to pytest
+#   make lab PYTHON=python3.12       chooses the Python that .venv is made with
+
+PYTHON ?= python3
+ARGS ?=
+export RANKROOM_CACHE ?= $(CURDIR)/.cache
+
+# This checkout's tools before the machine's own.
+IN := PATH="$(CURDIR)/.venv/bin:$$PATH"
+ROOT_MAY := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.NOTPARALLEL:
+.PHONY: lab demo test lint bench dist set-up set-up-test python lint-only
+
+lab: set-up
+	@$(IN) jupyter lab $(ROOT_MAY) notebooks/quickstart.ipynb $(ARGS)
+
+demo: set-up
+	@$(IN) rankroom demo $(ARGS)
+
+test: set-up-test lint-only
+	$(IN) python -m pytest $(ARGS)
+
+lint: set-up lint-only
+
+bench: set-up-test
+	$(IN) python bench/run.py $(ARGS)
+
+dist: set-up
+	rm -rf dist
+	$(IN) python -m build --wheel --no-isolation
+	@ls -l dist
+
+lint-only:
+	$(IN) ruff check
+	$(IN) ruff format --check
+	$(IN) mypy
+	$(IN) npm --prefix extension run --silent lint
+	$(IN) npm --prefix extension run --silent test
+
+set-up: python
+	@$(PYTHON) tools/setup.py
+
+set-up-test: python
+	@$(PYTHON) tools/setup.py --test
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "Rankroom needs Python 3.10 or newer, and $(PYTHON) is not: install one (Debian: apt"; \
+	  echo "install python3 python3-venv), or name one you have: make lab PYTHON=python3.12"; \
+	  exit 1; }

@@ -1,0 +1,80 @@
+"""What the set-up needs of the machine, and running its commands."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+# What a step needs of the machine, and the Debian packages that bring it.
+DEBIAN = {
+    "Python's venv": "python3-venv",
+    "Python's headers": "python3-dev",
+    "g++": "g++",
+    "Node.js 18 or newer": "nodejs",
+    "npm": "npm",
+    "Chromium": "chromium",
+}
+
+
+def provide(needs: Iterable[str]) -> None:
+    """See that the machine has what is needed. As root on Debian, install what is missing."""
+    missing = [need for need in dict.fromkeys(needs) if not has(need)]
+    if not missing:
+        return
+    print(f"set-up: this machine lacks {', '.join(missing)}", flush=True)
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        packages = [DEBIAN[need] for need in missing]
+        run(["apt-get", "update", "-qq"])
+        run(["apt-get", "install", "-y", "--no-install-recommends", *packages])
+        missing = [need for need in missing if not has(need)]
+    if missing:
+        packages = [DEBIAN[need] for need in missing]
+        raise SystemExit(
+            f"Rankroom needs {', '.join(missing)}: install it, then run this again; on Debian or "
+            f"Ubuntu, `sudo apt install {' '.join(packages)}`"
+        )
+
+
+def has(need: str) -> bool:
+    """Whether the machine has it."""
+    if need == "Python's venv":
+        return importlib.util.find_spec("ensurepip") is not None
+    if need == "Python's headers":
+        return Path(sysconfig.get_path("include"), "Python.h").is_file()
+    if need == "Node.js 18 or newer":
+        version = output("node", "--version") if shutil.which("node") else "v0"
+        return int(version.strip().lstrip("v").partition(".")[0]) >= 18
+    commands = ("chromium", "chromium-browser") if need == "Chromium" else (need,)
+    return any(map(shutil.which, commands))
+
+
+def run(
+    command: list[str | Path], cwd: Path = Path(), quiet: bool = True, **environment: str
+) -> None:
+    """Run a command; if it fails, end here with the last lines it wrote."""
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if quiet else None,
+        stderr=subprocess.STDOUT if quiet else None,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode:
+        for line in (done.stdout or "").rstrip().splitlines()[-40:]:
+            print(f"  {line}")
+        raise SystemExit(f"set-up: `{' '.join(words)}` failed (exit {done.returncode}), see above")
+
+
+def output(*words: str | Path) -> str:
+    """What a command prints; nothing if it fails."""
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else ""

@@ -1,0 +1,218 @@
+"""Set up this checkout: everything goes into .venv, and only what has changed is done again.
+
+`tools/setup.py [--test]`; the Makefile calls it before every target. A step knows what it is made
+from, and leaves a fingerprint of that in .venv when it is done. Stdlib only, as it runs first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from machine import output, provide, run
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+CACHE = Path(os.environ.get("RANKROOM_CACHE") or ROOT / ".cache")
+PROJECT = ROOT / "pyproject.toml"
+LOCK = ROOT / "requirements.lock"
+# The lock's versions are for Python 3.11 and newer.
+REQUIREMENTS = LOCK if sys.version_info >= (3, 11) else PROJECT
+SCHEMA = ROOT / "lab" / "rankroom" / "record.schema.json"
+EXTENSION = ROOT / "extension"
+BUILT = ROOT / "lab" / "rankroom" / "labextension"
+EXTRAS = ("lab", "torch", "tensorflow", "horovod", "quickstart", "dev")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to set up; `depends` is what it is made from, `made` what must be there after."""
+
+    name: str
+    depends: Callable[[], str]
+    do: Callable[[], None]
+    made: Path
+    needs: tuple[str, ...] = ()
+    hint: str = ""
+
+    @property
+    def stamp(self) -> Path:
+        return VENV / ".set-up" / self.name.replace(" ", "-")
+
+    def due(self) -> bool:
+        done = self.stamp.read_text() if self.stamp.is_file() else None
+        return not self.made.exists() or done != self.depends()
+
+
+def main() -> None:
+    """Do the steps that are due, in order."""
+    os.chdir(ROOT)
+    with only_one():
+        needs = [need for step in STEPS if step.due() for need in step.needs]
+        provide([*needs, *(["Chromium"] if "--test" in sys.argv[1:] else [])])
+        for step in STEPS:
+            if step.due():
+                take(step)
+
+
+def take(step: Step) -> None:
+    """Do one step and leave its stamp."""
+    begun = time.monotonic()
+    print(f"set-up: {step.name} … {step.hint}", flush=True)
+    step.do()
+    step.stamp.parent.mkdir(exist_ok=True)
+    step.stamp.write_text(step.depends())
+    print(f"set-up: {step.name} done in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+# -- the steps
+
+
+def make_venv() -> None:
+    # An environment that works is kept, whoever made it. One that was moved here is not: the
+    # commands in its bin/ name the place where it was made.
+    if not (works() and here()):
+        # The Python outside, should this one be .venv's own.
+        outside = getattr(sys, "_base_executable", sys.executable)
+        run([outside, "-m", "venv", "--clear", VENV])
+
+
+def install_packages() -> None:
+    if REQUIREMENTS == LOCK:
+        run([PYTHON, "-m", "pip", "install", "--requirement", LOCK])
+        return
+    print("set-up: Python 3.10 takes the ranges of pyproject.toml, not requirements.lock")
+    run([PYTHON, "-m", "pip", "install", "setuptools", "wheel", *ranges()])
+
+
+def install_node_modules() -> None:
+    run(["npm", "ci", "--no-audit", "--no-fund"], EXTENSION, PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD="1")
+
+
+def build_extension() -> None:
+    shutil.rmtree(BUILT, ignore_errors=True)
+    # The builder is JupyterLab's own, from .venv.
+    run(["npm", "run", "build"], EXTENSION, PATH=f"{VENV / 'bin'}:{os.environ['PATH']}")
+
+
+def install_package() -> None:
+    # pip removes what it installed before file by file; through a link, that would be the build.
+    link = VENV / "share" / "jupyter" / "labextensions" / "rankroom"
+    if link.is_symlink():
+        link.unlink()
+    run([PYTHON, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--editable", "."])
+
+
+def build_horovod() -> None:
+    # Quick when the wheel is in the cache; else minutes, of which the command itself tells.
+    run([PYTHON, "-m", "rankroom", "horovod", "build"], quiet=False, RANKROOM_CACHE=str(CACHE))
+
+
+STEPS = [
+    Step("environment", lambda: str(VENV), make_venv, PYTHON, ("Python's venv",)),
+    Step("packages", lambda: text_of(REQUIREMENTS), install_packages, PYTHON, hint="some minutes"),
+    Step(
+        "node modules",
+        lambda: text_of(EXTENSION / "package.json", EXTENSION / "package-lock.json"),
+        install_node_modules,
+        EXTENSION / "node_modules",
+        ("Node.js 18 or newer", "npm"),
+    ),
+    Step(
+        "extension",
+        lambda: text_of(REQUIREMENTS, SCHEMA, *sources(EXTENSION)),
+        build_extension,
+        BUILT / "package.json",
+    ),
+    Step(
+        "package",
+        lambda: text_of(PROJECT, *sources(EXTENSION), *sources(BUILT)),
+        install_package,
+        VENV / "bin" / "rankroom",
+    ),
+    Step(
+        "horovod",
+        lambda: text_of(REQUIREMENTS, *sources(ROOT / "lab" / "rankroom" / "horovod")),
+        build_horovod,
+        VENV / "bin" / "horovodrun",
+        ("g++", "Python's headers"),
+    ),
+]
+
+
+# -- what steps depend on
+
+
+def text_of(*paths: Path) -> str:
+    """A fingerprint of the files' names and contents, and of the Python they are used with."""
+    digest = hashlib.sha256(sys.version.encode())
+    for path in paths:
+        digest.update(f"{path.relative_to(ROOT)}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def sources(folder: Path) -> Iterator[Path]:
+    """The files in a folder, without what a tool has put there."""
+    for here, folders, files in os.walk(folder):
+        folders[:] = sorted({*folders} - {"node_modules", "lib", "lib-test", "__pycache__"})
+        yield from (Path(here, file) for file in sorted(files) if not file.endswith(".tsbuildinfo"))
+
+
+def works() -> bool:
+    """Whether .venv has a Python of this version, with pip."""
+    if not PYTHON.is_file():
+        return False
+    version = "import pip, sys; print(*sys.version_info[:2])"
+    return output(PYTHON, "-c", version).split() == [str(n) for n in sys.version_info[:2]]
+
+
+def here() -> bool:
+    """Whether the commands in .venv/bin start the Python beside them."""
+    pip = VENV / "bin" / "pip"
+    return pip.is_file() and str(VENV) in pip.read_text(errors="replace").partition("\n")[0]
+
+
+def ranges() -> list[str]:
+    """The requirements in pyproject.toml."""
+    # Python 3.10 has no tomllib; its pip does.
+    code = """
+import sys, pip._vendor.tomli as toml
+project = toml.load(open("pyproject.toml", "rb"))["project"]
+extras = [each for extra in sys.argv[1:] for each in project["optional-dependencies"][extra]]
+print(*project["dependencies"], *extras, sep="\\n")
+"""
+    return output(PYTHON, "-c", code, *EXTRAS).splitlines()
+
+
+# -- one at a time
+
+
+@contextlib.contextmanager
+def only_one() -> Iterator[None]:
+    """Wait until no other set-up of this checkout is going on."""
+    folder = ROOT / ".cache"
+    folder.mkdir(exist_ok=True)
+    with (folder / "set-up.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print("set-up: another one is going on; waiting for it …", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("set-up: interrupted; the next one goes on from here")
