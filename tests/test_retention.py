@@ -11,7 +11,7 @@ import pytest
 from rankroom import config
 from rankroom.errors import UsageError
 from rankroom.record import Owner
-from rankroom.retention import DAY, prune
+from rankroom.retention import DAY
 from rankroom.store import Store
 from record_makers import finished_record, gone_process, names, start_record
 
@@ -28,9 +28,9 @@ def aged(root: Path, days: float, size: int = 1000, **fields) -> str:
 def test_pruning_by_age(tmp_path: Path):
     old, young = aged(tmp_path, 40), aged(tmp_path, 20)
     store = Store(tmp_path)
-    assert [p.id for p in prune(store, dry_run=True)] == [old]
+    assert [p.id for p in store.prune(dry_run=True)] == [old]
     assert set(store.ids()) == {old, young}
-    gone = prune(store)
+    gone = store.prune()
     assert [(p.id, p.why) for p in gone] == [(old, "age")] and gone[0].bytes > 1000
     assert store.ids() == [young]
 
@@ -38,16 +38,16 @@ def test_pruning_by_age(tmp_path: Path):
 def test_pruning_by_size_takes_the_oldest(tmp_path: Path):
     ids = [aged(tmp_path, days, 10_000) for days in (5, 4, 3, 2)]
     store = Store(tmp_path)
-    assert [p.id for p in prune(store, max_bytes=25_000)] == ids[:2]
+    assert [p.id for p in store.prune(max_bytes=25_000)] == ids[:2]
     assert store.ids() == ids[:1:-1]
-    assert prune(store, max_bytes=25_000) == []
+    assert store.prune(max_bytes=25_000) == []
 
 
 def test_what_was_written_just_now_is_not_pruned_for_size(tmp_path: Path):
     fresh = aged(tmp_path, 0)
     store = Store(tmp_path)
-    assert prune(store, max_bytes=0) == []
-    assert [p.id for p in prune(store, max_bytes=0, grace=0)] == [fresh]
+    assert store.prune(max_bytes=0) == []
+    assert [p.id for p in store.prune(max_bytes=0, grace=0)] == [fresh]
 
 
 def test_a_live_run_is_never_pruned(tmp_path: Path):
@@ -60,7 +60,7 @@ def test_a_live_run_is_never_pruned(tmp_path: Path):
     quiet = time.time() - 3600
     for path in store.paths(remote.id).folder.iterdir():
         os.utime(path, (quiet, quiet))
-    gone = prune(store, max_age=0, max_bytes=0, grace=0)
+    gone = store.prune(max_age=0, max_bytes=0, grace=0)
     assert [p.id for p in gone] == [lost.id]
     assert set(store.ids()) == {run.id, remote.id}
     for w in (writer, other, third):
@@ -76,7 +76,7 @@ def test_pruning_stays_inside_the_runs_folder(tmp_path: Path):
     (store.runs / "20200101-000000-000000").symlink_to(outside)
     (store.paths(old).folder / "link").symlink_to(outside)
     (store.runs / "stray.txt").write_text("not ours")
-    assert [p.id for p in prune(store, max_age=0, max_bytes=0, grace=0)] == [old]
+    assert [p.id for p in store.prune(max_age=0, max_bytes=0, grace=0)] == [old]
     assert (outside / "precious").read_text() == "keep me"
     assert names(store.runs) == ["20200101-000000-000000", "stray.txt"]
 
@@ -92,12 +92,12 @@ def test_damaged_records_are_pruned_too_and_half_made_ones(tmp_path: Path):
     for folder in (half, fresh):
         folder.mkdir()
     os.utime(half, (1000, 1000))
-    assert [p.id for p in prune(store)] == [old]
+    assert [p.id for p in store.prune()] == [old]
     assert names(store.runs) == [".b.new"]
 
 
 def test_pruning_where_nothing_is(tmp_path: Path):
-    assert prune(Store(tmp_path / "nothing")) == []
+    assert Store(tmp_path / "nothing").prune() == []
 
 
 def test_limits_come_from_the_environment_then_the_file(monkeypatch, tmp_path: Path):

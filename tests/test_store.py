@@ -336,6 +336,11 @@ def test_on_another_host_a_record_that_grows_is_live(tmp_path: Path):
     writer.close()
 
 
+def test_each_record_has_an_owner_of_its_own():
+    owner.this_process().pid = -1
+    assert owner.this_process().pid == os.getpid()
+
+
 def test_a_fork_does_not_pass_for_its_parent():
     mine = owner.this_process()
     pid = os.fork()

@@ -15,7 +15,6 @@ from rankroom.display import runs_table
 from rankroom.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.record import Json, RunInfo, parse_event
 from rankroom.retention import DAY
-from rankroom.retention import prune as prune_records
 from rankroom.spec import format_ranks, parse_ranks
 from rankroom.store import Store
 from rankroom.tail import LIMIT, Tail, line_near_end
@@ -117,8 +116,7 @@ def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
 
     Without options, what RANKROOM_KEEP_DAYS (30) and RANKROOM_KEEP_GB (5) say.
     """
-    gone = prune_records(
-        Store(),
+    gone = Store().prune(
         None if days is None else days * DAY,
         None if max_gb is None else int(max_gb * 1e9),
         dry_run,

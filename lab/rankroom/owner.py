@@ -6,19 +6,21 @@ import functools
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rankroom.record import Owner, RunInfo
 
 # A live writer on another host appends at least samples; shared file systems lag by seconds.
 QUIET = 60.0
-# Start times are computed from the boot time, which moves a little when the clock is set.
-_DRIFT = 2.0
+# Start times are computed from the boot time, which moves when the clock is set; to take a live
+# run for lost is worse than to meet a pid again within a minute.
+_DRIFT = 60.0
 
 
 def this_process() -> Owner:
     """The running process as the owner of a record."""
-    return _owner(os.getpid())
+    return replace(_owner(os.getpid()))  # a copy: whoever changes it changes no other record
 
 
 @functools.lru_cache(maxsize=1)  # per pid: a fork must not claim to be its parent

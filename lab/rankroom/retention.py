@@ -1,18 +1,17 @@
-"""How long records stay: pruned by age and by their size in all, and never while live."""
+"""How long records stay: pruned by age and by their size in all, never while live."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from os import stat_result
 from pathlib import Path
 
-from rankroom import config
-from rankroom.store import HALF_MADE, Store
-
+# How the folder of a record ends that is being made.
+HALF_MADE = ".new"
 DAY = 86_400.0
 # What was written, or half made, within this time is left alone by pruning for size.
 GRACE = 3_600.0
@@ -28,21 +27,20 @@ class Pruned:
 
 
 def prune(
-    store: Store,
-    max_age: float | None = None,
-    max_bytes: int | None = None,
+    runs: Path,
+    ids: Iterable[str],
+    may_be_live: Callable[[str], bool],
+    max_age: float,
+    max_bytes: int,
     dry_run: bool = False,
     grace: float = GRACE,
 ) -> list[Pruned]:
-    """Remove records older than `max_age` seconds, then the oldest beyond `max_bytes` in all.
+    """Of the records `ids` in the folder `runs`, oldest first, remove the old and the too many.
 
-    Defaults come from the configuration. A live run is never removed, nor, for size, one written
-    to within `grace` seconds. Returns what was removed, oldest first.
+    See Store.prune, which fills in the rest.
     """
-    max_age = config.keep_days() * DAY if max_age is None else max_age
-    max_bytes = config.keep_bytes() if max_bytes is None else max_bytes
     now = time.time()
-    kept = [(run_id, *_weigh(store.runs / run_id)) for run_id in reversed(store.ids())]
+    kept = [(run_id, *_weigh(runs / run_id)) for run_id in ids]
     total = sum(size for _, size, _ in kept)
     gone = []
     for run_id, size, touched in kept:
@@ -53,21 +51,20 @@ def prune(
             why = "size"
         else:
             continue
-        # A run on another host may well be silent for a minute; not for a day.
-        if store.may_be_live(run_id, quiet=DAY):
+        if may_be_live(run_id):
             continue
         if not dry_run:
             # rmtree does not follow links out of the folder, and refuses one in its place.
-            shutil.rmtree(store.runs / run_id, ignore_errors=True)
+            shutil.rmtree(runs / run_id, ignore_errors=True)
         total -= size
         gone.append(Pruned(run_id, size, why))
     if not dry_run:
-        _clear_half_made(store, now)
+        _clear_half_made(runs, now)
     return gone
 
 
-def _clear_half_made(store: Store, now: float) -> None:
-    for folder in store.runs.glob(f".*{HALF_MADE}"):
+def _clear_half_made(runs: Path, now: float) -> None:
+    for folder in runs.glob(f".*{HALF_MADE}"):
         with contextlib.suppress(OSError):
             if not folder.is_symlink() and now - folder.stat().st_mtime > GRACE:
                 shutil.rmtree(folder, ignore_errors=True)

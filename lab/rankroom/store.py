@@ -19,15 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from rankroom import config, record
+from rankroom import config, record, retention
 from rankroom.errors import RecordError
 from rankroom.owner import is_live
 from rankroom.record import RunInfo
+from rankroom.retention import DAY, GRACE, HALF_MADE, Pruned
 from rankroom.tail import LIMIT, Chunk, Events, Tail
 
 # Never a leading dot: that keeps `..` and half-made records out.
 _ID = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,127}", re.ASCII)
-HALF_MADE = ".new"
 T = TypeVar("T")
 
 
@@ -209,14 +209,33 @@ class Store:
             raise RecordError(MANY.format(text=text, ids=", ".join(hits[:5]), n=len(hits)))
         raise self._missing(text)
 
-    def may_be_live(self, run_id: str, quiet: float) -> bool:
-        """Whether somebody may still write this record (as in `is_live`; never raises)."""
+    def prune(
+        self,
+        max_age: float | None = None,
+        max_bytes: int | None = None,
+        dry_run: bool = False,
+        grace: float = GRACE,
+    ) -> list[Pruned]:
+        """Remove records older than `max_age` seconds, then the oldest beyond `max_bytes` in all.
+
+        Defaults come from the configuration. A live run is never removed, nor, for size, one
+        written to within `grace` seconds. Returns what was removed, oldest first.
+        """
+        max_age = config.keep_days() * DAY if max_age is None else max_age
+        max_bytes = config.keep_bytes() if max_bytes is None else max_bytes
+        ids = self.ids()[::-1]
+        return retention.prune(
+            self.runs, ids, self._may_be_live, max_age, max_bytes, dry_run, grace
+        )
+
+    def _may_be_live(self, run_id: str) -> bool:
         paths = self.paths(run_id)
         try:
             run = self._load(paths)
         except RecordError:
             return False
-        return run.state == "running" and is_live(run, paths.events, quiet)
+        # A run on another host may well be silent for a minute; not for a day.
+        return run.state == "running" and is_live(run, paths.events, quiet=DAY)
 
     def _make_home(self) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)
