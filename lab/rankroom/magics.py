@@ -11,6 +11,7 @@ from IPython.display import display as show
 
 from rankroom import cluster as clusters
 from rankroom import display
+from rankroom.celloutput import CellOutput
 from rankroom.cells import check_syntax
 from rankroom.cluster import Cluster
 from rankroom.complete import RankMatcher
@@ -20,6 +21,7 @@ from rankroom.run import Run
 from rankroom.spec import format_ranks, parse_ranks
 from rankroom.store import Store
 
+AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
 _OWN = ("%cluster", "%ranks", "%runs", "%distributed", "%load_ext", "%reload_ext")
 
@@ -80,19 +82,15 @@ class RankroomMagics(Magics):
         run = cluster.run(source, ranks, chosen.output, self.shell.execution_count)
         if chosen.output:
             self.shell.user_ns[chosen.output] = run
-        if not chosen.quiet:
-            show(display.running_bundle(run.info), raw=True, display_id=run.id)
+        output = CellOutput(self.shell, run.id)
+        # A run that is over at once is shown once.
+        if not chosen.quiet and (chosen.detach or not run.wait(AT_ONCE_S)):
+            output.show(display.running_bundle(run.info))
         if chosen.detach:
             return
         self._follow(run, chosen.timeout)
         if not chosen.quiet or run.state != "done":
-            again = {"update": True} if not chosen.quiet else {}
-            show(
-                display.bundle(run.info, cluster.store, run.seen),
-                raw=True,
-                display_id=run.id,
-                **again,
-            )
+            output.show(display.bundle(run.info, cluster.store, run.seen))
         self._raise(run, chosen.timeout)
 
     def _follow(self, run: Run, timeout: float | None) -> None:

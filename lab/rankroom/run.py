@@ -269,6 +269,8 @@ class Run:
         if isinstance(result, ipyparallel.error.EngineError):
             self._lost(rank)
         else:
+            if isinstance(result, BaseException):
+                self._note(f"rank {rank} refused the cell: {result}")
             self._link.later(LATE_S, lambda: self._late(rank))
 
     def _late(self, rank: int) -> None:

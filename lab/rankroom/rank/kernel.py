@@ -75,14 +75,15 @@ class RankKernel(IPythonParallelKernel):
                 code, silent, store_history, user_expressions, False
             )
             return plain
-        self.world.rewire(run["epoch"])
-        self.world.present = tuple(run["ranks"])
         self.shell.execution_count = run["count"]
         self.shell.failure = None
         self.released = False
+        # First of all: from here on, whatever goes wrong is in the record.
         self.reporter.begin(run["run"], run["start"])
         self._forward_input(False)
         try:
+            self.world.rewire(run["epoch"])
+            self.world.present = tuple(run["ranks"])
             if not self.world.partial:
                 self.recover()
             await self._run_cell(code)
