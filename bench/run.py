@@ -20,6 +20,13 @@ from table import Row, table
 
 NAMES = [
     "empty_cell",
+    "first_line",
+    "flood",
+    "slow_lines",
+    "notebook",
+    "training",
+    "start",
+    "memory",
 ]
 RESULTS = Path(__file__).parent / "results"
 

@@ -1,0 +1,66 @@
+"""The first line of a cell that goes on: until a reader of the record can see it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from kernel import Answer, Kernel
+from sides import Px, Rankroom, alternate, both
+from table import NotMeasured, Row
+
+WORD = "first line of rank"
+# The cell goes on, so that it is not its end that brings the line.
+CELL = f'print("{WORD}", rank, flush=True); import time; time.sleep(0.3)'
+LOOK_S = 0.0005
+
+
+def measure(quick: bool) -> list[Row]:
+    """Ours: request to the line of any rank being in events.jsonl. Theirs: to it on IOPub."""
+    with both() as (px, rankroom):
+        for side in (px, rankroom):
+            side.cell(CELL)
+        count = 6 if quick else 30
+        peers, ours = alternate(count, lambda: _seen_on_iopub(px), lambda: _in_record(rankroom))
+    return [Row("first line in the record (px: on IOPub)", "ms", ours, peers, at_most=0.050)]
+
+
+def _seen_on_iopub(side: Px) -> float:
+    answer = Answer()
+    seen = None
+    for message in side.kernel.follow(f"{side.magic}\n{CELL}", answer):
+        if seen is None and WORD in message.text:
+            seen = message.at
+    answer.ok()
+    if seen is None or seen > 0.3:
+        raise NotMeasured(f"the line came {seen} s after the request: not while the cell ran")
+    return seen
+
+
+def _in_record(side: Rankroom) -> float:
+    runs = side.store.runs
+    before = set(os.listdir(runs))
+    kernel: Kernel = side.kernel
+    begun = time.perf_counter()
+    request = kernel.client.execute(f"{side.magic}\n{CELL}")
+    seen = _watch(runs, before) - begun
+    while kernel.client.get_shell_msg(timeout=20)["parent_header"]["msg_id"] != request:
+        pass
+    if side.latest().state != "done":
+        raise NotMeasured("the run did not end well")
+    return seen
+
+
+def _watch(runs: Path, before: set[str]) -> float:
+    """When the line was first in the record that appears in `runs`."""
+    deadline = time.perf_counter() + 0.29
+    events = None
+    while time.perf_counter() < deadline:
+        if events is None:
+            new = [name for name in os.listdir(runs) if name not in before and name[0] != "."]
+            events = runs / new[0] / "events.jsonl" if new else None
+        if events is not None and WORD.encode() in events.read_bytes():
+            return time.perf_counter()
+        time.sleep(LOOK_S)
+    raise NotMeasured("the line was not in the record while the cell ran")
