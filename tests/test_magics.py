@@ -7,6 +7,8 @@ import time
 import pytest
 
 from kernel import MIME, Kernel
+from rankroom.horovod.features import Features
+from rankroom.magics import horovod_line
 from rankroom.store import Store
 
 pytestmark = pytest.mark.cluster
@@ -209,6 +211,14 @@ def test_two_kernels_on_one_cluster(started):
         assert "ranks 0–1: 8" in other.run("%distributed 8").text
     finally:
         other.close()
+
+
+def test_a_sites_own_horovod_is_named_with_what_it_lacks(tmp_path):
+    site = Features("0.28.1", tmp_path, {"torch": "2.13.0", "tensorflow": "2.21.0"})
+    line = horovod_line(site)
+    assert "not Rankroom's build and lacks a native timeline on other ranks than 0" in line
+    assert "Keras 3" in line
+    assert "rankroom horovod build" in horovod_line(None)
 
 
 def test_status_names_every_rank(started):

@@ -4,10 +4,12 @@ import json
 import os
 import time
 
+import jsonschema
 import pytest
 
 from rankroom.cluster import Cluster
 from rankroom.errors import NoClusterError, RankroomError, RecordError, UsageError
+from rankroom.record import SCHEMA_FILE
 from rankroom.store import Store
 
 pytestmark = pytest.mark.cluster
@@ -71,6 +73,21 @@ def test_sequence_numbers_have_no_gap(cluster):
     for rank in (0, 1):
         seqs = [e["seq"] for e in events(run) if e["rank"] == rank]
         assert seqs == list(range(len(seqs)))
+
+
+def test_what_ranks_report_follows_the_schema(cluster):
+    run = finish(
+        cluster,
+        "import sys\nprint('x'); print('y', file=sys.stderr)\n"
+        "display({'text/html': '<b>x</b>'}, raw=True)\nrank if rank == 0 else 1/0",
+    )
+    schema = json.loads(SCHEMA_FILE.read_text())
+    validate = jsonschema.Draft202012Validator(schema)
+    found = events(run)
+    assert {e["kind"] for e in found} == {"status", "log", "display", "error"}
+    info = json.loads((run.path / "run.json").read_text())
+    for event in found:
+        validate.validate({"run": info, "event": event})
 
 
 def test_the_first_failure_is_named_with_its_line(cluster):

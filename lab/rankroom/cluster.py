@@ -144,6 +144,17 @@ class Cluster:
         word = "rank" if self.size == 1 else "ranks"
         return f"{self.name}: {self.size} {word} on {', '.join(hosts)} ({devices})"
 
+    def warning(self) -> str:
+        """What is likely a mistake in how the ranks were placed; empty if nothing."""
+        places = [(rank.host, rank.device) for rank in self.ranks if rank.device != "cpu"]
+        shared = [place for place in set(places) if places.count(place) > 1]
+        if not shared:
+            return ""
+        return (
+            f"{len(places)} ranks share {len(set(places))} GPUs: one rank per GPU is what most "
+            "code expects, and NCCL refuses two on one"
+        )
+
     def how_ended(self, rank: int) -> str:
         """How a rank's process ended, in words, as its keeper saw it."""
         deadline = time.monotonic() + 1.0

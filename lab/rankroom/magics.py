@@ -16,6 +16,7 @@ from rankroom.cells import check_syntax
 from rankroom.cluster import Cluster
 from rankroom.complete import RankMatcher
 from rankroom.errors import NO_CLUSTER, NoClusterError, RunFailed, UsageError
+from rankroom.horovod.features import Features, features
 from rankroom.options import Options
 from rankroom.run import Run
 from rankroom.spec import format_ranks, parse_ranks
@@ -178,6 +179,9 @@ class RankroomMagics(Magics):
             progress("")
             print("\r", end="")
         print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
+        for line in (cluster.warning(), horovod_line(features())):
+            if line:
+                print(line)
 
     def _stop(self, line: str) -> None:
         Options("%cluster stop").read(line)
@@ -280,6 +284,18 @@ class RankroomMagics(Magics):
             return
         run = store.load(store.find(wanted))
         show(display.bundle(run, store), raw=True)
+
+
+def horovod_line(found: Features | None) -> str:
+    """What a user should know about the Horovod of this environment; empty if all is well."""
+    if found is None:
+        return "Horovod is not installed here: `rankroom horovod build` builds and installs it"
+    if found.lacks:
+        return (
+            f"Horovod {found.version} here is not Rankroom's build and lacks "
+            f"{', '.join(found.lacks)}; `rankroom horovod build` makes one that has it"
+        )
+    return ""
 
 
 def _attachable(others: list[Any]) -> str:
