@@ -12,6 +12,7 @@ from rankroom.errors import RankroomError
 
 # name: where the command is, and its line in `rankroom --help`.
 COMMANDS = {
+    "demo": ("rankroom.demo:demo", "Run the quickstart notebook here and check that it trained."),
     "horovod": (
         "rankroom.horovod.cli:horovod",
         "Build Horovod for this environment, and prove it works.",

@@ -1,0 +1,164 @@
+"""`rankroom demo`: the quickstart notebook without a browser, and the proof that it trained.
+
+What it says of itself is not believed: accuracy and weights are read from the records of the runs,
+rank by rank.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from traitlets.config import Config
+
+from rankroom import cluster
+from rankroom.digest import displays_of
+from rankroom.errors import RankroomError, UsageError
+from rankroom.store import Store
+
+LEAST_ACCURACY = 0.9
+# The runs that must report, by the name that `-o NAME` gave them.
+TRAINED = {"pytorch": "PyTorch", "keras": "Keras"}
+CELL_S = 300
+
+
+class DemoFailed(RankroomError):
+    """The notebook did not train, or could not run."""
+
+
+@click.command()
+@click.argument("notebook", required=False, type=click.Path(dir_okay=False, path_type=Path))
+def demo(notebook: Path | None) -> None:
+    """Run the quickstart notebook here, print what each rank reports, and check that it trained.
+
+    Ends with 0 only if PyTorch and Keras both reached an accuracy above 0.9 and all ranks hold
+    equal weights.
+    """
+    begun = time.monotonic()
+    home = Path(tempfile.mkdtemp(prefix="rankroom-demo-"))
+    os.environ["RANKROOM_HOME"] = str(home)
+    try:
+        play(notebook or quickstart())
+        lines = [verdict(name, framework, Store()) for name, framework in TRAINED.items()]
+    except RankroomError as error:
+        raise DemoFailed(f"{error}\n(the records of this demo are in {home})") from None
+    finally:
+        for left in cluster.running_clusters():
+            cluster.Cluster.attach(left.name).stop()
+    shutil.rmtree(home, ignore_errors=True)
+    click.echo("\n".join(["", *lines, f"trained, in {time.monotonic() - begun:.0f} s"]))
+
+
+def quickstart() -> Path:
+    """The quickstart notebook: in the package when it was installed, else in the checkout."""
+    for folder in (Path(__file__).parent, Path(__file__).parents[2]):
+        notebook = folder / "notebooks" / "quickstart.ipynb"
+        if notebook.is_file():
+            return notebook
+    raise UsageError("quickstart.ipynb is not installed: name a notebook, `rankroom demo FILE`")
+
+
+def play(path: Path) -> None:
+    """Run the notebook's cells and print their output as text, as it comes."""
+    try:
+        import nbformat
+        from nbclient import NotebookClient
+        from nbclient.exceptions import CellControlSignal, DeadKernelError
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"rankroom demo needs {error.name}: `pip install 'rankroom[quickstart]'`"
+        ) from None
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except (OSError, ValueError, nbformat.ValidationError) as error:
+        raise UsageError(f"cannot read the notebook {path}: {error}") from None
+    # Between two processes of one user no port is needed.
+    private = Config({"KernelManager": {"transport": "ipc"}})
+    client = NotebookClient(notebook, timeout=CELL_S, kernel_name="python3", config=private)
+    heading = ""
+    with client.setup_kernel():
+        for index, cell in enumerate(notebook.cells):
+            if cell.cell_type != "code":
+                heading = next((x for x in cell.source.splitlines() if x[:3] == "## "), heading)
+                continue
+            if heading:
+                click.echo(f"\n{heading}")
+                heading = ""
+            try:
+                client.execute_cell(cell, index)
+            except CellControlSignal as error:
+                raise DemoFailed(WRONG.format(number=index + 1, why=_short(error))) from None
+            except DeadKernelError:
+                raise DemoFailed(WRONG.format(number=index + 1, why="the kernel died")) from None
+            finally:
+                click.echo(_text(cell.outputs), nl=False)
+
+
+def verdict(name: str, framework: str, store: Store) -> str:
+    """One line: a framework's accuracy and weights. Raises DemoFailed if it did not train."""
+    run = next((run for run in store.newest() if run.name == name), None)
+    if run is None:
+        raise DemoFailed(f"{framework} did not report: no cell was run with `-o {name}`")
+    if run.state != "done" or len(run.ranks) < 2:
+        raise DemoFailed(f"{framework}: the run {name} is {run.state} on {len(run.ranks)} rank(s)")
+    reports = {
+        event["rank"]: _report(framework, event)
+        for event in displays_of(store.events(run.id))
+        if event.get("result")
+    }
+    silent = [each.rank for each in run.ranks if each.rank not in reports]
+    if silent:
+        raise DemoFailed(f"{framework}: rank {silent[0]} reported nothing in the run {name}")
+    low = {rank: r["accuracy"] for rank, r in reports.items() if r["accuracy"] <= LEAST_ACCURACY}
+    for rank, accuracy in low.items():
+        raise DemoFailed(
+            f"{framework} did not train: accuracy {accuracy:.3f} on rank {rank}, and it must be "
+            f"above {LEAST_ACCURACY}"
+        )
+    if len({report["weights"] for report in reports.values()}) > 1:
+        weights = ", ".join(f"rank {rank} {r['weights']}" for rank, r in sorted(reports.items()))
+        raise DemoFailed(f"{framework}: the ranks hold different weights: {weights}")
+    first = reports[min(reports)]
+    return (
+        f"{framework:8} accuracy {first['accuracy']:.3f}, weights {first['weights']} "
+        f"on each of {len(reports)} ranks"
+    )
+
+
+def _report(framework: str, event: dict[str, Any]) -> dict[str, Any]:
+    text = event["data"].get("text/plain", "")
+    try:
+        report = ast.literal_eval(text)
+        return {"accuracy": float(report["accuracy"]), "weights": str(report["weights"])}
+    except (ValueError, SyntaxError, TypeError, KeyError):
+        raise DemoFailed(
+            f"{framework}: rank {event['rank']} reported {text[:80]!r}, which has no accuracy and "
+            "weights"
+        ) from None
+
+
+def _text(outputs: list[Any]) -> str:
+    """What a cell shows, as text; of progress that writes over itself, what is left."""
+    written = ""
+    for output in outputs:
+        if output.output_type == "stream":
+            written += output.text
+        else:
+            written += output.get("data", {}).get("text/plain", "").rstrip() + "\n"
+    lines = [line.rpartition("\r")[2].rstrip() for line in written.split("\n")]
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+def _short(error: Exception) -> str:
+    """An error of a cell, without the cell's source and traceback."""
+    name, value = getattr(error, "ename", ""), getattr(error, "evalue", "")
+    return f"{name}: {value}" if name else str(error).strip().splitlines()[-1]
+
+
+WRONG = "cell {number} of the notebook failed: {why}"
