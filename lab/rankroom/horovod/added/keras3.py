@@ -1,0 +1,296 @@
+"""Horovod's Keras optimizer and model loading for Keras 3 on the TensorFlow backend.
+
+Put into Horovod by Rankroom. Keras 3's optimizers have one narrow place, `apply(gradients,
+variables)`: averaging there comes before clipping and loss scaling, so that every rank takes the
+same decision about the same numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+from horovod.tensorflow.util import plain_variable
+
+
+class GradientReduction:
+    """What turns one rank's gradients into everybody's; one belongs to each optimizer."""
+
+    def __init__(
+        self,
+        allreduce: Callable[[list[Any], list[Any]], list[Any]],
+        passes: int,
+        average_passes: bool,
+        sparse_as_dense: bool,
+        process_set: Any,
+        scale_local: bool,
+    ) -> None:
+        if passes < 1:
+            raise ValueError("backward_passes_per_step must be > 0")
+        self._allreduce = allreduce
+        self._passes = passes
+        self._average_passes = average_passes
+        self._sparse_as_dense = sparse_as_dense
+        self._process_set = process_set
+        self._scale_local = scale_local
+        self._local: set[Any] = set()
+        self._sums: list[Any] = []
+        self._count: Any = None
+        self._applying = False
+
+    def register_local(self, variable: Any) -> None:
+        self._local.add(plain_variable(variable).ref())
+
+    def apply(
+        self,
+        optimizer: Any,
+        apply: Callable[[list[Any], list[Any]], None],
+        gradients: list[Any],
+        variables: list[Any],
+    ) -> None:
+        """Reduce the gradients, then let the optimizer `apply` them."""
+        if self._applying:  # within a LossScaleOptimizer that has reduced them already
+            apply(gradients, variables)
+        elif self._passes == 1:
+            self._apply_reduced(apply, self.reduce(gradients, variables), variables)
+        else:
+            self._accumulate(optimizer, apply, gradients, variables)
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Gradients averaged over the ranks; those of local variables stay this rank's own."""
+        plain = [plain_variable(variable) for variable in variables]
+        shared = [i for i, variable in enumerate(plain) if variable.ref() not in self._local]
+        reduced = self._allreduce([gradients[i] for i in shared], [plain[i] for i in shared])
+        result = [self._scaled_local(gradient) for gradient in gradients]
+        for i, gradient in zip(shared, reduced, strict=True):
+            result[i] = gradient
+        return result
+
+    def _scaled_local(self, gradient: Any) -> Any:
+        if gradient is None or not self._scale_local:
+            return gradient
+        size = self._process_set.size()
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
+        return gradient / size
+
+    def _apply_reduced(
+        self,
+        apply: Callable[[list[Any], list[Any]], None],
+        gradients: list[Any],
+        variables: list[Any],
+    ) -> None:
+        self._applying = True
+        try:
+            apply(gradients, variables)
+        finally:
+            self._applying = False
+
+    def _accumulate(
+        self,
+        optimizer: Any,
+        apply: Callable[[list[Any], list[Any]], None],
+        gradients: list[Any],
+        variables: list[Any],
+    ) -> None:
+        gradients = [self._dense(gradient) for gradient in gradients]
+        if self._count is None:
+            with tf.init_scope():
+                self._count = tf.Variable(0, trainable=False)
+                self._sums = [
+                    tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in variables
+                ]
+        for total, gradient in zip(self._sums, gradients, strict=True):
+            if gradient is not None:
+                total.assign_add(tf.cast(gradient, total.dtype))
+        self._count.assign_add(1)
+        divisor = self._passes if self._average_passes else 1
+
+        def step() -> Any:
+            sums = [
+                None if gradient is None else total.read_value() / divisor
+                for total, gradient in zip(self._sums, gradients, strict=True)
+            ]
+            self._apply_reduced(apply, self.reduce(sums, variables), variables)
+            for total in self._sums:
+                total.assign(tf.zeros_like(total))
+            return self._count.assign(0)
+
+        def wait() -> Any:
+            optimizer.iterations.assign_add(1)
+            return self._count.read_value()
+
+        tf.cond(tf.equal(self._count, self._passes), step, wait)
+
+    def _dense(self, gradient: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        if not self._sparse_as_dense:
+            raise ValueError(
+                "sparse gradients need sparse_as_dense=True when backward_passes_per_step > 1"
+            )
+        return tf.convert_to_tensor(gradient)
+
+
+def create_distributed_optimizer(
+    keras: Any,
+    optimizer: Any,
+    name: str | None,
+    device_dense: str,
+    device_sparse: str,
+    compression: Any,
+    sparse_as_dense: bool,
+    gradient_predivide_factor: float,
+    op: Any,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: Any = hvd.global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """A copy of `optimizer`, with its state, whose gradients are averaged over the ranks."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"Horovod needs Keras on TensorFlow, not on {keras.backend.backend()}: "
+            "set KERAS_BACKEND=tensorflow before Keras is imported"
+        )
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(f"DistributedOptimizer needs a Keras optimizer, not {optimizer!r}")
+    base: Any = type(optimizer)
+    if is_distributed(optimizer):
+        base = base.__mro__[1]
+    module = keras.optimizers.serialize(optimizer)["module"] or base.__module__
+    wrapped = _copy(optimizer, _distributed_class(base, module))
+    wrapped._hvd_reduction = GradientReduction(
+        hvd._make_allreduce_grads_fn(
+            name or f"Distributed{base.__name__}",
+            device_dense,
+            device_sparse,
+            compression,
+            sparse_as_dense,
+            op,
+            gradient_predivide_factor,
+            groups,
+            process_set=process_set,
+        ),
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        sparse_as_dense,
+        process_set,
+        scale_local_gradients,
+    )
+    _keep_xla_out(keras.Model)
+    return wrapped
+
+
+def load_model(
+    keras: Any,
+    wrap_optimizer: Callable[[Callable[[], Any]], Callable[[], Any]],
+    filepath: Any,
+    custom_optimizers: Sequence[type] | None,
+    custom_objects: dict[str, Any] | None,
+) -> Any:
+    """The saved model, its optimizer made distributed with the state it was saved with."""
+    objects: dict[str, Any] = {cls.__name__: cls for cls in custom_optimizers or ()}
+    model = keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
+    plain = getattr(model, "optimizer", None)
+    if plain is not None:
+        model.optimizer = wrap_optimizer(lambda: plain)()
+        model.train_function = None
+        _settle(model)
+    return model
+
+
+def is_distributed(optimizer: Any) -> bool:
+    return getattr(optimizer, "_hvd_reduction", None) is not None
+
+
+class CallableList(list[Any]):
+    """`optimizer.variables()` was how TensorFlow 2 spelt `optimizer.variables`; both work."""
+
+    def __call__(self) -> CallableList:
+        return self
+
+
+@functools.cache
+def _distributed_class(base: Any, module: str) -> Any:
+    # Keeping the optimizer's name, and the module it is saved under, lets a model that was
+    # trained with Horovod be loaded without it.
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        if trainable_variables is None:
+            trainable_variables = self._trainable_variables
+        variables = list(trainable_variables)
+        if not self.built:
+            with tf.init_scope():
+                self.build(variables)
+        self._hvd_reduction.apply(self, functools.partial(base.apply, self), list(grads), variables)
+
+    def variables(self: Any) -> CallableList:
+        return CallableList(base.variables.fget(self))
+
+    def register_local_var(self: Any, variable: Any) -> None:
+        """Keep the gradients of `variable` on this rank."""
+        self._hvd_reduction.register_local(variable)
+
+    members = {
+        "__module__": module,
+        "__doc__": base.__doc__,
+        "_hvd_reduction": None,
+        "apply": apply,
+        "variables": property(variables),
+        "register_local_var": register_local_var,
+    }
+    return type(base.__name__, (base,), members)
+
+
+def _copy(optimizer: Any, cls: Any) -> Any:
+    config = optimizer.get_config()
+    if not isinstance(config.get("learning_rate", 0.0), (int, float)):
+        config["learning_rate"] = optimizer._learning_rate  # a schedule or a function
+    copy = cls.from_config(config)
+    if optimizer.built and optimizer._trainable_variables:
+        copy.build(optimizer._trainable_variables)
+    # Keras loads an .h5 file's optimizer as built for no variables at all; ours builds later.
+    for new, old in zip(copy.variables, optimizer.variables, strict=True):
+        new.assign(old)
+    return copy
+
+
+def _keep_xla_out(model_class: Any) -> None:
+    """Compile models with a distributed optimizer without XLA, which cannot run a collective."""
+    # Where Keras defines it: a model class of its own with `compile` is not compiled on loading.
+    owner = next(cls for cls in model_class.__mro__ if "compile" in vars(cls))
+    compile_plain = owner.compile
+    if getattr(compile_plain, "_hvd", False):
+        return
+
+    @functools.wraps(compile_plain)
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+        compile_plain(self, *args, **kwargs)
+        if _settle(self) and kwargs.get("jit_compile") is True:
+            warnings.warn(
+                "XLA cannot compile Horovod's operations: jit_compile is off", stacklevel=2
+            )
+
+    compile._hvd = True  # type: ignore[attr-defined]
+    owner.compile = compile
+
+
+def _settle(model: Any) -> bool:
+    """Make a compiled model fit for collectives; whether XLA had to be switched off."""
+    optimizer = model.optimizer
+    inner: Any = getattr(optimizer, "inner_optimizer", None)
+    if is_distributed(inner) and not is_distributed(optimizer):
+        # Keras put its loss scaling around ours, and would skip a step on the one rank whose
+        # gradients overflow while the others wait. Reduced first, they overflow on all.
+        plain: Any = type(optimizer)
+        optimizer.__class__ = _distributed_class(plain, plain.__module__)
+        optimizer._hvd_reduction = inner._hvd_reduction
+    if is_distributed(optimizer) and model.jit_compile:
+        model.jit_compile = False
+        return True
+    return False

@@ -1,0 +1,155 @@
+"""Build Horovod for this environment once, keep the wheel, install it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from rankroom.errors import HorovodBuildError
+from rankroom.horovod.cache import cache_folder, keep, lock, scratch, wheel_in
+from rankroom.horovod.edits import VERSION, apply
+from rankroom.horovod.features import features
+from rankroom.horovod.native_edits import NATIVE
+from rankroom.horovod.plan import ALL_EDITS, Plan, build_environment, clean_environment, make_plan
+from rankroom.horovod.python_edits import PYTHON_EDITS
+from rankroom.horovod.remedies import explain
+from rankroom.horovod.source import PIP, fetch, unpack
+from rankroom.horovod.toolchain import Gpu, find_cmake, find_compiler, preflight
+from rankroom.horovod.wheel import finish
+from rankroom.shell import run_sync
+
+BYTES_PER_JOB = 2_000_000_000
+COMPILE_S = 3 * 3600
+Report = Callable[[str, int | None], None]
+"""Called with a phase and, where it is known, how many percent of it are done."""
+
+
+def build(
+    gpu: bool | None = None,
+    *,
+    jobs: int | None = None,
+    force: bool = False,
+    report: Report = lambda phase, percent: None,
+) -> str:
+    """Have this environment's Horovod installed; what was done, in one line.
+
+    Raises HorovodBuildError with the cause and the remedy.
+    """
+    plan = make_plan(gpu)
+    here = features()
+    if here and here.key == plan.key and not force:
+        return f"already installed: Horovod {here.version} for {plan.names}"
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder, lambda: report("wait for another build", None)):
+        start = time.monotonic()
+        wheel = wheel_in(folder / plan.key)
+        cached = wheel is not None and not force
+        if wheel is None or force:
+            wheel = _make(plan, folder, jobs, force, report)
+        report("install", None)
+        _install(wheel)
+    source = "from the cache" if cached else f"built in {time.monotonic() - start:.0f} s"
+    return f"installed Horovod {VERSION} for {plan.names}, {source}"
+
+
+def default_jobs() -> int:
+    """One per core this process may use, as far as the memory goes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(cores or 1, int(psutil.virtual_memory().available // BYTES_PER_JOB)))
+
+
+def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Report) -> Path:
+    report("check the tools", None)
+    preflight(folder)
+    compiled = wheel_in(folder / "compiled" / plan.native_key)
+    if compiled is None or force:
+        compiled = _compile(plan, folder, jobs or default_jobs(), report)
+    report("apply the Python edits", None)
+    marker = {
+        "key": plan.key,
+        "edits": [edit.id for edit in ALL_EDITS],
+        "gpu": plan.gpu is not None,
+    }
+    with scratch(folder) as place:
+        finish(compiled, place, PYTHON_EDITS, marker)
+        wheel = keep(place, folder / plan.key)
+    for old in folder.glob(f"{plan.native_key}.*"):
+        if old.name != plan.key:
+            shutil.rmtree(old, ignore_errors=True)
+    return wheel
+
+
+def _compile(plan: Plan, folder: Path, jobs: int, report: Report) -> Path:
+    report("fetch the source", None)
+    archive = fetch(folder / "source")
+    with scratch(folder) as place:
+        tree = unpack(archive, place)
+        apply(tree, NATIVE)
+        env = clean_environment(os.environ) | build_environment(
+            plan,
+            cmake=find_cmake(),
+            compiler=find_compiler(),
+            jobs=jobs,
+            nccl_folder=_linkable(plan.gpu, place),
+        )
+        report("configure", None)
+        log = folder / "build.log"
+        with log.open("w") as lines:
+
+            def on_line(line: str) -> None:
+                lines.write(line + "\n")
+                percent = re.match(r"\s*\[ *(\d+)%\]", line)
+                if percent:
+                    report("compile", int(percent[1]))
+
+            # No pip cache: it would hand back a wheel compiled under other circumstances.
+            done = run_sync(
+                [
+                    *PIP,
+                    "wheel",
+                    ".",
+                    "--verbose",
+                    "--no-cache-dir",
+                    "--no-build-isolation",
+                    "--no-deps",
+                    "--wheel-dir=wheel",
+                ],
+                env=env,
+                cwd=tree,
+                timeout=COMPILE_S,
+                on_line=on_line,
+            )
+        if not done.ok:
+            remedy = explain(done.output)
+            raise HorovodBuildError(FAILED.format(tail=done.tail(25), log=log, remedy=remedy))
+        return keep(tree / "wheel", folder / "compiled" / plan.native_key)
+
+
+def _install(wheel: Path) -> None:
+    done = run_sync(
+        [*PIP, "install", "--no-index", "--no-deps", "--force-reinstall", wheel],
+        timeout=600,
+    )
+    if not done.ok:
+        raise HorovodBuildError(NOT_INSTALLED.format(wheel=wheel, tail=done.tail(15)))
+
+
+def _linkable(gpu: Gpu | None, place: Path) -> Path | None:
+    """pip's NCCL has no libnccl.so, which is the name the linker looks for."""
+    if gpu is None or gpu.nccl_library.name == "libnccl.so":
+        return None
+    folder = place / "nccl"
+    folder.mkdir()
+    (folder / "libnccl.so").symlink_to(gpu.nccl_library)
+    return folder
+
+
+FAILED = "Horovod did not build; remedy: {remedy}\nThe whole log is {log}; its last lines:\n{tail}"
+NOT_INSTALLED = "pip could not install {wheel}; pip's last lines:\n{tail}"

@@ -1,0 +1,57 @@
+"""The wheels that were built, each under its key: written whole or not at all, one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Where wheels are kept: RANKROOM_CACHE/horovod, or in the user's cache directory."""
+    chosen = os.environ.get("RANKROOM_CACHE")
+    if chosen:
+        return Path(chosen).expanduser().absolute() / "horovod"
+    cache = os.environ.get("XDG_CACHE_HOME")
+    base = Path(cache) if cache and Path(cache).is_absolute() else Path.home() / ".cache"
+    return base / "rankroom" / "horovod"
+
+
+def wheel_in(folder: Path) -> Path | None:
+    return next(folder.glob("*.whl"), None)
+
+
+def keep(made: Path, folder: Path) -> Path:
+    """Move a folder with a finished wheel to its place, whole or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.exists():
+        shutil.rmtree(folder)
+    made.rename(folder)
+    wheel = wheel_in(folder)
+    assert wheel is not None
+    return wheel
+
+
+@contextlib.contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="build-", dir=folder))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """One build at a time in one cache; the kernel lets go of the lock when a build dies."""
+    with (folder / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,99 @@
+"""What the Horovod of this environment can do; cheap enough for a rank, imports no framework."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sysconfig
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = {"torch": "torch/mpi_lib_v2", "tensorflow": "tensorflow/mpi_lib"}
+# A feature is there when all of its edits are.
+TIMELINE_EDITS = frozenset({"timeline-file", "timeline-init", "timeline-start", "timeline-stop"})
+KERAS_EDITS = frozenset({"keras3-variable", "keras3-optimizer", "keras3-callbacks"})
+
+
+@dataclass(frozen=True)
+class Features:
+    """`frameworks` maps those built in to the versions they were built for.
+
+    `key` and `edits` are Rankroom's; both are empty for a Horovod that others built.
+    """
+
+    version: str
+    path: Path
+    frameworks: dict[str, str]
+    key: str = ""
+    edits: frozenset[str] = frozenset()
+
+    @property
+    def patched(self) -> bool:
+        return bool(self.edits)
+
+    @property
+    def rank_timelines(self) -> bool:
+        """Every rank writes a native timeline, not only rank 0."""
+        return self.edits >= TIMELINE_EDITS
+
+    @property
+    def keras3(self) -> bool:
+        """`horovod.keras` and `horovod.tensorflow` take Keras 3's optimizers and variables."""
+        return self.edits >= KERAS_EDITS
+
+    @property
+    def lacks(self) -> list[str]:
+        """What does not work, in the user's words."""
+        missing = []
+        if not self.rank_timelines:
+            missing.append("a native timeline on other ranks than 0")
+        if "tensorflow" in self.frameworks and not self.keras3:
+            missing.append("Keras 3 (horovod.keras, and Keras variables in horovod.tensorflow)")
+        return missing
+
+
+def features() -> Features | None:
+    """What is installed, or None without Horovod."""
+    spec = importlib.util.find_spec("horovod")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent
+    marker = _json(path / "rankroom.json")
+    try:
+        version = metadata.version("horovod")
+    except metadata.PackageNotFoundError:
+        version = "unknown"  # a site's own, found by PYTHONPATH
+    built = _json(path / "metadata.json")
+    suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
+    return Features(
+        version=version,
+        path=path,
+        frameworks={
+            name: str(built.get("pytorch" if name == "torch" else name, "unknown"))
+            for name, library in LIBRARIES.items()
+            if (path / f"{library}{suffix}").is_file()
+        },
+        key=str(marker.get("key", "")),
+        edits=frozenset(marker.get("edits", ())),
+    )
+
+
+def timeline_file(path: str, rank: int) -> str:
+    """Where rank `rank` writes when all ranks are given `path` (as the edit timeline-file says).
+
+    `{rank}` in the path stands for its number; without it, rank 0 keeps the path and the others
+    append to it.
+    """
+    if "{rank}" in path:
+        return path.replace("{rank}", str(rank), 1)
+    return path if rank == 0 else f"{path}.rank{rank}"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
