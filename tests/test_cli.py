@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from rankroom.cli import COMMANDS, main
 from rankroom.record import Failure, RunInfo, event_line
-from rankroom.retention import DAY
 from rankroom.store import Store
+from rankroom.store.retention import DAY
 from record_makers import finished_record, log, make_run, start_record
 
 

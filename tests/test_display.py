@@ -12,8 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from rankroom import words
-from rankroom.display import MIME, bundle, running_bundle, runs_table
+from rankroom.display import MIME, bundle, running_bundle, runs_table, words
 from rankroom.record import Failure, RunInfo, event_line
 from rankroom.store import Store
 from record_makers import finished_record, log, make_run, start_record

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import time
 
-from rankroom.download import log_text
-from rankroom.lines import Line, collapse, lines_of
+from rankroom.display.lines import Line, collapse, lines_of
 from rankroom.record import parse_event
+from rankroom.store.download import log_text
 from record_makers import log
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kernel import MIME, Kernel
 from rankroom.horovod.features import Features
-from rankroom.magics import horovod_line
+from rankroom.notebook.magics import horovod_line
 from rankroom.store import Store
 
 pytestmark = pytest.mark.cluster

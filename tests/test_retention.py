@@ -11,8 +11,8 @@ import pytest
 from rankroom import config
 from rankroom.errors import UsageError
 from rankroom.record import Owner
-from rankroom.retention import DAY
 from rankroom.store import Store
+from rankroom.store.retention import DAY
 from record_makers import finished_record, gone_process, names, start_record
 
 

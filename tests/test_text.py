@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from rankroom.text import clean, clip, keep_colours, one_line, overprint, to_html
+from rankroom.display.text import clean, clip, keep_colours, one_line, overprint, to_html
 
 ESC = "\x1b"
 

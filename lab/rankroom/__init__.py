@@ -28,7 +28,7 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext rankroom`: bring the magics into this notebook."""
-    from rankroom.magics import load_ipython_extension
+    from rankroom.notebook.magics import load_ipython_extension
 
     load_ipython_extension(shell)
 

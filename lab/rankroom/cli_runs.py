@@ -10,16 +10,16 @@ from collections.abc import Container, Iterable, Iterator
 
 import click
 
-from rankroom.digest import displays_of, errors_of
 from rankroom.display import runs_table
-from rankroom.lines import Assembly, Group, Line, collapse, lines_of
+from rankroom.display.digest import displays_of, errors_of
+from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
+from rankroom.display.text import keep_colours
+from rankroom.display.words import headline, label, size
 from rankroom.record import Json, RunInfo, parse_event
-from rankroom.retention import DAY
 from rankroom.spec import format_ranks, parse_ranks
 from rankroom.store import Store
-from rankroom.tail import LIMIT, Tail, line_near_end
-from rankroom.text import keep_colours
-from rankroom.words import headline, label, size
+from rankroom.store.retention import DAY
+from rankroom.store.tail import LIMIT, Tail, line_near_end
 
 # Seconds between two looks at a run that is being followed.
 PAUSE = 0.1

@@ -16,12 +16,12 @@ from rankroom.errors import NO_CLUSTER, NoClusterError, RankroomError, StartErro
 from rankroom.link import Link
 from rankroom.rank.rendezvous import ask
 from rankroom.record import RankInfo
-from rankroom.retention import prune
 from rankroom.run import Run
 from rankroom.spec import format_ranks
 from rankroom.store import Store
 
 Progress = Callable[[str], None]
+DOUBT_AT = 16  # the place in the lock file that says whether the last run ended well
 
 
 class Cluster:
@@ -194,10 +194,11 @@ class Cluster:
             source, [self._rank(rank) for rank in chosen], self.size, self.name, self._link,
             self.store, self.paths.spool, self.how_ended, name,
         )  # fmt: skip
-        run.on_end(lambda _: os.close(lock))
+        settle = self._in_doubt(lock)
+        run.on_end(lambda run: self._leave(lock, run, settle))
         self._latest = run
         try:
-            return run.start(self.info.epoch, self._cells if count is None else count)
+            return run.start(self.info.epoch, self._cells if count is None else count, settle)
         except BaseException:
             os.close(lock)
             raise
@@ -247,7 +248,7 @@ class Cluster:
 
     def _prune(self) -> None:
         with contextlib.suppress(RankroomError, OSError):
-            prune(self.store)
+            self.store.prune()
 
     def _rank(self, rank: int) -> RankInfo:
         info = self.info.ranks[rank]
@@ -292,6 +293,23 @@ class Cluster:
         # One write of fixed width: truncating a file first costs more than the rest of this.
         os.pwrite(lock, f"{os.getpid():<16}".encode(), 0)
         return lock
+
+    def _in_doubt(self, lock: int) -> bool:
+        """Whether ranks may be out of step because a cell failed, whoever ran it.
+
+        It is noted behind the owner of the lock, and cleared when a run ends well: a kernel that
+        dies during a run leaves it set.
+        """
+        noted = os.pread(lock, 1, DOUBT_AT) == b"1"
+        os.pwrite(lock, b"1", DOUBT_AT)
+        return noted
+
+    def _leave(self, lock: int, run: Run, settle: bool) -> None:
+        """Give the cluster free after `run`; only a cell on all ranks brings them in step again."""
+        well = run.state == "done" and (not settle or len(run.info.ranks) == self.size)
+        with contextlib.suppress(OSError):
+            os.pwrite(lock, b"0" if well else b"1", DOUBT_AT)
+        os.close(lock)
 
 
 def running_clusters() -> list[ClusterInfo]:

@@ -21,9 +21,9 @@ import ipyparallel.error
 
 from rankroom.errors import RankroomError, RecordError
 from rankroom.link import Link
-from rankroom.owner import this_process
 from rankroom.record import Failure, RankInfo, RunInfo, RunState, event_line
 from rankroom.store import Store, Writer, new_id
+from rankroom.store.owner import this_process
 
 GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
@@ -163,15 +163,16 @@ class Run:
 
     # -- its life
 
-    def start(self, epoch: int, count: int) -> Run:
-        """Create the record and send the cell. `count` numbers the cell in tracebacks.
+    def start(self, epoch: int, count: int, settle: bool = False) -> Run:
+        """Create the record and send the cell. `count` numbers the cell in tracebacks; `settle`
+        says that ranks may be out of step, as a cell before this one failed.
 
         Raises RecordError when there is nowhere to keep the record; nothing is sent then.
         """
         self._writer = self._store.create(self.info, self.source)
         about = {
             "run": self.id, "start": self.info.start, "ranks": sorted(self._ranks),
-            "epoch": epoch, "count": count,
+            "epoch": epoch, "count": count, "settle": settle,
         }  # fmt: skip
         self._link.subscribe(self.id, self._receive)
         for rank in self._ranks:

@@ -18,11 +18,11 @@ from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, authenticated
 
 from rankroom import __version__, record
-from rankroom.download import log_text
 from rankroom.errors import RankroomError, RecordError
 from rankroom.spec import parse_ranks
 from rankroom.store import Store
-from rankroom.tail import LIMIT
+from rankroom.store.download import log_text
+from rankroom.store.tail import LIMIT
 
 # A proxy in front may cut idle requests at a minute; a browser asks again anyway.
 LONGEST_WAIT = 50.0

@@ -6,11 +6,11 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from rankroom.lines import Group
+from rankroom.display.lines import Group
+from rankroom.display.text import clean, clip, one_line, overprint, to_html
+from rankroom.display.words import headline, label, size
 from rankroom.record import Json, RunInfo
 from rankroom.spec import format_ranks
-from rankroom.text import clean, clip, one_line, overprint, to_html
-from rankroom.words import headline, label, size
 
 # Characters of one line that are shown, and lines of one value and of one traceback.
 _LINE = 300

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankroom.lines import Group, Line, collapse, lines_of
+from rankroom.display.lines import Group, Line, collapse, lines_of
 from rankroom.record import Json, RunInfo
-from rankroom.tail import Events, line_near_end
+from rankroom.store.tail import Events, line_near_end
 
 HEAD_LINES = 30
 TAIL_LINES = 70

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from rankroom import record
-from rankroom.digest import Digest, digest
-from rankroom.page import Html, Page, Text, weight
+from rankroom.display.digest import Digest, digest
+from rankroom.display.page import Html, Page, Text, weight
+from rankroom.display.text import clean, clip, one_line
+from rankroom.display.words import duration, headline, label, whole_log
 from rankroom.record import Json, RunInfo
 from rankroom.spec import format_ranks
 from rankroom.store import Store
-from rankroom.text import clean, clip, one_line
-from rankroom.words import duration, headline, label, whole_log
 
 MIME = "application/vnd.rankroom.run+json"
 # Below 64 KiB by what the output of a running cell weighed before this one took its place.

@@ -11,13 +11,13 @@ from IPython.display import display as show
 
 from rankroom import cluster as clusters
 from rankroom import display
-from rankroom.celloutput import CellOutput
-from rankroom.cells import check_syntax
 from rankroom.cluster import Cluster
-from rankroom.complete import RankMatcher
 from rankroom.errors import NO_CLUSTER, NoClusterError, RunFailed, UsageError
 from rankroom.horovod.features import Features, features
-from rankroom.options import Options
+from rankroom.notebook.cells import check_syntax
+from rankroom.notebook.complete import RankMatcher
+from rankroom.notebook.options import Options
+from rankroom.notebook.output import CellOutput
 from rankroom.run import Run
 from rankroom.spec import format_ranks, parse_ranks
 from rankroom.store import Store

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from rankroom.display.text import overprint
 from rankroom.record import Json
-from rankroom.text import overprint
 
 # A line longer than this goes on as another line, so that none fills the memory.
 _LONG = 1 << 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rankroom.display.text import clip, one_line
 from rankroom.record import RunInfo
 from rankroom.spec import format_ranks
-from rankroom.text import clip, one_line
 
 
 def headline(run: RunInfo) -> str:

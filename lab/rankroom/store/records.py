@@ -19,12 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from rankroom import config, record, retention
+from rankroom import config, record
 from rankroom.errors import RecordError
-from rankroom.owner import is_live
 from rankroom.record import RunInfo
-from rankroom.retention import DAY, GRACE, HALF_MADE, Pruned
-from rankroom.tail import LIMIT, Chunk, Events, Tail
+from rankroom.store import retention
+from rankroom.store.owner import is_live
+from rankroom.store.retention import DAY, GRACE, HALF_MADE, Pruned
+from rankroom.store.tail import LIMIT, Chunk, Events, Tail
 
 # Never a leading dot: that keeps `..` and half-made records out.
 _ID = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,127}", re.ASCII)

@@ -1,0 +1,1 @@
+"""What runs in the notebook's kernel: the magics, and what they need of IPython."""
