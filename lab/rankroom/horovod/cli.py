@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import TypeVar
 
 import click
 
-from rankroom.errors import RankroomError
 from rankroom.horovod.build import build as build_wheel
 from rankroom.horovod.check import check as check_installed
 from rankroom.horovod.plan import ALL_EDITS
-
-T = TypeVar("T")
 
 
 @click.group()
@@ -29,8 +24,10 @@ def horovod() -> None:
 def build(gpu: bool | None, jobs: int | None, force: bool) -> None:
     """Install Horovod, built for this environment's PyTorch and TensorFlow."""
     progress = Progress(sys.stderr.isatty())
-    done = _or_exit(lambda: build_wheel(gpu, jobs=jobs, force=force, report=progress))
-    progress.end()
+    try:
+        done = build_wheel(gpu, jobs=jobs, force=force, report=progress)
+    finally:
+        progress.end()
     click.echo(done)
 
 
@@ -38,7 +35,7 @@ def build(gpu: bool | None, jobs: int | None, force: bool) -> None:
 @click.option("--timeout", type=float, default=120.0, help="Seconds each proof may take.")
 def check(timeout: float) -> None:
     """Say what is built in, and prove it by an allreduce on two ranks."""
-    if not _or_exit(lambda: check_installed(click.echo, timeout=timeout)):
+    if not check_installed(click.echo, timeout=timeout):
         sys.exit(1)
 
 
@@ -70,11 +67,3 @@ class Progress:
     def end(self) -> None:
         if self._terminal and self._shown:
             click.echo("\r\033[K", err=True, nl=False)
-
-
-def _or_exit(action: Callable[[], T]) -> T:
-    try:
-        return action()
-    except RankroomError as error:
-        click.echo(f"\nrankroom: {error}", err=True)
-        sys.exit(1)

@@ -62,17 +62,19 @@ class Plan:
 
 
 def make_plan(gpu: bool | None = None) -> Plan:
-    """What to build here; `gpu` None means: if PyTorch or TensorFlow and the machine can.
+    """What to build here; `gpu` None means: if the framework and the machine have CUDA.
 
-    Raises HorovodBuildError when there is no framework, or `gpu` is asked for and impossible.
+    With both frameworks, PyTorch decides: Horovod refuses GPU operations beside a PyTorch that
+    has none. Raises HorovodBuildError without a framework, or when `gpu` is asked in vain.
     """
     frameworks = find_frameworks()
-    cpu_only = [framework for framework in frameworks if not framework.cuda]
-    if gpu is False or (gpu is None and cpu_only):
+    if gpu is False:
         return Plan(frameworks, None)
-    if cpu_only:
-        names = " and ".join(f"{f.name} {f.version}" for f in cpu_only)
-        raise HorovodBuildError(CPU_FRAMEWORK.format(names=names))
+    leading = frameworks[0]
+    if not leading.cuda:
+        if gpu:
+            raise HorovodBuildError(CPU_FRAMEWORK.format(framework=leading))
+        return Plan(frameworks, None)
     found = find_gpu()
     if isinstance(found, Gpu):
         return Plan(frameworks, found)
@@ -129,7 +131,7 @@ def clean_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 CPU_FRAMEWORK = (
-    "--gpu: {names} is built without CUDA, and Horovod must match: install a CUDA build of it, or "
-    "leave --gpu out"
+    "--gpu: {framework.name} {framework.version} is built without CUDA, and Horovod must match: "
+    "install a CUDA build of it, or leave --gpu out"
 )
 NO_GPU = "--gpu: {reason}; or build without GPUs (`--no-gpu`)"

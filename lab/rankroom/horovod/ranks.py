@@ -26,7 +26,7 @@ def run_ranks(
 
     When one fails, the others are ended too, after a moment: they may wait for it for ever.
     """
-    with _rendezvous(size) as port:
+    with rendezvous(size) as port:
         worlds = [
             {**os.environ, **_environment(rank, size, port), **(env or {})} for rank in range(size)
         ]
@@ -68,7 +68,7 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _rendezvous(size: int) -> Iterator[int]:
+def rendezvous(size: int) -> Iterator[int]:
     """Horovod's own meeting point, on the loopback interface only; its port."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
