@@ -10,8 +10,8 @@ from typing import Any
 import ipyparallel.engine.app as engine_app
 from jupyter_client.session import Session
 
-from rankroom.rank import horovod, torch
 from rankroom.rank.kernel import RankKernel
+from rankroom.rank.recovery import Recovery
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.world import World
 
@@ -29,15 +29,9 @@ class RankEngine(engine_app.IPEngine):
         self._keep_own_log()
         wire = Wire(self.session, iopub_socket)
         reporter = Reporter(world.rank, Path(os.environ["RANKROOM_SPOOL"]), wire.send)
-        horovod.install(world)
-        torch.install(world)
+        recovery = Recovery(world)
         reporter.install()
-
-        def release() -> list[str]:
-            # torch's group is destroyed from outside only where no thread is inside a collective.
-            return horovod.release() + (torch.release() if reporter.run is None else [])
-
-        self.kernel.take_part(world, reporter, release, horovod.recover)
+        self.kernel.take_part(world, reporter, recovery)
 
     def _keep_own_log(self) -> None:
         """The engine's log stays in the rank's log file when descriptor 2 moves to the spool."""

@@ -1,33 +1,26 @@
-"""Horovod on a rank: initialised when the user's code asks, as often as it asks."""
+"""Horovod on a rank: initialised when the user's code asks, as often as it asks.
+
+torch's and TensorFlow's Horovod are two libraries, each with a state of its own. What is said here
+holds for each: they initialise together on all ranks, are shut down to release blocked calls, and
+initialise anew before the next cell on all ranks.
+"""
 
 from __future__ import annotations
 
 import functools
-import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rankroom.rank import horovod_calls, horovod_sets
 from rankroom.rank.imports import when_imported
 from rankroom.rank.world import World
 
-_REMEDY = (
-    "Pass a process_set of these ranks (made with hvd.add_process_set in a cell on all ranks), "
-    "or run the cell on all ranks."
-)
-_COLLECTIVES = (
-    "allreduce",
-    "allgather",
-    "broadcast",
-    "alltoall",
-    "reducescatter",
-    "join",
-    "barrier",
-)
+SHUTDOWN_S = 2.0  # a shutdown may wait for a rank that hangs; others must not wait for it
 
-_initialised: dict[str, Any] = {}
-_released: set[str] = set()
+_libraries: dict[str, Library] = {}
 
 
 def environment(
@@ -62,106 +55,153 @@ def environment(
 def install(world: World) -> None:
     """Prepare for the user's `import horovod.…`; nothing is imported now."""
     when_imported("horovod.common.basics", lambda module: _wrap_basics(module, world))
-    when_imported("horovod.torch.mpi_ops", lambda m: _guard(m, "mpi_lib", world))
-    when_imported("horovod.tensorflow.mpi_ops", lambda m: _guard(m, "MPI_LIB", world))
+    when_imported("horovod.common.process_sets", horovod_sets.wrap)
+    if world.size > 1:
+        for name, compiled in (("torch", "mpi_lib"), ("tensorflow", "MPI_LIB")):
+            when_imported(
+                f"horovod.{name}.mpi_ops",
+                functools.partial(horovod_calls.wrap, compiled=compiled, world=world),
+            )
+        when_imported("horovod.torch.optimizer", horovod_calls.track_optimizers)
 
 
 def release() -> list[str]:
     """Let go of every blocked Horovod call, from any thread; the calls raise on their own ranks.
 
-    Returns the libraries that were shut down; each initialises again with the next `hvd.init()`.
+    Returns the libraries that were shut down.
     """
-    released = []
-    for library, basics in list(_initialised.items()):
-        if basics.is_initialized():
-            basics.shutdown()
-            _released.add(library)
-            released.append(library)
-    return released
+    on = [library for library in list(_libraries.values()) if library.basics.is_initialized()]
+    threads = [threading.Thread(target=each.shut_down, daemon=True) for each in on]
+    for each, thread in zip(on, threads, strict=True):
+        each.released = True
+        thread.start()
+    for thread in threads:
+        thread.join(SHUTDOWN_S)
+    return [f"horovod.{library.name}" for library in on]
 
 
-def recover() -> None:
-    """Initialise again what `release` shut down; called on every rank before a cell on all."""
-    for library in sorted(_released):
-        _released.discard(library)
-        _initialised[library].init()
+def state() -> dict[str, Any]:
+    """What ranks compare after a cell that failed somewhere, for each library in use."""
+    return {name: library.state() for name, library in _libraries.items()}
 
 
-def _library(basics: Any) -> str:
+def settle(states: list[dict[str, Any]]) -> None:
+    """Initialise anew what the ranks' `states` show to be released or out of step."""
+    horovod_calls.reset_optimizers()
+    for name in sorted({name for each in states for name in each}):
+        mine = [each.get(name) for each in states]
+        same = all(each == mine[0] for each in mine)
+        if name not in _libraries or (same and not (mine[0] and mine[0]["released"])):
+            continue
+        library = _libraries[name]
+        library.shut_down()
+        library.released = False
+        if all(each is not None and (each["on"] or each["released"]) for each in mine):
+            library.basics.init()
+
+
+class Library:
+    """One Horovod library in this process: `torch` or `tensorflow`."""
+
+    def __init__(self, basics: Any, initialise: Callable[..., Any], world: World) -> None:
+        self.name = _name(basics)
+        self.basics = basics
+        self.released = False
+        self._initialise = initialise
+        self._world = world
+        self._lock = threading.Lock()
+
+    def init(self, comm: Any, process_sets: Any) -> None:
+        """hvd.init() on all ranks: all of them together, or nothing to do on any."""
+        world = self._world
+        wanted = horovod_sets.listed(process_sets)
+        if world.alone:
+            self._initialise(self.basics, comm, process_sets)
+        elif world.partial:
+            if not self.basics.is_initialized():
+                raise world.refuse("hvd.init()", "Run hvd.init() in a cell on all ranks first.")
+        elif not all(world.gather(self.topic, self.basics.is_initialized())):
+            self._start(comm, horovod_sets.with_remembered(self.name, wanted))
+        horovod_sets.register(self.name, self.basics, wanted)
+
+    @property
+    def topic(self) -> str:
+        return f"hvd.init() of horovod.{self.name}"
+
+    def _start(self, comm: Any, sets: list[Any]) -> None:
+        self.shut_down()
+        with self.store():
+            self._initialise(self.basics, comm, sets)
+        self.released = False
+
+    def store(self) -> Meeting:
+        """The store of this library's latest initialisation, open for the time being."""
+        return Meeting(self._world, self.topic)
+
+    def shut_down(self) -> None:
+        with self._lock:
+            if self.basics.is_initialized():
+                self.basics.shutdown()
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "on": bool(self.basics.is_initialized()),
+            "released": self.released,
+            "round": self._world.round(self.topic),
+            "calls": horovod_calls.count(self.name),
+        }
+
+
+class Meeting:
+    """A rendezvous store that is open while ranks use it."""
+
+    def __init__(self, world: World, topic: str) -> None:
+        self._world = world
+        self._topic = topic
+
+    def __enter__(self) -> None:
+        self._key = self._world.meet(self._topic)
+
+    def __exit__(self, *error: object) -> None:
+        self._world.met(self._key)
+
+
+def _name(basics: Any) -> str:
     return Path(basics.MPI_LIB_CTYPES._name).parent.name
 
 
 def _wrap_basics(module: ModuleType, world: World) -> None:
     basics_class: Any = module.HorovodBasics
     original: Callable[..., Any] = basics_class.init
-    add_process_set = getattr(basics_class, "_add_process_set_impl", None)
 
     @functools.wraps(original)
-    def init(self: Any, comm: Any = None, process_sets: Any = None) -> Any:
-        library = _library(self)
-        if self.is_initialized():
-            return None
-        if not world.desk or world.size == 1:
-            result = original(self, comm, process_sets)
-            _initialised[library] = self
-            return result
-        if world.partial:
-            raise world.refuse("hvd.init()", "Run hvd.init() in a cell on all ranks first.")
-        key = world.meet(library)
-        try:
-            result = original(self, comm, process_sets)
-        finally:
-            world.met(key)
-        _initialised[library] = self
-        return result
+    def init(self: Any, comm: Any = None, process_sets: Any = None) -> None:
+        library = _libraries.setdefault(_name(self), Library(self, original, world))
+        library.init(comm, process_sets)
 
     basics_class.init = init
-    if add_process_set is not None and world.desk:
+    if world.alone or not hasattr(basics_class, "_add_process_set_impl"):
+        return
+    add = basics_class._add_process_set_impl
+    remove = basics_class._remove_process_set_impl
 
-        @functools.wraps(add_process_set)
-        def add(self: Any, *args: Any, **kwargs: Any) -> Any:
-            key = world.meet(_library(self), again=True)
-            try:
-                return add_process_set(self, *args, **kwargs)
-            finally:
-                world.met(key)
+    @functools.wraps(add)
+    def add_here(self: Any, ranks: Any) -> Any:
+        if world.partial:
+            raise world.refuse("hvd.add_process_set()", "Make it in a cell on all ranks.")
+        known = horovod_sets.find(self, ranks)
+        if known is not None:
+            # The cell that made it ran before; its new object is the same set.
+            return known
+        with _libraries[_name(self)].store():
+            return add(self, ranks)
 
-        basics_class._add_process_set_impl = add
+    @functools.wraps(remove)
+    def remove_here(self: Any, process_set_id: int) -> Any:
+        if world.partial:
+            raise world.refuse("hvd.remove_process_set()", "Remove it in a cell on all ranks.")
+        horovod_sets.forget(_name(self), process_set_id)
+        return remove(self, process_set_id)
 
-
-class _Guarded:
-    """Horovod's compiled module, refusing what would wait for ranks that do not run this cell."""
-
-    def __init__(self, module: Any, world: World) -> None:
-        self.__dict__["_module"] = module
-        self.__dict__["_world"] = world
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(self._module, name)
-        operation = next((word for word in _COLLECTIVES if word in name), None)
-        if operation is None or not callable(function):
-            self.__dict__[name] = function
-            return function
-        world = self._world
-
-        @functools.wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            if world.partial and (operation == "join" or _process_set(args, kwargs) == 0):
-                raise world.refuse(f"hvd.{operation}()", _REMEDY)
-            return function(*args, **kwargs)
-
-        self.__dict__[name] = guarded
-        return guarded
-
-
-def _process_set(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """The process set of a call: by keyword for TensorFlow, the last argument for torch."""
-    if "process_set_id" in kwargs:
-        return int(kwargs["process_set_id"])
-    last = args[-1] if args else 0
-    return last if isinstance(last, int) and not isinstance(last, bool) else 0
-
-
-def _guard(module: ModuleType, name: str, world: World) -> None:
-    if hasattr(module, name) and world.size > 1 and "RANKROOM_NO_GUARD" not in os.environ:
-        setattr(module, name, _Guarded(getattr(module, name), world))
+    basics_class._add_process_set_impl = add_here
+    basics_class._remove_process_set_impl = remove_here

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
+from rankroom.rank.recovery import Recovery
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.shell import RankShell
 from rankroom.rank.world import World
@@ -25,28 +25,21 @@ _NO_INPUT = (
 class RankKernel(IPythonParallelKernel):
     """An engine's kernel that knows Rankroom's runs.
 
-    A request whose metadata holds `rankroom` is a run's cell: `{run, start, ranks, epoch, count}`.
+    A request whose metadata holds `rankroom` is a run's cell: `{run, start, ranks, epoch, count,
+    settle}`.
     """
 
     shell_class = Type(RankShell)
     reporter: Reporter
     world: World
-    release: Callable[[], list[str]]
-    recover: Callable[[], None]
+    recovery: Recovery
     released: bool = False
 
-    def take_part(
-        self,
-        world: World,
-        reporter: Reporter,
-        release: Callable[[], list[str]],
-        recover: Callable[[], None],
-    ) -> None:
+    def take_part(self, world: World, reporter: Reporter, recovery: Recovery) -> None:
         """Become a rank: called once, when the engine has registered."""
         self.world = world
         self.reporter = reporter
-        self.release = release
-        self.recover = recover
+        self.recovery = recovery
         self.shell.attach(reporter)
         self.control_handlers["rankroom_request"] = self.rankroom_request
         self.greet()
@@ -82,17 +75,14 @@ class RankKernel(IPythonParallelKernel):
         self.reporter.begin(run["run"], run["start"])
         self._forward_input(False)
         try:
-            self.world.rewire(run["epoch"])
-            self.world.present = tuple(run["ranks"])
-            if not self.world.partial:
-                self.recover()
+            self.recovery.begin(run["run"], run["ranks"], run["epoch"], run["settle"])
             await self._run_cell(code)
         except BaseException as error:
             # Neither the cell's nor IPython's error: ours. Say so rather than call the run done.
             self.shell._showtraceback(type(error), error, traceback.format_exception(error))
         finally:
             self._restore_input()
-            self.world.present = tuple(range(self.world.size))
+            self.recovery.end()
             self.reporter.end(self._outcome())
         return {"status": "ok", "execution_count": run["count"], "payload": []}
 
@@ -163,5 +153,5 @@ class RankKernel(IPythonParallelKernel):
         busy = self.reporter.run
         if question["do"] == "release" and busy in (None, question["run"]):
             self.released = busy is not None
-            return {"released": self.release()}
+            return {"released": self.recovery.release(question["run"])}
         return {"run": busy}

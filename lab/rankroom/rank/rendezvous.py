@@ -1,4 +1,7 @@
-"""Where ranks meet when Horovod initialises: one small key-value server per initialisation.
+"""Where ranks meet: a desk that gathers what all of them say, and stores for Horovod.
+
+A gathering is the one collective that needs no framework: it is what initialisations start with,
+so that ranks which failed differently agree again, and it can be left at any moment.
 
 Horovod's Gloo writes addresses into an HTTP store that cannot be used twice. Each library (torch's
 and TensorFlow's Horovod are two) and each re-initialisation therefore gets a store of its own, on
@@ -17,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 OPEN_S = 120.0  # a store that not all ranks reach is closed after this
-
+POLL_S = 1.0  # a rank that waits at the desk asks again after this
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -67,8 +70,17 @@ class _StoreHandler(_Quiet):
         self.answer(200)
 
 
+class _Round:
+    """One gathering: what each rank said, until all have."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.values: dict[int, Any] = {}
+        self.complete = False
+
+
 class Rendezvous:
-    """Opens and closes stores on behalf of the ranks of one cluster."""
+    """The desk of one cluster: gathers, and opens and closes stores on behalf of the ranks."""
 
     def __init__(self, interface: str, secret: str, others: Answer) -> None:
         """`others` answers the questions that are not about stores."""
@@ -79,6 +91,8 @@ class Rendezvous:
         self._data: dict[str, dict[str, bytes]] = {}
         self._open: dict[str, _Store] = {}
         self._met: dict[str, set[int]] = {}
+        self._rounds: dict[str, list[_Round]] = {}
+        self._arrived = threading.Condition(self._lock)
         desk = ThreadingHTTPServer((interface, 0), _DeskHandler)
         desk.daemon_threads = True
         desk.rendezvous = self  # type: ignore[attr-defined]
@@ -87,6 +101,40 @@ class Rendezvous:
 
     def allowed(self, secret: str) -> bool:
         return hmac.compare_digest(self._secret.encode(), secret.encode())
+
+    def gather(
+        self, topic: str, number: int | None, rank: int, size: int, value: Any
+    ) -> dict[str, Any]:
+        """What all `size` ranks said about `topic`, once they have; else who has, after a while.
+
+        A rank that asks again passes the number of its round, as the round may be over by then.
+        """
+        with self._lock:
+            rounds = self._rounds.setdefault(topic, [_Round(0), _Round(1)])
+            round_ = next((each for each in rounds if each.number == number), rounds[-1])
+            if not round_.complete:
+                round_.values[rank] = value
+                if len(round_.values) >= size:
+                    round_.complete = True
+                    # Ranks still waiting in this round need it; nobody waits in an older one.
+                    self._rounds[topic] = [round_, _Round(round_.number + 1)]
+                    self._arrived.notify_all()
+            self._arrived.wait_for(lambda: round_.complete or rank not in round_.values, POLL_S)
+            values = [round_.values[each] for each in sorted(round_.values)]
+            return {
+                "round": round_.number,
+                "complete": round_.complete,
+                "ranks": sorted(round_.values),
+                "values": values if round_.complete else [],
+            }
+
+    def leave(self, topic: str, rank: int) -> None:
+        """`rank` no longer waits for the others at `topic`."""
+        with self._lock:
+            for round_ in self._rounds.get(topic, ()):
+                if not round_.complete:
+                    round_.values.pop(rank, None)
+            self._arrived.notify_all()
 
     def meet(self, key: str) -> int:
         """The port of the store named `key`, opened now if it is not open."""
@@ -125,6 +173,14 @@ class _DeskHandler(_Quiet):
             self.answer(200, json.dumps({"port": rendezvous.meet(ask["key"])}).encode())
         elif ask["do"] == "met":
             rendezvous.met(ask["key"], ask["rank"], ask["size"])
+            self.answer(200, b"{}")
+        elif ask["do"] == "gather":
+            answer = rendezvous.gather(
+                ask["topic"], ask["round"], ask["rank"], ask["size"], ask["value"]
+            )
+            self.answer(200, json.dumps(answer).encode())
+        elif ask["do"] == "leave":
+            rendezvous.leave(ask["topic"], ask["rank"])
             self.answer(200, b"{}")
         else:
             self.answer(200, json.dumps(rendezvous.others(ask)).encode())

@@ -1,22 +1,34 @@
-"""torch.distributed on a rank: rendezvous by environment, released and refused like Horovod."""
+"""torch.distributed on a rank: initialised by environment, released, and set up anew.
+
+A blocked Gloo collective ends when its connections do, and only then: destroying the group waits
+for whoever still holds it (a DDP model does). So the sockets a group opens are noted, and closing
+them releases this rank and its peers at once, from any thread.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import socket
+import stat
 import sys
-from types import ModuleType
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from rankroom.rank import torch_calls
 from rankroom.rank.imports import when_imported
 from rankroom.rank.world import World
 
-_COLLECTIVES = (
-    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all",
-    "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather",
-    "gather_object", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor",
-    "scatter", "scatter_object_list", "new_group",
-)  # fmt: skip
-_REMEDY = "Pass a group of these ranks (dist.new_group in a cell on all ranks), or use all ranks."
+C10D = "torch.distributed.distributed_c10d"
+TOPIC = "dist.init_process_group()"
+
+_sockets: list[tuple[int, int]] = []  # (descriptor, inode) of the present groups' connections
+_models: weakref.WeakSet[Any] = weakref.WeakSet()  # DistributedDataParallel on the default group
+_asked: dict[str, Any] | None = None  # what the present default group was initialised with
+_released = False
 
 
 def environment(
@@ -37,74 +49,178 @@ def environment(
 def install(world: World) -> None:
     """Prepare for the user's `import torch.distributed`; nothing is imported now."""
     if world.size > 1:
-        when_imported("torch.distributed.distributed_c10d", lambda m: _guard(m, world))
-        when_imported("torch.nn.parallel.distributed", lambda m: _guard_ddp(m, world))
+        when_imported(C10D, lambda module: _wrap(module, world))
+        torch_calls.install(world, _models)
 
 
 def release() -> list[str]:
-    """Let go of a blocked collective, from any thread: peers see their connection closed."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    """Let go of every blocked collective, from any thread: the connections of all groups end.
+
+    The groups are useless afterwards; `settle` replaces them.
+    """
+    global _released
+    c10d = sys.modules.get(C10D)
+    if c10d is None or not (_sockets or c10d.is_initialized()):
         return []
-    # For NCCL, destroying waits for the collective that is to be released; aborting does not.
-    abort = getattr(distributed.distributed_c10d, "_abort_process_group", None)
-    if abort is not None and distributed.get_backend() == "nccl":
-        abort()
-    else:
-        distributed.destroy_process_group()
+    _released = True
+    for descriptor, inode in list(_sockets):
+        with contextlib.suppress(OSError):
+            if os.fstat(descriptor).st_ino == inode:
+                with socket.socket(fileno=os.dup(descriptor)) as connection:
+                    # Not the sockets that listen: Gloo ends the process when one of them fails.
+                    connection.getpeername()
+                    connection.shutdown(socket.SHUT_RDWR)
+    # NCCL's collectives run on the device and end by its own means only.
+    if c10d.is_initialized() and "nccl" in str(c10d.get_backend()):
+        with contextlib.suppress(RuntimeError, ValueError):
+            c10d._abort_process_group()
     return ["torch.distributed"]
 
 
-def _outside(group: Any, module: Any, world: World) -> bool:
-    """True if `group` has members that do not run the present cell."""
-    if group is None:
-        return True
-    try:
-        return not set(module.get_process_group_ranks(group)) <= set(world.present)
-    except Exception:
+def state() -> dict[str, Any]:
+    """What ranks compare after a cell that failed somewhere; empty if this one never used torch.
+
+    Each group counts its collectives, DDP's included: unequal counts mean ranks out of step.
+    """
+    c10d: Any = sys.modules.get(C10D)
+    if c10d is None:
+        return {}
+    groups = {}
+    if c10d.is_initialized():
+        for group, name in c10d._world.pg_names.items():
+            with contextlib.suppress(RuntimeError):
+                groups[str(name)] = group._get_sequence_number_for_group()
+    return {
+        "on": bool(c10d.is_initialized()),
+        "again": _asked is not None,
+        "released": _released,
+        "groups": groups,
+    }
+
+
+def settle(states: list[dict[str, Any]]) -> None:
+    """Set up anew what the ranks' `states` show to be released or out of step."""
+    global _released
+    if not any(states) or in_step(states):
+        return
+    # All at once: in the middle of this no rank may raise, as the others would wait for it.
+    c10d: Any = sys.modules.get(C10D)
+    again, lost = _asked, False
+    if c10d is not None and c10d.is_initialized():
+        lost = len(c10d._world.pg_names) > 1
+        c10d.destroy_process_group()
+    _released = False
+    if not all(each and each["again"] for each in states) or again is None:
+        return
+    c10d.init_process_group(**again)
+    for model in list(_models):
+        torch_calls.revive(model)
+    if lost:
+        print(GROUPS_LOST, file=sys.stderr)
+
+
+def in_step(states: list[dict[str, Any]]) -> bool:
+    """True if no rank has released its groups, and all count the same in the groups they share."""
+    present = [each for each in states if each]
+    if any(each["released"] for each in present) or len({each["on"] for each in present}) > 1:
         return False
+    if len(present) < len(states):
+        return not any(each["on"] for each in present)
+    counts: dict[str, set[int]] = {}
+    for each in present:
+        for name, count in each["groups"].items():
+            counts.setdefault(name, set()).add(count)
+    return all(len(each) == 1 for each in counts.values())
 
 
-def _guard(module: Any, world: World) -> None:
-    for name in _COLLECTIVES:
-        if hasattr(module, name):
-            setattr(module, name, _guarded(getattr(module, name), name, module, world))
+def _wrap(module: Any, world: World) -> None:
+    torch_calls.guard(module, world)
     original = module.init_process_group
+    destroy = module.destroy_process_group
+    make = module._new_process_group_helper
 
     @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        explicit = {"world_size", "store", "init_method"} & set(kwargs) or len(args) > 1
-        if world.partial and not explicit:
+    def init_process_group(backend: Any = None, init_method: Any = None, **kwargs: Any) -> Any:
+        global _asked
+        given = kwargs.get("world_size", -1)
+        if kwargs.get("store") is not None or given not in (-1, None, world.size):
+            # The user's own wiring, perhaps of some ranks only: none of our business.
+            return original(backend, init_method, **kwargs)
+        if world.partial:
+            if module.is_initialized():
+                return None
             raise world.refuse("dist.init_process_group()", "Call it in a cell on all ranks.")
-        return original(*args, **kwargs)
+        mine = {
+            "on": module.is_initialized() and not _released,
+            "address": os.environ.get("RANKROOM_ADDRESS", os.environ.get("MASTER_ADDR")),
+            "port": _free_port() if world.rank == 0 else 0,
+        }
+        ranks = world.gather(TOPIC, mine)
+        if all(each["on"] for each in ranks):
+            # The cell that did this ran again.
+            return None
+        if module.is_initialized():
+            module.destroy_process_group()
+        with _master(ranks[0]["address"], ranks[0]["port"]):
+            result = original(backend, init_method, **kwargs)
+        _asked = {"backend": backend, "timeout": kwargs.get("timeout")}
+        return result
+
+    @functools.wraps(destroy)
+    def destroy_process_group(group: Any = None) -> Any:
+        global _asked
+        if group is None or group == module.GroupMember.WORLD:
+            _asked = None
+            _sockets.clear()
+        return destroy(group)
+
+    @functools.wraps(make)
+    def make_group(*args: Any, **kwargs: Any) -> Any:
+        before = _connections()
+        try:
+            return make(*args, **kwargs)
+        finally:
+            _sockets.extend(_connections() - before)
 
     module.init_process_group = init_process_group
+    module.destroy_process_group = destroy_process_group
+    module._new_process_group_helper = make_group
 
 
-def _guarded(function: Any, name: str, module: Any, world: World) -> Any:
-    @functools.wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if world.partial:
-            group = kwargs.get("group")
-            if group is None:
-                group = next((a for a in args if isinstance(a, module.ProcessGroup)), None)
-            if name == "new_group" or _outside(group, module, world):
-                raise world.refuse(f"dist.{name}()", _REMEDY)
-        return function(*args, **kwargs)
+@contextlib.contextmanager
+def _master(address: str, port: int) -> Iterator[None]:
+    """A store that nobody has used: torch's cannot be used twice while anything of it lives."""
+    own = {name: os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")}
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+    try:
+        yield
+    finally:
+        for name, value in own.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
-    return guarded
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
-def _guard_ddp(module: ModuleType, world: World) -> None:
-    ddp: Any = module.DistributedDataParallel
-    forward = ddp.forward
+def _connections() -> set[tuple[int, int]]:
+    """(descriptor, inode) of each socket this process has open."""
+    found = set()
+    folder = Path("/proc/self/fd")
+    for each in folder.iterdir() if folder.exists() else ():
+        with contextlib.suppress(OSError):
+            status = os.fstat(int(each.name))
+            if stat.S_ISSOCK(status.st_mode):
+                found.add((int(each.name), status.st_ino))
+    return found
 
-    @functools.wraps(forward)
-    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if world.partial:
-            distributed = sys.modules["torch.distributed.distributed_c10d"]
-            if _outside(self.process_group, distributed, world):
-                raise world.refuse("DistributedDataParallel", "Run the cell on all ranks.")
-        return forward(self, *args, **kwargs)
 
-    ddp.forward = guarded
+GROUPS_LOST = (
+    "torch.distributed was set up anew after the failed cell. The default group works, and so do "
+    "DDP models on it; groups made with dist.new_group are gone: run the cell that made them."
+)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rankroom.rank import rendezvous
+
+PATIENCE_S = 5.0  # a rank that waits longer than this for others says so
 
 
 class SubsetError(Exception):
@@ -14,6 +19,10 @@ class SubsetError(Exception):
 
     Not a RuntimeError: Horovod turns those into its own internal error.
     """
+
+
+class ReleasedError(RuntimeError):
+    """This rank waited for others that will not come, as one of them has failed."""
 
 
 @dataclass
@@ -28,7 +37,10 @@ class World:
     secret: str = ""
     epoch: int = 0
     present: tuple[int, ...] = ()
-    _inits: dict[str, int] = field(default_factory=dict)
+    run: str = ""
+    _waits: str = ""
+    _released: bool = False
+    _rounds: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> World:
@@ -49,11 +61,15 @@ class World:
         """True while a cell runs on some of the ranks only."""
         return len(self.present) < self.size
 
-    def rewire(self, epoch: int) -> None:
-        """The ranks were wired anew (one restarted, say): count initialisations from zero."""
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self._inits.clear()
+    @property
+    def alone(self) -> bool:
+        """True if there is nobody to agree with."""
+        return self.size == 1 or not self.desk
+
+    def begin(self, run: str, ranks: tuple[int, ...], epoch: int) -> None:
+        """A cell starts on `ranks`; `epoch` differs from before when ranks were wired anew."""
+        self.run, self.present, self.epoch = run, ranks, epoch
+        self._released = False
 
     def refuse(self, what: str, remedy: str) -> SubsetError:
         """The error for a collective in a cell on some ranks: it would wait for the others."""
@@ -64,20 +80,72 @@ class World:
             f"{remedy}"
         )
 
-    def meet(self, library: str, again: bool = False) -> str:
-        """Open the store for the next initialisation of `library` and point Horovod at it.
+    def gather(self, topic: str, value: Any) -> list[Any]:
+        """What every rank says about `topic`, in the order of ranks: a collective of our own.
 
-        Every rank initialises a library equally often, so their counts name the same store.
-        `again` re-opens the latest one (process sets added later use it). Returns the store's name.
+        An interrupt leaves it, and so does `release` from another thread (ReleasedError).
         """
-        if not again:
-            self._inits[library] = self._inits.get(library, 0) + 1
-        key = f"{library}/{self.epoch}/{self._inits.get(library, 1)}"
-        answer = rendezvous.ask(self.desk, self.secret, do="meet", key=key)
+        topic = f"{topic}/{self.epoch}"
+        number: int | None = None
+        told = time.monotonic() + PATIENCE_S
+        self._waits = topic
+        try:
+            while True:
+                answer = self._ask(
+                    do="gather", topic=topic, round=number, size=self.size, value=value
+                )
+                number = int(answer["round"])
+                if answer["complete"]:
+                    self._rounds[topic] = number
+                    values: list[Any] = answer["values"]
+                    return values
+                missing = sorted(set(range(self.size)) - set(answer["ranks"]))
+                if self._released:
+                    raise ReleasedError(NEVER_CAME.format(what=_words(topic), ranks=_list(missing)))
+                if time.monotonic() > told:
+                    told = float("inf")
+                    print(WAITS.format(rank=self.rank, ranks=_list(missing), what=_words(topic)),
+                          file=sys.stderr)  # fmt: skip
+        except BaseException:
+            self._ask(do="leave", topic=topic)
+            raise
+        finally:
+            self._waits = ""
+
+    def release(self) -> None:
+        """Let this rank's main thread go if it waits in `gather`; called from another thread."""
+        self._released = True
+        if self._waits:
+            self._ask(do="leave", topic=self._waits)
+
+    def round(self, topic: str) -> int:
+        """How often all ranks have gathered at `topic`: the same number on every rank."""
+        return self._rounds.get(f"{topic}/{self.epoch}", 0)
+
+    def meet(self, library: str) -> str:
+        """Open the store for the latest gathered initialisation of `library`, and point Horovod
+        at it. Process sets that are added later use it again. Returns the store's name."""
+        key = f"{library}/{self.epoch}/{self.round(library)}"
+        answer = self._ask(do="meet", key=key)
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = self.desk.rpartition(":")[0]
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(answer["port"])
         return key
 
     def met(self, key: str) -> None:
         """This rank has initialised; the store closes when all have."""
-        rendezvous.ask(self.desk, self.secret, do="met", key=key, rank=self.rank, size=self.size)
+        self._ask(do="met", key=key, size=self.size)
+
+    def _ask(self, **question: Any) -> dict[str, Any]:
+        return rendezvous.ask(self.desk, self.secret, rank=self.rank, **question)
+
+
+def _words(topic: str) -> str:
+    return topic.partition("/")[0]
+
+
+def _list(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+WAITS = "rank {rank} waits in {what} for rank {ranks}"
+NEVER_CAME = "{what} was given up: rank {ranks} failed before it came to the same call"

@@ -1,0 +1,66 @@
+"""The frameworks of a rank taken together: released when a cell fails, in step before the next."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from rankroom.rank import horovod, tensorflow, torch
+from rankroom.rank.world import World
+
+
+class Adapter(Protocol):
+    """What each framework's module offers."""
+
+    def install(self, world: World) -> None:
+        """Prepare for the framework's import."""
+
+    def release(self) -> list[str]:
+        """Let go of blocked collectives, from any thread; what was released."""
+
+    def state(self) -> dict[str, Any]:
+        """What the ranks compare after a cell that failed somewhere."""
+
+    def settle(self, states: list[dict[str, Any]]) -> None:
+        """Bring this rank in step, given every rank's state; all ranks do this together."""
+
+
+ADAPTERS: dict[str, Adapter] = {"horovod": horovod, "torch": torch, "tensorflow": tensorflow}
+
+
+class Recovery:
+    """Release and recovery of one rank."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lock = threading.Lock()
+        for adapter in ADAPTERS.values():
+            adapter.install(world)
+
+    def begin(self, run: str, ranks: Sequence[int], epoch: int, settle: bool) -> None:
+        """A cell starts; with `settle`, a cell before it failed on some rank.
+
+        All ranks of a cell get the same `settle`, so that all of them come to compare.
+        """
+        with self._lock:
+            # A release that is under way ends first; one that comes later is not for this cell.
+            self._world.begin(run, tuple(ranks), epoch)
+        if not settle or self._world.partial or self._world.alone:
+            return
+        mine = {name: adapter.state() for name, adapter in ADAPTERS.items()}
+        states = self._world.gather("recovery", mine)
+        for name, adapter in ADAPTERS.items():
+            adapter.settle([each[name] for each in states])
+
+    def end(self) -> None:
+        """The cell is over: until the next one, every rank is there."""
+        self._world.present = tuple(range(self._world.size))
+
+    def release(self, run: str) -> list[str]:
+        """Let go of blocked collectives of this run, from any thread; what was released."""
+        with self._lock:
+            if run != self._world.run:
+                return []
+            self._world.release()
+            return [each for adapter in ADAPTERS.values() for each in adapter.release()]
