@@ -1,0 +1,27 @@
+"""Fixtures of all tests: a home of their own, and ranks that a module's tests share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankroom.cluster import Cluster
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A fresh RANKROOM_HOME."""
+    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two ranks, started once for all tests of a module, in a home of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANKROOM_HOME", str(tmp_path_factory.mktemp("home")))
+        made = Cluster.local(ranks=2)
+        try:
+            yield made
+        finally:
+            made.stop()
