@@ -284,7 +284,7 @@ class Cluster:
         except OSError:
             who = ""
             with contextlib.suppress(OSError):
-                who = os.read(lock, 32).decode().strip()
+                who = os.pread(lock, DOUBT_AT, 0).decode().strip()
             os.close(lock)
             mine = "this notebook" if who == str(os.getpid()) else f"another process (pid {who})"
             raise RankroomError(
