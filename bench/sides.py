@@ -12,7 +12,7 @@ from typing import TypeVar
 import psutil
 from kernel import Answer, Kernel
 
-from rankroom.lines import lines_of
+from rankroom.display.lines import lines_of
 from rankroom.record import RunInfo
 from rankroom.store import Store
 
@@ -132,12 +132,13 @@ def workplace() -> Iterator[Path]:
 def both() -> Iterator[tuple[Px, Rankroom]]:
     """Both sides, each with two ranks ready."""
     with workplace() as folder, contextlib.ExitStack() as stack:
-        sides = Px(folder / "px"), Rankroom(folder / "rankroom")
-        for side in sides:
-            stack.callback(side.close)
-        for side in sides:
-            side.start()
-        yield sides
+        px = Px(folder / "px")
+        stack.callback(px.close)
+        rankroom = Rankroom(folder / "rankroom")
+        stack.callback(rankroom.close)
+        px.start()
+        rankroom.start()
+        yield px, rankroom
 
 
 def alternate(count: int, *calls: Callable[[], T]) -> list[list[T]]:
