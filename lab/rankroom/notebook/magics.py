@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from typing import Any
 
@@ -68,13 +69,7 @@ class RankroomMagics(Magics):
             self.every_cell = every
 
     def _run(self, source: str, line: str) -> None:
-        options = Options("%%distributed")
-        options.add_argument("--ranks", metavar="0,2-3")
-        options.add_argument("--timeout", type=float, metavar="SECONDS")
-        options.add_argument("--detach", action="store_true")
-        options.add_argument("--quiet", action="store_true")
-        options.add_argument("-o", "--output", metavar="NAME")
-        chosen = options.read(line)
+        chosen = cell_options().read(line)
         if chosen.output and not chosen.output.isidentifier():
             raise UsageError(f"-o {chosen.output}: not a variable name")
         cluster = self._cluster()
@@ -284,6 +279,18 @@ class RankroomMagics(Magics):
             return
         run = store.load(store.find(wanted))
         show(display.bundle(run, store), raw=True)
+
+
+@functools.cache  # making a parser takes longer than sending a cell
+def cell_options() -> Options:
+    """The options of %%distributed."""
+    options = Options("%%distributed")
+    options.add_argument("--ranks", metavar="0,2-3")
+    options.add_argument("--timeout", type=float, metavar="SECONDS")
+    options.add_argument("--detach", action="store_true")
+    options.add_argument("--quiet", action="store_true")
+    options.add_argument("-o", "--output", metavar="NAME")
+    return options
 
 
 def horovod_line(found: Features | None) -> str:

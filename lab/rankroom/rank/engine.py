@@ -36,6 +36,8 @@ class RankEngine(engine_app.IPEngine):
     def _keep_own_log(self) -> None:
         """The engine's log stays in the rank's log file when descriptor 2 moves to the spool."""
         own = os.fdopen(os.dup(2), "w", buffering=1)
+        # Its handlers drop the rest anyway, after a record was made of each request.
+        self.log.setLevel(logging.WARNING)
         for handler in self.log.handlers:
             if isinstance(handler, logging.StreamHandler):
                 handler.setStream(own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import traceback
 from typing import Any
@@ -16,6 +17,8 @@ from rankroom.rank.reporter import Reporter
 from rankroom.rank.shell import RankShell
 from rankroom.rank.world import World
 
+# Only such cells are looked at twice to find out how to run them.
+_MAY_AWAIT = re.compile(r"\b(await|async)\b")
 _NO_INPUT = (
     "input() cannot be answered on a rank: nobody sits at it. "
     "Ask in a %%local cell and send the answer with `%ranks push NAME`."
@@ -89,6 +92,9 @@ class RankKernel(IPythonParallelKernel):
     async def _run_cell(self, code: str) -> None:
         """What ipykernel does for a cell, for a kernel without its shell-channel thread."""
         shell = self.shell
+        if not _MAY_AWAIT.search(code):
+            shell.run_cell(code, store_history=True, silent=False)
+            return
         broken = None
         try:
             transformed = shell.transform_cell(code)

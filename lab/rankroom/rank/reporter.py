@@ -20,7 +20,7 @@ from rankroom.rank.streams import CStdio, RankStream, Spooled
 from rankroom.record import event_line
 
 BATCH_S = 0.05  # between two messages while output keeps coming
-IDLE_S = 1.0  # between two looks at the spool while no run is on
+IDLE_S = 0.2  # between two looks for a run, which does not wake the pump as cells may be short
 LARGE = 1 << 20  # a batch of this many bytes is sent without waiting
 
 Send = Callable[[dict[str, Any], bytes], None]
@@ -77,7 +77,6 @@ class Reporter:
             self.run = run
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
-        self._awake.set()
 
     def emit(self, kind: str, **fields: Any) -> None:
         """One event, now; outside a run it is dropped, as there is no record to hold it."""
