@@ -84,6 +84,22 @@ def vars_to_refs(vars):
         "Keras 3 calls every Dense layer's kernel the same, and all gradients but one got lost",
     ),
     Edit(
+        "keras3-allreduce",
+        TF + "__init__.py",
+        "(op, average)\n\n    if isinstance(tensor, tf.IndexedSlices):",
+        "(op, average)\n    tensor = plain_variable(tensor)\n\n"
+        "    if isinstance(tensor, tf.IndexedSlices):",
+        "allreduce() takes a variable of Keras 3, also with compression",
+    ),
+    Edit(
+        "keras3-grouped-allreduce",
+        TF + "__init__.py",
+        "(op, average)\n\n    average_in_framework = False",
+        "(op, average)\n    tensors = [plain_variable(tensor) for tensor in tensors]\n\n"
+        "    average_in_framework = False",
+        "grouped_allreduce() takes variables of Keras 3, also with compression",
+    ),
+    Edit(
         "keras3-tape-local",
         TF + "__init__.py",
         "self._local_sources.add(source.ref())",
