@@ -18,7 +18,7 @@ import click
 from traitlets.config import Config
 
 from rankroom import cluster
-from rankroom.digest import displays_of
+from rankroom.display.digest import displays_of
 from rankroom.errors import RankroomError, UsageError
 from rankroom.store import Store
 
@@ -115,7 +115,7 @@ def verdict(name: str, framework: str, store: Store) -> str:
     silent = [each.rank for each in run.ranks if each.rank not in reports]
     if silent:
         raise DemoFailed(f"{framework}: rank {silent[0]} reported nothing in the run {name}")
-    low = {rank: r["accuracy"] for rank, r in reports.items() if r["accuracy"] <= LEAST_ACCURACY}
+    low = {rank: r["accuracy"] for rank, r in reports.items() if not r["accuracy"] > LEAST_ACCURACY}
     for rank, accuracy in low.items():
         raise DemoFailed(
             f"{framework} did not train: accuracy {accuracy:.3f} on rank {rank}, and it must be "
