@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sides import RANKS, both, alternate
+from sides import RANKS, alternate, both
 from table import NotMeasured, Row
 
 WARM_UP = 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def _seen_on_iopub(side: Px) -> float:
 
 def _in_record(side: Rankroom) -> float:
     runs = side.store.runs
-    before = set(os.listdir(runs))
+    before = set(runs.iterdir())
     kernel: Kernel = side.kernel
     begun = time.perf_counter()
     request = kernel.client.execute(f"{side.magic}\n{CELL}")
@@ -52,14 +51,14 @@ def _in_record(side: Rankroom) -> float:
     return seen
 
 
-def _watch(runs: Path, before: set[str]) -> float:
+def _watch(runs: Path, before: set[Path]) -> float:
     """When the line was first in the record that appears in `runs`."""
     deadline = time.perf_counter() + 0.29
     events = None
     while time.perf_counter() < deadline:
         if events is None:
-            new = [name for name in os.listdir(runs) if name not in before and name[0] != "."]
-            events = runs / new[0] / "events.jsonl" if new else None
+            new = [each for each in runs.iterdir() if each not in before and each.name[0] != "."]
+            events = new[0] / "events.jsonl" if new else None
         if events is not None and WORD.encode() in events.read_bytes():
             return time.perf_counter()
         time.sleep(LOOK_S)

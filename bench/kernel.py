@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import zmq
 from jupyter_client import KernelManager
+
 from table import NotMeasured
 
 DELIMITER = b"<IDS|MSG>"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
-from kernel import Answer, Kernel
 
+from kernel import Answer, Kernel
 from rankroom.display.lines import lines_of
 from rankroom.record import RunInfo
-from rankroom.store import Store
+from rankroom.store.records import Store
 
 RANKS = 2
 T = TypeVar("T")
@@ -110,9 +110,7 @@ class Rankroom(Side):
         return out
 
     def rank_pids(self) -> list[int]:
-        return self.kernel.value(
-            "[r.pid for r in __import__('rankroom').Cluster.current.ranks]"
-        )
+        return self.kernel.value("[r.pid for r in __import__('rankroom').Cluster.current.ranks]")
 
 
 @contextlib.contextmanager

@@ -12,9 +12,7 @@ def measure(quick: bool) -> list[Row]:
         px, rankroom = Px(folder / "px"), Rankroom(folder / "rankroom")
         try:
             alternate(1, lambda: _start(px), lambda: _start(rankroom))
-            peers, ours = alternate(
-                1 if quick else 5, lambda: _start(px), lambda: _start(rankroom)
-            )
+            peers, ours = alternate(1 if quick else 5, lambda: _start(px), lambda: _start(rankroom))
         finally:
             px.close()
             rankroom.close()

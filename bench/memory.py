@@ -1,0 +1,73 @@
+"""Memory that is a process's own (USS): the kernel after a flood, a rank beside a bare engine."""
+
+from __future__ import annotations
+
+import psutil
+
+from flood import LINES, check, source
+from sides import Px, Rankroom, Side, both
+from table import NotMeasured, Row
+
+
+def measure(quick: bool) -> list[Row]:
+    """Growth of fresh kernels over the flood; idle ranks against idle engines before it."""
+    lines = LINES // 10 if quick else LINES
+    ours, peers = [], []
+    agents: list[list[float]] = [[], []]
+    for _ in range(1 if quick else 3):
+        with both() as (px, rankroom):
+            for side in (px, rankroom):
+                side.cell("pass")
+            agents[0] += _idle(rankroom)
+            agents[1] += _idle(px)
+            peers.append(_growth(px, lines))
+            ours.append(_growth(rankroom, lines))
+            check(rankroom, lines)
+            around = {side.name: _around(side) for side in (px, rankroom)}
+    over = [a - b for a, b in zip(sorted(agents[0]), sorted(agents[1]), strict=True)]
+    return [
+        Row(f"kernel grows by, {2 * lines:,} lines", "MB", ours, peers, at_most=50e6),
+        Row("a rank's process, idle", "MB", *agents, peer="engine"),
+        Row("a rank's agent over a bare engine", "MB", over, at_most=15e6),
+        *[
+            Row(
+                f"all processes beside kernel and ranks: {what}", unit,
+                [around["rankroom"][what]], [around["%%px"][what]], peer="ipyparallel",
+            )
+            for what, unit in (("memory", "MB"), ("number", ""))
+        ],
+    ]  # fmt: skip
+
+
+def _uss(process: psutil.Process) -> int:
+    return process.memory_full_info().uss
+
+
+def _idle(side: Side) -> list[float]:
+    return [float(_uss(psutil.Process(pid))) for pid in side.rank_pids()]
+
+
+def _growth(side: Px | Rankroom, lines: int) -> float:
+    before = _uss(side.kernel.process)
+    side.cell(source(lines))
+    after = _uss(side.kernel.process)
+    if after <= 0 or before <= 0:
+        raise NotMeasured("the kernel's memory cannot be read")
+    return float(after - before)
+
+
+def _around(side: Side) -> dict[str, float]:
+    """Controller, schedulers, nannies, keeper: what else a cluster of two ranks costs."""
+    folder = str(side.kernel.folder)
+    own = {side.kernel.process.pid, *side.rank_pids()}
+    rest = []
+    for process in psutil.process_iter(["cmdline", "ppid"]):
+        if process.pid in own:
+            continue
+        named = any(folder in word for word in process.info["cmdline"] or [])
+        if named or process.info["ppid"] in own:
+            rest.append(process)
+    # Forked children carry their parent's command line or are found by their parent.
+    for process in list(rest):
+        rest += [child for child in process.children(recursive=True) if child not in rest]
+    return {"memory": float(sum(_uss(process) for process in rest)), "number": float(len(rest))}
