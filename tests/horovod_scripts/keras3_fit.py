@@ -198,7 +198,10 @@ def momentum_follows_the_rate():
         weight = {}
         for correct in (True, False):
             model = keras.Sequential(
-                [keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")]
+                [
+                    keras.Input((1,)),
+                    keras.layers.Dense(1, use_bias=False, kernel_initializer="ones"),
+                ]
             )
             options = {"momentum": 0.5}
             model.compile(

@@ -17,7 +17,11 @@ Y = tf.constant(RNG.normal(size=(16, 1)), tf.float32)
 
 def network(seed):
     keras.utils.set_random_seed(seed)
-    layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(4), keras.layers.Dense(1)]
+    layers = [
+        keras.layers.Dense(4, activation="tanh"),
+        keras.layers.Dense(4),
+        keras.layers.Dense(1),
+    ]
     return keras.Sequential([keras.Input((3,)), *layers])
 
 

@@ -47,7 +47,7 @@ def find_frameworks() -> list[Framework]:
     """The frameworks Horovod will be built for. Raises HorovodBuildError when there is none."""
     found = []
     if torch := _package("torch"):
-        version = metadata.version("torch")
+        version = _version("torch") or "unknown"
         text = _read(torch / "version.py")
         cuda = re.search(r"^cuda\b[^=]*= *'([\d.]+)'", text, re.M)
         # The file says 2.13.0+cpu where the distribution's metadata may say only 2.13.0.

@@ -1,0 +1,119 @@
+"""Two ranks, `torch` or `tensorflow`: every rank writes a timeline of its own, again and again.
+
+Uses HOROVOD_TIMELINE=DYNAMIC, then a shut down and re-initialised Horovod, then a file named in
+the environment.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+FRAMEWORK = sys.argv[1] if len(sys.argv) > 1 else os.environ["FRAMEWORK"]
+FOLDER = Path(os.environ["FOLDER"]) / FRAMEWORK
+PORTS = os.environ["MORE_PORTS"].split()
+FOLDER.mkdir(parents=True, exist_ok=True)
+os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"
+hvd = importlib.import_module(f"horovod.{FRAMEWORK}")
+
+if FRAMEWORK == "torch":
+    import torch
+
+    def reduce(name):
+        return hvd.allreduce(torch.full((64,), float(hvd.rank() + 1)), name=name).mean().item()
+
+else:
+    import tensorflow as tf
+
+    # Graph mode: the operation runs where no Python can see it.
+    @tf.function
+    def in_graph(value, name):
+        return tf.reduce_mean(hvd.allreduce(value, name=name))
+
+    def reduce(name):
+        return float(in_graph(tf.fill([64], float(hvd.rank() + 1)), name))
+
+
+def events(path):
+    """A timeline's events; the file must be valid JSON."""
+    return json.loads(Path(path).read_text())
+
+
+def assert_timeline(path, names, absent=()):
+    found = events(path)
+    tensors = {e["args"]["name"] for e in found if e.get("name") == "process_name" and e["pid"]}
+    for name in names:
+        assert any(name in tensor for tensor in tensors), (path, name, tensors)
+    for name in absent:
+        assert not any(name in tensor for tensor in tensors), (path, name, tensors)
+    operations = {e.get("name") for e in found}
+    assert {"ALLREDUCE", "GLOO_ALLREDUCE"} <= operations, (path, operations)
+    depth = {}
+    for event in found:
+        if event["ph"] in "BE":
+            depth[event["pid"]] = depth.get(event["pid"], 0) + (1 if event["ph"] == "B" else -1)
+    assert set(depth.values()) == {0}, f"{path}: spans that do not close: {depth}"
+    start = found[0]["args"]["start_time_since_epoch_in_micros"]
+    stamps = [start + e["ts"] for e in found if "ts" in e]
+    now = time.time() * 1e6
+    assert now - 120e6 < min(stamps) <= max(stamps) < now + 1e6, (path, stamps[0], now)
+
+
+def meet_again():
+    hvd.shutdown()
+    os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = PORTS.pop(0)
+    hvd.init()
+
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+reduce("warm")
+
+# An idle timeline costs next to nothing, whether it records or waits to be started.
+before = time.process_time()
+time.sleep(0.6)
+idle = time.process_time() - before
+assert idle < 0.3, f"{idle:.2f} s of CPU in 0.6 s of doing nothing"
+
+hvd.start_timeline(str(FOLDER / "a.{rank}.json"))
+assert [reduce("first") for _ in range(3)] == [(size + 1) / 2] * 3
+hvd.stop_timeline()
+reduce("between")
+hvd.start_timeline(str(FOLDER / "b.{rank}.json"))
+reduce("second")
+hvd.stop_timeline()
+assert_timeline(FOLDER / f"a.{rank}.json", ["first"], absent=["warm", "between", "second"])
+assert_timeline(FOLDER / f"b.{rank}.json", ["second"], absent=["first", "between"])
+
+# A tutorial's one path for all ranks; and the end of Horovod while it records, queue not empty.
+hvd.start_timeline(str(FOLDER / "one.json"))
+for i in range(200):
+    reduce(f"many{i}" if FRAMEWORK == "torch" else "many")
+meet_again()
+own = FOLDER / ("one.json" if rank == 0 else f"one.json.rank{rank}")
+last = ["many0", "many199"] if FRAMEWORK == "torch" else ["many"]
+assert_timeline(own, last)
+spans = sum(e.get("name") == "ALLREDUCE" for e in events(own))
+assert spans == 200, f"{spans} of 200 operations are in the file"
+
+# The same name again, after a re-initialisation.
+hvd.start_timeline(str(FOLDER / "one.json"))
+reduce("renewed")
+hvd.stop_timeline()
+assert_timeline(own, ["renewed"], absent=["many"])
+
+os.environ["HOROVOD_TIMELINE"] = str(FOLDER / "env.json")
+meet_again()
+reduce("named")
+hvd.shutdown()
+assert_timeline(FOLDER / ("env.json" if rank == 0 else f"env.json.rank{rank}"), ["named"])
+
+os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"
+meet_again()
+for i in range(3):
+    hvd.start_timeline(str(FOLDER / f"turn{i}.json"))
+    assert reduce("turn") == (size + 1) / 2
+    meet_again()
+print("RESULT " + json.dumps({"rank": rank, "files": sorted(p.name for p in FOLDER.iterdir())}))

@@ -1,0 +1,479 @@
+"""Everything around the compilation of Horovod, without compiling."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from rankroom.errors import HorovodBuildError
+from rankroom.horovod import build, cache, plan, source, toolchain
+from rankroom.horovod.cli import Progress, horovod
+from rankroom.horovod.edits import Edit
+from rankroom.horovod.plan import Plan, build_environment, clean_environment
+from rankroom.horovod.remedies import explain
+from rankroom.horovod.toolchain import Framework, Gpu
+from rankroom.horovod.wheel import MARKER, finish
+
+TORCH = Framework("torch", "2.13.0+cpu")
+TORCH_CUDA = Framework("torch", "2.12.0+cu130", "13.0")
+TENSORFLOW = Framework("tensorflow", "2.21.0")
+GPU = Gpu(Path("/cuda"), "13.0", Path("/nccl/include"), Path("/nccl/lib/libnccl.so.2"), "2.29.7")
+
+
+def rendered(
+    frameworks: list[Framework], gpu: Gpu | None = None, **options: Path
+) -> dict[str, str]:
+    return build_environment(
+        Plan(frameworks, gpu), cmake=Path("/bin/cmake"), compiler="g++", jobs=3, **options
+    )
+
+
+# -- what the build is told
+
+
+def test_environment_for_both_frameworks() -> None:
+    env = rendered([TORCH, TENSORFLOW])
+    assert env["HOROVOD_WITH_PYTORCH"] == env["HOROVOD_WITH_TENSORFLOW"] == "1"
+    assert env["HOROVOD_WITH_GLOO"] == env["HOROVOD_WITHOUT_MPI"] == "1"
+    assert env["HOROVOD_CPU_OPERATIONS"] == "GLOO"
+    assert env["HOROVOD_CMAKE"] == "/bin/cmake" and env["CXX"] == "g++"
+    assert env["MAKEFLAGS"] == "-j3" and env["CMAKE_BUILD_PARALLEL_LEVEL"] == "3"
+    assert not any("GPU" in name or "NCCL" in name for name in env)
+
+
+def test_environment_for_one_framework_rules_the_other_out() -> None:
+    env = rendered([TENSORFLOW])
+    assert env["HOROVOD_WITHOUT_PYTORCH"] == env["HOROVOD_WITH_TENSORFLOW"] == "1"
+    assert "HOROVOD_WITH_PYTORCH" not in env and "HOROVOD_WITHOUT_TENSORFLOW" not in env
+
+
+def test_environment_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LDFLAGS", "-Lmine")
+    env = rendered([TORCH_CUDA], GPU, nccl_folder=Path("/build/nccl"))
+    assert env["HOROVOD_GPU_OPERATIONS"] == "NCCL" and env["HOROVOD_CUDA_HOME"] == "/cuda"
+    assert env["HOROVOD_NCCL_INCLUDE"] == "/nccl/include"
+    assert env["HOROVOD_NCCL_LIB"] == "/build/nccl" and env["HOROVOD_NCCL_LINK"] == "SHARED"
+    # Linked from the build's folder, found at run time where it really is.
+    assert env["LDFLAGS"].startswith("-Lmine ") and "-Wl,-rpath,/nccl/lib" in env["LDFLAGS"]
+
+
+def test_environment_leaves_out_what_would_bend_the_build() -> None:
+    base = {"HOROVOD_WITH_MPI": "1", "MAKEFLAGS": "-n", "PATH": "/bin", "CXXFLAGS": "-g"}
+    base["HOROVOD_BUILD_ARCH_FLAGS"] = "-mavx"
+    kept = {"PATH": "/bin", "CXXFLAGS": "-g", "HOROVOD_BUILD_ARCH_FLAGS": "-mavx"}
+    assert clean_environment(base) == kept
+
+
+def test_pips_nccl_gets_the_name_the_linker_wants(tmp_path: Path) -> None:
+    folder = build._linkable(GPU, tmp_path)
+    assert folder and (folder / "libnccl.so").readlink() == GPU.nccl_library
+    system = dataclasses.replace(GPU, nccl_library=Path("/usr/lib/libnccl.so"))
+    assert build._linkable(system, tmp_path) is None
+
+
+# -- the key
+
+
+def test_the_key_follows_everything_the_wheel_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = Plan([TORCH, TENSORFLOW], None)
+    other_nccl = dataclasses.replace(GPU, nccl_version="2.30")
+    plans = [
+        base,
+        Plan([TORCH], None),
+        Plan([dataclasses.replace(TORCH, version="2.14.0"), TENSORFLOW], None),
+        Plan([TORCH_CUDA], GPU),
+        Plan([TORCH_CUDA], other_nccl),
+    ]
+    keys = [each.key for each in plans]
+    monkeypatch.setenv("HOROVOD_BUILD_ARCH_FLAGS", "-mavx2")
+    keys.append(base.key)
+    monkeypatch.delenv("HOROVOD_BUILD_ARCH_FLAGS")
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "NATIVE", (Edit("x", "y", "old", "new", "because"),))
+        keys.append(base.key)
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "PYTHON_EDITS", ())
+        keys.append(base.key)
+        assert base.native_key in keys[0], "a Python edit must not cause a compilation"
+    assert len(set(keys)) == len(keys)
+    assert base.key == keys[0]
+    assert keys[0].startswith("0.28.1-cp3") and "-torch2.13.0+cpu-tensorflow2.21.0-" in keys[0]
+
+
+# -- what is found here
+
+
+def found(monkeypatch: pytest.MonkeyPatch, *frameworks: Framework, gpu: Gpu | str = "none") -> None:
+    monkeypatch.setattr(plan, "find_frameworks", lambda: list(frameworks))
+    monkeypatch.setattr(plan, "find_gpu", lambda: gpu)
+
+
+def test_gpus_are_used_when_framework_and_machine_have_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found(monkeypatch, TORCH_CUDA, gpu=GPU)
+    assert plan.make_plan().gpu == GPU
+    assert plan.make_plan(gpu=False).gpu is None
+    found(monkeypatch, TORCH_CUDA, TENSORFLOW, gpu=GPU)
+    assert plan.make_plan().gpu == GPU
+    found(monkeypatch, TORCH, gpu=GPU)
+    assert plan.make_plan().gpu is None
+    found(monkeypatch, TORCH_CUDA, gpu="no nvcc: install it")
+    assert plan.make_plan().gpu is None
+
+
+def test_gpus_asked_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, TORCH, gpu=GPU)
+    with pytest.raises(HorovodBuildError, match=r"torch 2.13.0\+cpu is built without CUDA"):
+        plan.make_plan(gpu=True)
+    found(monkeypatch, TORCH_CUDA, gpu=toolchain.NO_NCCL)
+    with pytest.raises(HorovodBuildError, match=r"no NCCL.*NCCL_HOME.*--no-gpu"):
+        plan.make_plan(gpu=True)
+
+
+def package(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, file: str, text: str) -> None:
+    (folder / name / file).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name / "__init__.py").write_text("raise RuntimeError('imported')")
+    (folder / name / file).write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_frameworks_are_found_without_importing_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "__version__ = '2.12.0+cu130'\ndebug = False\ncuda: Optional[str] = '13.0'\n"
+    package(monkeypatch, tmp_path, "torch", "version.py", text)
+    text = "build_info = OrderedDict([('is_cuda_build', True), ('cuda_version', '12.5.1')])"
+    package(monkeypatch, tmp_path, "tensorflow", "python/platform/build_info.py", text)
+    versions = {"torch": "2.12.0", "tensorflow-cpu": "2.21.0"}
+    monkeypatch.setattr(toolchain, "_version", versions.get)
+    assert toolchain.find_frameworks() == [
+        Framework("torch", "2.12.0+cu130", "13.0"),
+        Framework("tensorflow", "2.21.0", "12.5.1"),
+    ]
+    package(monkeypatch, tmp_path, "torch", "version.py", "cuda: Optional[str] = None\n")
+    assert toolchain.find_frameworks()[0] == Framework("torch", "2.12.0")
+
+
+def test_no_framework_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "_package", lambda name: None)
+    with pytest.raises(HorovodBuildError, match=r"no PyTorch and no TensorFlow.*pip install torch"):
+        toolchain.find_frameworks()
+
+
+def test_cuda_and_nccl_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HOROVOD_CUDA_HOME", "CUDA_PATH", "HOROVOD_NCCL_HOME", "NCCL_HOME", "NCCL_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    nvcc = executable(tmp_path / "cuda/bin/nvcc", "echo 'Cuda tools, release 12.8, V12.8.93'")
+    monkeypatch.setenv("CUDA_HOME", str(nvcc.parents[1]))
+    nccl = tmp_path / "site/nvidia/nccl"
+    (nccl / "include").mkdir(parents=True)
+    header = "#define NCCL_MAJOR 2\n#define NCCL_MINOR 29\n#define NCCL_PATCH 7\n"
+    (nccl / "include/nccl.h").write_text(header)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
+    if not Path("/usr/include/nccl.h").exists():
+        assert toolchain.find_gpu() == toolchain.NO_NCCL
+    (nccl / "lib").mkdir()
+    (nccl / "lib/libnccl.so.2").touch()
+    gpu = toolchain.find_gpu()
+    assert gpu == Gpu(
+        tmp_path / "cuda", "12.8", nccl / "include", nccl / "lib/libnccl.so.2", "2.29.7"
+    )
+
+
+# -- preflight
+
+
+def executable(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A PATH with all that is needed, and nothing else."""
+    folder = tmp_path / "bin"
+    executable(folder / "cmake", "echo 'cmake version 3.25.1'")
+    for name in ("g++", "make"):
+        executable(folder / name, "true")
+    monkeypatch.setenv("PATH", str(folder))
+    for name in ("CXX", "HOROVOD_CMAKE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python" / "python"))
+    return folder
+
+
+def test_preflight_passes(tools: Path, tmp_path: Path) -> None:
+    toolchain.preflight(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("g++", r"no C\+\+ compiler: install g\+\+ \(Debian: `apt install g\+\+`\)"),
+        ("make", "no make: install it"),
+        ("cmake", "no CMake from 3.13 on: `pip install cmake`"),
+    ],
+)
+def test_preflight_names_the_missing_tool(
+    tools: Path, tmp_path: Path, missing: str, message: str
+) -> None:
+    (tools / missing).unlink()
+    with pytest.raises(HorovodBuildError, match=message):
+        toolchain.preflight(tmp_path)
+
+
+def test_an_old_cmake_is_passed_over_for_the_environments_own(tools: Path, tmp_path: Path) -> None:
+    executable(tools / "cmake", "echo 'cmake version 3.10.2'")
+    with pytest.raises(HorovodBuildError, match="no CMake"):
+        toolchain.find_cmake()
+    own = executable(tmp_path / "python" / "cmake", "echo 'cmake version 4.1.0'")
+    assert toolchain.find_cmake() == own
+
+
+def test_preflight_names_missing_packages_and_headers(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        real = toolchain.importlib.util.find_spec
+        fake = lambda name: None if name in ("yaml", "cffi") else real(name)  # noqa: E731
+        patch.setattr(toolchain.importlib.util, "find_spec", fake)
+        with pytest.raises(HorovodBuildError, match="pip install pyyaml cffi"):
+            toolchain.preflight(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
+        with pytest.raises(HorovodBuildError, match=r"no Python.h in .*apt install python3.*-dev"):
+            toolchain.preflight(tmp_path)
+    usage = SimpleNamespace(free=200_000_000)
+    monkeypatch.setattr(toolchain.shutil, "disk_usage", lambda place: usage)
+    with pytest.raises(HorovodBuildError, match=r"has 0.2 GB left.*RANKROOM_CACHE"):
+        toolchain.preflight(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("printed", "remedy"),
+    [
+        ("fatal error: Python.h: No such file or directory", "python3-dev"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "--jobs 1"),
+        ("write failed: No space left on device", "RANKROOM_CACHE"),
+        ("No CMAKE_CXX_COMPILER could be found.", "install g++"),
+        ("Compatibility with CMake < 3.5 has been removed", "cmake<4"),
+        ("Could NOT find NCCL (missing: NCCL_LIBRARY)", "--no-gpu"),
+        ("error: something else", "newer than Rankroom"),
+    ],
+)
+def test_failures_are_explained(printed: str, remedy: str) -> None:
+    assert remedy in explain(f"[ 3%] Building\n{printed}\nmake: *** [all] Error 2\n")
+
+
+# -- the cache and the whole way, with the compilation replaced
+
+
+def wheel_file(folder: Path, body: str = "x = 1\n") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "horovod-0.28.1+rankroom-py3-none-any.whl"
+    info = "horovod-0.28.1+rankroom.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("horovod/__init__.py", body)
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1+rankroom\n"
+        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def test_a_finished_wheel_installs_with_its_edits_and_marker(tmp_path: Path) -> None:
+    compiled = wheel_file(tmp_path / "compiled")
+    (tmp_path / "done").mkdir()
+    edit = Edit("one", "horovod/__init__.py", "x = 1", "x = 2", "a reason")
+    wheel = finish(compiled, tmp_path / "done", [edit], {"key": "k", "edits": ["one"]})
+    target = tmp_path / "target"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--target", target, wheel],
+        check=True,
+    )
+    assert (target / "horovod/__init__.py").read_text() == "x = 2\n"
+    assert json.loads((target / MARKER).read_text()) == {"key": "k", "edits": ["one"]}
+    record = next(target.glob("*.dist-info")) / "RECORD"
+    assert "horovod/rankroom.json,sha256=" in record.read_text()
+    assert [path.name for path in (tmp_path / "done").iterdir()] == [wheel.name]
+
+
+class Stage:
+    """build() with a fetch, a compilation and an installation that only count."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.compiled = 0
+        self.installed: list[Path] = []
+        self.key = ""
+        monkeypatch.setenv("RANKROOM_CACHE", str(folder))
+        monkeypatch.setattr(build, "make_plan", lambda gpu: Plan([TORCH], None))
+        monkeypatch.setattr(build, "preflight", lambda place: None)
+        monkeypatch.setattr(build, "PYTHON_EDITS", ())
+        monkeypatch.setattr(build, "_compile", self.compile)
+        monkeypatch.setattr(build, "_install", self.install)
+        monkeypatch.setattr(
+            build, "features", lambda: SimpleNamespace(key=self.key, version="0.28.1+rankroom")
+        )
+
+    def compile(self, plan: Plan, folder: Path, jobs: int, report: Callable[..., None]) -> Path:
+        self.compiled += 1
+        made = wheel_file(folder / "made").parent
+        return cache.keep(made, folder / "compiled" / plan.native_key)
+
+    def install(self, wheel: Path) -> None:
+        assert zipfile.ZipFile(wheel).testzip() is None
+        self.installed.append(wheel)
+
+
+def test_the_second_build_comes_from_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(monkeypatch, tmp_path)
+    assert "built in" in build.build()
+    assert "from the cache" in build.build()
+    assert stage.compiled == 1 and len(stage.installed) == 2
+    folder = tmp_path / "horovod"
+    assert stage.installed[0].parent == folder / Plan([TORCH], None).key
+    stage.key = Plan([TORCH], None).key
+    assert build.build().startswith("already installed: Horovod 0.28.1+rankroom for torch 2.13.0")
+    assert stage.compiled == 1 and len(stage.installed) == 2
+    build.build(force=True)
+    assert stage.compiled == 2 and len(stage.installed) == 3
+    assert not list(folder.glob("build-*")), "scratch folders are removed"
+
+
+def test_other_python_edits_need_no_compilation_and_replace_the_wheel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(monkeypatch, tmp_path)
+    build.build()
+    edit = Edit("new", "horovod/__init__.py", "x = 1", "x = 3", "a reason")
+    monkeypatch.setattr(plan, "PYTHON_EDITS", (edit,))
+    monkeypatch.setattr(build, "PYTHON_EDITS", (edit,))
+    build.build()
+    assert stage.compiled == 1 and stage.installed[0] != stage.installed[1]
+    assert not stage.installed[0].exists()
+    assert zipfile.ZipFile(stage.installed[1]).read("horovod/__init__.py") == b"x = 3\n"
+
+
+def test_a_build_that_fails_leaves_nothing_that_looks_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(monkeypatch, tmp_path)
+    wrong = Edit("wrong", "horovod/__init__.py", "y = 1", "y = 2", "a reason")
+    monkeypatch.setattr(build, "PYTHON_EDITS", (wrong,))
+    with pytest.raises(HorovodBuildError, match="wrong"):
+        build.build()
+    assert not list((tmp_path / "horovod").glob(f"{Plan([TORCH], None).key}*"))
+    assert not stage.installed and not list((tmp_path / "horovod").glob("build-*"))
+
+
+def hold(path: Path, held: Path) -> None:
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        held.touch()
+        time.sleep(0.5)
+
+
+def test_a_second_build_waits_for_the_first(tmp_path: Path) -> None:
+    held = tmp_path / "held"
+    other = multiprocessing.get_context("spawn").Process(
+        target=hold, args=(tmp_path / "lock", held)
+    )
+    other.start()
+    while not held.exists():
+        time.sleep(0.01)
+    waited: list[bool] = []
+    with cache.lock(tmp_path, lambda: waited.append(True)):
+        assert waited == [True]
+        other.join(5)
+        assert other.exitcode == 0
+    with cache.lock(tmp_path, lambda: waited.append(False)):
+        assert waited == [True]
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANKROOM_CACHE", str(tmp_path / "mine"))
+    assert cache.cache_folder() == tmp_path / "mine" / "horovod"
+    monkeypatch.delenv("RANKROOM_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.cache_folder() == tmp_path / "xdg" / "rankroom" / "horovod"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache.cache_folder() == tmp_path / ".cache" / "rankroom" / "horovod"
+
+
+# -- fetching
+
+
+def test_a_source_with_another_checksum_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fake(argv: list[str], **options: object) -> SimpleNamespace:
+        scratch = next(word for word in argv if word.startswith("--dest=")).removeprefix("--dest=")
+        Path(scratch, source.ARCHIVE).write_bytes(b"something else")
+        return SimpleNamespace(ok=True, tail=lambda lines: "")
+
+    monkeypatch.setattr(source, "run_sync", fake)
+    with pytest.raises(HorovodBuildError, match=r"another Horovod 0\.28\.1"):
+        source.fetch(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_index_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    failed = SimpleNamespace(ok=False, tail=lambda lines: "ERROR: No matching distribution")
+    monkeypatch.setattr(source, "run_sync", lambda argv, **options: failed)
+    with pytest.raises(HorovodBuildError, match=r"(?s)could not download.*pip config.*No matching"):
+        source.fetch(tmp_path)
+
+
+# -- the command line
+
+
+def test_progress_is_a_line_in_ten_percent_without_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    progress = Progress(terminal=False)
+    progress("configure", None)
+    for percent in range(101):
+        progress("compile", percent)
+    progress.end()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith("configure") and lines[1].endswith("compile 0 %")
+    assert len(lines) == 12 and lines[-1].endswith("compile 100 %")
+
+
+def test_the_edits_are_listed_with_their_reasons() -> None:
+    printed = CliRunner().invoke(horovod, ["edits"]).output
+    assert "timeline-start" in printed and "did nothing on any rank but 0" in printed
+
+
+def test_an_unknown_option_is_refused() -> None:
+    result = CliRunner().invoke(horovod, ["build", "--gpus"])
+    assert result.exit_code == 2 and "--gpus" in result.output
+
+
+def test_default_jobs_respect_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    memory = SimpleNamespace(available=7_000_000_000)
+    monkeypatch.setattr(build.psutil, "virtual_memory", lambda: memory)
+    assert build.default_jobs() == 3
+    memory.available = 100
+    assert build.default_jobs() == 1

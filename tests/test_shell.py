@@ -1,0 +1,120 @@
+"""shell.py on real processes: how they end, what they print, and that none is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rankroom.shell import run, run_sync
+
+
+def python(source: str) -> list[str]:
+    return [sys.executable, "-c", source]
+
+
+def test_output_and_exit_status() -> None:
+    done = run_sync(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (done.returncode, done.ok, done.timed_out) == (3, False, False)
+    assert sorted(done.output.split()) == ["err", "out"]
+    assert done.tail(1) in ("out", "err")
+
+
+def test_words_are_not_read_by_a_shell() -> None:
+    word = "a 'b' \"c\" $HOME `id` \n*"
+    assert run_sync(["printf", "%s", word]).output == word
+
+
+def test_lines_come_as_they_are_written() -> None:
+    seen: list[tuple[float, str]] = []
+    source = "import time\nfor i in range(3): print(i, flush=True); time.sleep(0.2)"
+    run_sync(python(source), on_line=lambda line: seen.append((time.monotonic(), line)))
+    assert [line for _, line in seen] == ["0", "1", "2"]
+    assert seen[2][0] - seen[0][0] > 0.3
+
+
+def test_bytes_that_are_not_text_and_a_line_without_end() -> None:
+    source = "import os\nos.write(1, b'\\xff\\n')\nfor _ in range(3): os.write(1, b'x' * (1 << 20))"
+    output = run_sync(python(source)).output
+    assert output[0] == "\ufffd" and output.count("x") == 3 << 20
+
+
+def test_only_the_end_of_a_flood_is_kept() -> None:
+    source = "for i in range(200_000): print(i)"
+    done = asyncio.run(run(python(source), keep=1000))
+    assert len(done.output) == 1000 and done.output.endswith("199999\n")
+
+
+def test_environment_and_folder(tmp_path: Path) -> None:
+    done = run_sync(
+        python("import os; print(os.environ['WORD'], os.getcwd())"),
+        env={**os.environ, "WORD": "here"},
+        cwd=tmp_path,
+    )
+    assert done.output.split() == ["here", str(tmp_path)]
+
+
+def test_a_timeout_ends_the_command_and_its_children(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    start = time.monotonic()
+    done = run_sync(["sh", "-c", f"sleep 60 & echo $! $$ > {pids}; wait"], timeout=0.5)
+    assert done.timed_out and not done.ok
+    assert time.monotonic() - start < 10
+    assert_gone(pids)
+
+
+def test_a_command_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    source = (
+        "import os, signal, time, pathlib\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"pathlib.Path({str(pids)!r}).write_text(str(os.getpid()))\ntime.sleep(60)"
+    )
+    assert run_sync(python(source), timeout=1.0).timed_out
+    assert_gone(pids)
+
+
+def test_a_cancelled_caller_ends_the_command(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+
+    async def give_up() -> None:
+        task = asyncio.create_task(run(["sh", "-c", f"echo $$ > {pids}; exec sleep 60"]))
+        while not (pids.exists() and pids.read_text()):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(give_up())
+    assert_gone(pids)
+
+
+def test_a_background_process_does_not_keep_the_caller() -> None:
+    start = time.monotonic()
+    done = run_sync(["sh", "-c", "echo started; sleep 5 & exit 4"])
+    assert (done.returncode, done.output) == (4, "started\n")
+    assert time.monotonic() - start < 4
+
+
+def test_no_such_program() -> None:
+    with pytest.raises(FileNotFoundError):
+        run_sync(["rankroom-no-such-program"])
+
+
+def assert_gone(pids: Path) -> None:
+    deadline = time.monotonic() + 5
+    left = [int(pid) for pid in pids.read_text().split()]
+    while any(map(alive, left)):
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
