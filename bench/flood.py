@@ -65,7 +65,7 @@ def _px(side: Px, lines: int) -> Answer:
     # It sends the accumulated text again and again; the last message of each rank is the whole.
     for rank in range(RANKS):
         mark = f"[stdout:{rank}] "
-        texts = [m.text for m in answer.messages[-2 * RANKS :] if f'"{mark}' in str(m.raw[:200])]
-        if not texts or texts[-1].removeprefix(mark).splitlines() != expected(rank, lines):
+        whole = [m for m in answer.messages if mark.encode() in m.raw[:200]][-1:]
+        if not whole or whole[0].text.removeprefix(mark).splitlines() != expected(rank, lines):
             raise NotMeasured(f"%%px did not show every line of rank {rank}")
     return answer
