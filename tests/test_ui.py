@@ -1,0 +1,34 @@
+"""The browser tests (tests/ui, Playwright), one pytest test for each file of them."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UI = Path(__file__).parent / "ui"
+PLAYWRIGHT = UI / "node_modules" / ".bin" / "playwright"
+CHROMIUM = Path(os.environ.get("RANKROOM_CHROMIUM", "/usr/bin/chromium"))
+SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
+
+pytestmark = pytest.mark.ui
+
+
+def test_there_are_browser_tests():
+    assert SPECS
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_in_the_browser(spec, tmp_path):
+    assert PLAYWRIGHT.exists(), "no Playwright: `make test` sets it up (npm ci in extension/)"
+    assert CHROMIUM.exists(), (
+        f"no Chromium at {CHROMIUM}: install it (Debian: apt install chromium), "
+        "or set RANKROOM_CHROMIUM to where it is"
+    )
+    env = {**os.environ, "RANKROOM_HOME": str(tmp_path / "home"), "CI": "1"}
+    done = subprocess.run(
+        [PLAYWRIGHT, "test", spec],
+        cwd=UI, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-20_000:]
