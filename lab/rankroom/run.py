@@ -26,6 +26,7 @@ from rankroom.store import Store, Writer, new_id
 from rankroom.store.owner import this_process
 
 GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
+ANSWER_S = 0.3  # for a rank to say how it is
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
 RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
 RELEASED_S = 3.0  # for ranks to confirm that they let go
@@ -136,12 +137,12 @@ class Run:
         timer.start()
 
     def release(self) -> None:
-        """Let go of blocked collectives on all ranks of the cluster, if any rank still runs.
+        """Let go of blocked collectives on all ranks of the run, if any of them still runs.
 
-        All of them, as Horovod is shut down and initialises anew with the next cell.
+        All of them, as Horovod is shut down and initialises anew with the next cell on all ranks.
         """
         with self._lock:
-            if not self.running or len(self._ranks) < self.info.size or self._releasing:
+            if not self.running or self._releasing:
                 return
             with contextlib.suppress(RankroomError, OSError):
                 self._releasing = self._link.request(sorted(self._ranks), do="release", run=self.id)
@@ -252,9 +253,30 @@ class Run:
         if not self.running:
             self._finish_if_over()
         elif state in ("error", "lost") and not self._interrupted:
-            timer = threading.Timer(GRACE_S, self.release)
+            timer = threading.Timer(GRACE_S, self._release_if_stuck)
             timer.daemon = True
             timer.start()
+
+    def _release_if_stuck(self) -> None:
+        """Release, unless every rank that still runs has failed as well and is about to end.
+
+        A cell that fails alike on all ranks must not cost them their groups.
+        """
+        asked: list[Future[Any]] = []
+        with contextlib.suppress(RankroomError, OSError):
+            asked = self._link.request(self.running, do="status")
+        for future in asked:
+            future.add_done_callback(self._release_unless_failing)
+        # A rank that cannot even answer may be blocked in a way that the others can end.
+        self._link.later(ANSWER_S, partial(self._release_unless_answered, asked))
+
+    def _release_unless_answered(self, asked: list[Future[Any]]) -> None:
+        if not all(each.done() for each in asked):
+            self.release()
+
+    def _release_unless_failing(self, answer: Future[Any]) -> None:
+        if answer.exception() or not answer.result()["content"].get("failing"):
+            self.release()
 
     def _finish_if_over(self, waited: bool = False) -> None:
         with self._lock:

@@ -75,6 +75,8 @@ class Guarded:
                 _calls[self._library] += 1
             return function(*self._name(args, number), **kwargs)
 
+        # Tells TensorFlow's AutoGraph to call this as it is instead of rewriting it, and saying so.
+        guarded.autograph_info__ = {}  # type: ignore[attr-defined]
         self.__dict__[name] = guarded
         return guarded
 

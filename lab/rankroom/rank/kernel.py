@@ -72,7 +72,7 @@ class RankKernel(IPythonParallelKernel):
             )
             return plain
         self.shell.execution_count = run["count"]
-        self.shell.failure = None
+        self.shell.failure, self.shell.failing = None, False
         self.released = False
         # First of all: from here on, whatever goes wrong is in the record.
         self.reporter.begin(run["run"], run["start"])
@@ -160,4 +160,4 @@ class RankKernel(IPythonParallelKernel):
         if question["do"] == "release" and busy in (None, question["run"]):
             self.released = busy is not None
             return {"released": self.recovery.release(question["run"])}
-        return {"run": busy}
+        return {"run": busy, "failing": bool(self.shell.failing)}

@@ -73,6 +73,7 @@ class RankShell(ZMQInteractiveShell):
     display_pub_class = Type(RankDisplayPublisher)
     reporter = AnyTrait(None, allow_none=True)
     failure: dict[str, Any] | None = None
+    failing: bool = False  # from the moment an error leaves the cell; its traceback takes a while
 
     def attach(self, reporter: Reporter) -> None:
         """Send everything a cell shows to `reporter`."""
@@ -81,6 +82,14 @@ class RankShell(ZMQInteractiveShell):
         self.display_pub.reporter = reporter
         # Completion looks at the live objects here; jedi would read source and take long.
         self.Completer.use_jedi = False
+
+    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        self.failing = True
+        super().showtraceback(*args, **kwargs)
+
+    def showsyntaxerror(self, *args: Any, **kwargs: Any) -> None:
+        self.failing = True
+        super().showsyntaxerror(*args, **kwargs)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         self._last_traceback = stb

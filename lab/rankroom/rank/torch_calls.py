@@ -118,7 +118,8 @@ def _members(group: Any, c10d: Any, world: World) -> set[int]:
         group = group.get_group()
     if isinstance(group, list):
         return {int(each) for each in group}
-    return set(c10d.get_process_group_ranks(group))
+    # A group that was destroyed waits for nobody; torch says what is wrong with it.
+    return set(c10d.get_process_group_ranks(group)) if group in c10d._world.pg_map else set()
 
 
 def _guard_ddp(module: Any, world: World, models: Any) -> None:

@@ -20,6 +20,9 @@ class SubsetError(Exception):
     Not a RuntimeError: Horovod turns those into its own internal error.
     """
 
+    # TensorFlow's AutoGraph would wrap the message in the stack of a function it rewrites.
+    ag_pass_through = True
+
 
 class ReleasedError(RuntimeError):
     """This rank waited for others that will not come, as one of them has failed."""
@@ -99,7 +102,7 @@ class World:
                     self._rounds[topic] = number
                     values: list[Any] = answer["values"]
                     return values
-                missing = sorted(set(range(self.size)) - set(answer["ranks"]))
+                missing = sorted(set(range(self.size)) - {self.rank, *answer["ranks"]})
                 if self._released:
                     raise ReleasedError(NEVER_CAME.format(what=_words(topic), ranks=_list(missing)))
                 if time.monotonic() > told:
