@@ -49,8 +49,9 @@ def has(need: str) -> bool:
     if need == "Node.js 18 or newer":
         version = output("node", "--version") if shutil.which("node") else "v0"
         return int(version.strip().lstrip("v").partition(".")[0]) >= 18
-    commands = ("chromium", "chromium-browser") if need == "Chromium" else (need,)
-    return any(map(shutil.which, commands))
+    if need == "Chromium":
+        return Path(os.environ.get("RANKROOM_CHROMIUM", "/usr/bin/chromium")).exists()
+    return shutil.which(need) is not None
 
 
 def run(
