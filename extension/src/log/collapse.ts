@@ -1,0 +1,281 @@
+/**
+ * Lines that several ranks wrote alike become one group, and no rank's lines change their order.
+ *
+ * A line joins the earliest group of the same text and stream that stands after its rank's last
+ * group. What only this rank wrote in between moves in front of that group, as a reader expects:
+ *
+ *     0–1 │ hello
+ *     0   │ I am rank 0
+ *     1   │ I am rank 1
+ *     0–1 │ done
+ *
+ * A group is named by its first line. Its `key` is its place in the order: that line's number, or a
+ * fraction below the key of the group that it was moved in front of. The result depends on the
+ * order of the lines alone, not on how they came in pieces.
+ */
+import { Column, NumberList, float64, lowerBound, uint32 } from './column';
+import { STDERR, type Lines } from './lines';
+
+/** A group can be joined while at most so many lines came after it. */
+const WINDOW = 20_000;
+/** So many lines of one rank can move in front of a group that it joins. */
+const MOVABLE = 16;
+// Two levels of fractions, small enough that the keys of four billion lines stay exact.
+const STEP = 2 ** -10;
+const FINE_STEP = 2 ** -20;
+
+/** The lowest keys at which the order, or a group's members, changed; the watcher sets them back. */
+export interface Changes {
+  order: number;
+  members: number;
+}
+
+/** Where one rank stands in the order. */
+class Place {
+  /** Key of the last group that does not move any more. */
+  fixed = -1;
+  /** Later groups of this rank alone: they may still move. */
+  movable: number[] = [];
+
+  settle(count: number): void {
+    this.fixed = Math.max(this.fixed, ...this.movable.splice(0, count));
+  }
+}
+
+export class Collapse {
+  /** The groups in order, settled by `settle`. */
+  readonly order = new NumberList(uint32);
+
+  private keys = new Column(float64);
+  private leaders = new Column(uint32);
+  // Members as a list: from the group to its newest line, and on to the older ones; 0 ends it.
+  private nexts = new Column(uint32);
+  private places = new Map<number, Place>();
+  private groups: [Map<string, number[]>, Map<string, number[]>] = [new Map(), new Map()];
+  private moved: number[] = [];
+  private movedInFrontOf = new Map<number, number>();
+  private sweepAt = 2 * WINDOW;
+  private watchers = new Set<Changes>();
+  private dirty = Infinity;
+
+  constructor(private lines: Lines) {}
+
+  /** The group's place in the order. */
+  key(group: number): number {
+    return this.keys.get(group);
+  }
+
+  /** The group that a line is in. */
+  group(line: number): number {
+    return this.leaders.get(line);
+  }
+
+  /** The ranks that wrote the group's line, ascending. */
+  ranks(group: number): number[] {
+    const gap = this.lines.gap;
+    const ranks = [this.lines.rank(group)];
+    for (let line = this.nexts.get(group); line; line = this.nexts.get(line)) {
+      if (line >= gap.to || line < gap.from) {
+        ranks.push(this.lines.rank(line));
+      }
+    }
+    return ranks.sort((a, b) => a - b);
+  }
+
+  /** Whether one of these ranks wrote the group's line. */
+  isOf(group: number, ranks: ReadonlySet<number>): boolean {
+    for (let line = group, first = true; line || first; line = this.nexts.get(line)) {
+      if (ranks.has(this.lines.rank(line))) {
+        return true;
+      }
+      first = false;
+    }
+    return false;
+  }
+
+  /** Take in the next line; `text` is its text. */
+  add(line: number, text: string): void {
+    const rank = this.lines.rank(line);
+    const stream = this.groups[this.lines.flags(line) & STDERR];
+    const place = this.placeOf(rank);
+    const same = stream.get(text);
+    const group = same === undefined ? undefined : this.match(same, line, rank, place);
+    if (group !== undefined && this.moveInFrontOf(group, place)) {
+      this.join(group, line, place);
+    } else {
+      this.begin(line, place);
+      if (same === undefined) {
+        stream.set(text, [line]);
+      } else {
+        same.push(line);
+      }
+    }
+    if (line >= this.sweepAt) {
+      this.sweep(line - WINDOW);
+      this.sweepAt = line + WINDOW;
+    }
+  }
+
+  /** Be told what changes from now on. */
+  watch(): Changes {
+    const changes = { order: Infinity, members: Infinity };
+    this.watchers.add(changes);
+    return changes;
+  }
+
+  unwatch(changes: Changes): void {
+    this.watchers.delete(changes);
+  }
+
+  /** Bring `order` up to date. */
+  settle(): void {
+    if (this.moved.length) {
+      this.merge();
+    }
+    this.dirty = Infinity;
+  }
+
+  /** Let go of the lines `from` up to `to`, which the log no longer has. */
+  drop(from: number, to: number): void {
+    this.settle();
+    // A line that is let go may have moved in front of one that stays.
+    const start = this.position(from - WINDOW);
+    const tail = this.order.tail(start);
+    this.order.cut(start);
+    tail.filter(group => group < from || group >= to).forEach(group => this.order.push(group));
+    for (const column of [this.keys, this.leaders, this.nexts]) {
+      column.drop(from, to);
+    }
+    this.sweep(Math.max(to, this.lines.length - WINDOW));
+    for (const place of this.places.values()) {
+      place.settle(place.movable.filter(own => own < to).length);
+    }
+    this.changed(Math.max(0, from - WINDOW));
+  }
+
+  /** The first position in `order` whose key is at least `key`. */
+  position(key: number): number {
+    return lowerBound(this.order.length, at => this.key(this.order.at(at)), key);
+  }
+
+  private changed(key: number): void {
+    this.dirty = Math.min(this.dirty, key);
+    for (const changes of this.watchers) {
+      changes.order = Math.min(changes.order, key);
+    }
+  }
+
+  private placeOf(rank: number): Place {
+    let place = this.places.get(rank);
+    if (!place) {
+      place = new Place();
+      this.places.set(rank, place);
+    }
+    return place;
+  }
+
+  /** The earliest of these groups that the rank can join; they are ordered by key. */
+  private match(same: number[], line: number, rank: number, place: Place): number | undefined {
+    const first = lowerBound(same.length, at => this.key(same[at]), Math.max(0, place.fixed));
+    for (let at = first; at < same.length; at++) {
+      const group = same[at];
+      const isOwn = this.lines.rank(group) === rank && place.movable.includes(group);
+      if (group + WINDOW >= line && !isOwn && this.key(group) > place.fixed) {
+        return group;
+      }
+    }
+    return undefined;
+  }
+
+  /** Move what this rank alone wrote in front of the group it joins; false if there is no room. */
+  private moveInFrontOf(group: number, place: Place): boolean {
+    const key = this.key(group);
+    const moving = place.movable.filter(own => own > key);
+    if (moving.length) {
+      const step = Number.isInteger(key) ? STEP : FINE_STEP;
+      const room = Number.isInteger(key / STEP) ? (step === STEP ? 1 : STEP) : 0;
+      const before = this.movedInFrontOf.get(key) ?? 0;
+      if ((before + moving.length + 1) * step >= room) {
+        return false;
+      }
+      this.movedInFrontOf.set(key, before + moving.length);
+      moving.forEach((own, i) => this.move(own, key - room + (before + i + 1) * step));
+    }
+    return true;
+  }
+
+  private move(group: number, key: number): void {
+    const same = this.groups[this.lines.flags(group) & STDERR].get(this.lines.text(group));
+    this.keys.set(group, key);
+    if (same && same.length > 1) {
+      same.sort((a, b) => this.key(a) - this.key(b));
+    }
+    this.moved.push(group);
+    this.changed(key);
+  }
+
+  private join(group: number, line: number, place: Place): void {
+    const key = this.key(group);
+    place.movable = [];
+    place.fixed = key;
+    this.keys.set(line, key);
+    this.leaders.set(line, group);
+    this.nexts.set(line, this.nexts.get(group));
+    this.nexts.set(group, line);
+    for (const changes of this.watchers) {
+      changes.members = Math.min(changes.members, key);
+    }
+    // It now stands for two ranks, so it stays where it is.
+    const other = this.placeOf(this.lines.rank(group));
+    other.settle(other.movable.filter(own => own <= group).length);
+  }
+
+  private begin(line: number, place: Place): void {
+    this.keys.set(line, line);
+    this.leaders.set(line, line);
+    this.nexts.set(line, 0);
+    this.order.push(line);
+    this.changed(line);
+    place.movable.push(line);
+    if (place.movable.length > MOVABLE) {
+      place.settle(1);
+    }
+  }
+
+  /** Put the moved groups to their new places. */
+  private merge(): void {
+    const moved = new Set(this.moved);
+    this.moved = [];
+    const start = this.position(this.dirty);
+    const stay = this.order.tail(start).filter(group => !moved.has(group));
+    const go = [...moved].sort((a, b) => this.key(a) - this.key(b));
+    this.order.cut(start);
+    let next = 0;
+    for (const group of stay) {
+      while (next < go.length && this.key(go[next]) < this.key(group)) {
+        this.order.push(go[next++]);
+      }
+      this.order.push(group);
+    }
+    go.slice(next).forEach(group => this.order.push(group));
+  }
+
+  /** Forget the groups before `oldest`, which can no longer be joined. */
+  private sweep(oldest: number): void {
+    for (const stream of this.groups) {
+      for (const [text, same] of stream) {
+        const open = same.filter(group => group >= oldest);
+        if (open.length === 0) {
+          stream.delete(text);
+        } else if (open.length < same.length) {
+          stream.set(text, open);
+        }
+      }
+    }
+    for (const key of this.movedInFrontOf.keys()) {
+      if (key < oldest) {
+        this.movedInFrontOf.delete(key);
+      }
+    }
+  }
+}

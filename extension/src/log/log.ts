@@ -1,0 +1,134 @@
+/** The log of a run: from what ranks wrote, in pieces, to lines and groups of lines. */
+import type { LogEvent } from '../schema';
+import { Collapse } from './collapse';
+import { ERROR, Lines, NOTE, STDERR, type Bounds } from './lines';
+import { LONGEST, OpenLine } from './openline';
+
+/** A line that its rank has not ended yet. */
+export interface Unfinished {
+  rank: number;
+  flags: number;
+  text: string;
+  cut: number;
+}
+
+interface Stream {
+  rank: number;
+  flags: number;
+  line: OpenLine;
+  t: number;
+}
+
+const PLAIN = /^[\n\x20-\x7e]*$/;
+const STEP = 200;
+
+export class Log {
+  readonly lines: Lines;
+  readonly collapse: Collapse;
+  private streams = new Map<number, Stream>();
+
+  constructor(bounds?: Bounds) {
+    this.lines = new Lines(bounds);
+    this.collapse = new Collapse(this.lines);
+  }
+
+  /** Take in what a rank wrote; every step takes a fraction of a millisecond. */
+  *write(event: LogEvent): Generator<void> {
+    const flags = event.stream === 'stderr' ? STDERR : 0;
+    const stream = this.stream(event.rank, flags, event.t);
+    let text = event.text;
+    if (!stream.line.isFresh) {
+      const end = text.indexOf('\n') + 1 || text.length;
+      yield* this.feed(stream, text.slice(0, end), event.t);
+      text = text.slice(end);
+    }
+    const whole = text.lastIndexOf('\n') + 1;
+    if (whole && stream.line.isFresh && PLAIN.test(text)) {
+      yield* this.cutLines(stream, text, event.t);
+      text = text.slice(whole);
+    }
+    yield* this.feed(stream, text, event.t);
+    this.trim();
+  }
+
+  /** Add a line of ours to what a rank wrote. */
+  remark(text: string, rank: number, kind: typeof ERROR | typeof NOTE, t: number): void {
+    this.add(text, rank, kind, t, 0);
+  }
+
+  /** End all lines: nothing more will come. */
+  end(): void {
+    for (const stream of this.unfinishedStreams()) {
+      const { text, cut } = stream.line.close();
+      this.add(text, stream.rank, stream.flags, stream.t, cut);
+    }
+    this.streams.clear();
+  }
+
+  /** The lines that are being written, by rank. */
+  get unfinished(): Unfinished[] {
+    return this.unfinishedStreams().map(({ rank, flags, line }) => ({ rank, flags, ...line.current }));
+  }
+
+  private unfinishedStreams(): Stream[] {
+    return [...this.streams.values()]
+      .filter(stream => !stream.line.isEmpty)
+      .sort((a, b) => a.flags - b.flags || a.rank - b.rank);
+  }
+
+  private stream(rank: number, flags: number, t: number): Stream {
+    const key = 2 * rank + flags;
+    let stream = this.streams.get(key);
+    if (!stream) {
+      stream = { rank, flags, line: new OpenLine(), t };
+      this.streams.set(key, stream);
+    }
+    if (stream.line.isEmpty) {
+      stream.t = t;
+    }
+    return stream;
+  }
+
+  private *feed(stream: Stream, text: string, t: number): Generator<void> {
+    let count = 0;
+    for (const line of stream.line.feed(text)) {
+      this.add(line.text, stream.rank, stream.flags, stream.t, line.cut);
+      stream.t = t;
+      if (++count % STEP === 0) {
+        yield;
+      }
+    }
+  }
+
+  private add(text: string, rank: number, flags: number, t: number, cut: number): void {
+    const line = this.lines.add(text, rank, flags, t, cut);
+    this.collapse.add(line, text);
+  }
+
+  /** The quick way for most output: whole lines of plain characters stay where they are. */
+  private *cutLines(stream: Stream, text: string, t: number): Generator<void> {
+    const { rank, flags } = stream;
+    const spot = this.lines.put(text);
+    let from = 0;
+    let count = 0;
+    for (let end = text.indexOf('\n'); end >= 0; end = text.indexOf('\n', from)) {
+      if (end - from > LONGEST) {
+        this.add(text.slice(from, from + LONGEST), rank, flags, t, end - from - LONGEST);
+      } else {
+        const line = this.lines.row(spot, from, end - from, rank, flags, t, end - from);
+        this.collapse.add(line, text.slice(from, end));
+      }
+      from = end + 1;
+      if (++count % STEP === 0) {
+        yield;
+      }
+    }
+  }
+
+  private trim(): void {
+    const before = this.lines.gap.to;
+    if (this.lines.trim()) {
+      this.collapse.drop(before || this.lines.gap.from, this.lines.gap.to);
+    }
+  }
+}

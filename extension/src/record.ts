@@ -1,0 +1,66 @@
+/** Reading a record: JSON lines in, events out; what is not an event is counted and passed over. */
+import type { Event, Run } from './schema';
+
+/** The newest record version this view reads. */
+export const VERSION = 1;
+
+const FIELDS: { [kind: string]: { [field: string]: string } } = {
+  log: { stream: 'string', text: 'string' },
+  display: { data: 'object' },
+  error: { ename: 'string', evalue: 'string', traceback: 'object' },
+  status: { state: 'string' }
+};
+
+/** The event on one line; null for garbage, half a line, and kinds that a newer writer added. */
+export function parseEvent(line: string): Event | 'unknown' | null {
+  let value: unknown;
+  try {
+    value = JSON.parse(line);
+  } catch {
+    return null;
+  }
+  if (!isObject(value) || !has(value, { kind: 'string', rank: 'number', t: 'number' })) {
+    return null;
+  }
+  const kind = value.kind as string;
+  if (!(kind in FIELDS)) {
+    return 'unknown';
+  }
+  return has(value, FIELDS[kind]) ? (value as unknown as Event) : null;
+}
+
+/** The lines of a piece of events.jsonl, without the empty ones. */
+export function* linesOf(text: string): Generator<string> {
+  let from = 0;
+  while (from < text.length) {
+    const end = text.indexOf('\n', from);
+    const line = text.slice(from, end < 0 ? text.length : end);
+    from = end < 0 ? text.length : end + 1;
+    if (line.trim() !== '') {
+      yield line;
+    }
+  }
+}
+
+/** The run that a cell's output holds, or null if it holds none; `version` tells how to read it. */
+export function parseBundle(value: unknown): { version: number; run: Run } | null {
+  if (!isObject(value) || !isObject(value.run)) {
+    return null;
+  }
+  const run = value.run;
+  if (!has(run, { id: 'string', state: 'string', start: 'number', size: 'number', ranks: 'object' })) {
+    return null;
+  }
+  const versions = [value.version, run.version].filter((v): v is number => typeof v === 'number');
+  return { version: Math.max(VERSION, ...versions), run: run as unknown as Run };
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function has(value: Record<string, unknown>, fields: { [field: string]: string }): boolean {
+  return Object.entries(fields).every(
+    ([field, type]) => typeof value[field] === type && value[field] !== null
+  );
+}

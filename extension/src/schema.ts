@@ -1,0 +1,159 @@
+// Made from lab/rankroom/record.schema.json by `npm run build:schema`; do not edit.
+
+/** live: running; ended: done, failed, interrupted; lost: the process that wrote the record is gone. */
+export type RunState = 'running' | 'done' | 'failed' | 'interrupted' | 'lost';
+
+export interface RankInfo {
+  rank: number;
+  local_rank?: number;
+  host: string;
+  pid: number;
+  /** cpu, or cuda:<local_rank> */
+  device: string;
+  state?: RankState;
+}
+
+/** Where a rank stands in this run. */
+export type RankState = 'running' | 'ok' | 'error' | 'interrupted' | 'released' | 'lost';
+
+/** The first failure of a run: the root cause. */
+export interface Failure {
+  rank: number;
+  ename: string;
+  evalue: string;
+  /** Line of the cell, from 1. */
+  cell_line?: number | null;
+}
+
+export interface Run {
+  /** Raised only by a change that an older reader would misread. */
+  version: number;
+  id: string;
+  state: RunState;
+  /** Microseconds since the epoch; the zero of every event's t. */
+  start: number;
+  /** Microseconds since the epoch. */
+  end?: number | null;
+  /** First line of the cell that says something. */
+  title?: string;
+  /** The name given with -o. */
+  name?: string | null;
+  cluster: string;
+  /** Ranks in the cluster, of which this run used those in `ranks`. */
+  size: number;
+  ranks: RankInfo[];
+  failure?: Failure | null;
+  /** What the reader must know: features missing, output missing. */
+  notes?: string[];
+  /** Lines of output of all ranks, once ended. */
+  lines?: number;
+  /** The process that writes this record. */
+  owner?: {
+    host: string;
+    pid: number;
+    /** Start time of that process, seconds since the epoch: tells it from a later one with the same pid. */
+    born?: number;
+  };
+  [key: string]: unknown;
+}
+
+export type Event = LogEvent | DisplayEvent | ErrorEvent | StatusEvent | MarkEvent | SampleEvent | SpansEvent;
+
+/** Consecutive output of one stream of one rank. Text may begin or end in the middle of a line; at most 1 MiB. */
+export interface LogEvent {
+  kind: 'log';
+  rank: number;
+  /** Counts this rank's events of this run from 0, without gaps. */
+  seq: number;
+  /** Microseconds since the run's start, when the first byte was written. */
+  t: number;
+  stream: 'stdout' | 'stderr';
+  /** UTF-8; bytes that are not are written as \xNN. */
+  text: string;
+  /** Byte offset in the rank's own spool of this stream, after this text. */
+  to?: number;
+  [key: string]: unknown;
+}
+
+/** Rich output, or the value of the cell's last expression. */
+export interface DisplayEvent {
+  kind: 'display';
+  rank: number;
+  seq: number;
+  t: number;
+  /** A Jupyter MIME bundle. */
+  data: { [key: string]: unknown };
+  metadata?: { [key: string]: unknown };
+  /** True for the last expression's value. */
+  result?: boolean;
+  display_id?: string;
+  /** Replaces the earlier output with this display_id. */
+  update?: boolean;
+  /** clear_output(): removes this rank's earlier displays, at once or when the next one comes. */
+  clear?: 'now' | 'next';
+  [key: string]: unknown;
+}
+
+export interface ErrorEvent {
+  kind: 'error';
+  rank: number;
+  seq: number;
+  t: number;
+  ename: string;
+  evalue: string;
+  /** Lines with ANSI colours. */
+  traceback: string[];
+  /** Line of the cell, from 1, nearest to the error. */
+  cell_line?: number | null;
+  [key: string]: unknown;
+}
+
+/** The first event of a rank says running, its last one how it ended. */
+export interface StatusEvent {
+  kind: 'status';
+  rank: number;
+  seq: number;
+  t: number;
+  state: RankState;
+  note?: string;
+  [key: string]: unknown;
+}
+
+/** A named moment. */
+export interface MarkEvent {
+  kind: 'mark';
+  rank: number;
+  seq: number;
+  t: number;
+  name: string;
+  args?: { [key: string]: unknown };
+  [key: string]: unknown;
+}
+
+/** Utilisation of a rank at a moment: cpu in percent of one core, memory in bytes, gpu in percent, gpu_memory in bytes. */
+export interface SampleEvent {
+  kind: 'sample';
+  rank: number;
+  seq: number;
+  t: number;
+  cpu?: number;
+  memory?: number;
+  gpu?: number;
+  gpu_memory?: number;
+  [key: string]: unknown;
+}
+
+/** Many spans in columns: the i-th has name[i], begins at start[i] and lasts dur[i] microseconds. */
+export interface SpansEvent {
+  kind: 'spans';
+  rank: number;
+  seq: number;
+  t: number;
+  cat: string;
+  name: string[];
+  /** Microseconds since the run's start. */
+  start: number[];
+  /** Microseconds. */
+  dur: number[];
+  [key: string]: unknown;
+}

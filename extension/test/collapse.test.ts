@@ -1,0 +1,116 @@
+import { strict as assert } from 'node:assert';
+import { test } from 'node:test';
+
+import { Collapse } from '../src/log/collapse';
+import { Lines } from '../src/log/lines';
+import { formatRanks } from '../src/ranks';
+
+function collapsed(said: Array<[number, string]>, settleEvery = 1_000): string[] {
+  const lines = new Lines();
+  const collapse = new Collapse(lines);
+  said.forEach(([rank, text], i) => {
+    collapse.add(lines.add(text, rank, 0, 0), text);
+    if (i % settleEvery === 0) {
+      collapse.settle();
+    }
+  });
+  collapse.settle();
+  return Array.from(collapse.order.tail(0), group => {
+    assert.equal(collapse.group(group), group);
+    return `${formatRanks(collapse.ranks(group))} ${lines.text(group)}`;
+  });
+}
+
+const inTurn = (texts: string[][]): Array<[number, string]> =>
+  texts.flatMap((own, rank) => own.map((text): [number, string] => [rank, text]));
+
+/** Numbers that look random, the same every time. */
+function* dice(seed: number): Generator<number> {
+  for (let x = seed; ; ) {
+    x = (Math.imul(x, 1664525) + 1013904223) >>> 0;
+    yield x / 2 ** 32;
+  }
+}
+
+test('what is the same stands once, what differs stands between', () => {
+  const texts = [0, 1, 2, 3].map(rank => ['hello', `I am rank ${rank}`, 'done']);
+  assert.deepEqual(collapsed(inTurn(texts)), [
+    '0–3 hello',
+    '0 I am rank 0',
+    '1 I am rank 1',
+    '2 I am rank 2',
+    '3 I am rank 3',
+    '0–3 done'
+  ]);
+});
+
+test('a moved line can be joined as well', () => {
+  const texts = [
+    ['begin', 'main', 'end'],
+    ['begin', 'worker', 'end'],
+    ['begin', 'worker', 'own', 'end']
+  ];
+  assert.deepEqual(collapsed(inTurn(texts)), [
+    '0–2 begin',
+    '0 main',
+    '1–2 worker',
+    '2 own',
+    '0–2 end'
+  ]);
+});
+
+test('no line is joined out of its rank’s order', () => {
+  assert.deepEqual(collapsed(inTurn([['a', 'b'], ['b', 'a']])), ['0 a', '0–1 b', '1 a']);
+});
+
+test('a line that one rank repeats stays repeated', () => {
+  assert.deepEqual(collapsed(inTurn([['x', 'x'], ['x', 'x', 'x']])), ['0–1 x', '0–1 x', '1 x']);
+});
+
+test('stdout and stderr are not taken for the same', () => {
+  const lines = new Lines();
+  const collapse = new Collapse(lines);
+  collapse.add(lines.add('x', 0, 0, 0), 'x');
+  collapse.add(lines.add('x', 1, 1, 0), 'x');
+  assert.equal(collapse.order.length, 2);
+});
+
+test('whatever ranks say: nothing is lost, each rank’s order holds, and pieces do not matter', () => {
+  const random = dice(7);
+  const roll = (n: number): number => Math.floor((random.next().value as number) * n);
+  for (let round = 0; round < 300; round++) {
+    const ranks = 1 + roll(5);
+    const said: Array<[number, string]> = [];
+    for (let batch = 0; batch < 12; batch++) {
+      const rank = roll(ranks);
+      for (let i = roll(8); i > 0; i--) {
+        said.push([rank, 'abcde'[roll(5)]]);
+      }
+    }
+    const rows = collapsed(said);
+    for (let rank = 0; rank < ranks; rank++) {
+      const seen = rows.map(row => row.split(' ')).filter(([who]) => isOf(who, rank));
+      assert.deepEqual(
+        seen.map(([, text]) => text),
+        said.filter(([by]) => by === rank).map(([, text]) => text)
+      );
+    }
+    assert.deepEqual(collapsed(said, 1), rows);
+  }
+});
+
+function isOf(ranks: string, rank: number): boolean {
+  return ranks.split(',').some(part => {
+    const [first, last] = part.split('–').map(Number);
+    return rank >= first && rank <= (last ?? first);
+  });
+}
+
+test('a hundred thousand equal lines do not slow it down', () => {
+  const texts = [Array<string>(50_000).fill('.'), Array<string>(50_000).fill('.')];
+  const begin = performance.now();
+  const rows = collapsed(inTurn(texts));
+  assert.ok(performance.now() - begin < 3_000);
+  // Only the newest groups can be joined.
+  assert.ok(rows.length < 100_000 && rows.length >= 50_000);
+});

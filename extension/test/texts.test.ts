@@ -1,0 +1,109 @@
+import { strict as assert } from 'node:assert';
+import { test } from 'node:test';
+
+import { carried, plain, spans } from '../src/log/ansi';
+import { LONGEST, OpenLine } from '../src/log/openline';
+import { overprint } from '../src/log/overprint';
+import { columnsOf } from '../src/log/width';
+
+const shown = (line: string): string => plain(overprint(line).text);
+
+test('a later pass of a progress bar covers the earlier one', () => {
+  assert.equal(shown('10%\r20%\r30%'), '30%');
+  assert.equal(shown('loading...\rdone'), 'doneing...');
+  assert.equal(shown('loading...\r\x1b[Kdone'), 'done');
+  assert.equal(shown('loading\x1b[2K\rok'), 'ok');
+  assert.equal(shown('abc\b\bX'), 'aXc');
+  assert.equal(shown('ab\x1b[3Cc\x1b[1GA'), 'Ab   c');
+  assert.equal(shown('50%\r'), '50%');
+});
+
+test('Keras 2 and 3 bars, which go back by backspaces, are resolved', () => {
+  const back = '\b'.repeat(10);
+  assert.equal(shown(`1/3 [>...]${back}\r2/3 [=>..]${back}\r3/3 [====]`), '3/3 [====]');
+});
+
+test('colours stay with the characters they were written in', () => {
+  const text = overprint('\x1b[31mred\x1b[0m old\r\x1b[32mgr').text;
+  assert.deepEqual(spans(text), [
+    { text: 'gr', style: { fg: 2 } },
+    { text: 'd', style: { fg: 1 } },
+    { text: ' old', style: {} }
+  ]);
+});
+
+test('a bar of ten thousand passes is resolved in no time, from any pieces', () => {
+  const passes = Array.from({ length: 10_000 }, (_, i) => `\r\x1b[32m${String(i).padStart(5)}\x1b[0m it`);
+  const begin = performance.now();
+  const line = new OpenLine();
+  for (const pass of passes) {
+    assert.deepEqual([...line.feed(pass)], []);
+  }
+  assert.equal(plain(line.current.text), ' 9999 it');
+  assert.equal(plain(overprint(passes.join('')).text), ' 9999 it');
+  assert.ok(performance.now() - begin < 2_000);
+});
+
+test('writing goes on where it stopped, however the text was cut', () => {
+  const text = 'abcdef\rXY\x1b[31mZ\x1b[0m\b\b\b\b!\r\x1b[2C?' + '.'.repeat(3_000) + '\r<>';
+  const whole = shown(text);
+  for (const size of [1, 2, 3, 7, 100]) {
+    const line = new OpenLine();
+    for (let i = 0; i < text.length; i += size) {
+      [...line.feed(text.slice(i, i + size))];
+    }
+    assert.equal(plain(line.current.text), whole);
+  }
+});
+
+test('a colour goes on in the next line until it is reset', () => {
+  const line = new OpenLine();
+  const lines = [...line.feed('\x1b[1;31mone\ntwo\x1b[0m\nthree\n')].map(({ text }) => spans(text));
+  assert.deepEqual(lines, [
+    [{ text: 'one', style: { bold: true, fg: 1 } }],
+    [{ text: 'two', style: { bold: true, fg: 1 } }],
+    [{ text: 'three', style: {} }]
+  ]);
+  assert.equal(carried('\x1b[38;5;196mx'), '\x1b[38;2;255;0;0m');
+  assert.equal(carried('\x1b[97;44mx'), '\x1b[97;44m');
+});
+
+test('a line of 100 MB keeps its head, and counts the rest', () => {
+  const line = new OpenLine();
+  const piece = 'x'.repeat(1 << 20);
+  for (let i = 0; i < 100; i++) {
+    [...line.feed(piece)];
+  }
+  const [{ text, cut }, next] = [...line.feed('end\nnext\n')];
+  assert.equal(text.length, LONGEST);
+  assert.equal(text.length + cut, 100 * piece.length + 3);
+  assert.deepEqual(next, { text: 'next', cut: 0 });
+});
+
+test('the colours of 16, of 256, of 16 million, and odd ones', () => {
+  const style = (codes: string): object => spans(`\x1b[${codes}mx`)[0].style;
+  assert.deepEqual(style('91'), { fg: 9 });
+  assert.deepEqual(style('38;5;208;1'), { fg: 'rgb(255, 135, 0)', bold: true });
+  assert.deepEqual(style('38;5;244'), { fg: 'rgb(128, 128, 128)' });
+  assert.deepEqual(style('48;2;1;2;300'), { bg: 'rgb(1, 2, 255)' });
+  assert.deepEqual(style('31;39'), {});
+  assert.deepEqual(style('38;5'), {});
+  assert.deepEqual(style('38;2;1'), {});
+  assert.deepEqual(style('999;4;7;9;3;2'), { underline: true, inverse: true, strike: true, italic: true, dim: true });
+});
+
+test('what could command a terminal or turn a text around becomes harmless', () => {
+  assert.equal(plain('a\x00b\x07\x1b]0;title\x07c\x1b[2Jd\x1b(Be'), 'a␀b␇cde');
+  assert.equal(plain('\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\'), 'link');
+  assert.equal(plain('abc\u202edef'), 'abc\ufffddef');
+  assert.equal(plain('\x1b[31'), '31');
+});
+
+test('columns of wide, combining and tabbed text', () => {
+  assert.equal(columnsOf('abc'), 3);
+  assert.equal(columnsOf('a\tb'), 9);
+  assert.equal(columnsOf('漢字'), 4);
+  assert.equal(columnsOf('e\u0301'), 1);
+  assert.equal(columnsOf('🙂'), 2);
+  assert.equal(columnsOf('│█▌'), 3);
+});
