@@ -20,7 +20,7 @@ LAYERS = [
     ["record", "errors"],
     ["spec", "config", "shell", "clusterfile", "store/*", "rank/*", "horovod/*", "traces/*"],
     ["timeline"],
-    ["slurm", "tunnel", "link", "local", "display/*"],
+    ["slurm", "tunnel", "link", "local", "assembly", "display/*"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
     ["cluster"],

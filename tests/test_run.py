@@ -263,7 +263,7 @@ def test_a_dropped_last_batch_does_not_hang_the_run(cluster, monkeypatch):
             deliver(header, lines)
 
     monkeypatch.setattr(link._tap, "_deliver", lossy)
-    run = finish(cluster, "print(rank)", 5)
+    run = finish(cluster, "print(rank)")
     assert run.state == "done"
     assert text(run, 0) == "0\n"
 

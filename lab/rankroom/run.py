@@ -1,14 +1,14 @@
 """A run: one cell on some ranks, from its source to a finished record.
 
-The run is the only writer of its record. Each rank numbers the bytes it reports, so the run knows
-when a batch is missing and takes it from the rank's spool; when a rank dies, its last words come
-from there as well.
+The run is the only writer of its record. It sends the cell, notices how each rank ends, lets go
+of the others when one has failed, and closes the record when all have ended.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +19,7 @@ from typing import Any
 
 import ipyparallel.error
 
+from rankroom.assembly import Assembly, Spool
 from rankroom.errors import RankroomError, RecordError
 from rankroom.link import Link
 from rankroom.record import Failure, RankInfo, RunInfo, RunState, event_line
@@ -31,6 +32,9 @@ LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is re
 RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
 RELEASED_S = 3.0  # for ranks to confirm that they let go
 KEPT_BYTES = 200_000  # of events kept in memory for the summary of a run
+# A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
+_STREAM = re.compile(rb'"stream":"(\w+)"')
+_TO = re.compile(rb'"to":(\d+)}$')
 ENDED = ("ok", "error", "interrupted", "released", "lost")
 
 
@@ -49,7 +53,7 @@ class Run:
         cluster: str,
         link: Link,
         store: Store,
-        spool: Callable[[int], Path | None],
+        spool: Spool,
         how_ended: Callable[[int], str],
         name: str | None = None,
     ) -> None:
@@ -67,14 +71,13 @@ class Run:
         )
         self.events: list[dict[str, Any]] = []
         self._link = link
-        self._spool = spool
         self._how_ended = how_ended
         self._store = store
         self._writer: Writer | None = None
         self._ranks = {rank.rank: rank for rank in self.info.ranks}
-        self._received = dict.fromkeys(self._ranks, 0)
+        self._assembly = Assembly(self.id, self._ranks, spool, self._note)
         self._next_seq = dict.fromkeys(self._ranks, 0)
-        self._spooled: dict[int, dict[str, int]] = {}
+        self._spooled: dict[int, dict[str, int]] = {rank: {} for rank in self._ranks}
         self._kept = 0
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -192,35 +195,9 @@ class Run:
     def _take(self, rank: int, at: int, lines: bytes) -> None:
         if self._ended or rank not in self._ranks:
             return
-        have = self._received[rank]
-        if at > have:
-            self._fill(rank, at)
-            have = self._received[rank]
-        if at + len(lines) <= have:
-            return
-        if at <= have:
-            lines = lines[have - at :]
-        self._received[rank] = at + len(lines) if at > have else have + len(lines)
-        self._record(lines)
-        self._notice(rank, lines)
-
-    def _fill(self, rank: int, to: int | None = None) -> None:
-        """Take what is missing from the rank's spool, up to byte `to` or its end."""
-        have = self._received[rank]
-        data = b""
-        with contextlib.suppress(OSError):
-            folder = self._spool(rank)
-            if folder is not None:
-                with (folder / f"{self.id}.jsonl").open("rb") as file:
-                    file.seek(have)
-                    data = file.read() if to is None else file.read(to - have)
-        data = data[: data.rfind(b"\n") + 1]
-        if data:
-            self._take(rank, have, data)
-        if to is not None and self._received[rank] < to:
-            missing = to - self._received[rank]
-            self._note(f"{missing:,} bytes of rank {rank}'s events were lost on the way")
-            self._received[rank] = to
+        new = self._assembly.take(rank, at, lines)
+        self._record(new)
+        self._notice(rank, new)
 
     def _notice(self, rank: int, lines: bytes) -> None:
         """Keep what the summary needs, and see whether the rank has ended."""
@@ -231,6 +208,8 @@ class Run:
             if line.startswith(b'{"kind":"log"'):
                 # Not parsed, as it may be a flood; an escaped backslash before an n is no line end.
                 self.info.lines += line.count(rb"\n") - line.count(rb"\\n")
+                if (stream := _STREAM.search(line[:160])) and (to := _TO.search(line[-40:])):
+                    self._spooled[rank][stream[1].decode()] = int(to[1])
                 continue
             event = json.loads(line)
             self._keep(event, len(line))
@@ -239,8 +218,7 @@ class Run:
                     rank, event["ename"], event["evalue"], event.get("cell_line")
                 )
             if event["kind"] == "status":
-                if "spool" in event:
-                    self._spooled[rank] = event["spool"]
+                self._spooled[rank].update(event.get("spool", {}))
                 self._status(rank, event["state"])
 
     def _keep(self, event: dict[str, Any], size: int) -> None:
@@ -299,45 +277,29 @@ class Run:
     def _late(self, rank: int) -> None:
         with self._lock:
             if self._ranks[rank].state not in ENDED and not self._ended:
-                self._fill(rank)
+                self._take_rest(rank)
                 if self._ranks[rank].state not in ENDED:
                     self._lost(rank)
+
+    def _take_rest(self, rank: int) -> None:
+        rest = self._assembly.rest(rank)
+        self._record(rest)
+        self._notice(rank, rest)
 
     def _lost(self, rank: int) -> None:
         """The rank's process is gone: add its last words, then say how it ended."""
         with self._lock:
             if self._ended or self._ranks[rank].state in ENDED:
                 return
-            self._fill(rank)
+            self._take_rest(rank)
             if self._ranks[rank].state in ENDED:
                 return
-            self._last_words(rank)
+            for stream, text in self._assembly.last_words(rank, self._spooled[rank]):
+                self._add(rank, "log", stream=stream, text=text)
             how = self._how_ended(rank)
             if self.info.failure is None or self.info.failure.ename == "HorovodInternalError":
                 self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
             self._add(rank, "status", state="lost", note=how)
-
-    def _last_words(self, rank: int) -> None:
-        """What the rank wrote but had no time to report."""
-        folder = self._spool(rank)
-        if folder is None:
-            self._note(f"the last output of rank {rank} may be missing: its spool is elsewhere")
-            return
-        for stream, begin in self._spooled.get(rank, {}).items():
-            with contextlib.suppress(OSError), (folder / stream).open("rb") as file:
-                file.seek(max(begin, self._reported(rank, stream)))
-                text = file.read().decode("utf-8", "backslashreplace")
-                if text:
-                    self._add(rank, "log", stream=stream, text=text)
-
-    def _reported(self, rank: int, stream: str) -> int:
-        """Up to which byte of its spool the rank's output is in the record."""
-        last = 0
-        with contextlib.suppress(RecordError):
-            for event in self._store.events(self.id):
-                if (event.get("rank"), event.get("stream")) == (rank, stream):
-                    last = event.get("to", last)
-        return last
 
     def _add(self, rank: int, kind: str, **fields: Any) -> None:
         """An event that the run itself adds on behalf of a rank that cannot."""
@@ -347,7 +309,7 @@ class Run:
         self._notice(rank, line)
 
     def _record(self, lines: bytes) -> None:
-        if self._writer is None:
+        if self._writer is None or not lines:
             return
         try:
             self._writer.append(lines)
@@ -376,19 +338,11 @@ class Run:
             except RecordError as error:
                 self._note(str(error))
         if not any("missing from the record" in note for note in self.info.notes):
-            self._clear_spool()
+            self._assembly.clear()
         self._ended = True
         for call in self._on_end:
             call(self)
         self._over.set()
-
-    def _clear_spool(self) -> None:
-        """The record holds everything: the ranks' copies of this run can go."""
-        for rank in self._ranks:
-            folder = self._spool(rank)
-            if folder is not None:
-                with contextlib.suppress(OSError):
-                    (folder / f"{self.id}.jsonl").unlink()
 
 
 def title_of(source: str) -> str:
