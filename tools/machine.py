@@ -35,8 +35,8 @@ def provide(needs: Iterable[str]) -> None:
     if missing:
         packages = [DEBIAN[need] for need in missing]
         raise SystemExit(
-            f"Rankroom needs {', '.join(missing)}: install it, then run this again; on Debian or "
-            f"Ubuntu, `sudo apt install {' '.join(packages)}`"
+            f"Rankroom needs {', '.join(missing)}: install what is missing, then run this again "
+            f"(Debian or Ubuntu: `sudo apt install {' '.join(packages)}`)"
         )
 
 
