@@ -16,12 +16,11 @@ import pytest
 from rankroom.horovod.ranks import rendezvous, run_ranks
 
 SCRIPTS = Path(__file__).with_name("horovod_scripts")
-TUTORIALS = Path(__file__).with_name("tutorials")
 MARK = "RESULT "
 
 
 def on_ranks(
-    script: Path | str,
+    script: str,
     *,
     size: int = 2,
     worlds: int = 1,

@@ -22,7 +22,7 @@ from rankroom.errors import HorovodBuildError
 from rankroom.horovod import build, cache, plan, source, toolchain
 from rankroom.horovod.cli import Progress, horovod
 from rankroom.horovod.edits import Edit
-from rankroom.horovod.plan import Plan, build_environment, clean_environment
+from rankroom.horovod.plan import Part, Plan, build_environment, clean_environment
 from rankroom.horovod.remedies import explain
 from rankroom.horovod.toolchain import Framework, Gpu
 from rankroom.horovod.wheel import MARKER, finish
@@ -33,36 +33,36 @@ TENSORFLOW = Framework("tensorflow", "2.21.0")
 GPU = Gpu(Path("/cuda"), "13.0", Path("/nccl/include"), Path("/nccl/lib/libnccl.so.2"), "2.29.7")
 
 
-def rendered(
-    frameworks: list[Framework], gpu: Gpu | None = None, **options: Path
-) -> dict[str, str]:
+def rendered(framework: Framework, gpu: Gpu | None = None, **options: Path) -> dict[str, str]:
     return build_environment(
-        Plan(frameworks, gpu), cmake=Path("/bin/cmake"), compiler="g++", jobs=3, **options
+        Part(framework, gpu), cmake=Path("/bin/cmake"), compiler="g++", jobs=3, **options
     )
 
 
 # -- what the build is told
 
 
-def test_environment_for_both_frameworks() -> None:
-    env = rendered([TORCH, TENSORFLOW])
-    assert env["HOROVOD_WITH_PYTORCH"] == env["HOROVOD_WITH_TENSORFLOW"] == "1"
+@pytest.mark.parametrize(
+    ("framework", "name", "others"),
+    [(TORCH, "PYTORCH", ["TENSORFLOW", "MXNET"]), (TENSORFLOW, "TENSORFLOW", ["PYTORCH", "MXNET"])],
+)
+def test_environment_names_one_framework_and_rules_the_others_out(
+    framework: Framework, name: str, others: list[str]
+) -> None:
+    env = rendered(framework)
+    assert env[f"HOROVOD_WITH_{name}"] == "1" and f"HOROVOD_WITHOUT_{name}" not in env
+    for other in others:
+        assert env[f"HOROVOD_WITHOUT_{other}"] == "1" and f"HOROVOD_WITH_{other}" not in env
     assert env["HOROVOD_WITH_GLOO"] == env["HOROVOD_WITHOUT_MPI"] == "1"
     assert env["HOROVOD_CPU_OPERATIONS"] == "GLOO"
     assert env["HOROVOD_CMAKE"] == "/bin/cmake" and env["CXX"] == "g++"
     assert env["MAKEFLAGS"] == "-j3" and env["CMAKE_BUILD_PARALLEL_LEVEL"] == "3"
-    assert not any("GPU" in name or "NCCL" in name for name in env)
-
-
-def test_environment_for_one_framework_rules_the_other_out() -> None:
-    env = rendered([TENSORFLOW])
-    assert env["HOROVOD_WITHOUT_PYTORCH"] == env["HOROVOD_WITH_TENSORFLOW"] == "1"
-    assert "HOROVOD_WITH_PYTORCH" not in env and "HOROVOD_WITHOUT_TENSORFLOW" not in env
+    assert not any("GPU" in each or "NCCL" in each for each in env)
 
 
 def test_environment_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LDFLAGS", "-Lmine")
-    env = rendered([TORCH_CUDA], GPU, nccl_folder=Path("/build/nccl"))
+    env = rendered(TORCH_CUDA, GPU, nccl_folder=Path("/build/nccl"))
     assert env["HOROVOD_GPU_OPERATIONS"] == "NCCL" and env["HOROVOD_CUDA_HOME"] == "/cuda"
     assert env["HOROVOD_NCCL_INCLUDE"] == "/nccl/include"
     assert env["HOROVOD_NCCL_LIB"] == "/build/nccl" and env["HOROVOD_NCCL_LINK"] == "SHARED"
@@ -109,6 +109,7 @@ def test_the_key_follows_everything_the_wheel_depends_on(monkeypatch: pytest.Mon
         keys.append(base.key)
         assert base.native_key in keys[0], "a Python edit must not cause a compilation"
     assert len(set(keys)) == len(keys)
+    assert base.parts[0].key == Plan([TORCH], None).parts[0].key, "each is compiled by itself"
     assert base.key == keys[0]
     assert keys[0].startswith("0.28.1-cp3") and "-torch2.13.0+cpu-tensorflow2.21.0-" in keys[0]
 
@@ -127,8 +128,11 @@ def test_gpus_are_used_when_framework_and_machine_have_them(
     found(monkeypatch, TORCH_CUDA, gpu=GPU)
     assert plan.make_plan().gpu == GPU
     assert plan.make_plan(gpu=False).gpu is None
+    # Horovod for a CPU framework does not load with GPU operations in it.
     found(monkeypatch, TORCH_CUDA, TENSORFLOW, gpu=GPU)
-    assert plan.make_plan().gpu == GPU
+    both = plan.make_plan()
+    assert [part.gpu for part in both.parts] == [GPU, None]
+    assert both.names == "torch 2.12.0+cu130 (CUDA 13.0, NCCL 2.29.7), tensorflow 2.21.0"
     found(monkeypatch, TORCH, gpu=GPU)
     assert plan.make_plan().gpu is None
     found(monkeypatch, TORCH_CUDA, gpu="no nvcc: install it")
@@ -284,12 +288,15 @@ def test_failures_are_explained(printed: str, remedy: str) -> None:
 # -- the cache and the whole way, with the compilation replaced
 
 
-def wheel_file(folder: Path, body: str = "x = 1\n") -> Path:
+def wheel_file(folder: Path, framework: str = "pytorch", body: str = "x = 1\n") -> Path:
+    """A wheel as Horovod's own build makes it for one framework."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "horovod-0.28.1+rankroom-py3-none-any.whl"
     info = "horovod-0.28.1+rankroom.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("horovod/__init__.py", body)
+        archive.writestr(f"horovod/{framework}/library.so", framework)
+        archive.writestr("horovod/metadata.json", json.dumps({framework: "1.0", "dummy": "none"}))
         archive.writestr(
             f"{info}/METADATA", "Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1+rankroom\n"
         )
@@ -298,8 +305,9 @@ def wheel_file(folder: Path, body: str = "x = 1\n") -> Path:
     return path
 
 
-def test_a_finished_wheel_installs_with_its_edits_and_marker(tmp_path: Path) -> None:
-    compiled = wheel_file(tmp_path / "compiled")
+def test_a_finished_wheel_has_all_parts_the_edits_and_the_marker(tmp_path: Path) -> None:
+    names = ("pytorch", "tensorflow")
+    compiled = [wheel_file(tmp_path / name, name) for name in names]
     (tmp_path / "done").mkdir()
     edit = Edit("one", "horovod/__init__.py", "x = 1", "x = 2", "a reason")
     wheel = finish(compiled, tmp_path / "done", [edit], {"key": "k", "edits": ["one"]})
@@ -310,8 +318,11 @@ def test_a_finished_wheel_installs_with_its_edits_and_marker(tmp_path: Path) -> 
     )
     assert (target / "horovod/__init__.py").read_text() == "x = 2\n"
     assert json.loads((target / MARKER).read_text()) == {"key": "k", "edits": ["one"]}
-    record = next(target.glob("*.dist-info")) / "RECORD"
-    assert "horovod/rankroom.json,sha256=" in record.read_text()
+    metadata = json.loads((target / "horovod/metadata.json").read_text())
+    assert metadata == {"pytorch": "1.0", "tensorflow": "1.0", "dummy": "none"}
+    assert all((target / f"horovod/{name}/library.so").read_text() == name for name in names)
+    record = (next(target.glob("*.dist-info")) / "RECORD").read_text()
+    assert "horovod/rankroom.json,sha256=" in record and "tensorflow/library.so," in record
     assert [path.name for path in (tmp_path / "done").iterdir()] == [wheel.name]
 
 
@@ -322,8 +333,9 @@ class Stage:
         self.compiled = 0
         self.installed: list[Path] = []
         self.key = ""
+        self.plan = Plan([TORCH], None)
         monkeypatch.setenv("RANKROOM_CACHE", str(folder))
-        monkeypatch.setattr(build, "make_plan", lambda gpu: Plan([TORCH], None))
+        monkeypatch.setattr(build, "make_plan", lambda gpu: self.plan)
         monkeypatch.setattr(build, "preflight", lambda place: None)
         monkeypatch.setattr(build, "PYTHON_EDITS", ())
         monkeypatch.setattr(build, "_compile", self.compile)
@@ -332,10 +344,10 @@ class Stage:
             build, "features", lambda: SimpleNamespace(key=self.key, version="0.28.1+rankroom")
         )
 
-    def compile(self, plan: Plan, folder: Path, jobs: int, report: Callable[..., None]) -> Path:
+    def compile(self, part: Part, folder: Path, jobs: int, report: Callable[..., None]) -> Path:
         self.compiled += 1
-        made = wheel_file(folder / "made").parent
-        return cache.keep(made, folder / "compiled" / plan.native_key)
+        made = wheel_file(folder / "made", part.framework.name).parent
+        return cache.keep(made, folder / "compiled" / part.key)
 
     def install(self, wheel: Path) -> None:
         assert zipfile.ZipFile(wheel).testzip() is None
@@ -371,6 +383,18 @@ def test_other_python_edits_need_no_compilation_and_replace_the_wheel(
     assert stage.compiled == 1 and stage.installed[0] != stage.installed[1]
     assert not stage.installed[0].exists()
     assert zipfile.ZipFile(stage.installed[1]).read("horovod/__init__.py") == b"x = 3\n"
+
+
+def test_a_framework_that_is_added_is_all_that_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(monkeypatch, tmp_path)
+    build.build()
+    stage.plan = Plan([TORCH, TENSORFLOW], None)
+    build.build()
+    assert stage.compiled == 2
+    names = zipfile.ZipFile(stage.installed[1]).namelist()
+    assert {"horovod/torch/library.so", "horovod/tensorflow/library.so"} <= set(names)
 
 
 def test_a_build_that_fails_leaves_nothing_that_looks_built(

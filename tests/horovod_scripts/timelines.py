@@ -1,4 +1,4 @@
-"""Two ranks, `torch` or `tensorflow`: every rank writes a timeline of its own, again and again.
+"""Two ranks, FRAMEWORK torch or tensorflow: every rank writes its own timeline, again and again.
 
 Uses HOROVOD_TIMELINE=DYNAMIC, then a shut down and re-initialised Horovod, then a file named in
 the environment.
@@ -7,11 +7,10 @@ the environment.
 import importlib
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
-FRAMEWORK = sys.argv[1] if len(sys.argv) > 1 else os.environ["FRAMEWORK"]
+FRAMEWORK = os.environ["FRAMEWORK"]
 FOLDER = Path(os.environ["FOLDER"]) / FRAMEWORK
 PORTS = os.environ["MORE_PORTS"].split()
 FOLDER.mkdir(parents=True, exist_ok=True)

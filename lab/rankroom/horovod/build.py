@@ -16,7 +16,14 @@ from rankroom.horovod.cache import cache_folder, keep, lock, scratch, wheel_in
 from rankroom.horovod.edits import VERSION, apply
 from rankroom.horovod.features import features
 from rankroom.horovod.native_edits import NATIVE
-from rankroom.horovod.plan import ALL_EDITS, Plan, build_environment, clean_environment, make_plan
+from rankroom.horovod.plan import (
+    ALL_EDITS,
+    Part,
+    Plan,
+    build_environment,
+    clean_environment,
+    make_plan,
+)
 from rankroom.horovod.python_edits import PYTHON_EDITS
 from rankroom.horovod.remedies import explain
 from rankroom.horovod.source import PIP, fetch, unpack
@@ -26,6 +33,8 @@ from rankroom.shell import run_sync
 
 BYTES_PER_JOB = 2_000_000_000
 COMPILE_S = 3 * 3600
+# No pip cache: it would hand back a wheel compiled under other circumstances.
+PIP_WHEEL = [*PIP, "wheel", ".", "--verbose", "--no-cache-dir", "--no-build-isolation"]
 Report = Callable[[str, int | None], None]
 """Called with a phase and, where it is known, how many percent of it are done."""
 
@@ -68,9 +77,12 @@ def default_jobs() -> int:
 def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Report) -> Path:
     report("check the tools", None)
     preflight(folder)
-    compiled = wheel_in(folder / "compiled" / plan.native_key)
-    if compiled is None or force:
-        compiled = _compile(plan, folder, jobs or default_jobs(), report)
+    compiled = []
+    for part in plan.parts:
+        wheel = wheel_in(folder / "compiled" / part.key)
+        if wheel is None or force:
+            wheel = _compile(part, folder, jobs or default_jobs(), report)
+        compiled.append(wheel)
     report("apply the Python edits", None)
     marker = {
         "key": plan.key,
@@ -86,41 +98,32 @@ def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Repor
     return wheel
 
 
-def _compile(plan: Plan, folder: Path, jobs: int, report: Report) -> Path:
+def _compile(part: Part, folder: Path, jobs: int, report: Report) -> Path:
     report("fetch the source", None)
     archive = fetch(folder / "source")
     with scratch(folder) as place:
         tree = unpack(archive, place)
         apply(tree, NATIVE)
         env = clean_environment(os.environ) | build_environment(
-            plan,
+            part,
             cmake=find_cmake(),
             compiler=find_compiler(),
             jobs=jobs,
-            nccl_folder=_linkable(plan.gpu, place),
+            nccl_folder=_linkable(part.gpu, place),
         )
-        report("configure", None)
-        log = folder / "build.log"
+        name = part.framework.name
+        report(f"configure for {name}", None)
+        log = folder / f"build-{name}.log"
         with log.open("w") as lines:
 
             def on_line(line: str) -> None:
                 lines.write(line + "\n")
                 percent = re.match(r"\s*\[ *(\d+)%\]", line)
                 if percent:
-                    report("compile", int(percent[1]))
+                    report(f"compile for {name}", int(percent[1]))
 
-            # No pip cache: it would hand back a wheel compiled under other circumstances.
             done = run_sync(
-                [
-                    *PIP,
-                    "wheel",
-                    ".",
-                    "--verbose",
-                    "--no-cache-dir",
-                    "--no-build-isolation",
-                    "--no-deps",
-                    "--wheel-dir=wheel",
-                ],
+                [*PIP_WHEEL, "--no-deps", "--wheel-dir=wheel"],
                 env=env,
                 cwd=tree,
                 timeout=COMPILE_S,
@@ -128,8 +131,10 @@ def _compile(plan: Plan, folder: Path, jobs: int, report: Report) -> Path:
             )
         if not done.ok:
             remedy = explain(done.output)
-            raise HorovodBuildError(FAILED.format(tail=done.tail(25), log=log, remedy=remedy))
-        return keep(tree / "wheel", folder / "compiled" / plan.native_key)
+            raise HorovodBuildError(
+                FAILED.format(name=name, tail=done.tail(25), log=log, remedy=remedy)
+            )
+        return keep(tree / "wheel", folder / "compiled" / part.key)
 
 
 def _install(wheel: Path) -> None:
@@ -151,5 +156,8 @@ def _linkable(gpu: Gpu | None, place: Path) -> Path | None:
     return folder
 
 
-FAILED = "Horovod did not build; remedy: {remedy}\nThe whole log is {log}; its last lines:\n{tail}"
+FAILED = (
+    "Horovod did not build for {name}; remedy: {remedy}\n"
+    "The whole log is {log}; its last lines:\n{tail}"
+)
 NOT_INSTALLED = "pip could not install {wheel}; pip's last lines:\n{tail}"

@@ -65,6 +65,7 @@ def features() -> Features | None:
         version = metadata.version("horovod")
     except metadata.PackageNotFoundError:
         version = "unknown"  # a site's own, found by PYTHONPATH
+    edits = marker.get("edits")
     built = _json(path / "metadata.json")
     suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
     return Features(
@@ -76,7 +77,7 @@ def features() -> Features | None:
             if (path / f"{library}{suffix}").is_file()
         },
         key=str(marker.get("key", "")),
-        edits=frozenset(marker.get("edits", ())),
+        edits=frozenset(edits if isinstance(edits, list) else ()),
     )
 
 

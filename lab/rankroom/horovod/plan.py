@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,36 +17,54 @@ from rankroom.horovod.native_edits import NATIVE
 from rankroom.horovod.python_edits import PYTHON_EDITS
 from rankroom.horovod.toolchain import Framework, Gpu, find_frameworks, find_gpu
 
+SWITCHES = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW", "mxnet": "MXNET"}
 ALL_EDITS = NATIVE + PYTHON_EDITS
 # What a user may say about the processors to build for; part of the key.
 TUNING = ("HOROVOD_BUILD_ARCH_FLAGS", "HOROVOD_BUILD_CUDA_CC_LIST")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything a wheel depends on."""
+class Part:
+    """One framework's library: compiled, and cached, by itself."""
 
-    frameworks: Sequence[Framework]
+    framework: Framework
     gpu: Gpu | None
 
     @property
-    def native_key(self) -> str:
-        """Names what is compiled; readable first, exact by its last part."""
-        tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-        names = [f"{framework.name}{framework.version}" for framework in self.frameworks]
-        names += [f"cuda{self.gpu.cuda_version}"] if self.gpu else []
+    def key(self) -> str:
+        """Readable first, exact by its last part."""
         exact = [
             VERSION,
             str(sysconfig.get_config_var("EXT_SUFFIX")),
             platform.machine(),
             "-".join(platform.libc_ver()),
-            *(repr(framework) for framework in self.frameworks),
+            repr(self.framework),
             f"{self.gpu.cuda_version} {self.gpu.nccl_version}" if self.gpu else "",
             *(os.environ.get(name, "") for name in TUNING),
             digest(NATIVE),
         ]
-        sha = hashlib.sha256("\0".join(exact).encode()).hexdigest()[:10]
-        return "-".join([VERSION, tag, *names, sha])
+        names = [_tag(), f"{self.framework.name}{self.framework.version}"]
+        names += [f"cuda{self.gpu.cuda_version}"] if self.gpu else []
+        return "-".join([VERSION, *names, _short(exact)])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a wheel depends on. The frameworks that have CUDA are built with `gpu`."""
+
+    frameworks: Sequence[Framework]
+    gpu: Gpu | None
+
+    @property
+    def parts(self) -> list[Part]:
+        return [Part(each, self.gpu if each.cuda else None) for each in self.frameworks]
+
+    @property
+    def native_key(self) -> str:
+        """Names what is compiled."""
+        names = [f"{framework.name}{framework.version}" for framework in self.frameworks]
+        names += [f"cuda{self.gpu.cuda_version}"] if self.gpu else []
+        return "-".join([VERSION, _tag(), *names, _short([part.key for part in self.parts])])
 
     @property
     def key(self) -> str:
@@ -55,25 +73,21 @@ class Plan:
     @property
     def names(self) -> str:
         """What Horovod is built for, for the user."""
-        names = [f"{framework.name} {framework.version}" for framework in self.frameworks]
-        if self.gpu:
-            names.append(f"CUDA {self.gpu.cuda_version} with NCCL {self.gpu.nccl_version}")
-        return ", ".join(names)
+        return ", ".join(map(_name, self.parts))
 
 
 def make_plan(gpu: bool | None = None) -> Plan:
-    """What to build here; `gpu` None means: if the framework and the machine have CUDA.
+    """What to build here; `gpu` None means: if a framework and the machine have CUDA.
 
-    With both frameworks, PyTorch decides: Horovod refuses GPU operations beside a PyTorch that
-    has none. Raises HorovodBuildError without a framework, or when `gpu` is asked in vain.
+    Raises HorovodBuildError without a framework, or when `gpu` is asked in vain.
     """
     frameworks = find_frameworks()
     if gpu is False:
         return Plan(frameworks, None)
-    leading = frameworks[0]
-    if not leading.cuda:
+    if not any(framework.cuda for framework in frameworks):
         if gpu:
-            raise HorovodBuildError(CPU_FRAMEWORK.format(framework=leading))
+            names = " and ".join(f"{each.name} {each.version}" for each in frameworks)
+            raise HorovodBuildError(CPU_FRAMEWORKS.format(names=names))
         return Plan(frameworks, None)
     found = find_gpu()
     if isinstance(found, Gpu):
@@ -84,18 +98,18 @@ def make_plan(gpu: bool | None = None) -> Plan:
 
 
 def build_environment(
-    plan: Plan, *, cmake: Path, compiler: str, jobs: int, nccl_folder: Path | None = None
+    part: Part, *, cmake: Path, compiler: str, jobs: int, nccl_folder: Path | None = None
 ) -> dict[str, str]:
     """The variables Horovod's own build reads, and nothing else.
 
     `nccl_folder` holds the library under the name the linker looks for.
     """
-    built = {framework.name for framework in plan.frameworks}
     env = {
         "HOROVOD_LOCAL_VERSION": "rankroom",
-        "HOROVOD_WITH_PYTORCH" if "torch" in built else "HOROVOD_WITHOUT_PYTORCH": "1",
-        "HOROVOD_WITH_TENSORFLOW" if "tensorflow" in built else "HOROVOD_WITHOUT_TENSORFLOW": "1",
-        "HOROVOD_WITHOUT_MXNET": "1",
+        **{
+            f"HOROVOD_{'WITH' if part.framework.name == name else 'WITHOUT'}_{switch}": "1"
+            for name, switch in SWITCHES.items()
+        },
         "HOROVOD_WITHOUT_MPI": "1",
         "HOROVOD_WITH_GLOO": "1",
         "HOROVOD_CPU_OPERATIONS": "GLOO",
@@ -106,17 +120,17 @@ def build_environment(
         # Debug information is four fifths of the libraries and helps nobody here.
         "LDFLAGS": f"{os.environ.get('LDFLAGS', '')} -Wl,--strip-debug".strip(),
     }
-    if plan.gpu:
-        library = nccl_folder or plan.gpu.nccl_library.parent
+    if part.gpu:
+        library = nccl_folder or part.gpu.nccl_library.parent
         env |= {
             "HOROVOD_GPU_OPERATIONS": "NCCL",
             "HOROVOD_GPU": "CUDA",
-            "HOROVOD_CUDA_HOME": str(plan.gpu.cuda_home),
-            "CUDA_HOME": str(plan.gpu.cuda_home),
-            "HOROVOD_NCCL_INCLUDE": str(plan.gpu.nccl_include),
+            "HOROVOD_CUDA_HOME": str(part.gpu.cuda_home),
+            "CUDA_HOME": str(part.gpu.cuda_home),
+            "HOROVOD_NCCL_INCLUDE": str(part.gpu.nccl_include),
             "HOROVOD_NCCL_LIB": str(library),
             "HOROVOD_NCCL_LINK": "SHARED",
-            "LDFLAGS": f"{env['LDFLAGS']} -Wl,-rpath,{plan.gpu.nccl_library.parent}",
+            "LDFLAGS": f"{env['LDFLAGS']} -Wl,-rpath,{part.gpu.nccl_library.parent}",
         }
     return env
 
@@ -130,8 +144,23 @@ def clean_environment(base: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-CPU_FRAMEWORK = (
-    "--gpu: {framework.name} {framework.version} is built without CUDA, and Horovod must match: "
-    "install a CUDA build of it, or leave --gpu out"
+def _tag() -> str:
+    return f"cp{sys.version_info[0]}{sys.version_info[1]}"
+
+
+def _short(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:10]
+
+
+def _name(part: Part) -> str:
+    name = f"{part.framework.name} {part.framework.version}"
+    if part.gpu:
+        return f"{name} (CUDA {part.gpu.cuda_version}, NCCL {part.gpu.nccl_version})"
+    return f"{name} (no NCCL)" if part.framework.cuda else name
+
+
+CPU_FRAMEWORKS = (
+    "--gpu: {names} is built without CUDA, and Horovod must match: install a CUDA build of it, or "
+    "leave --gpu out"
 )
 NO_GPU = "--gpu: {reason}; or build without GPUs (`--no-gpu`)"

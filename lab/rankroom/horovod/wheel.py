@@ -1,4 +1,4 @@
-"""Finish a compiled wheel: apply the Python edits to it and say inside it what was done.
+"""Finish compiled wheels: join them, apply the Python edits, and say inside what was done.
 
 Editing the wheel instead of the source means that a changed .py file costs seconds, not minutes.
 """
@@ -11,22 +11,30 @@ import hashlib
 import json
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rankroom.horovod.edits import Change, apply
 
 MARKER = "horovod/rankroom.json"
+METADATA = "horovod/metadata.json"
 
 
-def finish(compiled: Path, folder: Path, edits: Iterable[Change], marker: Any) -> Path:
-    """Write the wheel `compiled`, with `edits` applied and MARKER added, into `folder`."""
-    wheel = folder / compiled.name
+def finish(
+    compiled: Sequence[Path], folder: Path, edits: Iterable[Change], marker: dict[str, Any]
+) -> Path:
+    """Write one wheel into `folder`: the libraries of all `compiled`, with `edits` and MARKER."""
+    wheel = folder / compiled[0].name
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         tree = Path(scratch)
-        with zipfile.ZipFile(compiled) as source:
-            source.extractall(tree)
+        built: dict[str, str] = {}
+        for part in compiled:
+            with zipfile.ZipFile(part) as source:
+                source.extractall(tree)
+            # Which framework it was built for; each part knows only its own.
+            built |= json.loads((tree / METADATA).read_text())
+        (tree / METADATA).write_text(json.dumps(built, indent=1) + "\n")
         apply(tree, edits)
         (tree / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
         _pack(tree, wheel)

@@ -1,0 +1,101 @@
+"""What an installed Horovod is taken for, whoever built it."""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from rankroom.errors import HorovodBuildError
+from rankroom.horovod import check, features
+from rankroom.horovod.plan import ALL_EDITS
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A directory with a Horovod that only looks like one; importing it would fail."""
+    package = tmp_path / "horovod"
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    for library in ("torch/mpi_lib_v2", "tensorflow/mpi_lib"):
+        path = package / f"{library}{suffix}"
+        path.parent.mkdir(parents=True)
+        path.touch()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    (package / "metadata.json").write_text('{"pytorch": "2.5.1", "tensorflow": "2.17.0"}')
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    return package
+
+
+def mark(package: Path, edits: list[str], key: str = "a-key") -> None:
+    (package / "rankroom.json").write_text(json.dumps({"key": key, "edits": edits}))
+
+
+def test_a_sites_own(site: Path) -> None:
+    here = features.features()
+    assert here is not None and not here.patched and here.key == ""
+    assert here.frameworks == {"torch": "2.5.1", "tensorflow": "2.17.0"}
+    assert not here.rank_timelines and not here.keras3
+    assert [text.split(" (")[0] for text in here.lacks] == [
+        "a native timeline on other ranks than 0",
+        "Keras 3",
+    ]
+    lines = check.describe(here)
+    assert "not built by Rankroom" in lines[0] and lines[1].startswith("  lacks ")
+
+
+def test_rankrooms(site: Path) -> None:
+    mark(site, [edit.id for edit in ALL_EDITS])
+    here = features.features()
+    assert here is not None and here.patched and here.key == "a-key"
+    assert here.rank_timelines and here.keras3 and here.lacks == []
+    assert "a native timeline on every rank, Keras 3" in check.describe(here)[1]
+
+
+@pytest.mark.parametrize("left_out", sorted(features.TIMELINE_EDITS))
+def test_a_feature_needs_all_of_its_edits(site: Path, left_out: str) -> None:
+    mark(site, [edit.id for edit in ALL_EDITS if edit.id != left_out])
+    here = features.features()
+    assert here is not None and not here.rank_timelines and here.keras3
+
+
+def test_without_tensorflow_keras_is_not_missed(site: Path) -> None:
+    next((site / "tensorflow").iterdir()).unlink()
+    here = features.features()
+    assert here is not None and here.frameworks == {"torch": "2.5.1"}
+    assert here.lacks == ["a native timeline on other ranks than 0"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"edits": null, "key": 3}'])
+def test_a_marker_that_is_broken(site: Path, content: str) -> None:
+    (site / "rankroom.json").write_text(content)
+    here = features.features()
+    assert here is not None and not here.patched
+
+
+def test_no_horovod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert features.features() is None
+    with pytest.raises(HorovodBuildError, match="rankroom horovod build"):
+        check.check(print)
+
+
+def test_a_horovod_without_frameworks(site: Path) -> None:
+    for folder in ("torch", "tensorflow"):
+        next((site / folder).iterdir()).unlink()
+    with pytest.raises(HorovodBuildError, match=r"no framework built in.*--force"):
+        check.check(lambda line: None)
+
+
+@pytest.mark.parametrize(
+    ("path", "rank", "file"),
+    [
+        ("/t/x.json", 0, "/t/x.json"),
+        ("/t/x.json", 3, "/t/x.json.rank3"),
+        ("/t/{rank}.json", 0, "/t/0.json"),
+        ("/t/{rank}.json", 12, "/t/12.json"),
+    ],
+)
+def test_the_timeline_file_of_a_rank(path: str, rank: int, file: str) -> None:
+    assert features.timeline_file(path, rank) == file
