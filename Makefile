@@ -37,6 +37,8 @@ lint-only:
 	$(IN) ruff check
 	$(IN) ruff format --check
 	$(IN) mypy
+	$(IN) npm --prefix extension run --silent check:schema
+	$(IN) npm --prefix extension run --silent build:lib
 	$(IN) npm --prefix extension run --silent lint
 	$(IN) npm --prefix extension run --silent test
 

@@ -102,7 +102,7 @@ def install_node_modules() -> None:
 def build_extension() -> None:
     shutil.rmtree(BUILT, ignore_errors=True)
     # The builder is JupyterLab's own, from .venv.
-    run(["npm", "run", "build"], EXTENSION, PATH=f"{VENV / 'bin'}:{os.environ['PATH']}")
+    run(["npm", "run", "build:prod"], EXTENSION, PATH=f"{VENV / 'bin'}:{os.environ['PATH']}")
 
 
 def install_package() -> None:
