@@ -1,0 +1,45 @@
+/** Rankroom in JupyterLab and Notebook 7: the view of a run under its cell, and in a panel. */
+import {
+  ILabShell,
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+
+import { Api } from './api';
+import { Runs } from './run/runs';
+import { addPanels } from './view/panel';
+import { MIME, RunRenderer } from './view/renderer';
+
+/** Before text/html, whose rank is 50 or so. */
+const RANK = 0;
+
+const runView: JupyterFrontEndPlugin<void> = {
+  id: 'rankroom:run-view',
+  description: 'Shows each rank’s log under a distributed cell.',
+  autoStart: true,
+  requires: [IRenderMimeRegistry],
+  optional: [ILabShell, ILayoutRestorer],
+  activate: (
+    app: JupyterFrontEnd,
+    rendermime: IRenderMimeRegistry,
+    labShell: ILabShell | null,
+    restorer: ILayoutRestorer | null
+  ) => {
+    const api = new Api(app.serviceManager.serverSettings);
+    const parts = { api, runs: new Runs(api), rendermime };
+    // Notebook 7 has one place in the middle, and the notebook is in it.
+    const open = labShell ? addPanels(app, parts, restorer) : null;
+    rendermime.addFactory(
+      {
+        safe: true,
+        mimeTypes: [MIME],
+        createRenderer: () => new RunRenderer({ ...parts, open })
+      },
+      RANK
+    );
+  }
+};
+
+export default [runView];

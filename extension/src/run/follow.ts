@@ -1,0 +1,116 @@
+/** Reading a record up to its moving end, while somebody looks. */
+import { Api, ApiError } from '../api';
+import { VERSION } from '../record';
+import type { RunModel } from './model';
+import { inSlices } from './slices';
+
+/** Seconds the server may wait for more; proxies cut idle requests at a minute or so. */
+const WAIT = 25;
+/** A browser has six connections to a server; others need some as well. */
+const WAITING_AT_ONCE = 2;
+const TURN = 1_000;
+const LONGEST_PAUSE = 30_000;
+
+export const NO_SERVER =
+  'The Rankroom server extension is not enabled: run `jupyter server extension enable rankroom`' +
+  ' and restart JupyterLab. Until then this is the summary that was saved with the notebook.';
+const NEWER = (version: number): string =>
+  `This record was written by a newer Rankroom (record version ${version}, this view reads up to` +
+  ` ${VERSION}): upgrade with \`pip install -U rankroom\`.`;
+
+let waiting = 0;
+
+/** Follow the run until it is complete, or `signal` says that nobody looks any more. */
+export async function follow(model: RunModel, api: Api, signal: AbortSignal): Promise<void> {
+  let failures = 0;
+  let isCaughtUp = false;
+  let isKnown = false;
+  while (!signal.aborted && !model.isComplete && !model.refusal) {
+    try {
+      if (!isKnown) {
+        model.run = await api.run(model.id, signal);
+        isKnown = true;
+      }
+      if (model.run.version > VERSION) {
+        model.refusal = NEWER(model.run.version);
+      } else {
+        isCaughtUp = await readOn(model, api, isCaughtUp, signal);
+      }
+      failures = 0;
+      model.trouble = '';
+    } catch (error) {
+      if (signal.aborted) {
+        return;
+      }
+      failures += 1;
+      await explain(error, model, api, failures, signal);
+    }
+    model.notify();
+  }
+}
+
+/** Read the next piece; returns whether that was all there is for now. */
+async function readOn(
+  model: RunModel,
+  api: Api,
+  isCaughtUp: boolean,
+  signal: AbortSignal
+): Promise<boolean> {
+  if (isCaughtUp && waiting >= WAITING_AT_ONCE) {
+    await rest(TURN, signal);
+  }
+  const wait = isCaughtUp && waiting < WAITING_AT_ONCE ? WAIT : 0;
+  waiting += wait ? 1 : 0;
+  const chunk = await api
+    .events(model.id, model.read, wait, signal)
+    .finally(() => (waiting -= wait ? 1 : 0));
+  // From here on nothing is aborted: what was taken in is counted as read.
+  await inSlices(model.take(chunk.text));
+  model.read = chunk.next;
+  model.size = chunk.size;
+  if (chunk.state !== 'running' && chunk.next >= chunk.size) {
+    model.run = await api.run(model.id);
+    model.complete();
+  }
+  return chunk.next >= chunk.size;
+}
+
+/** Say what keeps the record away, and wait before it is tried again. */
+async function explain(
+  error: unknown,
+  model: RunModel,
+  api: Api,
+  failures: number,
+  signal: AbortSignal
+): Promise<void> {
+  if (!(error instanceof ApiError)) {
+    throw error;
+  }
+  if (error.status === 404) {
+    model.refusal = (await isThere(api, signal)) ? error.message : NO_SERVER;
+    return;
+  }
+  const pause = Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
+  model.trouble = `${error.message}: trying again every ${Math.ceil(pause / 1000)} s`;
+  model.notify();
+  await rest(pause, signal);
+}
+
+async function isThere(api: Api, signal: AbortSignal): Promise<boolean> {
+  try {
+    return await api.isThere(signal);
+  } catch {
+    return true;
+  }
+}
+
+/** Resolves after a time, or at once when the signal comes. */
+function rest(milliseconds: number, signal: AbortSignal): Promise<void> {
+  return new Promise(resolve => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal.addEventListener('abort', () => {
+      clearTimeout(timer);
+      resolve();
+    }, { once: true });
+  });
+}

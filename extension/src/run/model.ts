@@ -1,0 +1,144 @@
+/** A run as the view needs it: built from events, the same whether it is live or long over. */
+import { Signal, type ISignal } from '@lumino/signaling';
+
+import { Log } from '../log/log';
+import { ERROR, NOTE } from '../log/lines';
+import { linesOf, parseEvent } from '../record';
+import type { ErrorEvent, Event, RankState, Run } from '../schema';
+import { Outputs } from './outputs';
+
+export class RunModel {
+  log = new Log();
+  outputs = new Outputs();
+  /** In the order in which ranks raised. */
+  errors: ErrorEvent[] = [];
+  /** Lines of the record that are no events. */
+  damaged = 0;
+  /** Whether all of the record is here and nothing more will come. */
+  isComplete = false;
+  /** Bytes of the record that are here, and that there are. */
+  read = 0;
+  size = 0;
+  /** Counts up when everything begins anew. */
+  generation = 0;
+  /** What keeps the view from being up to date, in a sentence; '' if nothing does. */
+  trouble = '';
+  /** Why the record cannot be shown at all. */
+  refusal = '';
+
+  private remarks = 0;
+  private states = new Map<number, RankState>();
+  private _changed = new Signal<this, void>(this);
+
+  constructor(private _run: Run) {}
+
+  get id(): string {
+    return this._run.id;
+  }
+
+  get run(): Run {
+    return this._run;
+  }
+
+  set run(run: Run) {
+    this._run = run;
+    this.notify();
+  }
+
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  notify(): void {
+    this._changed.emit();
+  }
+
+  /** Lines that ranks wrote. */
+  get lineCount(): number {
+    return this.log.lines.length - this.remarks + this.log.unfinished.length;
+  }
+
+  get isLive(): boolean {
+    return this.run.state === 'running';
+  }
+
+  /** Ranks that took part, ascending. */
+  get ranks(): number[] {
+    return this.run.ranks.map(({ rank }) => rank).sort((a, b) => a - b);
+  }
+
+  /** Where a rank stands. */
+  stateOf(rank: number): RankState {
+    const known = this.run.ranks.find(info => info.rank === rank)?.state;
+    return this.states.get(rank) ?? known ?? 'running';
+  }
+
+  /** The error that explains the failure, and the others. */
+  get failures(): { first: ErrorEvent | null; others: ErrorEvent[] } {
+    const cause = this.run.failure?.rank;
+    const first = this.errors.find(error => error.rank === cause) ?? this.errors[0] ?? null;
+    return { first, others: this.errors.filter(error => error !== first) };
+  }
+
+  /** Take in a piece of the record; every step takes about a millisecond at most. */
+  *take(text: string): Generator<void> {
+    for (const line of linesOf(text)) {
+      const event = parseEvent(line);
+      if (event === null) {
+        this.damaged += 1;
+      } else if (event !== 'unknown') {
+        yield* this.takeEvent(event);
+      }
+      yield;
+    }
+  }
+
+  /** The record is whole. */
+  complete(): void {
+    this.log.end();
+    this.isComplete = true;
+  }
+
+  /** Let go of all that the record holds; it is read again when it is needed. */
+  forget(): void {
+    this.log = new Log();
+    this.outputs = new Outputs();
+    this.errors = [];
+    this.damaged = 0;
+    this.isComplete = false;
+    this.read = 0;
+    this.remarks = 0;
+    this.generation += 1;
+    this.notify();
+  }
+
+  private *takeEvent(event: Event): Generator<void> {
+    switch (event.kind) {
+      case 'log':
+        yield* this.log.write(event);
+        break;
+      case 'display':
+        this.outputs.add(event);
+        break;
+      case 'error':
+        this.errors.push(event);
+        this.remark(`${event.ename}: ${firstLine(event.evalue)}`, event, ERROR);
+        break;
+      case 'status':
+        this.states.set(event.rank, event.state);
+        if (event.note) {
+          this.remark(firstLine(event.note), event, NOTE);
+        }
+        break;
+    }
+  }
+
+  private remark(text: string, event: Event, kind: typeof ERROR | typeof NOTE): void {
+    this.remarks += 1;
+    this.log.remark(text, event.rank, kind, event.t);
+  }
+}
+
+function firstLine(text: string): string {
+  return text.trim().split('\n', 1)[0].slice(0, 500);
+}

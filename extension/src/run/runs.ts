@@ -1,0 +1,85 @@
+/** The runs that are open, each once, however many views show it; read only while one is seen. */
+import type { Api } from '../api';
+import type { Run } from '../schema';
+import { follow } from './follow';
+import { RunModel } from './model';
+
+/** Characters of log that runs nobody sees may keep in memory. */
+const UNSEEN_CHARS = 50_000_000;
+
+interface Open {
+  model: RunModel;
+  views: number;
+  seen: number;
+  /** Ends the reading; null while nothing is read. */
+  reading: AbortController | null;
+  work: Promise<void>;
+  /** When it was last seen, as a count. */
+  last: number;
+}
+
+export class Runs {
+  private open = new Map<string, Open>();
+  private clock = 0;
+
+  constructor(private api: Api) {}
+
+  /** The model of a run, for a view that says `close` when it is gone. */
+  acquire(run: Run): RunModel {
+    let open = this.open.get(run.id);
+    if (!open) {
+      open = { model: new RunModel(run), views: 0, seen: 0, reading: null, work: Promise.resolve(), last: 0 };
+      this.open.set(run.id, open);
+    }
+    open.views += 1;
+    return open.model;
+  }
+
+  release(model: RunModel): void {
+    const open = this.open.get(model.id);
+    if (open && --open.views === 0) {
+      open.reading?.abort();
+      this.open.delete(model.id);
+    }
+  }
+
+  /** A view of this run came into sight, or went out of it. */
+  see(model: RunModel, isSeen: boolean): void {
+    const open = this.open.get(model.id);
+    if (!open) {
+      return;
+    }
+    open.seen += isSeen ? 1 : -1;
+    open.last = ++this.clock;
+    if (open.seen > 0) {
+      this.read(open);
+    } else {
+      open.reading?.abort();
+      open.reading = null;
+      this.lighten();
+    }
+  }
+
+  private read(open: Open): void {
+    if (open.reading || open.model.isComplete) {
+      return;
+    }
+    const reading = new AbortController();
+    open.reading = reading;
+    // One after the other: the last reader may still be taking in what it read.
+    open.work = open.work.then(() => follow(open.model, this.api, reading.signal));
+  }
+
+  /** Let go of the logs that were not seen for longest. */
+  private lighten(): void {
+    const unseen = [...this.open.values()].filter(open => open.seen === 0);
+    unseen.sort((a, b) => b.last - a.last);
+    let chars = 0;
+    for (const { model } of unseen) {
+      chars += model.log.lines.weight;
+      if (chars > UNSEEN_CHARS && model.isComplete) {
+        model.forget();
+      }
+    }
+  }
+}

@@ -1,0 +1,117 @@
+/** Rich outputs of the ranks, each labelled with its rank; results last. */
+import { MimeModel, type IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { Panel, Widget } from '@lumino/widgets';
+
+import { nameRanks, rankClass } from '../ranks';
+import type { RunModel } from '../run/model';
+import type { SameOutput } from '../run/outputs';
+import { h } from './dom';
+
+/** Outputs that are drawn before the reader asks for more. */
+const FIRST = 24;
+/** Types that need a kernel of the notebook's to be alive behind them. */
+const DEAD = ['application/vnd.jupyter.widget-view+json'];
+
+export class Displays extends Panel {
+  private items = new Map<string, Widget>();
+  private most = FIRST;
+  private key = '';
+  private more = new Widget();
+
+  constructor(
+    private model: RunModel,
+    private rendermime: IRenderMimeRegistry,
+    private isTrusted: boolean
+  ) {
+    super();
+    this.addClass('rr-displays');
+    this.more.addClass('rr-more');
+  }
+
+  refresh(ranks: ReadonlySet<number> | null, collapsed: boolean): void {
+    const groups = this.model.outputs.grouped(ranks, collapsed);
+    const named = groups.map((group, i): [string, SameOutput] => [
+      `${group.ranks.join()}:${group.key}:${count(groups, i)}`,
+      group
+    ]);
+    const key = `${this.most}:${named.map(([name]) => name).join('\n')}`;
+    if (key === this.key) {
+      return;
+    }
+    this.key = key;
+    this.setHidden(groups.length === 0);
+    const wanted = new Map(named.slice(0, this.most));
+    for (const [name, widget] of this.items) {
+      if (!wanted.has(name)) {
+        widget.dispose();
+        this.items.delete(name);
+      }
+    }
+    let at = 0;
+    for (const [name, group] of wanted) {
+      const widget = this.items.get(name) ?? this.make(group);
+      this.items.set(name, widget);
+      this.insertWidget(at++, widget);
+    }
+    this.offerMore(groups.length - wanted.size);
+  }
+
+  private make(group: SameOutput): Widget {
+    const panel = new Panel();
+    const isShort = isShortText(group);
+    panel.addClass('rr-display');
+    panel.toggleClass('rr-inline-value', isShort);
+    const colour = group.ranks.length === 1 ? rankClass(group.ranks[0]) : 'rr-rank-many';
+    const label = h('div', `rr-label ${colour}`, {}, `${nameRanks(group.ranks)}${isShort ? ':' : ''}`);
+    panel.addWidget(new Widget({ node: label }));
+    const data = Object.fromEntries(Object.entries(group.data).filter(([type]) => !DEAD.includes(type)));
+    const type = this.rendermime.preferredMimeType(
+      data as ReadonlyPartialJSONObject,
+      this.isTrusted ? 'any' : 'ensure'
+    );
+    if (!type) {
+      const types = Object.keys(group.data).join(', ');
+      panel.addWidget(new Widget({ node: h('em', '', {}, `nothing here can show ${types}`) }));
+      return panel;
+    }
+    const renderer = this.rendermime.createRenderer(type);
+    panel.addWidget(renderer);
+    void renderer.renderModel(
+      new MimeModel({
+        data: data as ReadonlyPartialJSONObject,
+        metadata: group.metadata as ReadonlyPartialJSONObject,
+        trusted: this.isTrusted
+      })
+    );
+    return panel;
+  }
+
+  private offerMore(left: number): void {
+    this.more.parent = null;
+    if (left > 0) {
+      const show = (): void => {
+        this.most = Infinity;
+        this.refreshAll();
+      };
+      this.more.node.replaceChildren(h('button', 'rr-button', { onclick: show }, `show ${left} more outputs`));
+      this.addWidget(this.more);
+    }
+  }
+
+  private refreshAll(): void {
+    this.key = '';
+    this.model.notify();
+  }
+}
+
+/** Whether the output is a line of text, which stands beside its label. */
+function isShortText({ data }: SameOutput): boolean {
+  const text = data['text/plain'];
+  return Object.keys(data).length === 1 && typeof text === 'string' && !text.includes('\n');
+}
+
+/** How many equal groups stand before the i-th. */
+function count(groups: SameOutput[], i: number): number {
+  return groups.slice(0, i).filter(group => group.key === groups[i].key).length;
+}

@@ -1,0 +1,24 @@
+/**
+ * Keys that belong to a view while it has the focus. The notebook's command mode takes arrows, Enter
+ * and letters from whatever is inside it; a view under a cell needs some of them itself. All other
+ * shortcuts (save, run cell, …) go on as usual.
+ */
+
+const SUPPRESS = 'data-lm-suppress-shortcuts';
+const OURS = new Set(['ArrowUp', 'ArrowDown', 'PageUp', 'PageDown', 'Home', 'End', 'Enter', ' ']);
+
+/** Keep these keys from the application's shortcuts while the focus is inside `node`. */
+export function keepKeys(node: HTMLElement): () => void {
+  // Before the application's own listener, which is on the document.
+  const listen = (event: KeyboardEvent): void => {
+    const isPlain = !event.ctrlKey && !event.metaKey && !event.altKey;
+    const isOurs = OURS.has(event.key) && !(event.key === 'Enter' && event.shiftKey);
+    const isTyping = event.target instanceof HTMLInputElement && event.key !== 'Escape';
+    node.toggleAttribute(SUPPRESS, isPlain && (isOurs || isTyping));
+  };
+  const enter = (): void => window.addEventListener('keydown', listen, true);
+  const leave = (): void => window.removeEventListener('keydown', listen, true);
+  node.addEventListener('focusin', enter);
+  node.addEventListener('focusout', leave);
+  return leave;
+}

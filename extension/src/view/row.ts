@@ -1,0 +1,71 @@
+/** One line of the log as a DOM node: `0–3 │ epoch 1`. */
+import { ERROR, NOTE, STDERR, STYLED, cutNote } from '../log/lines';
+import { formatRanks, nameRanks, rankClass } from '../ranks';
+import { moment } from '../words';
+import { ansiNodes } from './ansitext';
+import { h } from './dom';
+
+export interface RowContent {
+  ranks: readonly number[];
+  flags: number;
+  text: string;
+  cut: number;
+  /** Microseconds since the run's start; null while the line is being written. */
+  t: number | null;
+}
+
+export function rowNode(content: RowContent): HTMLElement {
+  const { flags, text, cut } = content;
+  const node = h(
+    'div',
+    `rr-row ${kindClass(flags)} ${rankColour(content.ranks)}`,
+    {},
+    h('span', 'rr-ranks', { title: titleOf(content) }, formatRanks(content.ranks)),
+    h('span', 'rr-bar', { 'aria-hidden': 'true' }, signOf(flags)),
+    h('span', 'rr-text', {}, ...(flags & STYLED ? ansiNodes(text) : [text]))
+  );
+  if (flags & STDERR) {
+    node.prepend(h('span', 'rr-hidden', {}, 'stderr '));
+  }
+  if (cut) {
+    node.lastChild?.appendChild(h('em', 'rr-cut', {}, cutNote(cut)));
+  }
+  return node;
+}
+
+/** Show who wrote the line, when a rank has joined. */
+export function updateRanks(node: HTMLElement, content: Pick<RowContent, 'ranks' | 'flags' | 't'>): void {
+  const label = node.querySelector<HTMLElement>('.rr-ranks');
+  const text = formatRanks(content.ranks);
+  if (label && label.textContent !== text) {
+    label.textContent = text;
+    label.title = titleOf(content);
+    node.className = `rr-row ${kindClass(content.flags)} ${rankColour(content.ranks)}`;
+  }
+}
+
+function titleOf({ ranks, flags, t }: Pick<RowContent, 'ranks' | 'flags' | 't'>): string {
+  const stream = flags & (ERROR | NOTE) ? '' : flags & STDERR ? ' · stderr' : ' · stdout';
+  return `${nameRanks(ranks)}${stream}${t === null ? ' · being written' : ` · ${moment(t)}`}`;
+}
+
+function kindClass(flags: number): string {
+  if (flags & ERROR) {
+    return 'rr-error';
+  }
+  if (flags & NOTE) {
+    return 'rr-note';
+  }
+  return flags & STDERR ? 'rr-stderr' : 'rr-stdout';
+}
+
+function signOf(flags: number): string {
+  if (flags & ERROR) {
+    return '✗';
+  }
+  return flags & NOTE ? '·' : flags & STDERR ? '┃' : '│';
+}
+
+function rankColour(ranks: readonly number[]): string {
+  return ranks.length === 1 ? rankClass(ranks[0]) : 'rr-rank-many';
+}

@@ -1,0 +1,183 @@
+/** A run: how it stands, what failed, each rank's log, and what the ranks showed. */
+import { MimeModel, type IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { Panel, Widget } from '@lumino/widgets';
+
+import type { Api } from '../api';
+import type { Filter } from '../log/rows';
+import { ERROR } from '../log/lines';
+import type { Run } from '../schema';
+import type { RunModel } from '../run/model';
+import type { Runs } from '../run/runs';
+import { count } from '../words';
+import { Displays } from './displays';
+import { Frame, h } from './dom';
+import { Failures } from './failures';
+import { Header } from './header';
+import { keepKeys } from './keys';
+import { LogList } from './loglist';
+import { Sight } from './sight';
+
+const TICK = 1_000;
+
+export interface RunViewOptions {
+  run: Run;
+  runs: Runs;
+  api: Api;
+  rendermime: IRenderMimeRegistry;
+  isTrusted: boolean;
+  /** Under a cell, or in a panel of its own. */
+  isInline: boolean;
+  /** Open the run in a panel; null where it is in one, or where there are none. */
+  open: ((run: Run) => void) | null;
+  /** What to show if the record cannot be read: the MIME bundle it was saved with. */
+  fallback: ReadonlyPartialJSONObject | null;
+}
+
+export class RunView extends Panel {
+  readonly model: RunModel;
+  private filter: Filter = { ranks: null, text: null, collapsed: true };
+  private frame = new Frame(() => this.refresh());
+  private header: Header;
+  private failures: Failures;
+  private list: LogList;
+  private displays: Displays;
+  private notes = new Widget();
+  private instead: Widget | null = null;
+  private sight: Sight;
+  private ticking = 0;
+  private letKeysGo: () => void;
+
+  constructor(private options: RunViewOptions) {
+    super();
+    this.addClass('rr-view');
+    this.toggleClass('rr-panel', !options.isInline);
+    this.node.dataset.run = options.run.id;
+    this.model = options.runs.acquire(options.run);
+    this.header = new Header(this.model, {
+      filter: filter => this.setFilter(filter),
+      toError: () => this.toError(),
+      open: this.opener(),
+      downloadUrl: ranks => options.api.logUrl(this.model.id, ranks)
+    });
+    this.failures = new Failures(this.model);
+    this.list = new LogList(this.model, options.isInline);
+    this.displays = new Displays(this.model, options.rendermime, options.isTrusted);
+    this.notes.addClass('rr-notes');
+    [this.header, this.failures, this.list, this.displays, this.notes].forEach(part => this.addWidget(part));
+    this.model.changed.connect(this.onChanged, this);
+    this.letKeysGo = keepKeys(this.node);
+    this.sight = new Sight(this.node, isSeen => this.onSeen(isSeen));
+    this.refresh();
+  }
+
+  dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    this.sight.dispose();
+    clearInterval(this.ticking);
+    this.frame.cancel();
+    this.letKeysGo();
+    this.model.changed.disconnect(this.onChanged, this);
+    this.options.runs.release(this.model);
+    super.dispose();
+  }
+
+  /** The notebook's copy of the run changed: it ended. */
+  update(run?: Run): void {
+    if (run && !this.model.isComplete && this.model.read === 0) {
+      this.model.run = run;
+    }
+    super.update();
+  }
+
+  /** In a panel there is room; where there are no panels, the log grows in place. */
+  private opener(): (() => void) | null {
+    const { open, isInline } = this.options;
+    if (!isInline) {
+      return null;
+    }
+    return open ? () => open(this.model.run) : () => this.list.setInline(!this.toggleClass('rr-tall'));
+  }
+
+  private setFilter(filter: Filter): void {
+    this.filter = filter;
+    this.list.setFilter(filter);
+    this.frame.request();
+  }
+
+  private toError(): void {
+    const { lines } = this.model.log;
+    for (let line = 0; line < lines.length; line++) {
+      if (lines.flags(line) & ERROR) {
+        this.list.reveal(line);
+        return;
+      }
+    }
+  }
+
+  private onChanged(): void {
+    this.frame.request();
+  }
+
+  private onSeen(isSeen: boolean): void {
+    this.options.runs.see(this.model, isSeen);
+    clearInterval(this.ticking);
+    if (isSeen) {
+      this.ticking = window.setInterval(() => this.model.isLive && this.header.refresh(), TICK);
+      this.frame.request();
+    }
+  }
+
+  private refresh(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    const { model } = this;
+    this.toggleClass('rr-refused', model.refusal !== '');
+    this.node.dataset.state = model.run.state;
+    this.node.dataset.complete = String(model.isComplete);
+    this.header.refresh();
+    this.failures.refresh();
+    this.list.refresh();
+    this.displays.refresh(this.filter.ranks, this.filter.collapsed);
+    this.sayNotes();
+    if (model.refusal && !this.instead) {
+      this.showFallback();
+    }
+  }
+
+  private sayNotes(): void {
+    const { model } = this;
+    const notes = [...(model.run.notes ?? [])];
+    if (model.damaged) {
+      notes.push(`${count(model.damaged, 'damaged line')} of the record passed over: the rest is shown`);
+    }
+    const sentences = [
+      ...(model.refusal ? [h('div', 'rr-refusal', { role: 'alert' }, model.refusal)] : []),
+      ...(model.trouble ? [h('div', 'rr-trouble', { role: 'status' }, model.trouble)] : []),
+      ...notes.map(note => h('div', 'rr-remark', {}, note))
+    ];
+    const key = sentences.map(node => node.textContent).join('\n');
+    if (this.notes.node.dataset.key !== key) {
+      this.notes.node.dataset.key = key;
+      this.notes.node.replaceChildren(...sentences);
+      this.notes.setHidden(sentences.length === 0);
+    }
+  }
+
+  /** The record is out of reach: show what the notebook holds. */
+  private showFallback(): void {
+    const { fallback, rendermime, isTrusted } = this.options;
+    const data = fallback ?? {};
+    const type = ['text/html', 'text/plain'].find(name => name in data);
+    if (type) {
+      const renderer = rendermime.createRenderer(type);
+      renderer.addClass('rr-fallback');
+      void renderer.renderModel(new MimeModel({ data, trusted: isTrusted }));
+      this.addWidget(renderer);
+      this.instead = renderer;
+    }
+  }
+}

@@ -1,0 +1,37 @@
+/** Whether a node can be seen: on the screen, in a tab that is shown, in a window that is not hidden. */
+export class Sight {
+  isSeen = false;
+  private isOnScreen = false;
+  private observer: IntersectionObserver;
+
+  constructor(
+    node: HTMLElement,
+    private tell: (isSeen: boolean) => void
+  ) {
+    this.observer = new IntersectionObserver(
+      entries => {
+        this.isOnScreen = entries[entries.length - 1].isIntersecting;
+        this.look();
+      },
+      // A little ahead, so that what is scrolled into sight is there already.
+      { rootMargin: '200px' }
+    );
+    this.observer.observe(node);
+    document.addEventListener('visibilitychange', this.look);
+  }
+
+  dispose(): void {
+    this.observer.disconnect();
+    document.removeEventListener('visibilitychange', this.look);
+    this.isOnScreen = false;
+    this.look();
+  }
+
+  private look = (): void => {
+    const isSeen = this.isOnScreen && document.visibilityState === 'visible';
+    if (isSeen !== this.isSeen) {
+      this.isSeen = isSeen;
+      this.tell(isSeen);
+    }
+  };
+}
