@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rankroom.horovod.ranks import rendezvous, run_ranks
+from rankroom.horovod.ranks import first_failure, rendezvous, run_ranks
 
 SCRIPTS = Path(__file__).with_name("horovod_scripts")
 MARK = "RESULT "
@@ -45,9 +45,11 @@ def on_ranks(
                 **(env or {}),
             },
         )
-    for rank, end in enumerate(ended):
+    failed = first_failure(ended)
+    if failed is not None:
+        end = ended[failed]
         why = "timed out" if end.timed_out else f"ended with {end.returncode}"
-        assert end.ok, f"rank {rank} of {script} {why}:\n{end.tail(60)}"
+        pytest.fail(f"rank {failed} of {script} {why}:\n{end.tail(60)}", pytrace=False)
     return [
         {key: value for result in _results(end.output) for key, value in result.items()}
         for end in ended

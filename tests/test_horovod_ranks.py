@@ -52,7 +52,7 @@ def test_loops(script: str) -> None:
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_every_rank_writes_a_timeline(framework: str, tmp_path: Path) -> None:
     env = {"FOLDER": str(tmp_path), "FRAMEWORK": framework}
-    ranks = on_ranks("timelines.py", worlds=6, env=env)
+    ranks = on_ranks("timelines.py", worlds=7, env=env)
     assert [each["rank"] for each in ranks] == [0, 1]
     for path in ("a.{rank}.json", "one.json", "env.json"):
         for rank in (0, 1):

@@ -12,7 +12,7 @@ from typing import Any
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod.features import Features, features
 from rankroom.horovod.prove import LINE
-from rankroom.horovod.ranks import run_ranks
+from rankroom.horovod.ranks import first_failure, run_ranks
 from rankroom.horovod.toolchain import find_frameworks
 
 RANKS = 2
@@ -79,9 +79,8 @@ def _prove(name: str, say: Callable[[str], None], timeout: float) -> bool:
         with_ = ", ".join(names[what] for what in built)
         say(f"  {name:12}allreduce on {RANKS} ranks is right ({with_}; {seconds:.0f} s)")
         return True
-    rank, first = next(
-        ((rank, ended) for rank, ended in enumerate(done) if not ended.ok), (0, done[0])
-    )
+    rank = first_failure(done) or 0
+    first = done[rank]
     why = f"no answer in {timeout:g} s" if first.timed_out else f"exit status {first.returncode}"
     say(f"  {name:12}FAILED on rank {rank} ({why}); its last lines:")
     for line in first.tail(12).splitlines():

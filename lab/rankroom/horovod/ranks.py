@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rankroom.shell import Completed, run
 
 LOOPBACK = "127.0.0.1"
+ENDED = "(ended, because another rank had failed)\n"
 OTHERS_S = 10.0  # how long ranks may still take once one of them has failed
 
 
@@ -44,8 +45,14 @@ async def _run_all(
     for rank in late:
         rank.cancel()
     await asyncio.gather(*ranks, return_exceptions=True)
-    ended = Completed(tuple(argv), -15, "(ended, because another rank had failed)\n")
+    ended = Completed(tuple(argv), -15, ENDED)
     return [ended if rank.cancelled() else rank.result() for rank in ranks]
+
+
+def first_failure(done: Sequence[Completed]) -> int | None:
+    """The rank that failed by itself, not one that was ended for it; None when all are well."""
+    failed = [rank for rank, end in enumerate(done) if not end.ok]
+    return min(failed, key=lambda rank: done[rank].output == ENDED, default=None)
 
 
 def _environment(rank: int, size: int, port: int) -> dict[str, str]:
