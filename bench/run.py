@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import platform
+import signal
 import sys
 import time
 import traceback
@@ -45,6 +46,8 @@ def main() -> int:
     unknown = [name for name in chosen.names if name not in NAMES]
     if unknown:
         parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
+    # Being told to stop must not leave ranks behind: it becomes an exception, and cleanup runs.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     rows: list[Row] = []
     failed = []
     for name in chosen.names or NAMES:

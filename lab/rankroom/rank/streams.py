@@ -11,7 +11,6 @@ import codecs
 import contextlib
 import io
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -51,15 +50,20 @@ class Spooled:
         os.dup2(file, self.fd)
         return file
 
-    def write(self, data: bytes) -> None:
-        """Append; a partial write (signal, full disk) is continued or raised as OSError."""
+    def write(self, data: bytes) -> bool:
+        """Append; a partial write (signal, full disk) is continued or raised as OSError.
+
+        True if this set a time mark: a reader woken by those alone misses nothing for long.
+        """
         now = time.time_ns()
-        if now - self._mark_time > MARK_NS:
+        marked = now - self._mark_time > MARK_NS
+        if marked:
             self._mark_time = now
             self.marks.append((os.fstat(self._file).st_size, now // 1000))
         written = os.write(self._file, data)
         while written < len(data):
             written += os.write(self._file, data[written:])
+        return marked
 
     @property
     def unread(self) -> bool:
@@ -122,81 +126,56 @@ def _decoder() -> codecs.IncrementalDecoder:
     return codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
 
-class RankStream(io.TextIOBase):
-    """sys.stdout or sys.stderr of a rank: each finished line is in the spool when print returns."""
+class RankStream(io.TextIOWrapper):
+    """sys.stdout or sys.stderr of a rank: each finished line is in the spool when print returns.
 
-    encoding = "utf-8"
-    errors = "backslashreplace"
+    The text layer is Python's own, in C: a flood costs little more than its bytes do.
+    """
+
+    def __init__(self, spool: Spooled, name: str, wake: Callable[[], None]) -> None:
+        self._raw = _Raw(spool, name, wake)
+        super().__init__(self._raw, "utf-8", "backslashreplace", newline="\n", line_buffering=True)
+
+    def close(self) -> None:
+        """Only flush: a cell that closes its stdout must not end the rank's."""
+        self.flush()
+
+    def detach(self) -> Any:
+        """The bytes layer; this stream stays usable, as the rank goes on printing to it."""
+        self.flush()
+        return self._raw
+
+    def after_fork(self) -> None:
+        """In a forked child: forget the half line, which the parent will write."""
+        self._raw.write = len  # type: ignore[method-assign, assignment]
+        self.flush()
+        del self._raw.write
+
+
+class _Raw(io.RawIOBase):
+    """sys.stdout.buffer: bytes go to the spool at once."""
 
     def __init__(self, spool: Spooled, name: str, wake: Callable[[], None]) -> None:
         self._spool = spool
-        self._name = name
         self._wake = wake
-        self._parts: list[str] = []
-        # Re-entrant: a signal handler may print while its own thread is inside write.
-        self._lock = threading.RLock()
-        self.buffer = _RawBuffer(self, spool)
-
-    @property
-    def name(self) -> str:
-        """<stdout> or <stderr>, as libraries expect."""
-        return f"<{self._name}>"
+        self.name = f"<{name}>"  # as libraries expect
 
     def writable(self) -> bool:
         return True
-
-    def isatty(self) -> bool:
-        return False
 
     def fileno(self) -> int:
         """The real descriptor, so that subprocesses given this stream write to the same spool."""
         return self._spool.fd
 
-    def write(self, text: str) -> int:
-        if not isinstance(text, str):
-            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        with self._lock:
-            self._parts.append(text)
-            if "\n" in text:
-                self._flush()
-        return len(text)
-
-    def flush(self) -> None:
-        with self._lock:
-            if self._parts:
-                self._flush()
-
-    def _flush(self) -> None:
-        text = "".join(self._parts)
-        self._parts.clear()
-        self._spool.write(text.encode("utf-8", "backslashreplace"))
-        self._wake()
-
-    def after_fork(self) -> None:
-        """In a forked child: the lock may have been held by a thread that is not there."""
-        self._lock = threading.RLock()
-        self._parts = []
-
-
-class _RawBuffer(io.RawIOBase):
-    """sys.stdout.buffer, for code that writes bytes."""
-
-    def __init__(self, stream: RankStream, spool: Spooled) -> None:
-        self._stream = stream
-        self._spool = spool
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._spool.fd
-
     def write(self, data: Any) -> int:
-        self._stream.flush()
-        raw = bytes(data)
-        self._spool.write(raw)
-        self._stream._wake()
-        return len(raw)
+        if not isinstance(data, bytes):
+            data = memoryview(data).tobytes()
+        if self._spool.write(data):
+            self._wake()
+        return len(data)
+
+    def close(self) -> None:
+        """Stay open: a text layer that a cell made over this one closes it when it goes."""
 
 
 class CStdio:
