@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a home of their own, and ranks that a module's tests share."""
+"""Fixtures of all tests: a home of their own, and ranks that tests share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,3 +25,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             yield made
         finally:
             made.stop()
+
+
+@pytest.fixture(scope="session")
+def frameworks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two ranks that several modules share, so that each framework is imported once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANKROOM_HOME", str(tmp_path_factory.mktemp("home")))
+        made = Cluster.local(ranks=2)
+    try:
+        yield made
+    finally:
+        made.stop()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rankroom import local
@@ -62,7 +64,7 @@ class Cluster:
                 if why := local.failure(paths, keeper):
                     raise why
                 info = paths.read()
-                if link is None and paths.client_file.exists() and info and info.keeper:
+                if link is None and info and info.keeper and _written(paths.client_file):
                     link = Link(paths.client_file)
                 ready = link.ranks if link is not None else []
                 size = info.size if info else 0
@@ -310,6 +312,15 @@ class Cluster:
         with contextlib.suppress(OSError):
             os.pwrite(lock, b"0" if well else b"1", DOUBT_AT)
         os.close(lock)
+
+
+def _written(file: Path) -> bool:
+    """True once the controller has written all of `file`, not only created it."""
+    try:
+        json.loads(file.read_text())
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def running_clusters() -> list[ClusterInfo]:

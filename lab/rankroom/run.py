@@ -79,6 +79,7 @@ class Run:
         self._next_seq = dict.fromkeys(self._ranks, 0)
         self._spooled: dict[int, dict[str, int]] = {rank: {} for rank in self._ranks}
         self._kept = 0
+        self._raised: dict[int, int] = {}  # when each rank's error left its cell
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._ended = False
@@ -213,13 +214,21 @@ class Run:
                 continue
             event = json.loads(line)
             self._keep(event, len(line))
-            if event["kind"] == "error" and self.info.failure is None:
+            if event["kind"] == "mark" and event["name"] == "raised":
+                self._raised.setdefault(rank, event["t"])
+                self._failed()
+            if event["kind"] == "error" and self._is_cause(rank, event["t"]):
                 self.info.failure = Failure(
                     rank, event["ename"], event["evalue"], event.get("cell_line")
                 )
             if event["kind"] == "status":
                 self._spooled[rank].update(event.get("spool", {}))
                 self._status(rank, event["state"])
+
+    def _is_cause(self, rank: int, t: int) -> bool:
+        """True if this rank raised before all that are known: the others followed from it."""
+        known = self.info.failure
+        return known is None or self._raised.get(rank, t) < self._raised.get(known.rank, 0)
 
     def _keep(self, event: dict[str, Any], size: int) -> None:
         self._kept += size
@@ -230,7 +239,12 @@ class Run:
         self._ranks[rank].state = state
         if not self.running:
             self._finish_if_over()
-        elif state in ("error", "lost") and not self._interrupted:
+        elif state in ("error", "lost"):
+            self._failed()
+
+    def _failed(self) -> None:
+        """A rank has raised, or is gone: soon see what the others do."""
+        if not self._interrupted:
             timer = threading.Timer(GRACE_S, self._release_if_stuck)
             timer.daemon = True
             timer.start()

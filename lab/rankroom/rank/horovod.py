@@ -7,7 +7,10 @@ initialise anew before the next cell on all ranks.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +22,8 @@ from rankroom.rank.imports import when_imported
 from rankroom.rank.world import World
 
 SHUTDOWN_S = 2.0  # a shutdown may wait for a rank that hangs; others must not wait for it
+
+JOIN_EDIT = "join-reset"  # the edit of Horovod that lets it start anew after a broken join
 
 _libraries: dict[str, Library] = {}
 
@@ -96,7 +101,9 @@ def settle(states: list[dict[str, Any]]) -> None:
         library = _libraries[name]
         library.shut_down()
         library.released = False
-        if all(each is not None and (each["on"] or each["released"]) for each in mine):
+        if any(each and each["spoilt"] for each in mine):
+            print(SPOILT, file=sys.stderr)
+        elif all(mine) and any(each and (each["on"] or each["released"]) for each in mine):
             library.basics.init()
 
 
@@ -120,9 +127,19 @@ class Library:
         elif world.partial:
             if not self.basics.is_initialized():
                 raise world.refuse("hvd.init()", "Run hvd.init() in a cell on all ranks first.")
-        elif not all(world.gather(self.topic, self.basics.is_initialized())):
-            self._start(comm, horovod_sets.with_remembered(self.name, wanted))
+        else:
+            mine = {"on": self.basics.is_initialized(), "spoilt": self.spoilt}
+            ranks = world.gather(self.topic, mine)
+            if any(each["spoilt"] for each in ranks):
+                raise RuntimeError(SPOILT)
+            if not all(each["on"] for each in ranks):
+                self._start(comm, horovod_sets.with_remembered(self.name, wanted))
         horovod_sets.register(self.name, self.basics, wanted)
+
+    @property
+    def spoilt(self) -> bool:
+        """True if this library cannot start anew in this process."""
+        return horovod_calls.spoilt(self.name) and JOIN_EDIT not in _edits(self.basics)
 
     @property
     def topic(self) -> str:
@@ -130,6 +147,7 @@ class Library:
 
     def _start(self, comm: Any, sets: list[Any]) -> None:
         self.shut_down()
+        horovod_sets.focus(self.basics)
         with self.store():
             self._initialise(self.basics, comm, sets)
         self.released = False
@@ -147,6 +165,7 @@ class Library:
         return {
             "on": bool(self.basics.is_initialized()),
             "released": self.released,
+            "spoilt": self.spoilt,
             "round": self._world.round(self.topic),
             "calls": horovod_calls.count(self.name),
         }
@@ -164,6 +183,14 @@ class Meeting:
 
     def __exit__(self, *error: object) -> None:
         self._world.met(self._key)
+
+
+def _edits(basics: Any) -> list[str]:
+    """What Rankroom changed in the Horovod that is installed; nothing if a site built it."""
+    marker = Path(basics.MPI_LIB_CTYPES._name).parent.parent / "rankroom.json"
+    with contextlib.suppress(OSError, ValueError):
+        return list(json.loads(marker.read_text())["edits"])
+    return []
 
 
 def _name(basics: Any) -> str:
@@ -205,3 +232,9 @@ def _wrap_basics(module: ModuleType, world: World) -> None:
 
     basics_class._add_process_set_impl = add_here
     basics_class._remove_process_set_impl = remove_here
+
+
+SPOILT = (
+    "Horovod cannot start anew in these processes, as a cell failed while a rank was in "
+    "hvd.join(): `%cluster restart`"
+)

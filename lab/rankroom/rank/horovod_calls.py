@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from rankroom.rank import horovod_sets
-from rankroom.rank.world import World
+from rankroom.rank.world import SubsetError, World
 
 _REMEDY = (
     "Pass a process_set of these ranks (made with hvd.add_process_set in a cell on all ranks), "
@@ -29,6 +29,8 @@ _COLLECTIVES = (
 )
 
 _calls: Counter[str] = Counter()
+_spoilt: set[str] = set()
+_refused = False  # True once a call was refused, perhaps in the middle of an optimizer's backward
 _optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -39,6 +41,25 @@ def wrap(module: Any, compiled: str, world: World) -> None:
     setattr(module, compiled, guarded)
     if hasattr(module, "add_process_set"):
         horovod_sets.bind(module, name)
+    join = module.join
+
+    @functools.wraps(join)
+    def joined_or_spoilt(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return join(*args, **kwargs)
+        except SubsetError:
+            raise
+        except BaseException:
+            _spoilt.add(name)
+            raise
+
+    module.join = joined_or_spoilt
+
+
+def spoilt(library: str) -> bool:
+    """True if an hvd.join() was ended by a failure: Horovod's own memory of it outlives a shutdown,
+    and the next allreduce would crash."""
+    return library in _spoilt
 
 
 def count(library: str) -> int:
@@ -83,6 +104,8 @@ class Guarded:
     def _refuse(self, operation: str, number: int) -> None:
         ranks = horovod_sets.members(self._basics, number) if number else range(self._world.size)
         if not set(ranks) <= set(self._world.present):
+            global _refused
+            _refused = True
             raise self._world.refuse(f"hvd.{operation}()", _REMEDY)
 
     def _name(self, args: tuple[Any, ...], number: int) -> tuple[Any, ...]:
@@ -116,6 +139,14 @@ def track_optimizers(module: Any) -> None:
         return optimizer
 
     module.DistributedOptimizer = tracked
+
+
+def mend_refused() -> None:
+    """Before a cell: clear what a refused call left behind in the optimizers of this rank."""
+    global _refused
+    if _refused:
+        _refused = False
+        reset_optimizers()
 
 
 def reset_optimizers() -> None:

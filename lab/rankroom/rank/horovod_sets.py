@@ -58,6 +58,11 @@ def bind(mpi_ops: Any, name: str) -> None:
         setattr(mpi_ops, function, functools.wraps(original)(bound))
 
 
+def focus(basics: Any) -> None:
+    """The library that initialises now is the one whose sets get their numbers."""
+    _process_sets()._basics = basics
+
+
 def _process_sets() -> Any:
     return sys.modules["horovod.common.process_sets"]
 

@@ -12,7 +12,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
-from rankroom.rank.recovery import Recovery
+from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.shell import RankShell
 from rankroom.rank.world import World
@@ -37,6 +37,7 @@ class RankKernel(IPythonParallelKernel):
     world: World
     recovery: Recovery
     released: bool = False
+    failed_before: bool = False  # it was asked to let go
 
     def take_part(self, world: World, reporter: Reporter, recovery: Recovery) -> None:
         """Become a rank: called once, when the engine has registered."""
@@ -122,7 +123,9 @@ class RankKernel(IPythonParallelKernel):
             return "ok"
         if failure["ename"] == "KeyboardInterrupt":
             return "interrupted"
-        return "released" if self.released else "error"
+        # A rank may feel another's release before its own request comes.
+        by_itself = self.failed_before and not looks_released(failure["ename"], failure["evalue"])
+        return "released" if self.released and not by_itself else "error"
 
     def _abort_queues(self, *args: Any, **kwargs: Any) -> None:
         """Each run stands alone: a failed cell does not cancel another kernel's request."""
@@ -159,5 +162,6 @@ class RankKernel(IPythonParallelKernel):
         busy = self.reporter.run
         if question["do"] == "release" and busy in (None, question["run"]):
             self.released = busy is not None
+            self.failed_before = bool(self.shell.failing)
             return {"released": self.recovery.release(question["run"])}
         return {"run": busy, "failing": bool(self.shell.failing)}

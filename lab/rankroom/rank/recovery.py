@@ -6,8 +6,18 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rankroom.rank import horovod, tensorflow, torch
+from rankroom.rank import horovod, horovod_calls, tensorflow, torch
 from rankroom.rank.world import World
+
+# What a blocked collective says when another rank shut its library down or closed a connection.
+RELEASED_WORDS = (
+    "Horovod has been shut down",
+    "Horovod has not been initialized",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Collective ops is aborted",
+)
 
 
 class Adapter(Protocol):
@@ -46,6 +56,7 @@ class Recovery:
         with self._lock:
             # A release that is under way ends first; one that comes later is not for this cell.
             self._world.begin(run, tuple(ranks), epoch)
+        horovod_calls.mend_refused()
         if not settle or self._world.partial or self._world.alone:
             return
         mine = {name: adapter.state() for name, adapter in ADAPTERS.items()}
@@ -64,3 +75,10 @@ class Recovery:
                 return []
             self._world.release()
             return [each for adapter in ADAPTERS.values() for each in adapter.release()]
+
+
+def looks_released(ename: str, evalue: str) -> bool:
+    """True for the error of a collective that ended because another rank let go."""
+    return ename in ("HorovodInternalError", "ReleasedError") or any(
+        words in evalue for words in RELEASED_WORDS
+    )

@@ -50,8 +50,8 @@ class Reporter:
             "stdout": Spooled(spool / "stdout", 1),
             "stderr": Spooled(spool / "stderr", 2),
         }
-        self.stdout = RankStream(self._streams["stdout"], "stdout", self._awake.set)
-        self.stderr = RankStream(self._streams["stderr"], "stderr", self._awake.set)
+        self.stdout = RankStream(self._streams["stdout"], "stdout", self._wake)
+        self.stderr = RankStream(self._streams["stderr"], "stderr", self._wake)
         self._cstdio = CStdio()
         self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._after_fork)
@@ -59,8 +59,8 @@ class Reporter:
 
     def install(self) -> None:
         """Make this rank's output go through here."""
-        sys.stdout = sys.__stdout__ = self.stdout  # type: ignore[misc, assignment]
-        sys.stderr = sys.__stderr__ = self.stderr  # type: ignore[misc, assignment]
+        sys.stdout = sys.__stdout__ = self.stdout  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = self.stderr  # type: ignore[misc]
         self._thread.start()
 
     def begin(self, run: str, start: int) -> None:
@@ -88,6 +88,13 @@ class Reporter:
             self._take_in()
             self._append(kind, time.time_ns() // 1000, **fields)
         self._awake.set()
+
+    def emit_now(self, kind: str, **fields: Any) -> None:
+        """One event that cannot wait for a batch."""
+        self.emit(kind, **fields)
+        with self._lock:
+            if self.run is not None and os.getpid() == self._pid:
+                self._flush()
 
     def end(self, state: str, **fields: Any) -> None:
         """The run's last event; everything is on the wire when this returns."""
@@ -133,6 +140,9 @@ class Reporter:
         self._at += len(lines)
         self._send(header, lines)
 
+    def _wake(self) -> None:
+        self._awake.set()
+
     def _pump(self) -> None:
         sent = 0.0
         while True:
@@ -155,4 +165,3 @@ class Reporter:
         self._awake = threading.Event()
         for stream in (self.stdout, self.stderr):
             stream.after_fork()
-            stream._wake = self._awake.set

@@ -84,11 +84,17 @@ class RankShell(ZMQInteractiveShell):
         self.Completer.use_jedi = False
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        self.failing = True
+        self._fail()
         super().showtraceback(*args, **kwargs)
 
-    def showsyntaxerror(self, *args: Any, **kwargs: Any) -> None:
+    def _fail(self) -> None:
+        """Say so before the traceback is made: others may be waiting for this rank."""
         self.failing = True
+        if self.reporter is not None:
+            self.reporter.emit_now("mark", name="raised")
+
+    def showsyntaxerror(self, *args: Any, **kwargs: Any) -> None:
+        self._fail()
         super().showsyntaxerror(*args, **kwargs)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:

@@ -161,7 +161,7 @@ def _wrap(module: Any, world: World) -> None:
             return None
         if module.is_initialized():
             module.destroy_process_group()
-        with _master(ranks[0]["address"], ranks[0]["port"]):
+        with _master(ranks[0]["address"], ranks[0]["port"]), _noting_sockets():
             result = original(backend, init_method, **kwargs)
         _asked = {"backend": backend, "timeout": kwargs.get("timeout")}
         return result
@@ -176,11 +176,8 @@ def _wrap(module: Any, world: World) -> None:
 
     @functools.wraps(make)
     def make_group(*args: Any, **kwargs: Any) -> Any:
-        before = _connections()
-        try:
+        with _noting_sockets():
             return make(*args, **kwargs)
-        finally:
-            _sockets.extend(_connections() - before)
 
     module.init_process_group = init_process_group
     module.destroy_process_group = destroy_process_group
@@ -200,6 +197,16 @@ def _master(address: str, port: int) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _noting_sockets() -> Iterator[None]:
+    """What is connected in here belongs to the groups: to their store, or to other ranks."""
+    before = _connections()
+    try:
+        yield
+    finally:
+        _sockets.extend(_connections() - before)
 
 
 def _free_port() -> int:

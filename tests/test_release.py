@@ -1,0 +1,176 @@
+"""A rank that fails lets the others go, in every framework, and the next cell works as before."""
+
+import pytest
+
+from cells import failure, finish, log, states, values
+from rankroom.cluster import Cluster
+from rankroom.horovod.features import features
+
+pytestmark = pytest.mark.cluster
+
+SETUP = """
+import time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+import horovod.torch as hvd
+import tensorflow as tf
+import horovod.tensorflow as hvd_tf
+import horovod.tensorflow.keras as hvd_keras
+
+hvd.init(); hvd_tf.init(); dist.init_process_group("gloo")
+kept = ["precious", rank]
+ones = torch.ones(2)
+torch.manual_seed(1)
+net = torch.nn.Linear(2, 1)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(net.parameters(), lr=0.1), named_parameters=net.named_parameters())
+ddp = DDP(torch.nn.Linear(2, 1))
+keras_model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+keras_model.compile(optimizer=hvd_keras.DistributedOptimizer(tf.keras.optimizers.SGD(0.01)),
+                    loss="mse")
+fit = lambda epochs, *callbacks: keras_model.fit(
+    tf.ones((16, 2)), tf.ones((16, 1)), batch_size=4, epochs=epochs, verbose=0,
+    callbacks=[hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0), *callbacks])
+weights = lambda: keras_model.get_weights()[0]
+
+def horovod_step():
+    optimizer.zero_grad()
+    net(ones).sum().backward()
+    optimizer.step()
+    return hvd.allreduce(torch.tensor(1.0), op=hvd.Sum).item()
+
+def ddp_step():
+    ddp.zero_grad()
+    ddp(ones).sum().backward()
+    return ddp.module.weight.grad[0].tolist()
+
+@tf.function
+def graph_step(x):
+    return hvd_tf.allreduce(x * 2.0, op=hvd_tf.Sum)
+
+class FailLate(tf.keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if rank == 1 and batch == 2:
+            raise ValueError("mine")
+"""
+
+# One use of everything, to see that it works: the same on both ranks.
+ALL = """
+fit(1)
+[kept[0], horovod_step(), ddp_step(), graph_step(tf.constant(1.0)).numpy().item(),
+ hvd_tf.allreduce(tf.constant(1.0), op=hvd_tf.Sum).numpy().item(),
+ hvd.allreduce(ones, op=hvd.Sum).tolist(), dist.all_reduce(sent := ones.clone()) or sent.tolist(),
+ bool(abs(weights() - hvd_tf.broadcast_object(weights())).max() < 1e-6)]
+"""
+EXPECTED = ["precious", 2.0, [1.0, 1.0], 4.0, 2.0, [2.0, 2.0], [2.0, 2.0], True]
+
+BLOCKED = {
+    "horovod.torch": "hvd.allreduce(ones)",
+    "horovod.torch optimizer": "[horovod_step() for _ in range(10)]",
+    "horovod.torch barrier": "hvd.barrier()",
+    "tensorflow eager": "hvd_tf.allreduce(tf.constant(1.0))",
+    "tensorflow graph": "graph_step(tf.constant(1.0))",
+    "torch.distributed": "dist.all_reduce(ones.clone())",
+    "torch.distributed object": "dist.broadcast_object_list([None], src=1)",
+    "DDP backward": "ddp_step()",
+    "first hvd.init()": "hvd.shutdown(); hvd.init()",
+    "dist.new_group()": "dist.new_group([0, 1])",
+}
+
+
+@pytest.fixture(scope="module")
+def ready(frameworks):
+    finish(frameworks, SETUP, 120)
+    assert values(frameworks, ALL, 120) == [EXPECTED] * 2
+    return frameworks
+
+
+@pytest.mark.parametrize("blocked", BLOCKED.values(), ids=BLOCKED.keys())
+def test_a_rank_that_raises_lets_the_other_go(ready, blocked):
+    run = finish(
+        ready,
+        f"""
+        try:
+            if rank == 1:
+                time.sleep(0.3)
+                raise ValueError("mine")
+            {blocked}
+        finally:
+            let_go = time.time()
+        """,
+        20,
+    )
+    assert failure(run) == "rank 1: ValueError: mine"
+    assert states(run) == {0: "released", 1: "error"}
+    times = values(ready, "let_go")
+    print(f"let go after {times[0] - times[1]:.3f} s")
+    assert 0 < times[0] - times[1] < 3
+    assert values(ready, ALL) == [EXPECTED] * 2
+
+
+def test_a_rank_that_raises_lets_keras_fit_go(ready):
+    run = finish(ready, "fit(3, FailLate())", 30)
+    assert failure(run) == "rank 1: ValueError: mine"
+    assert states(run) == {0: "released", 1: "error"}
+    assert values(ready, ALL) == [EXPECTED] * 2
+
+
+def test_ranks_that_stopped_at_different_places_meet_again(ready):
+    """No rank was blocked: they are out of step without knowing it."""
+    source = """
+    handles = [hvd.allreduce_async(ones)] if rank == 0 else []
+    work = dist.all_reduce(ones.clone(), async_op=True) if rank == 0 else None
+    raise ValueError("both")
+    """
+    assert states(finish(ready, source)) == {0: "error", 1: "error"}
+    assert values(ready, ALL) == [EXPECTED] * 2
+
+
+def test_a_cell_that_fails_alike_costs_nothing(ready):
+    values(ready, "solo = [dist.new_group([each]) for each in range(2)][rank]\n1")
+    finish(ready, "hvd.allreduce(ones); nonsense")
+    later = finish(ready, "dist.all_reduce(own := ones.clone(), group=solo); own.tolist()")
+    assert later.results == {0: "[1.0, 1.0]", 1: "[1.0, 1.0]"}
+    assert log(later, 0, "stderr") == ""
+
+
+def test_groups_that_are_lost_are_named(ready):
+    values(ready, "solo = [dist.new_group([each]) for each in range(2)][rank]\n1")
+    finish(ready, "if rank == 1: raise ValueError('mine')\ndist.barrier()", 20)
+    later = finish(ready, "1")
+    assert "groups made with dist.new_group are gone" in log(later, 1, "stderr")
+    assert values(ready, ALL) == [EXPECTED] * 2
+
+
+def test_process_sets_survive(ready):
+    values(ready, "alone = [hvd.add_process_set([each]) for each in range(2)][rank]\n1")
+    finish(ready, "if rank == 1: raise ValueError('mine')\nhvd.barrier()", 20)
+    source = "hvd.allreduce(ones, op=hvd.Sum, process_set=alone).tolist()"
+    assert values(ready, source) == [[1, 1]] * 2
+    assert values(ready, source, ranks=[1]) == [[1, 1]]
+    assert values(ready, ALL) == [EXPECTED] * 2
+
+
+def test_an_interrupt_ends_ranks_that_wait_for_each_other(ready):
+    run = ready.run("dist.barrier() if rank == 0 else hvd.barrier()")
+    assert not run.wait(1)
+    run.interrupt()
+    assert run.wait(10)
+    assert states(run) == {0: "interrupted", 1: "interrupted"}
+    assert values(ready, ALL) == [EXPECTED] * 2
+
+
+def test_a_join_that_fails_is_not_repeated_into_a_crash(home):
+    cluster = Cluster.local(ranks=2)
+    try:
+        values(cluster, "import torch, horovod.torch as hvd; hvd.init(); ones = torch.ones(2)\n1")
+        source = "import time; time.sleep(0.3 * rank)\nif rank: raise ValueError()\nhvd.join()"
+        assert states(finish(cluster, source, 20)) == {0: "released", 1: "error"}
+        again = finish(cluster, "hvd.init(); hvd.allreduce(ones, op=hvd.Sum).tolist()", 20)
+        if "join-reset" in features().edits:
+            assert again.results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}
+        else:
+            assert "%cluster restart" in failure(again)
+            assert states(again) == {0: "error", 1: "error"}
+    finally:
+        cluster.stop()
