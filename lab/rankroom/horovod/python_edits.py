@@ -37,7 +37,8 @@ def optimizer_variables(optimizer):
 
 
 def is_keras_3(keras):
-    return int(keras.__version__.split(".")[0]) >= 3
+    # Keras 2 within TensorFlow does not always say its version.
+    return int(getattr(keras, "__version__", "2").split(".")[0]) >= 3
 
 
 def vars_to_refs(vars):
