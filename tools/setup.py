@@ -110,7 +110,8 @@ def install_package() -> None:
     link = VENV / "share" / "jupyter" / "labextensions" / "rankroom"
     if link.is_symlink():
         link.unlink()
-    run([PYTHON, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--editable", "."])
+    options = ["--no-deps", "--no-build-isolation", "--editable", "."]
+    run([PYTHON, "-m", "pip", "install", *options], HATCH_JUPYTER_BUILDER_SKIP_NPM="1")
 
 
 def build_horovod() -> None:
@@ -123,7 +124,7 @@ STEPS = [
     Step("packages", lambda: text_of(REQUIREMENTS), install_packages, PYTHON, hint="some minutes"),
     Step(
         "node modules",
-        lambda: text_of(EXTENSION / "package.json", EXTENSION / "package-lock.json"),
+        lambda: text_of(EXTENSION / "package-lock.json"),
         install_node_modules,
         EXTENSION / "node_modules",
         ("Node.js 18 or newer", "npm"),
