@@ -49,18 +49,43 @@ def assert_timeline(path, names, absent=()):
         assert not any(name in tensor for tensor in tensors), (path, name, tensors)
     operations = {e.get("name") for e in found}
     assert {"ALLREDUCE", "GLOO_ALLREDUCE"} <= operations, (path, operations)
-    depth = {}
-    for event in found:
-        if event["ph"] in "BE":
-            depth[event["pid"]] = depth.get(event["pid"], 0) + (1 if event["ph"] == "B" else -1)
-    assert set(depth.values()) == {0}, f"{path}: spans that do not close: {depth}"
+    assert set(depths(found).values()) == {0}, f"{path}: spans do not close: {depths(found)}"
     start = found[0]["args"]["start_time_since_epoch_in_micros"]
     stamps = [start + e["ts"] for e in found if "ts" in e]
     now = time.time() * 1e6
     assert now - 120e6 < min(stamps) <= max(stamps) < now + 1e6, (path, stamps[0], now)
 
 
+def depths(found):
+    """How many spans of each tensor are open at the end; none may end that did not begin."""
+    depth = {}
+    for event in found:
+        if event["ph"] in "BE":
+            depth[event["pid"]] = depth.get(event["pid"], 0) + (1 if event["ph"] == "B" else -1)
+            assert depth[event["pid"]] >= 0, f"an end without a beginning: {event}"
+    return depth
+
+
+def wait_for(name):
+    """All ranks get here, without Horovod, whose operations would be recorded."""
+    (FOLDER / f"{name}.{rank}.here").touch()
+    while len(list(FOLDER.glob(f"{name}.*.here"))) < size:
+        time.sleep(0.002)
+
+
+def recorded(name, path, *operations):
+    """Record `operations` on all ranks, and nothing of what ranks do before and after."""
+    hvd.start_timeline(str(FOLDER / path))
+    wait_for(f"{name}-started")
+    for operation in operations:
+        assert reduce(operation) == (size + 1) / 2
+    wait_for(f"{name}-done")
+    hvd.stop_timeline()
+    wait_for(f"{name}-stopped")
+
+
 def meet_again():
+    wait_for(f"again{len(PORTS)}")
     hvd.shutdown()
     os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = PORTS.pop(0)
     hvd.init()
@@ -76,18 +101,31 @@ time.sleep(0.6)
 idle = time.process_time() - before
 assert idle < 0.3, f"{idle:.2f} s of CPU in 0.6 s of doing nothing"
 
-hvd.start_timeline(str(FOLDER / "a.{rank}.json"))
-assert [reduce("first") for _ in range(3)] == [(size + 1) / 2] * 3
-hvd.stop_timeline()
+recorded("a", "a.{rank}.json", "first", "first", "first")
 reduce("between")
-hvd.start_timeline(str(FOLDER / "b.{rank}.json"))
-reduce("second")
-hvd.stop_timeline()
+recorded("b", "b.{rank}.json", "second")
 assert_timeline(FOLDER / f"a.{rank}.json", ["first"], absent=["warm", "between", "second"])
 assert_timeline(FOLDER / f"b.{rank}.json", ["second"], absent=["first", "between"])
 
+# Operations that are under way when a recording starts or stops leave spans open, but no end
+# without its beginning, and they do not spoil the next recording.
+for turn in range(2):
+    if rank == 0:
+        time.sleep(0.2)
+        hvd.start_timeline(str(FOLDER / f"late{turn}.json"))
+        reduce("under way")
+        hvd.stop_timeline()
+    else:
+        reduce("under way")
+    wait_for(f"late{turn}")
+    if rank == 0:
+        depths(events(FOLDER / f"late{turn}.json"))
+recorded("after", "after.{rank}.json", "under way", "under way")
+assert_timeline(FOLDER / f"after.{rank}.json", ["under way"])
+
 # A tutorial's one path for all ranks; and the end of Horovod while it records, queue not empty.
 hvd.start_timeline(str(FOLDER / "one.json"))
+wait_for("one")
 for i in range(200):
     reduce(f"many{i}" if FRAMEWORK == "torch" else "many")
 meet_again()
@@ -98,14 +136,13 @@ spans = sum(e.get("name") == "ALLREDUCE" for e in events(own))
 assert spans == 200, f"{spans} of 200 operations are in the file"
 
 # The same name again, after a re-initialisation.
-hvd.start_timeline(str(FOLDER / "one.json"))
-reduce("renewed")
-hvd.stop_timeline()
+recorded("renewed", "one.json", "renewed")
 assert_timeline(own, ["renewed"], absent=["many"])
 
 os.environ["HOROVOD_TIMELINE"] = str(FOLDER / "env.json")
 meet_again()
 reduce("named")
+wait_for("named")
 hvd.shutdown()
 assert_timeline(FOLDER / ("env.json" if rank == 0 else f"env.json.rank{rank}"), ["named"])
 

@@ -13,7 +13,11 @@ from typing import Any
 LIBRARIES = {"torch": "torch/mpi_lib_v2", "tensorflow": "tensorflow/mpi_lib"}
 # A feature is there when all of its edits are.
 TIMELINE_EDITS = frozenset({"timeline-file", "timeline-init", "timeline-start", "timeline-stop"})
-KERAS_EDITS = frozenset({"keras3-variable", "keras3-optimizer", "keras3-callbacks"})
+KERAS_EDITS = frozenset(
+    f"keras3-{what}" for what in ("variable", "optimizer", "reduction", "callbacks")
+)
+    {"keras3-variable", "keras3-optimizer", "keras3-reduction", "keras3-callbacks"}
+)
 
 
 @dataclass(frozen=True)

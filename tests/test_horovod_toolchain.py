@@ -1,0 +1,187 @@
+"""What is found to build Horovod with, and what is said when something is missing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rankroom.errors import HorovodBuildError
+from rankroom.horovod import plan, toolchain
+from rankroom.horovod.remedies import explain
+from rankroom.horovod.toolchain import Framework, Gpu
+
+TORCH = Framework("torch", "2.13.0+cpu")
+TORCH_CUDA = Framework("torch", "2.12.0+cu130", "13.0")
+TENSORFLOW = Framework("tensorflow", "2.21.0")
+GPU = Gpu(Path("/cuda"), "13.0", Path("/nccl/include"), Path("/nccl/lib/libnccl.so.2"), "2.29.7")
+
+
+def found(monkeypatch: pytest.MonkeyPatch, *frameworks: Framework, gpu: Gpu | str = "none") -> None:
+    monkeypatch.setattr(plan, "find_frameworks", lambda: list(frameworks))
+    monkeypatch.setattr(plan, "find_gpu", lambda: gpu)
+
+
+def test_gpus_are_used_when_framework_and_machine_have_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found(monkeypatch, TORCH_CUDA, gpu=GPU)
+    assert plan.make_plan().gpu == GPU
+    assert plan.make_plan(gpu=False).gpu is None
+    # Horovod for a CPU framework does not load with GPU operations in it.
+    found(monkeypatch, TORCH_CUDA, TENSORFLOW, gpu=GPU)
+    both = plan.make_plan()
+    assert [part.gpu for part in both.parts] == [GPU, None]
+    assert both.names == "torch 2.12.0+cu130 (CUDA 13.0, NCCL 2.29.7), tensorflow 2.21.0"
+    found(monkeypatch, TORCH, gpu=GPU)
+    assert plan.make_plan().gpu is None
+    found(monkeypatch, TORCH_CUDA, gpu="no nvcc: install it")
+    assert plan.make_plan().gpu is None
+
+
+def test_gpus_asked_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, TORCH, gpu=GPU)
+    with pytest.raises(HorovodBuildError, match=r"torch 2.13.0\+cpu is built without CUDA"):
+        plan.make_plan(gpu=True)
+    found(monkeypatch, TORCH_CUDA, gpu=toolchain.NO_NCCL)
+    with pytest.raises(HorovodBuildError, match=r"no NCCL.*NCCL_HOME.*--no-gpu"):
+        plan.make_plan(gpu=True)
+
+
+def package(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, file: str, text: str) -> None:
+    (folder / name / file).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name / "__init__.py").write_text("raise RuntimeError('imported')")
+    (folder / name / file).write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_frameworks_are_found_without_importing_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "__version__ = '2.12.0+cu130'\ndebug = False\ncuda: Optional[str] = '13.0'\n"
+    package(monkeypatch, tmp_path, "torch", "version.py", text)
+    text = "build_info = OrderedDict([('is_cuda_build', True), ('cuda_version', '12.5.1')])"
+    package(monkeypatch, tmp_path, "tensorflow", "python/platform/build_info.py", text)
+    versions = {"torch": "2.12.0", "tensorflow-cpu": "2.21.0"}
+    monkeypatch.setattr(toolchain, "_version", versions.get)
+    assert toolchain.find_frameworks() == [
+        Framework("torch", "2.12.0+cu130", "13.0"),
+        Framework("tensorflow", "2.21.0", "12.5.1"),
+    ]
+    package(monkeypatch, tmp_path, "torch", "version.py", "cuda: Optional[str] = None\n")
+    assert toolchain.find_frameworks()[0] == Framework("torch", "2.12.0")
+
+
+def test_no_framework_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "_package", lambda name: None)
+    with pytest.raises(HorovodBuildError, match=r"no PyTorch and no TensorFlow.*pip install torch"):
+        toolchain.find_frameworks()
+
+
+def test_cuda_and_nccl_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HOROVOD_CUDA_HOME", "CUDA_PATH", "HOROVOD_NCCL_HOME", "NCCL_HOME", "NCCL_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    nvcc = executable(tmp_path / "cuda/bin/nvcc", "echo 'Cuda tools, release 12.8, V12.8.93'")
+    monkeypatch.setenv("CUDA_HOME", str(nvcc.parents[1]))
+    nccl = tmp_path / "site/nvidia/nccl"
+    (nccl / "include").mkdir(parents=True)
+    header = "#define NCCL_MAJOR 2\n#define NCCL_MINOR 29\n#define NCCL_PATCH 7\n"
+    (nccl / "include/nccl.h").write_text(header)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
+    if not Path("/usr/include/nccl.h").exists():
+        assert toolchain.find_gpu() == toolchain.NO_NCCL
+    (nccl / "lib").mkdir()
+    (nccl / "lib/libnccl.so.2").touch()
+    gpu = toolchain.find_gpu()
+    assert gpu == Gpu(
+        tmp_path / "cuda", "12.8", nccl / "include", nccl / "lib/libnccl.so.2", "2.29.7"
+    )
+
+
+# -- preflight
+
+
+def executable(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A PATH with all that is needed, and nothing else."""
+    folder = tmp_path / "bin"
+    executable(folder / "cmake", "echo 'cmake version 3.25.1'")
+    for name in ("g++", "make"):
+        executable(folder / name, "true")
+    monkeypatch.setenv("PATH", str(folder))
+    for name in ("CXX", "HOROVOD_CMAKE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python" / "python"))
+    return folder
+
+
+def test_preflight_passes(tools: Path, tmp_path: Path) -> None:
+    toolchain.preflight(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("g++", r"no C\+\+ compiler: install g\+\+ \(Debian: `apt install g\+\+`\)"),
+        ("make", "no make: install it"),
+        ("cmake", "no CMake from 3.13 on: `pip install cmake`"),
+    ],
+)
+def test_preflight_names_the_missing_tool(
+    tools: Path, tmp_path: Path, missing: str, message: str
+) -> None:
+    (tools / missing).unlink()
+    with pytest.raises(HorovodBuildError, match=message):
+        toolchain.preflight(tmp_path)
+
+
+def test_an_old_cmake_is_passed_over_for_the_environments_own(tools: Path, tmp_path: Path) -> None:
+    executable(tools / "cmake", "echo 'cmake version 3.10.2'")
+    with pytest.raises(HorovodBuildError, match="no CMake"):
+        toolchain.find_cmake()
+    own = executable(tmp_path / "python" / "cmake", "echo 'cmake version 4.1.0'")
+    assert toolchain.find_cmake() == own
+
+
+def test_preflight_names_missing_packages_and_headers(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        real = toolchain.importlib.util.find_spec
+        fake = lambda name: None if name in ("yaml", "cffi") else real(name)  # noqa: E731
+        patch.setattr(toolchain.importlib.util, "find_spec", fake)
+        with pytest.raises(HorovodBuildError, match="pip install pyyaml cffi"):
+            toolchain.preflight(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
+        with pytest.raises(HorovodBuildError, match=r"no Python.h in .*apt install python3.*-dev"):
+            toolchain.preflight(tmp_path)
+    usage = SimpleNamespace(free=200_000_000)
+    monkeypatch.setattr(toolchain.shutil, "disk_usage", lambda place: usage)
+    with pytest.raises(HorovodBuildError, match=r"has 0.2 GB left.*RANKROOM_CACHE"):
+        toolchain.preflight(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("printed", "remedy"),
+    [
+        ("fatal error: Python.h: No such file or directory", "python3-dev"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "--jobs 1"),
+        ("write failed: No space left on device", "RANKROOM_CACHE"),
+        ("No CMAKE_CXX_COMPILER could be found.", "install g++"),
+        ("Compatibility with CMake < 3.5 has been removed", "cmake<4"),
+        ("Could NOT find NCCL (missing: NCCL_LIBRARY)", "--no-gpu"),
+        ("error: something else", "newer than Rankroom"),
+    ],
+)
+def test_failures_are_explained(printed: str, remedy: str) -> None:
+    assert remedy in explain(f"[ 3%] Building\n{printed}\nmake: *** [all] Error 2\n")
