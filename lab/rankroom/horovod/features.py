@@ -16,8 +16,6 @@ TIMELINE_EDITS = frozenset({"timeline-file", "timeline-init", "timeline-start", 
 KERAS_EDITS = frozenset(
     f"keras3-{what}" for what in ("variable", "optimizer", "reduction", "callbacks")
 )
-    {"keras3-variable", "keras3-optimizer", "keras3-reduction", "keras3-callbacks"}
-)
 
 
 @dataclass(frozen=True)
