@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -16,8 +17,20 @@ from jupyter_client import KernelManager
 
 from table import NotMeasured
 
+MARK = "RANKROOM_BENCH"  # in the environment of every process that a benchmark starts
 DELIMITER = b"<IDS|MSG>"
 QUIET_S = 0.05  # after idle, for messages that belong to the cell and come late
+
+
+def processes(folder: Path) -> list[psutil.Process]:
+    """What was started by kernels that live in `folder` or below, and still runs."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            mark = process.environ().get(MARK)
+            if mark and Path(mark).is_relative_to(folder):
+                found.append(process)
+    return found
 
 
 @dataclass
@@ -76,6 +89,7 @@ class Kernel:
         folder.mkdir(parents=True, exist_ok=True)
         self.home = folder / "home"
         env = dict(os.environ) | {
+            MARK: str(folder),
             "RANKROOM_HOME": str(self.home),
             "IPYTHONDIR": str(folder / "ipython"),
             "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),

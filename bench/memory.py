@@ -5,6 +5,7 @@ from __future__ import annotations
 import psutil
 
 from flood import LINES, check, source
+from kernel import processes
 from sides import Px, Rankroom, Side, both
 from table import NotMeasured, Row
 
@@ -12,7 +13,9 @@ from table import NotMeasured, Row
 def measure(quick: bool) -> list[Row]:
     """Growth of fresh kernels over the flood; idle ranks against idle engines before it."""
     lines = LINES // 10 if quick else LINES
-    ours, peers = [], []
+    ours: list[float] = []
+    peers: list[float] = []
+    kept: list[list[float]] = [[], []]
     agents: list[list[float]] = [[], []]
     for _ in range(1 if quick else 3):
         with both() as (px, rankroom):
@@ -20,13 +23,16 @@ def measure(quick: bool) -> list[Row]:
                 side.cell("pass")
             agents[0] += _idle(rankroom)
             agents[1] += _idle(px)
-            peers.append(_growth(px, lines))
-            ours.append(_growth(rankroom, lines))
+            for side, kernel, rank in ((px, peers, kept[1]), (rankroom, ours, kept[0])):
+                before = _idle(side)
+                kernel.append(_growth(side, lines))
+                rank += [after - b for b, after in zip(before, _idle(side), strict=True)]
             check(rankroom, lines)
             around = {side.name: _around(side) for side in (px, rankroom)}
     over = [a - b for a, b in zip(sorted(agents[0]), sorted(agents[1]), strict=True)]
     return [
         Row(f"kernel grows by, {2 * lines:,} lines", "MB", ours, peers, at_most=50e6),
+        Row(f"a rank grows by, its {lines:,} lines", "MB", *kept, peer="engine"),
         Row("a rank's process, idle", "MB", *agents, peer="engine"),
         Row("a rank's agent over a bare engine", "MB", over, at_most=15e6),
         *[
@@ -58,16 +64,6 @@ def _growth(side: Px | Rankroom, lines: int) -> float:
 
 def _around(side: Side) -> dict[str, float]:
     """Controller, schedulers, nannies, keeper: what else a cluster of two ranks costs."""
-    folder = str(side.kernel.folder)
     own = {side.kernel.process.pid, *side.rank_pids()}
-    rest = []
-    for process in psutil.process_iter(["cmdline", "ppid"]):
-        if process.pid in own:
-            continue
-        named = any(folder in word for word in process.info["cmdline"] or [])
-        if named or process.info["ppid"] in own:
-            rest.append(process)
-    # Forked children carry their parent's command line or are found by their parent.
-    for process in list(rest):
-        rest += [child for child in process.children(recursive=True) if child not in rest]
+    rest = [process for process in processes(side.kernel.folder) if process.pid not in own]
     return {"memory": float(sum(_uss(process) for process in rest)), "number": float(len(rest))}

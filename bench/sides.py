@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import psutil
 
-from kernel import Answer, Kernel
+from kernel import Answer, Kernel, processes
 from rankroom.display.lines import lines_of
 from rankroom.record import RunInfo
 from rankroom.store.records import Store
@@ -115,12 +115,13 @@ class Rankroom(Side):
 
 @contextlib.contextmanager
 def workplace() -> Iterator[Path]:
-    """A folder for kernels and ranks. Whatever process still names it at the end is ended."""
+    """A folder for kernels and ranks. Whatever still runs at its end is ended."""
     with tempfile.TemporaryDirectory(prefix="rankroom-bench-", ignore_cleanup_errors=True) as name:
         try:
             yield Path(name)
         finally:
-            for left in _processes_of(name):
+            # Nannies take a moment to notice that their rank is gone.
+            for left in psutil.wait_procs(processes(Path(name)), timeout=3)[1]:
                 print(f"left behind, ended: {left}", file=sys.stderr)
                 with contextlib.suppress(psutil.Error):
                     left.kill()
@@ -147,11 +148,3 @@ def alternate(count: int, *calls: Callable[[], T]) -> list[list[T]]:
         for place, call in order if turn % 2 == 0 else reversed(order):
             out[place].append(call())
     return out
-
-
-def _processes_of(folder: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(folder in word for word in process.info["cmdline"] or []):
-            found.append(process)
-    return found

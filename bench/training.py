@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kernel import MARK
 from sides import RANKS, Rankroom, alternate, workplace
 from table import NotMeasured, Row
 
@@ -59,7 +60,7 @@ def _horovodrun(script: Path) -> dict[str, Any]:
     share = str(max(1, len(os.sched_getaffinity(0)) // RANKS))
     done = subprocess.run(
         [program, "-np", str(RANKS), "--gloo", sys.executable, script],
-        env=os.environ | dict.fromkeys(THREADS, share),
+        env=os.environ | dict.fromkeys(THREADS, share) | {MARK: str(script.parent)},
         cwd=script.parent, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     if done.returncode:
