@@ -1,14 +1,40 @@
-"""The JupyterLab that the browser tests drive: on loopback, with files and records of its own."""
+"""A JupyterLab for the browser tests: golden records at home, Rankroom from this checkout."""
 
 import os
-import tempfile
+import shutil
+import sys
+from pathlib import Path
 
 from jupyterlab.galata import configure_jupyter_server
 
-configure_jupyter_server(c)  # noqa: F821 - `c` is given by Jupyter's configuration loader
+ROOT = Path(__file__).resolve().parents[2]
+HOME = Path(os.environ["RANKROOM_HOME"])
+ENABLED = bool(os.environ["RANKROOM_UI_ENABLED"])
 
-c.ServerApp.ip = "127.0.0.1"  # noqa: F821
-c.ServerApp.port = int(os.environ.get("RANKROOM_TEST_PORT", "8899"))  # noqa: F821
-c.ServerApp.port_retries = 0  # noqa: F821
-c.ServerApp.allow_root = True  # noqa: F821
-os.environ.setdefault("RANKROOM_HOME", tempfile.mkdtemp(prefix="rankroom-ui-"))
+# Kernels that the tests start find the package as well.
+sys.path.insert(0, str(ROOT / "lab"))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(ROOT / "lab"), os.environ.get("PYTHONPATH")])
+)
+Path(os.environ["JUPYTERLAB_GALATA_ROOT_DIR"]).mkdir(parents=True, exist_ok=True)
+c = get_config()  # noqa: F821 - Jupyter defines it
+configure_jupyter_server(c)
+c.ServerApp.ip = "127.0.0.1"
+c.ServerApp.port = int(os.environ["RANKROOM_TEST_PORT"])
+c.ServerApp.allow_root = True
+c.ServerApp.jpserver_extensions = {"jupyterlab": True, "rankroom": ENABLED}
+
+# The built extension, installed or not; Jupyter wants it in a folder of its own name.
+extensions = HOME.parent / ("with" if ENABLED else "without")
+extensions.mkdir(parents=True, exist_ok=True)
+link = extensions / "rankroom"
+if not link.exists():
+    link.symlink_to(ROOT / "lab" / "rankroom" / "labextension")
+c.LabServerApp.extra_labextensions_path = [
+    c.LabServerApp.extra_labextensions_path,
+    str(extensions),
+]
+
+if ENABLED:
+    for record in (ROOT / "tests" / "records").iterdir():
+        shutil.copytree(record, HOME / "runs" / record.name, dirs_exist_ok=True)

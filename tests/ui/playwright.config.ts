@@ -1,19 +1,33 @@
+/**
+ * Browser tests: a real JupyterLab in headless Chromium, with the golden records at home.
+ *
+ * RANKROOM_PYTHON names the Python that has JupyterLab (default: .venv's), RANKROOM_CHROMIUM the
+ * browser, RANKROOM_TEST_PORT the port on loopback.
+ */
+import { mkdtempSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
 import { defineConfig } from '@playwright/test';
 
-const port = process.env.RANKROOM_TEST_PORT ?? '8899';
+import { serverCommand } from './server';
+
+const port = Number(process.env.RANKROOM_TEST_PORT ?? 8899);
+
+// Workers read this file as well, and must find what its first reader made.
+process.env.RANKROOM_UI_HOME ??= mkdtempSync(join(tmpdir(), 'rankroom-ui-'));
 
 export default defineConfig({
-  testDir: '.',
-  outputDir: 'test-results',
-  timeout: 120_000,
+  testDir: __dirname,
+  outputDir: join(__dirname, 'test-results'),
+  reporter: [['list']],
   // One JupyterLab, one browser: two cores carry no more, and ranks run besides.
   workers: 1,
-  fullyParallel: false,
-  retries: 0,
-  reporter: [['list']],
+  timeout: 120_000,
+  expect: { timeout: 20_000 },
   use: {
     baseURL: `http://127.0.0.1:${port}`,
-    browserName: 'chromium',
+    viewport: { width: 1100, height: 800 },
     video: 'off',
     screenshot: 'only-on-failure',
     launchOptions: {
@@ -29,9 +43,9 @@ export default defineConfig({
     }
   },
   webServer: {
-    command: 'jupyter lab --config jupyter_server_config.py',
-    url: `http://127.0.0.1:${port}/lab`,
-    timeout: 60_000,
-    reuseExistingServer: false
+    ...serverCommand(port, true),
+    timeout: 120_000,
+    reuseExistingServer: false,
+    stderr: process.env.RANKROOM_UI_VERBOSE ? 'pipe' : 'ignore'
   }
 });

@@ -1,18 +1,104 @@
-import { expect, test } from '@jupyterlab/galata';
-
 /** Real ranks behind a real notebook: what a user types, and what is on the screen then. */
+import { join } from 'node:path';
 
-test('a cell runs on two ranks and its log is under it', async ({ page }) => {
+import type { Locator } from '@playwright/test';
+
+import { expect, rows, test, whole, type Page } from './rankroom';
+
+const TRAINING = `%%distributed
+import horovod.torch as hvd
+import torch
+from sklearn.datasets import load_digits
+
+hvd.init()
+torch.manual_seed(0)
+x, y = (torch.tensor(each) for each in load_digits(return_X_y=True))
+x, y = x[rank::size].float() / 16, y[rank::size]
+print(f"rank {rank} trains on {len(x)} images")
+model = torch.nn.Linear(64, 10)
+sgd = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+for epoch in range(1, 6):
+    for i in range(0, 896, 64):
+        sgd.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x[i:i + 64]), y[i:i + 64])
+        loss.backward()
+        sgd.step()
+    print(f"epoch {epoch}  loss {hvd.allreduce(loss.detach()):.3f}")
+right = (model(x).argmax(1) == y).float().mean()
+f"accuracy {hvd.allreduce(right):.3f}"`;
+
+/** A notebook with these cells, after a first one that starts two ranks. */
+async function notebookWith(page: Page, ...sources: string[]): Promise<void> {
   await page.notebook.createNew();
   await page.notebook.setCell(0, 'code', '%load_ext rankroom\n%cluster start --ranks 2');
-  await page.notebook.addCell('code', "%%distributed\nprint('hello from', rank)\nrank * 10");
-  await page.notebook.addCell('code', '%cluster stop');
+  for (const source of sources) {
+    await page.notebook.addCell('code', source);
+  }
   await page.notebook.runCell(0);
+  await expect(cell(page, 0)).toContainText('ready in');
+}
+
+function cell(page: Page, index: number): Locator {
+  return page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell').nth(index);
+}
+
+/** Run a cell without waiting for its end. */
+async function begin(page: Page, index: number): Promise<Locator> {
+  await page.notebook.selectCells(index);
+  await page.keyboard.press('Control+Enter');
+  return cell(page, index).locator('.rr-view');
+}
+
+async function stopRanks(page: Page): Promise<void> {
+  const index = await page.notebook.addCell('code', '%cluster stop').then(() => page.notebook.getCellCount());
+  await page.notebook.runCell((await index) - 1);
+}
+
+test('training on two ranks, as the README shows it', async ({ page }) => {
+  await page.setViewportSize({ width: 1000, height: 860 });
+  await notebookWith(page, TRAINING);
+  // The test's JupyterLab names fonts that few machines have.
+  await page.addStyleTag({ content: ":root { --jp-code-font-family: 'DejaVu Sans Mono', monospace; }" });
   await page.notebook.runCell(1);
-  const output = page.locator('.jp-Notebook .jp-Cell').nth(1).locator('.jp-Cell-outputArea');
-  await expect(output).toContainText('2 ranks');
-  await expect(output).toContainText('hello from 0');
-  await expect(output).toContainText('hello from 1');
-  await page.screenshot({ path: 'test-results/ranks.png' });
-  await page.notebook.runCell(2);
+  const view = cell(page, 1).locator('.rr-view');
+  await whole(view);
+  await expect(view.locator('.rr-words')).toContainText('2 ranks · done in');
+  const seen = await rows(view);
+  expect(seen.slice(0, 2).sort()).toEqual(['0│rank 0 trains on 899 images', '1│rank 1 trains on 898 images']);
+  expect(seen.filter(row => /^0–1│epoch \d {2}loss 0\.\d{3}$/.test(row))).toHaveLength(5);
+  await expect(view.locator('.rr-displays')).toContainText(/ranks 0–1:'accuracy 0\.9\d\d'/);
+  await page.notebook.selectCells(0);
+  await cell(page, 1).screenshot({ path: join(__dirname, 'test-results', 'pictures', 'run-view.png') });
+  await stopRanks(page);
+});
+
+test('lines come live, and a reload of the page in mid-run loses none', async ({ page }) => {
+  await notebookWith(
+    page,
+    "%%distributed\nimport time\nfor i in range(60):\n    print('step', i)\n    time.sleep(0.2)"
+  );
+  let view = await begin(page, 1);
+  await expect(view).toContainText('running');
+  await expect(view).toContainText('step 3');
+  await page.notebook.save();
+  await page.reload({ waitForIsReady: false });
+  view = page.locator('.rr-view').first();
+  await expect(view).toContainText('running', { timeout: 60_000 });
+  await expect(view).toContainText('done in', { timeout: 60_000 });
+  await whole(view);
+  const last = await rows(view);
+  expect(last[last.length - 1]).toBe('0–1│step 59');
+  await expect(view.locator('.rr-words')).toContainText('120 lines');
+  await page.locator('.jp-Notebook').first().waitFor();
+  await stopRanks(page);
+});
+
+test('the stop button ends the cell on both ranks', async ({ page }) => {
+  await notebookWith(page, '%%distributed\nimport time\ntime.sleep(120)');
+  const view = await begin(page, 1);
+  await expect(view).toContainText('running');
+  await page.getByRole('button', { name: /Interrupt the kernel/ }).first().click();
+  await expect(view).toContainText('interrupted');
+  await expect(cell(page, 1)).toContainText("the ranks' variables are kept");
+  await stopRanks(page);
 });

@@ -1,0 +1,2 @@
+plt.plot(losses)
+losses

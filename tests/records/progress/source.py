@@ -1,0 +1,2 @@
+for batch in tqdm(range(100), "train"):
+    step(batch)

@@ -1,0 +1,183 @@
+/** The view of each golden record. */
+import { expect, openRuns, picture, rows, test, whole } from './rankroom';
+
+test('two ranks: what is the same stands once, values at the end', async ({ page }) => {
+  const view = await openRuns(page, ['ok']);
+  await whole(view);
+  await expect(view.locator('.rr-words')).toHaveText('2 ranks · done in 1.5 s · 11 lines');
+  const collapsed = [
+    '0–1│hello',
+    '0│I am rank 0 of 2',
+    '1│I am rank 1 of 2',
+    '1┃UserWarning: the loader is slow',
+    '0–1│epoch 1  loss 1.000',
+    '0–1│epoch 2  loss 0.900',
+    '0–1│epoch 3  loss 0.810'
+  ];
+  expect(await rows(view)).toEqual(collapsed);
+  await expect(view.locator('.rr-displays')).toHaveText('ranks 0–1:0.931');
+  await picture(page, 'ok-light');
+
+  await view.getByLabel('collapse identical').uncheck();
+  await expect(view.locator('.rr-row')).toHaveCount(11);
+  await expect(view.locator('.rr-display')).toHaveText(['rank 0:0.931', 'rank 1:0.931']);
+  await view.getByRole('button', { name: '1', exact: true }).click();
+  await expect(view.locator('.rr-row')).toHaveCount(6);
+  await expect(view.getByText('whole log')).toHaveAttribute('href', /runs\/ok\/log\?rank=1$/);
+  await view.getByRole('button', { name: 'all' }).click();
+  await view.getByLabel('collapse identical').check();
+  await expect(view.locator('.rr-row')).toHaveCount(collapsed.length);
+  expect(await rows(view)).toEqual(collapsed);
+
+  await view.getByPlaceholder('filter').fill('EPOCH');
+  await expect(view.locator('.rr-row')).toHaveCount(3);
+  await expect(view.locator('.rr-foot')).toHaveText('3 rows with this text');
+  await view.getByPlaceholder('filter').fill('/[0-9] of/');
+  await expect(view.locator('.rr-row')).toHaveCount(2);
+  await expect(view.getByRole('alert')).toBeHidden();
+  await view.getByPlaceholder('filter').fill('/[/');
+  await expect(view.getByRole('alert')).toContainText('no regular expression');
+});
+
+test('a failure: the cause first and whole, the others in one line, and the way to it', async ({ page }) => {
+  const view = await openRuns(page, ['failure']);
+  await whole(view);
+  await expect(view.locator('.rr-words')).toContainText(
+    '2 ranks · failed on rank 1 after 900 ms · ValueError: bad batch on rank 1 (cell line 5)'
+  );
+  await expect(view.locator('.rr-cause')).toHaveText('rank 1 · ValueError: bad batch on rank 1 · cell line 5');
+  await expect(view.locator('.rr-traceback').first()).toContainText('----> 5     raise ValueError');
+  const red = view.locator('.rr-traceback .ansi-red-fg').first();
+  await expect(red).toHaveCSS('color', 'rgb(231, 92, 88)');
+  await expect(view.locator('.rr-other summary')).toHaveText(
+    'rank 0 · HorovodInternalError: Horovod has been shut down · cell line 6'
+  );
+  await picture(page, 'failure-light');
+  await view.locator('.rr-other summary').click();
+  await expect(view.locator('.rr-other .rr-traceback')).toBeVisible();
+  await view.getByRole('button', { name: 'first error' }).click();
+  await expect(view.locator('.rr-marked')).toHaveText('1✗ValueError: bad batch on rank 1');
+  await page.theme.setDarkTheme();
+  await picture(page, 'failure-dark');
+});
+
+test('colours, attributes and odd characters', async ({ page }) => {
+  const view = await openRuns(page, ['colours']);
+  await whole(view);
+  await expect(view.locator('.ansi-red-fg').first()).toHaveText('red');
+  await expect(view.getByText('in the next line')).toHaveClass(/ansi-red-fg/);
+  await picture(page, 'colours-light');
+  await page.theme.setDarkTheme();
+  await picture(page, 'colours-dark');
+  const text = (await rows(view)).find(row => row.includes('NUL'));
+  expect(text).toContain('NUL ␀ bell ␇ title  cursor  turned \ufffdright to left\ufffd byte \\xff');
+});
+
+test('progress bars show their last state, one row each', async ({ page }) => {
+  const view = await openRuns(page, ['progress']);
+  await whole(view);
+  const seen = await rows(view);
+  expect(seen[0]).toContain('0┃train: 100%|████████████████████| 100/100');
+  expect(seen[1]).toContain('0–1│32/32 ━━━');
+  expect(seen[2]).toContain('1┃train:  60%|████████████ ');
+  expect(seen.length).toBe(3);
+  await picture(page, 'progress-light');
+});
+
+test('figures of one rank, tables of both, updated and cleared displays', async ({ page }) => {
+  const view = await openRuns(page, ['figure', 'clear']);
+  const figure = view.nth(0);
+  await whole(figure);
+  const displays = figure.locator('.rr-display');
+  await expect(displays.nth(0).locator('.rr-label')).toHaveText('rank 1');
+  await expect(displays.nth(0).locator('img')).toHaveJSProperty('complete', true);
+  await expect(displays.nth(1).locator('.rr-label')).toHaveText('ranks 0–1');
+  await expect(displays.nth(1).locator('td')).toHaveText(['1', '2.3', '2', '1.1']);
+  await expect(displays.nth(2)).toHaveText('rank 0:step 3 of 3');
+  await expect(displays.nth(3)).toHaveText('rank 0:tensor([0., 0.])');
+  await picture(page, 'figure-light');
+  await view.nth(1).scrollIntoViewIfNeeded();
+  await whole(view.nth(1));
+  await expect(view.nth(1).locator('.rr-display')).toHaveText([
+    'rank 1:kept until the next of rank 1',
+    'rank 0:the next of rank 0'
+  ]);
+});
+
+test('four ranks that say partly the same', async ({ page }) => {
+  const view = await openRuns(page, ['collapse']);
+  await whole(view);
+  await picture(page, 'collapse-light');
+  expect(await rows(view)).toEqual([
+    '0–3│begin',
+    '0│I write the checkpoint',
+    '1–3│I wait',
+    '0–3│same',
+    '0–3│same',
+    '1│last',
+    '0–3│first',
+    '2│rank 2 alone',
+    '0│rank 0 alone',
+    '3│rank 3 alone',
+    '0–3┃first',
+    '0–3│end'
+  ]);
+});
+
+test('a damaged record shows what is sound, and says so', async ({ page }) => {
+  const view = await openRuns(page, ['corrupt']);
+  await whole(view);
+  await expect(view.locator('.rr-words')).toContainText('lost');
+  await expect(view.locator('.rr-notes')).toContainText('3 damaged lines of the record passed over');
+  expect((await rows(view)).length).toBeGreaterThan(3);
+  await picture(page, 'corrupt-light');
+});
+
+test('a record of a newer version is refused with the remedy, and the summary shown', async ({ page }) => {
+  const view = await openRuns(page, ['newer']);
+  await expect(view.locator('.rr-refusal')).toContainText('pip install -U rankroom');
+  await expect(view.locator('.rr-fallback')).toContainText('static summary of newer');
+  await expect(view.locator('.rr-list')).toBeHidden();
+});
+
+test('a record that is gone: it says so, and the summary is shown', async ({ page }) => {
+  const gone = { version: 1, id: 'gone', state: 'done', start: 1, end: 2_000_001, cluster: 'local', size: 2, ranks: [], lines: 5 };
+  const view = await openRuns(page, [gone]);
+  await expect(view.locator('.rr-refusal')).toContainText("no record 'gone'");
+  await expect(view.locator('.rr-fallback')).toContainText('static summary of gone');
+  await picture(page, 'gone-light');
+});
+
+test('nothing written', async ({ page }) => {
+  const view = await openRuns(page, ['empty']);
+  await whole(view);
+  await expect(view.locator('.rr-words')).toHaveText('2 ranks · done in 21 ms · no output');
+  await picture(page, 'empty-light');
+});
+
+test('64 ranks: ranges are typed, failures that are alike stand once', async ({ page }) => {
+  const view = await openRuns(page, ['many']);
+  await whole(view);
+  await expect(view.locator('.rr-cause')).toContainText('rank 9 · RuntimeError: CUDA out of memory');
+  await expect(view.locator('.rr-other')).toHaveCount(1);
+  await expect(view.locator('.rr-other summary')).toContainText('ranks 0–8,10–62 · HorovodInternalError');
+  await expect(view.locator('.rr-notes')).toContainText('not patched');
+  await picture(page, 'many-light');
+  await view.getByRole('searchbox', { name: 'ranks to show' }).fill('3, 60-70');
+  await expect(view.locator('.rr-row').filter({ hasText: 'is ready' })).toHaveCount(5);
+  await expect(view.locator('.rr-row').filter({ hasText: 'epoch 1' }).locator('.rr-ranks')).toHaveText('3,60–63');
+  await view.getByRole('searchbox', { name: 'ranks to show' }).fill('77');
+  await expect(view.getByRole('alert')).toContainText('it has 0–63');
+});
+
+test('narrow and wide, light and dark', async ({ page }) => {
+  const view = await openRuns(page, ['failure']);
+  await whole(view);
+  await page.setViewportSize({ width: 480, height: 900 });
+  await whole(view);
+  const width = await view.evaluate(node => [node.scrollWidth, node.clientWidth]);
+  expect(width[0]).toBeLessThanOrEqual(width[1] + 1);
+  await picture(page, 'failure-narrow');
+  await page.theme.setDarkTheme();
+  await picture(page, 'failure-narrow-dark');
+});

@@ -1,0 +1,127 @@
+/** What the browser tests have in common: records on the server's disk, notebooks that hold runs. */
+import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { hostname } from 'node:os';
+import { join } from 'node:path';
+
+import { expect, test as base, type IJupyterLabPageFixture } from '@jupyterlab/galata';
+import type { Locator } from '@playwright/test';
+
+export { expect };
+export type Page = IJupyterLabPageFixture;
+
+const HOME = join(process.env.RANKROOM_UI_HOME ?? '', 'home', 'runs');
+const MIME = 'application/vnd.rankroom.run+json';
+
+/** Tests in a JupyterLab without panels at the sides, so that all widths are the notebook's. */
+export const test = base.extend({
+  waitForApplication: async ({ baseURL }, use) => {
+    void baseURL;
+    await use(async (page, lab) => {
+      await page.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
+      await lab.sidebar.close();
+    });
+  }
+});
+
+export type Json = { [key: string]: unknown };
+
+export function readRun(id: string): Json {
+  return JSON.parse(readFileSync(join(HOME, id, 'run.json'), 'utf8')) as Json;
+}
+
+/** A record that a test writes as it goes, as a kernel would. */
+export class LiveRecord {
+  private seq = new Map<number, number>();
+
+  constructor(
+    readonly id: string,
+    private size = 2
+  ) {
+    mkdirSync(join(HOME, id), { recursive: true });
+    writeFileSync(join(HOME, id, 'source.py'), 'print("live")\n');
+    writeFileSync(join(HOME, id, 'events.jsonl'), '');
+    this.save('running');
+  }
+
+  save(state: string, more: Json = {}): void {
+    const start = Date.now() * 1000;
+    const ranks = Array.from({ length: this.size }, (_, rank) => ({
+      rank, host: 'here', pid: 1, device: 'cpu', local_rank: rank
+    }));
+    const run = {
+      version: 1, id: this.id, state, start, cluster: 'local', size: this.size, ranks,
+      end: state === 'running' ? null : start + 1_000_000,
+      // This process writes the record, and lives.
+      owner: { host: hostname(), pid: process.pid },
+      ...more
+    };
+    writeFileSync(join(HOME, this.id, 'run.json'), JSON.stringify(run));
+  }
+
+  /** Append an event. */
+  add(kind: string, rank: number, fields: Json): void {
+    const seq = this.seq.get(rank) ?? 0;
+    this.seq.set(rank, seq + 1);
+    this.append(`${JSON.stringify({ kind, rank, seq, t: 1000 * seq, ...fields })}\n`);
+  }
+
+  print(rank: number, text: string, stream = 'stdout'): void {
+    this.add('log', rank, { stream, text });
+  }
+
+  append(text: string): void {
+    appendFileSync(join(HOME, this.id, 'events.jsonl'), text);
+  }
+}
+
+interface Lab {
+  jupyterapp: { commands: { execute(id: string, args: Json): Promise<unknown> } };
+}
+
+let notebooks = 0;
+
+/** Open a notebook with a cell for each of these runs, as it was saved after they ran. */
+export async function openRuns(page: Page, runs: Array<string | Json>, more: Json = {}): Promise<Locator> {
+  const cells = runs.map((run, i) => {
+    const info = typeof run === 'string' ? readRun(run) : run;
+    const data = {
+      [MIME]: { version: 1, run: info },
+      'text/html': `<div>static summary of <b>${String(info.id)}</b></div>`,
+      'text/plain': `summary of ${String(info.id)}`,
+      ...more
+    };
+    return {
+      id: `cell-${i}`, cell_type: 'code', execution_count: i + 1, metadata: {},
+      source: `%%distributed\n# ${String(info.id)}`,
+      outputs: [{ output_type: 'display_data', metadata: {}, data }]
+    };
+  });
+  const notebook = { cells, metadata: { kernelspec: { name: 'python3', display_name: 'Python 3' } }, nbformat: 4, nbformat_minor: 5 };
+  const path = `runs-${++notebooks}-${Date.now()}.ipynb`;
+  await page.contents.uploadContent(JSON.stringify(notebook), 'text', path);
+  await page.evaluate(async path => {
+    await (window as unknown as Lab).jupyterapp.commands.execute('docmanager:open', { path });
+  }, path);
+  return page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .rr-view');
+}
+
+/** Wait until the view has read the whole record and painted it. */
+export async function whole(view: Locator): Promise<void> {
+  await expect(view).toHaveAttribute('data-complete', 'true');
+  await view.page().evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
+}
+
+/** The rows in sight, each as `ranks│text`. */
+export async function rows(view: Locator): Promise<string[]> {
+  return view.locator('.rr-row').evaluateAll(nodes =>
+    nodes.map(node => {
+      const part = (name: string): string => node.querySelector(name)?.textContent ?? '';
+      return `${part('.rr-ranks')}${part('.rr-bar')}${part('.rr-text')}`;
+    })
+  );
+}
+
+/** Take a picture of the whole page, for people to look at. */
+export async function picture(page: Page, name: string): Promise<void> {
+  await page.screenshot({ path: join(__dirname, 'test-results', 'pictures', `${name}.png`) });
+}

@@ -1,0 +1,25 @@
+/** How to start a JupyterLab for the tests. */
+import { join, resolve } from 'node:path';
+
+const root = resolve(__dirname, '../..');
+
+/** With Rankroom's server extension enabled, or not. */
+export function serverCommand(port: number, isEnabled: boolean): {
+  command: string;
+  url: string;
+  env: { [name: string]: string };
+} {
+  const python = process.env.RANKROOM_PYTHON ?? join(root, '.venv/bin/python');
+  const home = process.env.RANKROOM_UI_HOME ?? '';
+  return {
+    command: `${python} -m jupyterlab --config=${join(__dirname, 'jupyter_server_config.py')}`,
+    url: `http://127.0.0.1:${port}/lab`,
+    env: {
+      ...(process.env as { [name: string]: string }),
+      RANKROOM_HOME: join(home, 'home'),
+      RANKROOM_TEST_PORT: String(port),
+      RANKROOM_UI_ENABLED: isEnabled ? '1' : '',
+      JUPYTERLAB_GALATA_ROOT_DIR: join(home, isEnabled ? 'root' : 'bare')
+    }
+  };
+}
