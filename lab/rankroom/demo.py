@@ -85,7 +85,8 @@ def play(path: Path) -> None:
     with client.setup_kernel():
         for index, cell in enumerate(notebook.cells):
             if cell.cell_type != "code":
-                heading = next((x for x in cell.source.splitlines() if x[:3] == "## "), heading)
+                headings = [line for line in cell.source.splitlines() if line.startswith("## ")]
+                heading = [heading, *headings][-1]
                 continue
             if heading:
                 click.echo(f"\n{heading}")
