@@ -220,6 +220,10 @@ def _wrap_basics(module: ModuleType, world: World) -> None:
         if known is not None:
             # The cell that made it ran before; its new object is the same set.
             return known
+        # All together, or one rank would close the store of the set before under another's feet.
+        asked = world.gather(f"hvd.add_process_set() of horovod.{_name(self)}", sorted(ranks))
+        if any(each != asked[0] for each in asked):
+            raise ValueError(UNLIKE.format(asked=", ".join(map(str, asked))))
         with _libraries[_name(self)].store():
             return add(self, ranks)
 
@@ -234,6 +238,10 @@ def _wrap_basics(module: ModuleType, world: World) -> None:
     basics_class._remove_process_set_impl = remove_here
 
 
+UNLIKE = (
+    "hvd.add_process_set() was given different ranks on different ranks ({asked}): every rank "
+    "makes every set, also those it is not in"
+)
 SPOILT = (
     "Horovod cannot start anew in these processes, as a cell failed while a rank was in "
     "hvd.join(): `%cluster restart`"

@@ -1,0 +1,113 @@
+"""The desk where ranks meet: gatherings that can be left, and stores for Horovod."""
+
+import threading
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rankroom.rank import rendezvous, world
+from rankroom.rank.rendezvous import Rendezvous, ask
+from rankroom.rank.world import ReleasedError, World
+
+SECRET = "let me in"
+
+
+@pytest.fixture
+def desk():
+    return Rendezvous("127.0.0.1", SECRET, lambda question: {"echo": question["do"]}).address
+
+
+@pytest.fixture
+def worlds(desk):
+    return [World(rank=rank, size=2, desk=desk, secret=SECRET, present=(0, 1)) for rank in (0, 1)]
+
+
+def together(*calls):
+    """What each call returned or raised, all at once."""
+
+    def outcome(call):
+        try:
+            return call()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(outcome, calls))
+
+
+def test_everybody_gets_what_everybody_said(worlds):
+    for turn in range(3):
+        found = together(
+            *(lambda w=w, turn=turn: w.gather("topic", [w.rank, turn]) for w in worlds)
+        )
+        assert found == [[[0, turn], [1, turn]]] * 2
+        assert [w.round("topic") for w in worlds] == [turn + 1] * 2
+
+
+def test_a_slow_rank_is_waited_for_and_named(worlds, monkeypatch, capsys):
+    monkeypatch.setattr(rendezvous, "POLL_S", 0.02)
+    monkeypatch.setattr(world, "PATIENCE_S", 0.05)
+    late = threading.Timer(0.3, lambda: worlds[1].gather("hvd.init()", 1))
+    late.start()
+    assert worlds[0].gather("hvd.init()", 0) == [0, 1]
+    late.join()
+    assert capsys.readouterr().err == "rank 0 waits in hvd.init() for rank 1\n"
+
+
+def test_release_lets_a_waiting_rank_go(worlds):
+    threading.Timer(0.1, worlds[0].release).start()
+    with pytest.raises(ReleasedError, match="topic was given up: rank 1 failed before"):
+        worlds[0].gather("topic", 0)
+
+
+def test_ranks_that_failed_at_different_places_meet_again(worlds):
+    """Rank 0 came twice and gave up, rank 1 never came: they still meet in the same round."""
+    for _ in range(2):
+        threading.Timer(0.05, worlds[0].release).start()
+        with pytest.raises(ReleasedError):
+            worlds[0].gather("topic", "stale")
+        worlds[0].begin("next run", (0, 1), epoch=0)
+    found = together(*(lambda w=w: w.gather("topic", "fresh") for w in worlds))
+    assert found == [["fresh", "fresh"]] * 2
+    assert worlds[0].round("topic") == worlds[1].round("topic")
+
+
+def test_an_epoch_does_not_meet_the_one_before(worlds):
+    threading.Timer(0.05, worlds[0].release).start()
+    with pytest.raises(ReleasedError):
+        worlds[0].gather("topic", "old")
+    for each in worlds:
+        each.begin("run", (0, 1), epoch=1)
+    assert together(*(lambda w=w: w.gather("topic", w.rank) for w in worlds)) == [[0, 1]] * 2
+
+
+def test_a_store_serves_until_all_have_met(desk):
+    port = ask(desk, SECRET, do="meet", key="horovod")["port"]
+    assert ask(desk, SECRET, do="meet", key="horovod")["port"] == port
+    url = f"http://127.0.0.1:{port}/scope/key"
+    urllib.request.urlopen(urllib.request.Request(url, data=b"\0value", method="PUT")).close()
+    with urllib.request.urlopen(url) as reply:
+        assert reply.read() == b"\0value"
+    with pytest.raises(urllib.error.HTTPError) as missing:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/scope/other")
+    missing.value.close()
+    assert missing.value.code == 404
+    for rank in range(2):
+        urllib.request.urlopen(url).close()
+        ask(desk, SECRET, do="met", key="horovod", rank=rank, size=2)
+    with pytest.raises(OSError):
+        urllib.request.urlopen(url, timeout=5)
+
+
+def test_the_desk_needs_the_secret(desk):
+    for secret in ("", "let me i", "ünicode"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            ask(desk, secret.encode("utf-8").decode("latin-1"), do="meet", key="x")
+        refused.value.close()
+        assert refused.value.code == 403
+
+
+def test_other_questions_go_to_the_keeper(desk):
+    assert ask(desk, SECRET, do="stop") == {"echo": "stop"}
