@@ -74,7 +74,9 @@ export class Outputs {
       }
     }
     groups.forEach(group => group.ranks.sort((a, b) => a - b));
-    return [...groups.filter(group => !group.isResult), ...groups.filter(group => group.isResult)];
+    // Ranks finish in any order; their values are compared, and so stand in the order of ranks.
+    const results = groups.filter(group => group.isResult).sort((a, b) => a.ranks[0] - b.ranks[0]);
+    return [...groups.filter(group => !group.isResult), ...results];
   }
 
   private clear(rank: number): void {
