@@ -28,6 +28,7 @@ NAMES = [
     "training",
     "start",
     "memory",
+    "browser",
 ]
 RESULTS = Path(__file__).parent / "results"
 

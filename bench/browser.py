@@ -1,0 +1,92 @@
+"""In a real browser: first line painted, a flood scrolled, what the tab weighs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import flood
+from kernel import MARK
+from sides import RANKS, Rankroom, workplace
+from table import NotMeasured, Row
+
+HERE = Path(__file__).parent / "browser"
+ROOT = Path(__file__).parents[1]
+PLAYWRIGHT = HERE / "node_modules" / ".bin" / "playwright"
+CHROMIUM = Path(os.environ.get("RANKROOM_CHROMIUM", "/usr/bin/chromium"))
+PORT = "8917"
+FRAME_S = 0.034
+
+
+def measure(quick: bool) -> list[Row]:
+    """A real flood is recorded first; then Playwright measures in the page and reports samples."""
+    for needed in (PLAYWRIGHT, CHROMIUM, ROOT / "lab" / "rankroom" / "labextension"):
+        if not needed.exists():
+            raise NotMeasured(f"no {needed}: `make bench` sets up what the browser needs")
+    lines = flood.LINES // 10 if quick else flood.LINES
+    with workplace() as folder:
+        run = _record(folder, lines)
+        found = _browse(folder, run, lines, 4 if quick else 20)
+    all_lines = f"{RANKS * lines:,}-line run open"
+
+    def row(what: str, words: str, unit: str, at_most: float | None = None) -> Row:
+        ours, peers = (found.get((what, side), []) for side in ("ours", "peers"))
+        if not ours:
+            raise NotMeasured(f"the browser did not report {what!r}")
+        return Row(words, unit, ours, peers, at_most=at_most)
+
+    return [
+        row("painted", "first line painted", "ms", 0.150),
+        row("scrolling", f"{all_lines}, scrolling: 95 % of frames below", "ms", FRAME_S),
+        row("longest", f"{all_lines}, scrolling: longest frame", "ms"),
+        row("opening", f"{all_lines}, while it opens: longest frame", "ms"),
+        row("memory", f"{all_lines}: the tab grows by", "MB", 150e6),
+    ]
+
+
+def _record(folder: Path, lines: int) -> str:
+    """The id of a run with that many lines on each rank, in the home of the JupyterLab to come."""
+    side = Rankroom(folder)
+    try:
+        side.start()
+        side.cell(flood.source(lines))
+        flood.check(side, lines)
+        return side.latest().id
+    finally:
+        side.close()
+
+
+def _browse(folder: Path, run: str, lines: int, pairs: int) -> dict[tuple[str, str], list[float]]:
+    out = folder / "browser.jsonl"
+    env = os.environ | {
+        MARK: str(folder),
+        "RANKROOM_UI_HOME": str(folder),
+        "RANKROOM_PYTHON": sys.executable,
+        "RANKROOM_TEST_PORT": PORT,
+        "RANKROOM_BENCH_OUT": str(out),
+        "RANKROOM_BENCH_RUN": run,
+        "RANKROOM_BENCH_LINES": str(lines),
+        "RANKROOM_BENCH_PAIRS": str(pairs),
+    }
+    # A session of its own: Playwright's JupyterLab and browser end with it, whatever happens.
+    process = subprocess.Popen(
+        [PLAYWRIGHT, "test"], cwd=HERE, env=env, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=900)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(10)
+    if process.returncode:
+        raise NotMeasured(f"the browser's benchmark failed:\n{said[-4000:]}")
+    found: dict[tuple[str, str], list[float]] = {}
+    for line in out.read_text().splitlines():
+        each = json.loads(line)
+        found[each["what"], each["side"]] = each["samples"]
+    return found
