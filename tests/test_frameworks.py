@@ -41,7 +41,7 @@ def test_horovod_torch_collectives(frameworks):
         import horovod.torch as hvd
         hvd.init()
         mine = torch.full((2,), float(hvd.rank()))
-        pair = hvd.add_process_set([0, 1]) if hvd.size() > 2 else hvd.ProcessSet([0])
+        everybody = hvd.add_process_set([0, 1])
         solo = hvd.add_process_set([hvd.size() - 1])
         alone = hvd.allreduce(mine, op=hvd.Sum, process_set=solo) if solo.included() else mine
         for step in range(3 if hvd.rank() == 0 else 1):
@@ -51,7 +51,7 @@ def test_horovod_torch_collectives(frameworks):
         optimizer = torch.optim.Adam(torch.nn.Linear(2, 1).parameters(), lr=0.1 * (1 + hvd.rank()))
         hvd.broadcast_optimizer_state(optimizer, root_rank=0)
         [
-            hvd.allreduce(mine).tolist(),
+            hvd.allreduce(mine, process_set=everybody).tolist(),
             hvd.allreduce(mine, op=hvd.Max).tolist(),
             [each.tolist() for each in hvd.grouped_allreduce([mine, mine + 1], op=hvd.Sum)],
             hvd.allgather(mine[:1]).tolist(),
@@ -208,6 +208,18 @@ def test_process_sets_of_both_horovods_are_apart(frameworks):
     """
     for _ in range(2):
         assert values(frameworks, source) == [[1, 1, 1, 1, True]] * 2
+    removed = "[hvd_torch.remove_process_set(mine), mine.process_set_id]"
+    assert values(frameworks, removed) == [[True, None]] * 2
+    at_init = """
+    hvd_torch.shutdown()
+    own = hvd_torch.ProcessSet([1])
+    hvd_torch.init(process_sets=[own])
+    hvd_torch.init(process_sets=[hvd_torch.ProcessSet([0])])
+    [own.included(), own.size()]
+    """
+    assert values(frameworks, at_init) == [[False, 1], [True, 1]]
+    unlike = finish(frameworks, "hvd_tf.add_process_set([1 - rank] if rank else [rank, 1])")
+    assert "given different ranks on different ranks" in failure(unlike)
 
 
 def test_cores_are_shared_out(frameworks):

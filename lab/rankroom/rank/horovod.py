@@ -39,7 +39,9 @@ def environment(
     interface: str,
 ) -> dict[str, str]:
     """What Horovod reads at initialisation when no launcher of its own started it."""
-    return {
+    # What adding process sets costs is an exchange with the other ranks: nothing without any.
+    alone = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"} if size == 1 else {}
+    return alone | {
         "HOROVOD_RANK": str(rank),
         "HOROVOD_SIZE": str(size),
         "HOROVOD_LOCAL_RANK": str(local_rank),
@@ -52,8 +54,6 @@ def environment(
         "HOROVOD_GLOO_IFACE": interface,
         # Makes hvd.start_timeline() possible later; read once, at initialisation.
         "HOROVOD_TIMELINE": "DYNAMIC",
-        # Lets a cell make process sets; costs nothing until one is made.
-        "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
     }
 
 
@@ -124,17 +124,50 @@ class Library:
         wanted = horovod_sets.listed(process_sets)
         if world.alone:
             self._initialise(self.basics, comm, process_sets)
-        elif world.partial:
+            return
+        if world.partial:
             if not self.basics.is_initialized():
                 raise world.refuse("hvd.init()", "Run hvd.init() in a cell on all ranks first.")
-        else:
-            mine = {"on": self.basics.is_initialized(), "spoilt": self.spoilt}
-            ranks = world.gather(self.topic, mine)
-            if any(each["spoilt"] for each in ranks):
-                raise RuntimeError(SPOILT)
-            if not all(each["on"] for each in ranks):
-                self._start(comm, horovod_sets.with_remembered(self.name, wanted))
+        elif not self._agreed_on() or not self._has(wanted):
+            self._start(comm, wanted)
         horovod_sets.register(self.name, self.basics, wanted)
+
+    def add_process_set(self, ranks: list[int]) -> int | None:
+        """The number of the set of `ranks`, made now if it is new; called on all ranks."""
+        world = self._world
+        if world.partial:
+            raise world.refuse("hvd.add_process_set()", "Make it in a cell on all ranks.")
+        asked = world.gather(f"hvd.add_process_set() of horovod.{self.name}", sorted(ranks))
+        if any(each != asked[0] for each in asked):
+            raise ValueError(UNLIKE.format(asked=", ".join(map(str, asked))))
+        if horovod_sets.find(self.basics, ranks) is None:
+            self._agreed_on()
+            self._start(None, [], also=[ranks])
+            horovod_sets.register(self.name, self.basics, [])
+        return horovod_sets.find(self.basics, ranks)
+
+    def _agreed_on(self) -> bool:
+        """Meet the other ranks; True if Horovod is on everywhere."""
+        mine = {"on": self.basics.is_initialized(), "spoilt": self.spoilt}
+        ranks = self._world.gather(self.topic, mine)
+        if any(each["spoilt"] for each in ranks):
+            raise RuntimeError(SPOILT)
+        return all(each["on"] for each in ranks)
+
+    def _has(self, wanted: list[Any]) -> bool:
+        return all(horovod_sets.find(self.basics, each.ranks) is not None for each in wanted)
+
+    def _start(self, comm: Any, wanted: list[Any], also: list[list[int]] | None = None) -> None:
+        self.shut_down()
+        horovod_sets.focus(self.basics)
+        ranks = [each.ranks for each in wanted] + (also or [])
+        sets = horovod_sets.to_start_with(self.name, ranks, self._world.size)
+        key = self._world.meet(self.topic)
+        try:
+            self._initialise(self.basics, comm, sets)
+        finally:
+            self._world.met(key)
+        self.released = False
 
     @property
     def spoilt(self) -> bool:
@@ -144,17 +177,6 @@ class Library:
     @property
     def topic(self) -> str:
         return f"hvd.init() of horovod.{self.name}"
-
-    def _start(self, comm: Any, sets: list[Any]) -> None:
-        self.shut_down()
-        horovod_sets.focus(self.basics)
-        with self.store():
-            self._initialise(self.basics, comm, sets)
-        self.released = False
-
-    def store(self) -> Meeting:
-        """The store of this library's latest initialisation, open for the time being."""
-        return Meeting(self._world, self.topic)
 
     def shut_down(self) -> None:
         with self._lock:
@@ -169,20 +191,6 @@ class Library:
             "round": self._world.round(self.topic),
             "calls": horovod_calls.count(self.name),
         }
-
-
-class Meeting:
-    """A rendezvous store that is open while ranks use it."""
-
-    def __init__(self, world: World, topic: str) -> None:
-        self._world = world
-        self._topic = topic
-
-    def __enter__(self) -> None:
-        self._key = self._world.meet(self._topic)
-
-    def __exit__(self, *error: object) -> None:
-        self._world.met(self._key)
 
 
 def _edits(basics: Any) -> list[str]:
@@ -209,33 +217,19 @@ def _wrap_basics(module: ModuleType, world: World) -> None:
     basics_class.init = init
     if world.alone or not hasattr(basics_class, "_add_process_set_impl"):
         return
-    add = basics_class._add_process_set_impl
-    remove = basics_class._remove_process_set_impl
 
-    @functools.wraps(add)
-    def add_here(self: Any, ranks: Any) -> Any:
-        if world.partial:
-            raise world.refuse("hvd.add_process_set()", "Make it in a cell on all ranks.")
-        known = horovod_sets.find(self, ranks)
-        if known is not None:
-            # The cell that made it ran before; its new object is the same set.
-            return known
-        # All together, or one rank would close the store of the set before under another's feet.
-        asked = world.gather(f"hvd.add_process_set() of horovod.{_name(self)}", sorted(ranks))
-        if any(each != asked[0] for each in asked):
-            raise ValueError(UNLIKE.format(asked=", ".join(map(str, asked))))
-        with _libraries[_name(self)].store():
-            return add(self, ranks)
+    def add(self: Any, ranks: Any) -> Any:
+        if not self.is_initialized():
+            raise ValueError("Horovod has not been initialized; use hvd.init().")
+        return _libraries[_name(self)].add_process_set(list(ranks))
 
-    @functools.wraps(remove)
-    def remove_here(self: Any, process_set_id: int) -> Any:
-        if world.partial:
-            raise world.refuse("hvd.remove_process_set()", "Remove it in a cell on all ranks.")
+    def remove(self: Any, process_set_id: int) -> Any:
+        # Horovod keeps it, as the numbers of other sets are in graphs that have been traced.
         horovod_sets.forget(_name(self), process_set_id)
-        return remove(self, process_set_id)
+        return process_set_id
 
-    basics_class._add_process_set_impl = add_here
-    basics_class._remove_process_set_impl = remove_here
+    basics_class._add_process_set_impl = add
+    basics_class._remove_process_set_impl = remove
 
 
 UNLIKE = (

@@ -1,4 +1,8 @@
-"""Horovod's process sets on a rank: bound to their library, and made again when it starts anew."""
+"""Horovod's process sets on a rank: bound to their library, and there again when it starts anew.
+
+Horovod can add sets while it runs only in a mode that costs an exchange between all ranks every
+millisecond, sets or not. Instead, a library starts anew with the sets it had and the new one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import functools
 import sys
 from typing import Any
 
-_made: dict[str, list[Any]] = {}  # by library, in the order they were made
+_order: dict[str, list[tuple[int, ...]]] = {}  # by library: what was ever made, so numbers stay
+_objects: dict[str, list[Any]] = {}  # the user's ProcessSet objects, numbered at every start
 
 
 def wrap(module: Any) -> None:
@@ -40,26 +45,25 @@ def wrap(module: Any) -> None:
         setattr(module.ProcessSet, name, asking_own(getattr(module.ProcessSet, name)))
 
 
-def bind(mpi_ops: Any, name: str) -> None:
+def bind(mpi_ops: Any, library: str) -> None:
     """Have add_process_set and remove_process_set of one library talk to that library."""
-    module = _process_sets()
-    for function in ("add_process_set", "remove_process_set"):
-        original = getattr(mpi_ops, function, None)
+    for name in ("add_process_set", "remove_process_set"):
+        original = getattr(mpi_ops, name, None)
         if original is None:
             continue
 
-        def bound(process_set: Any, original: Any = original, function: str = function) -> Any:
-            module._setup(mpi_ops._basics)
+        def bound(process_set: Any, original: Any = original, name: str = name) -> Any:
+            focus(mpi_ops._basics)
             result = original(process_set)
-            if function == "add_process_set":
-                register(name, mpi_ops._basics, [result])
+            if name == "add_process_set":
+                register(library, mpi_ops._basics, [result])
             return result
 
-        setattr(mpi_ops, function, functools.wraps(original)(bound))
+        setattr(mpi_ops, name, functools.wraps(original)(bound))
 
 
 def focus(basics: Any) -> None:
-    """The library that initialises now is the one whose sets get their numbers."""
+    """The library in use now is the one whose sets get their numbers."""
     _process_sets()._basics = basics
 
 
@@ -72,39 +76,37 @@ def listed(process_sets: Any) -> list[Any]:
     return [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
 
 
-def with_remembered(library: str, wanted: list[Any]) -> list[Any]:
-    """The sets to start `library` with: those it had, and `wanted`, each set of ranks once."""
-    by_ranks = {tuple(each.ranks): each for each in [*_made.get(library, ()), *wanted]
-                if each.ranks is not None}  # fmt: skip
-    return list(by_ranks.values())
+def to_start_with(library: str, wanted: list[list[int]], size: int) -> list[Any]:
+    """The sets `library` starts with: all it ever had, in the same order, and those `wanted`.
+
+    The set of all `size` ranks is there without asking.
+    """
+    order = _order.setdefault(library, [])
+    for ranks in wanted:
+        if len(ranks) < size and tuple(sorted(ranks)) not in order:
+            order.append(tuple(sorted(ranks)))
+    return [_process_sets().ProcessSet(list(ranks)) for ranks in order]
 
 
 def register(library: str, basics: Any, process_sets: list[Any]) -> None:
-    """Give the objects their numbers in `library`, and remember them for its next start."""
-    mine = _made.setdefault(library, [])
-    for each in process_sets:
-        if each not in mine:
-            mine.append(each)
-    if not mine or not basics.is_initialized():
-        return
-    for each in mine:
-        if each.ranks is None:
-            continue
-        known = find(basics, each.ranks)
-        each.process_set_id = basics._add_process_set_impl(each.ranks) if known is None else known
+    """Give the user's objects their numbers in `library`, now and at its next start."""
+    mine = _objects.setdefault(library, [])
+    mine.extend(each for each in process_sets if each.ranks and each not in mine)
+    for each in mine if basics.is_initialized() else ():
+        each.process_set_id = find(basics, each.ranks)
         each._own_basics = basics
 
 
-def forget(library: str, process_set_id: int) -> None:
-    """The set was removed by the user."""
-    mine = _made.get(library, [])
-    mine[:] = [each for each in mine if each.process_set_id not in (None, process_set_id)]
+def forget(library: str, number: int) -> None:
+    """The user removed this set: its objects are not numbered any more."""
+    mine = _objects.get(library, [])
+    mine[:] = [each for each in mine if each.process_set_id not in (None, number)]
 
 
 def find(basics: Any, ranks: Any) -> int | None:
-    """The number of the set of these ranks, if `basics` has one besides the set of all ranks."""
+    """The number of the set of these ranks, if `basics` has one."""
     sets = basics._get_process_set_ids_and_ranks()
-    return next((i for i, has in sets.items() if i and has == sorted(ranks)), None)
+    return next((number for number, has in sets.items() if has == sorted(ranks)), None)
 
 
 def members(basics: Any, number: int) -> list[int]:
