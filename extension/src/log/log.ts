@@ -1,7 +1,8 @@
 /** The log of a run: from what ranks wrote, in pieces, to lines and groups of lines. */
 import type { LogEvent } from '../schema';
 import { Collapse } from './collapse';
-import { ERROR, Lines, NOTE, STDERR, type Bounds } from './lines';
+import type { ERROR, NOTE} from './lines';
+import { Lines, STDERR, type Bounds } from './lines';
 import { LONGEST, OpenLine } from './openline';
 
 /** A line that its rank has not ended yet. */
