@@ -1,9 +1,9 @@
 /** What the browser tests have in common: records on the server's disk, notebooks that hold runs. */
-import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { appendFileSync, mkdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 
-import { expect, test as base, type IJupyterLabPageFixture } from '@jupyterlab/galata';
+import { expect, galata, test as base, type IJupyterLabPageFixture } from '@jupyterlab/galata';
 import type { Locator } from '@playwright/test';
 
 export { expect };
@@ -12,8 +12,14 @@ export type Page = IJupyterLabPageFixture;
 const HOME = join(process.env.RANKROOM_UI_HOME ?? '', 'home', 'runs');
 const MIME = 'application/vnd.rankroom.run+json';
 
-/** Tests in a JupyterLab without panels at the sides, so that all widths are the notebook's. */
+const THEMES = '@jupyterlab/apputils-extension:themes';
+
+/** Tests in a JupyterLab with its own fonts, and the sidebars closed: widths are the notebook's. */
 export const test = base.extend({
+  mockSettings: {
+    ...galata.DEFAULT_SETTINGS,
+    [THEMES]: { ...(galata.DEFAULT_SETTINGS[THEMES] as Json), overrides: {} }
+  },
   waitForApplication: async ({ baseURL }, use) => {
     void baseURL;
     await use(async (page, lab) => {
@@ -67,6 +73,12 @@ export class LiveRecord {
 
   print(rank: number, text: string, stream = 'stdout'): void {
     this.add('log', rank, { stream, text });
+  }
+
+  /** Let the record be untouched for so many seconds. */
+  age(seconds: number): void {
+    const then = Date.now() / 1000 - seconds;
+    utimesSync(join(HOME, this.id, 'events.jsonl'), then, then);
   }
 
   append(text: string): void {

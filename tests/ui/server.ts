@@ -19,7 +19,7 @@ export function serverCommand(port: number, isEnabled: boolean): {
       RANKROOM_HOME: join(home, 'home'),
       RANKROOM_TEST_PORT: String(port),
       RANKROOM_UI_ENABLED: isEnabled ? '1' : '',
-      JUPYTERLAB_GALATA_ROOT_DIR: join(home, isEnabled ? 'root' : 'bare')
+      JUPYTERLAB_GALATA_ROOT_DIR: join(home, 'root')
     }
   };
 }

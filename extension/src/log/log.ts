@@ -1,8 +1,7 @@
 /** The log of a run: from what ranks wrote, in pieces, to lines and groups of lines. */
 import type { LogEvent } from '../schema';
 import { Collapse } from './collapse';
-import type { ERROR, NOTE} from './lines';
-import { Lines, STDERR, type Bounds } from './lines';
+import { Lines, STDERR, type Bounds, type ERROR, type NOTE } from './lines';
 import { LONGEST, OpenLine } from './openline';
 
 /** A line that its rank has not ended yet. */

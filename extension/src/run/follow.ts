@@ -1,5 +1,5 @@
 /** Reading a record up to its moving end, while somebody looks. */
-import { Api, ApiError } from '../api';
+import { type Api, ApiError } from '../api';
 import { VERSION } from '../record';
 import type { RunModel } from './model';
 import { inSlices } from './slices';
@@ -43,6 +43,8 @@ export async function follow(model: RunModel, api: Api, signal: AbortSignal): Pr
         return;
       }
       failures += 1;
+      // Whether it works again is to be known at once, not when there is something new.
+      isCaughtUp = false;
       await explain(error, model, api, failures, signal);
     }
     model.notify();

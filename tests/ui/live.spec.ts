@@ -1,0 +1,155 @@
+/** Runs that go on while somebody looks, or does not. */
+import { expect, LiveRecord, openRuns, readRun, rows, test, whole, type Page } from './rankroom';
+
+test('lines appear as they are written, bars move in place, and the end is told', async ({ page }) => {
+  const record = new LiveRecord('live-lines');
+  record.print(0, 'before\n');
+  const view = await openRuns(page, ['live-lines']);
+  await expect(view.locator('.rr-row')).toHaveText(['0│before']);
+  await expect(view.locator('.rr-words')).toContainText(/2 ranks · running \d+ s/);
+  record.print(1, 'before\n');
+  await expect(view.locator('.rr-row')).toHaveText(['0–1│before']);
+  record.print(0, '\r 10%|█ |', 'stderr');
+  await expect(view.locator('.rr-row')).toHaveText(['0–1│before', /0┃ 10%/]);
+  record.print(1, 'half a li');
+  record.print(0, '\r 20%|██|', 'stderr');
+  await expect(view.locator('.rr-row')).toHaveText(['0–1│before', '1│half a li', /0┃ 20%/]);
+  record.print(1, 'ne\n');
+  await expect(view.locator('.rr-row')).toHaveText(['0–1│before', '1│half a line', /0┃ 20%/]);
+  record.save('done');
+  await whole(view);
+  await expect(view.locator('.rr-words')).toHaveText('2 ranks · done in 1.0 s · 4 lines');
+});
+
+test('a line is on the screen soon after it is in the record', async ({ page }) => {
+  const record = new LiveRecord('live-soon');
+  const view = await openRuns(page, ['live-soon']);
+  await expect(view.getByRole('log')).toBeAttached();
+  const times: number[] = [];
+  for (let i = 0; i < 15; i++) {
+    const seen = page.evaluate(text => new Promise<number>(done => {
+      const list = document.querySelector('.rr-list')!;
+      const observer = new MutationObserver(() => {
+        if (list.textContent?.includes(text)) {
+          observer.disconnect();
+          requestAnimationFrame(() => done(Date.now()));
+        }
+      });
+      observer.observe(list, { subtree: true, childList: true, characterData: true });
+    }), `line ${i}.`);
+    // The observer is there once the page has answered something that was asked later.
+    await page.evaluate(() => 0);
+    const written = Date.now();
+    record.print(0, `line ${i}.\n`);
+    times.push((await seen) - written);
+  }
+  times.sort((a, b) => a - b);
+  console.log(`record to screen: median ${times[7]} ms, slowest ${times[14]} ms`);
+  record.save('done');
+  await whole(view);
+});
+
+test('the end stays in sight, until the reader scrolls up', async ({ page }) => {
+  const record = new LiveRecord('live-tail');
+  const view = await openRuns(page, ['live-tail']);
+  const print = (first: number, count: number): void =>
+    record.print(0, Array.from({ length: count }, (_, i) => `line ${first + i}.\n`).join(''));
+  print(0, 100);
+  await expect(view.getByText('line 99.')).toBeVisible();
+  print(100, 100);
+  await expect(view.getByText('line 199.')).toBeVisible();
+  const list = view.getByRole('log');
+  await list.click();
+  await page.keyboard.press('PageUp');
+  await expect(view.getByText('line 170.')).toBeVisible();
+  const top = (await rows(view))[0];
+  print(200, 1_000);
+  await expect(view.locator('.rr-words')).toContainText('1,200 lines');
+  expect((await rows(view))[0]).toBe(top);
+  await view.getByRole('button', { name: 'to the end' }).click();
+  await expect(view.getByText('line 1199.')).toBeVisible();
+  print(1_200, 1);
+  await expect(view.getByText('line 1200.')).toBeVisible();
+  record.save('done');
+  await whole(view);
+});
+
+test('nobody looks: nothing is asked; then everything is there', async ({ page }) => {
+  const record = new LiveRecord('live-hidden');
+  record.print(0, 'early\n');
+  const view = await openRuns(page, ['live-hidden']);
+  await expect(view.getByText('early')).toBeVisible();
+  const asked = requests(page, 'live-hidden');
+  const idle = page.waitForEvent('requestfailed', request => request.url().includes('live-hidden'));
+  await page.evaluate(() => (window as unknown as Lab).jupyterapp.commands.execute('launcher:create').then(() => null));
+  await idle;
+  const before = asked.length;
+  record.print(0, 'late\n');
+  record.save('done');
+  // Something else is asked and answered meanwhile.
+  await page.evaluate(() => fetch('/api/status').then(answer => answer.json()));
+  expect(asked.length).toBe(before);
+  await page.getByRole('tab', { name: /runs-/ }).click();
+  const again = page.locator('.rr-view').first();
+  await whole(again);
+  expect(await rows(again)).toEqual(['0│early', '0│late']);
+});
+
+test('the page is loaded anew in the middle', async ({ page }) => {
+  const record = new LiveRecord('live-reload');
+  record.print(0, 'one\n');
+  let view = await openRuns(page, ['live-reload']);
+  await expect(view.getByText('one')).toBeVisible();
+  const path = await page.evaluate(() => document.title);
+  expect(path).toBeTruthy();
+  record.print(0, 'two\n');
+  view = await openRuns(page, ['live-reload']);
+  await expect(view.locator('.rr-row')).toHaveText(['0│one', '0│two']);
+  record.print(0, 'three\n');
+  await expect(view.locator('.rr-row')).toHaveText(['0│one', '0│two', '0│three']);
+  record.save('interrupted');
+  await whole(view);
+  await expect(view.locator('.rr-words')).toContainText('interrupted after 1.0 s');
+});
+
+test('a server that does not answer: it is said, tried again, and nothing is lost', async ({ page }) => {
+  const record = new LiveRecord('live-down');
+  record.print(0, 'one\n');
+  const view = await openRuns(page, ['live-down']);
+  await expect(view.getByText('one')).toBeVisible();
+  await page.route(/live-down/, route => route.abort());
+  record.print(0, 'two\n');
+  await expect(view.getByText('does not answer: trying again')).toBeVisible();
+  await page.unroute(/live-down/);
+  await expect(view.locator('.rr-row')).toHaveText(['0│one', '0│two']);
+  await expect(view.getByText('does not answer')).toBeHidden();
+  record.save('done');
+  await whole(view);
+});
+
+test('a kernel that is gone: the run is lost, what it wrote is there', async ({ page }) => {
+  const record = new LiveRecord('live-lost');
+  record.print(0, 'last words');
+  record.save('running', { owner: { host: 'nowhere', pid: 1 } });
+  const old = readRun('live-lost');
+  record.age(600);
+  const view = await openRuns(page, [old]);
+  await whole(view);
+  await expect(view.locator('.rr-words')).toContainText('lost: the kernel');
+  expect(await rows(view)).toEqual(['0│last words']);
+});
+
+interface Lab {
+  jupyterapp: { commands: { execute(id: string): Promise<unknown> } };
+}
+
+/** The requests for a run from now on. */
+function requests(page: Page, id: string): string[] {
+  const urls: string[] = [];
+  page.on('request', request => {
+    if (request.url().includes(id)) {
+      urls.push(request.url());
+    }
+  });
+  return urls;
+}

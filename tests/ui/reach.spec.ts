@@ -1,0 +1,111 @@
+/** Reaching everything: by keyboard alone, in a panel, and where the server part is missing. */
+import { spawn } from 'node:child_process';
+import { createServer } from 'node:net';
+import type { AddressInfo } from 'node:net';
+
+import { expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
+import { serverCommand } from './server';
+
+test('with the keyboard alone', async ({ page }) => {
+  const record = new LiveRecord('keys', 4);
+  record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
+  record.print(2, 'of two\n');
+  record.save('done');
+  const view = await openRuns(page, ['keys']);
+  await whole(view);
+  await view.getByRole('button', { name: 'open in panel' }).focus();
+  const names: string[] = [];
+  for (let i = 0; i < 9; i++) {
+    await page.keyboard.press('Tab');
+    names.push(await page.evaluate(() => {
+      const node = document.activeElement!;
+      return node.getAttribute('aria-label') ?? node.textContent ?? node.tagName;
+    }));
+  }
+  expect(names).toEqual([
+    'all', '0', '1', '2', '3', expect.stringContaining('only lines'), '', '⤓ whole log', 'log of the ranks'
+  ]);
+  await page.keyboard.press('Home');
+  await expect(view.getByText('line 0.')).toBeVisible();
+  await page.keyboard.press('ArrowDown');
+  await page.keyboard.press('ArrowDown');
+  await page.keyboard.press('PageDown');
+  await expect(view.getByText('line 21.')).toBeVisible();
+  await page.keyboard.press('End');
+  await expect(view.getByText('of two')).toBeVisible();
+  // The cell below or above was not chosen meanwhile, and rank 2 can be.
+  await view.getByRole('button', { name: '2', exact: true }).focus();
+  await page.keyboard.press('Enter');
+  await expect(view.locator('.rr-row')).toHaveText(['2│of two']);
+  await page.keyboard.press(' ');
+  await expect(view.locator('.rr-row').last()).toHaveText('2│of two');
+  await view.getByPlaceholder('filter').focus();
+  await page.keyboard.type('dd a x');
+  await expect(view.locator('.rr-foot')).toHaveText('no line with this text');
+  await expect(page.locator('.jp-Notebook .jp-Cell')).toHaveCount(1);
+});
+
+test('the wheel moves the notebook, until the log has the focus', async ({ page }) => {
+  const record = new LiveRecord('wheel');
+  record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
+  record.save('done');
+  const view = await openRuns(page, ['wheel']);
+  await whole(view);
+  await expect(view.locator('.rr-foot')).toContainText('click into the log to scroll it');
+  const last = view.getByText('line 299.');
+  await view.getByRole('log').hover();
+  await page.mouse.wheel(0, -2_000);
+  await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
+  await expect(last).toBeVisible();
+  await view.getByRole('log').click();
+  await expect(view.locator('.rr-foot')).toBeEmpty();
+  await page.mouse.wheel(0, -2_000);
+  await expect(last).toBeHidden();
+  await expect(view.getByRole('button', { name: 'to the end' })).toBeVisible();
+});
+
+test('in a panel, with the whole height; once, and there again after a reload', async ({ page }) => {
+  const record = new LiveRecord('panel');
+  record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
+  const view = await openRuns(page, ['panel']);
+  await expect(view.getByText('line 299.')).toBeVisible();
+  await view.getByRole('button', { name: 'open in panel' }).click();
+  const panel = page.locator('.rr-panel');
+  await expect(panel.getByText('line 299.')).toBeVisible();
+  record.print(1, 'both see this\n');
+  await expect(panel.getByText('both see this')).toBeVisible();
+  await expect(view.getByText('both see this')).toBeVisible();
+  expect((await rows(panel)).length).toBeGreaterThan(30);
+  await picture(page, 'panel-light');
+  await view.getByRole('button', { name: 'open in panel' }).click();
+  await expect(panel).toHaveCount(1);
+  record.save('done');
+  await whole(panel);
+});
+
+test('the server extension is not enabled: the summary, and how to have more', async ({ page }) => {
+  const port = await freePort();
+  const { command, url, env } = serverCommand(port, false);
+  const server = spawn(command, { shell: true, env, stdio: 'ignore', detached: true });
+  try {
+    await expect(async () => expect((await fetch(url)).ok).toBe(true)).toPass({ timeout: 60_000 });
+    await page.goto(url);
+    const view = await openRuns(page, ['ok']);
+    await expect(view.locator('.rr-refusal')).toContainText('jupyter server extension enable rankroom');
+    await expect(view.locator('.rr-fallback')).toContainText('static summary of ok');
+    await expect(view.locator('.rr-words')).toContainText('2 ranks · done in 1.5 s');
+    await picture(page, 'server-missing-light');
+  } finally {
+    // The shell and the server, which are a group of their own.
+    process.kill(-(server.pid ?? 0), 'SIGTERM');
+  }
+});
+
+function freePort(): Promise<number> {
+  return new Promise(done => {
+    const probe = createServer().listen(0, '127.0.0.1', () => {
+      const { port } = probe.address() as AddressInfo;
+      probe.close(() => done(port));
+    });
+  });
+}
