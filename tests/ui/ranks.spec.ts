@@ -98,7 +98,7 @@ test('lines come live, and a reload of the page in mid-run loses none', async ({
   await expect(view).toContainText('running');
   await expect(view).toContainText('step 3');
   await page.notebook.save();
-  await page.reload({ waitForIsReady: false });
+  await page.reload();
   view = page.locator('.rr-view').first();
   await expect(view).toContainText('running', { timeout: 60_000 });
   await expect(view).toContainText('done in', { timeout: 60_000 });
