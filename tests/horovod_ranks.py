@@ -25,7 +25,7 @@ def on_ranks(
     size: int = 2,
     worlds: int = 1,
     env: Mapping[str, str] | None = None,
-    timeout: float = 150.0,
+    timeout: float = 400.0,
 ) -> list[dict[str, Any]]:
     """What each rank found. With `worlds` > 1 the ranks can initialise Horovod that many times.
 

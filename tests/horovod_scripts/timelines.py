@@ -113,15 +113,15 @@ for turn in range(2):
     if rank == 0:
         time.sleep(0.2)
         hvd.start_timeline(str(FOLDER / f"late{turn}.json"))
-        reduce("under way")
+        reduce("under.way")
         hvd.stop_timeline()
     else:
-        reduce("under way")
+        reduce("under.way")
     wait_for(f"late{turn}")
     if rank == 0:
         depths(events(FOLDER / f"late{turn}.json"))
-recorded("after", "after.{rank}.json", "under way", "under way")
-assert_timeline(FOLDER / f"after.{rank}.json", ["under way"])
+recorded("after", "after.{rank}.json", "under.way", "under.way")
+assert_timeline(FOLDER / f"after.{rank}.json", ["under.way"])
 
 # A tutorial's one path for all ranks; and the end of Horovod while it records, queue not empty.
 hvd.start_timeline(str(FOLDER / "one.json"))
