@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rankroom.cluster import end, running_clusters
+from rankroom.clusterfile import ClusterPaths
+
 UI = Path(__file__).parent / "ui"
 PLAYWRIGHT = UI / "node_modules" / ".bin" / "playwright"
 CHROMIUM = Path(os.environ.get("RANKROOM_CHROMIUM", "/usr/bin/chromium"))
@@ -19,7 +22,7 @@ def test_there_are_browser_tests():
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_in_the_browser(spec, tmp_path):
+def test_in_the_browser(spec, tmp_path, monkeypatch):
     assert PLAYWRIGHT.exists(), "no Playwright: `make test` sets it up (npm ci in extension/)"
     assert CHROMIUM.exists(), (
         f"no Chromium at {CHROMIUM}: install it (Debian: apt install chromium), "
