@@ -28,10 +28,16 @@ def test_in_the_browser(spec, tmp_path, monkeypatch):
         f"no Chromium at {CHROMIUM}: install it (Debian: apt install chromium), "
         "or set RANKROOM_CHROMIUM to where it is"
     )
-    env = {**os.environ, "RANKROOM_HOME": str(tmp_path / "home"), "CI": "1"}
-    done = subprocess.run(
-        [PLAYWRIGHT, "test", spec],
-        cwd=UI, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=900, check=False,
-    )  # fmt: skip
+    monkeypatch.setenv("RANKROOM_UI_HOME", str(tmp_path))
+    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
+    try:
+        done = subprocess.run(
+            [PLAYWRIGHT, "test", spec],
+            cwd=UI, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=900, check=False,
+        )  # fmt: skip
+    finally:
+        # A test that failed half-way leaves its ranks.
+        for info in running_clusters():
+            end(ClusterPaths(info.name))
     assert done.returncode == 0, done.stdout[-20_000:]
