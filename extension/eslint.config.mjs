@@ -13,6 +13,27 @@ export default tseslint.config(
     }
   },
   {
+    // Only api.ts asks the server.
+    files: ['extension/src/**'],
+    ignores: ['extension/src/api.ts'],
+    rules: { 'no-restricted-globals': ['error', 'fetch', 'XMLHttpRequest', 'WebSocket'] }
+  },
+  {
+    // What a log is made of works without a browser, and so do its tests.
+    files: ['extension/src/log/**', 'extension/src/*.ts'],
+    ignores: ['extension/src/api.ts'],
+    rules: { 'no-restricted-globals': ['error', 'fetch', 'document', 'window', 'HTMLElement'] }
+  },
+  {
+    files: ['tests/ui/**'],
+    rules: {
+      'no-restricted-properties': [
+        'error',
+        { property: 'waitForTimeout', message: 'wait for what is to be seen, not for a time' }
+      ]
+    }
+  },
+  {
     // Generators are run to their end by empty loops.
     files: ['**/test/**'],
     rules: { '@typescript-eslint/no-unused-expressions': 'off' }
