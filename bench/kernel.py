@@ -28,7 +28,8 @@ def processes(folder: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             mark = process.environ().get(MARK)
-            if mark and Path(mark).is_relative_to(folder):
+            ended = process.status() == psutil.STATUS_ZOMBIE
+            if mark and Path(mark).is_relative_to(folder) and not ended:
                 found.append(process)
     return found
 
