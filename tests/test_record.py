@@ -16,6 +16,11 @@ from record_makers import make_run
 
 SCHEMA = json.loads(record.SCHEMA_FILE.read_text())
 DEFS = SCHEMA["$defs"]
+KINDS = {
+    d["properties"]["kind"]["const"]
+    for name, d in DEFS.items()
+    if name.endswith("Event") and "properties" in d
+}
 GOLDEN = sorted((Path(__file__).parent / "records").glob("*/run.json"))
 
 
@@ -165,5 +170,6 @@ def test_golden_records_are_valid_and_readable(run_json: Path):
     assert RunInfo.from_json(run.to_json()) == run
     for line in (run_json.parent / "events.jsonl").read_bytes().splitlines():
         event = parse_event(line)
-        if event is not None:
+        # A kind that a newer writer added is passed over by readers, and unknown to this schema.
+        if event is not None and event["kind"] in KINDS:
             validate(event, "Event")
