@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sides import RANKS, alternate, both
+from sides import RANKS, Px, alternate, both
 from table import NotMeasured, Row
 
 WARM_UP = 10
@@ -36,5 +36,5 @@ def measure(quick: bool) -> list[Row]:
     ]
 
 
-def _executed(px) -> list[int]:
+def _executed(px: Px) -> list[int]:
     return px.kernel.value("view.apply_sync(lambda: get_ipython().execution_count)")

@@ -133,7 +133,7 @@ class Kernel:
         request = self.client.execute(code, store_history=True, allow_stdin=False)
         while True:
             left = begun + timeout - time.perf_counter()
-            if left <= 0 or not self._iopub.poll(left * 1000):
+            if left <= 0 or not self._iopub.poll(int(left * 1000) + 1):
                 raise NotMeasured(f"no idle within {timeout:.0f} s of: {code[:60]!r}")
             for frames in self._waiting():
                 message, parent = self._read(frames, begun)
@@ -171,7 +171,7 @@ class Kernel:
 
     def _drain(self, seconds: float) -> int:
         size = 0
-        while self._iopub.poll(seconds * 1000):
+        while self._iopub.poll(int(seconds * 1000)):
             size += sum(len(frame) for frames in self._waiting() for frame in frames)
         return size
 

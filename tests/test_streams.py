@@ -1,6 +1,9 @@
 """The spool: every byte kept, in order, with the time it was written, whoever wrote it."""
 
+import codecs
+import io
 import os
+import threading
 import time
 
 import pytest
@@ -129,3 +132,43 @@ def test_writing_something_else_than_text_is_refused(spool):
     stream = RankStream(spool, "stdout", lambda: None)
     with pytest.raises(TypeError, match="must be str, not bytes"):
         stream.write(b"x")
+
+
+def test_a_cell_cannot_close_or_take_away_a_ranks_stdout(spool):
+    stream = RankStream(spool, "stdout", lambda: None)
+    stream.close()
+    io.TextIOWrapper(stream.buffer, "utf-8").write("over it\n")  # and goes at once
+    codecs.getwriter("utf-8")(stream.detach()).write("detached\n")
+    print("still here", file=stream)
+    assert text_of(spool) == "over it\ndetached\nstill here\n"
+
+
+def test_a_forked_child_forgets_the_half_line_of_its_parent(spool):
+    stream = RankStream(spool, "stdout", lambda: None)
+    print("half", end="", file=stream)
+    pid = os.fork()
+    if pid == 0:
+        stream.after_fork()
+        print("child", file=stream)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    print(" and half", file=stream)
+    assert text_of(spool) == "child\nhalf and half\n"
+
+
+def test_threads_that_print_lose_nothing(spool):
+    stream = RankStream(spool, "stdout", lambda: None)
+
+    def work(name):
+        for i in range(2_000):
+            stream.write(f"{name} {i}\n")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        stream.flush()  # as the thread that reports does
+    lines = text_of(spool).splitlines()
+    for name in "abcd":
+        mine = [line for line in lines if line.startswith(name)]
+        assert mine == [f"{name} {i}" for i in range(2_000)]
