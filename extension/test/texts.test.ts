@@ -2,8 +2,9 @@ import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
 import { carried, plain, spans } from '../src/log/ansi';
-import { LONGEST, OpenLine } from '../src/log/openline';
+import { LONGEST } from '../src/log/openline';
 import { overprint } from '../src/log/overprint';
+import { Screen } from '../src/log/screen';
 import { columnsOf } from '../src/log/width';
 
 const shown = (line: string): string => plain(overprint(line).text);
@@ -35,11 +36,11 @@ test('colours stay with the characters they were written in', () => {
 test('a bar of ten thousand passes is resolved in no time, from any pieces', () => {
   const passes = Array.from({ length: 10_000 }, (_, i) => `\r\x1b[32m${String(i).padStart(5)}\x1b[0m it`);
   const begin = performance.now();
-  const line = new OpenLine();
+  const line = new Screen();
   for (const pass of passes) {
     assert.deepEqual([...line.feed(pass)], []);
   }
-  assert.equal(plain(line.current.text), ' 9999 it');
+  assert.equal(plain(line.current[0].text), ' 9999 it');
   assert.equal(plain(overprint(passes.join('')).text), ' 9999 it');
   assert.ok(performance.now() - begin < 2_000);
 });
@@ -48,16 +49,16 @@ test('writing goes on where it stopped, however the text was cut', () => {
   const text = 'abcdef\rXY\x1b[31mZ\x1b[0m\b\b\b\b!\r\x1b[2C?' + '.'.repeat(3_000) + '\r<>';
   const whole = shown(text);
   for (const size of [1, 2, 3, 7, 100]) {
-    const line = new OpenLine();
+    const line = new Screen();
     for (let i = 0; i < text.length; i += size) {
       [...line.feed(text.slice(i, i + size))];
     }
-    assert.equal(plain(line.current.text), whole);
+    assert.equal(plain(line.current[0].text), whole);
   }
 });
 
 test('a colour goes on in the next line until it is reset', () => {
-  const line = new OpenLine();
+  const line = new Screen();
   const lines = [...line.feed('\x1b[1;31mone\ntwo\x1b[0m\nthree\n')].map(({ text }) => spans(text));
   assert.deepEqual(lines, [
     [{ text: 'one', style: { bold: true, fg: 1 } }],
@@ -69,7 +70,7 @@ test('a colour goes on in the next line until it is reset', () => {
 });
 
 test('a line of 100 MB keeps its head, and counts the rest', () => {
-  const line = new OpenLine();
+  const line = new Screen();
   const piece = 'x'.repeat(1 << 20);
   for (let i = 0; i < 100; i++) {
     [...line.feed(piece)];
@@ -106,4 +107,26 @@ test('columns of wide, combining and tabbed text', () => {
   assert.equal(columnsOf('e\u0301'), 1);
   assert.equal(columnsOf('🙂'), 2);
   assert.equal(columnsOf('│█▌'), 3);
+});
+
+test('bars below one another stay in their rows, and what follows is final again', () => {
+  const screen = new Screen();
+  const final: string[] = [];
+  const write = (text: string): void => {
+    for (const line of screen.feed(text)) {
+      final.push(plain(line.text));
+    }
+  };
+  const seen = (): string[] => screen.current.map(line => plain(line.text).trimEnd());
+  write('start\n\router 0%');
+  for (let i = 1; i <= 500; i++) {
+    write(`\n\rinner ${i}%\x1b[A`);
+    write(`\router ${i}%`);
+  }
+  assert.deepEqual(final, ['start']);
+  assert.deepEqual(seen(), ['outer 500%', 'inner 500%']);
+  write('\n\r           \r\x1b[A\n');
+  write('one\ntwo\nthree\n');
+  assert.deepEqual(final.map(text => text.trimEnd()), ['start', 'outer 500%', 'one', 'two', 'three']);
+  assert.deepEqual(seen(), []);
 });

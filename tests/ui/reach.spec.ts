@@ -81,6 +81,8 @@ test('in a panel, with the whole height; once, and there again after a reload', 
   await expect(panel).toHaveCount(1);
   record.save('done');
   await whole(panel);
+  await page.reload();
+  await expect(panel.getByText('both see this')).toBeVisible();
 });
 
 test('the server extension is not enabled: the summary, and how to have more', async ({ page }) => {

@@ -2,7 +2,8 @@
 import type { LogEvent } from '../schema';
 import { Collapse } from './collapse';
 import { Lines, STDERR, type Bounds, type ERROR, type NOTE } from './lines';
-import { LONGEST, OpenLine } from './openline';
+import { LONGEST } from './openline';
+import { Screen } from './screen';
 
 /** A line that its rank has not ended yet. */
 export interface Unfinished {
@@ -15,7 +16,7 @@ export interface Unfinished {
 interface Stream {
   rank: number;
   flags: number;
-  line: OpenLine;
+  screen: Screen;
   t: number;
 }
 
@@ -37,13 +38,13 @@ export class Log {
     const flags = event.stream === 'stderr' ? STDERR : 0;
     const stream = this.stream(event.rank, flags, event.t);
     let text = event.text;
-    if (!stream.line.isFresh) {
+    if (!stream.screen.isFresh) {
       const end = text.indexOf('\n') + 1 || text.length;
       yield* this.feed(stream, text.slice(0, end), event.t);
       text = text.slice(end);
     }
     const whole = text.lastIndexOf('\n') + 1;
-    if (whole && stream.line.isFresh && PLAIN.test(text)) {
+    if (whole && stream.screen.isFresh && PLAIN.test(text)) {
       yield* this.cutLines(stream, text, event.t);
       text = text.slice(whole);
     }
@@ -59,20 +60,23 @@ export class Log {
   /** End all lines: nothing more will come. */
   end(): void {
     for (const stream of this.unfinishedStreams()) {
-      const { text, cut } = stream.line.close();
-      this.add(text, stream.rank, stream.flags, stream.t, cut);
+      for (const { text, cut } of stream.screen.current) {
+        this.add(text, stream.rank, stream.flags, stream.t, cut);
+      }
     }
     this.streams.clear();
   }
 
   /** The lines that are being written, by rank. */
   get unfinished(): Unfinished[] {
-    return this.unfinishedStreams().map(({ rank, flags, line }) => ({ rank, flags, ...line.current }));
+    return this.unfinishedStreams().flatMap(({ rank, flags, screen }) =>
+      screen.current.map(line => ({ rank, flags, ...line }))
+    );
   }
 
   private unfinishedStreams(): Stream[] {
     return [...this.streams.values()]
-      .filter(stream => !stream.line.isEmpty)
+      .filter(stream => !stream.screen.isEmpty)
       .sort((a, b) => a.flags - b.flags || a.rank - b.rank);
   }
 
@@ -80,10 +84,10 @@ export class Log {
     const key = 2 * rank + flags;
     let stream = this.streams.get(key);
     if (!stream) {
-      stream = { rank, flags, line: new OpenLine(), t };
+      stream = { rank, flags, screen: new Screen(), t };
       this.streams.set(key, stream);
     }
-    if (stream.line.isEmpty) {
+    if (stream.screen.isEmpty) {
       stream.t = t;
     }
     return stream;
@@ -91,7 +95,7 @@ export class Log {
 
   private *feed(stream: Stream, text: string, t: number): Generator<void> {
     let count = 0;
-    for (const line of stream.line.feed(text)) {
+    for (const line of stream.screen.feed(text)) {
       this.add(line.text, stream.rank, stream.flags, stream.t, line.cut);
       stream.t = t;
       if (++count % STEP === 0) {

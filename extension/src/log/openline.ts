@@ -1,7 +1,4 @@
-/**
- * The line that one stream of one rank is writing: it may come in pieces, be overwritten by carriage
- * returns, carry its colour on to the next line, or never end.
- */
+/** A line that is being written: it may come in pieces, be overwritten, or never end. */
 import { carried } from './ansi';
 import { moves, overprint } from './overprint';
 
@@ -18,24 +15,9 @@ export interface LineText {
 export class OpenLine {
   private raw = '';
   private cut = 0;
-  // The colour in force where the line begins; it does not make an empty line a line.
-  private colour = '';
 
-  /** Take more output; returns the lines that it completed. */
-  *feed(text: string): Generator<LineText> {
-    let from = 0;
-    for (let end = text.indexOf('\n'); end >= 0; end = text.indexOf('\n', from)) {
-      this.append(text, from, end);
-      yield this.close();
-      from = end + 1;
-    }
-    this.append(text, from, text.length);
-  }
-
-  /** Whether the line begins with the next character, in the default colour. */
-  get isFresh(): boolean {
-    return this.isEmpty && this.colour === '';
-  }
+  /** `colour` is in force where the line begins; it does not make an empty line a line. */
+  constructor(readonly colour = '') {}
 
   /** Whether nothing stands in the line. */
   get isEmpty(): boolean {
@@ -47,18 +29,19 @@ export class OpenLine {
     return { text: this.colour + shown(this.raw), cut: this.cut };
   }
 
-  /** End the line, and begin the next with the colour in force. */
-  close(): LineText {
-    const line = this.current;
-    if (line.text.includes('\x1b')) {
-      this.colour = carried(this.colour + this.raw);
-    }
-    this.raw = '';
-    this.cut = 0;
-    return line;
+  /** The colour in force at its end. */
+  get colourAfter(): string {
+    const text = this.colour + this.raw;
+    return text.includes('\x1b') ? carried(text) : '';
   }
 
-  private append(text: string, from: number, to: number): void {
+  /** Go on at the line's begin. */
+  back(): void {
+    this.raw += this.isEmpty ? '' : '\r';
+  }
+
+  /** Write the characters of `text` from `from` up to `to`; no line end is among them. */
+  append(text: string, from: number, to: number): void {
     if (this.cut) {
       const back = text.includes('\r') ? text.lastIndexOf('\r', to - 2) : -1;
       if (back < from) {

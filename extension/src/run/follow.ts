@@ -11,12 +11,13 @@ const WAITING_AT_ONCE = 2;
 const TURN = 1_000;
 const LONGEST_PAUSE = 30_000;
 
+const SUMMARY = 'Below is the summary that was saved with the notebook.';
 export const NO_SERVER =
   'The Rankroom server extension is not enabled: run `jupyter server extension enable rankroom`' +
-  ' and restart JupyterLab. Until then this is the summary that was saved with the notebook.';
+  ` and restart JupyterLab. ${SUMMARY}`;
 const NEWER = (version: number): string =>
   `This record was written by a newer Rankroom (record version ${version}, this view reads up to` +
-  ` ${VERSION}): upgrade with \`pip install -U rankroom\`.`;
+  ` ${VERSION}): upgrade with \`pip install -U rankroom\`. ${SUMMARY}`;
 
 let waiting = 0;
 
@@ -89,7 +90,7 @@ async function explain(
     throw error;
   }
   if (error.status === 404) {
-    model.refusal = (await isThere(api, signal)) ? error.message : NO_SERVER;
+    model.refusal = (await isThere(api, signal)) ? `${error.message}. ${SUMMARY}` : NO_SERVER;
     return;
   }
   const pause = Math.min(LONGEST_PAUSE, 500 * 2 ** failures);

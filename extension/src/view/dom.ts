@@ -25,6 +25,20 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return node;
 }
 
+/** Make these the children of a node; those that stay are not touched, nor is what is selected in them. */
+export function setChildren(parent: HTMLElement, children: readonly HTMLElement[]): void {
+  const wanted = new Set<Element>(children);
+  [...parent.children].filter(child => !wanted.has(child)).forEach(child => child.remove());
+  let at = parent.firstElementChild;
+  for (const child of children) {
+    if (child === at) {
+      at = at.nextElementSibling;
+    } else {
+      parent.insertBefore(child, at);
+    }
+  }
+}
+
 /** A frame to paint in, asked for any number of times. */
 export class Frame {
   private handle = 0;

@@ -1,7 +1,7 @@
 /** What failed: the first error's traceback, whole; the others in one line each. */
 import { Widget } from '@lumino/widgets';
 
-import { nameRanks, rankClass } from '../ranks';
+import { nameRanks } from '../ranks';
 import type { ErrorEvent } from '../schema';
 import type { RunModel } from '../run/model';
 import { ansiNodes } from './ansitext';
@@ -28,7 +28,7 @@ export class Failures extends Widget {
     this.setHidden(first === null);
     if (first) {
       this.node.replaceChildren(
-        h('div', `rr-cause ${rankClass(first.rank)}`, {}, title(first, [first.rank])),
+        h('div', 'rr-cause', {}, title(first, [first.rank])),
         traceback(first),
         ...alike(others).map(([error, ranks]) =>
           h('details', 'rr-other', {}, h('summary', '', {}, title(error, ranks)), traceback(error))

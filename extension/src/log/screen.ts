@@ -1,0 +1,86 @@
+/**
+ * The lines that one stream of one rank may still change: the one it is writing and, for bars below
+ * one another (tqdm's, with a position), those it goes back up to.
+ */
+import { OpenLine, type LineText } from './openline';
+
+const UP = '\x1b\\[(\\d*)A';
+/** Lines that a stream can go back up. */
+const HIGHEST = 20;
+
+export class Screen {
+  private lines = [new OpenLine()];
+  /** The line that is being written. */
+  private at = 0;
+  /** How far up the stream is known to go. */
+  private height = 0;
+  /** Lines that were ended since it last went up. */
+  private sinceUp = 0;
+
+  /** Take more output; returns the lines that are final by it. */
+  *feed(text: string): Generator<LineText> {
+    if (text.includes('\x1b[')) {
+      for (const [, count] of text.matchAll(new RegExp(UP, 'g'))) {
+        this.height = Math.min(HIGHEST, Math.max(this.height, Number(count) || 1));
+      }
+    }
+    if (this.height === 0) {
+      yield* this.write(text);
+      return;
+    }
+    // Every second part is the count of a move up.
+    const parts = text.split(new RegExp(UP));
+    for (let i = 0; i < parts.length; i += 2) {
+      if (i > 0) {
+        this.at = Math.max(0, this.at - (Number(parts[i - 1]) || 1));
+        this.sinceUp = 0;
+      }
+      yield* this.write(parts[i]);
+    }
+  }
+
+  /** Whether nothing stands in it, and what comes begins in the default colour. */
+  get isFresh(): boolean {
+    return this.isEmpty && this.lines.length === 1 && this.lines[0].colour === '';
+  }
+
+  get isEmpty(): boolean {
+    return this.lines.every(line => line.isEmpty);
+  }
+
+  /** The lines as they stand now, without empty ones at the end. */
+  get current(): LineText[] {
+    const last = this.lines.reduce((found, line, i) => (line.isEmpty ? found : i), -1);
+    return this.lines.slice(0, last + 1).map(line => line.current);
+  }
+
+  private *write(text: string): Generator<LineText> {
+    let from = 0;
+    for (let end = text.indexOf('\n'); end >= 0; end = text.indexOf('\n', from)) {
+      this.lines[this.at].append(text, from, end);
+      yield* this.down();
+      from = end + 1;
+    }
+    this.lines[this.at].append(text, from, text.length);
+  }
+
+  /** Go to the begin of the next line. */
+  private *down(): Generator<LineText> {
+    const { colourAfter } = this.lines[this.at];
+    this.at += 1;
+    this.sinceUp += 1;
+    if (this.at < this.lines.length) {
+      this.lines[this.at].back();
+    } else {
+      this.lines.push(new OpenLine(colourAfter));
+    }
+    if (this.sinceUp > this.height + 1) {
+      // No bars any more: lines are final at once again.
+      this.height = 0;
+    }
+    while (this.lines.length > this.height + 1 && this.at > 0) {
+      yield (this.lines.shift() as OpenLine).current;
+      this.at -= 1;
+    }
+  }
+}

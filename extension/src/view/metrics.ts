@@ -1,0 +1,40 @@
+/** The size of the log's characters, and how many columns of them there is room for. */
+import { h } from './dom';
+
+const PROBE = 100;
+/** A bar between ranks and text, and air around it; style/log.css has the same. */
+const BAR = 3;
+const LEAST = 10;
+
+export class Metrics {
+  readonly probe = h('span', 'rr-probe', { 'aria-hidden': 'true' }, '0'.repeat(PROBE));
+  lineHeight = 17;
+  columns = 80;
+
+  /**
+   * Measure, and tell the style sheet what to wrap at. `highest` is the highest rank's number.
+   * Returns whether the columns changed.
+   */
+  measure(space: HTMLElement, width: number, highest: number): boolean {
+    const size = this.probe.getBoundingClientRect();
+    if (size.width === 0) {
+      return false;
+    }
+    const gutter = gutterFor(highest);
+    const before = this.columns;
+    this.lineHeight = Math.max(1, Math.round(size.height));
+    this.columns = Math.max(LEAST, Math.floor((width * PROBE) / size.width) - gutter - BAR - 1);
+    space.style.setProperty('--rr-line', `${this.lineHeight}px`);
+    space.style.setProperty('--rr-columns', `${this.columns}ch`);
+    space.style.setProperty('--rr-gutter', `${gutter}ch`);
+    return this.columns !== before;
+  }
+}
+
+/** Columns for ranks: `0–3,5` and more; what is longer is cut short and told in full on hover. */
+function gutterFor(highest: number): number {
+  if (highest === 0) {
+    return 1;
+  }
+  return highest < 10 ? 5 : highest < 100 ? 8 : 11;
+}

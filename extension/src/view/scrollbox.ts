@@ -1,0 +1,90 @@
+/** A node that scrolls over a list: by wheel, keys and scrollbar, and by what is asked of it. */
+import { h } from './dom';
+import { Scroll } from './scroll';
+
+export class ScrollBox {
+  readonly scroll = new Scroll();
+  readonly node: HTMLElement;
+  lineHeight = 17;
+  /** The scrollTop that was set here; another one comes from the reader. */
+  private expected = 0;
+
+  /** `space` is as high as the scrollbar needs; `moved` is called when the place has changed. */
+  constructor(
+    private space: HTMLElement,
+    private moved: (byReader: boolean) => void
+  ) {
+    this.node = h(
+      'div',
+      'rr-list jp-RenderedText',
+      {
+        tabindex: '0',
+        role: 'log',
+        'aria-live': 'off',
+        'aria-label': 'log of the ranks',
+        onscroll: () => this.onScroll(),
+        onkeydown: (event: KeyboardEvent) => this.onKey(event),
+        onwheel: (event: WheelEvent) => this.onWheel(event),
+        onfocus: () => this.moved(false),
+        onblur: () => this.moved(false)
+      },
+      space
+    );
+  }
+
+  get hasFocus(): boolean {
+    return document.activeElement === this.node;
+  }
+
+  goTo(offset: number, byReader = false): void {
+    this.scroll.moveTo(Math.max(0, offset));
+    this.moved(byReader);
+  }
+
+  /** The content is so high now: bring the browser's scrollbar to where we are. */
+  place(content: number): void {
+    this.scroll.resize(content, this.node.clientHeight);
+    this.space.style.height = `${this.scroll.spacer}px`;
+    if (Math.abs(this.node.scrollTop - this.scroll.scrollTop) >= 1) {
+      this.node.scrollTop = this.scroll.scrollTop;
+    }
+    this.expected = this.node.scrollTop;
+  }
+
+  private onScroll(): void {
+    if (Math.abs(this.node.scrollTop - this.expected) > 1) {
+      this.scroll.scrolledTo(this.node.scrollTop);
+      this.expected = this.node.scrollTop;
+      this.moved(true);
+    }
+  }
+
+  /** Where the scrollbar's pixels stand for more than one each, the wheel still moves by pixels. */
+  private onWheel(event: WheelEvent): void {
+    const scrolls = getComputedStyle(this.node).overflowY !== 'hidden';
+    if (this.scroll.isScaled && scrolls && !event.ctrlKey) {
+      event.preventDefault();
+      const unit = event.deltaMode === WheelEvent.DOM_DELTA_LINE ? this.lineHeight : 1;
+      this.goTo(this.scroll.offset + event.deltaY * unit, true);
+    }
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    const page = this.node.clientHeight - this.lineHeight;
+    const steps: { [key: string]: number } = {
+      ArrowUp: -this.lineHeight,
+      ArrowDown: this.lineHeight,
+      PageUp: -page,
+      PageDown: page,
+      ' ': event.shiftKey ? -page : page,
+      Home: -Infinity,
+      End: Infinity
+    };
+    const step = steps[event.key];
+    if (step !== undefined && !event.ctrlKey && !event.altKey && !event.metaKey) {
+      event.preventDefault();
+      event.stopPropagation();
+      this.goTo(this.scroll.offset + step, true);
+    }
+  }
+}
