@@ -159,6 +159,9 @@ def test_deepspeed_trains(frameworks, request):
     ranks, _ = tutorial(frameworks, "deepspeed_training", seconds=240)
     assert ranks[0]["fell"] and ranks[0]["world"] == 2
     assert ranks[0] == ranks[1]
+    broken = "if rank == 1: raise ValueError('mine')\nengine.backward(engine(data).sum())"
+    assert failure(finish(frameworks, broken, 30)) == "rank 1: ValueError: mine"
+    assert tutorial(frameworks, "deepspeed_training")[0] == ranks, "the cell run again"
 
 
 def test_horovod_tensorflow_trains(frameworks):

@@ -130,7 +130,7 @@ class Library:
                 raise world.refuse("hvd.init()", "Run hvd.init() in a cell on all ranks first.")
         elif not self._agreed_on() or not self._has(wanted):
             self._start(comm, wanted)
-        horovod_sets.register(self.name, self.basics, wanted)
+        horovod_sets.register(self.name, self.basics, wanted, world.size)
 
     def add_process_set(self, ranks: list[int]) -> int | None:
         """The number of the set of `ranks`, made now if it is new; called on all ranks."""
@@ -140,11 +140,10 @@ class Library:
         asked = world.gather(f"hvd.add_process_set() of horovod.{self.name}", sorted(ranks))
         if any(each != asked[0] for each in asked):
             raise ValueError(UNLIKE.format(asked=", ".join(map(str, asked))))
-        if horovod_sets.find(self.basics, ranks) is None:
+        if horovod_sets.find(self.name, ranks, world.size) is None:
             self._agreed_on()
             self._start(None, [], also=[ranks])
-            horovod_sets.register(self.name, self.basics, [])
-        return horovod_sets.find(self.basics, ranks)
+        return horovod_sets.find(self.name, ranks, world.size)
 
     def _agreed_on(self) -> bool:
         """Meet the other ranks; True if Horovod is on everywhere."""
@@ -155,7 +154,8 @@ class Library:
         return all(each["on"] for each in ranks)
 
     def _has(self, wanted: list[Any]) -> bool:
-        return all(horovod_sets.find(self.basics, each.ranks) is not None for each in wanted)
+        size = self._world.size
+        return all(horovod_sets.find(self.name, each.ranks, size) is not None for each in wanted)
 
     def _start(self, comm: Any, wanted: list[Any], also: list[list[int]] | None = None) -> None:
         self.shut_down()

@@ -37,10 +37,10 @@ _optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 def wrap(module: Any, compiled: str, world: World) -> None:
     """Put a guard between `module` (a library's mpi_ops) and its compiled code."""
     name = module.__name__.split(".")[1]
-    guarded = Guarded(getattr(module, compiled), name, module._basics, world)
+    guarded = Guarded(getattr(module, compiled), name, world)
     setattr(module, compiled, guarded)
     if hasattr(module, "add_process_set"):
-        horovod_sets.bind(module, name)
+        horovod_sets.bind(module, name, world.size)
     join = module.join
 
     @functools.wraps(join)
@@ -76,8 +76,8 @@ class Guarded:
     begins anew with each cell, for each process set.
     """
 
-    def __init__(self, module: Any, library: str, basics: Any, world: World) -> None:
-        self.__dict__.update(_module=module, _library=library, _basics=basics, _world=world)
+    def __init__(self, module: Any, library: str, world: World) -> None:
+        self.__dict__.update(_module=module, _library=library, _world=world)
         self.__dict__.update(_run="", _named=Counter())
 
     def __getattr__(self, name: str) -> Any:
@@ -102,11 +102,12 @@ class Guarded:
         return guarded
 
     def _refuse(self, operation: str, number: int) -> None:
-        ranks = horovod_sets.members(self._basics, number) if number else range(self._world.size)
-        if not set(ranks) <= set(self._world.present):
+        world = self._world
+        ranks = horovod_sets.members(self._library, number, world.size)
+        if not set(ranks) <= set(world.present):
             global _refused
             _refused = True
-            raise self._world.refuse(f"hvd.{operation}()", _REMEDY)
+            raise world.refuse(f"hvd.{operation}()", _REMEDY)
 
     def _name(self, args: tuple[Any, ...], number: int) -> tuple[Any, ...]:
         # torch's library passes "" for a call without a name; names that users gave are bytes.

@@ -45,7 +45,7 @@ def wrap(module: Any) -> None:
         setattr(module.ProcessSet, name, asking_own(getattr(module.ProcessSet, name)))
 
 
-def bind(mpi_ops: Any, library: str) -> None:
+def bind(mpi_ops: Any, library: str, size: int) -> None:
     """Have add_process_set and remove_process_set of one library talk to that library."""
     for name in ("add_process_set", "remove_process_set"):
         original = getattr(mpi_ops, name, None)
@@ -56,7 +56,7 @@ def bind(mpi_ops: Any, library: str) -> None:
             focus(mpi_ops._basics)
             result = original(process_set)
             if name == "add_process_set":
-                register(library, mpi_ops._basics, [result])
+                register(library, mpi_ops._basics, [result], size)
             return result
 
         setattr(mpi_ops, name, functools.wraps(original)(bound))
@@ -88,12 +88,12 @@ def to_start_with(library: str, wanted: list[list[int]], size: int) -> list[Any]
     return [_process_sets().ProcessSet(list(ranks)) for ranks in order]
 
 
-def register(library: str, basics: Any, process_sets: list[Any]) -> None:
+def register(library: str, basics: Any, process_sets: list[Any], size: int) -> None:
     """Give the user's objects their numbers in `library`, now and at its next start."""
     mine = _objects.setdefault(library, [])
     mine.extend(each for each in process_sets if each.ranks and each not in mine)
-    for each in mine if basics.is_initialized() else ():
-        each.process_set_id = find(basics, each.ranks)
+    for each in mine:
+        each.process_set_id = find(library, each.ranks, size)
         each._own_basics = basics
 
 
@@ -103,13 +103,20 @@ def forget(library: str, number: int) -> None:
     mine[:] = [each for each in mine if each.process_set_id not in (None, number)]
 
 
-def find(basics: Any, ranks: Any) -> int | None:
-    """The number of the set of these ranks, if `basics` has one."""
-    sets = basics._get_process_set_ids_and_ranks()
-    return next((number for number, has in sets.items() if has == sorted(ranks)), None)
+def find(library: str, ranks: Any, size: int) -> int | None:
+    """The number of the set of these ranks, if `library` has one.
+
+    Horovod numbers sets in the order it starts with. Asking it would fail while another rank, which
+    is ahead, shuts it down.
+    """
+    if len(ranks) == size:
+        return 0
+    order = _order.get(library, [])
+    wanted = tuple(sorted(ranks))
+    return order.index(wanted) + 1 if wanted in order else None
 
 
-def members(basics: Any, number: int) -> list[int]:
+def members(library: str, number: int, size: int) -> tuple[int, ...]:
     """The ranks of a process set."""
-    sets: dict[int, list[int]] = basics._get_process_set_ids_and_ranks()
-    return sets.get(number, [])
+    order = _order.get(library, [])
+    return order[number - 1] if 0 < number <= len(order) else tuple(range(size))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from rankroom.rank import horovod_sets
 from rankroom.rank.imports import when_imported
 from rankroom.rank.world import World
 
@@ -136,11 +137,7 @@ def collectives(context: Any, name: Any, world: World) -> Iterator[str]:
 
 def _within(number: int, world: World) -> bool:
     """True if every rank of this process set runs the present cell."""
-    if number == 0:
-        return False
-    basics = sys.modules["horovod.tensorflow.mpi_ops"]._basics
-    members = basics._get_process_set_ids_and_ranks().get(number, range(world.size))
-    return set(members) <= set(world.present)
+    return set(horovod_sets.members("tensorflow", number, world.size)) <= set(world.present)
 
 
 def _guard_functions(module: Any, world: World) -> None:

@@ -109,6 +109,7 @@ def settle(states: list[dict[str, Any]]) -> None:
     if c10d is not None and c10d.is_initialized():
         lost = len(c10d._world.pg_names) > 1
         c10d.destroy_process_group()
+        _forget_in_deepspeed()
     _released = False
     if not all(each and each["again"] for each in states) or again is None:
         return
@@ -117,6 +118,18 @@ def settle(states: list[dict[str, Any]]) -> None:
         torch_calls.revive(model)
     if lost:
         print(GROUPS_LOST, file=sys.stderr)
+
+
+def _forget_in_deepspeed() -> None:
+    """DeepSpeed keeps groups of its own; without them it makes new ones in deepspeed.initialize."""
+    groups = sys.modules.get("deepspeed.utils.groups")
+    comm: Any = sys.modules.get("deepspeed.comm.comm")
+    if groups is None or comm is None:
+        return
+    comm.cdb = None
+    for name, value in list(vars(groups).items()):
+        if name.startswith("_") and "GROUP" in name:
+            setattr(groups, name, {} if isinstance(value, dict) else None)
 
 
 def in_step(states: list[dict[str, Any]]) -> bool:
