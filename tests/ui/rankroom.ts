@@ -93,14 +93,22 @@ interface Lab {
 let notebooks = 0;
 
 /** Open a notebook with a cell for each of these runs, as it was saved after they ran. */
-export async function openRuns(page: Page, runs: Array<string | Json>, more: Json = {}): Promise<Locator> {
+export async function openRuns(page: Page, runs: Array<string | Json>): Promise<Locator> {
+  const path = await saveRuns(page, runs);
+  await page.evaluate(async path => {
+    await (window as unknown as Lab).jupyterapp.commands.execute('docmanager:open', { path });
+  }, path);
+  return page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .rr-view');
+}
+
+/** Save such a notebook; returns its path. */
+export async function saveRuns(page: Page, runs: Array<string | Json>): Promise<string> {
   const cells = runs.map((run, i) => {
     const info = typeof run === 'string' ? readRun(run) : run;
     const data = {
       [MIME]: { version: 1, run: info },
       'text/html': `<div>static summary of <b>${String(info.id)}</b></div>`,
-      'text/plain': `summary of ${String(info.id)}`,
-      ...more
+      'text/plain': `summary of ${String(info.id)}`
     };
     return {
       id: `cell-${i}`, cell_type: 'code', execution_count: i + 1, metadata: {},
@@ -108,13 +116,11 @@ export async function openRuns(page: Page, runs: Array<string | Json>, more: Jso
       outputs: [{ output_type: 'display_data', metadata: {}, data }]
     };
   });
-  const notebook = { cells, metadata: { kernelspec: { name: 'python3', display_name: 'Python 3' } }, nbformat: 4, nbformat_minor: 5 };
+  const kernelspec = { name: 'python3', display_name: 'Python 3' };
+  const notebook = { cells, metadata: { kernelspec }, nbformat: 4, nbformat_minor: 5 };
   const path = `runs-${++notebooks}-${Date.now()}.ipynb`;
   await page.contents.uploadContent(JSON.stringify(notebook), 'text', path);
-  await page.evaluate(async path => {
-    await (window as unknown as Lab).jupyterapp.commands.execute('docmanager:open', { path });
-  }, path);
-  return page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .rr-view');
+  return path;
 }
 
 /** Wait until the view has read the whole record and painted it. */

@@ -69,6 +69,9 @@ test('in a panel, with the whole height; once, and there again after a reload', 
   record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
   const view = await openRuns(page, ['panel']);
   await expect(view.getByText('line 299.')).toBeVisible();
+  const saved = page.waitForRequest(request =>
+    request.url().includes('/api/workspaces') && (request.postData() ?? '').includes('rankroom:panel')
+  );
   await view.getByRole('button', { name: 'open in panel' }).click();
   const panel = page.locator('.rr-panel');
   await expect(panel.getByText('line 299.')).toBeVisible();
@@ -81,6 +84,7 @@ test('in a panel, with the whole height; once, and there again after a reload', 
   await expect(panel).toHaveCount(1);
   record.save('done');
   await whole(panel);
+  await saved;
   await page.reload();
   await expect(panel.getByText('both see this')).toBeVisible();
 });
