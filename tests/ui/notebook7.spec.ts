@@ -19,7 +19,7 @@ test('the run under its cell, live; the log grows in place', async ({ page: lab,
   expect((await rows(view)).length).toBeLessThan(40);
   await picture(page, 'notebook7-light');
   const height = (await view.boundingBox())!.height;
-  await view.getByRole('button', { name: 'open in panel' }).click();
+  await view.getByRole('button', { name: 'full height' }).click();
   await expect.poll(async () => (await view.boundingBox())!.height).toBeGreaterThan(height + 100);
   await view.getByRole('log').click();
   await page.keyboard.press('Home');

@@ -23,7 +23,8 @@ const SIGNS: { [state in RunState]: string } = {
 export interface HeaderActions {
   filter(filter: Filter): void;
   toError(): void;
-  open: (() => void) | null;
+  /** What the button at the right does, if there is one. */
+  open: { label: string; run: () => void } | null;
   downloadUrl(ranks: readonly number[] | null): string;
 }
 
@@ -63,8 +64,9 @@ export class Header extends Widget {
   ) {
     super();
     this.addClass('rr-header');
-    const open = actions.open
-      ? h('button', 'rr-button', { title: 'open in panel', 'aria-label': 'open in panel', onclick: actions.open }, '⤢')
+    const { open: act } = actions;
+    const open = act
+      ? h('button', 'rr-button', { title: act.label, 'aria-label': act.label, onclick: act.run }, '⤢')
       : null;
     this.node.append(
       h('div', 'rr-state', {}, this.sign, this.words, open),

@@ -13,7 +13,7 @@ import { count } from '../words';
 import { Displays } from './displays';
 import { Frame, h } from './dom';
 import { Failures } from './failures';
-import { Header } from './header';
+import { Header, type HeaderActions } from './header';
 import { keepKeys } from './keys';
 import { LogList } from './loglist';
 import { Sight } from './sight';
@@ -93,12 +93,15 @@ export class RunView extends Panel {
   }
 
   /** In a panel there is room; where there are no panels, the log grows in place. */
-  private opener(): (() => void) | null {
+  private opener(): HeaderActions['open'] {
     const { open, isInline } = this.options;
     if (!isInline) {
       return null;
     }
-    return open ? () => open(this.model.run) : () => this.list.setInline(!this.toggleClass('rr-tall'));
+    if (open) {
+      return { label: 'open in panel', run: () => open(this.model.run) };
+    }
+    return { label: 'full height', run: () => this.list.setInline(!this.toggleClass('rr-tall')) };
   }
 
   private setFilter(filter: Filter): void {
