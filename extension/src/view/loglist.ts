@@ -222,14 +222,12 @@ export class LogList extends Widget {
     const isLong = this.box.scroll.end > 0;
     this.toEnd.hidden = !isLong || this.box.scroll.isFollowing;
     const rows = this.rows.length + this.open.length;
-    const words: string[] = [];
-    if (this.rows.filter.text && !this.pending) {
-      words.push(rows ? `${count(rows, 'row')} with this text` : 'no line with this text');
-    }
+    const isFiltered = this.rows.filter.text !== null && !this.pending;
+    const found = isFiltered ? ' with this text' : '';
+    let text = isFiltered ? `${rows ? count(rows, 'row') : 'no line'}${found}` : '';
     if (isLong && this.isInline && !this.box.hasFocus) {
-      words.push(`${count(rows, 'row')}: click into the log to scroll it`);
+      text = `${count(rows, 'row')}${found}: click into the log to scroll it`;
     }
-    const text = words.join(' · ');
     if (this.foot.textContent !== text) {
       this.foot.textContent = text;
     }

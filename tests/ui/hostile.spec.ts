@@ -1,0 +1,60 @@
+/** Output that nobody wants, and that must not freeze the page. */
+import { expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
+
+test('a line of 12 MB is shown in part, said so, and the page goes on', async ({ page }) => {
+  const record = new LiveRecord('long-line');
+  record.print(0, 'before\n');
+  for (let i = 0; i < 12; i++) {
+    record.print(0, 'x'.repeat(1 << 20));
+  }
+  record.print(0, '\nafter\n');
+  record.save('done');
+  const view = await openRuns(page, ['long-line']);
+  await whole(view);
+  await expect(view.locator('.rr-row').last()).toHaveText('0│after');
+  await expect(view.locator('.rr-cut')).toContainText('12,572,912 more characters in the whole log');
+  await view.getByRole('log').click();
+  await page.keyboard.press('Home');
+  await expect(view.getByText('before')).toBeVisible();
+  await view.getByPlaceholder('filter').fill('xxx');
+  await expect(view.locator('.rr-row')).toHaveCount(1);
+  // The row takes as much room as was counted for it, so that the list's height is true.
+  const heights = await view.locator('.rr-row').evaluate(row => {
+    const space = row.closest('.rr-space')!;
+    return [row.getBoundingClientRect().height, space.getBoundingClientRect().height];
+  });
+  expect(Math.abs(heights[0] - heights[1])).toBeLessThan(20);
+  await expect(view.locator('.rr-foot')).toHaveText('1 row with this text: click into the log to scroll it');
+  await picture(page, 'long-line-light');
+});
+
+test('markup, scripts and links in a log stay text', async ({ page }) => {
+  const record = new LiveRecord('markup');
+  const evil = '<img src=x onerror="window.evil=1"><script>window.evil=1</script>';
+  record.print(0, `${evil}\n\x1b[31m${evil}\x1b[0m\n`);
+  record.add('error', 0, { ename: 'E', evalue: evil, traceback: [evil] });
+  record.add('display', 0, { data: { 'text/html': `<b>bold</b>${evil}` } });
+  record.save('failed', { failure: { rank: 0, ename: 'E', evalue: evil } });
+  const view = await openRuns(page, ['markup']);
+  await whole(view);
+  expect((await rows(view)).slice(0, 2)).toEqual([`0│${evil}`, `0│${evil}`]);
+  // The notebook is not trusted, so what a rank showed is cleaned.
+  await expect(view.locator('.rr-display b')).toHaveText('bold');
+  await expect(view.locator('.rr-display script')).toHaveCount(0);
+  expect(await page.evaluate(() => 'evil' in window)).toBe(false);
+});
+
+test('five runs on one page: each is read, none disturbs another', async ({ page }) => {
+  const records = Array.from({ length: 5 }, (_, i) => new LiveRecord(`one-of-five-${i}`));
+  const view = await openRuns(page, records.map(({ id }) => id));
+  for (const [i, record] of records.entries()) {
+    record.print(0, `hello from run ${i}\n`);
+    await view.nth(i).scrollIntoViewIfNeeded();
+    await expect(view.nth(i).getByText(`hello from run ${i}`)).toBeVisible();
+  }
+  records.forEach(record => record.save('done'));
+  for (let i = 0; i < records.length; i++) {
+    await view.nth(i).scrollIntoViewIfNeeded();
+    await whole(view.nth(i));
+  }
+});
