@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from rankroom.rank.held import left_in
+
 Spool = Callable[[int], "Path | None"]
 
 
@@ -61,7 +63,8 @@ class Assembly:
         for stream, begin in reported.items():
             with contextlib.suppress(OSError), (folder / stream).open("rb") as file:
                 file.seek(begin)
-                text = file.read().decode("utf-8", "backslashreplace")
+                data = file.read() + left_in(folder / stream)
+                text = data.decode("utf-8", "backslashreplace")
                 if text:
                     yield stream, text
 

@@ -19,6 +19,7 @@ process.env.RANKROOM_UI_HOME ??= mkdtempSync(join(tmpdir(), 'rankroom-ui-'));
 
 export default defineConfig({
   testDir: __dirname,
+  globalTeardown: './clean.ts',
   outputDir: join(__dirname, 'test-results'),
   reporter: [['list']],
   // One JupyterLab, one browser: two cores carry no more, and ranks run besides.

@@ -22,6 +22,7 @@ from rankroom.record import event_line
 BATCH_S = 0.05  # between two messages while output keeps coming
 IDLE_S = 0.2  # between two looks for a run, which does not wake the pump as cells may be short
 LARGE = 1 << 20  # a batch of this many bytes is sent without waiting
+STARTS_CHILD = {"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"}
 
 Send = Callable[[dict[str, Any], bytes], None]
 
@@ -54,13 +55,15 @@ class Reporter:
         self.stderr = RankStream(self._streams["stderr"], "stderr", self._wake)
         self._cstdio = CStdio()
         self._pid = os.getpid()
-        os.register_at_fork(after_in_child=self._after_fork)
+        os.register_at_fork(before=self._drain, after_in_child=self._after_fork)
         self._thread = threading.Thread(target=self._pump, name="rankroom-report", daemon=True)
 
     def install(self) -> None:
         """Make this rank's output go through here."""
         sys.stdout = sys.__stdout__ = self.stdout  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = self.stderr  # type: ignore[misc]
+        # Not every child is made by Python's own fork.
+        sys.addaudithook(lambda event, _: self._drain() if event in STARTS_CHILD else None)
         self._thread.start()
 
     def begin(self, run: str, start: int) -> None:
@@ -159,6 +162,11 @@ class Reporter:
                     # Not for "running" alone: that would make the first line wait a whole batch.
                     self._flush()
                     sent = time.monotonic()
+
+    def _drain(self) -> None:
+        """Have what was printed stand before what a child prints."""
+        for stream in self._streams.values():
+            stream.drain()
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()

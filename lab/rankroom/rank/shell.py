@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import traceback
 from typing import Any
 
@@ -82,6 +83,10 @@ class RankShell(ZMQInteractiveShell):
         self.display_pub.reporter = reporter
         # Completion looks at the live objects here; jedi would read source and take long.
         self.Completer.use_jedi = False
+
+    def _tee(self, channel: str) -> contextlib.AbstractContextManager[None]:
+        """Keep no copy of what is printed: the record has it, and IPython's would only grow."""
+        return contextlib.nullcontext()
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         self._fail()

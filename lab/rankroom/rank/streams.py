@@ -1,4 +1,4 @@
-"""A rank's stdout and stderr: bytes on disk the moment a line ends, whoever wrote them.
+"""A rank's stdout and stderr: bytes kept the moment a line ends, whoever wrote them.
 
 File descriptors 1 and 2 point at two append-only spool files, so output of C libraries and of
 child processes, and the last words before a SIGKILL, are kept in the same place as Python's own.
@@ -11,14 +11,18 @@ import codecs
 import contextlib
 import io
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rankroom.rank.held import Held
+
 PIECE = 1 << 20  # bytes of one log event at most, so that a 100 MB line stays digestible
 MARK_NS = 2_000_000  # a time mark at most every 2 ms: floods stay cheap, slow prints exact
+BURST = 64  # lines that go to disk one by one after a time mark; what follows them is a flood
 ROTATE = 64 << 20  # bytes after which a drained spool begins anew
 
 
@@ -41,8 +45,13 @@ class Spooled:
         self._read_fd = os.open(path, os.O_RDONLY)
         self._read_to = 0
         self._read_time = time.time_ns() // 1000
-        self._mark_time = 0
+        self._mark_until = 0
+        self._since_mark = 0
         self._decoder = _decoder()
+        self._held = Held(path)
+        # Re-entrant: a signal handler may print while its own thread is in here.
+        self._lock = threading.RLock()
+        self.wake: Callable[[], None] = lambda: None
 
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC
@@ -50,25 +59,52 @@ class Spooled:
         os.dup2(file, self.fd)
         return file
 
-    def write(self, data: bytes) -> bool:
-        """Append; a partial write (signal, full disk) is continued or raised as OSError.
+    def write(self, data: Any) -> int:
+        """Append; `wake` is called when that sets a time mark.
 
-        True if this set a time mark: a reader woken by those alone misses nothing for long.
+        In a flood the bytes are held back for a moment; there they are safe if the process ends.
         """
+        if type(data) is not bytes:
+            data = memoryview(data).tobytes()
         now = time.time_ns()
-        marked = now - self._mark_time > MARK_NS
-        if marked:
-            self._mark_time = now
-            self.marks.append((os.fstat(self._file).st_size, now // 1000))
+        with self._lock:
+            marks = now >= self._mark_until
+            if marks:
+                self._mark_until = now + MARK_NS
+                self._since_mark = 0
+            else:
+                self._since_mark += 1
+                if self._since_mark > BURST and self._held.add(data):
+                    return len(data)
+            self.drain()
+            if marks:
+                self.marks.append((os.fstat(self._file).st_size, now // 1000))
+            self._append(data)
+        if marks:
+            self.wake()
+        return len(data)
+
+    def drain(self) -> None:
+        """Bring what is held back to the spool."""
+        if self._held:
+            with self._lock:
+                self._held.move(self._append, os.fstat(self._file).st_size)
+
+    def after_fork(self) -> None:
+        """In a forked child: what is held is the parent's, and the lock may be another thread's."""
+        self._held.leave()
+        self._lock = threading.RLock()
+
+    def _append(self, data: bytes) -> None:
+        # A partial write (signal, full disk) is continued or raised as OSError.
         written = os.write(self._file, data)
         while written < len(data):
             written += os.write(self._file, data[written:])
-        return marked
 
     @property
     def unread(self) -> bool:
         """True when the spool holds bytes that `read` has not returned."""
-        return os.fstat(self._file).st_size > self._read_to
+        return bool(self._held) or os.fstat(self._file).st_size > self._read_to
 
     @property
     def position(self) -> int:
@@ -78,6 +114,7 @@ class Spooled:
     def read(self, final: bool = False) -> Iterator[Piece]:
         """The text written since the last call; `final` also gives up on a cut character."""
         now = time.time_ns() // 1000
+        self.drain()
         size = os.fstat(self._file).st_size
         while self._read_to < size:
             begin = self._read_to
@@ -127,14 +164,20 @@ def _decoder() -> codecs.IncrementalDecoder:
 
 
 class RankStream(io.TextIOWrapper):
-    """sys.stdout or sys.stderr of a rank: each finished line is in the spool when print returns.
+    """sys.stdout or sys.stderr of a rank: each finished line is kept when print returns.
 
     The text layer is Python's own, in C: a flood costs little more than its bytes do.
     """
 
     def __init__(self, spool: Spooled, name: str, wake: Callable[[], None]) -> None:
-        self._raw = _Raw(spool, name, wake)
+        spool.wake = wake
+        self._raw = _Raw(spool, name)
         super().__init__(self._raw, "utf-8", "backslashreplace", newline="\n", line_buffering=True)
+
+    def flush(self) -> None:
+        """All that was printed is in the spool when this returns, half lines and floods too."""
+        super().flush()
+        self._raw.spool.drain()
 
     def close(self) -> None:
         """Only flush: a cell that closes its stdout must not end the rank's."""
@@ -146,33 +189,28 @@ class RankStream(io.TextIOWrapper):
         return self._raw
 
     def after_fork(self) -> None:
-        """In a forked child: forget the half line, which the parent will write."""
-        self._raw.write = len  # type: ignore[method-assign, assignment]
+        """In a forked child: forget the half line and whatever else the parent will write."""
+        self._raw.spool.after_fork()
+        write, self._raw.write = self._raw.write, len  # type: ignore[method-assign, assignment]
         self.flush()
-        del self._raw.write
+        self._raw.write = write  # type: ignore[method-assign]
 
 
 class _Raw(io.RawIOBase):
-    """sys.stdout.buffer: bytes go to the spool at once."""
+    """sys.stdout.buffer: bytes go straight to the spool."""
 
-    def __init__(self, spool: Spooled, name: str, wake: Callable[[], None]) -> None:
-        self._spool = spool
-        self._wake = wake
+    def __init__(self, spool: Spooled, name: str) -> None:
+        self.spool = spool
         self.name = f"<{name}>"  # as libraries expect
+        self.write = spool.write  # type: ignore[method-assign]
 
     def writable(self) -> bool:
         return True
 
     def fileno(self) -> int:
         """The real descriptor, so that subprocesses given this stream write to the same spool."""
-        return self._spool.fd
-
-    def write(self, data: Any) -> int:
-        if not isinstance(data, bytes):
-            data = memoryview(data).tobytes()
-        if self._spool.write(data):
-            self._wake()
-        return len(data)
+        self.spool.drain()
+        return self.spool.fd
 
     def close(self) -> None:
         """Stay open: a text layer that a cell made over this one closes it when it goes."""

@@ -56,10 +56,10 @@ class RecordPaths:
 class Writer:
     """The sole writer of a record; what `append` was given is in the file when it returns."""
 
-    def __init__(self, paths: RecordPaths) -> None:
+    def __init__(self, paths: RecordPaths, events: int) -> None:
         self.paths = paths
         self._torn = False
-        self._fd = os.open(paths.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._fd = events  # an open descriptor of paths.events, to be appended to
 
     def append(self, lines: bytes) -> None:
         """Append whole JSON lines as they are. Raises RecordError when the disk refuses them."""
@@ -126,12 +126,18 @@ class Store:
             try:
                 _write(f"{half}/run.json", _run_json(run))
                 _write(f"{half}/source.py", source.encode("utf-8", "backslashreplace"))
-                _write(f"{half}/events.jsonl", b"")
-                os.rename(half, paths.folder)  # noqa: PTH104
+                events = os.open(
+                    f"{half}/events.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+                )
+                try:
+                    os.rename(half, paths.folder)  # noqa: PTH104
+                except OSError:
+                    os.close(events)
+                    raise
             except OSError:
                 shutil.rmtree(half, ignore_errors=True)
                 raise
-            return Writer(paths)
+            return Writer(paths, events)
         except OSError as error:
             if paths.folder.is_dir():
                 raise RecordError(EXISTS.format(path=paths.folder)) from None
