@@ -25,6 +25,30 @@ export interface Failure {
   cell_line?: number | null;
 }
 
+/** Why a live run does not get on; there while some of its ranks wait and nothing moves. */
+export interface Hang {
+  /** Microseconds since the run's start: when the longest wait began. */
+  since: number;
+  /** Who waits in what, and where the others are, in words. */
+  text: string;
+  ranks: Standing[];
+  [key: string]: unknown;
+}
+
+/** Where one rank of a run that does not get on stands. */
+export interface Standing {
+  rank: number;
+  /** waits: in a collective; still: its main thread does not move; busy: it computes; ended: the cell is over there; silent: it does not answer. */
+  state: 'waits' | 'still' | 'busy' | 'ended' | 'silent';
+  /** The collective, such as `allreduce grad.3`. */
+  what?: string | null;
+  /** Line of the cell, from 1. */
+  cell_line?: number | null;
+  /** The source of that line. */
+  code?: string | null;
+  [key: string]: unknown;
+}
+
 export interface Run {
   /** Raised only by a change that an older reader would misread. */
   version: number;
@@ -43,6 +67,7 @@ export interface Run {
   size: number;
   ranks: RankInfo[];
   failure?: Failure | null;
+  hang?: Hang | null;
   /** What the reader must know: features missing, output missing. */
   notes?: string[];
   /** Lines of output of all ranks, once ended. */

@@ -44,6 +44,26 @@ class Failure:
 
 
 @dataclass
+class Standing:
+    """Where one rank stands in a run that does not get on; `cell_line` counts from 1."""
+
+    rank: int
+    state: Literal["waits", "still", "busy", "ended", "silent"]
+    what: str | None = None
+    cell_line: int | None = None
+    code: str | None = None
+
+
+@dataclass
+class Hang:
+    """Why a live run does not get on; `since` is in microseconds since the run's start."""
+
+    since: int
+    text: str
+    ranks: list[Standing] = field(default_factory=list)
+
+
+@dataclass
 class Owner:
     """The process that writes a record; `born` (epoch seconds) tells it from a later namesake."""
 
@@ -66,6 +86,7 @@ class RunInfo:
     title: str = ""
     name: str | None = None
     failure: Failure | None = None
+    hang: Hang | None = None
     notes: list[str] = field(default_factory=list)
     lines: int = 0
     owner: Owner | None = None
@@ -79,6 +100,10 @@ class RunInfo:
             _said(vars(rank)) if rank.state is None else {**vars(rank)} for rank in self.ranks
         ]
         out["failure"] = {**vars(self.failure)} if self.failure else None
+        if self.hang is None:
+            del out["hang"]
+        else:
+            out["hang"] = {**vars(self.hang), "ranks": [{**vars(r)} for r in self.hang.ranks]}
         if self.owner is None:
             del out["owner"]
         else:
@@ -104,6 +129,9 @@ class RunInfo:
         kept["ranks"] = [_pick(RankInfo, item) for item in kept.get("ranks", [])]
         if kept.get("failure"):
             kept["failure"] = _pick(Failure, kept["failure"])
+        if kept.get("hang"):
+            kept["hang"] = _pick(Hang, kept["hang"])
+            kept["hang"].ranks = [_pick(Standing, item) for item in kept["hang"].ranks]
         if kept.get("owner"):
             kept["owner"] = _pick(Owner, kept["owner"])
         return cls(**kept)
@@ -169,6 +197,8 @@ _PART_NEEDS: dict[Any, dict[str, Any]] = {
     RankInfo: {"rank": int, "host": str, "pid": int, "device": str},
     Failure: {"rank": int, "ename": str, "evalue": str},
     Owner: {"host": str, "pid": int},
+    Hang: {"since": int, "text": str, "ranks": list},
+    Standing: {"rank": int, "state": str},
 }
 _EVENT_NEEDS = {"kind": str, "rank": int, "seq": int, "t": int}
 _KIND_NEEDS: dict[str, dict[str, Any]] = {
