@@ -21,6 +21,7 @@ LAYERS = [
     ["spec", "config", "shell", "clusterfile", "store/*", "rank/*", "horovod/*", "traces/*"],
     ["timeline"],
     ["slurm", "tunnel", "link", "local", "assembly", "display/*"],
+    ["hang"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
     ["cluster"],

@@ -130,6 +130,8 @@ export interface ErrorEvent {
   traceback: string[];
   /** Line of the cell, from 1, nearest to the error. */
   cell_line?: number | null;
+  /** The collective that ended because another rank failed. */
+  released?: string;
   [key: string]: unknown;
 }
 

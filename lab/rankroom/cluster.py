@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from rankroom import local
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, all_clusters, tail
 from rankroom.errors import NO_CLUSTER, NoClusterError, RankroomError, StartError, UsageError
+from rankroom.hang import main_first
 from rankroom.link import Link
 from rankroom.rank.rendezvous import ask
 from rankroom.record import RankInfo
@@ -23,6 +24,10 @@ from rankroom.spec import format_ranks
 from rankroom.store import Store
 
 Progress = Callable[[str], None]
+RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
+FREE_S = 3.0  # for ranks to come free after that
+STACKS_S = 1.0  # for a rank to say where its threads are
+STACK_SIGNAL = "SIGUSR2"
 DOUBT_AT = 16  # the place in the lock file that says whether the last run ended well
 
 
@@ -217,11 +222,79 @@ class Cluster:
         )
 
     def interrupt(self) -> None:
-        """KeyboardInterrupt on every rank, whatever it runs and whoever started that."""
+        """KeyboardInterrupt on every rank, whatever it runs and whoever started that.
+
+        What is blocked in a collective is released a little later. Returns when all ranks are
+        free, or after a few seconds.
+        """
         if self._latest is not None and self._latest.state == "running":
             self._latest.interrupt()
-        else:
-            self._link.signal(range(self.size), "SIGINT")
+            self._latest.wait(FREE_S)
+            return
+        self._link.signal(range(self.size), "SIGINT")
+        if self._freed(RELEASE_S):
+            return
+        with contextlib.suppress(UsageError):
+            self.release()
+        self._freed(FREE_S)
+
+    def release(self) -> str:
+        """Let go of blocked collectives on all ranks; says which libraries let go.
+
+        Raises UsageError when no rank runs anything.
+        """
+        busy = self._link.busy()
+        if not busy:
+            raise UsageError(f"no rank of {self.name} runs a cell: there is nothing to release")
+        run = next(iter(busy.values()))
+        self._doubt()
+        ranks = self._link.ranks
+        asked = self._link.request(ranks, do="release", run=run)
+        deadline = time.monotonic() + FREE_S
+        let_go: set[str] = set()
+        for future in asked:
+            with contextlib.suppress(TimeoutError):
+                answer = future.result(max(0.0, deadline - time.monotonic()))
+                let_go |= set(answer["content"].get("released", []))
+        if not let_go:
+            return f"no rank of {self.name} waits in a collective: nothing to release"
+        return f"released {', '.join(sorted(let_go))} on the ranks of {self.name}"
+
+    def stacks(self, ranks: Sequence[int] | None = None) -> dict[int, str]:
+        """Where the threads of each rank are, as text; of a rank stuck in C code too."""
+        chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
+        self._check(chosen)
+        files = {rank: self._stack_file(rank) for rank in chosen}
+        before = {rank: _size(file) for rank, file in files.items()}
+        asked = dict(zip(chosen, self._link.request(chosen, do="stacks"), strict=True))
+        deadline = time.monotonic() + STACKS_S
+        found = {}
+        for rank, future in asked.items():
+            with contextlib.suppress(TimeoutError):
+                answer = future.result(max(0.0, deadline - time.monotonic()))
+                found[rank] = str(answer["content"]["stacks"])
+        silent = [rank for rank in chosen if rank not in found]
+        # Python does not run there, as C code holds its lock: the signal's handler needs none.
+        self._link.signal(silent, STACK_SIGNAL)
+        deadline = time.monotonic() + STACKS_S
+        for rank in silent:
+            while _size(files[rank]) == before[rank] and time.monotonic() < deadline:
+                time.sleep(0.02)
+            text = main_first(_rest(files[rank], before[rank]))
+            found[rank] = text or "it does not answer at all"
+        return dict(sorted(found.items()))
+
+    def _stack_file(self, rank: int) -> Path:
+        return self.paths.spool(rank) / "stacks"
+
+    def _freed(self, seconds: float) -> bool:
+        """Wait until no rank runs a cell; False if some still do after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while self._link.busy(0.2):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
 
     def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Set variables on ranks."""
@@ -302,16 +375,37 @@ class Cluster:
         It is noted behind the owner of the lock, and cleared when a run ends well: a kernel that
         dies during a run leaves it set.
         """
-        noted = os.pread(lock, 1, DOUBT_AT) == b"1"
+        noted = os.pread(lock, 1, DOUBT_AT) in (b"1", b"2")
         os.pwrite(lock, b"1", DOUBT_AT)
         return noted
+
+    def _doubt(self) -> None:
+        """Note that ranks are let go from outside the run that is on, which does not know it."""
+        with contextlib.suppress(OSError), (self.paths.folder / "busy").open("r+b") as file:
+            os.pwrite(file.fileno(), b"2", DOUBT_AT)
 
     def _leave(self, lock: int, run: Run, settle: bool) -> None:
         """Give the cluster free after `run`; only a cell on all ranks brings them in step again."""
         well = run.state == "done" and (not settle or len(run.info.ranks) == self.size)
         with contextlib.suppress(OSError):
+            if run.was_released or os.pread(lock, 1, DOUBT_AT) == b"2":
+                well = False
             os.pwrite(lock, b"0" if well else b"1", DOUBT_AT)
         os.close(lock)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _rest(file: Path, begin: int) -> str:
+    try:
+        return file.read_bytes()[begin:].decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _written(file: Path) -> bool:

@@ -36,6 +36,11 @@ def keep_bytes() -> int:
     return int(_number("keep_gb", 5.0) * 1e9)
 
 
+def hang_seconds() -> float:
+    """A run whose ranks wait this long for one another is explained (RANKROOM_HANG_SECONDS)."""
+    return _number("hang_seconds", 4.0)
+
+
 def config_file() -> Path:
     """Where config.toml would be."""
     chosen = os.environ.get("XDG_CONFIG_HOME")

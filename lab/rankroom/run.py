@@ -19,10 +19,12 @@ from typing import Any
 
 import ipyparallel.error
 
+from rankroom import config
 from rankroom.assembly import Assembly, Spool
 from rankroom.errors import RankroomError, RecordError
+from rankroom.hang import Watch
 from rankroom.link import Link
-from rankroom.record import Failure, RankInfo, RunInfo, RunState, event_line
+from rankroom.record import Failure, Hang, RankInfo, RunInfo, RunState, event_line
 from rankroom.store import Store, Writer, new_id
 from rankroom.store.owner import this_process
 
@@ -85,6 +87,7 @@ class Run:
         self._ended = False
         self._on_end: list[Callable[[Run], None]] = []
         self._interrupted = False
+        self._watch = Watch(sorted(self._ranks), link, start, config.hang_seconds(), self._say)
         self._releasing: list[Future[Any]] = []
 
     # -- what a caller sees
@@ -155,6 +158,11 @@ class Run:
             future.add_done_callback(lambda _: self._finish_if_over())
         self._link.later(RELEASED_S, lambda: self._finish_if_over(waited=True))
 
+    @property
+    def was_released(self) -> bool:
+        """True once collectives of the run were asked to let go, blocked or not."""
+        return bool(self._releasing)
+
     def on_end(self, call: Callable[[Run], None]) -> None:
         """Have `call(run)` called once, before `wait` returns, in whichever thread ends the run."""
         with self._lock:
@@ -217,6 +225,8 @@ class Run:
             if event["kind"] == "mark" and event["name"] == "raised":
                 self._raised.setdefault(rank, event["t"])
                 self._failed()
+            if event["kind"] == "mark" and event["name"] == "stands":
+                self._watch.begin()
             if event["kind"] == "error" and self._is_cause(rank, event["t"]):
                 self.info.failure = Failure(
                     rank, event["ename"], event["evalue"], event.get("cell_line")
@@ -224,6 +234,20 @@ class Run:
             if event["kind"] == "status":
                 self._spooled[rank].update(event.get("spool", {}))
                 self._status(rank, event["state"])
+
+    def _say(self, hang: Hang | None) -> None:
+        """Put why the run does not get on into the record, or take it out again."""
+        with self._lock:
+            if self._ended or self._writer is None:
+                return
+            self._remember_hang(hang)
+            with contextlib.suppress(RecordError):
+                self._writer.update(self.info)
+
+    def _remember_hang(self, hang: Hang | None) -> None:
+        before, self.info.hang = self.info.hang, hang
+        if before is not None and hang is None:
+            self._note(f"it did not get on: {before.text}")
 
     def _is_cause(self, rank: int, t: int) -> bool:
         """True if this rank raised before all that are known: the others followed from it."""
@@ -335,10 +359,12 @@ class Run:
             self.info.notes.append(text)
 
     def _finish(self) -> None:
+        self._watch.end()
+        self._remember_hang(None)
         states = {rank.state for rank in self._ranks.values()}
         if states == {"ok"}:
             self.info.state = "done"
-        elif self._interrupted and not states & {"lost"}:
+        elif (self._interrupted or "error" not in states) and "lost" not in states:
             self.info.state = "interrupted"
         else:
             self.info.state = "failed"

@@ -25,6 +25,7 @@ from rankroom.store import Store
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
+FOLLOW_S = 1.0  # between two looks at whether a run gets on
 _OWN = ("%cluster", "%ranks", "%runs", "%distributed", "%load_ext", "%reload_ext")
 
 
@@ -84,16 +85,25 @@ class RankroomMagics(Magics):
             output.show(display.running_bundle(run.info))
         if chosen.detach:
             return
-        self._follow(run, chosen.timeout)
+        self._follow(run, chosen.timeout, None if chosen.quiet else output)
         if not chosen.quiet or run.state != "done":
             output.show(display.bundle(run.info, cluster.store, run.seen))
         self._raise(run, chosen.timeout)
 
-    def _follow(self, run: Run, timeout: float | None) -> None:
-        """Wait for the run; an interrupt of the notebook becomes one of the ranks."""
+    def _follow(self, run: Run, timeout: float | None, output: CellOutput | None) -> None:
+        """Wait for the run; an interrupt of the notebook becomes one of the ranks.
+
+        Where there is no live view, `output` tells that the run does not get on, and that it does.
+        """
+        until = float("inf") if timeout is None else time.monotonic() + timeout
+        hangs = False
         try:
-            if run.wait(timeout):
-                return
+            while time.monotonic() < until:
+                if run.wait(min(FOLLOW_S, max(0.0, until - time.monotonic()))):
+                    return
+                if output is not None and hangs != (run.info.hang is not None):
+                    hangs = not hangs
+                    output.show(display.running_bundle(run.info))
             run.interrupt()
             run.wait(INTERRUPT_S)
         except KeyboardInterrupt:
@@ -112,7 +122,9 @@ class RankroomMagics(Magics):
         if timeout is not None and run.state == "interrupted" and run.duration >= timeout:
             raise RunFailed(f"stopped after --timeout {timeout:g} s")
         if run.state == "interrupted":
-            raise RunFailed("interrupted; the ranks' variables are kept")
+            states = {rank.state for rank in run.info.ranks}
+            how = "interrupted" if "interrupted" in states else "released"
+            raise RunFailed(f"{how}; the ranks' variables are kept")
         if run.state == "failed" and run.info.failure is not None:
             failure = run.info.failure
             where = f" (cell line {failure.cell_line})" if failure.cell_line else ""
@@ -128,7 +140,7 @@ class RankroomMagics(Magics):
     @line_magic  # type: ignore[untyped-decorator]
     def cluster(self, line: str) -> None:
         """%cluster [start [--ranks N] [--name NAME] | stop | restart | resize N | attach [NAME] |
-        interrupt]
+        interrupt | release | stacks]
 
         Without a word, says what there is.
         """
@@ -137,7 +149,7 @@ class RankroomMagics(Magics):
         actions = {
             "start": self._start, "stop": self._stop, "restart": self._restart,
             "resize": self._resize, "attach": self._attach, "interrupt": self._interrupt,
-            "status": self._status,
+            "release": self._release, "stacks": self._stacks, "status": self._status,
         }  # fmt: skip
         if word not in actions:
             raise UsageError(f"%cluster {word}: unknown; valid are {', '.join(actions)}")
@@ -203,6 +215,19 @@ class RankroomMagics(Magics):
         cluster = self._cluster()
         cluster.interrupt()
         print(f"interrupted the ranks of {cluster.name}")
+
+    def _release(self, line: str) -> None:
+        Options("%cluster release").read(line)
+        print(self._cluster().release())
+
+    def _stacks(self, line: str) -> None:
+        options = Options("%cluster stacks")
+        options.add_argument("--ranks", metavar="0,2-3")
+        chosen = options.read(line).ranks
+        cluster = self._cluster()
+        ranks = parse_ranks(chosen, cluster.size) if chosen else None
+        for rank, text in cluster.stacks(ranks).items():
+            print(f"── rank {rank}\n{text}")
 
     def _attach(self, line: str) -> None:
         options = Options("%cluster attach")

@@ -10,6 +10,7 @@ from typing import Any
 import ipyparallel.engine.app as engine_app
 from jupyter_client.session import Session
 
+from rankroom.rank import stacks
 from rankroom.rank.kernel import RankKernel
 from rankroom.rank.recovery import Recovery
 from rankroom.rank.reporter import Reporter
@@ -32,6 +33,9 @@ class RankEngine(engine_app.IPEngine):
         recovery = Recovery(world)
         reporter.install()
         self.kernel.take_part(world, reporter, recovery)
+        stacks.answer_to_signal(reporter.spool / "stacks")
+        if os.environ.get("RANKROOM_GUARD") != "0":
+            self.kernel.guard.start()
 
     def _keep_own_log(self) -> None:
         """The engine's log stays in the rank's log file when descriptor 2 moves to the spool."""

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Any
 
 from rankroom.rank import horovod_sets
+from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import SubsetError, World
 
 _REMEDY = (
@@ -27,6 +28,8 @@ _COLLECTIVES = (
     "join",
     "barrier",
 )
+
+_WAIT = "wait_and_clear"  # where horovod.torch waits for what it began before
 
 _calls: Counter[str] = Counter()
 _spoilt: set[str] = set()
@@ -78,10 +81,13 @@ class Guarded:
 
     def __init__(self, module: Any, library: str, world: World) -> None:
         self.__dict__.update(_module=module, _library=library, _world=world)
-        self.__dict__.update(_run="", _named=Counter())
+        self.__dict__.update(_run="", _named=Counter(), _begun={})
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._module, name)
+        if name.endswith(_WAIT):
+            self.__dict__[name] = waits = self._waits(function)
+            return waits
         operation = next((word for word in _COLLECTIVES if word in name), None)
         if operation is None or not callable(function):
             self.__dict__[name] = function
@@ -94,12 +100,27 @@ class Guarded:
                 self._refuse(operation, number)
             if number == 0:
                 _calls[self._library] += 1
-            return function(*self._name(args, number), **kwargs)
+            args = self._name(args, number)
+            if self._library == "torch":
+                # Only begun here: what is returned is the handle that is waited for later.
+                handle = function(*args, **kwargs)
+                self._begun[handle] = _words(operation, args)
+                return handle
+            with Waiting(_words(operation, (kwargs.get("name"),))):
+                return function(*args, **kwargs)
 
         # Tells TensorFlow's AutoGraph to call this as it is instead of rewriting it, and saying so.
         guarded.autograph_info__ = {}  # type: ignore[attr-defined]
         self.__dict__[name] = guarded
         return guarded
+
+    def _waits(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def wait_and_clear(handle: int) -> Any:
+            with Waiting(self._begun.pop(handle, "a collective")):
+                return function(handle)
+
+        return wait_and_clear
 
     def _refuse(self, operation: str, number: int) -> None:
         world = self._world
@@ -119,6 +140,17 @@ class Guarded:
         self._named[number] += 1
         name = f"noname.{self._run}.{self._named[number]}"
         return tuple(name if isinstance(arg, str) and not arg else arg for arg in args)
+
+
+def _words(operation: str, args: tuple[Any, ...]) -> str:
+    """A collective as people know it: `allreduce grad.3`, or by number: `allreduce #2`."""
+    for arg in args:
+        text = arg.decode("utf-8", "replace") if isinstance(arg, bytes) else arg
+        if isinstance(text, str) and text:
+            if text.startswith("noname."):
+                return f"{operation} #{text.rpartition('.')[2]}"
+            return f"{operation} {text}"
+    return operation
 
 
 def _process_set(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

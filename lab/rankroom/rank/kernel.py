@@ -12,9 +12,12 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
+from rankroom.rank import stacks
+from rankroom.rank.guard import Guard
 from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.shell import RankShell
+from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
 # Only such cells are looked at twice to find out how to run them.
@@ -36,6 +39,7 @@ class RankKernel(IPythonParallelKernel):
     reporter: Reporter
     world: World
     recovery: Recovery
+    guard: Guard
     released: bool = False
     failed_before: bool = False  # it was asked to let go
 
@@ -45,6 +49,11 @@ class RankKernel(IPythonParallelKernel):
         self.reporter = reporter
         self.recovery = recovery
         self.shell.attach(reporter)
+        self.guard = Guard(
+            lambda: reporter.run,
+            lambda name, args: reporter.emit_now("mark", name=name, args=args),
+            self.shell.cells,
+        )
         self.control_handlers["rankroom_request"] = self.rankroom_request
         self.greet()
 
@@ -74,6 +83,7 @@ class RankKernel(IPythonParallelKernel):
             return plain
         self.shell.execution_count = run["count"]
         self.shell.failure, self.shell.failing = None, False
+        Waiting.broken = ""
         self.released = False
         # First of all: from here on, whatever goes wrong is in the record.
         self.reporter.begin(run["run"], run["start"])
@@ -164,4 +174,10 @@ class RankKernel(IPythonParallelKernel):
             self.released = busy is not None
             self.failed_before = bool(self.shell.failing)
             return {"released": self.recovery.release(question["run"])}
-        return {"run": busy, "failing": bool(self.shell.failing)}
+        if question["do"] == "stacks":
+            return {"run": busy, "stacks": stacks.stacks(self.shell.cells())}
+        return {
+            "run": busy,
+            "failing": bool(self.shell.failing),
+            "stands": self.guard.standing(),
+        }

@@ -12,7 +12,9 @@ from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
 from traitlets import Any as AnyTrait
 from traitlets import Type
 
+from rankroom.rank.recovery import looks_released
 from rankroom.rank.reporter import Reporter
+from rankroom.rank.waiting import Waiting
 
 LARGEST_DISPLAY = 16 << 20  # bytes of one representation; a larger one is named, not kept
 
@@ -110,14 +112,21 @@ class RankShell(ZMQInteractiveShell):
             "cell_line": self.cell_line(evalue),
         }
         self.failure = error
+        more = {}
+        if Waiting.broken and looks_released(error["ename"], error["evalue"]):
+            more["released"] = Waiting.broken
         if self.reporter is not None:
-            self.reporter.emit("error", traceback=[str(line) for line in stb], **error)
+            self.reporter.emit("error", traceback=[str(line) for line in stb], **error, **more)
+
+    def cells(self) -> set[str]:
+        """The file names that cells were compiled with."""
+        return set(getattr(self.compile, "_filename_map", {}))
 
     def cell_line(self, error: BaseException) -> int | None:
         """The line of the present cell nearest to where `error` was raised, from 1."""
         if isinstance(error, SyntaxError):
             return error.lineno
-        cells = set(getattr(self.compile, "_filename_map", {}))
+        cells = self.cells()
         line = None
         for frame, number in traceback.walk_tb(error.__traceback__):
             if frame.f_code.co_filename in cells:

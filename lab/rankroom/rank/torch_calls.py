@@ -14,11 +14,13 @@ from types import FunctionType
 from typing import Any
 
 from rankroom.rank.imports import when_imported
+from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
 _ASKING = ("get_", "is_", "destroy_", "supports_", "shrink_")  # ends of groups, and questions
 _PEERS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 _MAKING = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
+_numbered: dict[str, Any] = {}
 _REMEDY = "Pass a group of these ranks (dist.new_group in a cell on all ranks), or use all ranks."
 _DDP_REMEDY = "Run the cell on all ranks, or compute with the model inside: `model.module(…)`."
 
@@ -89,9 +91,18 @@ def _guarded(
                     waits_for = {int(peer)}
             if not waits_for <= set(world.present):
                 raise world.refuse(f"dist.{name}()", _REMEDY)
-        return function(*args, **kwargs)
+        with Waiting(f"{name} #{_number(world)}"):
+            return function(*args, **kwargs)
 
     return guarded
+
+
+def _number(world: World) -> int:
+    """The how manieth collective of its cell this is on this rank."""
+    if _numbered.get("run") != world.run:
+        _numbered.update(run=world.run, last=0)
+    _numbered["last"] += 1
+    return int(_numbered["last"])
 
 
 def _always(function: Callable[..., Any], name: str, world: World) -> Any:
@@ -99,7 +110,8 @@ def _always(function: Callable[..., Any], name: str, world: World) -> Any:
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if world.partial:
             raise world.refuse(f"dist.{name}()", "Make groups in a cell on all ranks.")
-        return function(*args, **kwargs)
+        with Waiting(name):
+            return function(*args, **kwargs)
 
     return guarded
 

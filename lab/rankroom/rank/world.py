@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankroom.rank import rendezvous
+from rankroom.rank.waiting import Waiting
 
 PATIENCE_S = 5.0  # a rank that waits longer than this for others says so
 
@@ -88,6 +89,10 @@ class World:
 
         An interrupt leaves it, and so does `release` from another thread (ReleasedError).
         """
+        with Waiting(topic):
+            return self._gather(topic, value)
+
+    def _gather(self, topic: str, value: Any) -> list[Any]:
         topic = f"{topic}/{self.epoch}"
         number: int | None = None
         told = time.monotonic() + PATIENCE_S

@@ -1,0 +1,69 @@
+"""Where the threads of this rank are, seen from another thread."""
+
+from __future__ import annotations
+
+import faulthandler
+import linecache
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+OURS = ("rankroom-", "IOPub", "Control")  # threads that say nothing about the cell
+SIGNAL = signal.SIGUSR2
+
+
+class Place(NamedTuple):
+    """A place in the present cell: its line, from 1, and the source that is being executed.
+
+    `code` may be a line of an earlier cell, whose function the present one calls.
+    """
+
+    cell_line: int | None
+    code: str | None
+
+
+def main_frame() -> FrameType | None:
+    """The innermost Python frame of the main thread."""
+    return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+def place(frame: FrameType | None, cells: set[str]) -> Place:
+    """Where in the cell `frame` is; `cells` are the file names that cells were compiled with."""
+    lines = [
+        (number, frame.f_code.co_filename)
+        for frame, number in traceback.walk_stack(frame)
+        if frame.f_code.co_filename in cells
+    ]
+    if not lines:
+        return Place(None, None)
+    innermost, outermost = lines[0], lines[-1]
+    line = next(number for number, name in lines if name == outermost[1])
+    return Place(line, linecache.getline(innermost[1], innermost[0]).strip()[:200] or None)
+
+
+def stacks(cells: set[str]) -> str:
+    """The stacks of the main thread, from the cell on, and of the user's other threads."""
+    frames = sys._current_frames()
+    main = threading.main_thread()
+    parts = []
+    for thread in sorted(threading.enumerate(), key=lambda each: each is not main):
+        if thread.name.startswith(OURS) or thread is threading.current_thread():
+            continue
+        frame = frames.get(thread.ident or 0)
+        if frame is None:
+            continue
+        entries = traceback.extract_stack(frame)
+        if thread is not main and any("/zmq/devices/" in entry.filename for entry in entries):
+            continue
+        first = next((i for i, entry in enumerate(entries) if entry.filename in cells), 0)
+        parts.append(f"{thread.name}:\n{''.join(traceback.format_list(entries[first:]))}")
+    return "\n".join(parts)
+
+
+def answer_to_signal(file: Path) -> None:
+    """Have SIGUSR2 write all stacks to `file`, even while C code keeps Python from running."""
+    faulthandler.register(SIGNAL, file.open("wb", buffering=0), all_threads=True)

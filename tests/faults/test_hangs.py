@@ -1,0 +1,183 @@
+"""Cells that hang, for real: explained within seconds, let go, and the next cell works."""
+
+import re
+import time
+from textwrap import dedent
+
+import pytest
+
+from cells import finish, log, states, values
+
+pytestmark = pytest.mark.cluster
+
+SETUP = """
+import ctypes, threading, time
+import torch, torch.distributed as dist
+import horovod.torch as hvd
+import tensorflow as tf
+import horovod.tensorflow as hvd_tf
+
+hvd.init(); hvd_tf.init(); dist.init_process_group("gloo")
+x = torch.ones(4)
+kept = ["precious", rank]
+
+def train(steps):
+    for step in range(steps):
+        hvd.allreduce(x, name="grad")
+
+@tf.function
+def graph_step(x):
+    return hvd_tf.allreduce(x * 2.0)
+"""
+ALL = """
+dist.all_reduce(sent := x.clone())
+[kept, sent[0].item(), hvd.allreduce(x, op=hvd.Sum)[0].item(),
+ graph_step(tf.constant(1.0)).numpy().item()]
+"""
+
+CASES = {
+    "if rank == 0": (
+        "y = 1\nif rank == 0:\n    hvd.allreduce(x, name='loss')",
+        r"rank 0 waits in allreduce loss \(cell line 3\) for \d s; rank 1 has finished the cell",
+    ),
+    "uneven batches": (
+        "train(3 + rank)",
+        r"rank 1 waits in allreduce grad \(cell line 1\) for \d s; rank 0 has finished the cell",
+    ),
+    "different collectives": (
+        "if rank == 0:\n    hvd.allreduce(x, name='a')\nelse:\n    hvd.allgather(x, name='b')",
+        r"rank 0 waits in allreduce a \(cell line 2\) for \d s; rank 1 waits in allgather b "
+        r"\(cell line 4\): different collectives, so each waits for the other",
+    ),
+    "different libraries": (
+        "if rank == 0:\n    dist.barrier()\nelse:\n    hvd.barrier()",
+        r"rank 0 waits in barrier #1 \(cell line 2\) for \d s; rank 1 waits in barrier \S+ "
+        r"\(cell line 4\): different collectives, so each waits for the other",
+    ),
+    "a rank that sleeps": (
+        "if rank == 1:\n    time.sleep(60)\nhvd.allreduce(x)",
+        r"rank 0 waits in allreduce #1 \(cell line 3\) for \d s; "
+        r"rank 1 stands at cell line 2: `time.sleep\(60\)`",
+    ),
+    "an endless loop": (
+        "if rank == 1:\n    while True:\n        pass\ndist.all_reduce(x)",
+        r"rank 0 waits in all_reduce #1 \(cell line 4\) for \d s; "
+        r"rank 1 is at cell line [23]: `(while True:|pass)`",
+    ),
+    "a deadlock of the user's": (
+        "lock = threading.Lock()\nlock.acquire()\nlock.acquire()",
+        r"ranks 0–1 stand at cell line 3: `lock.acquire\(\)` for \d s",
+    ),
+    "TensorFlow, eager": (
+        "if rank == 0:\n    hvd_tf.allreduce(tf.constant(1.0), name='metric')",
+        r"rank 0 waits in allreduce metric \(cell line 2\) for \d s; rank 1 has finished the cell",
+    ),
+    "TensorFlow, in a graph": (
+        "if rank == 0:\n    graph_step(tf.constant(1.0))",
+        r"rank 0 stands at cell line 2: `graph_step\(tf.constant\(1.0\)\)` for \d s; "
+        r"rank 1 has finished the cell",
+    ),
+    "C code that keeps Python's lock": (
+        "if rank == 1:\n    ctypes.PyDLL(None).sleep(9)\nhvd.allreduce(x)",
+        r"rank 0 waits in allreduce #1 \(cell line 3\) for \d s; rank 1 does not answer .*",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def ready(frameworks):
+    finish(frameworks, SETUP, 120)
+    values(frameworks, ALL, 120)
+    return frameworks
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setenv("RANKROOM_HANG_SECONDS", "2.5")
+
+
+def hang_of(cluster, run, seconds=15):
+    """What the record says of the hang, once it does."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not run.wait(0.05):
+        hang = cluster.store.load(run.id).hang
+        if hang is not None:
+            return hang
+    raise AssertionError(f"no explanation in {seconds} s: {run}")
+
+
+def free(cluster, run):
+    cluster.release()
+    if not run.wait(1):
+        cluster.interrupt()
+    assert run.wait(10)
+
+
+@pytest.mark.parametrize(("source", "words"), CASES.values(), ids=CASES.keys())
+def test_it_is_explained_and_let_go(ready, source, words):
+    begun = time.monotonic()
+    run = ready.run(source)
+    hang = hang_of(ready, run)
+    assert time.monotonic() - begun < 6
+    assert re.fullmatch(words, hang.text), hang.text
+    assert [each.rank for each in hang.ranks] == [0, 1]
+    free(ready, run)
+    after = ready.store.load(run.id)
+    assert after.hang is None
+    assert any("it did not get on" in note for note in after.notes)
+    assert values(ready, ALL) == [[["precious", rank], 2.0, 2.0, 2.0] for rank in range(2)]
+
+
+def test_a_slow_rank_is_only_told_of(ready):
+    run = ready.run("if rank == 1:\n    time.sleep(4)\nhvd.allreduce(x, op=hvd.Sum).tolist()")
+    assert "rank 1 stands at cell line 2" in hang_of(ready, run).text
+    assert run.wait(10) and run.state == "done"
+    assert run.results[0] == "[2.0, 2.0, 2.0, 2.0]"
+    assert ready.store.load(run.id).hang is None
+
+
+def test_steps_that_wait_a_little_are_not_hangs(ready):
+    source = "for i in range(3):\n    time.sleep(1.2 * rank)\n    hvd.allreduce(x)"
+    run = finish(ready, source, 20)
+    assert run.state == "done" and run.info.notes == []
+
+
+def test_stacks_of_all_ranks(ready):
+    source = dedent("""
+        def wait_here():
+            threading.Event().wait(30)
+        thread = threading.Thread(target=wait_here, name="loader", daemon=True)
+        thread.start()
+        thread.join()
+    """)
+    run = ready.run(source)
+    hang_of(ready, run)
+    for text in ready.stacks().values():
+        main, loader = text.split("\n\n")
+        assert main.startswith("MainThread:") and "thread.join()" in main
+        assert loader.startswith("loader:") and "threading.Event().wait(30)" in loader
+        assert "zmq" not in text
+    ready.interrupt()
+    assert run.wait(5) and states(run) == {0: "interrupted", 1: "interrupted"}
+
+
+def test_stacks_of_a_rank_that_is_stuck_in_c(ready):
+    run = ready.run("def inner():\n    ctypes.PyDLL(None).sleep(4)\n\nif rank == 1:\n    inner()")
+    hang = hang_of(ready, run) if run.wait(0.5) is False else None
+    assert hang is None or hang.ranks[1].state == "silent"
+    text = ready.stacks([1])[1]
+    assert "line 2 in inner" in text and "line 5 in <module>" in text
+    assert run.wait(10) and run.state == "done" and log(run, 1, "stderr") == ""
+
+
+def test_a_release_from_outside_leaves_the_ranks_usable(ready):
+    """The run ends well in spite of it: the next cell must set Horovod up anew all the same."""
+    run = ready.run("time.sleep(0.5)\n1")
+    assert "released" in ready.release()
+    assert run.wait(5) and run.state == "done"
+    assert values(ready, ALL) == [[["precious", rank], 2.0, 2.0, 2.0] for rank in range(2)]
+
+
+def test_nothing_to_release(ready):
+    with pytest.raises(Exception, match=r"no rank of .* runs a cell: there is nothing to release"):
+        ready.release()
