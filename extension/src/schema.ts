@@ -40,7 +40,7 @@ export interface Standing {
   rank: number;
   /** waits: in a collective; still: its main thread does not move; busy: it computes; ended: the cell is over there; silent: it does not answer. */
   state: 'waits' | 'still' | 'busy' | 'ended' | 'silent';
-  /** The collective, such as `allreduce grad.3`. */
+  /** The collective, such as `hvd.allreduce grad.3`. */
   what?: string | null;
   /** Line of the cell, from 1. */
   cell_line?: number | null;

@@ -122,7 +122,7 @@ def explain(standings: Sequence[Standing], seconds: float) -> str:
 
 def main_first(text: str) -> str:
     """Stacks as faulthandler writes them: the main thread's first, Rankroom's own left out."""
-    blocks = [block for block in text.split("\n\n") if block.strip()]
+    blocks = [block.strip("\n") for block in text.split("\n\n") if block.strip()]
     main = [block for block in blocks if "<frozen runpy>" in block]
     users = [b for b in blocks if b not in main and not any(own in b for own in _OURS)]
     return "\n\n".join([*main, *users])

@@ -143,14 +143,14 @@ class Guarded:
 
 
 def _words(operation: str, args: tuple[Any, ...]) -> str:
-    """A collective as people know it: `allreduce grad.3`, or by number: `allreduce #2`."""
+    """A collective as people know it: `hvd.allreduce grad.3`, or by number: `hvd.allreduce #2`."""
     for arg in args:
         text = arg.decode("utf-8", "replace") if isinstance(arg, bytes) else arg
         if isinstance(text, str) and text:
             if text.startswith("noname."):
-                return f"{operation} #{text.rpartition('.')[2]}"
-            return f"{operation} {text}"
-    return operation
+                return f"hvd.{operation} #{text.rpartition('.')[2]}"
+            return f"hvd.{operation} {text}"
+    return f"hvd.{operation}"
 
 
 def _process_set(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -91,7 +91,7 @@ def _guarded(
                     waits_for = {int(peer)}
             if not waits_for <= set(world.present):
                 raise world.refuse(f"dist.{name}()", _REMEDY)
-        with Waiting(f"{name} #{_number(world)}"):
+        with Waiting(f"dist.{name} #{_number(world)}"):
             return function(*args, **kwargs)
 
     return guarded
@@ -110,7 +110,7 @@ def _always(function: Callable[..., Any], name: str, world: World) -> Any:
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if world.partial:
             raise world.refuse(f"dist.{name}()", "Make groups in a cell on all ranks.")
-        with Waiting(name):
+        with Waiting(f"dist.{name}"):
             return function(*args, **kwargs)
 
     return guarded
