@@ -182,7 +182,7 @@ def test_stacks_of_a_rank_that_is_stuck_in_c(ready):
     run = ready.run(dedent(source))
     assert hang_of(ready, run).ranks[1].state == "silent"
     text = ready.stacks([1])[1]
-    assert "line 3 in inner" in text and "line 5 in <module>" in text
+    assert "line 2 in inner" in text and "line 4 in <module>" in text
     assert run.wait(10) and run.state == "done" and log(run, 1, "stderr") == ""
 
 
