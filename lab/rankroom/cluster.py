@@ -353,7 +353,10 @@ class Cluster:
 
     def _occupy(self) -> int:
         """Take the cluster for one run; two at once would meet in each other's collectives."""
-        lock = os.open(self.paths.folder / "busy", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            lock = os.open(self.paths.folder / "busy", os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            raise NoClusterError(STOPPED.format(name=self.name)) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -392,6 +395,9 @@ class Cluster:
                 well = False
             os.pwrite(lock, b"0" if well else b"1", DOUBT_AT)
         os.close(lock)
+
+
+STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
 
 
 def _size(file: Path) -> int:

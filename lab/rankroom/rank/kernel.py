@@ -16,7 +16,7 @@ from rankroom.rank import stacks
 from rankroom.rank.guard import Guard
 from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
-from rankroom.rank.shell import RankShell
+from rankroom.rank.shell import RankShell, ignore_interrupts
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
@@ -95,6 +95,7 @@ class RankKernel(IPythonParallelKernel):
             # Neither the cell's nor IPython's error: ours. Say so rather than call the run done.
             self.shell._showtraceback(type(error), error, traceback.format_exception(error))
         finally:
+            ignore_interrupts()
             self._restore_input()
             self.recovery.end()
             self.reporter.end(self._outcome())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import signal
+import threading
 import traceback
 from typing import Any
 
@@ -96,6 +98,8 @@ class RankShell(ZMQInteractiveShell):
 
     def _fail(self) -> None:
         """Say so before the traceback is made: others may be waiting for this rank."""
+        # An interrupt that comes now would end the report of the failure, not the cell.
+        ignore_interrupts()
         self.failing = True
         if self.reporter is not None:
             self.reporter.emit_now("mark", name="raised")
@@ -132,6 +136,12 @@ class RankShell(ZMQInteractiveShell):
             if frame.f_code.co_filename in cells:
                 line = number
         return line
+
+
+def ignore_interrupts() -> None:
+    """Until the next request: the kernel sets the handler anew for each one."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _text(value: Any) -> str:

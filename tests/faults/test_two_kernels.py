@@ -1,0 +1,77 @@
+"""Two kernels on one cluster: both may interrupt, at once and too late, and nothing breaks."""
+
+import threading
+
+import pytest
+
+from cells import finish, states, values
+from rankroom.cluster import Cluster
+from rankroom.errors import NoClusterError, RankroomError
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def other(cluster, monkeypatch):
+    """A second connection to the same ranks, as another kernel has it."""
+    monkeypatch.setattr(Cluster, "current", None)
+    monkeypatch.setenv("RANKROOM_HOME", str(cluster.store.root))
+    made = Cluster.attach(cluster.name)
+    yield made
+    made.close()
+
+
+def test_both_interrupt_at_once(cluster, other):
+    values(cluster, "import time\nkept = rank\n1")
+    for _ in range(5):
+        run = cluster.run("time.sleep(30)")
+        assert not run.wait(0.3)
+        threads = [threading.Thread(target=each.interrupt) for each in (cluster, other)]
+        for thread in threads:
+            thread.start()
+        assert run.wait(3), run
+        for thread in threads:
+            thread.join()
+        assert states(run) == {0: "interrupted", 1: "interrupted"}
+        assert values(cluster, "kept") == [0, 1]
+
+
+def test_an_interrupt_of_idle_ranks_hits_nothing(cluster, other):
+    for _ in range(5):
+        cluster.interrupt()
+        other.interrupt()
+        assert values(cluster, "kept") == [0, 1]
+
+
+def test_the_other_may_interrupt_a_run_it_did_not_start(cluster, other):
+    run = cluster.run("while True: pass")
+    assert not run.wait(0.3)
+    other.interrupt()
+    assert run.wait(1)
+    assert run.state == "interrupted" and states(run) == {0: "interrupted", 1: "interrupted"}
+
+
+def test_the_other_is_told_in_one_line_that_a_run_is_on(cluster, other):
+    run = cluster.run("time.sleep(1)")
+    with pytest.raises(RankroomError, match="busy with a run of this notebook"):
+        other.run("1")
+    assert run.wait(5)
+    assert finish(other, "kept").results == {0: "0", 1: "1"}
+
+
+def test_a_lock_left_by_a_dead_process_is_nobodys(cluster):
+    """Only the file is left behind: the system drops the lock itself."""
+    (cluster.paths.folder / "busy").write_bytes(b"999999          0")
+    assert values(cluster, "kept") == [0, 1]
+
+
+def test_a_cluster_that_is_gone(home):
+    gone = Cluster.local(ranks=1)
+    other = Cluster.attach(gone.name)
+    other.stop()
+    with pytest.raises(NoClusterError, match="has been stopped") as told:
+        gone.run("1")
+    assert "\n" not in str(told.value)
+    with pytest.raises(NoClusterError, match="no cluster"):
+        Cluster.attach(gone.name)
+    gone.close()
