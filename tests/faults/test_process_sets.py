@@ -1,0 +1,43 @@
+"""A rank that is killed while Horovod has process sets: the others must not go down with it."""
+
+import pytest
+
+from cells import finish, log, states, values
+from rankroom.horovod.features import features
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(
+        "finalize-alone" not in getattr(features(), "edits", ()),
+        reason="only Rankroom's build of Horovod survives that",
+    ),
+]
+
+
+def test_the_survivor_keeps_its_variables(cluster):
+    values(
+        cluster,
+        """
+        import os, signal, time
+        import torch, horovod.torch as hvd
+        hvd.init()
+        alone = [hvd.add_process_set([each]) for each in range(2)][rank]
+        kept = ["precious", rank]
+        hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist()
+        """,
+    )
+    run = finish(
+        cluster,
+        """
+        if rank == 1:
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        hvd.allreduce(torch.ones(2))
+        """,
+        20,
+    )
+    assert states(run)[1] == "lost"
+    assert "HorovodInternalError" in str(run.events)
+    after = cluster.run("print(kept)", ranks=[0])
+    assert after.wait(10) and after.state == "done"
+    assert log(after, 0) == "['precious', 0]\n"
