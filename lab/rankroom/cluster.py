@@ -17,6 +17,7 @@ from rankroom.clusterfile import ClusterInfo, ClusterPaths, all_clusters, tail
 from rankroom.errors import NO_CLUSTER, NoClusterError, RankroomError, StartError, UsageError
 from rankroom.hang import main_first
 from rankroom.link import Link
+from rankroom.rank import lease
 from rankroom.rank.rendezvous import ask
 from rankroom.record import RankInfo
 from rankroom.run import Run
@@ -28,6 +29,9 @@ RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
 FREE_S = 3.0  # for ranks to come free after that
 STACKS_S = 1.0  # for a rank to say where its threads are
 STACK_SIGNAL = "SIGUSR2"
+MIND_S = 0.5  # between two looks at who keeps the cluster, while a run is on
+COMES_S = 2.0  # for a rank that is ready to be known here
+STOP_S = 8.0  # for a run that is on when its cluster is stopped
 DOUBT_AT = 16  # the place in the lock file that says whether the last run ended well
 
 
@@ -41,6 +45,9 @@ class Cluster:
         self.info = info
         self.store = Store()
         self._link = link
+        self._read = 0  # when the state that is known was written
+        self._told = dict(info.restarts)
+        self._lease = lease.hold(paths.folder)
         self._cells = 0
         self._latest: Run | None = None
         Cluster.current = self
@@ -54,16 +61,19 @@ class Cluster:
         name: str | None = None,
         cwd: str | None = None,
         progress: Progress = lambda words: None,
+        auto_restart: bool = False,
     ) -> Cluster:
         """Start ranks on this machine: one per GPU, or `ranks` CPU ranks (2 unless said).
 
+        With `auto_restart`, a rank that dies by itself is brought back, without its variables.
         `progress(words)` is called as the start goes on. Raises StartError with the cause and the
         end of the log that tells it, within 30 s; nothing is left running then.
         """
-        paths, keeper = local.launch(ranks, name, cwd)
+        paths, keeper = local.launch(ranks, name, cwd, auto_restart)
         begun = time.monotonic()
         link: Link | None = None
         told = ""
+        held = lease.hold(paths.folder)
         try:
             while time.monotonic() - begun < local.START_S:
                 if why := local.failure(paths, keeper):
@@ -87,6 +97,8 @@ class Cluster:
                 link.close()
             end(paths)
             raise
+        finally:
+            os.close(held)
 
     @classmethod
     def attach(cls, name: str | None = None) -> Cluster:
@@ -124,7 +136,7 @@ class Cluster:
     @property
     def ranks(self) -> list[RankInfo]:
         """Where each rank lives."""
-        return self.info.ranks
+        return self.refresh().ranks
 
     @property
     def alive(self) -> list[int]:
@@ -162,17 +174,27 @@ class Cluster:
             "code expects, and NCCL refuses two on one"
         )
 
-    def how_ended(self, rank: int) -> str:
-        """How a rank's process ended, in words, as its keeper saw it."""
+    def refresh(self) -> ClusterInfo:
+        """What the keeper last wrote about the cluster."""
+        with contextlib.suppress(OSError):
+            written = self.paths.info.stat().st_mtime_ns
+            if written != self._read and (info := self.paths.read()) is not None:
+                self.info, self._read = info, written
+        return self.info
+
+    def how_ended(self, rank: int, pid: int = 0) -> str:
+        """How a rank's process (`pid`, or the latest) ended, in words, as its keeper saw it."""
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
             info = self.paths.read()
             if info is None:
                 return "ended with its cluster"
+            if pid and info.ranks and info.ranks[rank].pid != pid:
+                return info.past.get(str(rank)) or "was restarted"
             if str(rank) in info.exits:
                 return info.exits[str(rank)]
             if not local.alive(info):
-                return "ended with its cluster"
+                return f"ended with its cluster: {why_gone(info)}"
             time.sleep(0.05)
         return "does not answer any more"
 
@@ -197,18 +219,24 @@ class Cluster:
             os.close(lock)
             raise RankroomError(left)
         self._cells += 1
+        told = [self._rank(rank) for rank in chosen]
+        pids = {rank.rank: rank.pid for rank in told}
         run = Run(
-            source, [self._rank(rank) for rank in chosen], self.size, self.name, self._link,
-            self.store, self.paths.spool, self.how_ended, name,
+            source, told, self.size, self.name, self._link, self.store, self.paths.spool,
+            lambda rank: self.how_ended(rank, pids[rank]), name,
         )  # fmt: skip
+        run.info.notes += self._news(chosen)
         settle = self._in_doubt(lock)
-        run.on_end(lambda run: self._leave(lock, run, settle))
+        epoch = self.info.epoch
+        run.on_end(lambda run: self._leave(lock, run, settle, epoch))
         self._latest = run
         try:
-            return run.start(self.info.epoch, self._cells if count is None else count, settle)
+            run.start(epoch, self._cells if count is None else count, settle)
         except BaseException:
             os.close(lock)
             raise
+        self._link.later(MIND_S, lambda: self._mind(run))
+        return run
 
     def left_running(self) -> str:
         """What ranks still run for a process that is gone, in words; empty if nothing."""
@@ -310,16 +338,99 @@ class Cluster:
         """ipyparallel's asynchronous result of `function(*args)` on one rank."""
         return self._link.view([rank]).apply_async(function, *args)
 
+    def restart(self, ranks: Sequence[int]) -> None:
+        """Start some ranks anew, without their variables; the others keep theirs.
+
+        Returns when they are ready. The ranks are wired again by the next cell on all of them.
+        Raises UsageError for ranks that are not there or not ready, NoClusterError if the cluster
+        is gone, StartError with the end of the log if one of them does not start.
+        """
+        chosen = self._chosen(ranks)
+        before = self._living()
+        known = {rank: self._link.identity(rank) for rank in chosen}
+        try:
+            refused = ask(before.desk, before.secret, do="restart", ranks=chosen).get("refused")
+        except (OSError, ValueError):
+            raise NoClusterError(GONE.format(name=self.name, why="it does not answer")) from None
+        if refused:
+            raise UsageError(refused)
+        deadline = time.monotonic() + local.START_S
+        while waiting := self._unready(chosen, before, known):
+            self._living()
+            if time.monotonic() > deadline:
+                raise local.timed_out(self.paths, waiting)
+            time.sleep(0.02)
+        # Whoever asked for it needs no telling.
+        self._told = {**self._told, **{str(r): self.info.restarts[str(r)] for r in chosen}}
+
     def close(self) -> None:
         """Let go of the cluster; its ranks stay."""
         self._link.close()
+        held, self._lease = self._lease, -1
+        if held >= 0:
+            os.close(held)
         if Cluster.current is self:
             Cluster.current = None
 
     def stop(self) -> None:
-        """End the ranks and everything that was started with them."""
+        """End the ranks and everything that was started with them; a run that is on ends, too."""
+        run = self._latest
+        if run is not None and run.state == "running":
+            # Its record takes in what ranks have said until they are ended; then the spool goes.
+            ask_to_stop(self.paths)
+            run.wait(STOP_S)
         self.close()
         end(self.paths)
+
+    def _living(self) -> ClusterInfo:
+        """The cluster's state; NoClusterError if nobody keeps it any more."""
+        info = self.paths.read()
+        if info is None or info.state == "stopped":
+            raise NoClusterError(STOPPED.format(name=self.name))
+        if not local.alive(info):
+            raise NoClusterError(GONE.format(name=self.name, why=why_gone(info)))
+        self.info = info
+        return info
+
+    def _unready(
+        self, ranks: Sequence[int], before: ClusterInfo, known: dict[int, bytes]
+    ) -> list[int]:
+        """Which of the ranks that are started anew are not ready; StartError if one will not be."""
+        info = self.refresh()
+        waiting = []
+        for rank in ranks:
+            key = str(rank)
+            again = info.restarts.get(key, 0) > before.restarts.get(key, 0)
+            if again and key in info.exits:
+                raise local.ended_while_starting(self.paths, rank, info.exits[key])
+            if not again or rank in info.starting or not self._is_new(rank, known[rank]):
+                waiting.append(rank)
+        return waiting
+
+    def _is_new(self, rank: int, known: bytes) -> bool:
+        return self._link.identity(rank) not in (b"", known)
+
+    def _mind(self, run: Run) -> None:
+        """While a run is on, see that its cluster is kept: a dead controller tells nobody."""
+        if run.state != "running":
+            return
+        info = self.paths.read()
+        if local.alive(info) or not local.ended(info):
+            # Only when the ranks have ended is everything that they said in their spool.
+            self._link.later(MIND_S, lambda: self._mind(run))
+        else:
+            run.lose()
+
+    def _news(self, ranks: Sequence[int]) -> list[str]:
+        """What to tell once of ranks that were started anew since the last cell."""
+        info, told = self.info, self._told
+        self._told = {**told, **{k: n for k, n in info.restarts.items() if int(k) in ranks}}
+        return [
+            RESTARTED.format(rank=rank, why=f" after it {past}" if past else "")
+            for rank in ranks
+            if info.restarts.get(str(rank), 0) > told.get(str(rank), 0)
+            for past in [info.past.get(str(rank), "")]
+        ]
 
     def _prune(self) -> None:
         with contextlib.suppress(RankroomError, OSError):
@@ -329,7 +440,8 @@ class Cluster:
         info = self.info.ranks[rank]
         return RankInfo(rank, info.host, info.pid, info.device, info.local_rank, "running")
 
-    def _check(self, ranks: Sequence[int]) -> None:
+    def _chosen(self, ranks: Sequence[int]) -> list[int]:
+        """These ranks in order. Raises UsageError if one of them is not there."""
         if not ranks:
             raise UsageError("no ranks chosen: leave --ranks out for all of them")
         outside = [rank for rank in ranks if not 0 <= rank < self.size]
@@ -338,13 +450,27 @@ class Cluster:
                 f"no rank {outside[0]}: cluster {self.name} has ranks "
                 f"{format_ranks(range(self.size))}"
             )
-        alive = self._link.ranks
-        dead = [rank for rank in ranks if rank not in alive]
-        if dead:
-            raise NoClusterError(
-                f"rank {format_ranks(dead)} {self.how_ended(dead[0])}: "
-                "`%cluster restart` starts all ranks anew"
-            )
+        return sorted(set(ranks))
+
+    def _check(self, ranks: Sequence[int]) -> None:
+        chosen = self._chosen(ranks)
+        info = self.refresh()
+        if not local.alive(info):
+            self._living()
+        deadline = time.monotonic() + local.START_S
+        while set(info.starting) & set(chosen) and time.monotonic() < deadline:
+            time.sleep(0.02)
+            info = self._living()
+        deadline = time.monotonic() + COMES_S
+        while dead := [rank for rank in chosen if rank not in self._link.ranks]:
+            # One that was started anew is known here a moment after it says that it is ready.
+            if str(dead[0]) in info.exits or time.monotonic() > deadline:
+                raise NoClusterError(
+                    f"rank {format_ranks(dead)} {self.how_ended(dead[0])}: `%cluster restart "
+                    f"--ranks {format_ranks(dead)}` starts it anew, without its variables"
+                )
+            time.sleep(0.02)
+            info = self._living()
 
     def _view(self, ranks: Sequence[int] | None) -> Any:
         chosen = list(range(self.size)) if ranks is None else list(ranks)
@@ -354,7 +480,7 @@ class Cluster:
     def _occupy(self) -> int:
         """Take the cluster for one run; two at once would meet in each other's collectives."""
         try:
-            lock = os.open(self.paths.folder / "busy", os.O_RDWR | os.O_CREAT, 0o600)
+            lock = os.open(self.paths.busy, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:
             raise NoClusterError(STOPPED.format(name=self.name)) from None
         try:
@@ -373,28 +499,38 @@ class Cluster:
         return lock
 
     def _in_doubt(self, lock: int) -> bool:
-        """Whether ranks may be out of step because a cell failed, whoever ran it.
+        """Whether ranks may be out of step because a cell failed, whoever ran it, or are new.
 
         It is noted behind the owner of the lock, and cleared when a run ends well: a kernel that
         dies during a run leaves it set.
         """
         noted = os.pread(lock, 1, DOUBT_AT) in (b"1", b"2")
         os.pwrite(lock, b"1", DOUBT_AT)
-        return noted
+        return noted or self._settled() != self.info.epoch
 
     def _doubt(self) -> None:
         """Note that ranks are let go from outside the run that is on, which does not know it."""
-        with contextlib.suppress(OSError), (self.paths.folder / "busy").open("r+b") as file:
+        with contextlib.suppress(OSError), (self.paths.busy).open("r+b") as file:
             os.pwrite(file.fileno(), b"2", DOUBT_AT)
 
-    def _leave(self, lock: int, run: Run, settle: bool) -> None:
+    def _leave(self, lock: int, run: Run, settle: bool, epoch: int) -> None:
         """Give the cluster free after `run`; only a cell on all ranks brings them in step again."""
-        well = run.state == "done" and (not settle or len(run.info.ranks) == self.size)
+        whole = len(run.info.ranks) == self.size
+        well = run.state == "done" and (not settle or whole)
         with contextlib.suppress(OSError):
             if run.was_released or os.pread(lock, 1, DOUBT_AT) == b"2":
                 well = False
+            if well and settle and epoch:
+                self.paths.settled.write_text(str(epoch))
             os.pwrite(lock, b"0" if well else b"1", DOUBT_AT)
         os.close(lock)
+
+    def _settled(self) -> int:
+        """The epoch in which a cell last brought all ranks in step; they begin so, in epoch 0."""
+        if self.info.epoch:
+            with contextlib.suppress(OSError, ValueError):
+                return int(self.paths.settled.read_text())
+        return 0
 
 
 STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
@@ -430,9 +566,25 @@ def running_clusters() -> list[ClusterInfo]:
 
 def end(paths: ClusterPaths) -> None:
     """End a cluster: ask its keeper; if that does not answer, it is ended by signal."""
+    if paths.read() is not None:
+        ask_to_stop(paths)
+        local.wait_end(paths)
+
+
+def ask_to_stop(paths: ClusterPaths) -> None:
+    """Ask a cluster's keeper to end it, if there is one."""
     info = paths.read()
-    if info is None:
-        return
-    with contextlib.suppress(OSError, ValueError):
-        ask(info.desk, info.secret, do="stop")
-    local.wait_end(paths)
+    if info is not None:
+        with contextlib.suppress(OSError, ValueError):
+            ask(info.desk, info.secret, do="stop")
+
+
+def why_gone(info: ClusterInfo | None) -> str:
+    """Why nobody keeps a cluster any more, in words."""
+    if info is None or info.state == "stopped":
+        return "it was stopped"
+    return info.message or "the process that kept it was killed"
+
+
+GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it anew"
+RESTARTED = "rank {rank} was restarted{why}: its variables are gone"

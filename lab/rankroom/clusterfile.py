@@ -24,7 +24,12 @@ ClusterState = Literal["starting", "running", "failed", "stopped"]
 
 @dataclass
 class ClusterInfo:
-    """cluster.json. `keeper` is the process that keeps the cluster; times are epoch seconds."""
+    """cluster.json. `keeper` is the process that keeps the cluster; times are epoch seconds.
+
+    By rank: `exits` says how the process of one that is down ended, `restarts` how often it was
+    started anew, and `past` how the one before ended if it was by itself. `starting` are the ranks
+    that are being started anew. `lease` is how many hours the cluster stays when nobody holds it.
+    """
 
     name: str
     size: int
@@ -41,6 +46,11 @@ class ClusterInfo:
     python: str = ""
     ranks: list[RankInfo] = field(default_factory=list)
     exits: dict[str, str] = field(default_factory=dict)
+    restarts: dict[str, int] = field(default_factory=dict)
+    past: dict[str, str] = field(default_factory=dict)
+    starting: list[int] = field(default_factory=list)
+    auto_restart: bool = False
+    lease: float = 0.0
     version: int = VERSION
 
     @classmethod
@@ -64,6 +74,8 @@ class ClusterPaths:
         self.logs = self.folder / "log"
         self.controller_log = self.logs / "controller.log"
         self.keeper_log = self.logs / "keeper.log"
+        self.busy = self.folder / "busy"
+        self.settled = self.folder / "settled"  # the epoch in which all ranks were in step
 
     def rank_log(self, rank: int) -> Path:
         """What the rank's process said before and beside its runs."""
@@ -72,6 +84,10 @@ class ClusterPaths:
     def spool(self, rank: int) -> Path:
         """Where the rank writes its output first."""
         return self.folder / "spool" / str(rank)
+
+    def unfinished(self) -> list[str]:
+        """The runs of which ranks still hold what their records may lack."""
+        return sorted({file.stem for file in self.folder.glob("spool/*/*.jsonl")})
 
     def make(self, size: int) -> None:
         """Create the folders, private to the user."""

@@ -41,6 +41,11 @@ def hang_seconds() -> float:
     return _number("hang_seconds", 4.0)
 
 
+def lease_hours() -> float:
+    """A cluster that nobody holds ends after this many hours (RANKROOM_LEASE_HOURS)."""
+    return _number("lease_hours", 12.0)
+
+
 def config_file() -> Path:
     """Where config.toml would be."""
     chosen = os.environ.get("XDG_CONFIG_HOME")

@@ -42,6 +42,15 @@ class Link:
         """The ranks that are registered now. A rank's engine id is its rank."""
         return list(self.client.ids)
 
+    def identity(self, rank: int) -> bytes:
+        """What a rank's process is known by; it differs when the rank was started anew.
+
+        Empty if no such rank is registered now.
+        """
+        with contextlib.suppress(NoClusterError):
+            return self._identity(rank)
+        return b""
+
     def subscribe(self, run: str, receive: Receive) -> None:
         """Have `receive(header, lines)` called, in a thread, for each batch of this run."""
         self._runs[run] = receive
@@ -161,4 +170,4 @@ class Tap:
         self._context.term()
 
 
-GONE = "rank {rank} is gone: restart the cluster with `%cluster restart`"
+GONE = "rank {rank} is gone: `%cluster restart --ranks {rank}` starts it anew"

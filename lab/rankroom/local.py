@@ -15,6 +15,7 @@ import psutil
 
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, tail
 from rankroom.errors import StartError, UsageError
+from rankroom.rank import tree
 
 START_S = 30.0
 Progress = Callable[[str], None]
@@ -38,7 +39,7 @@ def gpu_count() -> int:
 
 
 def launch(
-    ranks: int | None, name: str | None, cwd: str | None
+    ranks: int | None, name: str | None, cwd: str | None, auto_restart: bool = False
 ) -> tuple[ClusterPaths, subprocess.Popen[bytes]]:
     """Start the keeper of a new cluster and return at once; `wait_ready` waits for its ranks.
 
@@ -57,18 +58,20 @@ def launch(
             f"a cluster named {paths.name} is running: `%cluster attach {paths.name}`, "
             "or choose another --name"
         )
+    set_aside(paths)
     paths.remove()
     try:
         paths.make(size)
         info = ClusterInfo(
-            paths.name, size, created=time.time(), python=sys.executable, cwd=cwd or str(Path.cwd())
-        )
+            paths.name, size, created=time.time(), python=sys.executable,
+            cwd=cwd or str(Path.cwd()), auto_restart=auto_restart,
+        )  # fmt: skip
         paths.write(info)
         with paths.keeper_log.open("ab") as log:
             keeper = subprocess.Popen(
-                [sys.executable, "-m", "rankroom.rank.keeper", str(paths.folder), str(devices)],
+                [sys.executable, "-m", KEEPER, str(paths.folder), str(devices)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True, cwd="/",
+                start_new_session=True, cwd="/", env=_own_environment(),
             )  # fmt: skip
     except OSError as error:
         raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
@@ -77,14 +80,18 @@ def launch(
 
 def alive(info: ClusterInfo | None) -> bool:
     """True if the process that keeps this cluster is running on this machine."""
-    if info is None or not info.keeper or info.state in ("failed", "stopped"):
+    return info is not None and info.state not in ("failed", "stopped") and _keeper_runs(info)
+
+
+def _keeper_runs(info: ClusterInfo) -> bool:
+    if not info.keeper:
         return False
     try:
         process = psutil.Process(info.keeper)
         return bool(
             process.is_running()
             and process.status() != psutil.STATUS_ZOMBIE
-            and "rankroom.rank.keeper" in process.cmdline()
+            and KEEPER in process.cmdline()
         )
     except psutil.Error:
         return False
@@ -98,12 +105,17 @@ def failure(paths: ClusterPaths, keeper: subprocess.Popen[bytes]) -> StartError 
     if info.exits:
         rank = min(int(each) for each in info.exits)
         how = info.exits[str(rank)]
-        return StartError(_with_log(f"rank {rank} {how} while starting", paths.rank_log(rank)))
+        return ended_while_starting(paths, rank, how)
     if info.state == "failed":
         return StartError(_with_log(info.message, paths.controller_log))
     if keeper.poll() is not None:
         return StartError(_with_log("the cluster's keeper has ended", paths.keeper_log))
     return None
+
+
+def ended_while_starting(paths: ClusterPaths, rank: int, how: str) -> StartError:
+    """The error for a rank that ended before it was ready."""
+    return StartError(_with_log(f"rank {rank} {how} while starting", paths.rank_log(rank)))
 
 
 def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
@@ -121,26 +133,52 @@ def _with_log(words: str, log: Path) -> str:
     return f"{words}; {log} ends with:\n{text}" if text else f"{words}; {log} is empty"
 
 
-def wait_end(paths: ClusterPaths, seconds: float = 8.0) -> None:
+def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
     """Wait for a keeper that was asked to stop; then end whatever is left of its cluster."""
     deadline = time.monotonic() + seconds
-    while alive(paths.read()) and time.monotonic() < deadline:
+    while (info := paths.read()) and _keeper_runs(info) and time.monotonic() < deadline:
         time.sleep(0.02)
-    for process in own_processes(paths):
+    tree.end(own_processes(paths))
+    if not paths.unfinished():
+        paths.remove()
+
+
+def ended(info: ClusterInfo | None) -> bool:
+    """True once nothing of a cluster runs that could still write to its spool."""
+    if info is None:
+        return True
+    processes = []
+    for rank in info.ranks:
         with contextlib.suppress(psutil.Error):
-            process.kill()
-    paths.remove()
+            processes.append(psutil.Process(rank.pid))
+    return not any(tree.running(process) for process in processes)
 
 
 def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
-    """The processes that are provably this cluster's: our modules, started with its folder."""
-    found = []
+    """The processes that are provably this cluster's.
+
+    Those that its keeper started, and what they started, have its folder in their environment; the
+    keeper itself was started with its folder.
+    """
+    found = tree.marked(tree.CLUSTER, paths.folder)
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        ours = words[1:2] == ["-m"] and words[2] in _MODULES
-        if ours and any(str(paths.folder) in word for word in words[3:]):
-            found.append(process)
-    return found
+        if words[1:4] == ["-m", KEEPER, str(paths.folder)]:
+            found.add(process)
+    return sorted(found, key=lambda process: process.pid)
 
 
-_MODULES = ("ipyparallel.controller", "rankroom.rank.engine", "rankroom.rank.keeper")
+def set_aside(paths: ClusterPaths) -> None:
+    """Keep what ranks of an ended cluster hold of unfinished runs, as its name is used again."""
+    if paths.unfinished():
+        with contextlib.suppress(OSError):
+            paths.folder.rename(paths.folder.with_name(f"{paths.name}.{secrets.token_hex(2)}"))
+
+
+def _own_environment() -> dict[str, str]:
+    """A cluster that a cell of a rank starts belongs to itself, not to that rank."""
+    marks = (tree.CLUSTER, tree.SPOOL, tree.KEEPER)
+    return {name: value for name, value in os.environ.items() if name not in marks}
+
+
+KEEPER = "rankroom.rank.keeper"

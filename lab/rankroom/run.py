@@ -339,6 +339,11 @@ class Run:
                 self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
             self._add(rank, "status", state="lost", note=how)
 
+    def lose(self) -> None:
+        """The ranks that still run are gone with their cluster; take in what they left."""
+        for rank in self.running:
+            self._lost(rank)
+
     def _add(self, rank: int, kind: str, **fields: Any) -> None:
         """An event that the run itself adds on behalf of a rank that cannot."""
         t = time.time_ns() // 1000 - self.info.start

@@ -139,8 +139,9 @@ class RankroomMagics(Magics):
 
     @line_magic  # type: ignore[untyped-decorator]
     def cluster(self, line: str) -> None:
-        """%cluster [start [--ranks N] [--name NAME] | stop | restart | resize N | attach [NAME] |
-        interrupt | release | stacks]
+        """%cluster [start [--ranks N] [--name NAME] [--auto-restart] | stop |
+        restart [--ranks 0,2-3] | resize N | attach [NAME] | interrupt |
+        release | stacks]
 
         Without a word, says what there is.
         """
@@ -159,6 +160,7 @@ class RankroomMagics(Magics):
         options = Options("%cluster start")
         options.add_argument("--ranks", type=int, metavar="N")
         options.add_argument("--name", metavar="NAME")
+        options.add_argument("--auto-restart", action="store_true")
         chosen = options.read(line)
         current = Cluster.current
         if current is not None and current.running:
@@ -169,9 +171,9 @@ class RankroomMagics(Magics):
                 f"{current.name} is running with {current.size} ranks: `%cluster resize "
                 f"{chosen.ranks or current.size}` or `%cluster stop` first"
             )
-        self._start_new(chosen.ranks, chosen.name)
+        self._start_new(chosen.ranks, chosen.name, chosen.auto_restart)
 
-    def _start_new(self, ranks: int | None, name: str | None) -> None:
+    def _start_new(self, ranks: int | None, name: str | None, auto_restart: bool = False) -> None:
         begun = time.monotonic()
         width = 0
 
@@ -181,7 +183,7 @@ class RankroomMagics(Magics):
             width = max(width, len(words))
 
         try:
-            cluster = Cluster.local(ranks, name, progress=progress)
+            cluster = Cluster.local(ranks, name, progress=progress, auto_restart=auto_restart)
         finally:
             progress("")
             print("\r", end="")
@@ -197,10 +199,19 @@ class RankroomMagics(Magics):
         print(f"{cluster.name} stopped")
 
     def _restart(self, line: str) -> None:
-        Options("%cluster restart").read(line)
+        options = Options("%cluster restart")
+        options.add_argument("--ranks", metavar="0,2-3")
+        chosen = options.read(line).ranks
         cluster = self._cluster()
-        cluster.stop()
-        self._start_new(cluster.size, cluster.name)
+        if chosen is None:
+            cluster.stop()
+            self._start_new(cluster.size, cluster.name, cluster.info.auto_restart)
+            return
+        ranks = parse_ranks(chosen, cluster.size)
+        begun = time.monotonic()
+        cluster.restart(ranks)
+        took = time.monotonic() - begun
+        print(f"rank {format_ranks(ranks)} restarted in {took:.1f} s: its variables are gone")
 
     def _resize(self, line: str) -> None:
         options = Options("%cluster resize")
@@ -208,7 +219,7 @@ class RankroomMagics(Magics):
         ranks = options.read(line).ranks
         cluster = self._cluster()
         cluster.stop()
-        self._start_new(ranks, cluster.name)
+        self._start_new(ranks, cluster.name, cluster.info.auto_restart)
 
     def _interrupt(self, line: str) -> None:
         Options("%cluster interrupt").read(line)
@@ -249,10 +260,16 @@ class RankroomMagics(Magics):
             print(NO_CLUSTER if not others else _attachable(others))
             return
         print(current.describe())
-        alive = current.alive
-        for rank in current.ranks:
+        alive, ranks = current.alive, current.ranks
+        for rank in ranks:
             state = "ready" if rank.rank in alive else current.how_ended(rank.rank)
+            if not current.running:
+                state = current.how_ended(rank.rank)
+            elif rank.rank in current.info.starting:
+                state = "is starting"
             print(f"  rank {rank.rank}  {rank.host}  {rank.device}  pid {rank.pid}  {state}")
+        if current.running:
+            print(STAYS.format(hours=current.info.lease))
 
     def _cluster(self) -> Cluster:
         if Cluster.current is not None:
@@ -328,6 +345,9 @@ def horovod_line(found: Features | None) -> str:
             f"{', '.join(found.lacks)}; `rankroom horovod build` makes one that has it"
         )
     return ""
+
+
+STAYS = "it stays until `%cluster stop`, or {hours:g} h after the last notebook has let it go"
 
 
 def _attachable(others: list[Any]) -> str:

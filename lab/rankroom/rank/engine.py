@@ -9,9 +9,11 @@ from typing import Any
 
 import ipyparallel.engine.app as engine_app
 from jupyter_client.session import Session
+from traitlets.config import Config
 
 from rankroom.rank import stacks
 from rankroom.rank.kernel import RankKernel
+from rankroom.rank.nanny import start_nanny
 from rankroom.rank.recovery import Recovery
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.world import World
@@ -36,6 +38,22 @@ class RankEngine(engine_app.IPEngine):
         stacks.answer_to_signal(reporter.spool / "stacks")
         if os.environ.get("RANKROOM_GUARD") != "0":
             self.kernel.guard.start()
+        world.arrive()
+
+    def start_nanny(self, control_url: str) -> Any:
+        """Our own nanny, which also notices that nobody keeps this rank any more."""
+        config = Config()
+        config.Session = self.config.Session
+        return start_nanny(
+            engine_id=self.id,
+            identity=self.bident,
+            control_url=control_url,
+            curve_serverkey=self.curve_serverkey,
+            curve_secretkey=self.curve_secretkey,
+            curve_publickey=self.curve_publickey,
+            registration_url=self.registration_url,
+            config=config,
+        )
 
     def _keep_own_log(self) -> None:
         """The engine's log stays in the rank's log file when descriptor 2 moves to the spool."""

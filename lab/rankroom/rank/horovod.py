@@ -17,13 +17,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rankroom.rank import horovod_calls, horovod_sets
+from rankroom.rank import horovod_calls, horovod_sets, sockets
 from rankroom.rank.imports import when_imported
 from rankroom.rank.world import World
 
+TOGETHER_S = 0.5  # a shutdown that all ranks agree on takes milliseconds
 SHUTDOWN_S = 2.0  # a shutdown may wait for a rank that hangs; others must not wait for it
 
 JOIN_EDIT = "join-reset"  # the edit of Horovod that lets it start anew after a broken join
+
+# What a rank says of a library that it has imported only.
+NEVER_STARTED = {"on": False, "started": False, "released": False, "spoilt": False}
 
 _libraries: dict[str, Library] = {}
 
@@ -87,7 +91,8 @@ def release() -> list[str]:
 
 def state() -> dict[str, Any]:
     """What ranks compare after a cell that failed somewhere, for each library in use."""
-    return {name: library.state() for name, library in _libraries.items()}
+    unused = {name: NEVER_STARTED for name in ("torch", "tensorflow") if _imported(name)}
+    return unused | {name: library.state() for name, library in _libraries.items()}
 
 
 def settle(states: list[dict[str, Any]]) -> None:
@@ -96,15 +101,26 @@ def settle(states: list[dict[str, Any]]) -> None:
     for name in sorted({name for each in states for name in each}):
         mine = [each.get(name) for each in states]
         same = all(each == mine[0] for each in mine)
-        if name not in _libraries or (same and not (mine[0] and mine[0]["released"])):
+        basics = _imported(name)
+        if basics is None or (same and not (mine[0] and mine[0]["released"])):
             continue
-        library = _libraries[name]
-        library.shut_down()
-        library.released = False
-        if any(each and each["spoilt"] for each in mine):
+        if name in _libraries:
+            _libraries[name].shut_down()
+            _libraries[name].released = False
+        known = [each for each in mine if each]
+        # One that has never started takes the place of one that had.
+        replaced = len({each["started"] for each in known}) > 1
+        if any(each["spoilt"] for each in known):
             print(SPOILT, file=sys.stderr)
-        elif all(mine) and any(each and (each["on"] or each["released"]) for each in mine):
-            library.basics.init()
+        elif all(mine) and (replaced or any(each["on"] or each["released"] for each in known)):
+            basics.init()
+
+
+def _imported(name: str) -> Any:
+    """Horovod's basics for `name` if the user's code has imported that library, else None."""
+    if name in _libraries:
+        return _libraries[name].basics
+    return getattr(sys.modules.get(f"horovod.{name}.mpi_ops"), "_basics", None)
 
 
 class Library:
@@ -114,9 +130,11 @@ class Library:
         self.name = _name(basics)
         self.basics = basics
         self.released = False
+        self.started = False
         self._initialise = initialise
         self._world = world
         self._lock = threading.Lock()
+        self._sockets: list[sockets.Socket] = []
 
     def init(self, comm: Any, process_sets: Any) -> None:
         """hvd.init() on all ranks: all of them together, or nothing to do on any."""
@@ -164,10 +182,12 @@ class Library:
         sets = horovod_sets.to_start_with(self.name, ranks, self._world.size)
         key = self._world.meet(self.topic)
         try:
-            self._initialise(self.basics, comm, sets)
+            self._sockets.clear()
+            with sockets.noting(self._sockets):
+                self._initialise(self.basics, comm, sets)
         finally:
             self._world.met(key)
-        self.released = False
+        self.released, self.started = False, True
 
     @property
     def spoilt(self) -> bool:
@@ -179,13 +199,24 @@ class Library:
         return f"hvd.init() of horovod.{self.name}"
 
     def shut_down(self) -> None:
+        """Shut down together with the other ranks; or alone, if they do not come to it.
+
+        When a rank has died, one may wait in a ring for another that has noticed and left.
+        """
         with self._lock:
-            if self.basics.is_initialized():
-                self.basics.shutdown()
+            if not self.basics.is_initialized():
+                return
+            ending = threading.Thread(target=self.basics.shutdown, daemon=True)
+            ending.start()
+            ending.join(TOGETHER_S)
+            if ending.is_alive():
+                sockets.break_off(self._sockets)
+                ending.join()
 
     def state(self) -> dict[str, Any]:
         return {
             "on": bool(self.basics.is_initialized()),
+            "started": self.started,
             "released": self.released,
             "spoilt": self.spoilt,
             "round": self._world.round(self.topic),

@@ -7,7 +7,6 @@ started by `rankroom.local`; it does what its cluster.json asks and writes the o
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
@@ -19,14 +18,26 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import psutil
+
+from rankroom import config
 from rankroom.clusterfile import ClusterInfo, ClusterPaths
+from rankroom.rank import hub, tree
 from rankroom.rank.environment import rank_environment, wire_locally
+from rankroom.rank.lease import Lease, held
+from rankroom.rank.memory import Memory
 from rankroom.rank.rendezvous import Rendezvous
 from rankroom.record import RankInfo
 
 INTERFACE = "127.0.0.1"
 STOP_S = 3.0  # a process that has not ended this long after SIGTERM is killed
+RESTART_S = 1.0  # the same for a rank whose successor somebody waits for
+LOOK_S = 0.1
+SAMPLE_S = 1.0  # between two looks at the ranks' memory
+AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
+RECORDS_S = 10.0  # for the runs of a cluster that ends to bring their records to an end
 
 
 class Keeper:
@@ -39,12 +50,22 @@ class Keeper:
         self.cores = len(os.sched_getaffinity(0))
         self.wiring = wire_locally(info.size)
         self.ranks: dict[int, subprocess.Popen[bytes]] = {}
+        self.born: dict[int, float] = {}
+        self.brought_back: dict[int, list[float]] = {}
         self.stopping = threading.Event()
+        self.memory = Memory()
+        self.sampled = 0.0
+        # What kernels ask for comes in threads of its own.
+        self.lock = threading.Lock()
+        self.ready: set[int] = set()
+        self.asked: set[int] = set()
         info.secret = secrets.token_urlsafe(24)
         self.rendezvous = Rendezvous(INTERFACE, info.secret, self.answer)
         info.desk = self.rendezvous.address
         info.host = socket.gethostname()
         info.keeper = os.getpid()
+        info.lease = config.lease_hours()
+        self.lease = Lease(paths.folder, info.lease * 3600)
         self.controller = self.start_controller()
         for rank in range(info.size):
             self.start_rank(rank)
@@ -61,9 +82,11 @@ class Keeper:
     def device(self, rank: int) -> str:
         return f"cuda:{rank % self.devices}" if self.devices else "cpu"
 
+    # -- starting
+
     def start_controller(self) -> subprocess.Popen[bytes]:
         argv = [
-            sys.executable, "-m", "ipyparallel.controller",
+            sys.executable, "-m", "rankroom.rank.controller",
             f"--profile-dir={self.paths.profile}",
             f"--ip={INTERFACE}", f"--location={INTERFACE}",
             # The hub's history of all requests is memory nobody reads: records hold everything.
@@ -82,7 +105,8 @@ class Keeper:
             rank, self.info.size, self.wiring, self.devices, self.cores, os.environ
         )
         env |= {
-            "RANKROOM_SPOOL": str(self.paths.spool(rank)),
+            tree.SPOOL: str(self.paths.spool(rank)),
+            tree.KEEPER: str(os.getpid()),
             "RANKROOM_DESK": self.info.desk,
             "RANKROOM_SECRET": self.info.secret,
         }
@@ -93,60 +117,163 @@ class Keeper:
             "--IPEngine.timeout=20", "--log-level=WARN",
         ]  # fmt: skip
         self.ranks[rank] = self.spawn(argv, env, self.paths.rank_log(rank))
+        self.born[rank] = time.time()
 
     def spawn(self, argv: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+        env[tree.CLUSTER] = str(self.paths.folder)
         with log.open("ab") as file:
             return subprocess.Popen(
                 argv, env=env, cwd=self.info.cwd, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    def answer(self, question: dict[str, object]) -> dict[str, object]:
-        """Requests of kernels, which come with the cluster's secret."""
+    # -- what others ask
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Requests of kernels and ranks, which come with the cluster's secret; in a thread."""
         if question["do"] == "stop":
             self.stopping.set()
+        elif question["do"] == "ready":
+            with self.lock:
+                if self.ranks[question["rank"]].pid == question["pid"]:
+                    self.ready.add(question["rank"])
+        elif question["do"] == "restart":
+            return {"refused": self.ask_for(question["ranks"])}
         return {}
 
+    def ask_for(self, ranks: list[int]) -> str:
+        """Have `ranks` started anew with the next look; why not, if that cannot be."""
+        with self.lock:
+            for rank in ranks:
+                if rank in self.asked or rank in self.info.starting:
+                    return TWICE.format(rank=rank)
+                if rank not in self.ready and str(rank) not in self.info.exits:
+                    return STARTING.format(rank=rank)
+            self.asked.update(ranks)
+        return ""
+
+    # -- watching
+
     def watch(self) -> None:
-        """Until told to stop: note how each process that ends ended."""
-        while not self.stopping.wait(0.1):
-            changed = False
-            for rank, process in list(self.ranks.items()):
-                if str(rank) not in self.info.exits and process.poll() is not None:
-                    self.info.exits[str(rank)] = describe_exit(process.returncode)
-                    changed = True
+        """Until told to stop: note how each process that ends ended, and restart what should be."""
+        while not self.stopping.wait(LOOK_S):
             if self.controller.poll() is not None:
-                self.info.state = "failed"
-                how = describe_exit(self.controller.returncode)
-                self.info.message = f"the ipyparallel controller {how}"
-                self.save()
+                self.fail(f"the ipyparallel controller {describe_exit(self.controller.returncode)}")
                 return
-            if changed:
-                self.save()
+            self.note_ends()
+            self.do_restarts()
             if len(self.info.exits) == self.info.size:
-                self.info.state = "failed"
-                self.info.message = "every rank has ended"
-                self.save()
+                self.fail("every rank has ended")
                 return
+            self.note_memory()
+            living = {r: born for r, born in self.born.items() if str(r) not in self.info.exits}
+            if self.lease.over(living):
+                self.info.message = f"nobody held it for {self.info.lease:g} h"
+                return
+
+    def fail(self, message: str) -> None:
+        """Say first that the cluster is gone: whoever waits for it need not wait for its end."""
+        self.info.state, self.info.message = "failed", message
+        self.save()
+
+    def note_ends(self) -> None:
+        for rank, process in list(self.ranks.items()):
+            if str(rank) in self.info.exits or process.poll() is None:
+                continue
+            how = describe_exit(process.returncode)
+            if process.returncode == -signal.SIGKILL and (words := self.memory.words(rank)):
+                how = f"{how}; {words}"
+            back = self.info.auto_restart and rank not in self.asked
+            if back and not self.may_come_back(rank):
+                how, back = LEFT_DOWN.format(how=how, times=AGAIN, seconds=WITHIN_S), False
+            with self.lock:
+                self.info.exits[str(rank)] = how
+                self.ready.discard(rank)
+                if back:
+                    self.asked.add(rank)
+                    self.info.starting.append(rank)
+            self.save()
+
+    def may_come_back(self, rank: int) -> bool:
+        """Whether a rank that died is started anew; noted as done if so."""
+        now = time.monotonic()
+        lately = [each for each in self.brought_back.get(rank, []) if now - each < WITHIN_S]
+        if len(lately) >= AGAIN:
+            return False
+        self.brought_back[rank] = [*lately, now]
+        return True
+
+    def do_restarts(self) -> None:
+        with self.lock:
+            ranks = sorted(self.asked)
+            self.ready.difference_update(ranks)
+            coming = {r for r in self.info.starting if str(r) not in self.info.exits}
+            starting = sorted({*ranks, *(coming - self.ready)})
+            changed = starting != self.info.starting
+            self.info.starting = starting
+        if changed or ranks:
+            self.save()
+        if ranks:
+            self.restart(ranks)
+            with self.lock:
+                self.asked.difference_update(ranks)
+
+    def restart(self, ranks: list[int]) -> None:
+        """End what there is of `ranks`, and start them anew: same ranks, same ids."""
+        self.end_ranks(ranks)
+        for rank in ranks:
+            hub.unregister(self.paths.engine_file, rank)
+            self.info.past[str(rank)] = self.info.exits.pop(str(rank), "")
+            self.info.restarts[str(rank)] = self.info.restarts.get(str(rank), 0) + 1
+            self.start_rank(rank)
+        # The others' groups hold connections to processes that are gone.
+        self.info.epoch += 1
+        self.save()
+
+    def note_memory(self) -> None:
+        if time.monotonic() > self.sampled + SAMPLE_S:
+            self.sampled = time.monotonic()
+            self.memory.sample(
+                {r: p.pid for r, p in self.ranks.items() if str(r) not in self.info.exits}
+            )
+
+    # -- ending
+
+    def end_ranks(self, ranks: list[int]) -> None:
+        """End these ranks with all they started, in whatever session that is."""
+        processes = [self.ranks[rank] for rank in ranks]
+        children = tree.descendants(process.pid for process in processes)
+        self.ask_to_end(processes, RESTART_S)
+        for rank in ranks:
+            children |= tree.marked(tree.SPOOL, self.paths.spool(rank))
+        tree.end(children)
 
     def close(self) -> None:
         """End every process: asked first, killed after a while, and all of them waited for."""
-        processes = [*self.ranks.values(), self.controller]
+        children = tree.descendants([os.getpid()])
+        self.ask_to_end([*self.ranks.values(), self.controller], STOP_S)
+        tree.end(children | tree.marked(tree.CLUSTER, self.paths.folder) - {psutil.Process()})
+        if self.info.state != "failed":
+            self.info.state = "stopped"
+        self.save()
+
+    def ask_to_end(self, processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
         for process in processes:
             if process.poll() is None:
                 process.terminate()
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + seconds
         for process in processes:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                # The rank's own children (loaders, say) are in its session: end them with it.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
                 process.wait()
-        if self.info.state != "failed":
-            self.info.state = "stopped"
-        self.save()
+
+    def wait_for_records(self) -> None:
+        """Leave the spool to runs that are still bringing their records to an end."""
+        deadline = time.monotonic() + RECORDS_S
+        while held(self.paths.busy) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 def describe_exit(code: int) -> str:
@@ -179,12 +306,18 @@ def main(argv: list[str]) -> None:
         keeper.watch()
         keeper.close()
         if keeper.info.state == "stopped":
-            shutil.rmtree(folder, ignore_errors=True)
+            keeper.wait_for_records()
+            if not paths.unfinished():
+                shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         info.state, info.message = "failed", f"cannot start: {error}"
         paths.write(info)
         raise
 
+
+TWICE = "rank {rank} is being restarted already: wait until it is ready"
+STARTING = "rank {rank} is starting: wait until it is ready"
+LEFT_DOWN = "{how}; it was restarted {times} times within {seconds:.0f} s and is left down now"
 
 if __name__ == "__main__":
     main(sys.argv)

@@ -11,24 +11,23 @@ import contextlib
 import functools
 import os
 import socket
-import stat
 import sys
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from rankroom.rank import torch_calls
+from rankroom.rank import sockets, torch_calls
 from rankroom.rank.imports import when_imported
 from rankroom.rank.world import World
 
 C10D = "torch.distributed.distributed_c10d"
 TOPIC = "dist.init_process_group()"
 
-_sockets: list[tuple[int, int]] = []  # (descriptor, inode) of the present groups' connections
+_sockets: list[sockets.Socket] = []  # the present groups' connections
 _models: weakref.WeakSet[Any] = weakref.WeakSet()  # DistributedDataParallel on the default group
 _asked: dict[str, Any] | None = None  # what the present default group was initialised with
 _released = False
+_fresh = True  # this rank has never had a default group: one that was started anew, perhaps
 
 
 def environment(
@@ -63,13 +62,7 @@ def release() -> list[str]:
     if c10d is None or not (_sockets or c10d.is_initialized()):
         return []
     _released = True
-    for descriptor, inode in list(_sockets):
-        with contextlib.suppress(OSError):
-            if os.fstat(descriptor).st_ino == inode:
-                with socket.socket(fileno=os.dup(descriptor)) as connection:
-                    # Not the sockets that listen: Gloo ends the process when one of them fails.
-                    connection.getpeername()
-                    connection.shutdown(socket.SHUT_RDWR)
+    sockets.break_off(_sockets)
     # NCCL's collectives run on the device and end by its own means only.
     if c10d.is_initialized() and "nccl" in str(c10d.get_backend()):
         with contextlib.suppress(RuntimeError, ValueError):
@@ -93,6 +86,8 @@ def state() -> dict[str, Any]:
     return {
         "on": bool(c10d.is_initialized()),
         "again": _asked is not None,
+        "backend": str(_asked["backend"]) if _asked and _asked["backend"] else None,
+        "fresh": _fresh,
         "released": _released,
         "groups": groups,
     }
@@ -111,8 +106,12 @@ def settle(states: list[dict[str, Any]]) -> None:
         c10d.destroy_process_group()
         _forget_in_deepspeed()
     _released = False
-    if not all(each and each["again"] for each in states) or again is None:
+    asked = [each for each in states if each and each["again"]]
+    if not asked or not all(each and (each["again"] or each["fresh"]) for each in states):
         return
+    if again is None:
+        # This rank takes the place of one that had the group.
+        again = {"backend": asked[0]["backend"], "timeout": None}
     c10d.init_process_group(**again)
     for model in list(_models):
         torch_calls.revive(model)
@@ -154,7 +153,7 @@ def _wrap(module: Any, world: World) -> None:
 
     @functools.wraps(original)
     def init_process_group(backend: Any = None, init_method: Any = None, **kwargs: Any) -> Any:
-        global _asked
+        global _asked, _fresh
         given = kwargs.get("world_size", -1)
         if kwargs.get("store") is not None or given not in (-1, None, world.size):
             # The user's own wiring, perhaps of some ranks only: none of our business.
@@ -174,9 +173,9 @@ def _wrap(module: Any, world: World) -> None:
             return None
         if module.is_initialized():
             module.destroy_process_group()
-        with _master(ranks[0]["address"], ranks[0]["port"]), _noting_sockets():
+        with _master(ranks[0]["address"], ranks[0]["port"]), sockets.noting(_sockets):
             result = original(backend, init_method, **kwargs)
-        _asked = {"backend": backend, "timeout": kwargs.get("timeout")}
+        _asked, _fresh = {"backend": backend, "timeout": kwargs.get("timeout")}, False
         return result
 
     @functools.wraps(destroy)
@@ -189,7 +188,7 @@ def _wrap(module: Any, world: World) -> None:
 
     @functools.wraps(make)
     def make_group(*args: Any, **kwargs: Any) -> Any:
-        with _noting_sockets():
+        with sockets.noting(_sockets):
             return make(*args, **kwargs)
 
     module.init_process_group = init_process_group
@@ -212,32 +211,10 @@ def _master(address: str, port: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-@contextlib.contextmanager
-def _noting_sockets() -> Iterator[None]:
-    """What is connected in here belongs to the groups: to their store, or to other ranks."""
-    before = _connections()
-    try:
-        yield
-    finally:
-        _sockets.extend(_connections() - before)
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
-
-
-def _connections() -> set[tuple[int, int]]:
-    """(descriptor, inode) of each socket this process has open."""
-    found = set()
-    folder = Path("/proc/self/fd")
-    for each in folder.iterdir() if folder.exists() else ():
-        with contextlib.suppress(OSError):
-            status = os.fstat(int(each.name))
-            if stat.S_ISSOCK(status.st_mode):
-                found.add((int(each.name), status.st_ino))
-    return found
 
 
 GROUPS_LOST = (

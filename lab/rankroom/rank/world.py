@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -69,6 +70,11 @@ class World:
     def alone(self) -> bool:
         """True if there is nobody to agree with."""
         return self.size == 1 or not self.desk
+
+    def arrive(self) -> None:
+        """Tell the keeper that this rank has started."""
+        with contextlib.suppress(OSError):
+            self._ask(do="ready", pid=os.getpid())
 
     def begin(self, run: str, ranks: tuple[int, ...], epoch: int) -> None:
         """A cell starts on `ranks`; `epoch` differs from before when ranks were wired anew."""

@@ -1,0 +1,42 @@
+"""What the keeper tells the controller: that a rank is gone, so that its id is free at once."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+ANSWER_MS = 500
+
+
+def unregister(engine_file: Path, rank: int, seconds: float = 5.0) -> bool:
+    """Have the controller forget `rank`, whose process has ended; False if it does not answer.
+
+    It would notice by missing heartbeats after a minute, and give the next rank another id.
+    """
+    import zmq  # here, as a keeper needs neither until a rank is restarted
+    from jupyter_client.session import Session
+
+    about: dict[str, Any] = json.loads(engine_file.read_text())
+    session = Session(
+        key=about["key"].encode(), signature_scheme=about["signature_scheme"],
+        packer=about["pack"], unpacker=about["unpack"],
+    )  # fmt: skip
+    deadline = time.monotonic() + seconds
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.LINGER = 0
+        if about.get("curve_serverkey"):
+            socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
+            socket.curve_serverkey = about["curve_serverkey"].encode()
+        socket.connect(f"{about['interface']}:{about['registration']}")
+        while time.monotonic() < deadline:
+            session.send(socket, "unregistration_request", content={"id": rank})
+            # It answers questions in order: this one is how its answer to the first is known.
+            session.send(socket, "connection_request")
+            if socket.poll(ANSWER_MS):
+                _, frames = session.feed_identities(socket.recv_multipart())
+                content = session.deserialize(frames)["content"]
+                if str(rank) not in content.get("engines", {}):
+                    return True
+    return False

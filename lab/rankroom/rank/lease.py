@@ -1,0 +1,86 @@
+"""How long a cluster stays when nobody holds it any more.
+
+Every process that holds a cluster has a shared lock on a file in its folder; the system takes the
+lock away when the process ends, however that comes about.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+LOOK_S = 30.0
+
+
+def hold(folder: Path) -> int:
+    """Take a share in the cluster's lease; closing the descriptor gives it back."""
+    lease = os.open(folder / "lease", os.O_RDWR | os.O_CREAT, 0o600)
+    # The keeper's look is the only thing to wait for: microseconds.
+    fcntl.flock(lease, fcntl.LOCK_SH)
+    return lease
+
+
+def held(file: Path) -> bool:
+    """True if some process has a lock on `file` now."""
+    try:
+        own = os.open(file, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(own)
+    return False
+
+
+class Lease:
+    """When the cluster in `folder` has been nobody's for `seconds`."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self._folder = folder
+        self._seconds = seconds
+        self._pause = min(LOOK_S, seconds / 4)
+        self._used = self._looked = time.monotonic()
+
+    def over(self, ranks: Mapping[int, float]) -> bool:
+        """True when the cluster can end: not held for so long, and no run is on.
+
+        `ranks` are those that live, with the time since when.
+        """
+        now = time.monotonic()
+        if now < self._looked + self._pause:
+            return False
+        self._looked = now
+        if held(self._folder / "lease") or running(self._folder, ranks):
+            self._used = now
+        return now - self._used > self._seconds
+
+
+def running(folder: Path, ranks: Mapping[int, float]) -> set[str]:
+    """The runs that are on, whoever started them: the last line of a spool says it is over."""
+    found = set()
+    for rank, born in ranks.items():
+        for spool in (folder / "spool" / str(rank)).glob("*.jsonl"):
+            with contextlib.suppress(OSError):
+                # What a rank before this one left is no run that is on.
+                if spool.stat().st_mtime > born and not _ended(spool):
+                    found.add(spool.stem)
+    return found
+
+
+def _ended(spool: Path) -> bool:
+    with spool.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+        lines = file.read().splitlines()
+    try:
+        event = json.loads(lines[-1])
+    except (ValueError, IndexError):
+        return False
+    return bool(event.get("kind") == "status" and event.get("state") != "running")

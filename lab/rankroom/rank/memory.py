@@ -1,0 +1,98 @@
+"""How much memory ranks have, and what that says about one that was killed.
+
+The kernel's out-of-memory killer leaves no word with the process it ends: only a signal that
+others send, too, and a count in the control group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+MUCH = 0.7  # of the limit: from there on, lack of memory is a likely cause
+UNLIMITED = 1 << 60  # what cgroup v1 says when nothing is limited is about this
+
+
+class Memory:
+    """The ranks' memory, sampled by the keeper; its own control group is theirs."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._folders = groups(root)
+        self.limit = limit(self._folders)
+        self._kills = kills(self._folders)
+        self._last: dict[int, int] = {}
+
+    def sample(self, ranks: Mapping[int, int]) -> None:
+        """Note what the ranks have now; `ranks` are their process ids."""
+        for rank, pid in ranks.items():
+            with contextlib.suppress(psutil.Error):
+                self._last[rank] = psutil.Process(pid).memory_info().rss
+
+    def words(self, rank: int) -> str:
+        """What to say of a rank that was ended by SIGKILL; empty if it was never looked at."""
+        counted, self._kills = self._kills, kills(self._folders)
+        last = self._last.pop(rank, None)
+        if last is None:
+            return ""
+        said = f"it last had {size(last)} of memory, the limit is {size(self.limit)}"
+        if self._kills > counted:
+            return f"{said}: out of memory"
+        doubt = last + sum(self._last.values()) > MUCH * self.limit
+        return f"{said} (out of memory?)" if doubt else said
+
+
+def groups(root: Path = Path("/")) -> list[Path]:
+    """The folders of this process's memory control groups, its own first; cgroup v2 or v1."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    mounted = root / "sys/fs/cgroup"
+    found = []
+    for line in lines:
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if number == "0" and not names:
+            bases = [mounted, mounted / "unified"]
+        elif "memory" in names.split(","):
+            bases = [mounted / "memory"]
+        else:
+            continue
+        for base in bases:
+            # In a container the path may be the host's; what is there is its root then.
+            own = base / path.lstrip("/")
+            chain = [own, *own.parents]
+            found += [each for each in chain if each == base or base in each.parents]
+    return [each for each in found if each.is_dir()]
+
+
+def limit(folders: list[Path]) -> int:
+    """Bytes that the ranks can have in all: the least limit of the groups, or the machine's."""
+    limits = [int(psutil.virtual_memory().total)]
+    for folder in folders:
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):
+                limits.append(int((folder / name).read_text()))
+    return min(each for each in limits if each < UNLIMITED)
+
+
+def kills(folders: list[Path]) -> int:
+    """How often a process of this group was ended for lack of memory; 0 if nobody counts."""
+    for folder in folders:
+        for name in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(OSError, ValueError):
+                for line in (folder / name).read_text().splitlines():
+                    word, _, count = line.partition(" ")
+                    if word == "oom_kill":
+                        return int(count)
+    return 0
+
+
+def size(count: int) -> str:
+    """Bytes as people say them: 3.1 GiB."""
+    if count < 1 << 30:
+        return f"{count / (1 << 20):.0f} MiB"
+    return f"{count / (1 << 30):.1f} GiB"

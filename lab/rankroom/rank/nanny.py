@@ -1,0 +1,61 @@
+"""The process beside each rank: passes signals on, as ipyparallel's does, and watches two others.
+
+When the rank ends, the controller is told. When the cluster's keeper ends first, killed say, the
+rank is ended with all it started: nobody else would. A thread of the rank could not do that, as it
+does not run while C code holds Python's lock; and a signal that the kernel sends on a parent's
+death comes when the thread ends that started the rank, and reaches no child of the rank.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from subprocess import PIPE, Popen
+from typing import Any
+
+import psutil
+from ipyparallel.engine.nanny import KernelNanny
+
+from rankroom.rank import tree
+
+END_S = 1.0  # a rank without a keeper is killed this long after SIGTERM
+
+
+class RankNanny(KernelNanny):
+    """ipyparallel's nanny that also ends a rank which nobody keeps any more."""
+
+    def wait_for_parent_thread(self) -> None:
+        keeper = int(os.environ[tree.KEEPER])
+        if tree.first_ended(self.pid, keeper) != self.pid and tree.running(self.parent_process):
+            others = tree.descendants([self.pid]) - {psutil.Process()}
+            tree.end([self.parent_process, *others], END_S)
+        self.loop.add_callback(self.finish)
+
+
+def start_nanny(**about: Any) -> tuple[str, Popen[bytes]]:
+    """Start the nanny of this process; the address that takes the place of the controller's.
+
+    Raises RuntimeError when it does not start. ipyparallel's own function names its own module.
+    """
+    nanny = Popen([sys.executable, "-m", __name__], stdin=PIPE, stdout=PIPE, start_new_session=True)
+    assert nanny.stdin is not None
+    assert nanny.stdout is not None
+    nanny.stdin.write(pickle.dumps({"pid": os.getpid(), **about}))
+    nanny.stdin.close()
+    address = nanny.stdout.readline().decode().strip()
+    if not address:
+        nanny.terminate()
+        raise RuntimeError("the process beside this rank did not start")
+    return address, nanny
+
+
+def main() -> None:
+    """Be a nanny; what to know comes by stdin, and stdout is how the rank is told the address."""
+    with os.fdopen(sys.stdin.fileno(), "rb") as file:
+        about = pickle.load(file)
+    RankNanny.main(pipe=sys.stdout, **about)
+
+
+if __name__ == "__main__":
+    main()

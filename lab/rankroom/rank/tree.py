@@ -1,0 +1,104 @@
+"""A process with all it has started: found without names, ended as a whole.
+
+Children are found by descent, and by a mark in their environment: what a dead rank leaves behind
+is nobody's child any more, and what runs in a session of its own gets no signal of a group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+CLUSTER = "RANKROOM_CLUSTER"  # in the environment of all that a cluster starts: its folder
+KEEPER = "RANKROOM_KEEPER"  # in a rank's environment: the process that keeps its cluster
+SPOOL = "RANKROOM_SPOOL"  # in the environment of all that a rank starts
+KILL_S = 0.5  # a child that has not ended this long after SIGTERM is killed
+
+
+def descendants(pids: Iterable[int]) -> set[psutil.Process]:
+    """The children of these processes, and theirs, and so on; in whatever session."""
+    found: set[psutil.Process] = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            found |= set(psutil.Process(pid).children(recursive=True))
+    return found
+
+
+def marked(variable: str, folder: Path) -> set[psutil.Process]:
+    """The processes of this user whose environment says that they belong to `folder`; not this."""
+    found = set()
+    for process in psutil.process_iter(["environ"]):
+        environment: Mapping[str, str] = process.info["environ"] or {}
+        if environment.get(variable) == str(folder) and process.pid != os.getpid():
+            found.add(process)
+    return found
+
+
+def end(processes: Iterable[psutil.Process], seconds: float = KILL_S) -> None:
+    """Ask these processes to end, kill those that do not, and wait until all are gone."""
+    left = [each for each in processes if running(each)]
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    left = _gone(left, seconds)
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    _gone(left, KILL_S)
+
+
+def running(process: psutil.Process) -> bool:
+    """True unless the process has ended; one that waits to be reaped has."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def first_ended(*pids: int) -> int:
+    """Wait until one of these processes, which need not be children, has ended; which one."""
+    if not hasattr(os, "pidfd_open"):
+        return _first_ended_by_looking(pids)
+    poll, watched = select.poll(), {}
+    try:
+        for pid in pids:
+            try:
+                watched[os.pidfd_open(pid)] = pid
+            except ProcessLookupError:
+                return pid
+            except OSError:
+                return _first_ended_by_looking(pids)
+        for each in watched:
+            poll.register(each, select.POLLIN)
+        return watched[poll.poll()[0][0]]
+    finally:
+        for each in watched:
+            os.close(each)
+
+
+def _first_ended_by_looking(pids: Iterable[int]) -> int:
+    processes = {}
+    for pid in pids:
+        try:
+            processes[pid] = psutil.Process(pid)
+        except psutil.Error:
+            return pid
+    while True:
+        for pid, process in processes.items():
+            if not running(process):
+                return pid
+        time.sleep(1)
+
+
+def _gone(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait up to `seconds` for these to end; which have not."""
+    deadline = time.monotonic() + seconds
+    while (left := [each for each in processes if running(each)]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left

@@ -1,0 +1,173 @@
+"""What keeps a cluster dies, or has nobody left to keep it for: words, records, and no orphans."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from cells import failure, finish, states
+from rankroom.cluster import Cluster
+from rankroom.clusterfile import ClusterPaths
+from rankroom.errors import NoClusterError
+from rankroom.local import own_processes
+from rankroom.rank import tree
+
+pytestmark = pytest.mark.cluster
+
+COUNT = """
+import itertools, time
+for i in itertools.count():
+    print(i)
+    time.sleep(0.01)
+"""
+
+
+def until(met, seconds=15):
+    """Wait for a condition; AssertionError if it does not come."""
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def two(home):
+    """Two ranks whose keeper or controller will be killed."""
+    made = Cluster.local(ranks=2)
+    yield made
+    made.stop()
+    assert own_processes(made.paths) == []
+
+
+def controller_of(cluster):
+    keeper = psutil.Process(cluster.paths.read().keeper)
+    [found] = [p for p in keeper.children() if "rankroom.rank.controller" in p.cmdline()]
+    return found
+
+
+def printed(cluster, run, rank):
+    """The numbers that `rank` printed, as the record has them."""
+    text = "".join(
+        event["text"]
+        for event in cluster.store.events(run.id)
+        if (event["kind"], event["rank"]) == ("log", rank)
+    )
+    return [int(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("who", "words"),
+    [
+        ("controller", "the ipyparallel controller was killed by SIGKILL"),
+        ("keeper", "the process that kept it was killed"),
+    ],
+)
+def test_a_run_whose_cluster_dies_ends_with_words_and_all_its_lines(two, who, words):
+    run = two.run(COUNT)
+    until(lambda: run.info.lines > 20)
+    spool = two.paths.spool(1) / "stdout"
+    victim = controller_of(two).pid if who == "controller" else two.paths.read().keeper
+    os.kill(victim, signal.SIGKILL)
+    assert run.wait(15)
+    assert run.state == "failed"
+    assert states(run) == {0: "lost", 1: "lost"}
+    assert failure(run) in [
+        f"rank {rank}: RankLost: rank {rank} ended with its cluster: {words}" for rank in (0, 1)
+    ]
+    # Nobody stays: not the ranks, nor those beside them, nor the controller's own children.
+    until(lambda: own_processes(two.paths) == [])
+    whole = spool.read_text().splitlines()
+    assert printed(two, run, 1) == [int(line) for line in whole] == list(range(len(whole)))
+    with pytest.raises(NoClusterError, match=rf"is gone: {words}; `%cluster restart` starts it"):
+        two.run("1")
+    assert two.paths.unfinished() == []
+
+
+def test_a_rank_in_c_code_ends_with_its_keeper_and_so_do_its_children(two):
+    source = """
+    import ctypes, os, subprocess, sys
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                             start_new_session=True)
+    print(child.pid)
+    # Keeps Python's lock for ever: no thread of this rank runs any more.
+    ctypes.PyDLL(None).pause()
+    """
+    run = two.run("\n".join(line.strip() for line in source.splitlines()), ranks=[0])
+    until(lambda: run.info.lines > 0 or (two.paths.spool(0) / "stdout").read_text().strip())
+    child = int((two.paths.spool(0) / "stdout").read_text())
+    rank, beside = psutil.Process(two.ranks[0].pid), psutil.Process(child)
+    os.kill(two.paths.read().keeper, signal.SIGKILL)
+    until(lambda: not tree.running(rank) and not tree.running(beside))
+    assert run.wait(15)
+
+
+def test_records_of_runs_that_are_on_are_whole_when_the_cluster_is_stopped(home):
+    cluster = Cluster.local(ranks=2)
+    run = cluster.run(COUNT)
+    until(lambda: run.info.lines > 20)
+    cluster.stop()
+    assert run.state == "failed"
+    numbers = printed(cluster, run, 0)
+    assert len(numbers) > 10
+    assert numbers == list(range(len(numbers)))
+    assert not cluster.paths.folder.exists()
+
+
+def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(home):
+    """A kernel that is gone brings no record to an end; what it lacks stays on disk."""
+    kernel = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from rankroom.cluster import Cluster; import time\n"
+            f"c = Cluster.local(ranks=1, name='kept'); c.run({COUNT!r}); time.sleep(600)",
+        ]
+    )
+    spools = ClusterPaths("kept").spool(0)
+    until(lambda: list(spools.glob("*.jsonl")), 30)
+    kernel.kill()
+    kernel.wait()
+    cluster = Cluster.attach("kept")
+    [run] = cluster.paths.unfinished()
+    cluster.stop()
+    assert cluster.paths.unfinished() == [run]
+    again = Cluster.local(ranks=1, name="kept")
+    try:
+        [aside] = [p for p in again.paths.folder.parent.iterdir() if p != again.paths.folder]
+        assert ClusterPaths(aside.name).unfinished() == [run]
+        assert again.paths.unfinished() == []
+    finally:
+        again.stop()
+
+
+def test_a_cluster_that_nobody_holds_ends_after_its_lease(home, monkeypatch):
+    monkeypatch.setenv("RANKROOM_LEASE_HOURS", str(2 / 3600))
+    cluster = Cluster.local(ranks=1)
+    keeper = psutil.Process(cluster.paths.read().keeper)
+    other = Cluster.attach(cluster.name)
+    cluster.close()
+    assert cluster.paths.read().lease == pytest.approx(2 / 3600)
+    # Held by another process's object: it stays beyond its lease.
+    with pytest.raises(psutil.TimeoutExpired):
+        keeper.wait(4)
+    run = other.run("import time; time.sleep(4)")
+    until(lambda: other._link.busy())
+    other.close()
+    # A run that is on keeps it, too.
+    with pytest.raises(psutil.TimeoutExpired):
+        keeper.wait(3)
+    assert run.state == "running"
+    keeper.wait(15)
+    assert own_processes(cluster.paths) == []
+
+
+def test_a_rank_takes_its_restarts_from_its_keeper_after_a_failure(two):
+    os.kill(two.ranks[1].pid, signal.SIGSEGV)
+    until(lambda: "1" in two.refresh().exits)
+    assert two.how_ended(1) == "was killed by SIGSEGV"
+    two.restart([1])
+    assert finish(two, "rank").results == {0: "0", 1: "1"}

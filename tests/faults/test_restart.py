@@ -1,0 +1,222 @@
+"""A rank is started anew, or dies and comes back, and the others keep what they have."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+
+from cells import failure, finish, log, states, values
+from rankroom.cluster import Cluster
+from rankroom.errors import NoClusterError, RankroomError, StartError, UsageError
+from rankroom.rank import tree
+
+pytestmark = pytest.mark.cluster
+
+SETUP = """
+import os, subprocess, sys, threading, time
+import torch, torch.distributed as dist, horovod.torch as hvd
+ones = torch.ones(2)
+"""
+BOTH = """
+hvd.init(); dist.init_process_group("gloo")
+[hvd.allreduce(ones, op=hvd.Sum).tolist(), dist.all_reduce(sent := ones.clone()) or sent.tolist()]
+"""
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """Three ranks with torch and Horovod, of which some will be restarted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANKROOM_HOME", str(tmp_path_factory.mktemp("home")))
+        made = Cluster.local(ranks=3)
+        try:
+            finish(made, SETUP, 120)
+            yield made
+        finally:
+            made.stop()
+
+
+@pytest.fixture
+def wired(three):
+    """All three ranks connected by both libraries, each with something of its own."""
+    finish(three, SETUP, 120)
+    assert values(three, f"kept = [rank]\n{BOTH}", 60) == [[[3.0] * 2] * 2] * 3
+    return three
+
+
+def until(met, seconds=15):
+    """Wait for a condition; AssertionError if it does not come."""
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def lives(pid):
+    """True if there is such a process; one that nobody has reaped yet does not live."""
+    return psutil.pid_exists(pid) and tree.running(psutil.Process(pid))
+
+
+@pytest.mark.parametrize("rank", [2, 0])
+def test_a_restarted_rank_is_wired_again_and_the_others_keep_their_state(wired, rank):
+    before = {each.rank: each.pid for each in wired.ranks}
+    wired.restart([rank])
+    after = {each.rank: each.pid for each in wired.ranks}
+    assert {r for r in before if before[r] != after[r]} == {rank}
+    assert not lives(before[rank])
+    # The names of every rank are there, and nothing else is.
+    assert values(wired, "[rank, size, 'kept' in globals()]", ranks=[rank]) == [[rank, 3, False]]
+    finish(wired, SETUP, 60, ranks=[rank])
+    kept = values(wired, "globals().get('kept', [])")
+    assert kept == [[] if r == rank else [r] for r in range(3)]
+    # Nobody has initialised anything again: that cell did it for all.
+    assert values(wired, "hvd.allreduce(ones, op=hvd.Sum).tolist()") == [[3.0] * 2] * 3
+    source = "dist.all_reduce(sent := ones.clone()); sent.tolist()"
+    assert values(wired, source) == [[3.0] * 2] * 3
+    assert values(wired, BOTH) == [[[3.0] * 2] * 2] * 3
+
+
+def test_a_run_that_is_on_loses_its_rank_and_the_others_are_released(wired):
+    run = wired.run("if rank == 1: time.sleep(60)\nhvd.allreduce(ones)")
+    until(lambda: set(wired._link.busy()) == {0, 1, 2})
+    wired.restart([1])
+    assert run.wait(10)
+    # They feel the broken connection before, or after, they are told to let go.
+    assert states(run)[1] == "lost"
+    assert {states(run)[0], states(run)[2]} <= {"released", "error"}
+    assert failure(run) == "rank 1: RankLost: rank 1 was restarted"
+    finish(wired, SETUP, 60, ranks=[1])
+    assert values(wired, BOTH) == [[[3.0] * 2] * 2] * 3
+    assert values(wired, "kept", ranks=[0, 2]) == [[0], [2]]
+
+
+def test_all_that_a_rank_started_ends_with_it(three):
+    source = """
+    import subprocess, sys
+    sleep = "import subprocess, sys, time; "
+    child = subprocess.Popen([sys.executable, "-c", sleep + "print(subprocess.Popen("
+        "[sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True, "
+        "stdout=2).pid, flush=True); time.sleep(600)"], start_new_session=True,
+        stdout=subprocess.PIPE)
+    [child.pid, int(child.stdout.readline())]
+    """
+    [pids] = values(three, source, ranks=[2])
+    other = values(three, source, ranks=[1])[0]
+    three.restart([2])
+    assert [lives(pid) for pid in pids] == [False, False]
+    assert [lives(pid) for pid in other] == [True, True]
+    # Its grandchild is nobody's child now, and goes all the same.
+    os.kill(other[0], signal.SIGKILL)
+    three.restart([1])
+    assert not lives(other[1])
+
+
+def test_a_dead_rank_is_restarted_and_says_how_much_memory_it_had(three):
+    hold = "import os, signal; held = bytearray(400 << 20); held[::4096] = b'1' * len(held[::4096])"
+    finish(three, hold, ranks=[1])
+    pid = three.ranks[1].pid
+    assert psutil.Process(pid).memory_info().rss > 400 << 20
+    # The keeper looks once a second, and tells nobody when: the rank lives on for two looks.
+    source = "import time; time.sleep(2.5); os.kill(os.getpid(), signal.SIGKILL)"
+    run = finish(three, source, ranks=[1])
+    assert "rank 1 was killed by SIGKILL; it last had " in failure(run)
+    words = three.how_ended(1)
+    had, unit = words.split("it last had ")[1].split()[:2]
+    assert unit == "GiB" or 400 < float(had) < 1000
+    assert "the limit is " in words
+    with pytest.raises(NoClusterError, match=r"`%cluster restart --ranks 1` starts it anew"):
+        three.run("1")
+    three.restart([1])
+    assert "1" not in three.info.exits
+    assert values(three, "rank") == [0, 1, 2]
+
+
+def test_every_attached_process_knows(three):
+    other = Cluster.attach(three.name)
+    try:
+        finish(other, "1")
+        three.restart([2])
+        assert other.ranks[2].pid == three.ranks[2].pid
+        run = finish(other, "rank")
+        assert run.results == {0: "0", 1: "1", 2: "2"}
+        assert run.info.notes == ["rank 2 was restarted: its variables are gone"]
+        assert finish(other, "rank").info.notes == []
+        # Whoever asked for it was told by the command.
+        assert finish(three, "rank").info.notes == []
+    finally:
+        other.close()
+
+
+def test_bad_restarts_get_one_line(three):
+    with pytest.raises(UsageError, match=r"no rank 7: cluster .* has ranks 0–2"):
+        three.restart([7])
+    with pytest.raises(UsageError, match="no ranks chosen"):
+        three.restart([])
+    other = Cluster.attach(three.name)
+    try:
+        first = threading.Thread(target=three.restart, args=([1],))
+        first.start()
+        until(lambda: 1 in other.refresh().starting)
+        with pytest.raises(UsageError, match=r"rank 1 is being restarted already: wait"):
+            other.restart([1])
+        # A cell waits for a rank that is coming.
+        assert values(other, "rank") == [0, 1, 2]
+        first.join()
+    finally:
+        other.close()
+
+
+def test_a_rank_that_does_not_start_again_says_why(home, monkeypatch, tmp_path):
+    switch = tmp_path / "switch"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        f"if os.path.exists({str(switch)!r}) and 'rankroom.rank.engine' in sys.orig_argv:\n"
+        "    sys.exit('no more ranks today')\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    cluster = Cluster.local(ranks=2)
+    try:
+        switch.touch()
+        with pytest.raises(StartError, match="rank 1 ended with status 1 while starting") as error:
+            cluster.restart([1])
+        assert str(error.value).endswith("no more ranks today")
+        switch.unlink()
+        cluster.restart([1])
+        assert values(cluster, "rank") == [0, 1]
+        cluster.stop()
+        with pytest.raises(
+            NoClusterError, match="has been stopped: `%cluster start` starts a new one"
+        ):
+            cluster.restart([1])
+    finally:
+        with contextlib.suppress(RankroomError):
+            cluster.stop()
+
+
+def test_a_rank_that_dies_comes_back_by_itself_but_not_for_ever(home):
+    cluster = Cluster.local(ranks=2, auto_restart=True)
+    try:
+        finish(cluster, "kept = rank")
+        die = "import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)"
+        for _ in range(3):
+            run = finish(cluster, die)
+            assert states(run) == {0: "ok", 1: "lost"}
+            assert "rank 1 was killed by SIGKILL" in failure(run)
+            after = finish(cluster, "print(globals().get('kept'))")
+            assert log(after, 0) == "0\n"
+            assert log(after, 1) == "None\n"
+            [note] = after.info.notes
+            assert note.startswith("rank 1 was restarted after it was killed by SIGKILL")
+            assert note.endswith(": its variables are gone")
+        finish(cluster, die)
+        with pytest.raises(NoClusterError, match=r"3 times within 60 s and is left down now"):
+            cluster.run("1")
+        cluster.restart([1])
+        assert values(cluster, "rank") == [0, 1]
+    finally:
+        cluster.stop()
