@@ -20,12 +20,12 @@ LAYERS = [
     ["record", "errors"],
     ["spec", "config", "shell", "clusterfile", "store/*", "rank/*", "horovod/*", "traces/*"],
     ["timeline"],
-    ["slurm", "tunnel", "link", "local", "assembly", "display/*"],
+    ["slurm", "tunnel", "link", "local", "leftovers", "assembly", "display/*"],
     ["hang"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
     ["cluster"],
-    ["notebook/*", "server", "cli", "cli_runs", "demo"],
+    ["notebook/*", "server", "cli", "cli_runs", "demo", "doctor"],
 ]
 # Narrower than their layer, with the reason.
 ONLY = {

@@ -13,6 +13,10 @@ from rankroom.errors import RankroomError
 # name: where the command is, and its line in `rankroom --help`.
 COMMANDS = {
     "demo": ("rankroom.demo:demo", "Run the quickstart notebook here and check that it trained."),
+    "doctor": (
+        "rankroom.doctor:doctor",
+        "List clusters and what ended ones have left behind, and clean that up.",
+    ),
     "horovod": (
         "rankroom.horovod.cli:horovod",
         "Build Horovod for this environment, and prove it works.",

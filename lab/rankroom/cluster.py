@@ -533,9 +533,6 @@ class Cluster:
         return 0
 
 
-STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
-
-
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
@@ -586,5 +583,6 @@ def why_gone(info: ClusterInfo | None) -> str:
     return info.message or "the process that kept it was killed"
 
 
+STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
 GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it anew"
 RESTARTED = "rank {rank} was restarted{why}: its variables are gone"

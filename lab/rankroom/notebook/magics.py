@@ -117,7 +117,8 @@ class RankroomMagics(Magics):
         if run.running:
             ranks = format_ranks(run.running)
             raise RunFailed(
-                f"rank {ranks} did not stop within {INTERRUPT_S:.0f} s; `%cluster restart` ends it"
+                f"rank {ranks} did not stop within {INTERRUPT_S:.0f} s: "
+                f"`%cluster restart --ranks {ranks}` ends it"
             )
         if timeout is not None and run.state == "interrupted" and run.duration >= timeout:
             raise RunFailed(f"stopped after --timeout {timeout:g} s")

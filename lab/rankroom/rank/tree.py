@@ -10,7 +10,7 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -32,12 +32,15 @@ def descendants(pids: Iterable[int]) -> set[psutil.Process]:
 
 def marked(variable: str, folder: Path) -> set[psutil.Process]:
     """The processes of this user whose environment says that they belong to `folder`; not this."""
-    found = set()
+    return {process for process, value in belonging(variable) if value == str(folder)}
+
+
+def belonging(variable: str) -> Iterator[tuple[psutil.Process, str]]:
+    """The other processes of this user that have `variable` in their environment, and its value."""
     for process in psutil.process_iter(["environ"]):
         environment: Mapping[str, str] = process.info["environ"] or {}
-        if environment.get(variable) == str(folder) and process.pid != os.getpid():
-            found.add(process)
-    return found
+        if variable in environment and process.pid != os.getpid() and running(process):
+            yield process, environment[variable]
 
 
 def end(processes: Iterable[psutil.Process], seconds: float = KILL_S) -> None:

@@ -1,0 +1,173 @@
+"""`rankroom doctor` names what is left over, each with its remedy, and cleans up only that."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from rankroom.cli import main
+from rankroom.cluster import Cluster
+from rankroom.clusterfile import ClusterInfo, ClusterPaths
+from rankroom.rank import tree
+from rankroom.store import Store
+from record_makers import finished_record, start_record
+
+
+@pytest.fixture(autouse=True)
+def own_home(home):
+    return home
+
+
+def doctor(*options):
+    result = CliRunner().invoke(main, ["doctor", *options], prog_name="rankroom")
+    assert result.exit_code == 0, result.output
+    return result.output.splitlines()
+
+
+def dead_cluster(name, **about):
+    paths = ClusterPaths(name)
+    paths.make(1)
+    paths.write(ClusterInfo(name, 1, **about))
+    return paths
+
+
+def sleeper(**environment):
+    return subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"],
+        env=os.environ | environment, stdout=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_nothing_is_left_over(home):
+    assert doctor() == doctor("--clean") == [f"nothing is left over in {home}"]
+
+
+def test_a_dead_cluster_and_its_processes():
+    paths = dead_cluster("dead", state="failed", message="every rank has ended")
+    other = dead_cluster("other")
+    mine, stranger = sleeper(RANKROOM_CLUSTER=str(paths.folder)), sleeper()
+    try:
+        for each in (mine, stranger):
+            each.stdout.readline()
+        before = [
+            f"cluster dead: failed: every rank has ended; process {mine.pid} is left",
+            "    `rankroom doctor --clean` ends what is left and removes its folder",
+            "cluster other: failed: the process that kept it is gone",
+            "    `rankroom doctor --clean` removes its folder",
+        ]
+        assert doctor() == before
+        assert mine.poll() is None
+        assert doctor("--clean") == [
+            before[0],
+            "    ended what was left and removed its folder",
+            before[2],
+            "    removed its folder",
+        ]
+        assert mine.wait(5) == -signal.SIGTERM
+        assert stranger.poll() is None
+        assert not paths.folder.exists()
+        assert not other.folder.exists()
+        assert doctor()[0].startswith("nothing is left over")
+    finally:
+        for each in (mine, stranger):
+            each.kill()
+            each.wait()
+            each.stdout.close()
+
+
+def test_processes_of_a_cluster_without_a_folder():
+    process = sleeper(RANKROOM_CLUSTER=str(ClusterPaths("gone").folder))
+    try:
+        process.stdout.readline()
+        [what, remedy] = doctor()
+        assert what == f"cluster gone: its folder is gone; process {process.pid} is left"
+        assert remedy == "    `rankroom doctor --clean` ends what is left"
+        doctor("--clean")
+        assert process.wait(5) == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_what_a_record_may_lack_is_kept(home):
+    paths = dead_cluster("dead", state="stopped")
+    _, running, _ = start_record(home)
+    _, done = finished_record(home)
+    for run in (running.id, done.id, "20260101-000000-00000a"):
+        (paths.spool(0) / f"{run}.jsonl").write_text("{}\n")
+    [what, rest] = doctor("--clean")
+    assert what == (
+        f"cluster dead: stopped; it holds what may be missing from the record of {running.id}, "
+        "and is kept for that"
+    )
+    assert rest.startswith("nothing is left over")
+    assert (paths.spool(0) / f"{running.id}.jsonl").exists()
+    (paths.spool(0) / f"{running.id}.jsonl").unlink()
+    assert doctor("--clean")[1] == "    removed its folder"
+
+
+def test_half_made_records():
+    store = Store()
+    old, young = (store.runs / f".20260101-000000-00000{n}.new" for n in (1, 2))
+    for each in (old, young):
+        each.mkdir(parents=True)
+    os.utime(old, (0, time.time() - 3600))
+    assert doctor("--clean") == [
+        "record 20260101-000000-000001: half made, of a run that never began",
+        "    removed it",
+    ]
+    assert not old.exists()
+    assert young.exists()
+
+
+@pytest.mark.cluster
+def test_a_cluster_that_runs_is_left_alone_but_for_a_stale_lock():
+    cluster = Cluster.local(ranks=1)
+    owner = subprocess.Popen([sys.executable, "-c", ""])
+    owner.wait()
+    try:
+        [line, rest] = doctor("--clean")
+        assert line.startswith(f"cluster {cluster.name}: 1 ranks, up since ")
+        assert line.endswith(", in use")
+        assert rest.startswith("nothing is left over")
+        lock = os.open(cluster.paths.busy, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.pwrite(lock, f"{owner.pid:<16}1".encode(), 0)
+        assert f"a run of pid {owner.pid} is on, which has ended" in doctor()[1]
+        assert doctor("--clean")[2] == "    gave the cluster a new lock"
+        run = cluster.run("rank")
+        assert run.wait(10)
+        assert run.results == {0: "0"}
+        os.close(lock)
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.cluster
+def test_a_cluster_whose_processes_were_all_killed_but_for_a_child():
+    cluster = Cluster.local(ranks=1)
+    source = "import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True).pid"
+    run = cluster.run(source)
+    assert run.wait(10)
+    child = psutil.Process(int(run.results[0]))
+    keeper = psutil.Process(cluster.paths.read().keeper)
+    for process in [keeper, *(p for p in keeper.children(recursive=True) if p != child)]:
+        process.kill()
+    cluster.close()
+    try:
+        [what, remedy] = doctor()
+        assert f"process {child.pid} is left" in what
+        assert "ends what is left and removes its folder" in remedy
+        doctor("--clean")
+        assert not tree.running(child)
+        assert not cluster.paths.folder.exists()
+    finally:
+        if tree.running(child):
+            child.kill()

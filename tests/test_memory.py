@@ -1,0 +1,74 @@
+"""What is said of a killed rank's memory: the limit that holds for it, and who ended it."""
+
+import psutil
+import pytest
+
+from rankroom.rank.memory import Memory, groups, kills, limit, size
+
+V2 = {
+    "proc/self/cgroup": "0::/user/app\n",
+    "sys/fs/cgroup/user/app/memory.max": "max\n",
+    "sys/fs/cgroup/user/app/memory.events": "oom 1\noom_kill 0\n",
+    "sys/fs/cgroup/user/memory.max": f"{3 << 20}\n",
+    "sys/fs/cgroup/user/memory.events": "oom_kill 5\n",
+}
+V1 = {
+    "proc/self/cgroup": "4:memory:/box\n0::/\n",
+    "sys/fs/cgroup/memory/box/memory.limit_in_bytes": f"{2 << 20}\n",
+    "sys/fs/cgroup/memory/box/memory.oom_control": "under_oom 0\noom_kill 0\n",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+}
+# In a container: the path is the host's, and not there.
+CONTAINER = {
+    "proc/self/cgroup": "4:memory:/docker/1234\n",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2 << 20}\n",
+    "sys/fs/cgroup/memory/memory.oom_control": "oom_kill 0\n",
+}
+
+
+def machine(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"), [(V2, 3 << 20), (V1, 2 << 20), (CONTAINER, 2 << 20)]
+)
+def test_the_least_limit_counts(tmp_path, files, expected):
+    assert limit(groups(machine(tmp_path, files))) == expected
+
+
+def test_without_limits_it_is_the_machine(tmp_path):
+    assert limit(groups(tmp_path)) == psutil.virtual_memory().total
+    assert kills(groups(tmp_path)) == 0
+
+
+def sampled(root, last):
+    memory = Memory(root)
+    memory._last = dict(last)
+    return memory
+
+
+def test_the_kernel_that_ended_a_rank_counts_it(tmp_path):
+    memory = sampled(machine(tmp_path, V2), {0: 1 << 20, 1: 1 << 20})
+    assert memory.words(0) == "it last had 1 MiB of memory, the limit is 3 MiB"
+    events = tmp_path / "sys/fs/cgroup/user/app/memory.events"
+    events.write_text("oom 2\noom_kill 1\n")
+    assert memory.words(1) == "it last had 1 MiB of memory, the limit is 3 MiB: out of memory"
+    assert memory.words(1) == ""
+
+
+def test_ranks_that_filled_it_together_are_a_likely_cause(tmp_path):
+    memory = sampled(machine(tmp_path, V1), {0: 800 << 10, 1: 800 << 10})
+    assert memory.words(1).endswith("the limit is 2 MiB (out of memory?)")
+    assert memory.words(0).endswith("the limit is 2 MiB")
+
+
+def test_sizes_in_words():
+    assert [size(n) for n in (400 << 20, (1 << 30) - 1, 33 << 28)] == [
+        "400 MiB",
+        "1024 MiB",
+        "8.2 GiB",
+    ]
