@@ -134,7 +134,7 @@ def test_a_cluster_that_runs_is_left_alone_but_for_a_stale_lock():
     owner.wait()
     try:
         [line, rest] = doctor("--clean")
-        assert line.startswith(f"cluster {cluster.name}: 1 ranks, up since ")
+        assert line.startswith(f"cluster {cluster.name}: 1 rank, up since ")
         assert line.endswith(", in use")
         assert rest.startswith("nothing is left over")
         lock = os.open(cluster.paths.busy, os.O_RDWR | os.O_CREAT)

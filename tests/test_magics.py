@@ -1,6 +1,7 @@
 """The magics, typed into a real kernel."""
 
 import os
+import re
 import threading
 import time
 
@@ -225,6 +226,16 @@ def test_status_names_every_rank(started):
     out = started.run("%cluster").stdout
     assert out.count("ready") == 2
     assert "rank 0" in out and "rank 1" in out
+    assert "it stays until `%cluster stop`, or 12 h after the last notebook has let it go" in out
+
+
+def test_one_rank_is_restarted(started):
+    started.run("%%distributed\nkept = 1")
+    out = started.run("%cluster restart --ranks 1").stdout
+    assert re.search(r"rank 1 restarted in \d+\.\d s: its variables are gone", out)
+    shown = started.run("%distributed 'kept' in globals()").text
+    assert "rank 0: True" in shown and "rank 1: False" in shown
+    assert "no rank 7 (asked for '7')" in started.run("%cluster restart --ranks 7").error
 
 
 def test_restart_gives_fresh_ranks_under_the_same_name(started):

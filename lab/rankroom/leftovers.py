@@ -50,7 +50,8 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
     if info is not None and (local.alive(info) or _is_starting(info)):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
         use = "in use" if held(paths.folder / "lease") else "used by nobody"
-        yield Finding(f"cluster {paths.name}: {info.size} ranks, up since {since}, {use}")
+        ranks = "1 rank" if info.size == 1 else f"{info.size} ranks"
+        yield Finding(f"cluster {paths.name}: {ranks}, up since {since}, {use}")
         yield from _stale_lock(paths)
         return
     left = local.own_processes(paths)

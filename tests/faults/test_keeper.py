@@ -85,6 +85,12 @@ def test_a_run_whose_cluster_dies_ends_with_words_and_all_its_lines(two, who, wo
     with pytest.raises(NoClusterError, match=rf"is gone: {words}; `%cluster restart` starts it"):
         two.run("1")
     assert two.paths.unfinished() == []
+    two.stop()
+    again = Cluster.local(ranks=1, name=two.name)
+    try:
+        assert finish(again, "rank").results == {0: "0"}
+    finally:
+        again.stop()
 
 
 def test_a_rank_in_c_code_ends_with_its_keeper_and_so_do_its_children(two):

@@ -220,3 +220,27 @@ def test_a_rank_that_dies_comes_back_by_itself_but_not_for_ever(home):
         assert values(cluster, "rank") == [0, 1]
     finally:
         cluster.stop()
+
+
+def test_a_rank_that_is_starting_is_not_restarted(home, monkeypatch, tmp_path):
+    gate = tmp_path / "gate"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        f"while os.path.exists({str(gate)!r}) and 'rankroom.rank.engine' in sys.orig_argv:\n"
+        "    time.sleep(0.02)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    cluster = Cluster.local(ranks=2, auto_restart=True)
+    try:
+        gate.touch()
+        os.kill(cluster.ranks[1].pid, signal.SIGKILL)
+        until(lambda: cluster.refresh().restarts.get("1"))
+        assert cluster.info.starting == [1]
+        with pytest.raises(UsageError, match="rank 1 is being restarted already"):
+            cluster.restart([1])
+        gate.unlink()
+        assert values(cluster, "rank") == [0, 1]
+    finally:
+        gate.unlink(missing_ok=True)
+        cluster.stop()

@@ -18,7 +18,10 @@ def unregister(engine_file: Path, rank: int, seconds: float = 5.0) -> bool:
     import zmq  # here, as a keeper needs neither until a rank is restarted
     from jupyter_client.session import Session
 
-    about: dict[str, Any] = json.loads(engine_file.read_text())
+    try:
+        about: dict[str, Any] = json.loads(engine_file.read_text())
+    except (OSError, ValueError):
+        return False
     session = Session(
         key=about["key"].encode(), signature_scheme=about["signature_scheme"],
         packer=about["pack"], unpacker=about["unpack"],

@@ -34,6 +34,7 @@ from rankroom.record import RankInfo
 INTERFACE = "127.0.0.1"
 STOP_S = 3.0  # a process that has not ended this long after SIGTERM is killed
 RESTART_S = 1.0  # the same for a rank whose successor somebody waits for
+START_S = 30.0  # a rank that is not ready after this long hangs, and may be restarted
 LOOK_S = 0.1
 SAMPLE_S = 1.0  # between two looks at the ranks' memory
 AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
@@ -145,10 +146,12 @@ class Keeper:
         """Have `ranks` started anew with the next look; why not, if that cannot be."""
         with self.lock:
             for rank in ranks:
-                if rank in self.asked or rank in self.info.starting:
+                if rank in self.asked:
                     return TWICE.format(rank=rank)
-                if rank not in self.ready and str(rank) not in self.info.exits:
-                    return STARTING.format(rank=rank)
+                young = time.time() - self.born[rank] < START_S
+                if young and rank not in self.ready and str(rank) not in self.info.exits:
+                    again = rank in self.info.starting
+                    return (TWICE if again else STARTING).format(rank=rank)
             self.asked.update(ranks)
         return ""
 
@@ -225,7 +228,10 @@ class Keeper:
             hub.unregister(self.paths.engine_file, rank)
             self.info.past[str(rank)] = self.info.exits.pop(str(rank), "")
             self.info.restarts[str(rank)] = self.info.restarts.get(str(rank), 0) + 1
-            self.start_rank(rank)
+            try:
+                self.start_rank(rank)
+            except OSError as error:
+                self.info.exits[str(rank)] = f"could not be started: {error}"
         # The others' groups hold connections to processes that are gone.
         self.info.epoch += 1
         self.save()
