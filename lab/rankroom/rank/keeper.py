@@ -12,7 +12,6 @@ import secrets
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -20,20 +19,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import psutil
-
 from rankroom import config
 from rankroom.clusterfile import ClusterInfo, ClusterPaths
-from rankroom.rank import hub, tree
-from rankroom.rank.environment import rank_environment, wire_locally
+from rankroom.rank import hub
+from rankroom.rank.children import INTERFACE, Children, describe_exit
 from rankroom.rank.lease import Lease, held
 from rankroom.rank.memory import Memory
 from rankroom.rank.rendezvous import Rendezvous
-from rankroom.record import RankInfo
 
-INTERFACE = "127.0.0.1"
-STOP_S = 3.0  # a process that has not ended this long after SIGTERM is killed
-RESTART_S = 1.0  # the same for a rank whose successor somebody waits for
 START_S = 30.0  # a rank that is not ready after this long hangs, and may be restarted
 LOOK_S = 0.1
 SAMPLE_S = 1.0  # between two looks at the ranks' memory
@@ -47,11 +40,7 @@ class Keeper:
     def __init__(self, paths: ClusterPaths, info: ClusterInfo, devices: int) -> None:
         self.paths = paths
         self.info = info
-        self.devices = devices
-        self.cores = len(os.sched_getaffinity(0))
-        self.wiring = wire_locally(info.size)
-        self.ranks: dict[int, subprocess.Popen[bytes]] = {}
-        self.born: dict[int, float] = {}
+        self.children = Children(paths, info, devices)
         self.brought_back: dict[int, list[float]] = {}
         self.stopping = threading.Event()
         self.memory = Memory()
@@ -67,66 +56,15 @@ class Keeper:
         info.keeper = os.getpid()
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
-        self.controller = self.start_controller()
+        self.children.start_controller()
         for rank in range(info.size):
-            self.start_rank(rank)
+            self.children.start_rank(rank)
         info.state = "running"
         self.save()
 
     def save(self) -> None:
-        self.info.ranks = [
-            RankInfo(rank, self.info.host, process.pid, self.device(rank), local_rank=rank)
-            for rank, process in sorted(self.ranks.items())
-        ]
+        self.info.ranks = self.children.places()
         self.paths.write(self.info)
-
-    def device(self, rank: int) -> str:
-        return f"cuda:{rank % self.devices}" if self.devices else "cpu"
-
-    # -- starting
-
-    def start_controller(self) -> subprocess.Popen[bytes]:
-        argv = [
-            sys.executable, "-m", "rankroom.rank.controller",
-            f"--profile-dir={self.paths.profile}",
-            f"--ip={INTERFACE}", f"--location={INTERFACE}",
-            # The hub's history of all requests is memory nobody reads: records hold everything.
-            "--IPController.db_class=NoDB",
-            # Ranks are addressed one by one; no task queue, and no tree for broadcasts.
-            "--TaskScheduler.scheme_name=none",
-            "--IPController.broadcast_scheduler_depth=0",
-            # A rank is registered after its first heartbeat; 3 s apart makes a long start.
-            "--HeartMonitor.period=250", "--HeartMonitor.max_heartmonitor_misses=240",
-            "--log-level=WARN",
-        ]  # fmt: skip
-        return self.spawn(argv, dict(os.environ), self.paths.controller_log)
-
-    def start_rank(self, rank: int) -> None:
-        env = dict(os.environ) | rank_environment(
-            rank, self.info.size, self.wiring, self.devices, self.cores, os.environ
-        )
-        env |= {
-            tree.SPOOL: str(self.paths.spool(rank)),
-            tree.KEEPER: str(os.getpid()),
-            "RANKROOM_DESK": self.info.desk,
-            "RANKROOM_SECRET": self.info.secret,
-        }
-        argv = [
-            sys.executable, "-m", "rankroom.rank.engine",
-            f"--profile-dir={self.paths.profile}", f"--file={self.paths.engine_file}",
-            f"--IPEngine.id={rank}", "--IPEngine.wait_for_url_file=30",
-            "--IPEngine.timeout=20", "--log-level=WARN",
-        ]  # fmt: skip
-        self.ranks[rank] = self.spawn(argv, env, self.paths.rank_log(rank))
-        self.born[rank] = time.time()
-
-    def spawn(self, argv: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-        env[tree.CLUSTER] = str(self.paths.folder)
-        with log.open("ab") as file:
-            return subprocess.Popen(
-                argv, env=env, cwd=self.info.cwd, stdin=subprocess.DEVNULL, stdout=file,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
 
     # -- what others ask
 
@@ -136,7 +74,7 @@ class Keeper:
             self.stopping.set()
         elif question["do"] == "ready":
             with self.lock:
-                if self.ranks[question["rank"]].pid == question["pid"]:
+                if self.children.ranks[question["rank"]].pid == question["pid"]:
                     self.ready.add(question["rank"])
         elif question["do"] == "restart":
             return {"refused": self.ask_for(question["ranks"])}
@@ -148,7 +86,7 @@ class Keeper:
             for rank in ranks:
                 if rank in self.asked:
                     return TWICE.format(rank=rank)
-                young = time.time() - self.born[rank] < START_S
+                young = time.time() - self.children.born[rank] < START_S
                 if young and rank not in self.ready and str(rank) not in self.info.exits:
                     again = rank in self.info.starting
                     return (TWICE if again else STARTING).format(rank=rank)
@@ -160,8 +98,9 @@ class Keeper:
     def watch(self) -> None:
         """Until told to stop: note how each process that ends ended, and restart what should be."""
         while not self.stopping.wait(LOOK_S):
-            if self.controller.poll() is not None:
-                self.fail(f"the ipyparallel controller {describe_exit(self.controller.returncode)}")
+            code = self.children.controller.poll()
+            if code is not None:
+                self.fail(f"the ipyparallel controller {describe_exit(code)}")
                 return
             self.note_ends()
             self.do_restarts()
@@ -169,7 +108,7 @@ class Keeper:
                 self.fail("every rank has ended")
                 return
             self.note_memory()
-            living = {r: born for r, born in self.born.items() if str(r) not in self.info.exits}
+            living = {rank: self.children.born[rank] for rank in self.living()}
             if self.lease.over(living):
                 self.info.message = f"nobody held it for {self.info.lease:g} h"
                 return
@@ -180,7 +119,7 @@ class Keeper:
         self.save()
 
     def note_ends(self) -> None:
-        for rank, process in list(self.ranks.items()):
+        for rank, process in list(self.children.ranks.items()):
             if str(rank) in self.info.exits or process.poll() is None:
                 continue
             how = describe_exit(process.returncode)
@@ -223,13 +162,13 @@ class Keeper:
 
     def restart(self, ranks: list[int]) -> None:
         """End what there is of `ranks`, and start them anew: same ranks, same ids."""
-        self.end_ranks(ranks)
+        self.children.end(ranks)
         for rank in ranks:
             hub.unregister(self.paths.engine_file, rank)
             self.info.past[str(rank)] = self.info.exits.pop(str(rank), "")
             self.info.restarts[str(rank)] = self.info.restarts.get(str(rank), 0) + 1
             try:
-                self.start_rank(rank)
+                self.children.start_rank(rank)
             except OSError as error:
                 self.info.exits[str(rank)] = f"could not be started: {error}"
         # The others' groups hold connections to processes that are gone.
@@ -239,57 +178,25 @@ class Keeper:
     def note_memory(self) -> None:
         if time.monotonic() > self.sampled + SAMPLE_S:
             self.sampled = time.monotonic()
-            self.memory.sample(
-                {r: p.pid for r, p in self.ranks.items() if str(r) not in self.info.exits}
-            )
+            self.memory.sample({rank: self.children.ranks[rank].pid for rank in self.living()})
+
+    def living(self) -> list[int]:
+        return [rank for rank in self.children.ranks if str(rank) not in self.info.exits]
 
     # -- ending
 
-    def end_ranks(self, ranks: list[int]) -> None:
-        """End these ranks with all they started, in whatever session that is."""
-        processes = [self.ranks[rank] for rank in ranks]
-        children = tree.descendants(process.pid for process in processes)
-        self.ask_to_end(processes, RESTART_S)
-        for rank in ranks:
-            children |= tree.marked(tree.SPOOL, self.paths.spool(rank))
-        tree.end(children)
-
     def close(self) -> None:
-        """End every process: asked first, killed after a while, and all of them waited for."""
-        children = tree.descendants([os.getpid()])
-        self.ask_to_end([*self.ranks.values(), self.controller], STOP_S)
-        tree.end(children | tree.marked(tree.CLUSTER, self.paths.folder) - {psutil.Process()})
+        """End every process, and say that the cluster is stopped unless it has failed."""
+        self.children.end_all()
         if self.info.state != "failed":
             self.info.state = "stopped"
         self.save()
-
-    def ask_to_end(self, processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-        deadline = time.monotonic() + seconds
-        for process in processes:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
     def wait_for_records(self) -> None:
         """Leave the spool to runs that are still bringing their records to an end."""
         deadline = time.monotonic() + RECORDS_S
         while held(self.paths.busy) and time.monotonic() < deadline:
             time.sleep(0.05)
-
-
-def describe_exit(code: int) -> str:
-    """A return code in words: `ended with status 1`, `was killed by SIGKILL`."""
-    if code >= 0:
-        return f"ended with status {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
 
 
 def main(argv: list[str]) -> None:
