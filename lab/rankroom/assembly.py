@@ -7,11 +7,16 @@ when a rank dies, so are its last words.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from rankroom.rank.held import left_in
 
+# How every event begins, as `event_line` writes it; within a text a newline is never a real one.
+_HEAD = re.compile(rb'\{"kind":"\w+","rank":\d+,"seq":(\d+),')
 Spool = Callable[[int], "Path | None"]
 
 
@@ -29,6 +34,13 @@ class Assembly:
         self._spool = spool
         self._note = note
         self._received = dict.fromkeys(ranks, 0)
+
+    def resume(self, rank: int, seq: int) -> None:
+        """Go on where the record of a writer that is gone stops: before the rank's event `seq`."""
+        folder = self._spool(rank)
+        if folder is not None:
+            with contextlib.suppress(OSError), (folder / self._file).open("rb") as file:
+                self._received[rank] = _place_of(file, seq)
 
     def take(self, rank: int, at: int, lines: bytes) -> bytes:
         """What is new in a batch that begins at byte `at`, with what was missing before it."""
@@ -51,8 +63,8 @@ class Assembly:
         self._received[rank] += len(data)
         return data
 
-    def last_words(self, rank: int, reported: dict[str, int]) -> Iterator[tuple[str, str]]:
-        """Stream and text that the rank wrote but had no time to report.
+    def last_words(self, rank: int, reported: dict[str, int]) -> Iterator[tuple[str, str, int]]:
+        """Stream and text that the rank wrote but had no time to report, and where they end.
 
         `reported` says for each stream up to which byte its output is known.
         """
@@ -62,11 +74,12 @@ class Assembly:
             return
         for stream, begin in reported.items():
             with contextlib.suppress(OSError), (folder / stream).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
                 file.seek(begin)
-                data = file.read() + left_in(folder / stream)
+                data = file.read() + left_in(folder / stream)[max(0, begin - size) :]
                 text = data.decode("utf-8", "backslashreplace")
                 if text:
-                    yield stream, text
+                    yield stream, text, begin + len(data)
 
     def clear(self) -> None:
         """The record holds everything: the ranks' copies of this run can go."""
@@ -85,3 +98,14 @@ class Assembly:
                 file.seek(begin)
                 data = file.read() if end is None else file.read(end - begin)
         return data[: data.rfind(b"\n") + 1]
+
+
+def _place_of(file: BinaryIO, seq: int) -> int:
+    """The byte where event `seq` or a later one begins; the end if there is none yet."""
+    place = 0
+    for line in file:
+        head = _HEAD.match(line)
+        if (head is not None and int(head[1]) >= seq) or not line.endswith(b"\n"):
+            break
+        place += len(line)
+    return place

@@ -26,7 +26,7 @@ from rankroom.hang import Watch
 from rankroom.link import Link
 from rankroom.record import Failure, Hang, RankInfo, RunInfo, RunState, event_line
 from rankroom.store import Store, Writer, new_id
-from rankroom.store.owner import this_process
+from rankroom.store.owner import nobody, this_process
 
 GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
 ANSWER_S = 0.3  # for a rank to say how it is
@@ -58,10 +58,11 @@ class Run:
         spool: Spool,
         how_ended: Callable[[int], str],
         name: str | None = None,
+        info: RunInfo | None = None,
     ) -> None:
         start = time.time_ns() // 1000
         self.source = source
-        self.info = RunInfo(
+        self.info = info or RunInfo(
             id=new_id(start),
             cluster=cluster,
             size=size,
@@ -87,7 +88,8 @@ class Run:
         self._ended = False
         self._on_end: list[Callable[[Run], None]] = []
         self._interrupted = False
-        self._watch = Watch(sorted(self._ranks), link, start, config.hang_seconds(), self._say)
+        begun = self.info.start
+        self._watch = Watch(sorted(self._ranks), link, begun, config.hang_seconds(), self._say)
         self._releasing: list[Future[Any]] = []
 
     # -- what a caller sees
@@ -162,6 +164,21 @@ class Run:
     def was_released(self) -> bool:
         """True once collectives of the run were asked to let go, blocked or not."""
         return bool(self._releasing)
+
+    def let_go(self) -> None:
+        """Leave a run that goes on to whoever attaches next: its record has no owner then."""
+        with self._lock:
+            if self._ended or self._writer is None:
+                return
+            self._ended = True
+            self._watch.end()
+            self._link.unsubscribe(self.id)
+            self.info.owner = nobody()
+            with contextlib.suppress(RecordError):
+                self._writer.finish(self.info)
+        for call in self._on_end:
+            call(self)
+        self._over.set()
 
     def on_end(self, call: Callable[[Run], None]) -> None:
         """Have `call(run)` called once, before `wait` returns, in whichever thread ends the run."""
@@ -332,8 +349,8 @@ class Run:
             self._take_rest(rank)
             if self._ranks[rank].state in ENDED:
                 return
-            for stream, text in self._assembly.last_words(rank, self._spooled[rank]):
-                self._add(rank, "log", stream=stream, text=text)
+            for stream, text, to in self._assembly.last_words(rank, self._spooled[rank]):
+                self._add(rank, "log", stream=stream, text=text, to=to)
             how = self._how_ended(rank)
             if self.info.failure is None or self.info.failure.ename == "HorovodInternalError":
                 self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")

@@ -237,7 +237,13 @@ class RankroomMagics(Magics):
         attached = Cluster.attach(name)
         if before is not None:
             before.close()
+        for run in attached.adopted:
+            if run.state == "running":
+                print(f"attached to {attached.describe()}; the run {run.id} goes on: `%runs`")
+                return
         print(attached.describe())
+        for run in attached.adopted:
+            print(f"the run {run.id} has ended meanwhile ({run.state}); its record is complete")
         if left := attached.left_running():
             print(left)
 

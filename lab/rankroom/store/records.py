@@ -75,6 +75,14 @@ class Writer:
             raise _unwritable(self.paths.folder, error) from None
         self._torn = False
 
+    def mend(self) -> None:
+        """Have the next line begin a line, whatever a writer that is gone left at the end.
+
+        Half a line is not cut off: somebody may have read it, and goes on behind it.
+        """
+        size = os.fstat(self._fd).st_size
+        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+
     def update(self, run: RunInfo) -> None:
         """Replace run.json in one step: a reader sees the old one or the new one."""
         fresh = f"{self.paths.run}.{os.getpid()}"
