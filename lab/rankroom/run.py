@@ -242,6 +242,8 @@ class Run:
             if event["kind"] == "mark" and event["name"] == "raised":
                 self._raised.setdefault(rank, event["t"])
                 self._failed()
+            if event["kind"] == "mark" and event["name"] == "unspooled":
+                self._note(UNSPOOLED.format(rank=rank, why=event["args"]["why"]))
             if event["kind"] == "mark" and event["name"] == "stands":
                 self._watch.begin()
             if event["kind"] == "error" and self._is_cause(rank, event["t"]):
@@ -409,3 +411,6 @@ def title_of(source: str) -> str:
         if text and not text.startswith("#"):
             return text[:80]
     return ""
+
+
+UNSPOOLED = "rank {rank}: {why}: for a while, what it wrote was not kept on its own disk"
