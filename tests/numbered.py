@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from rankroom.store import Store
 
+# Goes on until the file is there, so that a test decides what happens meanwhile.
+GATED = """
+import time
+from pathlib import Path
+i = 0
+while not Path({gate!r}).exists() or i < 50:
+    print("line", i)
+    i += 1
+    time.sleep(0.005)
+f"{{i}} lines"
+"""
+
 
 def written(store: Store, run_id: str, rank: int, stream: str = "stdout") -> str:
     """All that a record holds of one stream of a rank."""

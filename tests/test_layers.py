@@ -24,7 +24,7 @@ LAYERS = [
     ["hang"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
-    ["adopt"],
+    ["adopt", "salvage"],
     ["cluster"],
     ["notebook/*", "server", "cli", "cli_runs", "demo"],
 ]

@@ -30,6 +30,7 @@ from rankroom.link import Link
 from rankroom.rank.rendezvous import ask
 from rankroom.record import RankInfo
 from rankroom.run import Run
+from rankroom.salvage import salvage
 from rankroom.spec import format_ranks
 from rankroom.store import Store
 from rankroom.store.takeover import orphans
@@ -373,6 +374,7 @@ class Cluster:
 
     def _prune(self) -> None:
         with contextlib.suppress(RankroomError, OSError):
+            salvage(self.store)
             self.store.prune()
 
     def _rank(self, rank: int) -> RankInfo:

@@ -9,30 +9,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kernel import Kernel
-from numbered import assert_numbered, written
+from numbered import GATED, assert_numbered, written
 from rankroom.cluster import Cluster, running_clusters
+from rankroom.clusterfile import ClusterPaths
 from rankroom.errors import RankroomError
+from rankroom.local import own_processes
 from rankroom.record import RunInfo
+from rankroom.salvage import salvage
 from rankroom.store import Store
 
 pytestmark = pytest.mark.cluster
 
 FLOOD = "for i in range(150_000):\n    print('line', i)"
 SLOW = "import time\nfor i in range(150):\n    print('line', i)\n    time.sleep(0.01)"
-# Goes on until the file is there, so that a test decides what happens meanwhile.
-GATED = """
-import time
-from pathlib import Path
-i = 0
-while not Path({gate!r}).exists() or i < 50:
-    print("line", i)
-    i += 1
-    time.sleep(0.005)
-f"{{i}} lines"
-"""
 
 
 @dataclass
@@ -238,3 +231,40 @@ def test_a_killed_kernel_and_a_killed_rank(lab, tmp_path):
     assert spooled.endswith(written(lab.store, run_id, 1))
     for rank in (0, 1):
         assert assert_numbered(lab.store, run_id, rank) >= 10
+
+
+@pytest.mark.fault(
+    "the kernel is killed, then all of its cluster",
+    "the record is complete up to the ranks' last lines, and says how they ended",
+)
+def test_nothing_is_left_but_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path))
+    store = Store(tmp_path)
+    pid = os.fork()
+    if pid == 0:  # a kernel that ends like a light
+        try:
+            run = Cluster.local(ranks=2, name="gone").run(GATED.format(gate="/nonexistent"))
+            wait_for(lambda: store.paths(run.id).events.stat().st_size > 500)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    (run_id,) = store.ids()
+    info = ClusterPaths("gone").read()
+    for process in [info.keeper, *(rank.pid for rank in info.ranks)]:
+        os.kill(process, signal.SIGKILL)
+    for process in own_processes(ClusterPaths("gone")):
+        process.kill()
+    wait_for(lambda: not any(psutil.pid_exists(rank.pid) for rank in info.ranks))
+    assert store.load(run_id).state == "lost"
+    spooled = [(ClusterPaths("gone").spool(rank) / "stdout").read_text() for rank in (0, 1)]
+    # As when a new cluster of this name is started.
+    aside = ClusterPaths("gone").folder.rename(ClusterPaths("gone.1").folder)
+    assert [run.id for run in salvage(store)] == [run_id]
+    assert not aside.exists() and salvage(store) == []
+    run = store.load(run_id)
+    assert run.state == "failed" and run.failure.ename == "RankLost"
+    assert "ended with its cluster" in run.failure.evalue
+    assert [rank.state for rank in run.ranks] == ["lost", "lost"]
+    for rank in (0, 1):
+        assert assert_numbered(store, run_id, rank) > 0
+        assert spooled[rank] == written(store, run_id, rank)

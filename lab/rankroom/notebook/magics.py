@@ -20,6 +20,7 @@ from rankroom.notebook.complete import RankMatcher
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.run import Run
+from rankroom.salvage import salvage
 from rankroom.spec import format_ranks, parse_ranks
 from rankroom.store import Store
 
@@ -305,6 +306,7 @@ class RankroomMagics(Magics):
         options.add_argument("id", nargs="?", metavar="ID")
         wanted = options.read(line).id
         store = Store()
+        salvage(store)
         if wanted is None:
             print(display.runs_table(store.newest(20)))
             return
