@@ -19,6 +19,7 @@ from rankroom.link import Link
 from rankroom.record import Failure, RunInfo, parse_event
 from rankroom.run import ENDED, LATE_S, Run
 from rankroom.store import Store, Writer
+from rankroom.store.patient import PatientWriter
 from rankroom.store.takeover import take_over
 
 LOOK_S = 0.3  # between two looks at ranks, as no reply of theirs comes to who did not send the cell
@@ -45,7 +46,7 @@ class AdoptedRun(Run):
 
     def resume(self, writer: Writer) -> None:
         """Bring the record up to the present, and go on with it; returns when it is there."""
-        self._writer = writer
+        self._writer = PatientWriter(writer)
         with self._lock:
             self._replay()
             self._link.subscribe(self.id, self._receive)

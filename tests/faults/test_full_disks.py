@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -139,3 +140,53 @@ def test_a_rank_killed_on_a_full_disk(ranks, disk, tmp_path):
     assert states(run) == {0: "ok", 1: "lost"}
     assert_numbered(ranks.store, run.id, 0, 4 * A_STEP)
     assert_numbered(ranks.store, run.id, 1, 2 * A_STEP)
+
+
+def spooled(ranks: Cluster, run: Run, rank: int) -> list[str]:
+    """The lines that a rank's own copy of its events holds."""
+    events = (ranks.paths.spool(rank) / f"{run.id}.jsonl").read_bytes().splitlines()
+    return "".join(json.loads(event).get("text", "") for event in events).splitlines()
+
+
+@pytest.mark.fault(
+    "the disk of the records is full for a while",
+    "the run goes on; when there is room again, the record has every line",
+)
+@pytest.mark.parametrize("disk", ["runs"], indirect=True)
+def test_a_full_disk_of_records(ranks, disk, tmp_path):
+    run = begin(ranks, tmp_path)
+    make_step(tmp_path, 0)
+    disk.fill()
+    make_step(tmp_path, 1)
+    make_step(tmp_path, 2)
+    disk.free()
+    (tmp_path / "3").touch()
+    assert run.wait(30) and run.state == "done"
+    assert run.info.notes == [] and run.info.lines == 8 * A_STEP
+    for rank in (0, 1):
+        assert_numbered(ranks.store, run.id, rank, 4 * A_STEP)
+
+
+@pytest.mark.fault(
+    "the disk of the records is full until after the run",
+    "the run ends and says what is missing, the spools keep it, and the record gets it later",
+)
+@pytest.mark.parametrize("disk", ["runs"], indirect=True)
+def test_a_disk_of_records_that_stays_full(ranks, disk, tmp_path):
+    run = begin(ranks, tmp_path)
+    make_step(tmp_path, 0)
+    disk.fill()
+    for step in (1, 2, 3):
+        (tmp_path / str(step)).touch()
+    assert run.wait(30) and run.state == "done"
+    assert [note.partition(";")[0] for note in run.info.notes] == [
+        f"cannot write the record in {run.path}: No space left on device"
+    ]
+    for rank in (0, 1):
+        assert spooled(ranks, run, rank) == [f"line {i}" for i in range(4 * A_STEP)]
+    disk.free()
+    wait_for(lambda: ranks.store.load(run.id).state == "done")
+    assert ranks.store.load(run.id).notes == []
+    for rank in (0, 1):
+        assert_numbered(ranks.store, run.id, rank, 4 * A_STEP)
+        wait_for(lambda rank=rank: not (ranks.paths.spool(rank) / f"{run.id}.jsonl").exists())
