@@ -33,7 +33,7 @@ ONLY = {
     # Runs on a rank: it must import fast, and a site may run it without the rest.
     "rank/*": {"record", "errors", "rank/*", "clusterfile", "config"},
     # Routes without logic.
-    "server": {"cluster", "store/*", "spec", "record", "errors", "config"},
+    "server": {"cluster", "salvage", "store/*", "spec", "record", "errors", "config"},
 }
 FRAMEWORKS = {"torch", "tensorflow", "keras", "horovod", "numpy"}
 

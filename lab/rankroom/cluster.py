@@ -57,8 +57,6 @@ class Cluster:
         self._latest: Run | None = None
         self.adopted: list[AdoptedRun] = []  # runs of other kernels that this one took up
         Cluster.current = self
-        # Old records go when a cluster comes: often enough, and never while a cell waits.
-        threading.Thread(target=self._prune, name="rankroom-prune", daemon=True).start()
 
     @classmethod
     def local(
@@ -91,7 +89,9 @@ class Cluster:
                     progress(words)
                     told = words
                 if info is not None and link is not None and len(ready) == size:
-                    return cls(paths, info, link)
+                    made = cls(paths, info, link)
+                    made._tidy()
+                    return made
                 time.sleep(0.01)
             missing = sorted(set(range(info.size if info else 0)) - set(ready))
             raise local.timed_out(paths, missing)
@@ -124,6 +124,7 @@ class Cluster:
                 f"its controller said:\n{log}"
             ) from None
         attached.adopt()
+        attached._tidy()
         return attached
 
     # -- what it is
@@ -372,7 +373,12 @@ class Cluster:
         self.close()
         end(self.paths)
 
+    def _tidy(self) -> None:
+        # When a cluster comes: often enough, and never while a cell waits.
+        threading.Thread(target=self._prune, name="rankroom-prune", daemon=True).start()
+
     def _prune(self) -> None:
+        """Complete what lost kernels left, and let old records go."""
         with contextlib.suppress(RankroomError, OSError):
             salvage(self.store)
             self.store.prune()

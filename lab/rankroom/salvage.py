@@ -1,62 +1,97 @@
-"""Completing records whose kernel and cluster are both gone, from what their ranks left on disk."""
+"""Records whose kernel is gone, looked after by whoever reads them.
+
+Where nobody will write any more, the record is completed from what the ranks left on disk. While
+ranks go on, the run is no lost one, though nobody takes up what they say: a kernel that attaches
+does, and can then wait for it or interrupt it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import psutil
 
-from rankroom import local
-from rankroom.adopt import AdoptedRun, adopt
+from rankroom.adopt import adopt
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, clusters_folder
 from rankroom.errors import RecordError
 from rankroom.link import Link
+from rankroom.record import RankInfo, RunInfo
+from rankroom.run import ENDED
 from rankroom.store import Store
+from rankroom.store.tail import Events, line_near_end
+
+LAST_LINE = 4096  # bytes at the end of a spool in which its last event is found
 
 
-def salvage(store: Store) -> list[AdoptedRun]:
-    """Complete the records of clusters that have ended, as far as the ranks' spools go."""
+class TendedStore(Store):
+    """A store in which a run is lost only when nothing more can be had of it."""
+
+    def load(self, run_id: str) -> RunInfo:
+        """The run; its record is completed first if its kernel is gone and its ranks have ended."""
+        run = super().load(run_id)
+        return run if run.state != "lost" else tend(Store(self.root), run)
+
+
+def salvage(store: Store) -> None:
+    """Look after all runs of which ranks hold something; remove clusters kept for this only."""
     folder = clusters_folder()
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    found = []
-    for name in names:
-        paths = ClusterPaths(name)
+    for each in sorted(folder.iterdir()) if folder.is_dir() else []:
+        paths = ClusterPaths(each.name)
+        for run_id in _held(paths):
+            with contextlib.suppress(RecordError):
+                run = store.load(run_id)
+                if run.state == "lost":
+                    tend(store, run)
         info = paths.read()
-        # A rank that still runs may write more.
-        if info is not None and not local.alive(info) and not _runs(info):
-            found += _complete(store, paths, info)
-            if info.name != name and not _spooled(paths):  # set aside for this only
-                paths.remove()
-    return found
+        if info is not None and info.name != each.name and not _held(paths):
+            paths.remove()
 
 
-def _complete(store: Store, paths: ClusterPaths, info: ClusterInfo) -> list[AdoptedRun]:
-    def how_ended(rank: int) -> str:
-        return info.exits.get(str(rank)) or "ended with its cluster"
-
-    found = []
-    for run_id in _spooled(paths):
+def tend(store: Store, run: RunInfo) -> RunInfo:
+    """What a lost run is by now: complete, or going on without a kernel, or lost indeed."""
+    for folder in clusters_folder().glob(f"*/spool/*/{run.id}.jsonl"):
+        paths = ClusterPaths(folder.parents[2].name)
+        info = paths.read()
+        if info is None:
+            continue
+        if not all(_has_ended(paths, run.id, rank) for rank in run.ranks):
+            return replace(run, state="running", notes=[*run.notes, GOES_ON])
+        how_ended = partial(_how_ended, info)
         with contextlib.suppress(RecordError):
-            if store.load(run_id).state == "lost":
-                link = cast(Link, NoLink())
-                found.append(adopt(run_id, link, store, paths.spool, how_ended))
-    return found
+            adopt(run.id, cast(Link, NoLink()), store, paths.spool, how_ended)
+        return store.load(run.id)
+    return run
 
 
-def _spooled(paths: ClusterPaths) -> list[str]:
+def _held(paths: ClusterPaths) -> list[str]:
     """The runs of which ranks hold what their records may lack."""
     return sorted({file.stem for file in paths.folder.glob("spool/*/*.jsonl")})
 
 
-def _runs(info: ClusterInfo) -> bool:
-    return any(psutil.pid_exists(rank.pid) for rank in info.ranks)
+def _has_ended(paths: ClusterPaths, run_id: str, rank: RankInfo) -> bool:
+    """Whether a rank of the run will say nothing more: its process is gone, or it has said so."""
+    if not psutil.pid_exists(rank.pid):
+        return True
+    spool = paths.spool(rank.rank) / f"{run_id}.jsonl"
+    try:
+        begin = line_near_end(spool, LAST_LINE)
+        last = [event for event in Events(spool, begin) if event["kind"] == "status"]
+    except OSError:
+        return False
+    return bool(last) and last[-1]["state"] in ENDED
+
+
+def _how_ended(info: ClusterInfo, rank: int) -> str:
+    return info.exits.get(str(rank)) or "ended with its cluster"
 
 
 class NoLink:
-    """The link to a cluster that is gone: no ranks, and nobody who answers."""
+    """The link to ranks that say nothing more: nobody is there, nobody answers."""
 
     ranks: tuple[int, ...] = ()
 
@@ -70,3 +105,6 @@ class NoLink:
 
     def request(self, ranks: Sequence[int], **content: Any) -> list[Future[Any]]:
         return []
+
+
+GOES_ON = "it goes on, but its kernel is gone: `%cluster attach` in a notebook takes it up"

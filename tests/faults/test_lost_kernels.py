@@ -259,8 +259,8 @@ def test_nothing_is_left_but_the_disk(tmp_path, monkeypatch):
     spooled = [(ClusterPaths("gone").spool(rank) / "stdout").read_text() for rank in (0, 1)]
     # As when a new cluster of this name is started.
     aside = ClusterPaths("gone").folder.rename(ClusterPaths("gone.1").folder)
-    assert [run.id for run in salvage(store)] == [run_id]
-    assert not aside.exists() and salvage(store) == []
+    salvage(store)
+    assert not aside.exists()
     run = store.load(run_id)
     assert run.state == "failed" and run.failure.ename == "RankLost"
     assert "ended with its cluster" in run.failure.evalue

@@ -152,6 +152,8 @@ def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
     # Kernels end with their server, by themselves if it could not tell them.
     wait_for(lambda: Store(home).load(run_id).state == "lost")
     jupyter.start()
+    told = json.loads(jupyter.ask(f"rankroom/runs/{run_id}")[2])
+    assert told["state"] == "running" and "`%cluster attach`" in told["notes"][0]
     assert "goes on: `%runs`" in run(jupyter.open_kernel(), "%cluster attach")
     gate.touch()
     state = "running"
@@ -163,3 +165,25 @@ def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
     for rank in (0, 1):
         assert assert_numbered(Store(home), run_id, rank) > 100
     assert read == Store(home).paths(run_id).events.read_bytes()
+
+
+@pytest.mark.fault(
+    "the kernel is shut down in mid-run, and no other one comes",
+    "whoever looks at the run sees it go on, and finished with every line when it is",
+)
+def test_a_run_that_nobody_takes_up(jupyter, home, tmp_path):
+    kernel = jupyter.open_kernel()
+    run(kernel, "%cluster start --ranks 2 --name stays")
+    gate = tmp_path / "gate"
+    run(kernel, "%%distributed --detach" + GATED.format(gate=str(gate)))
+    (run_id,) = Store(home).ids()
+    kernel.shutdown()
+    wait_for(lambda: Store(home).load(run_id).state == "lost")
+    events = f"rankroom/runs/{run_id}/events"
+    assert jupyter.ask(events)[1]["X-Rankroom-State"] == "running"
+    gate.touch()
+    wait_for(lambda: jupyter.ask(events)[1]["X-Rankroom-State"] == "done")
+    finished = Store(home).load(run_id)
+    assert (finished.state, finished.notes) == ("done", [])
+    for rank in (0, 1):
+        assert assert_numbered(Store(home), run_id, rank) > 10
