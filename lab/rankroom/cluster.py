@@ -30,7 +30,7 @@ from rankroom.link import Link
 from rankroom.rank.rendezvous import ask
 from rankroom.record import RankInfo
 from rankroom.run import Run
-from rankroom.salvage import salvage
+from rankroom.salvage import TendedStore, salvage
 from rankroom.spec import format_ranks
 from rankroom.store import Store
 from rankroom.store.takeover import orphans
@@ -381,7 +381,7 @@ class Cluster:
         """Complete what lost kernels left, and let old records go."""
         with contextlib.suppress(RankroomError, OSError):
             salvage(self.store)
-            self.store.prune()
+            TendedStore(self.store.root).prune()
 
     def _rank(self, rank: int) -> RankInfo:
         info = self.info.ranks[rank]

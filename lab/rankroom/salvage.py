@@ -8,22 +8,23 @@ does, and can then wait for it or interrupt it.
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 
-from rankroom.adopt import adopt
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, clusters_folder
 from rankroom.errors import RecordError
-from rankroom.link import Link
 from rankroom.record import RankInfo, RunInfo
-from rankroom.run import ENDED
 from rankroom.store import Store
 from rankroom.store.tail import Events, line_near_end
+
+if TYPE_CHECKING:
+    from rankroom.link import Link
 
 LAST_LINE = 4096  # bytes at the end of a spool in which its last event is found
 
@@ -35,6 +36,13 @@ class TendedStore(Store):
         """The run; its record is completed first if its kernel is gone and its ranks have ended."""
         run = super().load(run_id)
         return run if run.state != "lost" else tend(Store(self.root), run)
+
+    def _may_be_live(self, run_id: str) -> bool:
+        if super()._may_be_live(run_id):
+            return True
+        with contextlib.suppress(RecordError):
+            return self.load(run_id).state == "running"
+        return False
 
 
 def salvage(store: Store) -> None:
@@ -54,6 +62,8 @@ def salvage(store: Store) -> None:
 
 def tend(store: Store, run: RunInfo) -> RunInfo:
     """What a lost run is by now: complete, or going on without a kernel, or lost indeed."""
+    if run.owner is None or run.owner.host != socket.gethostname():
+        return run  # nobody here can tell whether its ranks go on
     for folder in clusters_folder().glob(f"*/spool/*/{run.id}.jsonl"):
         paths = ClusterPaths(folder.parents[2].name)
         info = paths.read()
@@ -61,9 +71,12 @@ def tend(store: Store, run: RunInfo) -> RunInfo:
             continue
         if not all(_has_ended(paths, run.id, rank) for rank in run.ranks):
             return replace(run, state="running", notes=[*run.notes, GOES_ON])
+        # Not before it is needed: ipyparallel would slow the start of every Jupyter server.
+        from rankroom.adopt import adopt
+
         how_ended = partial(_how_ended, info)
         with contextlib.suppress(RecordError):
-            adopt(run.id, cast(Link, NoLink()), store, paths.spool, how_ended)
+            adopt(run.id, cast("Link", NoLink()), store, paths.spool, how_ended)
         return store.load(run.id)
     return run
 
@@ -83,7 +96,7 @@ def _has_ended(paths: ClusterPaths, run_id: str, rank: RankInfo) -> bool:
         last = [event for event in Events(spool, begin) if event["kind"] == "status"]
     except OSError:
         return False
-    return bool(last) and last[-1]["state"] in ENDED
+    return bool(last) and last[-1]["state"] != "running"
 
 
 def _how_ended(info: ClusterInfo, rank: int) -> str:
