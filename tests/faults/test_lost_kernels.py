@@ -208,6 +208,27 @@ def test_a_kernel_beside_it(lab, tmp_path):
 
 
 @pytest.mark.fault(
+    "a kernel lets go of its cluster during a run, and lives on",
+    "whoever attaches next takes the run up",
+)
+def test_a_cluster_that_is_let_go(lab, tmp_path):
+    first = Cluster.attach("lab")
+    run = first.run(GATED.format(gate=str(tmp_path / "gate")))
+    wait_for(lambda: size_of(lab, run.id) > 500)
+    first.close()
+    assert lab.store.load(run.id).state == "lost"
+    second = Cluster.attach("lab")
+    try:
+        assert [(each.id, each.state) for each in second.adopted] == [(run.id, "running")]
+        (tmp_path / "gate").touch()
+        assert second.adopted[0].wait(20) and lab.store.load(run.id).state == "done"
+        for rank in (0, 1):
+            assert_numbered(lab.store, run.id, rank)
+    finally:
+        second.close()
+
+
+@pytest.mark.fault(
     "the kernel and one rank are killed during a run",
     "the next kernel says how the rank ended; its last line is in the record",
 )
