@@ -1,6 +1,7 @@
-# make lab | demo | test | lint | bench | dist. Everything is set up in .venv by the first of them.
+# make lab | demo | test | faults | lint | bench | dist. Everything is set up in .venv by the first of them.
 #   make lab ARGS="--port 9999"      passes options on to JupyterLab
 #   make test ARGS="-k magics"       passes options on to pytest
+#   make faults ARGS="--repeat 3"    injects each racy fault 3 times instead of 20
 #   make lab PYTHON=python3.12       chooses the Python that .venv is made with
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ IN := PATH="$(CURDIR)/.venv/bin:$$PATH"
 ROOT_MAY := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .NOTPARALLEL:
-.PHONY: lab demo test lint bench dist set-up set-up-test python lint-only
+.PHONY: lab demo test faults lint bench dist set-up set-up-test python lint-only
 
 lab: set-up
 	@$(IN) jupyter lab $(ROOT_MAY) notebooks/quickstart.ipynb $(ARGS)
@@ -22,6 +23,9 @@ demo: set-up
 
 test: set-up-test lint-only
 	$(IN) python -m pytest $(ARGS)
+
+faults: set-up-test
+	$(IN) python -m pytest tests/faults --repeat 20 $(ARGS)
 
 lint: set-up lint-only
 

@@ -7,6 +7,8 @@ import pytest
 
 from rankroom.cluster import Cluster
 
+pytest_plugins = ["fault_table"]
+
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:

@@ -19,9 +19,10 @@ def make_run(size: int = 2, **fields: Any) -> RunInfo:
     start = fields.pop("start", time.time_ns() // 1000)
     run_id = fields.pop("id", None) or new_id(start)
     ranks = [RankInfo(rank, "here", 1000 + rank, "cpu", rank) for rank in range(size)]
-    return RunInfo(
-        run_id, "local", size, start, ranks, **{"owner": this_process(), "title": "x = 1", **fields}
-    )
+    fields = {
+        "cluster": "local", "ranks": ranks, "owner": this_process(), "title": "x = 1", **fields
+    }  # fmt: skip
+    return RunInfo(run_id, size=size, start=start, **fields)
 
 
 def start_record(

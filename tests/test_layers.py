@@ -24,6 +24,7 @@ LAYERS = [
     ["hang"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
+    ["adopt", "salvage"],
     ["cluster"],
     ["notebook/*", "server", "cli", "cli_runs", "demo", "doctor"],
 ]
@@ -32,7 +33,7 @@ ONLY = {
     # Runs on a rank: it must import fast, and a site may run it without the rest.
     "rank/*": {"record", "errors", "rank/*", "clusterfile", "config"},
     # Routes without logic.
-    "server": {"cluster", "store/*", "spec", "record", "errors", "config"},
+    "server": {"cluster", "salvage", "store/*", "spec", "record", "errors", "config"},
 }
 FRAMEWORKS = {"torch", "tensorflow", "keras", "horovod", "numpy"}
 

@@ -188,17 +188,18 @@ def test_the_same_cluster_after_a_kernel_restart(started):
     assert "rank 1: 41" in started.run("%distributed survivor").text
 
 
-def test_a_cell_left_by_a_dead_kernel_is_explained(started):
+def test_a_cell_left_by_a_dead_kernel_is_taken_up(started):
     started.run("%%distributed --detach\nimport time; time.sleep(60)")
     started.restart()
     out = started.run("%load_ext rankroom\n%cluster attach").stdout
-    assert "rank 0–1 still runs" in out
-    assert "%cluster interrupt" in started.run("%distributed 1").error
+    assert out.startswith("attached to lesson: 2 ranks on ") and "goes on: `%runs`" in out
+    assert "busy with a run of this notebook" in started.run("%distributed 1").error
     started.run("%cluster interrupt")
     deadline = time.monotonic() + 5
     while started.run("%distributed 5").error and time.monotonic() < deadline:
         pass
     assert "ranks 0–1: 5" in started.run("%distributed 5").text
+    assert "interrupted" in started.run("%runs").stdout
 
 
 def test_two_kernels_on_one_cluster(started):

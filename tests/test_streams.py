@@ -172,3 +172,85 @@ def test_threads_that_print_lose_nothing(spool):
     for name in "abcd":
         mine = [line for line in lines if line.startswith(name)]
         assert mine == [f"{name} {i}" for i in range(2_000)]
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """A disk that can be full for what is written with os.write and os.pwrite: `disk.room` bytes
+    are left, None for no end."""
+
+    class Disk:
+        room = None
+
+        def limited(self, write):
+            def wrapper(fd, data, *at):
+                if self.room is None:
+                    return write(fd, data, *at)
+                data = bytes(data)[: self.room]
+                if not data:
+                    raise OSError(28, "No space left on device")
+                self.room -= len(data)
+                return write(fd, data, *at)
+
+            return wrapper
+
+    made = Disk()
+    monkeypatch.setattr(os, "write", made.limited(os.write))
+    monkeypatch.setattr(os, "pwrite", made.limited(os.pwrite))
+    return made
+
+
+@pytest.mark.parametrize("room", [0, 3, 12])
+@pytest.mark.parametrize("held", [True, False])
+def test_a_full_disk_costs_no_line_and_no_print(spool, disk, room, held):
+    if not held:
+        spool._held.leave()
+    stream = RankStream(spool, "stdout", lambda: None)
+    print("line 0", file=stream)
+    assert text_of(spool) == "line 0\n"
+    disk.room = room
+    for i in range(1, 4):
+        print("line", i, file=stream)
+    first = list(spool.read())
+    assert "".join(piece.text for piece in first) == "line 1\nline 2\nline 3\n"
+    assert spool.trouble.startswith("No space left on device: ")
+    # A reader that looks for more in the file finds nothing that has been reported.
+    assert first[-1].to == spool.path.stat().st_size == 7 + room
+    print("line 4", file=stream)
+    disk.room = None
+    print("line 5", file=stream)
+    assert text_of(spool) == "line 4\nline 5\n"
+    assert spool.trouble == "" and not spool.unread
+    print("line 6", file=stream)
+    assert spool.path.read_bytes().endswith(b"line 6\n"), "it is kept on disk again"
+    assert text_of(spool) == "line 6\n"
+
+
+def test_a_flood_on_a_full_disk_is_complete(spool, disk):
+    stream = RankStream(spool, "stdout", lambda: None)
+    text = ""
+    for i in range(30_000):
+        if i == 10_000:
+            disk.room = 1_000
+        if i == 20_000:
+            disk.room = None
+        print("line", i, file=stream)
+        if i % 7_000 == 0:
+            text += text_of(spool, final=False)
+    text += text_of(spool)
+    assert text == "".join(f"line {i}\n" for i in range(30_000))
+
+
+def test_no_rotation_without_room_for_a_file(spool, monkeypatch):
+    monkeypatch.setattr(streams, "ROTATE", 4)
+    os.write(spool.fd, b"first\n")
+    assert text_of(spool) == "first\n"
+
+    def full():
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(spool, "_open", full)
+    assert not spool.rotate()
+    os.write(spool.fd, b"second\n")
+    assert text_of(spool) == "second\n"
+    assert spool.path.read_bytes() == b"first\nsecond\n"

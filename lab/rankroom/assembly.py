@@ -7,11 +7,17 @@ when a rank dies, so are its last words.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from rankroom.rank.held import left_in
 
+# How every event begins, as `event_line` writes it; within a text a newline is never a real one.
+_HEAD = re.compile(rb'\{"kind":"\w+","rank":\d+,"seq":(\d+),')
+_HOLE = re.compile(rb"[^\n\0]*\0+")  # with the beginning of a line for which there was no room
 Spool = Callable[[int], "Path | None"]
 
 
@@ -30,6 +36,13 @@ class Assembly:
         self._note = note
         self._received = dict.fromkeys(ranks, 0)
 
+    def resume(self, rank: int, seq: int) -> None:
+        """Go on where the record of a writer that is gone stops: before the rank's event `seq`."""
+        folder = self._spool(rank)
+        if folder is not None:
+            with contextlib.suppress(OSError), (folder / self._file).open("rb") as file:
+                self._received[rank] = _place_of(file, seq)
+
     def take(self, rank: int, at: int, lines: bytes) -> bytes:
         """What is new in a batch that begins at byte `at`, with what was missing before it."""
         have = self._received[rank]
@@ -39,20 +52,20 @@ class Assembly:
         if at <= have:
             self._received[rank] = end
             return lines[have - at :]
-        missing = self._read(rank, have, at)
-        if len(missing) < at - have:
-            self._note(f"{at - have - len(missing):,} bytes of rank {rank} were lost on the way")
+        missing, _ = self._read(rank, have, at)
+        self._miss(rank, at - have - len(missing))
         self._received[rank] = end
         return missing + lines
 
     def rest(self, rank: int) -> bytes:
         """Everything in the rank's spool that has not been reported."""
-        data = self._read(rank, self._received[rank])
-        self._received[rank] += len(data)
+        data, size = self._read(rank, self._received[rank])
+        self._miss(rank, size - len(data))
+        self._received[rank] += size
         return data
 
-    def last_words(self, rank: int, reported: dict[str, int]) -> Iterator[tuple[str, str]]:
-        """Stream and text that the rank wrote but had no time to report.
+    def last_words(self, rank: int, reported: dict[str, int]) -> Iterator[tuple[str, str, int]]:
+        """Stream and text that the rank wrote but had no time to report, and where they end.
 
         `reported` says for each stream up to which byte its output is known.
         """
@@ -62,11 +75,12 @@ class Assembly:
             return
         for stream, begin in reported.items():
             with contextlib.suppress(OSError), (folder / stream).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
                 file.seek(begin)
-                data = file.read() + left_in(folder / stream)
+                data = file.read() + left_in(folder / stream)[max(0, begin - size) :]
                 text = data.decode("utf-8", "backslashreplace")
                 if text:
-                    yield stream, text
+                    yield stream, text, begin + len(data)
 
     def clear(self) -> None:
         """The record holds everything: the ranks' copies of this run can go."""
@@ -76,12 +90,31 @@ class Assembly:
                 with contextlib.suppress(OSError):
                     (folder / self._file).unlink()
 
-    def _read(self, rank: int, begin: int, end: int | None = None) -> bytes:
-        """Whole lines of the rank's spool from byte `begin`."""
+    def _miss(self, rank: int, size: int) -> None:
+        if size:
+            self._note(f"{size:,} bytes of rank {rank} were lost on the way")
+
+    def _read(self, rank: int, begin: int, end: int | None = None) -> tuple[bytes, int]:
+        """Whole lines of the rank's spool from byte `begin`, and how many bytes they stand for.
+
+        There are more of these where the rank's disk was full.
+        """
         folder = self._spool(rank)
         data = b""
         if folder is not None:
             with contextlib.suppress(OSError), (folder / self._file).open("rb") as file:
                 file.seek(begin)
                 data = file.read() if end is None else file.read(end - begin)
-        return data[: data.rfind(b"\n") + 1]
+        data = data[: data.rfind(b"\n") + 1]
+        return (_HOLE.sub(b"", data) if b"\0" in data else data), len(data)
+
+
+def _place_of(file: BinaryIO, seq: int) -> int:
+    """The byte where event `seq` or a later one begins; the end if there is none yet."""
+    place = 0
+    for line in file:
+        head = _HEAD.match(line, line.rfind(b"\0") + 1)
+        if (head is not None and int(head[1]) >= seq) or not line.endswith(b"\n"):
+            break
+        place += len(line)
+    return place

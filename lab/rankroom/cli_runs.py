@@ -16,6 +16,7 @@ from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
 from rankroom.display.words import headline, label, size
 from rankroom.record import Json, RunInfo, parse_event
+from rankroom.salvage import TendedStore
 from rankroom.spec import format_ranks, parse_ranks
 from rankroom.store import Store
 from rankroom.store.retention import DAY
@@ -39,7 +40,7 @@ def runs() -> None:
 @click.option("-n", "--number", default=20, show_default=True, type=click.IntRange(1))
 def list_(number: int) -> None:
     """List the newest runs, newest first."""
-    store = Store()
+    store = TendedStore()
     found = store.newest(number)
     click.echo(runs_table(found) if found else f"no runs yet in {store.runs}")
 
@@ -50,7 +51,7 @@ def list_(number: int) -> None:
 @click.option("--no-collapse", is_flag=True, help="Show equal lines once for each rank.")
 def show(run: str, ranks: str | None, no_collapse: bool) -> None:
     """Show a whole run: how it ended, every traceback, every line, every value."""
-    store = Store()
+    store = TendedStore()
     info = store.load(store.find(run))
     wanted = _wanted(info, ranks)
     events = store.events(info.id)
@@ -83,7 +84,7 @@ def show(run: str, ranks: str | None, no_collapse: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
 def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
     """Show the last lines of a run's log, of all ranks together."""
-    store = Store()
+    store = TendedStore()
     info = store.load(store.find(run))
     wanted = _wanted(info, ranks)
     assembly = Assembly()
@@ -116,7 +117,7 @@ def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
 
     Without options, what RANKROOM_KEEP_DAYS (30) and RANKROOM_KEEP_GB (5) say.
     """
-    gone = Store().prune(
+    gone = TendedStore().prune(
         None if days is None else days * DAY,
         None if max_gb is None else int(max_gb * 1e9),
         dry_run,

@@ -12,17 +12,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
+
 from rankroom import local
+from rankroom.adopt import AdoptedRun, adopt
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, all_clusters, tail
-from rankroom.errors import NO_CLUSTER, NoClusterError, RankroomError, StartError, UsageError
+from rankroom.errors import (
+    NO_CLUSTER,
+    NoClusterError,
+    RankroomError,
+    RecordError,
+    StartError,
+    UsageError,
+)
 from rankroom.hang import main_first
 from rankroom.link import Link
 from rankroom.rank import lease
 from rankroom.rank.rendezvous import ask
 from rankroom.record import RankInfo
 from rankroom.run import Run
+from rankroom.salvage import TendedStore, salvage
 from rankroom.spec import format_ranks
 from rankroom.store import Store
+from rankroom.store.takeover import orphans
 
 Progress = Callable[[str], None]
 RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
@@ -50,9 +62,8 @@ class Cluster:
         self._lease = lease.hold(paths.folder)
         self._cells = 0
         self._latest: Run | None = None
+        self.adopted: list[AdoptedRun] = []  # runs of other kernels that this one took up
         Cluster.current = self
-        # Old records go when a cluster comes: often enough, and never while a cell waits.
-        threading.Thread(target=self._prune, name="rankroom-prune", daemon=True).start()
 
     @classmethod
     def local(
@@ -88,7 +99,9 @@ class Cluster:
                     progress(words)
                     told = words
                 if info is not None and link is not None and len(ready) == size:
-                    return cls(paths, info, link)
+                    made = cls(paths, info, link)
+                    made._tidy()
+                    return made
                 time.sleep(0.01)
             missing = sorted(set(range(info.size if info else 0)) - set(ready))
             raise local.timed_out(paths, missing)
@@ -115,13 +128,16 @@ class Cluster:
             raise NoClusterError(f"no running cluster is named {name!r}; running: {names}")
         paths = ClusterPaths(chosen.name)
         try:
-            return cls(paths, chosen, Link(paths.client_file))
+            attached = cls(paths, chosen, Link(paths.client_file))
         except (OSError, RuntimeError, TimeoutError) as error:
             log = tail(paths.controller_log)
             raise StartError(
                 f"cluster {chosen.name} does not answer ({error}): `%cluster stop` ends it; "
                 f"its controller said:\n{log}"
             ) from None
+        attached.adopt()
+        attached._tidy()
+        return attached
 
     # -- what it is
 
@@ -214,6 +230,10 @@ class Cluster:
         """
         chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
         self._check(chosen)
+        if self._is_abandoned():
+            for taken in self.adopt():
+                if taken.state == "running":
+                    raise RankroomError(GOES_ON.format(id=taken.id))
         lock = self._occupy()
         if self._cells == 0 and (left := self.left_running()):
             os.close(lock)
@@ -237,6 +257,36 @@ class Cluster:
             raise
         self._link.later(MIND_S, lambda: self._mind(run))
         return run
+
+    def adopt(self) -> list[AdoptedRun]:
+        """Take up the runs of this cluster whose kernel is gone; one of them may still go on.
+
+        It is this cluster's latest run then: others wait for it, and it can be interrupted.
+        """
+        left = orphans(self.store, self.name, self.info.created)
+        if not left:
+            return []
+        lock: int | None = None
+        with contextlib.suppress(RankroomError):  # a run of a kernel that lives is on
+            lock = self._occupy()
+        found = []
+        for info in left:
+            with contextlib.suppress(RecordError):
+                found.append(
+                    adopt(info.id, self._link, self.store, self.paths.spool, self.how_ended)
+                )
+        self.adopted += found
+        for run in found:
+            if run.state == "running":
+                self._latest = run
+        if lock is not None:
+            held = lock
+            if self._latest is None or self._latest not in found:
+                os.close(held)
+            else:
+                # Whether the ranks are in step again is not known: the doubt stays.
+                self._latest.on_end(lambda run: os.close(held))
+        return found
 
     def left_running(self) -> str:
         """What ranks still run for a process that is gone, in words; empty if nothing."""
@@ -365,6 +415,8 @@ class Cluster:
 
     def close(self) -> None:
         """Let go of the cluster; its ranks stay."""
+        if self._latest is not None and self._latest.state == "running":
+            self._latest.let_go()
         self._link.close()
         held, self._lease = self._lease, -1
         if held >= 0:
@@ -432,9 +484,15 @@ class Cluster:
             for past in [info.past.get(str(rank), "")]
         ]
 
+    def _tidy(self) -> None:
+        # When a cluster comes: often enough, and never while a cell waits.
+        threading.Thread(target=self._prune, name="rankroom-prune", daemon=True).start()
+
     def _prune(self) -> None:
+        """Complete what lost kernels left, and let old records go."""
         with contextlib.suppress(RankroomError, OSError):
-            self.store.prune()
+            salvage(self.store)
+            TendedStore(self.store.root).prune()
 
     def _rank(self, rank: int) -> RankInfo:
         info = self.info.ranks[rank]
@@ -497,6 +555,15 @@ class Cluster:
         # One write of fixed width: truncating a file first costs more than the rest of this.
         os.pwrite(lock, f"{os.getpid():<16}".encode(), 0)
         return lock
+
+    def _is_abandoned(self) -> bool:
+        """Whether the last run was one of a process that is gone, and may not have ended."""
+        try:
+            noted = (self.paths.folder / "busy").read_text()
+            pid = int(noted[:DOUBT_AT])
+        except (OSError, ValueError):
+            return False
+        return noted[DOUBT_AT:] in ("1", "2") and pid != os.getpid() and not psutil.pid_exists(pid)
 
     def _in_doubt(self, lock: int) -> bool:
         """Whether ranks may be out of step because a cell failed, whoever ran it, or are new.
@@ -586,3 +653,7 @@ def why_gone(info: ClusterInfo | None) -> str:
 STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
 GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it anew"
 RESTARTED = "rank {rank} was restarted{why}: its variables are gone"
+GOES_ON = (
+    "run {id} still goes on, started by a kernel that is gone: wait for it (`%runs {id}` shows "
+    "it), or end it with `%cluster interrupt`"
+)

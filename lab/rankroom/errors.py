@@ -42,6 +42,14 @@ class RecordError(RankroomError):
     """A record cannot be read or written."""
 
 
+class UnwrittenError(RecordError):
+    """A disk took only some lines of a record; `rest` are the others."""
+
+    def __init__(self, message: str, rest: bytes) -> None:
+        super().__init__(message)
+        self.rest = rest
+
+
 class HorovodBuildError(RankroomError):
     """Horovod could not be built or does not work."""
 

@@ -25,13 +25,15 @@ from rankroom.errors import RankroomError, RecordError
 from rankroom.hang import Watch
 from rankroom.link import Link
 from rankroom.record import Failure, Hang, RankInfo, RunInfo, RunState, event_line
-from rankroom.store import Store, Writer, new_id
-from rankroom.store.owner import this_process
+from rankroom.store import Store, new_id
+from rankroom.store.owner import nobody, this_process
+from rankroom.store.patient import PatientWriter
 
 GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
 ANSWER_S = 0.3  # for a rank to say how it is
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
 RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
+RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
 RELEASED_S = 3.0  # for ranks to confirm that they let go
 KEPT_BYTES = 200_000  # of events kept in memory for the summary of a run
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
@@ -58,10 +60,11 @@ class Run:
         spool: Spool,
         how_ended: Callable[[int], str],
         name: str | None = None,
+        info: RunInfo | None = None,
     ) -> None:
         start = time.time_ns() // 1000
         self.source = source
-        self.info = RunInfo(
+        self.info = info or RunInfo(
             id=new_id(start),
             cluster=cluster,
             size=size,
@@ -75,7 +78,7 @@ class Run:
         self._link = link
         self._how_ended = how_ended
         self._store = store
-        self._writer: Writer | None = None
+        self._writer: PatientWriter | None = None
         self._ranks = {rank.rank: rank for rank in self.info.ranks}
         self._assembly = Assembly(self.id, self._ranks, spool, self._note)
         self._next_seq = dict.fromkeys(self._ranks, 0)
@@ -87,7 +90,8 @@ class Run:
         self._ended = False
         self._on_end: list[Callable[[Run], None]] = []
         self._interrupted = False
-        self._watch = Watch(sorted(self._ranks), link, start, config.hang_seconds(), self._say)
+        begun = self.info.start
+        self._watch = Watch(sorted(self._ranks), link, begun, config.hang_seconds(), self._say)
         self._releasing: list[Future[Any]] = []
 
     # -- what a caller sees
@@ -163,6 +167,22 @@ class Run:
         """True once collectives of the run were asked to let go, blocked or not."""
         return bool(self._releasing)
 
+    def let_go(self) -> None:
+        """Leave a run that goes on to whoever attaches next: its record has no owner then."""
+        with self._lock:
+            if self._ended or self._writer is None:
+                return
+            self._ended = True
+            self._watch.end()
+            self._link.unsubscribe(self.id)
+            self.info.owner = nobody()
+            with contextlib.suppress(RecordError):
+                self._writer.finish(self.info)
+            self._writer.close()
+        for call in self._on_end:
+            call(self)
+        self._over.set()
+
     def on_end(self, call: Callable[[Run], None]) -> None:
         """Have `call(run)` called once, before `wait` returns, in whichever thread ends the run."""
         with self._lock:
@@ -182,7 +202,7 @@ class Run:
 
         Raises RecordError when there is nowhere to keep the record; nothing is sent then.
         """
-        self._writer = self._store.create(self.info, self.source)
+        self._writer = PatientWriter(self._store.create(self.info, self.source))
         about = {
             "run": self.id, "start": self.info.start, "ranks": sorted(self._ranks),
             "epoch": epoch, "count": count, "settle": settle,
@@ -225,6 +245,8 @@ class Run:
             if event["kind"] == "mark" and event["name"] == "raised":
                 self._raised.setdefault(rank, event["t"])
                 self._failed()
+            if event["kind"] == "mark" and event["name"] == "unspooled":
+                self._note(UNSPOOLED.format(rank=rank, why=event["args"]["why"]))
             if event["kind"] == "mark" and event["name"] == "stands":
                 self._watch.begin()
             if event["kind"] == "error" and self._is_cause(rank, event["t"]):
@@ -332,8 +354,8 @@ class Run:
             self._take_rest(rank)
             if self._ranks[rank].state in ENDED:
                 return
-            for stream, text in self._assembly.last_words(rank, self._spooled[rank]):
-                self._add(rank, "log", stream=stream, text=text)
+            for stream, text, to in self._assembly.last_words(rank, self._spooled[rank]):
+                self._add(rank, "log", stream=stream, text=text, to=to)
             how = self._how_ended(rank)
             if self.info.failure is None or self.info.failure.ename == "HorovodInternalError":
                 self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
@@ -363,6 +385,23 @@ class Run:
         if text not in self.info.notes and len(self.info.notes) < 20:
             self.info.notes.append(text)
 
+    def _close_record(self, writer: PatientWriter) -> None:
+        writer.finish(self.info)
+        if not any("missing from the record" in note for note in self.info.notes):
+            self._assembly.clear()
+
+    def _close_later(self, writer: PatientWriter, note: str) -> None:
+        """The run is over, but the disk of its record is full: try until there is room."""
+        told = self.info.notes
+        while self.path.is_dir():
+            time.sleep(RETRY_S)
+            self.info.notes = [each for each in told if each != note]
+            try:
+                self._close_record(writer)
+                return
+            except RecordError:
+                self.info.notes = told
+
     def _finish(self) -> None:
         self._watch.end()
         self._remember_hang(None)
@@ -377,14 +416,15 @@ class Run:
             self.info.failure = None
         self.info.end = time.time_ns() // 1000
         self._link.unsubscribe(self.id)
+        self._ended = True
         if self._writer is not None:
             try:
-                self._writer.finish(self.info)
+                self._close_record(self._writer)
             except RecordError as error:
                 self._note(str(error))
-        if not any("missing from the record" in note for note in self.info.notes):
-            self._assembly.clear()
-        self._ended = True
+                thread = threading.Thread(target=self._close_later, args=(self._writer, str(error)))
+                thread.daemon = True
+                thread.start()
         for call in self._on_end:
             call(self)
         self._over.set()
@@ -397,3 +437,6 @@ def title_of(source: str) -> str:
         if text and not text.startswith("#"):
             return text[:80]
     return ""
+
+
+UNSPOOLED = "rank {rank}: {why}: for a while, what it wrote was not kept on its own disk"

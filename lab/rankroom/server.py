@@ -19,6 +19,7 @@ from tornado.web import HTTPError, authenticated
 
 from rankroom import __version__, record
 from rankroom.errors import RankroomError, RecordError
+from rankroom.salvage import TendedStore
 from rankroom.spec import parse_ranks
 from rankroom.store import Store
 from rankroom.store.download import log_text
@@ -149,7 +150,7 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
     """Called by Jupyter: add the routes under the server's base URL."""
     web_app = server_app.web_app
     base = web_app.settings["base_url"]
-    parts = {"store": Store()}
+    parts = {"store": TendedStore()}
     web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])
 
 

@@ -20,8 +20,8 @@ from rankroom.notebook.complete import RankMatcher
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.run import Run
+from rankroom.salvage import TendedStore
 from rankroom.spec import format_ranks, parse_ranks
-from rankroom.store import Store
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
@@ -249,7 +249,13 @@ class RankroomMagics(Magics):
         attached = Cluster.attach(name)
         if before is not None:
             before.close()
+        for run in attached.adopted:
+            if run.state == "running":
+                print(f"attached to {attached.describe()}; the run {run.id} goes on: `%runs`")
+                return
         print(attached.describe())
+        for run in attached.adopted:
+            print(f"the run {run.id} has ended meanwhile ({run.state}); its record is complete")
         if left := attached.left_running():
             print(left)
 
@@ -316,7 +322,7 @@ class RankroomMagics(Magics):
         options = Options("%runs")
         options.add_argument("id", nargs="?", metavar="ID")
         wanted = options.read(line).id
-        store = Store()
+        store = TendedStore()
         if wanted is None:
             print(display.runs_table(store.newest(20)))
             return

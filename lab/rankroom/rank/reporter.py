@@ -3,11 +3,13 @@
 One lock orders everything. An event that the main thread emits first takes in what was printed
 before it, so that the record reads in the order things happened. Each run has a spool file of its
 own, `<run>.jsonl`, holding exactly the bytes that belong into the record; messages carry their
-offset in it, so a reader notices a gap and can fill it from the file.
+offset in it, so a reader notices a gap and can fill it from the file. On a full disk the file has
+holes (zeros, each line that follows in its place): what belongs there was on the wire only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -43,6 +45,8 @@ class Reporter:
         self._seq = 0
         self._file = -1
         self._at = 0
+        self._end = 0
+        self._told = False  # that the spool does not keep everything
         self._unsent: list[bytes] = []
         self._unsent_size = 0
         self._lock = threading.RLock()
@@ -75,8 +79,11 @@ class Reporter:
             for stream in self._streams.values():
                 stream.rotate()
             path = self.spool / f"{run}.jsonl"
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
-            self._start, self._seq, self._at = start, 0, 0
+            self._file = -1
+            with contextlib.suppress(OSError):  # each write will fail and say why
+                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._start, self._seq, self._at, self._end = start, 0, 0, 0
+            self._told = False
             self.run = run
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
@@ -107,13 +114,15 @@ class Reporter:
             self._take_in(final=True)
             self._append("status", time.time_ns() // 1000, state=state, **fields)
             self._flush(ended=True)
-            os.close(self._file)
+            if self._file >= 0:
+                os.close(self._file)
             self._file, self.run = -1, None
 
     def _take_in(self, final: bool = False) -> None:
         self.stdout.flush()
         self.stderr.flush()
         self._cstdio.flush()
+        troubles = [stream.trouble for stream in self._streams.values()]
         pieces = [
             (piece.t, name, piece)
             for name, stream in self._streams.items()
@@ -122,16 +131,40 @@ class Reporter:
         pieces.sort(key=lambda item: item[0])
         for t, name, piece in pieces:
             self._append("log", t, stream=name, text=piece.text, to=piece.to)
+        # Reading tries the disk again, so some may be over by now and others be new.
+        troubles += [stream.trouble for stream in self._streams.values()]
+        for trouble in filter(None, troubles):
+            self._tell(trouble)
 
     def _append(self, kind: str, t: int, **fields: Any) -> None:
         line = event_line(kind, self.rank, self._seq, t - self._start, **fields)
         self._seq += 1
         # On disk before anything else: a rank that is killed now has said it.
-        os.write(self._file, line)
+        trouble = self._keep(line)
         self._unsent.append(line)
         self._unsent_size += len(line)
+        if trouble:
+            self._tell(trouble)
         if self._unsent_size > LARGE:
             self._flush()
+
+    def _keep(self, line: bytes) -> str:
+        """Write `line` to its place in the run's spool file; returns why that failed."""
+        begin, self._end = self._end, self._end + len(line)
+        try:
+            while line:
+                written = os.pwrite(self._file, line, begin)
+                begin, line = begin + written, line[written:]
+        except OSError as error:
+            return f"{error.strerror or error}: {self.spool}"
+        return ""
+
+    def _tell(self, trouble: str) -> None:
+        """Once in a run: what comes now is in the record only, and gone if that misses it."""
+        if not self._told:
+            self._told = True
+            now = time.time_ns() // 1000
+            self._append("mark", now, name="unspooled", args={"why": trouble})
 
     def _flush(self, ended: bool = False) -> None:
         if not self._unsent:

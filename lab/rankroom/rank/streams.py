@@ -2,7 +2,8 @@
 
 File descriptors 1 and 2 point at two append-only spool files, so output of C libraries and of
 child processes, and the last words before a SIGKILL, are kept in the same place as Python's own.
-`Spooled.read` turns new bytes into pieces of text with the time they were written.
+`Spooled.read` turns new bytes into pieces of text with the time they were written. What a full disk
+refuses waits in memory for it instead: it is reported all the same, only not kept here.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ class Piece(NamedTuple):
     to: int
 
 
+class Refused(NamedTuple):
+    """Bytes that the disk did not take at time `t`, when the spool was `at` bytes long."""
+
+    at: int
+    t: int
+    data: bytes
+
+
 class Spooled:
     """One spool file behind one file descriptor, and how far it has been read."""
 
@@ -49,6 +58,8 @@ class Spooled:
         self._since_mark = 0
         self._decoder = _decoder()
         self._held = Held(path)
+        self._refused: deque[Refused] = deque()
+        self.trouble = ""  # why the disk takes nothing; empty while it does
         # Re-entrant: a signal handler may print while its own thread is in here.
         self._lock = threading.RLock()
         self.wake: Callable[[], None] = lambda: None
@@ -74,8 +85,9 @@ class Spooled:
                 self._since_mark = 0
             else:
                 self._since_mark += 1
-                if self._since_mark > BURST and self._held.add(data):
-                    return len(data)
+            # While the disk is full, the next `read` is soon enough to try it again.
+            if (self._since_mark > BURST or self.trouble) and self._held.add(data):
+                return len(data)
             self.drain()
             if marks:
                 self.marks.append((os.fstat(self._file).st_size, now // 1000))
@@ -93,18 +105,27 @@ class Spooled:
     def after_fork(self) -> None:
         """In a forked child: what is held is the parent's, and the lock may be another thread's."""
         self._held.leave()
+        self._refused.clear()
         self._lock = threading.RLock()
 
     def _append(self, data: bytes) -> None:
-        # A partial write (signal, full disk) is continued or raised as OSError.
-        written = os.write(self._file, data)
-        while written < len(data):
-            written += os.write(self._file, data[written:])
+        # A full disk is no reason for a user's print to fail.
+        try:
+            written = os.write(self._file, data)
+            while written < len(data):  # a signal, or a disk that gets full
+                data = data[written:]
+                written = os.write(self._file, data)
+            self.trouble = ""
+        except OSError as error:
+            self.trouble = f"{error.strerror or error}: {self.path.parent}"
+            at, now = os.fstat(self._file).st_size, time.time_ns() // 1000
+            for begin in range(0, len(data), PIECE):
+                self._refused.append(Refused(at, now, data[begin : begin + PIECE]))
 
     @property
     def unread(self) -> bool:
         """True when the spool holds bytes that `read` has not returned."""
-        return bool(self._held) or os.fstat(self._file).st_size > self._read_to
+        return bool(self._held or self._refused) or os.fstat(self._file).st_size > self._read_to
 
     @property
     def position(self) -> int:
@@ -116,14 +137,22 @@ class Spooled:
         now = time.time_ns() // 1000
         self.drain()
         size = os.fstat(self._file).st_size
-        while self._read_to < size:
+        while True:
             begin = self._read_to
             t = self._read_time
+            if self._refused and self._refused[0].at <= begin:
+                _, t, data = self._refused.popleft()
+                yield Piece(t, self._decoder.decode(data), begin)
+                continue
+            if begin >= size:
+                break
             while self.marks and self.marks[0][0] <= begin:
                 t = max(t, self.marks.popleft()[1])
             end = min(size, begin + PIECE)
             if self.marks:
                 end = min(end, self.marks[0][0])
+            if self._refused:
+                end = min(end, self._refused[0].at)
             data = os.pread(self._read_fd, end - begin, begin)
             if not data:
                 break
@@ -145,7 +174,11 @@ class Spooled:
             return False
         old, old_read, read_to = self._file, self._read_fd, self._read_to
         aside = self.path.rename(f"{self.path}.old")
-        self._file = self._open()
+        try:
+            self._file = self._open()
+        except OSError:  # no room for a file more
+            aside.rename(self.path)
+            return False
         late = os.pread(old_read, PIECE, read_to)
         self._read_fd = os.open(self.path, os.O_RDONLY)
         self._read_to = 0

@@ -23,6 +23,11 @@ def this_process() -> Owner:
     return replace(_owner(os.getpid()))  # a copy: whoever changes it changes no other record
 
 
+def nobody() -> Owner:
+    """The owner of a record that its writer has let go: no process has the number 0."""
+    return Owner(host=socket.gethostname(), pid=0)
+
+
 @functools.lru_cache(maxsize=1)  # per pid: a fork must not claim to be its parent
 def _owner(pid: int) -> Owner:
     return Owner(host=socket.gethostname(), pid=pid, born=_born(pid) or 0.0)
@@ -35,6 +40,8 @@ def is_live(run: RunInfo, events: Path, quiet: float = QUIET) -> bool:
     """
     owner = run.owner
     if owner is not None and owner.host == socket.gethostname():
+        if not owner.pid:
+            return False
         born = _born(owner.pid)
         return born is not None and (not owner.born or abs(born - owner.born) < _DRIFT)
     try:

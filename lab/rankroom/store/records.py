@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rankroom import config, record
-from rankroom.errors import RecordError
+from rankroom.errors import RecordError, UnwrittenError
 from rankroom.record import RunInfo
 from rankroom.store import retention
 from rankroom.store.owner import is_live
@@ -62,18 +62,32 @@ class Writer:
         self._fd = events  # an open descriptor of paths.events, to be appended to
 
     def append(self, lines: bytes) -> None:
-        """Append whole JSON lines as they are. Raises RecordError when the disk refuses them."""
-        if self._torn:  # an earlier call stopped in mid-line: spoil that line only
-            lines = b"\n" + lines
-        rest = memoryview(lines)
+        """Append whole JSON lines as they are. Raises UnwrittenError with those that are not in the
+        file when the disk refuses them."""
+        # If an earlier call stopped in mid-line, spoil that line only.
+        data = b"\n" + lines if self._torn else lines
+        rest = memoryview(data)
         try:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
-            if len(rest) < len(lines):
-                self._torn = True
-            raise _unwritable(self.paths.folder, error) from None
+            done = len(data) - len(rest)
+            whole = data.rfind(b"\n", 0, done) + 1
+            if done:
+                self._torn = done > whole
+            if self._torn and data[done : done + 1] == b"\n":
+                whole = done + 1  # all but its end, which the next call writes
+            kept = max(0, whole - (len(data) - len(lines)))
+            raise UnwrittenError(str(_unwritable(self.paths.folder, error)), lines[kept:]) from None
         self._torn = False
+
+    def mend(self) -> None:
+        """Have the next line begin a line, whatever a writer that is gone left at the end.
+
+        Half a line is not cut off: somebody may have read it, and goes on behind it.
+        """
+        size = os.fstat(self._fd).st_size
+        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
     def update(self, run: RunInfo) -> None:
         """Replace run.json in one step: a reader sees the old one or the new one."""

@@ -1,0 +1,123 @@
+"""Records whose kernel is gone, looked after by whoever reads them.
+
+Where nobody will write any more, the record is completed from what the ranks left on disk. While
+ranks go on, the run is no lost one, though nobody takes up what they say: a kernel that attaches
+does, and can then wait for it or interrupt it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import psutil
+
+from rankroom.clusterfile import ClusterInfo, ClusterPaths, clusters_folder
+from rankroom.errors import RecordError
+from rankroom.record import RankInfo, RunInfo
+from rankroom.store import Store
+from rankroom.store.tail import Events, line_near_end
+
+if TYPE_CHECKING:
+    from rankroom.link import Link
+
+LAST_LINE = 4096  # bytes at the end of a spool in which its last event is found
+
+
+class TendedStore(Store):
+    """A store in which a run is lost only when nothing more can be had of it."""
+
+    def load(self, run_id: str) -> RunInfo:
+        """The run; its record is completed first if its kernel is gone and its ranks have ended."""
+        run = super().load(run_id)
+        return run if run.state != "lost" else tend(Store(self.root), run)
+
+    def _may_be_live(self, run_id: str) -> bool:
+        if super()._may_be_live(run_id):
+            return True
+        with contextlib.suppress(RecordError):
+            return self.load(run_id).state == "running"
+        return False
+
+
+def salvage(store: Store) -> None:
+    """Look after all runs of which ranks hold something; remove clusters kept for this only."""
+    folder = clusters_folder()
+    for each in sorted(folder.iterdir()) if folder.is_dir() else []:
+        paths = ClusterPaths(each.name)
+        for run_id in _held(paths):
+            with contextlib.suppress(RecordError):
+                run = store.load(run_id)
+                if run.state == "lost":
+                    tend(store, run)
+        info = paths.read()
+        if info is not None and info.name != each.name and not _held(paths):
+            paths.remove()
+
+
+def tend(store: Store, run: RunInfo) -> RunInfo:
+    """What a lost run is by now: complete, or going on without a kernel, or lost indeed."""
+    if run.owner is None or run.owner.host != socket.gethostname():
+        return run  # nobody here can tell whether its ranks go on
+    for folder in clusters_folder().glob(f"*/spool/*/{run.id}.jsonl"):
+        paths = ClusterPaths(folder.parents[2].name)
+        info = paths.read()
+        if info is None:
+            continue
+        if not all(_has_ended(paths, run.id, rank) for rank in run.ranks):
+            return replace(run, state="running", notes=[*run.notes, GOES_ON])
+        # Not before it is needed: ipyparallel would slow the start of every Jupyter server.
+        from rankroom.adopt import adopt
+
+        how_ended = partial(_how_ended, info)
+        with contextlib.suppress(RecordError):
+            adopt(run.id, cast("Link", NoLink()), store, paths.spool, how_ended)
+        return store.load(run.id)
+    return run
+
+
+def _held(paths: ClusterPaths) -> list[str]:
+    """The runs of which ranks hold what their records may lack."""
+    return sorted({file.stem for file in paths.folder.glob("spool/*/*.jsonl")})
+
+
+def _has_ended(paths: ClusterPaths, run_id: str, rank: RankInfo) -> bool:
+    """Whether a rank of the run will say nothing more: its process is gone, or it has said so."""
+    if not psutil.pid_exists(rank.pid):
+        return True
+    spool = paths.spool(rank.rank) / f"{run_id}.jsonl"
+    try:
+        begin = line_near_end(spool, LAST_LINE)
+        last = [event for event in Events(spool, begin) if event["kind"] == "status"]
+    except OSError:
+        return False
+    return bool(last) and last[-1]["state"] != "running"
+
+
+def _how_ended(info: ClusterInfo, rank: int) -> str:
+    return info.exits.get(str(rank)) or "ended with its cluster"
+
+
+class NoLink:
+    """The link to ranks that say nothing more: nobody is there, nobody answers."""
+
+    ranks: tuple[int, ...] = ()
+
+    def subscribe(self, run: str, receive: Callable[..., None]) -> None: ...
+
+    def unsubscribe(self, run: str) -> None: ...
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None: ...
+
+    def signal(self, ranks: Sequence[int], signal: str) -> None: ...
+
+    def request(self, ranks: Sequence[int], **content: Any) -> list[Future[Any]]:
+        return []
+
+
+GOES_ON = "it goes on, but its kernel is gone: `%cluster attach` in a notebook takes it up"

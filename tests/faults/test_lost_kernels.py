@@ -1,0 +1,291 @@
+"""A kernel dies during a run: the ranks go on, and the next kernel completes the record."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kernel import Kernel
+from numbered import GATED, assert_numbered, written
+from rankroom.cluster import Cluster, running_clusters
+from rankroom.clusterfile import ClusterPaths
+from rankroom.errors import RankroomError
+from rankroom.local import own_processes
+from rankroom.record import RunInfo
+from rankroom.salvage import salvage
+from rankroom.store import Store
+
+pytestmark = pytest.mark.cluster
+
+FLOOD = "for i in range(150_000):\n    print('line', i)"
+SLOW = "import time\nfor i in range(150):\n    print('line', i)\n    time.sleep(0.01)"
+
+
+@dataclass
+class Lab:
+    """A cluster that a kernel started, in a home of its own."""
+
+    home: Path
+    kernel: Kernel = field(init=False)
+
+    @property
+    def store(self) -> Store:
+        return Store(self.home)
+
+    def begin(self, source: str) -> str:
+        """Run a cell as a user would, detached from its prompt; returns the run's id."""
+        shown = self.kernel.run(f"%%distributed --detach\n{source}")
+        assert not shown.error, shown.error
+        return str(shown.run["id"])
+
+    def kill_kernel(self) -> None:
+        """As an out-of-memory killer does; the restarted kernel knows nothing."""
+        os.kill(self.kernel.manager.provisioner.pid, signal.SIGKILL)
+        self.kernel.restart()
+        self.kernel.run("%load_ext rankroom")
+
+    def shut_down(self) -> None:
+        """As a user does who closes the notebook for the day."""
+        self.kernel.client.stop_channels()
+        self.kernel.manager.shutdown_kernel()
+
+    def open_again(self) -> None:
+        """Another kernel, which has loaded Rankroom and nothing else."""
+        self.kernel = Kernel(**{**os.environ, "RANKROOM_HOME": str(self.home)})
+        self.kernel.run("%load_ext rankroom")
+
+    def await_end(self, run_id: str) -> RunInfo:
+        wait_for(lambda: self.store.load(run_id).state not in ("running", "lost"))
+        return self.store.load(run_id)
+
+
+@pytest.fixture(scope="module")
+def module_lab(tmp_path_factory) -> Iterator[Lab]:
+    home = tmp_path_factory.mktemp("home")
+    made = Lab(home)
+    made.open_again()
+    try:
+        shown = made.kernel.run("%cluster start --ranks 2 --name lab")
+        assert "lab: 2 ranks" in shown.stdout, shown
+        yield made
+    finally:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RANKROOM_HOME", str(home))
+            if running_clusters():
+                Cluster.attach().stop()
+        made.kernel.close()
+
+
+@pytest.fixture
+def lab(module_lab: Lab, monkeypatch) -> Lab:
+    monkeypatch.setenv("RANKROOM_HOME", str(module_lab.home))
+    if "no cluster in this notebook" in module_lab.kernel.run("%cluster").stdout:
+        module_lab.kernel.run("%cluster attach")
+    return module_lab
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come true"
+        time.sleep(0.01)
+
+
+def size_of(lab: Lab, run_id: str) -> int:
+    return lab.store.paths(run_id).events.stat().st_size
+
+
+@pytest.mark.fault(
+    "the kernel is killed during {what}, and the next one attaches {when}",
+    "the record is complete, no line missing or twice",
+    racy=True,
+)
+@pytest.mark.parametrize(
+    ("what", "source", "count"), [("a flood", FLOOD, 150_000), ("slow prints", SLOW, 150)]
+)
+@pytest.mark.parametrize("when", ["at once", "after the run"])
+def test_a_killed_kernel(lab, what, source, count, when):
+    run_id = lab.begin(source)
+    wait_for(lambda: size_of(lab, run_id) > 500)
+    lab.kill_kernel()
+    if when == "after the run":
+        ends = [lab.home / f"clusters/lab/spool/{rank}/{run_id}.jsonl" for rank in (0, 1)]
+        wait_for(lambda: all(b'"state":"ok"' in end.read_bytes()[-200:] for end in ends))
+        assert lab.store.load(run_id).state == "lost"
+    said = lab.kernel.run("%cluster attach").stdout
+    assert run_id in said and len(said.splitlines()) <= 2, said
+    run = lab.await_end(run_id)
+    assert (run.state, run.lines) == ("done", 2 * count)
+    for rank in (0, 1):
+        assert_numbered(lab.store, run_id, rank, count)
+    assert "ranks 0–1: 2" in lab.kernel.run("%distributed 1 + 1").text
+
+
+@pytest.mark.fault(
+    "the kernel is restarted during a run, and attaches while it goes on",
+    "the run goes on in the record; it can be waited for and interrupted",
+)
+def test_a_restarted_kernel(lab, tmp_path):
+    run_id = lab.begin(GATED.format(gate=str(tmp_path / "gate")))
+    wait_for(lambda: size_of(lab, run_id) > 500)
+    lab.kernel.restart()
+    assert lab.store.load(run_id).state == "lost"
+    said = lab.kernel.run("%load_ext rankroom\n%cluster attach").stdout
+    assert said.startswith("attached to lab: 2 ranks on ")
+    assert said.endswith(f"the run {run_id} goes on: `%runs`\n")
+    assert lab.store.load(run_id).state == "running"
+    assert "busy with a run of this notebook" in lab.kernel.run("%distributed 1").error
+    before = size_of(lab, run_id)
+    wait_for(lambda: size_of(lab, run_id) > before + 500)
+    lab.kernel.run("%cluster interrupt")
+    run = lab.await_end(run_id)
+    assert run.state == "interrupted"
+    for rank in (0, 1):
+        counted = int(lab.kernel.run(f"%ranks pull i\ni[{rank}]").text)
+        # The interrupt may have come between a line and its count.
+        assert assert_numbered(lab.store, run_id, rank) in (counted, counted + 1)
+
+
+@pytest.mark.fault(
+    "the kernel of a detached run is shut down; another one attaches when it is over",
+    "the record is finished, `%runs` shows it, results are there",
+)
+def test_a_detached_run_without_a_kernel(lab, tmp_path):
+    began = time.monotonic()
+    run_id = lab.begin(GATED.format(gate=str(tmp_path / "gate")))
+    assert time.monotonic() - began < 5
+    lab.shut_down()
+    (tmp_path / "gate").touch()
+    ends = [lab.home / f"clusters/lab/spool/{rank}/{run_id}.jsonl" for rank in (0, 1)]
+    wait_for(lambda: all(b'"state":"ok"' in end.read_bytes()[-200:] for end in ends))
+    attached = Cluster.attach("lab")
+    try:
+        assert [run.id for run in attached.adopted] == [run_id]
+        run = attached.adopted[0]
+        assert run.state == "done" and lab.store.load(run_id).state == "done"
+        for rank in (0, 1):
+            count = assert_numbered(lab.store, run_id, rank)
+            assert run.results[rank] == f"'{count} lines'"
+        assert not any(end.exists() for end in ends), "the spool is cleared"
+    finally:
+        attached.close()
+        lab.open_again()
+    assert "done" in next(
+        line for line in lab.kernel.run("%runs").stdout.splitlines() if run_id in line
+    )
+
+
+@pytest.mark.fault(
+    "the kernel is killed during a run; one that was attached before runs a cell",
+    "it says what goes on and takes the record up; its next cell works",
+)
+def test_a_kernel_beside_it(lab, tmp_path):
+    beside = Cluster.attach("lab")
+    try:
+        run_id = lab.begin(GATED.format(gate=str(tmp_path / "gate")))
+        with pytest.raises(RankroomError, match="busy with a run of another process"):
+            beside.run("1")
+        lab.kill_kernel()
+        with pytest.raises(RankroomError, match=f"run {run_id} still goes on"):
+            beside.run("1")
+        with pytest.raises(RankroomError, match="busy with a run of this notebook"):
+            beside.run("1")
+        (tmp_path / "gate").touch()
+        assert lab.await_end(run_id).state == "done"
+        for rank in (0, 1):
+            assert_numbered(lab.store, run_id, rank)
+        run = beside.run("1 + 1")
+        assert run.wait(20) and run.results == {0: "2", 1: "2"}
+    finally:
+        beside.close()
+
+
+@pytest.mark.fault(
+    "a kernel lets go of its cluster during a run, and lives on",
+    "whoever attaches next takes the run up",
+)
+def test_a_cluster_that_is_let_go(lab, tmp_path):
+    first = Cluster.attach("lab")
+    run = first.run(GATED.format(gate=str(tmp_path / "gate")))
+    wait_for(lambda: size_of(lab, run.id) > 500)
+    first.close()
+    assert lab.store.load(run.id).state == "lost"
+    second = Cluster.attach("lab")
+    try:
+        assert [(each.id, each.state) for each in second.adopted] == [(run.id, "running")]
+        (tmp_path / "gate").touch()
+        assert second.adopted[0].wait(20) and lab.store.load(run.id).state == "done"
+        for rank in (0, 1):
+            assert_numbered(lab.store, run.id, rank)
+    finally:
+        second.close()
+
+
+@pytest.mark.fault(
+    "the kernel and one rank are killed during a run",
+    "the next kernel says how the rank ended; its last line is in the record",
+)
+def test_a_killed_kernel_and_a_killed_rank(lab, tmp_path):
+    told = tmp_path / "pid"
+    run_id = lab.begin(
+        f"import os\nfrom pathlib import Path\n"
+        f"if rank == 1: Path({str(told)!r}).write_text(str(os.getpid()))\n"
+        + GATED.format(gate=str(tmp_path / "gate"))
+    )
+    wait_for(lambda: told.exists() and size_of(lab, run_id) > 500)
+    lab.kill_kernel()
+    os.kill(int(told.read_text()), signal.SIGKILL)
+    (tmp_path / "gate").touch()
+    lab.kernel.run("%cluster attach")
+    run = lab.await_end(run_id)
+    assert run.state == "failed" and run.failure is not None
+    assert run.failure.evalue == "rank 1 was killed by SIGKILL"
+    assert [rank.state for rank in run.ranks] == ["ok", "lost"]
+    spooled = (lab.home / "clusters/lab/spool/1/stdout").read_text()
+    assert spooled.endswith(written(lab.store, run_id, 1))
+    for rank in (0, 1):
+        assert assert_numbered(lab.store, run_id, rank) >= 10
+
+
+@pytest.mark.fault(
+    "the kernel is killed, then all of its cluster",
+    "the record is complete up to the ranks' last lines, and says how they ended",
+)
+def test_nothing_is_left_but_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path))
+    store = Store(tmp_path)
+    pid = os.fork()
+    if pid == 0:  # a kernel that ends like a light
+        try:
+            run = Cluster.local(ranks=2, name="gone").run(GATED.format(gate="/nonexistent"))
+            wait_for(lambda: store.paths(run.id).events.stat().st_size > 500)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    (run_id,) = store.ids()
+    info = ClusterPaths("gone").read()
+    for process in [info.keeper, *(rank.pid for rank in info.ranks)]:
+        os.kill(process, signal.SIGKILL)
+    for process in own_processes(ClusterPaths("gone")):
+        process.kill()
+    wait_for(lambda: not any(psutil.pid_exists(rank.pid) for rank in info.ranks))
+    assert store.load(run_id).state == "lost"
+    spooled = [(ClusterPaths("gone").spool(rank) / "stdout").read_text() for rank in (0, 1)]
+    # As when a new cluster of this name is started.
+    aside = ClusterPaths("gone").folder.rename(ClusterPaths("gone.1").folder)
+    salvage(store)
+    assert not aside.exists()
+    run = store.load(run_id)
+    assert run.state == "failed" and run.failure.ename == "RankLost"
+    assert "ended with its cluster" in run.failure.evalue
+    assert [rank.state for rank in run.ranks] == ["lost", "lost"]
+    for rank in (0, 1):
+        assert assert_numbered(store, run_id, rank) > 0
+        assert spooled[rank] == written(store, run_id, rank)

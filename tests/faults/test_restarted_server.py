@@ -1,0 +1,189 @@
+"""The Jupyter server goes down in mid-run and takes its kernels along; ranks and record do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client import BlockingKernelClient
+
+from numbered import GATED, assert_numbered
+from rankroom.cluster import Cluster, running_clusters
+from rankroom.store import Store
+
+pytestmark = pytest.mark.cluster
+
+TOKEN = "a-token-for-tests"
+
+
+@dataclass
+class Jupyter:
+    """A Jupyter server that can be killed and started again, with its kernels."""
+
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+    port: int = 0
+
+    def start(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        env = {
+            **os.environ,
+            "HOME": str(self.folder),
+            "JUPYTER_CONFIG_DIR": str(self.folder / "config"),
+            "JUPYTER_RUNTIME_DIR": str(self.folder / "runtime"),
+            "JUPYTER_NO_CONFIG": "1",
+            "JUPYTER_PLATFORM_DIRS": "1",
+            "JUPYTER_TOKEN": TOKEN,
+        }
+        argv = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"]
+        argv += ["--ip=127.0.0.1", f"--port={self.port}", "--ServerApp.port_retries=0"]
+        argv += [f"--ServerApp.root_dir={self.folder}"]
+        argv += ["--ServerApp.jpserver_extensions={'rankroom': True}"]
+        output = self.folder / "output.txt"
+        with output.open("ab") as out:
+            self.process = subprocess.Popen(argv, env=env, stdout=out, stderr=out)
+        wait_for(lambda: self.answers(), output.read_text)
+
+    def end(self, how: signal.Signals) -> None:
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait(20)
+            self.process = None
+
+    def answers(self) -> bool:
+        try:
+            return self.ask("rankroom/version")[0] == 200
+        except OSError:
+            return False
+
+    def ask(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+        url = f"http://127.0.0.1:{self.port}/{path}"
+        body = b"{}" if method == "POST" else None
+        request = urllib.request.Request(url, method=method, data=body)
+        request.add_header("Authorization", f"token {TOKEN}")
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return reply.status, dict(reply.headers), reply.read()
+
+    def open_kernel(self) -> BlockingKernelClient:
+        """A kernel as a notebook gets it, which ends with the server."""
+        made = json.loads(self.ask("api/kernels", "POST")[2])
+        file = self.folder / "runtime" / f"kernel-{made['id']}.json"
+        client = BlockingKernelClient(connection_file=str(file))
+        client.load_connection_file()
+        client.start_channels()
+        wait_for(lambda: is_ready(client))
+        run(client, "%load_ext rankroom")
+        return client
+
+
+def is_ready(client: BlockingKernelClient) -> bool:
+    """While a kernel starts on a busy machine, its heart may miss a beat."""
+    try:
+        client.wait_for_ready(timeout=30)
+    except RuntimeError:
+        return False
+    return True
+
+
+def wait_for(condition: Callable[[], bool], why: Callable[[], str] = str) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until, why()
+        time.sleep(0.02)
+
+
+def run(client: BlockingKernelClient, code: str) -> str:
+    """What the code prints; it must not fail."""
+    said: list[str] = []
+
+    def take(message: dict[str, Any]) -> None:
+        if message["msg_type"] == "stream":
+            said.append(message["content"]["text"])
+
+    reply = client.execute_interactive(code, output_hook=take, timeout=60, allow_stdin=False)
+    assert reply["content"]["status"] == "ok", reply["content"]
+    return "".join(said)
+
+
+@pytest.fixture
+def jupyter(home, tmp_path) -> Iterator[Jupyter]:
+    made = Jupyter(tmp_path)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end(signal.SIGTERM)
+        for info in running_clusters():
+            Cluster.attach(info.name).stop()
+
+
+@pytest.mark.fault(
+    "the Jupyter server is {how} in mid-run and started again",
+    "whoever reads the record reads on, no line missing or twice",
+)
+@pytest.mark.parametrize(
+    ("how", "signal_"), [("killed", signal.SIGKILL), ("stopped", signal.SIGTERM)]
+)
+def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
+    kernel = jupyter.open_kernel()
+    run(kernel, "%cluster start --ranks 2 --name stays")
+    gate = tmp_path / "gate"
+    run(kernel, "%%distributed --detach" + GATED.format(gate=str(gate)))
+    (run_id,) = Store(home).ids()
+    read, after = b"", 0
+    while len(read) < 5_000:
+        _, headers, piece = jupyter.ask(f"rankroom/runs/{run_id}/events?after={after}&wait=5")
+        read, after = read + piece, int(headers["X-Rankroom-Next"])
+    kernel.stop_channels()
+    jupyter.end(signal_)
+    # Kernels end with their server, by themselves if it could not tell them.
+    wait_for(lambda: Store(home).load(run_id).state == "lost")
+    jupyter.start()
+    told = json.loads(jupyter.ask(f"rankroom/runs/{run_id}")[2])
+    assert told["state"] == "running" and "`%cluster attach`" in told["notes"][0]
+    assert "goes on: `%runs`" in run(jupyter.open_kernel(), "%cluster attach")
+    gate.touch()
+    state = "running"
+    while state == "running":
+        _, headers, piece = jupyter.ask(f"rankroom/runs/{run_id}/events?after={after}&wait=5")
+        read, after = read + piece, int(headers["X-Rankroom-Next"])
+        state = headers["X-Rankroom-State"]
+    assert state == "done"
+    for rank in (0, 1):
+        assert assert_numbered(Store(home), run_id, rank) > 100
+    assert read == Store(home).paths(run_id).events.read_bytes()
+
+
+@pytest.mark.fault(
+    "the kernel is shut down in mid-run, and no other one comes",
+    "whoever looks at the run sees it go on, and finished with every line when it is",
+)
+def test_a_run_that_nobody_takes_up(jupyter, home, tmp_path):
+    kernel = jupyter.open_kernel()
+    run(kernel, "%cluster start --ranks 2 --name stays")
+    gate = tmp_path / "gate"
+    run(kernel, "%%distributed --detach" + GATED.format(gate=str(gate)))
+    (run_id,) = Store(home).ids()
+    kernel.shutdown()
+    wait_for(lambda: Store(home).load(run_id).state == "lost")
+    events = f"rankroom/runs/{run_id}/events"
+    assert jupyter.ask(events)[1]["X-Rankroom-State"] == "running"
+    gate.touch()
+    wait_for(lambda: jupyter.ask(events)[1]["X-Rankroom-State"] == "done")
+    finished = Store(home).load(run_id)
+    assert (finished.state, finished.notes) == ("done", [])
+    for rank in (0, 1):
+        assert assert_numbered(Store(home), run_id, rank) > 10

@@ -1,0 +1,39 @@
+"""Numbered lines, to see that a record holds each line once, in the order a rank wrote them."""
+
+from __future__ import annotations
+
+from rankroom.store import Store
+
+# Goes on until the file is there, so that a test decides what happens meanwhile.
+GATED = """
+import time
+from pathlib import Path
+i = 0
+while not Path({gate!r}).exists() or i < 50:
+    print("line", i)
+    i += 1
+    time.sleep(0.005)
+f"{{i}} lines"
+"""
+
+
+def written(store: Store, run_id: str, rank: int, stream: str = "stdout") -> str:
+    """All that a record holds of one stream of a rank."""
+    return "".join(
+        event["text"]
+        for event in store.events(run_id)
+        if (event["kind"], event["rank"], event.get("stream")) == ("log", rank, stream)
+    )
+
+
+def assert_numbered(store: Store, run_id: str, rank: int, count: int | None = None) -> int:
+    """`line 0`, `line 1`, … and nothing else: none missing, none twice. Returns how many.
+
+    Without `count` the rank was stopped at a line nobody knows.
+    """
+    lines = written(store, run_id, rank).splitlines()
+    for number, line in enumerate(lines):
+        assert line == f"line {number}", f"rank {rank}: {line!r} stands where line {number} should"
+    if count is not None:
+        assert len(lines) == count, f"rank {rank}: {len(lines)} of {count} lines"
+    return len(lines)

@@ -1,0 +1,68 @@
+"""What ranks report is put together once and in order, also where their disk was full."""
+
+from rankroom.assembly import Assembly
+from rankroom.record import event_line
+
+LINES = [event_line("log", 0, i, i, stream="stdout", text=f"line {i}\n") for i in range(6)]
+WHOLE = b"".join(LINES)
+AT = [len(b"".join(LINES[:i])) for i in range(7)]
+
+
+def assembled(tmp_path, spooled):
+    (tmp_path / "a.jsonl").write_bytes(spooled)
+    notes: list[str] = []
+    return Assembly("a", [0], lambda rank: tmp_path, notes.append), notes
+
+
+def with_hole(first, last):
+    """The spool as it is where there was no room for lines `first` to `last`, but half of one."""
+    torn = LINES[first][:20].ljust(AT[last + 1] - AT[first], b"\0")
+    return WHOLE[: AT[first]] + torn + WHOLE[AT[last + 1] :]
+
+
+def test_a_gap_is_filled_from_the_spool(tmp_path):
+    assembly, notes = assembled(tmp_path, WHOLE)
+    assert assembly.take(0, 0, LINES[0]) == LINES[0]
+    assert assembly.take(0, AT[3], LINES[3]) == b"".join(LINES[1:4])
+    assert assembly.take(0, AT[2], b"".join(LINES[2:5])) == LINES[4]
+    assert assembly.rest(0) == LINES[5]
+    assert notes == []
+
+
+def test_what_the_disk_refused_and_the_wire_lost_is_told(tmp_path):
+    assembly, notes = assembled(tmp_path, with_hole(2, 3))
+    assert assembly.take(0, 0, LINES[0]) == LINES[0]
+    assert assembly.take(0, AT[5], LINES[5]) == LINES[1] + LINES[4] + LINES[5]
+    assert notes == [f"{AT[4] - AT[2]} bytes of rank 0 were lost on the way"]
+
+
+def test_a_hole_that_came_over_the_wire_misses_nothing(tmp_path):
+    assembly, notes = assembled(tmp_path, with_hole(2, 3))
+    assert assembly.take(0, 0, b"".join(LINES[:4])) == b"".join(LINES[:4])
+    assert assembly.rest(0) == LINES[4] + LINES[5]
+    assert notes == []
+
+
+def test_the_rest_ends_with_a_whole_line(tmp_path):
+    assembly, notes = assembled(tmp_path, WHOLE[:-5])
+    assert assembly.rest(0) == b"".join(LINES[:5])
+    assert notes == []
+
+
+def test_another_writer_goes_on_where_the_record_ends(tmp_path):
+    for seq in range(7):
+        assembly, notes = assembled(tmp_path, WHOLE)
+        assembly.resume(0, seq)
+        assert assembly.rest(0) == b"".join(LINES[seq:])
+    assert notes == []
+
+
+def test_it_goes_on_behind_a_hole_that_the_record_has(tmp_path):
+    assembly, notes = assembled(tmp_path, with_hole(2, 3))
+    assembly.resume(0, 5)
+    assert assembly.rest(0) == LINES[5]
+    assert notes == []
+    assembly, notes = assembled(tmp_path, with_hole(2, 3))
+    assembly.resume(0, 2)
+    assert assembly.rest(0) == LINES[4] + LINES[5]
+    assert notes == [f"{AT[4] - AT[2]} bytes of rank 0 were lost on the way"]

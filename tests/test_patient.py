@@ -1,0 +1,94 @@
+"""What a full disk refuses of a record waits, in order, and comes once, when there is room."""
+
+import os
+
+import pytest
+
+from rankroom.errors import RecordError
+from rankroom.store import patient
+from rankroom.store.patient import PatientWriter
+from record_makers import log, start_record
+
+LINES = [log(0, f"line {i}\n", seq=i) for i in range(8)]
+
+
+@pytest.fixture
+def record(tmp_path):
+    """A record's store, run, and a patient writer."""
+    store, run, writer = start_record(tmp_path)
+    made = PatientWriter(writer)
+    yield store, run, made
+    made.close()
+
+
+@pytest.fixture
+def room(monkeypatch):
+    """`room(n)`: the disk takes `n` bytes more; None for no end."""
+    left = None
+    write = os.write
+
+    def limited(fd, data):
+        nonlocal left
+        if left is None:
+            return write(fd, data)
+        data = bytes(data)[:left]
+        if not data:
+            raise OSError(28, "No space left on device")
+        left -= len(data)
+        return write(fd, data)
+
+    def leave(size):
+        nonlocal left
+        left = size
+
+    monkeypatch.setattr(os, "write", limited)
+    return leave
+
+
+def texts(store, run):
+    return [event["text"] for event in store.events(run.id)]
+
+
+# Nothing, half a line, a line, a line and a half, two lines, and two calls' worth.
+SIZES = [0, 10, len(LINES[0]), len(LINES[0]) + 10, 2 * len(LINES[0]), 3 * len(LINES[0]) + 5]
+
+
+@pytest.mark.parametrize("first", SIZES)
+@pytest.mark.parametrize("second", SIZES)
+def test_each_line_comes_once_and_in_order(record, room, first, second):
+    store, run, writer = record
+    for i, size in enumerate([None, first, second, None]):
+        room(size)
+        writer.append(LINES[2 * i] + LINES[2 * i + 1])
+    assert texts(store, run) == [f"line {i}\n" for i in range(8)]
+
+
+def test_the_end_waits_for_the_lines_before_it(record, room):
+    store, run, writer = record
+    room(20)
+    writer.append(LINES[0] + LINES[1])
+    run.state = "done"
+    for _ in range(2):
+        with pytest.raises(RecordError, match="No space left on device"):
+            writer.finish(run)
+    assert store.load(run.id).state == "running"
+    room(None)
+    writer.finish(run)
+    assert store.load(run.id).state == "done"
+    assert texts(store, run) == ["line 0\n", "line 1\n"]
+
+
+def test_what_waits_has_a_limit_that_is_said(record, room, monkeypatch):
+    store, run, writer = record
+    monkeypatch.setattr(patient, "WAITING", 3 * len(LINES[0]))
+    room(0)
+    for line in LINES[:3]:
+        writer.append(line)
+    with pytest.raises(RecordError, match="No space left on device"):
+        writer.append(LINES[3])
+    room(None)
+    writer.append(LINES[4])
+    assert texts(store, run) == [f"line {i}\n" for i in (0, 1, 2, 4)]
+    room(0)
+    for line in LINES[5:8]:
+        writer.append(line)  # there is room in memory again

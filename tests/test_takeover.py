@@ -1,0 +1,88 @@
+"""A record that has lost its writer gets one other, and no half line stays in the way."""
+
+import multiprocessing
+
+import pytest
+
+from rankroom.errors import RecordError
+from rankroom.record import event_line
+from rankroom.store import Store
+from rankroom.store.owner import this_process
+from rankroom.store.takeover import orphans, take_over
+from record_makers import finished_record, gone_process, log, start_record
+
+
+def left_alone(root, *lines, **fields):
+    """The id of a record whose writer is gone."""
+    _, run, writer = start_record(root, owner=gone_process(), **fields)
+    writer.append(b"".join(lines))
+    writer.close()
+    return run.id
+
+
+def test_only_a_clusters_lost_runs_are_orphans(tmp_path):
+    lost = left_alone(tmp_path)
+    left_alone(tmp_path, cluster="other")
+    finished_record(tmp_path)
+    _, live, writer = start_record(tmp_path)
+    store = Store(tmp_path)
+    assert [run.id for run in orphans(store, "local")] == [lost]
+    assert orphans(store, "local", since=live.start / 1e6 + 3600) == []
+    writer.close()
+
+
+def test_a_writer_on_another_host_is_left_alone(tmp_path):
+    owner = gone_process()
+    owner.host = "elsewhere"
+    _, run, writer = start_record(tmp_path, owner=owner)
+    writer.close()
+    assert orphans(Store(tmp_path), "local") == []
+    with pytest.raises(RecordError, match="another process"):
+        take_over(Store(tmp_path), run.id)
+
+
+def test_the_new_writer_owns_a_run_that_is_told_anew(tmp_path):
+    run_id = left_alone(tmp_path, lines=7, notes=["kept"])
+    store = Store(tmp_path)
+    run, writer = take_over(store, run_id)
+    assert (run.state, run.lines, run.notes) == ("running", 0, ["kept"])
+    assert {rank.state for rank in run.ranks} == {"running"}
+    assert store.load(run_id).owner == this_process()
+    assert store.load(run_id).state == "running"
+    writer.close()
+
+
+def test_half_a_line_is_spoiled_not_continued(tmp_path):
+    run_id = left_alone(tmp_path, log(0, "one\n"), b'{"kind":"log","rank":0,"seq":2,"te')
+    store = Store(tmp_path)
+    # Somebody has read up to here, the half line too, as nobody was there to finish it.
+    after = store.read(run_id).next
+    _, writer = take_over(store, run_id)
+    writer.append(log(0, "two\n", seq=2))
+    writer.close()
+    assert [event["text"] for event in store.events(run_id)] == ["one\n", "two\n"]
+    assert event_line("log", 0, 2, 1000, stream="stdout", text="two\n") in store.tail(
+        run_id, after
+    ).read().data.splitlines(keepends=True)
+
+
+def try_it(root, run_id, won, over):
+    try:
+        take_over(Store(root), run_id)
+        won.put(1)
+    except RecordError:
+        won.put(0)
+    over.wait(30)  # one that ends leaves the record to the next
+
+
+def test_of_many_at_once_one_becomes_the_writer(tmp_path):
+    run_id = left_alone(tmp_path)
+    fork = multiprocessing.get_context("fork")
+    won, over = fork.Queue(), fork.Event()
+    tried = [fork.Process(target=try_it, args=(tmp_path, run_id, won, over)) for _ in range(6)]
+    for process in tried:
+        process.start()
+    assert sum(won.get(timeout=30) for _ in tried) == 1
+    over.set()
+    for process in tried:
+        process.join()
