@@ -25,14 +25,14 @@ LAYERS = [
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
     ["cluster"],
-    ["notebook/*", "server", "cli", "cli_runs", "demo"],
+    ["notebook/*", "ladder", "server", "cli", "cli_runs", "demo"],
 ]
 # Narrower than their layer, with the reason.
 ONLY = {
     # Runs on a rank: it must import fast, and a site may run it without the rest.
     "rank/*": {"record", "errors", "rank/*", "clusterfile", "config"},
     # Routes without logic.
-    "server": {"cluster", "store/*", "spec", "record", "errors", "config"},
+    "server": {"ladder", "store/*", "spec", "record", "errors", "config"},
 }
 FRAMEWORKS = {"torch", "tensorflow", "keras", "horovod", "numpy"}
 
