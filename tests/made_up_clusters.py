@@ -40,7 +40,7 @@ class MadeUp:
     def _act(self, what: str) -> None:
         self._note(what)
         if self.name == "idle":
-            raise UsageError(f"no rank of {self.name} runs a cell: there is nothing to {what}")
+            raise UsageError(f"no rank of {self.name} runs a cell; its log ends with:\nof its log")
         if self.name == "broken":
             raise RuntimeError("a broken pipe\nand a traceback")
         while self.name == "slow" and not (config.home() / "go").exists():

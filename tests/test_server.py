@@ -291,7 +291,7 @@ def test_bad_requests_get_one_line(server: Server, path: str, status: int, says:
     [
         ("gone", 410, "cluster gone of this run is gone"),
         ("deaf", 503, "cluster deaf does not answer"),
-        ("idle", 400, "no rank of idle runs a cell"),
+        ("idle", 400, "no rank of idle runs a cell; its log ends with"),
         ("broken", 400, "the ranks of broken: a broken pipe"),
         ("over", 409, "is over (done)"),
         ("lost", 409, "the kernel that started it is gone"),
@@ -308,6 +308,7 @@ def test_a_step_that_cannot_be_gets_one_line(server: Server, step, cluster, stat
     assert reply.status == status
     assert says in reply.json["message"]
     assert "\n" not in reply.json["message"]
+    assert "of its log" not in reply.json["message"]
     writer.close()
 
 

@@ -77,6 +77,8 @@ class Handler(APIHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
         message = str(error) if isinstance(error, RankroomError) else ""
+        # The end of a log may follow, which is for a terminal.
+        message = message.partition("\n")[0].rstrip(":")
         if isinstance(error, RankroomError):
             self.set_status(STATUS.get(type(error), 400))
         elif isinstance(error, HTTPError):
