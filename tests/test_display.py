@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import nbformat
 import pytest
 
 from rankroom.display import MIME, bundle, running_bundle, runs_table, words
-from rankroom.record import Failure, RunInfo, event_line
+from rankroom.record import Failure, Hang, RunInfo, Standing, event_line
 from rankroom.store import Store
 from record_makers import finished_record, log, make_run, start_record
 
@@ -411,6 +412,36 @@ def test_the_table_of_runs(tmp_path: Path):
     assert table[0].split() == ["id", "when", "state", "ranks", "time", "lines", "cell"]
     assert "0–63" in table[1]
     assert table[2].endswith("1,234  train: a") and "done" in table[2] and "1.5 s" in table[2]
+
+
+def test_a_live_run_says_why_it_does_not_get_on(tmp_path: Path):
+    run = RunInfo.from_json(json.loads((RECORDS / "hang" / "run.json").read_bytes()))
+    assert run.hang is not None
+    data = bundle(run)
+    assert data["text/plain"].splitlines()[:2] == ["● 4 ranks · running", f"! {run.hang.text}"]
+    assert run.hang.text in read(data["text/html"]).text
+    run.state = "lost"
+    assert run.hang.text not in bundle(run)["text/plain"]
+
+
+def test_an_explanation_for_many_ranks_stays_small():
+    said = Standing(0, "still", "x" * 5000, 3, "\x1b[31m" * 5000)
+    ranks = [replace(said, rank=rank) for rank in range(64)]
+    run = make_run(size=64, hang=Hang(1, "<b>\x1b[31m\n" * 5000, ranks))
+    data = bundle(run)
+    assert saved(data) <= LIMIT
+    read(data["text/html"])
+    assert "\x1b" not in data["text/plain"]
+
+
+def test_released_ranks_say_from_what(tmp_path: Path):
+    errors = [
+        {"kind": "error", "rank": r, "seq": 1, "t": 5 + r, "ename": "E", "evalue": f"{r}",
+         "traceback": ["x"], **({"released": "allreduce grad.3"} if r else {})}
+        for r in range(4)
+    ]  # fmt: skip
+    run = make_run(size=4, state="failed", failure=Failure(0, "E", "0"))
+    assert "ranks 1–3: released from allreduce grad.3" in bundle(run, None, errors)["text/plain"]
 
 
 @pytest.mark.parametrize("folder", sorted(RECORDS.glob("*/run.json")), ids=lambda p: p.parent.name)

@@ -26,14 +26,14 @@ LAYERS = [
     ["run"],
     ["adopt", "salvage"],
     ["cluster"],
-    ["notebook/*", "server", "cli", "cli_runs", "demo", "doctor"],
+    ["notebook/*", "ladder", "server", "cli", "cli_runs", "demo", "doctor"],
 ]
 # Narrower than their layer, with the reason.
 ONLY = {
     # Runs on a rank: it must import fast, and a site may run it without the rest.
     "rank/*": {"record", "errors", "rank/*", "clusterfile", "config"},
     # Routes without logic.
-    "server": {"cluster", "salvage", "store/*", "spec", "record", "errors", "config"},
+    "server": {"ladder", "salvage", "store/*", "spec", "record", "errors", "config"},
 }
 FRAMEWORKS = {"torch", "tensorflow", "keras", "horovod", "numpy"}
 

@@ -14,11 +14,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
 
-from record_makers import finished_record, log, make_run, start_record
+from rankroom.record import Hang
+from rankroom.store.owner import this_process
+from record_makers import finished_record, gone_process, log, make_run, start_record
 
 TOKEN = "a-token-for-tests"
 BASE = "/some/base/"
@@ -40,8 +43,9 @@ class Server:
     port: int
     home: Path
 
-    def get(self, path: str, token: str | None = TOKEN, timeout: float = 30) -> Reply:
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{BASE}{path}")
+    def get(self, path: str, token: str | None = TOKEN, timeout: float = 30, **more) -> Reply:
+        url = f"http://127.0.0.1:{self.port}{BASE}{path}"
+        request = urllib.request.Request(url, **more)
         if token:
             request.add_header("Authorization", f"token {token}")
         try:
@@ -49,6 +53,15 @@ class Server:
                 return Reply(reply.status, dict(reply.headers), reply.read())
         except urllib.error.HTTPError as error:
             return Reply(error.code, dict(error.headers), error.read())
+
+    def post(self, path: str, **more) -> Reply:
+        return self.get(path, method="POST", data=b"", **more)
+
+    @property
+    def acted(self) -> list[str]:
+        """What made-up clusters were asked to do."""
+        file = self.home / "acted"
+        return file.read_text().splitlines() if file.exists() else []
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +80,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "RANKROOM_HOME": str(folder / "home"),
         "JUPYTER_TOKEN": TOKEN,
     }
-    argv = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"]
+    argv = [sys.executable, str(Path(__file__).with_name("made_up_clusters.py"))]
+    argv += ["--no-browser", "--allow-root"]
     argv += ["--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
     argv += [f"--ServerApp.base_url={BASE}", f"--ServerApp.root_dir={folder}"]
     argv += ["--ServerApp.jpserver_extensions={'rankroom': True}"]
@@ -99,15 +113,21 @@ def test_version(server: Server):
 def test_every_route_refuses_a_stranger(server: Server):
     from rankroom.server import ROUTES
 
-    _, run = finished_record(server.home, log(0, "hi\n"))
-    for pattern, _ in ROUTES:
+    _, run, writer = start_record(server.home)
+    writer.append(log(0, "hi\n"))
+    for pattern, handler in ROUTES:
         path = pattern.replace("([^/]+)", run.id)
-        assert server.get(path).status == 200, path
+        path += "?rank=1" if path.endswith("restart") else ""
+        method = server.post if "post" in vars(handler) else server.get
+        assert method(path).status == 200, path
+        acted = server.acted
         for token in (None, "wrong"):
-            reply = server.get(path, token=token)
+            reply = method(path, token=token)
             assert reply.status in (401, 403), path
             assert set(json.loads(reply.body)) == {"message"}
             assert b"hi" not in reply.body
+            assert server.acted == acted
+    writer.close()
 
 
 def test_runs_come_newest_first(server: Server):
@@ -163,6 +183,29 @@ def test_a_waiting_reader_gets_a_line_at_once_and_then_the_end(server: Server):
     reply = server.get(f"rankroom/runs/{run.id}/events?after={len(line)}&wait=20")
     assert (reply.body, reply.headers["X-Rankroom-State"]) == (b"", "failed")
     assert time.monotonic() - began < 5
+
+
+def test_a_waiting_reader_is_told_that_the_run_changed(server: Server):
+    """Whoever reads on learns at once that there is something else to fetch again."""
+    _, run, writer = start_record(server.home)
+    events = f"rankroom/runs/{run.id}/events"
+    before = server.get(events).headers["X-Rankroom-Changed"]
+    assert server.get(events).headers["X-Rankroom-Changed"] == before
+    run.hang = Hang(0, "rank 0 waits in allreduce x; rank 1 is at cell line 2")
+    threading.Timer(0.3, writer.update, [run]).start()
+    began = time.monotonic()
+    reply = server.get(f"{events}?wait=20")
+    assert time.monotonic() - began < 5
+    assert (reply.body, reply.headers["X-Rankroom-State"]) == (b"", "running")
+    after = reply.headers["X-Rankroom-Changed"]
+    assert after != before
+    # One that missed the change, as it was not waiting then, need not wait.
+    began = time.monotonic()
+    reply = server.get(f"{events}?wait=20&changed={before}")
+    assert time.monotonic() - began < 5
+    assert reply.headers["X-Rankroom-Changed"] == after
+    assert server.get(f"rankroom/runs/{run.id}").json["hang"]["text"] == run.hang.text
+    writer.close()
 
 
 def test_waiting_ends_when_the_time_is_up(server: Server):
@@ -240,6 +283,98 @@ def test_bad_requests_get_one_line(server: Server, path: str, status: int, says:
     assert reply.status == status
     assert says in reply.json["message"]
     assert "\n" not in reply.json["message"]
+
+
+@pytest.mark.parametrize("step", ["interrupt", "release", "restart?rank=0-1", "stacks"])
+@pytest.mark.parametrize(
+    ("cluster", "status", "says"),
+    [
+        ("gone", 410, "cluster gone of this run is gone"),
+        ("deaf", 503, "cluster deaf does not answer"),
+        ("idle", 400, "no rank of idle runs a cell; its log ends with"),
+        ("broken", 400, "the ranks of broken: a broken pipe"),
+        ("over", 409, "is over (done)"),
+        ("lost", 409, "the kernel that started it is gone"),
+    ],
+)
+def test_a_step_that_cannot_be_gets_one_line(server: Server, step, cluster, status, says):
+    owner = gone_process() if cluster == "lost" else this_process()
+    _, run, writer = start_record(server.home, cluster=cluster, owner=owner)
+    if cluster == "over":
+        run.state = "done"
+        writer.finish(run)
+    act = server.get if step == "stacks" else server.post
+    reply = act(f"rankroom/runs/{run.id}/{step}")
+    assert reply.status == status
+    assert says in reply.json["message"]
+    assert "\n" not in reply.json["message"]
+    assert "of its log" not in reply.json["message"]
+    writer.close()
+
+
+def test_the_steps_of_the_ladder(server: Server):
+    _, run, writer = start_record(server.home, cluster="fine", size=4)
+    path = f"rankroom/runs/{run.id}"
+    acted = len(server.acted)
+    assert "interrupt" in server.post(f"{path}/interrupt").json["message"]
+    assert server.post(f"{path}/release").json["message"] == "released torch on the ranks of fine"
+    said = server.post(f"{path}/restart?rank=0,2-3").json["message"]
+    assert said == "ranks 0,2–3 were started anew, without variables"
+    assert server.get(f"{path}/stacks").json == {"stacks": {"0": "main:\n  x", "1": "<b>"}}
+    done = ["interrupt", "close", "release", "close", "restart 0,2,3", "close", "stacks", "close"]
+    assert server.acted[acted:] == [f"fine {what}" for what in done]
+    assert "no rank 4" in server.post(f"{path}/restart?rank=4").json["message"]
+    assert "restart?rank=2" in server.post(f"{path}/restart").json["message"]
+    assert server.get(f"{path}/interrupt").status == 405
+    writer.close()
+
+
+def test_no_other_page_takes_a_step(server: Server):
+    """A browser that is logged in sends its cookies with what any page makes it send."""
+    _, run, writer = start_record(server.home, cluster="fine")
+    jar = CookieJar()
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
+    base = f"http://127.0.0.1:{server.port}{BASE}"
+    opener.open(f"{base}rankroom/version?token={TOKEN}").close()
+    assert opener.open(f"{base}rankroom/runs").status == 200  # by cookie alone
+    url = f"{base}rankroom/runs/{run.id}/interrupt"
+    acted = server.acted
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        opener.open(urllib.request.Request(url, data=b"", method="POST"))
+    assert server.acted == acted
+    opener.open(f"{base}login").close()  # a page sets the cookie that its scripts must repeat
+    mine = {"X-XSRFToken": next(c.value or "" for c in jar if c.name == "_xsrf")}
+    assert (
+        opener.open(urllib.request.Request(url, data=b"", method="POST", headers=mine)).status
+        == 200
+    )
+    assert server.acted[len(acted) :] == ["fine interrupt", "fine close"]
+    writer.close()
+
+
+def test_steps_at_slow_clusters_hold_nobody_up(server: Server):
+    """More of them than there are threads for steps; all are answered in the end."""
+    _, run, writer = start_record(server.home, cluster="slow")
+    begun = len(server.acted)
+    replies: list[Reply] = []
+    path = f"rankroom/runs/{run.id}/release"
+    steps = [threading.Thread(target=lambda: replies.append(server.post(path))) for _ in range(9)]
+    for step in steps:
+        step.start()
+    until = time.monotonic() + 10
+    while len(server.acted) == begun:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    began = time.monotonic()
+    assert server.get("rankroom/version").status == 200
+    assert server.get(f"rankroom/runs/{run.id}/source").status == 200
+    assert time.monotonic() - began < 2
+    assert not replies
+    (server.home / "go").touch()
+    for step in steps:
+        step.join()
+    assert [reply.status for reply in replies] == [200] * 9
+    writer.close()
 
 
 def test_a_newer_record_is_listed_and_refused(server: Server):

@@ -12,6 +12,15 @@ export interface Chunk {
   /** Bytes there were when this was read. */
   size: number;
   state: RunState;
+  /** Differs whenever run.json was replaced; '' where the server does not tell. */
+  changed: string;
+}
+
+/** A step for a live run that does not get on. */
+export type Step = 'interrupt' | 'release' | 'restart';
+
+interface Query {
+  [name: string]: string | number;
 }
 
 export class ApiError extends Error {
@@ -32,16 +41,42 @@ export class Api {
     return (await (await this.get(['runs', id], {}, signal)).json()) as Run;
   }
 
-  /** Whole lines of events.jsonl from byte `after` on; waits up to `wait` seconds for the first. */
-  async events(id: string, after: number, wait: number, signal?: AbortSignal): Promise<Chunk> {
-    const response = await this.get(['runs', id, 'events'], { after, wait }, signal);
+  /**
+   * Whole lines of events.jsonl from byte `after` on; waits up to `wait` seconds for the first, or
+   * for a run.json other than the one that `changed` stands for.
+   */
+  async events(
+    id: string,
+    after: number,
+    wait: number,
+    changed: string,
+    signal?: AbortSignal
+  ): Promise<Chunk> {
+    const query: Query = { after, wait, ...(changed ? { changed } : {}) };
+    const response = await this.get(['runs', id, 'events'], query, signal);
     const number = (name: string): number => Number(response.headers.get(name) ?? NaN);
     const next = number('X-Rankroom-Next');
     const state = response.headers.get('X-Rankroom-State') as RunState | null;
     if (!Number.isFinite(next) || state === null) {
       throw new ApiError('the answer lacks the X-Rankroom headers: does a proxy drop them?', 502);
     }
-    return { text: await response.text(), next, size: number('X-Rankroom-Size'), state };
+    const now = response.headers.get('X-Rankroom-Changed') ?? '';
+    return { text: await response.text(), next, size: number('X-Rankroom-Size'), state, changed: now };
+  }
+
+  /** Take a step, for some ranks only where it is said; returns what was done, in a sentence. */
+  async take(id: string, step: Step, ranks: readonly number[] = []): Promise<string> {
+    const query: Query = ranks.length ? { rank: ranks.join(',') } : {};
+    const response = await this.ask('POST', ['runs', id, step], query);
+    return String(((await response.json()) as { message: unknown }).message);
+  }
+
+  /** Where the threads of each rank are, as text. */
+  async stacks(id: string): Promise<Map<number, string>> {
+    const { stacks } = (await (await this.get(['runs', id, 'stacks'], {})).json()) as {
+      stacks: { [rank: string]: string };
+    };
+    return new Map(Object.entries(stacks).map(([rank, text]) => [Number(rank), text]));
   }
 
   /** Whether the server has Rankroom's routes. */
@@ -65,19 +100,25 @@ export class Api {
     });
   }
 
-  private url(parts: string[], query: { [name: string]: string | number }): string {
+  private url(parts: string[], query: Query): string {
     const path = parts.map(encodeURIComponent).join('/');
     return URLExt.join(this.settings.baseUrl, 'rankroom', path) + URLExt.objectToQueryString(query);
   }
 
-  private async get(
+  private get(parts: string[], query: Query, signal?: AbortSignal): Promise<Response> {
+    return this.ask('GET', parts, query, signal);
+  }
+
+  private async ask(
+    method: 'GET' | 'POST',
     parts: string[],
-    query: { [name: string]: string | number },
+    query: Query,
     signal?: AbortSignal
   ): Promise<Response> {
+    const url = this.url(parts, query);
     let response: Response;
     try {
-      response = await ServerConnection.makeRequest(this.url(parts, query), { signal }, this.settings);
+      response = await ServerConnection.makeRequest(url, { method, signal }, this.settings);
     } catch (error) {
       if (signal?.aborted) {
         throw error;

@@ -57,6 +57,8 @@ def show(run: str, ranks: str | None, no_collapse: bool) -> None:
     events = store.events(info.id)
     others = [e for e in events if e["kind"] in ("error", "display") and e["rank"] in wanted]
     click.echo(f"● {keep_colours(headline(info))}")
+    if info.hang is not None and info.state == "running":
+        click.echo(f"! {keep_colours(info.hang.text)}")
     for note in info.notes:
         click.echo(keep_colours(note))
     if events.dropped:

@@ -18,6 +18,14 @@ class NoClusterError(RankroomError):
     """There is no cluster to run on."""
 
 
+class NotYoursError(RankroomError):
+    """The cluster belongs to another user."""
+
+
+class RunOverError(RankroomError):
+    """The run has ended: there is nothing left to act on."""
+
+
 class UsageError(RankroomError):
     """The words of a magic or a call are off; the message lists the valid ones."""
 

@@ -1,4 +1,4 @@
-"""The Jupyter server extension: routes over the store, without logic of their own.
+"""The Jupyter server extension: routes over the store and the ladder, without logic of their own.
 
 Every handler is authenticated; nothing here blocks the server's event loop (a home directory may
 be a slow network file system, so files are read in threads).
@@ -18,7 +18,15 @@ from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, authenticated
 
 from rankroom import __version__, record
-from rankroom.errors import RankroomError, RecordError
+from rankroom.errors import (
+    NoClusterError,
+    NotYoursError,
+    RankroomError,
+    RecordError,
+    RunOverError,
+    StartError,
+)
+from rankroom.ladder import Ladder
 from rankroom.salvage import TendedStore
 from rankroom.spec import parse_ranks
 from rankroom.store import Store
@@ -29,13 +37,22 @@ from rankroom.store.tail import LIMIT
 LONGEST_WAIT = 50.0
 LARGEST = 16 * LIMIT
 PLAIN = "text/plain; charset=utf-8"
+# What is none of these is the fault of the request.
+STATUS: dict[type[RankroomError], int] = {
+    RecordError: 404,
+    NotYoursError: 403,
+    RunOverError: 409,
+    NoClusterError: 410,
+    StartError: 503,
+}
 
 
 class Handler(APIHandler):
-    """What all routes share: the store, JSON errors, checked numbers."""
+    """What all routes share: the store, the ladder, JSON errors, checked numbers."""
 
-    def initialize(self, store: Store) -> None:
+    def initialize(self, store: Store, ladder: Ladder) -> None:
         self.store = store
+        self.ladder = ladder
         self.gone = False
 
     def on_connection_close(self) -> None:
@@ -61,10 +78,10 @@ class Handler(APIHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
         message = str(error) if isinstance(error, RankroomError) else ""
-        if isinstance(error, RecordError):
-            self.set_status(404)
-        elif isinstance(error, RankroomError):
-            self.set_status(400)
+        # The end of a log may follow, which is for a terminal.
+        message = message.partition("\n")[0].rstrip(":")
+        if isinstance(error, RankroomError):
+            self.set_status(STATUS.get(type(error), 400))
         elif isinstance(error, HTTPError):
             message = error.log_message or error.reason or ""
         self.finish(json.dumps({"message": message or self._reason}))
@@ -103,10 +120,12 @@ class Events(Handler):
         limit = int(self.number("limit", LIMIT, LARGEST))
         wait = self.number("wait", 0, LONGEST_WAIT)
         tail = self.store.tail(run_id, after)
-        chunk = await tail.next(max(limit, 1), wait, lambda: self.gone)
+        known = self.get_query_argument("changed", "") or None
+        chunk = await tail.next(max(limit, 1), wait, lambda: self.gone, known)
         self.set_header("X-Rankroom-Next", str(chunk.next))
         self.set_header("X-Rankroom-State", chunk.state)
         self.set_header("X-Rankroom-Size", str(chunk.size))
+        self.set_header("X-Rankroom-Changed", chunk.changed)
         self.finish(chunk.data, set_content_type="application/x-ndjson")
 
 
@@ -135,6 +154,32 @@ class Source(Handler):
         self.finish(source, set_content_type=PLAIN)
 
 
+class Interrupt(Handler):
+    @authenticated
+    async def post(self, run_id: str) -> None:
+        self.finish({"message": await self.ladder.interrupt(run_id)})
+
+
+class Release(Handler):
+    @authenticated
+    async def post(self, run_id: str) -> None:
+        self.finish({"message": await self.ladder.release(run_id)})
+
+
+class Restart(Handler):
+    @authenticated
+    async def post(self, run_id: str) -> None:
+        ranks = self.get_query_argument("rank", "")
+        self.finish({"message": await self.ladder.restart(run_id, ranks)})
+
+
+class Stacks(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        stacks = await self.ladder.stacks(run_id)
+        self.finish({"stacks": {str(rank): text for rank, text in stacks.items()}})
+
+
 _RUN = r"rankroom/runs/([^/]+)"
 ROUTES: list[tuple[str, type[Handler]]] = [
     (r"rankroom/version", Version),
@@ -143,6 +188,10 @@ ROUTES: list[tuple[str, type[Handler]]] = [
     (_RUN + "/events", Events),
     (_RUN + "/log", Log),
     (_RUN + "/source", Source),
+    (_RUN + "/stacks", Stacks),
+    (_RUN + "/interrupt", Interrupt),
+    (_RUN + "/release", Release),
+    (_RUN + "/restart", Restart),
 ]
 
 
@@ -150,7 +199,8 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
     """Called by Jupyter: add the routes under the server's base URL."""
     web_app = server_app.web_app
     base = web_app.settings["base_url"]
-    parts = {"store": TendedStore()}
+    store = TendedStore()
+    parts = {"store": store, "ladder": Ladder(store)}
     web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])
 
 

@@ -50,8 +50,9 @@ test('a failure: the cause first and whole, the others in one line, and the way 
   const red = view.locator('.rr-traceback .ansi-red-fg').first();
   await expect(red).toHaveCSS('color', 'rgb(231, 92, 88)');
   await expect(view.locator('.rr-other summary')).toHaveText(
-    'rank 0 · HorovodInternalError: Horovod has been shut down · cell line 6'
+    'rank 0 · released from allreduce of x · cell line 6'
   );
+  await expect(view.locator('.rr-own')).toHaveText(/^----> 5 +raise ValueError/);
   await picture(page, 'failure-light');
   await view.locator('.rr-other summary').click();
   await expect(view.locator('.rr-other .rr-traceback')).toBeVisible();

@@ -1,5 +1,5 @@
 /** What the browser tests have in common: records on the server's disk, notebooks that hold runs. */
-import { appendFileSync, mkdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
+import { appendFileSync, mkdirSync, readFileSync, renameSync, utimesSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 
@@ -61,7 +61,10 @@ export class LiveRecord {
       owner: { host: hostname(), pid: process.pid },
       ...more
     };
-    writeFileSync(join(HOME, this.id, 'run.json'), JSON.stringify(run));
+    // In one step, as a kernel does it: a reader never sees half of it.
+    const file = join(HOME, this.id, 'run.json');
+    writeFileSync(`${file}.new`, JSON.stringify(run));
+    renameSync(`${file}.new`, file);
   }
 
   /** Append an event. */

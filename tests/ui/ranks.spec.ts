@@ -118,3 +118,42 @@ test('the stop button ends the cell on both ranks', async ({ page }) => {
   await expect(cell(page, 1)).toContainText("the ranks' variables are kept");
   await stopRanks(page);
 });
+
+test('a rank waits for one that does not come: it is explained, and each step helps', async ({ page }) => {
+  const hang = `%%distributed
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group()
+kept = 40 + rank
+if rank == 0:
+    dist.all_reduce(torch.ones(3))
+else:
+    time.sleep(600)`;
+  await notebookWith(page, hang, '%%distributed\nkept + 1');
+  const view = await begin(page, 1);
+  // Within five seconds of the hang; before it, torch has to be imported.
+  await expect(view.getByRole('alert')).toContainText(/rank 0 waits in .*reduce.*rank 1/i, { timeout: 60_000 });
+  const places = view.locator('.rr-places li');
+  await expect(places.first()).toContainText('dist.all_reduce(torch.ones(3))');
+  await expect(places.last()).toContainText('time.sleep(600)');
+  const step = (name: string): Locator => view.locator('.rr-hang').getByRole('button', { name });
+  await expect(step('Restart rank 1')).toBeVisible();
+
+  await step('Show all stacks').click();
+  const stacks = view.getByRole('region', { name: 'stacks of all ranks' });
+  await expect(stacks).toContainText('all_reduce(torch.ones(3))');
+  await expect(stacks).toContainText('time.sleep(600)');
+
+  await step('Release').click();
+  await expect(view.locator('.rr-said')).toContainText('released');
+  await expect(view.locator('.rr-cause')).toContainText('rank 0');
+  // Rank 1 sleeps on, as it waits in no collective.
+  await view.getByRole('button', { name: 'Interrupt' }).first().click();
+  await whole(view);
+  await expect(view.locator('.rr-hang')).toBeHidden();
+  await page.notebook.runCell(2);
+  await expect(cell(page, 2).locator('.rr-displays')).toHaveText(/rank 0:41.*rank 1:42/s);
+  await stopRanks(page);
+});

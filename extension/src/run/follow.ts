@@ -21,10 +21,18 @@ const NEWER = (version: number): string =>
 
 let waiting = 0;
 
+/** How far the reading is. */
+interface Place {
+  /** Nothing more was there when the last piece was read. */
+  isCaughtUp: boolean;
+  /** Stands for the run.json that the model has; '' if that is not known. */
+  changed: string;
+}
+
 /** Follow the run until it is complete, or `signal` says that nobody looks any more. */
 export async function follow(model: RunModel, api: Api, signal: AbortSignal): Promise<void> {
   let failures = 0;
-  let isCaughtUp = false;
+  const place: Place = { isCaughtUp: false, changed: '' };
   let isKnown = false;
   while (!signal.aborted && !model.isComplete && !model.refusal) {
     try {
@@ -35,7 +43,7 @@ export async function follow(model: RunModel, api: Api, signal: AbortSignal): Pr
       if (model.run.version > VERSION) {
         model.refusal = NEWER(model.run.version);
       } else {
-        isCaughtUp = await readOn(model, api, isCaughtUp, signal);
+        await readOn(model, api, place, signal);
       }
       failures = 0;
       model.trouble = '';
@@ -45,37 +53,36 @@ export async function follow(model: RunModel, api: Api, signal: AbortSignal): Pr
       }
       failures += 1;
       // Whether it works again is to be known at once, not when there is something new.
-      isCaughtUp = false;
+      place.isCaughtUp = false;
       await explain(error, model, api, failures, signal);
     }
     model.notify();
   }
 }
 
-/** Read the next piece; returns whether that was all there is for now. */
-async function readOn(
-  model: RunModel,
-  api: Api,
-  isCaughtUp: boolean,
-  signal: AbortSignal
-): Promise<boolean> {
-  if (isCaughtUp && waiting >= WAITING_AT_ONCE) {
+/** Read the next piece, and the run itself when it is another by now. */
+async function readOn(model: RunModel, api: Api, place: Place, signal: AbortSignal): Promise<void> {
+  if (place.isCaughtUp && waiting >= WAITING_AT_ONCE) {
     await rest(TURN, signal);
   }
-  const wait = isCaughtUp && waiting < WAITING_AT_ONCE ? WAIT : 0;
+  const wait = place.isCaughtUp && waiting < WAITING_AT_ONCE ? WAIT : 0;
   waiting += wait ? 1 : 0;
   const chunk = await api
-    .events(model.id, model.read, wait, signal)
+    .events(model.id, model.read, wait, place.changed, signal)
     .finally(() => (waiting -= wait ? 1 : 0));
   // From here on nothing is aborted: what was taken in is counted as read.
   await inSlices(model.take(chunk.text));
   model.read = chunk.next;
   model.size = chunk.size;
-  if (chunk.state !== 'running' && chunk.next >= chunk.size) {
+  place.isCaughtUp = chunk.next >= chunk.size;
+  const isOver = chunk.state !== 'running' && place.isCaughtUp;
+  if (isOver || chunk.changed !== place.changed) {
     model.run = await api.run(model.id);
+    place.changed = chunk.changed;
+  }
+  if (isOver) {
     model.complete();
   }
-  return chunk.next >= chunk.size;
 }
 
 /** Say what keeps the record away, and wait before it is tried again. */

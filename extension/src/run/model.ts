@@ -4,7 +4,7 @@ import { Signal, type ISignal } from '@lumino/signaling';
 import { Log } from '../log/log';
 import { ERROR, NOTE } from '../log/lines';
 import { linesOf, parseEvent } from '../record';
-import type { ErrorEvent, Event, RankState, Run } from '../schema';
+import type { ErrorEvent, Event, Hang, RankState, Run } from '../schema';
 import { Outputs } from './outputs';
 
 export class RunModel {
@@ -28,6 +28,7 @@ export class RunModel {
 
   private remarks = 0;
   private states = new Map<number, RankState>();
+  private releases = new Map<number, string>();
   private _changed = new Signal<this, void>(this);
 
   constructor(private _run: Run) {}
@@ -80,6 +81,17 @@ export class RunModel {
     return { first, others: this.errors.filter(error => error !== first) };
   }
 
+  /** Why the run does not get on, if that is so. */
+  get hang(): Hang | null {
+    return (this.isLive && this.run.hang) || null;
+  }
+
+  /** What the rank was released from, as another one had failed: `released from allreduce x`. */
+  releaseOf(error: ErrorEvent): string | null {
+    const { released } = error;
+    return released ? `released from ${String(released)}` : (this.releases.get(error.rank) ?? null);
+  }
+
   /** Take in a piece of the record; every step takes about a millisecond at most. */
   *take(text: string): Generator<void> {
     for (const line of linesOf(text)) {
@@ -104,6 +116,7 @@ export class RunModel {
     this.log = new Log();
     this.outputs = new Outputs();
     this.errors = [];
+    this.releases.clear();
     this.damaged = 0;
     this.isComplete = false;
     this.read = 0;
@@ -128,6 +141,9 @@ export class RunModel {
         this.states.set(event.rank, event.state);
         if (event.note) {
           this.remark(firstLine(event.note), event, NOTE);
+        }
+        if (event.note && event.state === 'released') {
+          this.releases.set(event.rank, firstLine(event.note));
         }
         break;
     }

@@ -3,15 +3,20 @@
 /** Milliseconds a slice may take. */
 export const SLICE = 8;
 
-const channel = new MessageChannel();
+/** Made when it is first needed: an open channel keeps Node, where tests run, from ending. */
+let channel: MessageChannel | null = null;
 const waiting: Array<() => void> = [];
-channel.port1.onmessage = () => waiting.shift()?.();
 
 /** Let the browser do what waits. A timer would wait 4 ms or more each time. */
 export function breathe(): Promise<void> {
+  if (!channel) {
+    channel = new MessageChannel();
+    channel.port1.onmessage = () => waiting.shift()?.();
+  }
+  const { port2 } = channel;
   return new Promise(resolve => {
     waiting.push(resolve);
-    channel.port2.postMessage(null);
+    port2.postMessage(null);
   });
 }
 

@@ -4,6 +4,7 @@ import { Widget } from '@lumino/widgets';
 import { nameRanks } from '../ranks';
 import type { ErrorEvent } from '../schema';
 import type { RunModel } from '../run/model';
+import { ownLine } from '../run/ownline';
 import { ansiNodes } from './ansitext';
 import { h } from './dom';
 
@@ -20,7 +21,9 @@ export class Failures extends Widget {
 
   refresh(): void {
     const { first, others } = this.model.failures;
-    const key = `${this.model.generation}:${first?.rank}:${others.length}`;
+    // What a rank was released from is known a little after its error.
+    const released = others.map(error => this.model.releaseOf(error)).join();
+    const key = `${this.model.generation}:${first?.rank}:${others.length}:${released}`;
     if (key === this.key) {
       return;
     }
@@ -28,19 +31,35 @@ export class Failures extends Widget {
     this.setHidden(first === null);
     if (first) {
       this.node.replaceChildren(
-        h('div', 'rr-cause', {}, title(first, [first.rank])),
+        h('div', 'rr-cause', {}, title([first.rank], what(first), first)),
         traceback(first),
-        ...alike(others).map(([error, ranks]) =>
-          h('details', 'rr-other', {}, h('summary', '', {}, title(error, ranks)), traceback(error))
+        ...this.alike(others).map(([words, error, ranks]) =>
+          h('details', 'rr-other', {}, h('summary', '', {}, title(ranks, words, error)), traceback(error))
         )
       );
     }
   }
+
+  /** What became of the other ranks in the same words, and which they are. */
+  private alike(errors: ErrorEvent[]): Array<[string, ErrorEvent, number[]]> {
+    const groups = new Map<string, [string, ErrorEvent, number[]]>();
+    for (const error of errors) {
+      const words = this.model.releaseOf(error) ?? what(error);
+      const group = groups.get(words) ?? [words, error, []];
+      group[2].push(error.rank);
+      groups.set(words, group);
+    }
+    groups.forEach(([, , ranks]) => ranks.sort((a, b) => a - b));
+    return [...groups.values()];
+  }
 }
 
-function title(error: ErrorEvent, ranks: number[]): string {
-  const what = `${error.ename}: ${error.evalue.trim().split('\n', 1)[0].slice(0, 300)}`;
-  return `${nameRanks(ranks)} · ${what}${error.cell_line ? ` · cell line ${error.cell_line}` : ''}`;
+function what(error: ErrorEvent): string {
+  return `${error.ename}: ${error.evalue.trim().split('\n', 1)[0].slice(0, 300)}`;
+}
+
+function title(ranks: number[], words: string, error: ErrorEvent): string {
+  return [nameRanks(ranks), words, ...(error.cell_line ? [`cell line ${error.cell_line}`] : [])].join(' · ');
 }
 
 function traceback(error: ErrorEvent): HTMLElement {
@@ -49,26 +68,18 @@ function traceback(error: ErrorEvent): HTMLElement {
     const cut = (text.length - 2 * END).toLocaleString('en');
     text = `${text.slice(0, END)}\n… ${cut} characters left out …\n${text.slice(-END)}`;
   }
-  return h('div', 'rr-traceback jp-RenderedText', { tabindex: '0' }, h('pre', '', {}, ...lines(text)));
+  return h('div', 'rr-traceback jp-RenderedText', { tabindex: '0' }, h('pre', '', {}, ...lines(text, error)));
 }
 
-function lines(text: string): Node[] {
+function lines(text: string, { cell_line: line }: ErrorEvent): Node[] {
   // Control characters are made visible, but line ends are line ends here.
-  return text.split('\n').flatMap((line, i) => [
-    ...(i ? [document.createTextNode('\n')] : []),
-    ...ansiNodes(line)
-  ]);
-}
-
-/** Errors with the same words, and the ranks that raised them. */
-function alike(errors: ErrorEvent[]): Array<[ErrorEvent, number[]]> {
-  const groups = new Map<string, [ErrorEvent, number[]]>();
-  for (const error of errors) {
-    const key = JSON.stringify([error.ename, error.evalue]);
-    const group = groups.get(key) ?? [error, []];
-    group[1].push(error.rank);
-    groups.set(key, group);
-  }
-  groups.forEach(([, ranks]) => ranks.sort((a, b) => a - b));
-  return [...groups.values()];
+  const each = text.split('\n');
+  const own = ownLine(each, line ?? null);
+  return each.flatMap((line, i) => {
+    const nodes = ansiNodes(line);
+    return [
+      ...(i ? [document.createTextNode('\n')] : []),
+      ...(i === own ? [h('mark', 'rr-own', { title: 'the line of the cell' }, ...nodes)] : nodes)
+    ];
+  });
 }

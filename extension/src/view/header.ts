@@ -7,10 +7,13 @@ import type { RunModel } from '../run/model';
 import type { RunState } from '../schema';
 import { count, how, who } from '../words';
 import { h } from './dom';
+import { setUnderWay, stepButton } from './step';
 import { textFilter } from './textfilter';
 
 /** More ranks than these are typed as ranges. */
 const CHIPS = 16;
+
+const STOP = 'end the cell on all its ranks; their variables are kept';
 
 const SIGNS: { [state in RunState]: string } = {
   running: '●',
@@ -23,6 +26,8 @@ const SIGNS: { [state in RunState]: string } = {
 export interface HeaderActions {
   filter(filter: Filter): void;
   toError(): void;
+  interrupt(): void;
+  isInterrupting(): boolean;
   /** What the button at the right does, if there is one. */
   open: { label: string; run: () => void } | null;
   downloadUrl(ranks: readonly number[] | null): string;
@@ -56,6 +61,7 @@ export class Header extends Widget {
   );
   private error = h('button', 'rr-button', { hidden: true, onclick: () => this.actions.toError() }, '✗ first error');
   private log = h('a', 'rr-button', { download: '', title: 'download every line of the ranks shown' }, '⤓ whole log');
+  private stop = stepButton('■ Interrupt', STOP, () => this.actions.interrupt());
   private complaint = h('div', 'rr-complaint', { role: 'alert', hidden: true });
 
   constructor(
@@ -69,7 +75,7 @@ export class Header extends Widget {
       ? h('button', 'rr-button', { title: act.label, 'aria-label': act.label, onclick: act.run }, '⤢')
       : null;
     this.node.append(
-      h('div', 'rr-state', {}, this.sign, this.words, open),
+      h('div', 'rr-state', {}, this.sign, this.words, this.stop, open),
       h('div', 'rr-tools', {}, this.ranks, this.find, this.sameLabel, this.error, this.log),
       this.complaint
     );
@@ -94,6 +100,8 @@ export class Header extends Widget {
       words.push(run.name);
     }
     setText(this.words, words.join(' · '));
+    this.stop.hidden = !model.isLive;
+    setUnderWay(this.stop, this.actions.isInterrupting());
     this.error.hidden = model.errors.length === 0;
     this.sameLabel.hidden = model.ranks.length < 2;
     this.refreshRanks();

@@ -96,6 +96,10 @@ export class LogList extends Widget {
       // The line may not have been looked at yet; this happens on a click only.
     }
     this.box.goTo((this.rows.top(this.rows.find(line)) - 3) * this.lineHeight);
+    this.focus();
+  }
+
+  focus(): void {
     this.box.node.focus();
   }
 

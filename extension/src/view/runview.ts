@@ -1,4 +1,5 @@
 /** A run: how it stands, what failed, each rank's log, and what the ranks showed. */
+import { Dialog, showDialog } from '@jupyterlab/apputils';
 import { MimeModel, type IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
@@ -7,12 +8,15 @@ import type { Api } from '../api';
 import type { Filter } from '../log/rows';
 import { ERROR } from '../log/lines';
 import type { Run } from '../schema';
+import { nameRanks } from '../ranks';
+import { Ladder } from '../run/ladder';
 import type { RunModel } from '../run/model';
 import type { Runs } from '../run/runs';
 import { count } from '../words';
 import { Displays } from './displays';
 import { Frame, h } from './dom';
 import { Failures } from './failures';
+import { HangBanner } from './hang';
 import { Header, type HeaderActions } from './header';
 import { keepKeys } from './keys';
 import { LogList } from './loglist';
@@ -39,6 +43,7 @@ export class RunView extends Panel {
   private filter: Filter = { ranks: null, text: null, collapsed: true };
   private frame = new Frame(() => this.refresh());
   private header: Header;
+  private hang: HangBanner;
   private failures: Failures;
   private list: LogList;
   private displays: Displays;
@@ -54,17 +59,25 @@ export class RunView extends Panel {
     this.toggleClass('rr-panel', !options.isInline);
     this.node.dataset.run = options.run.id;
     this.model = options.runs.acquire(options.run);
+    const ladder = new Ladder(this.model, options.api);
     this.header = new Header(this.model, {
       filter: filter => this.setFilter(filter),
       toError: () => this.toError(),
+      interrupt: () => void ladder.take('interrupt'),
+      isInterrupting: () => ladder.isUnderWay('interrupt'),
       open: this.opener(),
       downloadUrl: ranks => options.api.logUrl(this.model.id, ranks)
+    });
+    this.hang = new HangBanner(this.model, ladder, {
+      confirm: confirmRestart,
+      refocus: () => this.list.focus()
     });
     this.failures = new Failures(this.model);
     this.list = new LogList(this.model, options.isInline);
     this.displays = new Displays(this.model, options.rendermime, options.isTrusted);
     this.notes.addClass('rr-notes');
-    [this.header, this.failures, this.list, this.displays, this.notes].forEach(part => this.addWidget(part));
+    const parts = [this.header, this.hang, this.failures, this.list, this.displays, this.notes];
+    parts.forEach(part => this.addWidget(part));
     this.model.changed.connect(this.onChanged, this);
     this.letKeysGo = keepKeys(this.node);
     this.sight = new Sight(this.node, isSeen => this.onSeen(isSeen));
@@ -128,9 +141,14 @@ export class RunView extends Panel {
     this.options.runs.see(this.model, isSeen);
     clearInterval(this.ticking);
     if (isSeen) {
-      this.ticking = window.setInterval(() => this.model.isLive && this.header.refresh(), TICK);
+      this.ticking = window.setInterval(() => this.model.isLive && this.refreshTimes(), TICK);
       this.frame.request();
     }
+  }
+
+  private refreshTimes(): void {
+    this.header.refresh();
+    this.hang.refresh();
   }
 
   private refresh(): void {
@@ -141,7 +159,7 @@ export class RunView extends Panel {
     this.toggleClass('rr-refused', model.refusal !== '');
     this.node.dataset.state = model.run.state;
     this.node.dataset.complete = String(model.isComplete);
-    this.header.refresh();
+    this.refreshTimes();
     this.failures.refresh();
     this.list.refresh();
     this.displays.refresh(this.filter.ranks, this.filter.collapsed);
@@ -183,4 +201,15 @@ export class RunView extends Panel {
       this.instead = renderer;
     }
   }
+}
+
+/** Whether the reader wants to lose what these ranks hold. */
+async function confirmRestart(ranks: number[]): Promise<boolean> {
+  const they = ranks.length > 1 ? 'Their' : 'Its';
+  const { button } = await showDialog({
+    title: `Restart ${nameRanks(ranks)}?`,
+    body: `${they} variables are lost. The other ranks keep theirs.`,
+    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: 'Restart' })]
+  });
+  return button.accept;
 }

@@ -80,6 +80,8 @@ def runs_table(runs: Sequence[RunInfo]) -> str:
 
 def _fill(page: Page, run: RunInfo, parts: Digest) -> None:
     page.headline(run)
+    if run.hang is not None and run.state == "running":
+        page.hang(run.hang)
     if parts.errors:
         cause = parts.errors[0]
         order = " first" if len(parts.errors) > 1 else ""
@@ -107,6 +109,12 @@ def _run(run: RunInfo) -> tuple[Json, int]:
     if data["failure"]:
         data["failure"]["ename"] = _short(data["failure"]["ename"], 80)
         data["failure"]["evalue"] = _short(data["failure"]["evalue"], 300)
+    if hang := data.get("hang"):
+        hang["text"] = _short(hang["text"], 300)
+        hang["ranks"] = hang["ranks"][:16]
+        for standing in hang["ranks"]:
+            for key in ("what", "code"):
+                standing[key] = standing[key] and _short(standing[key], 120)
     for place in [*data["ranks"], *([data["owner"]] if run.owner else [])]:
         place["host"] = _short(place["host"], 64)
     for rank in data["ranks"]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from rankroom.display.lines import Group
 from rankroom.display.text import clean, clip, one_line, overprint, to_html
 from rankroom.display.words import headline, label, size
-from rankroom.record import Json, RunInfo
+from rankroom.record import Hang, Json, RunInfo
 from rankroom.spec import format_ranks
 
 # Characters of one line that are shown, and lines of one value and of one traceback.
@@ -43,6 +43,10 @@ class Page:
         """A remark in one line."""
         self._add([self._quiet(clip(clean(text), _LINE))])
 
+    def hang(self, hang: Hang) -> None:
+        """Why a live run does not get on, in one line."""
+        self._add([self._strong(f"! {one_line(hang.text, _LINE)}")])
+
     def traceback(self, title: str, error: Json) -> None:
         """The traceback that explains the failure: whole, unless it is huge."""
         lines = [line for part in error["traceback"] for line in str(part).split("\n")]
@@ -65,7 +69,10 @@ class Page:
         """The ranks that failed after the first, one line for each kind of failure."""
         same: dict[str, list[int]] = {}
         for error in errors:
-            text = f"{one_line(error['ename'], 80)}: {one_line(error['evalue'], 120)}"
+            if released := error.get("released"):
+                text = f"released from {one_line(str(released), 120)}"
+            else:
+                text = f"{one_line(error['ename'], 80)}: {one_line(error['evalue'], 120)}"
             same.setdefault(text, []).append(error["rank"])
         rows = [self._row("", f"{label(ranks)}: {text}") for text, ranks in same.items()]
         kept, _ = _ends(rows, [], int(self._whole * _ERRORS_SHARE))

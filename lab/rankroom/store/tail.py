@@ -20,12 +20,16 @@ RECHECK = 1.0
 
 
 class Chunk(NamedTuple):
-    """Whole lines, where to read on, how long the file is, and the run's state before reading."""
+    """Whole lines, where to read on, how long the file is, and the run's state before reading.
+
+    `changed` differs whenever run.json has been replaced.
+    """
 
     data: bytes
     next: int
     size: int
     state: RunState
+    changed: str = ""
 
 
 class Tail:
@@ -35,7 +39,7 @@ class Tail:
         self.after = after
         self._events = events
         self._load = load
-        self._seen: object = None
+        self._seen = _Seen()
 
     def read(self, limit: int = LIMIT) -> Chunk:
         """The next lines, about `limit` bytes; one line longer than that comes whole.
@@ -44,7 +48,8 @@ class Tail:
         Raises RecordError when the record is gone or damaged.
         """
         # The state first: if it says ended, everything the run wrote is in the file by now.
-        self._seen = self._signature()
+        self._seen = self._look()
+        changed = self._seen.changed
         state = self._load().state
         try:
             with self._events.open("rb") as file:
@@ -62,39 +67,59 @@ class Tail:
                     else:
                         at_end = True
         except FileNotFoundError:
-            return Chunk(b"", self.after, 0, state)
+            return Chunk(b"", self.after, 0, state, changed)
         if at_end and state != "running":
             cut = len(data)
         self.after += cut
         data = data[:cut]
         if data and not data.endswith(b"\n"):
             data += b"\n"
-        return Chunk(data, self.after, max(size, self.after), state)
+        return Chunk(data, self.after, max(size, self.after), state, changed)
 
     async def next(
-        self, limit: int = LIMIT, wait: float = 0.0, gone: Callable[[], bool] = lambda: False
+        self,
+        limit: int = LIMIT,
+        wait: float = 0.0,
+        gone: Callable[[], bool] = lambda: False,
+        known: str | None = None,
     ) -> Chunk:
-        """Like `read`, but wait up to `wait` seconds for lines or the run's end, or till `gone`."""
+        """Like `read`, but wait up to `wait` seconds for lines or the run's end, or till `gone`.
+
+        A run.json other than the one whose `changed` is `known` (by default the one that is
+        there now) ends the wait, too.
+        """
         until = time.monotonic() + wait
         while True:
             chunk = await asyncio.to_thread(self.read, limit)
-            if chunk.data or chunk.state != "running":
+            known = chunk.changed if known is None else known
+            if chunk.data or chunk.state != "running" or chunk.changed != known:
                 return chunk
             recheck = time.monotonic() + RECHECK
-            while self._signature() == self._seen and time.monotonic() < min(until, recheck):
+            while self._look() == self._seen and time.monotonic() < min(until, recheck):
                 if gone():
                     return chunk
                 await asyncio.sleep(PAUSE)
             if time.monotonic() >= until:
                 return chunk
 
-    def _signature(self) -> object:
+    def _look(self) -> _Seen:
         try:
-            events = self._events.stat()
             run = self._events.with_name("run.json").stat()
+            # Two replacements may come within one tick of the file system's clock.
+            changed = f"{run.st_mtime_ns}-{run.st_ino}"
         except OSError:
-            return None
-        return events.st_size, run.st_mtime_ns, run.st_ino
+            changed = ""
+        try:
+            return _Seen(changed, self._events.stat().st_size)
+        except OSError:
+            return _Seen(changed, 0)
+
+
+class _Seen(NamedTuple):
+    """What tells one moment of a record from another, without reading it."""
+
+    changed: str = ""
+    size: int = 0
 
 
 class Events:

@@ -1,0 +1,92 @@
+/** What a reader can do for a run that does not get on: interrupt, release, stacks, restart. */
+import type { Api, Step } from '../api';
+import { nameRanks } from '../ranks';
+import type { RunModel } from './model';
+
+/** An interrupt has ended nearly everything by then. */
+const PATIENCE = 2_000;
+
+export class Ladder {
+  /** What the last step did, or why it could not; '' before there was one. */
+  said = '';
+  isTrouble = false;
+  /** Where the threads of each rank were at `seenAt`; null when nobody wants to see it. */
+  stacks: ReadonlyMap<number, string> | null = null;
+  seenAt = new Date();
+
+  private underWay = new Set<string>();
+  private interrupted = Infinity;
+
+  constructor(
+    private model: RunModel,
+    private api: Api,
+    private now: () => number = Date.now
+  ) {}
+
+  /** Whether a step that was taken has not been answered yet. */
+  isUnderWay(step: Step | 'stacks', ranks: readonly number[] = []): boolean {
+    return this.underWay.has(keyOf(step, ranks));
+  }
+
+  /** The run goes on although it was interrupted: the next steps are wanted. */
+  get isOutlived(): boolean {
+    return this.model.isLive && this.now() - this.interrupted > PATIENCE;
+  }
+
+  /** Take a step; it is never taken twice at once. */
+  async take(step: Step, ranks: readonly number[] = []): Promise<void> {
+    await this.once(keyOf(step, ranks), DOING[step](ranks), async () => {
+      const said = await this.api.take(this.model.id, step, ranks);
+      if (step === 'interrupt') {
+        this.interrupted = this.now();
+      }
+      return said;
+    });
+  }
+
+  /** Fetch the stacks, for the first time or anew. */
+  async look(): Promise<void> {
+    await this.once('stacks', 'looking at the stacks of all ranks …', async () => {
+      this.stacks = await this.api.stacks(this.model.id);
+      this.seenAt = new Date(this.now());
+      return '';
+    });
+  }
+
+  hideStacks(): void {
+    this.stacks = null;
+    this.model.notify();
+  }
+
+  private async once(key: string, doing: string, act: () => Promise<string>): Promise<void> {
+    if (this.underWay.has(key)) {
+      return;
+    }
+    this.underWay.add(key);
+    this.say(doing, false);
+    try {
+      const said = await act();
+      this.underWay.delete(key);
+      this.say(said, false);
+    } catch (error) {
+      this.underWay.delete(key);
+      this.say(error instanceof Error ? error.message : String(error), true);
+    }
+  }
+
+  private say(text: string, isTrouble: boolean): void {
+    this.said = text;
+    this.isTrouble = isTrouble;
+    this.model.notify();
+  }
+}
+
+function keyOf(step: string, ranks: readonly number[]): string {
+  return [step, ...ranks].join(' ');
+}
+
+const DOING: { [step in Step]: (ranks: readonly number[]) => string } = {
+  interrupt: () => 'interrupting all ranks …',
+  release: () => 'releasing what waits in a collective …',
+  restart: ranks => `starting ${nameRanks(ranks)} anew …`
+};

@@ -1,0 +1,151 @@
+/** Why a live run does not get on, and the steps that help, each harder than the one before. */
+import { Widget } from '@lumino/widgets';
+
+import { nameRanks, rankClass } from '../ranks';
+import { awaited, places, type Place } from '../run/hang';
+import type { Ladder } from '../run/ladder';
+import type { RunModel } from '../run/model';
+import { h, setChildren } from './dom';
+import { Stacks } from './stacks';
+import { setUnderWay, stepButton } from './step';
+
+/** More places, and more ranks to restart, than these are told as a number. */
+const PLACES = 8;
+const SINGLY = 3;
+
+const OUTLIVED = 'The run goes on although it was interrupted.';
+
+export interface HangActions {
+  /** Whether the reader wants to lose what these ranks hold. */
+  confirm(ranks: number[]): Promise<boolean>;
+  /** The focus was on a button that is gone. */
+  refocus(): void;
+}
+
+export class HangBanner extends Widget {
+  private banner = h('div', 'rr-hang', { hidden: true });
+  private text = h('span', '', { 'aria-live': 'off' });
+  private list = h('ul', 'rr-places', { 'aria-live': 'polite' });
+  private steps = h('div', 'rr-steps', { role: 'group', 'aria-label': 'what can be done' });
+  private restarts: HTMLButtonElement[] = [];
+  private said = h('div', 'rr-said', { role: 'status', hidden: true });
+  private shownPlaces = '';
+  private shownRestarts = '';
+  private stacks: Stacks;
+
+  private interrupt = stepButton(
+    '■ Interrupt',
+    'KeyboardInterrupt on every rank; what blocks in a collective is released. Variables are kept',
+    () => this.ladder.take('interrupt')
+  );
+  private release = stepButton(
+    'Release',
+    'end the collectives that ranks wait in, with an error there. Variables are kept',
+    () => this.ladder.take('release')
+  );
+  private look = stepButton(
+    'Show all stacks',
+    'where each thread of each rank is now; the ranks are not disturbed',
+    () => (this.ladder.stacks ? this.ladder.hideStacks() : this.ladder.look())
+  );
+
+  constructor(
+    private model: RunModel,
+    private ladder: Ladder,
+    private actions: HangActions
+  ) {
+    super();
+    this.addClass('rr-standstill');
+    this.stacks = new Stacks(model, ladder);
+    this.node.append(this.banner, this.said, this.stacks.node);
+  }
+
+  refresh(): void {
+    const { model, ladder } = this;
+    const { hang } = model;
+    const sentence = hang?.text ?? (ladder.isOutlived ? OUTLIVED : '');
+    if (!sentence && this.banner.contains(document.activeElement)) {
+      this.actions.refocus();
+    }
+    if (sentence && this.banner.hidden) {
+      this.raise();
+    }
+    this.banner.hidden = sentence === '';
+    // Only when there is a new one: what a reader has selected stays so for a while.
+    if (sentence && this.text.dataset.said !== sentence) {
+      this.text.dataset.said = sentence;
+      this.text.replaceChildren(...quoted(sentence));
+    }
+    this.refreshPlaces(hang ? places(hang) : []);
+    this.refreshRestarts(hang ? awaited(hang) : []);
+    setUnderWay(this.interrupt, ladder.isUnderWay('interrupt'));
+    setUnderWay(this.release, ladder.isUnderWay('release'));
+    setUnderWay(this.look, ladder.isUnderWay('stacks'));
+    this.look.textContent = ladder.stacks ? 'Hide stacks' : 'Show all stacks';
+    this.look.setAttribute('aria-expanded', String(ladder.stacks !== null));
+    this.said.hidden = ladder.said === '' || !model.isLive;
+    this.said.textContent = ladder.said;
+    this.said.classList.toggle('rr-trouble', ladder.isTrouble);
+    this.stacks.refresh();
+    this.setHidden(this.banner.hidden && this.said.hidden && this.stacks.node.hidden);
+  }
+
+  /** Announce it: a new alert is read out once, and not again with each second that it lasts. */
+  private raise(): void {
+    const alert = h('div', 'rr-why', { role: 'alert' }, this.text);
+    this.banner.replaceChildren(alert, this.list, this.steps);
+  }
+
+  private refreshPlaces(found: Place[]): void {
+    const key = JSON.stringify(found);
+    if (key === this.shownPlaces) {
+      return;
+    }
+    this.shownPlaces = key;
+    const left = found.slice(PLACES).flatMap(({ ranks }) => ranks).sort((a, b) => a - b);
+    this.list.hidden = found.length === 0;
+    this.list.replaceChildren(
+      ...found.slice(0, PLACES).map(({ ranks, words, code }) =>
+        h(
+          'li',
+          ranks.length === 1 ? rankClass(ranks[0]) : 'rr-rank-many',
+          {},
+          h('span', 'rr-who', {}, nameRanks(ranks)),
+          h('span', '', {}, words),
+          code ? h('code', '', {}, code.trim().slice(0, 300)) : null
+        )
+      ),
+      ...(left.length ? [h('li', 'rr-rank-many', {}, `and ${nameRanks(left)} elsewhere`)] : [])
+    );
+  }
+
+  private refreshRestarts(ranks: number[]): void {
+    const choices = ranks.length > SINGLY ? [ranks] : ranks.map(rank => [rank]);
+    const key = JSON.stringify(choices);
+    if (key !== this.shownRestarts) {
+      this.shownRestarts = key;
+      this.restarts = choices.map(choice => this.restartButton(choice));
+      setChildren(this.steps, [this.interrupt, this.release, this.look, ...this.restarts]);
+    }
+    this.restarts.forEach((button, i) =>
+      setUnderWay(button, this.ladder.isUnderWay('restart', choices[i]))
+    );
+  }
+
+  private restartButton(ranks: number[]): HTMLButtonElement {
+    const label = ranks.length > SINGLY ? `${ranks.length} ranks` : nameRanks(ranks);
+    const title = `end ${nameRanks(ranks)} and start anew there; only their variables are lost`;
+    return stepButton(`Restart ${label}`, title, async () => {
+      if (await this.actions.confirm(ranks)) {
+        await this.ladder.take('restart', ranks);
+      }
+    });
+  }
+}
+
+/** A sentence in which `code` between backticks is set as such. */
+function quoted(sentence: string): Node[] {
+  return sentence.split('`').map((part, i) =>
+    i % 2 ? h('code', '', {}, part) : document.createTextNode(part)
+  );
+}

@@ -1,0 +1,15 @@
+/** The buttons of the steps that a reader can take for a run. */
+import { h } from './dom';
+
+/** A button that does nothing while its step is under way, and keeps the focus then. */
+export function stepButton(label: string, title: string, take: () => unknown): HTMLButtonElement {
+  const button = h('button', 'rr-button rr-step', {
+    title,
+    onclick: () => button.getAttribute('aria-disabled') !== 'true' && void take()
+  }, label);
+  return button;
+}
+
+export function setUnderWay(button: HTMLElement, isUnderWay: boolean): void {
+  button.setAttribute('aria-disabled', String(isUnderWay));
+}

@@ -1,0 +1,86 @@
+/** Following a live run: its lines, and what stands in run.json meanwhile. */
+import { strict as assert } from 'node:assert';
+import { test } from 'node:test';
+
+import type { Api, Chunk } from '../src/api';
+import { follow } from '../src/run/follow';
+import { RunModel } from '../src/run/model';
+import type { Run } from '../src/schema';
+
+const run: Run = {
+  version: 1, id: 'r', state: 'running', start: 1, end: null, cluster: 'local', size: 1,
+  ranks: [{ rank: 0, host: 'h', pid: 1, device: 'cpu' }]
+};
+
+function line(text: string): string {
+  return `${JSON.stringify({ kind: 'log', rank: 0, seq: 0, t: 0, stream: 'stdout', text: `${text}\n` })}\n`;
+}
+
+/** A server that answers with these, one after the other; runs are taken from what is told. */
+function server(chunks: Array<Partial<Chunk> & { run?: Partial<Run> }>): { api: Api; asked: string[] } {
+  const asked: string[] = [];
+  let told: Run = run;
+  let at = 0;
+  const api = {
+    run: () => {
+      asked.push('run');
+      return Promise.resolve(told);
+    },
+    events: (_: string, after: number, wait: number, changed: string): Promise<Chunk> => {
+      asked.push(`after ${after} wait ${wait ? 'long' : 'no'} changed ${changed}`);
+      const { run: next, ...chunk } = chunks.shift()!;
+      told = { ...told, ...next };
+      at += chunk.text?.length ?? 0;
+      return Promise.resolve({ text: '', next: at, size: at, state: told.state, changed: 'a', ...chunk });
+    }
+  };
+  return { api: api as unknown as Api, asked };
+}
+
+test('the run is fetched again when it changed, and only then', async () => {
+  const hang = { since: 0, text: 'rank 0 waits', ranks: [] };
+  const model = new RunModel(run);
+  const seen: string[] = [];
+  model.changed.connect(({ hang }) => seen.push(hang?.text ?? '-'));
+  const { api, asked } = server([
+    { text: line('one') },
+    { text: line('two') },
+    { changed: 'b', run: { hang } },
+    { changed: 'b', text: line('three') },
+    { changed: 'c', run: { hang: { ...hang, text: 'still' } } },
+    { changed: 'd', run: { hang: null } },
+    { changed: 'e', run: { state: 'done', end: 5 } }
+  ]);
+  await follow(model, api, new AbortController().signal);
+  const size = [line('one'), line('two'), line('three')].map(text => text.length);
+  const two = size[0] + size[1];
+  assert.deepEqual(asked, [
+    'run',
+    'after 0 wait no changed ',
+    'run', // what came first may be older than what is known now
+    `after ${size[0]} wait long changed a`,
+    `after ${two} wait long changed a`,
+    'run',
+    `after ${two} wait long changed b`,
+    `after ${two + size[2]} wait long changed b`,
+    'run',
+    `after ${two + size[2]} wait long changed c`,
+    'run',
+    `after ${two + size[2]} wait long changed d`,
+    'run'
+  ]);
+  const texts = seen.filter((text, i) => text !== seen[i - 1]);
+  assert.deepEqual(texts, ['-', 'rank 0 waits', 'still', '-']);
+  assert.deepEqual([model.run.state, model.isComplete, model.lineCount], ['done', true, 3]);
+});
+
+test('a server that does not tell of changes is followed all the same', async () => {
+  const model = new RunModel(run);
+  const { api, asked } = server([
+    { changed: '', text: line('one') },
+    { changed: '', run: { state: 'failed' } }
+  ]);
+  await follow(model, api, new AbortController().signal);
+  assert.deepEqual(asked.filter(each => each === 'run').length, 2);
+  assert.deepEqual([model.run.state, model.isComplete], ['failed', true]);
+});

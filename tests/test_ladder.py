@@ -1,0 +1,73 @@
+"""Steps for a live run, against clusters that are made up; tests/test_server.py goes over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from made_up_clusters import MadeUp
+from rankroom import ladder
+from rankroom.cluster import Cluster
+from rankroom.clusterfile import ClusterPaths
+from rankroom.errors import NotYoursError, RunOverError, StartError
+from rankroom.ladder import Ladder
+from rankroom.store import Store
+from record_makers import start_record
+
+
+def test_the_cluster_of_another_user_is_left_alone(home: Path, monkeypatch):
+    store, run, writer = start_record(home, cluster="theirs")
+    ClusterPaths("theirs").folder.mkdir(parents=True)
+    monkeypatch.setattr(ladder, "attach", lambda name: pytest.fail("it was connected to"))
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(NotYoursError, match="theirs belongs to another user"):
+        asyncio.run(Ladder(store).interrupt(run.id))
+    writer.close()
+
+
+def test_a_cluster_that_does_not_answer_in_time(home: Path, monkeypatch):
+    store, run, writer = start_record(home, cluster="stuck")
+    free = threading.Event()
+
+    class Stuck(MadeUp):
+        def _act(self, what: str) -> None:
+            free.wait(30)
+
+    home.mkdir(exist_ok=True)
+    monkeypatch.setattr(ladder, "attach", Stuck)
+    monkeypatch.setattr(ladder, "LONGEST", 0.1)
+    with pytest.raises(StartError, match="stuck did not answer within"):
+        asyncio.run(Ladder(store).release(run.id))
+    free.set()
+    writer.close()
+
+
+def test_a_server_that_nobody_asked_for_a_step_has_not_loaded_ipyparallel():
+    code = "import sys, rankroom.server; print('ipyparallel' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.cluster
+def test_an_interrupt_from_outside_the_kernel_ends_a_real_run(cluster: Cluster):
+    run = cluster.run("print('on the way', flush=True)\nimport time\ntime.sleep(60)")
+    store = Store()
+    until = time.monotonic() + 10
+    while b"on the way" not in store.read(run.id).data:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    said = asyncio.run(Ladder(store).interrupt(run.id))
+    assert said == "every rank was sent an interrupt"
+    assert run.wait(10)
+    assert {event["ename"] for event in run.events if event["kind"] == "error"} == {
+        "KeyboardInterrupt"
+    }
+    with pytest.raises(RunOverError, match="is over"):
+        asyncio.run(Ladder(store).interrupt(run.id))

@@ -1,0 +1,191 @@
+/** A live run that does not get on: why, and what the reader can do, each step a button. */
+import type { Locator } from '@playwright/test';
+
+import { expect, LiveRecord, openRuns, picture, readRun, test, whole, type Json, type Page } from './rankroom';
+
+/** A hang of four ranks that lasts for so many seconds. */
+function hang(seconds: number): Json {
+  const golden = readRun('hang').hang as Json;
+  return { ...golden, text: String(golden.text).replace('for 6 s', `for ${seconds} s`) };
+}
+
+/** Answer a route of the run; returns the requests that came. */
+async function answer(page: Page, path: string, status: number, body: Json): Promise<string[]> {
+  const asked: string[] = [];
+  await page.route(new RegExp(`/rankroom/runs/${path}`), route => {
+    const rank = new URL(route.request().url()).searchParams.get('rank');
+    asked.push(`${route.request().method()} ${rank ?? ''}`);
+    return route.fulfill({ status, json: body });
+  });
+  return asked;
+}
+
+function step(view: Locator, name: string | RegExp): Locator {
+  return view.locator('.rr-hang').getByRole('button', { name });
+}
+
+test('it is explained while it lasts, at most seconds after it began, and gone when it is over', async ({ page }) => {
+  const record = new LiveRecord('hang-comes', 4);
+  record.print(0, 'step 0\n');
+  const view = await openRuns(page, ['hang-comes']);
+  await expect(view.getByText('step 0')).toBeVisible();
+  const banner = view.locator('.rr-hang');
+  await expect(banner).toBeHidden();
+  const written = Date.now();
+  record.save('running', { hang: hang(5) });
+  await expect(view.getByRole('alert')).toHaveText(
+    'ranks 0–1,3 wait in allreduce #12 (cell line 7) for 5 s; rank 2 stands at cell line 9: time.sleep(600)'
+  );
+  expect(Date.now() - written).toBeLessThan(3_000);
+  await expect(banner.getByRole('listitem')).toHaveText([
+    'ranks 0–1,3wait in allreduce #12 · cell line 7dist.all_reduce(torch.ones(3))',
+    'rank 2stands still · cell line 9time.sleep(600)'
+  ]);
+  await expect(banner.getByRole('button')).toHaveText(['■ Interrupt', 'Release', 'Show all stacks', 'Restart rank 2']);
+
+  // The seconds go on in the same alert, which is not announced again, and the focus stays.
+  const alert = (await view.getByRole('alert').elementHandle())!;
+  await step(view, 'Release').focus();
+  record.save('running', { hang: hang(6) });
+  await expect(view.getByRole('alert')).toContainText('for 6 s');
+  expect(await alert.evaluate(node => node.isConnected)).toBe(true);
+  await expect(step(view, 'Release')).toBeFocused();
+
+  record.print(1, 'on we go\n');
+  record.save('running');
+  await expect(banner).toBeHidden();
+  await expect(view.getByRole('log')).toBeFocused();
+  record.save('running', { hang: hang(7) });
+  await expect(banner).toBeVisible();
+  record.save('done', { hang: hang(7) });
+  await whole(view);
+  await expect(banner).toBeHidden();
+  await expect(view.getByRole('button', { name: 'Interrupt' })).toBeHidden();
+});
+
+test('each step is a button, which says what it did or why it could not', async ({ page }) => {
+  const record = new LiveRecord('hang-steps', 4);
+  record.save('running', { hang: hang(6) });
+  const view = await openRuns(page, ['hang-steps']);
+  const said = view.locator('.rr-said');
+
+  const released = await answer(page, 'hang-steps/release', 200, { message: 'released torch on the ranks of local' });
+  await step(view, 'Release').click();
+  await expect(said).toHaveText('released torch on the ranks of local');
+  expect(released).toEqual(['POST ']);
+
+  await answer(page, 'hang-steps/interrupt', 503, { message: 'cluster local does not answer' });
+  await step(view, 'Interrupt').focus();
+  await page.keyboard.press('Enter');
+  await expect(said).toHaveText('cluster local does not answer');
+  await expect(said).toHaveClass(/rr-trouble/);
+  await expect(step(view, 'Interrupt')).toBeFocused();
+
+  const restarted = await answer(page, 'hang-steps/restart', 200, { message: 'rank 2 was started anew, without variables' });
+  const dialog = page.locator('.jp-Dialog');
+  await step(view, 'Restart rank 2').click();
+  await expect(dialog).toContainText('Its variables are lost. The other ranks keep theirs.');
+  await dialog.getByRole('button', { name: 'Cancel' }).click();
+  await expect(dialog).toBeHidden();
+  expect(restarted).toEqual([]);
+  await step(view, 'Restart rank 2').click();
+  await dialog.getByRole('button', { name: 'Restart' }).click();
+  await expect(said).toHaveText('rank 2 was started anew, without variables');
+  expect(restarted).toEqual(['POST 2']);
+  record.save('done');
+  await whole(view);
+  await expect(said).toBeHidden();
+});
+
+test('a step is taken once, however often its button is pressed before the answer', async ({ page }) => {
+  const record = new LiveRecord('hang-once');
+  record.print(0, 'here\n');
+  const view = await openRuns(page, ['hang-once']);
+  await expect(view.getByText('here')).toBeVisible();
+  let letGo = (): void => undefined;
+  const answered = new Promise<void>(done => (letGo = done));
+  let count = 0;
+  await page.route(/hang-once\/interrupt/, async route => {
+    count += 1;
+    await answered;
+    await route.fulfill({ json: { message: 'every rank was sent an interrupt' } });
+  });
+  // A run that gets on has this button as well, in its header.
+  const button = view.getByRole('button', { name: 'Interrupt' });
+  await button.click();
+  await expect(button).toBeDisabled();
+  await expect(view.locator('.rr-said')).toHaveText('interrupting all ranks …');
+  await button.click({ force: true });
+  await button.press('Enter');
+  letGo();
+  await expect(view.locator('.rr-said')).toHaveText('every rank was sent an interrupt');
+  await expect(button.first()).toBeEnabled();
+  expect(count).toBe(1);
+  // The run goes on: the next steps of the ladder are there.
+  await expect(view.getByRole('alert')).toHaveText('The run goes on although it was interrupted.');
+  await expect(step(view, 'Release')).toBeVisible();
+  record.save('interrupted');
+  await whole(view);
+  await expect(view.locator('.rr-hang')).toBeHidden();
+});
+
+test('stacks of all ranks, looked at again, and hidden', async ({ page }) => {
+  const record = new LiveRecord('hang-stacks', 4);
+  record.save('running', { hang: hang(6) });
+  const view = await openRuns(page, ['hang-stacks']);
+  const deep = Array.from({ length: 60 }, (_, i) => `  File "/a/${i}.py", line ${i}, in f${i}`).join('\n');
+  const waits = `MainThread:\n  File "Cell", line 7, in <module>\n    <b>all_reduce</b>\n${deep}`;
+  const stacks = { 0: waits, 1: waits, 2: 'MainThread:\n  File "Cell", line 9, in <module>\n    time.sleep(600)', 3: waits };
+  const asked = await answer(page, 'hang-stacks/stacks', 200, { stacks });
+  await step(view, 'Show all stacks').click();
+  const region = view.getByRole('region', { name: 'stacks of all ranks' });
+  await expect(region.locator('.rr-who')).toHaveText(['ranks 0–1,3', 'rank 2']);
+  await expect(region.locator('pre').first()).toContainText('<b>all_reduce</b>');
+  const [inside, whole] = await region.evaluate(node => [node.clientHeight, node.scrollHeight]);
+  expect(inside).toBeLessThan(450);
+  expect(whole).toBeGreaterThan(inside);
+  await expect(step(view, 'Hide stacks')).toHaveAttribute('aria-expanded', 'true');
+  await picture(page, 'hang-stacks-light');
+  await view.getByRole('button', { name: 'Refresh' }).click();
+  await expect.poll(() => asked.length).toBe(2);
+  await step(view, 'Hide stacks').click();
+  await expect(region).toBeHidden();
+  record.save('done');
+});
+
+test('64 ranks: places are told together, and so are restarts', async ({ page }) => {
+  const ranks = Array.from({ length: 64 }, (_, rank) => ({
+    rank,
+    ...(rank % 8 ? { state: 'waits', what: `broadcast weights.${rank % 11}`, cell_line: 7 } : { state: 'silent' })
+  }));
+  const record = new LiveRecord('hang-many', 64);
+  record.save('running', { hang: { since: 0, text: '56 ranks wait', ranks } });
+  const view = await openRuns(page, ['hang-many']);
+  await expect(view.locator('.rr-places li')).toHaveCount(9);
+  await expect(view.locator('.rr-places li').last()).toContainText('elsewhere');
+  await expect(step(view, 'Restart')).toHaveText('Restart 8 ranks');
+  record.save('done');
+});
+
+test('in a panel; narrow and wide, light and dark', async ({ page }) => {
+  const record = new LiveRecord('hang-looks', 4);
+  record.print(0, 'step 0\nstep 1\n');
+  record.save('running', { hang: hang(6) });
+  const view = await openRuns(page, ['hang-looks']);
+  await expect(view.locator('.rr-hang')).toBeVisible();
+  await page.setViewportSize({ width: 1200, height: 700 });
+  await picture(page, 'hang-wide');
+  await page.setViewportSize({ width: 400, height: 800 });
+  await expect.poll(() => view.evaluate(node => node.scrollWidth - node.clientWidth)).toBeLessThanOrEqual(1);
+  await picture(page, 'hang-narrow');
+  await page.theme.setDarkTheme();
+  await picture(page, 'hang-narrow-dark');
+  await page.setViewportSize({ width: 1200, height: 700 });
+  await picture(page, 'hang-wide-dark');
+  await view.getByRole('button', { name: 'open in panel' }).click();
+  const panel = page.locator('.rr-panel');
+  await expect(panel.locator('.rr-hang').getByRole('button', { name: 'Release' })).toBeVisible();
+  await picture(page, 'hang-panel-dark');
+  record.save('done');
+  await whole(panel);
+});
