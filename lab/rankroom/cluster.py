@@ -184,11 +184,13 @@ class Cluster:
         ranks: Sequence[int] | None = None,
         name: str | None = None,
         count: int | None = None,
+        notes: Sequence[str] = (),
     ) -> Run:
         """Run `source` as a cell on all ranks, or on `ranks`; returns while it runs.
 
-        `count` numbers the cell in tracebacks. Raises UsageError for ranks that are not there,
-        NoClusterError if ranks have died, RankroomError if another run is on.
+        `count` numbers the cell in tracebacks; `notes` go into the record. Raises UsageError for
+        ranks that are not there, NoClusterError if ranks have died, RankroomError if another run
+        is on.
         """
         chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
         self._check(chosen)
@@ -199,7 +201,7 @@ class Cluster:
         self._cells += 1
         run = Run(
             source, [self._rank(rank) for rank in chosen], self.size, self.name, self._link,
-            self.store, self.paths.spool, self.how_ended, name,
+            self.store, self.paths.spool, self.how_ended, name, notes,
         )  # fmt: skip
         settle = self._in_doubt(lock)
         run.on_end(lambda run: self._leave(lock, run, settle))

@@ -58,6 +58,7 @@ class Run:
         spool: Spool,
         how_ended: Callable[[int], str],
         name: str | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         start = time.time_ns() // 1000
         self.source = source
@@ -69,6 +70,7 @@ class Run:
             ranks=list(ranks),
             title=title_of(source),
             name=name,
+            notes=list(notes),
             owner=this_process(),
         )
         self.events: list[dict[str, Any]] = []

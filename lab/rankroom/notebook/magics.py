@@ -15,7 +15,7 @@ from rankroom import display
 from rankroom.cluster import Cluster
 from rankroom.errors import NO_CLUSTER, NoClusterError, RunFailed, UsageError
 from rankroom.horovod.features import Features, features
-from rankroom.notebook.cells import check_syntax
+from rankroom.notebook.cells import check_syntax, notes
 from rankroom.notebook.complete import RankMatcher
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
@@ -75,8 +75,8 @@ class RankroomMagics(Magics):
             raise UsageError(f"-o {chosen.output}: not a variable name")
         cluster = self._cluster()
         ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
-        check_syntax(self.shell, source)
-        run = cluster.run(source, ranks, chosen.output, self.shell.execution_count)
+        said = notes(check_syntax(self.shell, source), ranks, cluster.size)
+        run = cluster.run(source, ranks, chosen.output, self.shell.execution_count, said)
         if chosen.output:
             self.shell.user_ns[chosen.output] = run
         output = CellOutput(self.shell, run.id)
