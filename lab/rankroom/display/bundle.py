@@ -29,10 +29,12 @@ _TEXT_MOST = 9 << 10
 
 def running_bundle(run: RunInfo) -> Json:
     """The first output of a cell, before a rank has said anything; costs some 50 µs."""
-    page = Html(2_000)
+    page = Html(4_000)
     page.headline(run)
+    for note in run.notes[:10]:
+        page.note(note)
     page.note(f"follow it in a terminal: rankroom runs tail -f {run.id}")
-    text = f"● {clean(headline(run))}"
+    text = "\n".join([f"● {clean(headline(run))}", *(clean(note) for note in run.notes[:10])])
     return {MIME: _run(run)[0], "text/html": page.done(), "text/plain": text}
 
 

@@ -24,9 +24,7 @@ def check_syntax(shell: Any, source: str) -> str:
         # ValueError: the source holds a NUL.
         words = "".join(traceback.format_exception_only(type(error), error)).rstrip()
         raise CellError(f"{words.strip()}\n(nothing was sent to the ranks)") from None
-    blank = len(source) - len(source.lstrip())
-    # Empty lines at the beginning are gone; lines are counted as the cell has them.
-    return "\n" * source.count("\n", 0, blank) + str(code)
+    return str(code)
 
 
 def notes(code: str, ranks: Sequence[int] | None, size: int) -> list[str]:
