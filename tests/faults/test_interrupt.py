@@ -19,8 +19,8 @@ from rankroom.store import Store
 pytestmark = pytest.mark.cluster
 
 CORES = len(os.sched_getaffinity(0))
-# The promise; where there are more processes than cores to run them, it takes as much longer.
-SECONDS = 2.0 * max(1.0, os.getloadavg()[0] / CORES)
+# The promise; where there are more processes than cores to run them, it takes longer.
+SECONDS = 2.0 * min(3.0, max(1.0, os.getloadavg()[0] / CORES))
 SETUP = """
 import asyncio, concurrent.futures, ctypes, os, queue, select, socket, subprocess, sys
 import threading, time
@@ -165,11 +165,11 @@ def test_an_interrupt_ends_the_cell_on_all_ranks_in_time(ready, source):
     run = inside(ready, source)
     begun = time.monotonic()
     run.interrupt()
-    in_time = run.wait(15)
-    took = time.monotonic() - begun
-    print(f"ended after {took:.2f} s")
-    assert in_time, f"rank {run.running} did not end"
-    assert took < SECONDS
+    in_time = run.wait(SECONDS)
+    late = "" if in_time else "\n".join(ready.stacks(run.running).values())
+    run.wait(15)
+    print(f"ended after {time.monotonic() - begun:.2f} s")
+    assert in_time, f"late:\n{late}"
     assert run.state == "interrupted", failure(run)
     assert set(states(run).values()) <= {"interrupted", "released", "error"}
     assert values(ready, AFTER, 60) == expected()
