@@ -26,6 +26,8 @@ NAMES = [
     "slow_lines",
     "notebook",
     "training",
+    "release",
+    "guard_overhead",
     "start",
     "memory",
     "browser",

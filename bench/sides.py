@@ -121,7 +121,8 @@ def workplace() -> Iterator[Path]:
             yield Path(name)
         finally:
             # Nannies take a moment to notice that their rank is gone.
-            for left in psutil.wait_procs(processes(Path(name)), timeout=3)[1]:
+            psutil.wait_procs(processes(Path(name)), timeout=3)
+            for left in processes(Path(name)):
                 print(f"left behind, ended: {left}", file=sys.stderr)
                 with contextlib.suppress(psutil.Error):
                     left.kill()

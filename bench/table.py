@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,13 @@ class Row:
     detail: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def pairs(self) -> list[float]:
+        """Ours over the peer's, for each pair of samples taken side by side."""
+        if not self.peers or len(self.ours) != len(self.peers):
+            return []
+        return [a / b for a, b in zip(self.ours, self.peers, strict=True)]
+
+    @property
     def ratio(self) -> float | None:
         """Ours over the peer's.
 
@@ -42,9 +50,23 @@ class Row:
         """
         if not self.peers:
             return None
-        if len(self.ours) == len(self.peers):
-            return statistics.median(a / b for a, b in zip(self.ours, self.peers, strict=True))
+        if self.pairs:
+            return statistics.median(self.pairs)
         return statistics.median(self.ours) / statistics.median(self.peers)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Where the median of the pairs' ratios lies with 95 % confidence; None for too few.
+
+        From the order of the ratios alone (as in a sign test), whatever their distribution.
+        """
+        ratios = sorted(self.pairs)
+        count = len(ratios)
+        aside, below = 0, 0.5**count  # the chance that at most `aside` lie below the median
+        while aside < count // 2 and below <= 0.025:
+            aside += 1
+            below += math.comb(count, aside) * 0.5**count
+        return (ratios[aside - 1], ratios[count - aside]) if aside else None
 
     @property
     def reached(self) -> bool:
@@ -78,6 +100,7 @@ class Row:
             "peers": list(self.peers),
             "ours": list(self.ours),
             "ratio": self.ratio,
+            "interval": self.interval,
             "target": self.target,
             "reached": self.reached,
             **self.detail,
@@ -85,10 +108,16 @@ class Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as aligned text: median and, in brackets, least to most."""
+    """The rows as aligned text: median and, in brackets, least to most.
+
+    In brackets after a ratio: where it lies with 95 % confidence.
+    """
     cells = [("what", "peer", "rankroom", "ratio", "target", "reached")]
     for row in rows:
         ratio = "–" if row.ratio is None else f"{row.ratio:.3g}"
+        if row.interval is not None:
+            low, high = row.interval
+            ratio += f" ({low:.3g}–{high:.3g})"
         peer = f"{row.peer} {_spread(row.peers, row.unit)}" if row.peers else "–"
         reached = "–" if row.target == "–" else ("yes" if row.reached else "NO")
         cells.append((row.what, peer, _spread(row.ours, row.unit), ratio, row.target, reached))

@@ -119,6 +119,15 @@ def test_a_running_run_says_how_to_follow_it():
     assert f"rankroom runs tail -f {run.id}" in read(data["text/html"]).text
 
 
+def test_a_running_run_shows_what_was_said_before_it_ran():
+    run = make_run(2)
+    run.notes = ["cell line 4: <b>hvd.allreduce</b>", *(f"note {i}" for i in range(40))]
+    data = running_bundle(run)
+    assert data["text/plain"].startswith("● 2 ranks · running\ncell line 4: <b>hvd.allreduce</b>\n")
+    assert "cell line 4: <b>hvd.allreduce</b>" in read(data["text/html"]).text
+    assert "note 5" not in data["text/plain"]
+
+
 def test_equal_results_are_shown_once():
     for page in pages(ended(), *[value(rank, "0.931" if rank < 3 else "0.5") for rank in range(4)]):
         text = page if isinstance(page, str) else page.text

@@ -109,6 +109,21 @@ def test_a_syntax_error_is_reported_once_and_nothing_is_sent(started):
     assert Store(started.home).ids() == before
 
 
+def test_a_collective_that_some_ranks_do_not_reach_is_noted_before_the_cell_runs(started):
+    cell = "def mean(x):\n    if rank == 0:\n        return hvd.allreduce(x)\n"
+    shown = started.run(f"%%distributed --detach -o noted\n{cell}import time; time.sleep(0.3)")
+    (note,) = shown.run["notes"]
+    assert note.startswith("cell line 3: hvd.allreduce under `if rank == 0` is not reached")
+    assert note in shown.text
+    assert started.run("noted.wait(10) and noted.info.notes").text == str([note])
+    assert (
+        "will be refused in a cell on rank 1"
+        in started.run("%%distributed --ranks 1\nif size > 5:\n    hvd.allreduce(1)").run["notes"][
+            0
+        ]
+    )
+
+
 def test_a_failing_rank_fails_the_cell_in_one_line(started):
     shown = started.run("%%distributed\nx = rank\n1 / (1 - x)")
     assert shown.error == ("rank 1 failed first (cell line 2): ZeroDivisionError: division by zero")

@@ -109,6 +109,19 @@ def test_await_and_magics_work_in_a_cell(cluster):
     assert "shell" in text(run, 0)
 
 
+def test_shell_lines(cluster):
+    source = (
+        "word = 'here'\nprint('a')\n!echo {word}; echo $word >&2; exit 3\nprint('b', _exit_code)"
+    )
+    run = finish(cluster, source)
+    assert text(run, 1) == "a\nhere\nb 3\n"
+    assert text(run, 1, "stderr") == "here\n"
+    assert finish(cluster, "!cat\nlines = !echo one; echo two\nlines").results[0] == (
+        "['one', 'two']"
+    )
+    assert finish(cluster, "%%bash\nexit 4").info.failure.ename == "CalledProcessError"
+
+
 def test_an_error_in_an_awaiting_cell_is_an_error(cluster):
     run = finish(cluster, "import asyncio\nawait asyncio.sleep(0)\n1/0")
     assert run.state == "failed"

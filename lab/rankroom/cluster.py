@@ -222,11 +222,13 @@ class Cluster:
         ranks: Sequence[int] | None = None,
         name: str | None = None,
         count: int | None = None,
+        notes: Sequence[str] = (),
     ) -> Run:
         """Run `source` as a cell on all ranks, or on `ranks`; returns while it runs.
 
-        `count` numbers the cell in tracebacks. Raises UsageError for ranks that are not there,
-        NoClusterError if ranks have died, RankroomError if another run is on.
+        `count` numbers the cell in tracebacks; `notes` go into the record. Raises UsageError for
+        ranks that are not there, NoClusterError if ranks have died, RankroomError if another run
+        is on.
         """
         chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
         self._check(chosen)
@@ -243,9 +245,8 @@ class Cluster:
         pids = {rank.rank: rank.pid for rank in told}
         run = Run(
             source, told, self.size, self.name, self._link, self.store, self.paths.spool,
-            lambda rank: self.how_ended(rank, pids[rank]), name,
+            lambda rank: self.how_ended(rank, pids[rank]), name, (*notes, *self._news(chosen)),
         )  # fmt: skip
-        run.info.notes += self._news(chosen)
         settle = self._in_doubt(lock)
         epoch = self.info.epoch
         run.on_end(lambda run: self._leave(lock, run, settle, epoch))

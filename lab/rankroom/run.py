@@ -60,6 +60,7 @@ class Run:
         spool: Spool,
         how_ended: Callable[[int], str],
         name: str | None = None,
+        notes: Sequence[str] = (),
         info: RunInfo | None = None,
     ) -> None:
         start = time.time_ns() // 1000
@@ -72,6 +73,7 @@ class Run:
             ranks=list(ranks),
             title=title_of(source),
             name=name,
+            notes=list(notes),
             owner=this_process(),
         )
         self.events: list[dict[str, Any]] = []

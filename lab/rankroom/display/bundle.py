@@ -15,25 +15,27 @@ from rankroom import record
 from rankroom.display.digest import Digest, digest
 from rankroom.display.page import Html, Page, Text, weight
 from rankroom.display.text import clean, clip, one_line
-from rankroom.display.words import duration, headline, label, whole_log
+from rankroom.display.words import duration, label, whole_log
 from rankroom.record import Json, RunInfo
 from rankroom.spec import format_ranks
 from rankroom.store import Store
 
 MIME = "application/vnd.rankroom.run+json"
 # Below 64 KiB by what the output of a running cell weighed before this one took its place.
-_TOTAL = 52 << 10
+_TOTAL = 51 << 10
 _RUN_MOST = 18 << 10
 _TEXT_MOST = 9 << 10
 
 
 def running_bundle(run: RunInfo) -> Json:
     """The first output of a cell, before a rank has said anything; costs some 50 µs."""
-    page = Html(2_000)
-    page.headline(run)
-    page.note(f"follow it in a terminal: rankroom runs tail -f {run.id}")
-    text = f"● {clean(headline(run))}"
-    return {MIME: _run(run)[0], "text/html": page.done(), "text/plain": text}
+    text, html = Text(1_000), Html(2_500)
+    for page in (text, html):
+        page.headline(run)
+        for note in run.notes[:5]:
+            page.note(one_line(note, 200))
+    html.note(f"follow it in a terminal: rankroom runs tail -f {run.id}")
+    return {MIME: _run(run)[0], "text/html": html.done(), "text/plain": text.done()}
 
 
 def bundle(run: RunInfo, store: Store | None = None, seen: Sequence[Json] | None = None) -> Json:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import logging
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from rankroom.errors import CellError
+from rankroom.notebook.guard import warnings
 
 
-def check_syntax(shell: Any, source: str) -> None:
-    """Raise CellError if the cell does not compile: once, here, instead of on every rank.
+def check_syntax(shell: Any, source: str) -> str:
+    """The cell as plain Python; CellError if it does not compile: once, here, not on every rank.
 
     `shell` transforms magics and `!` lines as the ranks' shells will.
     """
@@ -21,3 +24,14 @@ def check_syntax(shell: Any, source: str) -> None:
         # ValueError: the source holds a NUL.
         words = "".join(traceback.format_exception_only(type(error), error)).rstrip()
         raise CellError(f"{words.strip()}\n(nothing was sent to the ranks)") from None
+    return str(code)
+
+
+def notes(code: str, ranks: Sequence[int] | None, size: int) -> list[str]:
+    """What to say about a cell before it runs: collectives that not every rank reaches."""
+    try:
+        return [each.text for each in warnings(code, ranks, size)]
+    except Exception:
+        # A warning is a courtesy: a cell that it cannot be made for runs as well.
+        logging.getLogger(__name__).debug("no look at this cell", exc_info=True)
+        return []

@@ -15,10 +15,11 @@ from rankroom import display
 from rankroom.cluster import Cluster
 from rankroom.errors import NO_CLUSTER, NoClusterError, RunFailed, UsageError
 from rankroom.horovod.features import Features, features
-from rankroom.notebook.cells import check_syntax
+from rankroom.notebook.cells import check_syntax, notes
 from rankroom.notebook.complete import RankMatcher
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
+from rankroom.notebook.pressed import kept
 from rankroom.run import Run
 from rankroom.salvage import TendedStore
 from rankroom.spec import format_ranks, parse_ranks
@@ -75,22 +76,25 @@ class RankroomMagics(Magics):
             raise UsageError(f"-o {chosen.output}: not a variable name")
         cluster = self._cluster()
         ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
-        check_syntax(self.shell, source)
-        run = cluster.run(source, ranks, chosen.output, self.shell.execution_count)
-        if chosen.output:
-            self.shell.user_ns[chosen.output] = run
-        output = CellOutput(self.shell, run.id)
-        # A run that is over at once is shown once.
-        if not chosen.quiet and (chosen.detach or not run.wait(AT_ONCE_S)):
-            output.show(display.running_bundle(run.info))
+        said = notes(check_syntax(self.shell, source), ranks, cluster.size)
+        with kept() as pressed:
+            run = cluster.run(source, ranks, chosen.output, self.shell.execution_count, said)
+            if chosen.output:
+                self.shell.user_ns[chosen.output] = run
+            output = CellOutput(self.shell, run.id)
+            # A run that is over at once is shown once.
+            if not chosen.quiet and (chosen.detach or not run.wait(AT_ONCE_S)):
+                output.show(display.running_bundle(run.info))
         if chosen.detach:
             return
-        self._follow(run, chosen.timeout, None if chosen.quiet else output)
+        self._follow(run, chosen.timeout, None if chosen.quiet else output, bool(pressed))
         if not chosen.quiet or run.state != "done":
             output.show(display.bundle(run.info, cluster.store, run.seen))
         self._raise(run, chosen.timeout)
 
-    def _follow(self, run: Run, timeout: float | None, output: CellOutput | None) -> None:
+    def _follow(
+        self, run: Run, timeout: float | None, output: CellOutput | None, pressed: bool
+    ) -> None:
         """Wait for the run; an interrupt of the notebook becomes one of the ranks.
 
         Where there is no live view, `output` tells that the run does not get on, and that it does.
@@ -98,6 +102,8 @@ class RankroomMagics(Magics):
         until = float("inf") if timeout is None else time.monotonic() + timeout
         hangs = False
         try:
+            if pressed:
+                raise KeyboardInterrupt
             while time.monotonic() < until:
                 if run.wait(min(FOLLOW_S, max(0.0, until - time.monotonic()))):
                     return

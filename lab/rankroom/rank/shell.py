@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import traceback
 from typing import Any
@@ -18,6 +22,7 @@ from rankroom.rank.recovery import looks_released
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.waiting import Waiting
 
+CHILD_S = 0.25  # for a child to end after an interrupt
 LARGEST_DISPLAY = 16 << 20  # bytes of one representation; a larger one is named, not kept
 
 
@@ -92,6 +97,25 @@ class RankShell(ZMQInteractiveShell):
         """Keep no copy of what is printed: the record has it, and IPython's would only grow."""
         return contextlib.nullcontext()
 
+    def system(self, cmd: str) -> None:
+        """`!cmd`: a child that writes where all children do.
+
+        IPython's own way, through a pseudo-terminal, now and then loses an interrupt and waits on.
+        """
+        command = self.var_expand(cmd, depth=1)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        shell = shutil.which(os.environ.get("SHELL", "sh")) or "/bin/sh"
+        child = subprocess.Popen([shell, "-c", command], start_new_session=True)
+        try:
+            code = child.wait()
+        except BaseException:
+            end_group(child)
+            raise
+        self.user_ns["_exit_code"] = code
+        if self.system_raise_on_error and code:
+            raise subprocess.CalledProcessError(code, command)
+
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         self._fail()
         super().showtraceback(*args, **kwargs)
@@ -136,6 +160,15 @@ class RankShell(ZMQInteractiveShell):
             if frame.f_code.co_filename in cells:
                 line = number
         return line
+
+
+def end_group(child: subprocess.Popen[bytes]) -> None:
+    """End a shell and what it started: by an interrupt, then by force."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(CHILD_S)
 
 
 def ignore_interrupts() -> None:

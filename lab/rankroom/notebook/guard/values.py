@@ -1,0 +1,101 @@
+"""What an expression of a cell is on one rank, as far as the source tells."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Value:
+    """One expression's value on one rank.
+
+    `differs` says that it depends on the rank. What is not known has a `text` instead, which is
+    the same on every rank where the value is. `thing` is what a name stands for: a dotted name as
+    a string, a function or class of the cell (its syntax), or an Object.
+    """
+
+    known: bool = False
+    value: Any = None
+    differs: bool = False
+    text: str = ""
+    thing: Any = None
+
+
+@dataclass(frozen=True)
+class Object:
+    """Something that the cell visibly made: an instance of its own class, or one that meets."""
+
+    kind: str
+    made_of: ast.ClassDef | None = None
+
+
+OPTIMIZER = Object("optimizer")  # a hvd.DistributedOptimizer: its step waits for all ranks
+MODEL = Object("model")  # a DistributedDataParallel: so does a backward pass through it
+LOSS = Object("loss")  # what came out of one
+UNKNOWN = Value()
+
+
+def negated(value: Value) -> Value:
+    """`not value`."""
+    if value.known:
+        return Value(True, not value.value, value.differs)
+    return Value(differs=value.differs, text=opposite(value.text))
+
+
+def opposite(text: str) -> str:
+    """The text of the opposite of what `text` says; twice gives `text` again."""
+    return text.removeprefix("not ") if text.startswith("not ") else f"not {text}"
+
+
+def joined(values: list[Value], all_of: bool) -> Value:
+    """`and` (`all_of`) or `or` of values, of which the last may have decided."""
+    differs = any(each.differs for each in values)
+    left = []
+    for each in values:
+        if not each.known or not each.differs:
+            # Also what is known, but alike on all ranks: it is the same open question everywhere.
+            left.append(each.text)
+        elif bool(each.value) != all_of:
+            return Value(True, each.value, True)
+    if not left:
+        return Value(True, all_of, differs)
+    return Value(differs=differs, text=(" and " if all_of else " or ").join(left))
+
+
+def calculated(operation: type, left: Value, right: Value) -> Any:
+    """The result of a binary operation or a comparison of known values; None if there is none."""
+    function = _OPERATIONS.get(operation)
+    if function is None:
+        return None
+    try:
+        # Numbers and short collections only: 10 ** 10 ** 10 must not be computed here.
+        if operation in (ast.Pow, ast.LShift, ast.Mult) and not (
+            _small(left.value) and _small(right.value)
+        ):
+            return None
+        return function(left.value, right.value)
+    except Exception:
+        # What fails here may fail on the rank too; that is not what is looked for.
+        return None
+
+
+def _small(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < 1000
+
+
+_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Div: operator.truediv,
+    ast.BitXor: operator.xor, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+# How a comparison of the rank with something unknown is kept together with its opposite.
+OPPOSITES: dict[type, type] = {
+    ast.NotEq: ast.Eq, ast.NotIn: ast.In, ast.IsNot: ast.Is, ast.Gt: ast.LtE, ast.GtE: ast.Lt,
+}  # fmt: skip

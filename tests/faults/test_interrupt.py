@@ -1,0 +1,316 @@
+"""An interrupt ends a cell on all ranks within 2 s, whatever they are in, and keeps their state."""
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from textwrap import dedent
+
+import pytest
+
+from cells import failure, finish, log, states, values
+from kernel import Kernel
+from rankroom.cluster import Cluster
+from rankroom.errors import RankroomError
+from rankroom.notebook.pressed import kept
+from rankroom.store import Store
+
+pytestmark = pytest.mark.cluster
+
+CORES = len(os.sched_getaffinity(0))
+# The promise; where there are more processes than cores to run them, it takes longer.
+SECONDS = 2.0 * min(3.0, max(1.0, os.getloadavg()[0] / CORES))
+SETUP = """
+import asyncio, concurrent.futures, ctypes, os, queue, select, socket, subprocess, sys
+import threading, time
+import torch, torch.distributed as dist
+import horovod.torch as hvd
+import tensorflow as tf
+import horovod.tensorflow as hvd_tf
+
+hvd.init(); hvd_tf.init(); dist.init_process_group("gloo")
+ones = torch.ones(2)
+kept = ["precious", rank]
+model = torch.nn.Linear(2, 1)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
+
+@tf.function
+def graph_step(x):
+    return hvd_tf.allreduce(x * 2.0)
+
+def forever():
+    threading.Event().wait()
+
+def step():
+    optimizer.zero_grad()
+    model(ones).sum().backward()
+    optimizer.step()
+"""
+AFTER = """
+dist.all_reduce(sent := ones.clone()); step()
+[kept, sent[0].item(), hvd.allreduce(ones, op=hvd.Sum)[0].item(),
+ graph_step(tf.constant(1.0)).numpy().item()]
+"""
+
+# What both ranks are in when the interrupt comes.
+INSIDE = {
+    "Python": "while True: pass",
+    "Python that catches exceptions": """
+        while True:
+            try:
+                time.sleep(0.001)
+            except Exception:
+                pass
+        """,
+    "numbers in C": "while True: torch.mm(torch.ones(300, 300), torch.ones(300, 300))",
+    "printing": "while True: print('x' * 100)",
+    "time.sleep": "time.sleep(60)",
+    "sleep of the C library": "ctypes.CDLL(None).sleep(60)",
+    # Which keeps the lock from whoever would send what was printed, too.
+    "sleep of the C library with the interpreter's lock": """
+        time.sleep(0.3)
+        ctypes.PyDLL(None).sleep(60)
+        """,
+    "await": "await asyncio.sleep(60)",
+    "a pipe": "os.read(os.pipe()[0], 1)",
+    "a socket": """
+        here, there = socket.socketpair()
+        here.recv(1)
+        """,
+    "select": "select.select([os.pipe()[0]], [], [])",
+    "a lock": """
+        lock = threading.Lock()
+        lock.acquire(); lock.acquire()
+        """,
+    "an event": "threading.Event().wait()",
+    "a queue": "queue.Queue().get()",
+    "a thread's end": """
+        thread = threading.Thread(target=forever, daemon=True)
+        thread.start(); thread.join()
+        """,
+    "a future": """
+        ready = concurrent.futures.Future()
+        ready.result()
+        """,
+    "a subprocess": "subprocess.run(['sleep', '60'])",
+    "a subprocess's output": "subprocess.check_output(['sleep', '60'])",
+    "a shell line": "!sleep 60",
+    "a shell line that does not end by itself": "!trap '' INT; while true; do sleep 1; done",
+    "workers of a loader": """
+        class Slow(torch.utils.data.Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, index): time.sleep(60)
+        next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1)))
+        """,
+    "horovod.torch": "hvd.allreduce(ones) if rank == 0 else time.sleep(60)",
+    "horovod.torch barrier": "hvd.barrier() if rank == 1 else forever()",
+    "horovod optimizer": "step() if rank == 0 else time.sleep(60)",
+    "horovod.tensorflow": "hvd_tf.allreduce(tf.ones(2)) if rank == 0 else time.sleep(60)",
+    "a TensorFlow graph": "graph_step(tf.constant(1.0)) if rank == 0 else forever()",
+    "torch.distributed": "dist.all_reduce(ones.clone()) if rank == 0 else time.sleep(60)",
+    "torch.distributed barrier": "dist.barrier() if rank == 1 else forever()",
+    "two libraries": "dist.barrier() if rank == 0 else hvd.barrier()",
+    "a collective that catches exceptions": """
+        try:
+            hvd.allreduce(ones) if rank == 0 else time.sleep(60)
+        except Exception as error:
+            raise RuntimeError("wrapped") from error
+        """,
+}
+
+# What looks as if it waited for somebody to type: nobody sits at a rank, so it ends by itself.
+READING = {
+    "sys.stdin.read": ("sys.stdin.read()", ""),
+    "sys.stdin.readline": ("sys.stdin.readline()", ""),
+    "descriptor 0": ("os.read(0, 1)", b""),
+    "a child that reads": ("subprocess.run(['cat'], capture_output=True).stdout", b""),
+}
+
+
+@pytest.fixture(scope="module")
+def ready(frameworks):
+    finish(frameworks, SETUP, 120)
+    assert values(frameworks, AFTER, 60) == expected()
+    return frameworks
+
+
+def expected():
+    return [[["precious", rank], 2.0, 2.0, 2.0] for rank in range(2)]
+
+
+def until(condition, seconds: float = 20.0) -> None:
+    """Wait for `condition()`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
+
+
+def inside(cluster: Cluster, source: str):
+    """A run whose ranks are where `source` blocks, as far as they can say."""
+    run = cluster.run("print('here', flush=True)\n" + dedent(source))
+    try:
+        until(lambda: all(log(run, rank) for rank in (0, 1)))
+    except BaseException:
+        run.interrupt()
+        run.wait(10)
+        raise
+    return run
+
+
+@pytest.mark.parametrize("source", INSIDE.values(), ids=INSIDE.keys())
+def test_an_interrupt_ends_the_cell_on_all_ranks_in_time(ready, source):
+    run = inside(ready, source)
+    begun = time.monotonic()
+    run.interrupt()
+    in_time = run.wait(SECONDS)
+    late = "" if in_time else "\n".join(ready.stacks(run.running).values())
+    run.wait(15)
+    print(f"ended after {time.monotonic() - begun:.2f} s")
+    assert in_time, f"late:\n{late}"
+    assert run.state == "interrupted", failure(run)
+    assert set(states(run).values()) <= {"interrupted", "released", "error"}
+    assert values(ready, AFTER, 60) == expected()
+
+
+@pytest.mark.parametrize(("source", "read"), READING.values(), ids=READING.keys())
+def test_a_cell_that_reads_what_nobody_types_ends_by_itself(ready, source, read):
+    assert values(ready, source, 10) == [read, read]
+
+
+@pytest.mark.parametrize("source", ["input('name? ')", "import getpass; getpass.getpass()"])
+def test_a_question_is_refused_instead_of_waiting(ready, source):
+    run = finish(ready, source, 10)
+    assert "cannot be answered on a rank" in failure(run)
+    assert values(ready, AFTER, 60) == expected()
+
+
+def test_one_rank_of_two_is_interrupted_in_a_cell_of_its_own(ready):
+    run = ready.run("print('here', flush=True)\ntime.sleep(60)", ranks=[1])
+    until(lambda: log(run, 1))
+    begun = time.monotonic()
+    run.interrupt()
+    assert run.wait(10) and time.monotonic() - begun < SECONDS
+    assert states(run) == {1: "interrupted"}
+    assert values(ready, AFTER, 60) == expected()
+
+
+def test_an_interrupt_twice_and_after_the_end(ready):
+    run = inside(ready, "dist.barrier() if rank == 0 else time.sleep(60)")
+    run.interrupt()
+    run.interrupt()
+    assert run.wait(10)
+    run.interrupt()
+    assert values(ready, AFTER, 60) == expected()
+
+
+def test_a_rank_that_finishes_its_own_way_is_let_do_so(ready):
+    """Code between `finally` and the end is run; what it sets is kept."""
+    run = inside(ready, "tidied = False\ntry:\n    time.sleep(60)\nfinally:\n    tidied = True")
+    run.interrupt()
+    assert run.wait(10)
+    assert values(ready, "tidied") == [True, True]
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    made = Kernel(**{**os.environ, "RANKROOM_HOME": str(home)})
+    made.home = home
+    try:
+        assert made.run("%load_ext rankroom\n%cluster start --ranks 2").error == ""
+        made.run("%%distributed\nimport time, torch, torch.distributed as dist; kept = [rank]\n"
+                 "dist.init_process_group('gloo')")  # fmt: skip
+        yield made
+        made.run("%cluster stop")
+    finally:
+        made.close()
+
+
+KERNEL = {
+    "Python": "while True: pass",
+    "time.sleep": "time.sleep(60)",
+    "a collective": "dist.barrier() if rank == 0 else time.sleep(60)",
+}
+
+
+def texts(store: Store, before: set[str]) -> set[int]:
+    """The ranks that have said something in the run that is new."""
+    new = [each for each in store.ids() if each not in before]
+    return {e["rank"] for each in new for e in store.events(each) if e["kind"] == "log"}
+
+
+@pytest.mark.parametrize("source", KERNEL.values(), ids=KERNEL.keys())
+def test_the_stop_button_gives_the_prompt_back_in_time(kernel, source):
+    store = Store(kernel.home)
+    before = set(store.ids())
+    pressed = []
+
+    def press() -> None:
+        until(lambda: texts(store, before) == {0, 1})
+        pressed.append(time.monotonic())
+        kernel.interrupt()
+
+    # As soon as the cell is there, which may be before the notebook follows it.
+    presser = threading.Thread(target=press)
+    shown = kernel.run(f"%%distributed\nprint('here', flush=True)\n{source}", after=presser.start)
+    presser.join()
+    took = time.monotonic() - pressed[0]
+    assert took < SECONDS
+    assert shown.error == "interrupted; the ranks' variables are kept"
+    assert shown.run["state"] == "interrupted"
+    assert "ranks 0–1: 2" in kernel.run("%distributed kept[0] * 0 + size").text
+
+
+@pytest.mark.parametrize("source", KERNEL.values(), ids=KERNEL.keys())
+def test_a_timeout_ends_a_run_the_same_way(kernel, source):
+    begun = time.monotonic()
+    shown = kernel.run(f"%%distributed --timeout 0.5\n{source}")
+    assert time.monotonic() - begun < 0.5 + SECONDS
+    assert shown.error == "stopped after --timeout 0.5 s"
+    assert shown.run["state"] == "interrupted"
+    assert "rank 0: [0]" in kernel.run("%distributed kept").text
+
+
+def test_no_timeout_unless_asked(kernel):
+    assert kernel.run("%%distributed --timeout 30\n1").error == ""
+    assert "invalid float value" in kernel.run("%%distributed --timeout x\n1").error
+
+
+def test_an_interrupt_while_a_cell_is_sent_is_kept():
+    before = signal.getsignal(signal.SIGINT)
+    with kept() as pressed:
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: pressed)
+    assert pressed == [signal.SIGINT]
+    assert signal.getsignal(signal.SIGINT) is before
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: list(kept().__enter__())).result() == []
+
+
+def test_an_interrupt_without_a_run(ready):
+    ready.interrupt()
+    assert values(ready, AFTER, 60) == expected()
+
+
+def test_two_at_once(ready):
+    """Two threads of one kernel press at the same moment."""
+    run = inside(ready, "hvd.barrier() if rank == 0 else forever()")
+    errors = []
+
+    def press() -> None:
+        try:
+            ready.interrupt()
+        except RankroomError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=press) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert run.wait(10)
+    assert errors == []
+    assert values(ready, AFTER, 60) == expected()
