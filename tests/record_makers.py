@@ -19,10 +19,8 @@ def make_run(size: int = 2, **fields: Any) -> RunInfo:
     start = fields.pop("start", time.time_ns() // 1000)
     run_id = fields.pop("id", None) or new_id(start)
     ranks = [RankInfo(rank, "here", 1000 + rank, "cpu", rank) for rank in range(size)]
-    fields = {
-        "cluster": "local", "ranks": ranks, "owner": this_process(), "title": "x = 1", **fields
-    }  # fmt: skip
-    return RunInfo(run_id, size=size, start=start, **fields)
+    usual = {"cluster": "local", "ranks": ranks, "owner": this_process(), "title": "x = 1"}
+    return RunInfo(run_id, size=size, start=start, **{**usual, **fields})
 
 
 def start_record(
