@@ -286,7 +286,9 @@ class Cluster:
                 os.close(held)
             else:
                 # Whether the ranks are in step again is not known: the doubt stays.
-                self._latest.on_end(lambda run: os.close(held))
+                live = self._latest
+                live.on_end(lambda run: os.close(held))
+                self._link.later(MIND_S, lambda: self._mind(live))
         return found
 
     def left_running(self) -> str:

@@ -71,13 +71,14 @@ class Watch:
             for rank, answer in answers.items()
             if answer.get("state") in ("waits", "still")
         }
-        if not stand:
+        if not stand and not any(answer["state"] == "silent" for answer in answers.values()):
             self._on = False
             if self._said:
                 self._said = False
                 self._say(None)
             return
-        longest = max(stand.values())
+        # Those that are slow to answer are asked again: they say only once that they stand.
+        longest = max(stand.values(), default=0.0)
         if longest >= self._patience:
             self._said = True
             standings = [standing(rank, answer) for rank, answer in sorted(answers.items())]
