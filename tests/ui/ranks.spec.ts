@@ -157,3 +157,24 @@ else:
   await expect(cell(page, 2).locator('.rr-displays')).toHaveText(/rank 0:41.*rank 1:42/s);
   await stopRanks(page);
 });
+
+test('the first failure is the one to read, and the others say what they were released from', async ({ page }) => {
+  const failing = `%%distributed
+import torch
+import torch.distributed as dist
+
+def train(batch):
+    if rank == 1:
+        raise ValueError("bad batch")
+    dist.all_reduce(batch)
+
+dist.init_process_group()
+train(torch.ones(3))`;
+  await notebookWith(page, failing);
+  const view = await begin(page, 1);
+  await expect(view.locator('.rr-cause')).toHaveText('rank 1 · ValueError: bad batch · cell line 6', { timeout: 60_000 });
+  await expect(view.locator('.rr-own').first()).toHaveText(/^----> 6 +raise ValueError\("bad batch"\)$/);
+  await expect(view.locator('.rr-other summary')).toHaveText(/^rank 0 · released from .*all_?reduce.* · cell line 7$/);
+  await whole(view);
+  await stopRanks(page);
+});
