@@ -19,6 +19,7 @@ _PARTS = re.compile(r"\b(?:if|elif|while|and|or|match|case)\b|\brange\(")
 _COMPARES = re.compile(r"[=!<>]=|[<>]|\b(?:in|not|is)\b")
 _BINDS = re.compile(r"\s*(?:self\.)?(\w+)(?:\s*,\s*\w+)*\s*(?::[^=]*)?=(?!=)")
 _RENAMES = re.compile(r"\bfrom\s+(?:horovod|torch)\b[^\n]*\bas\s+(\w+)")
+_AS = re.compile(r"\bas\s+(\w+)")
 _DEFINES = re.compile(r"(?:^|\n)\s*(?:async\s+)?(?:def|class)\s+(\w+)|(\w+)\s*=\s*lambda\b")
 # Through other calls than these, what differs is not followed, unless it is compared first.
 _CALLS_OTHER = re.compile(r"\b(?!(?:int|bool|str|abs|(?:\w*_)?rank|get|getenv|range)\()\w+(?=\()")
@@ -44,7 +45,9 @@ def worth_a_look(source: str, some: bool) -> bool:
         for number, line in enumerate(lines):
             if not _speaks_of_ranks(line, parting):
                 continue
-            if _PARTS.search(line):
+            if line.lstrip().startswith("from "):
+                parting.update(_AS.findall(line))
+            elif _PARTS.search(line):
                 block = _block(lines, number)
                 if any(_matters(each, own) for each in block):
                     return True
