@@ -21,10 +21,10 @@ LAYERS = [
     ["spec", "config", "shell", "clusterfile", "store/*", "rank/*", "horovod/*", "traces/*"],
     ["timeline"],
     ["slurm", "tunnel", "link", "local", "leftovers", "assembly", "display/*"],
-    ["hang"],
+    ["hang", "rescue"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
-    ["adopt", "salvage"],
+    ["adopt", "salvage", "turn"],
     ["cluster"],
     ["notebook/*", "ladder", "server", "cli", "cli_runs", "demo", "doctor"],
 ]

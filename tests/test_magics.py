@@ -85,7 +85,7 @@ def test_options(started):
         ("%%distributed --timeout soon\n1", "invalid float value: 'soon'"),
         ("%%distributed -o 2x\n1", "not a variable name"),
         ("%distributed", "needs an expression, or on|off"),
-        ("%cluster bogus", "valid are start, stop, restart, resize, attach, interrupt, status"),
+        ("%cluster bogus", "unknown; valid are start, stop, restart, resize, attach, interrupt,"),
         ("%cluster start --gpus 3", "unknown option '--gpus'; options: --ranks N, --name NAME"),
         ("%ranks push nothing_here", "no variable 'nothing_here' in this notebook"),
         ("%ranks throw x", "invalid choice: 'throw'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import threading
@@ -12,9 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psutil
-
-from rankroom import local
+from rankroom import local, rescue
 from rankroom.adopt import AdoptedRun, adopt
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, all_clusters, tail
 from rankroom.errors import (
@@ -25,7 +22,6 @@ from rankroom.errors import (
     StartError,
     UsageError,
 )
-from rankroom.hang import main_first
 from rankroom.link import Link
 from rankroom.rank import lease
 from rankroom.rank.rendezvous import ask
@@ -35,16 +31,12 @@ from rankroom.salvage import TendedStore, salvage
 from rankroom.spec import format_ranks
 from rankroom.store import Store
 from rankroom.store.takeover import orphans
+from rankroom.turn import STOPPED, Turn
 
 Progress = Callable[[str], None]
-RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
-FREE_S = 3.0  # for ranks to come free after that
-STACKS_S = 1.0  # for a rank to say where its threads are
-STACK_SIGNAL = "SIGUSR2"
 MIND_S = 0.5  # between two looks at who keeps the cluster, while a run is on
 COMES_S = 2.0  # for a rank that is ready to be known here
 STOP_S = 8.0  # for a run that is on when its cluster is stopped
-DOUBT_AT = 16  # the place in the lock file that says whether the last run ended well
 
 
 class Cluster:
@@ -57,6 +49,7 @@ class Cluster:
         self.info = info
         self.store = Store()
         self._link = link
+        self._turn = Turn(paths)
         self._read = 0  # when the state that is known was written
         self._told = dict(info.restarts)
         self._lease = lease.hold(paths.folder)
@@ -232,11 +225,11 @@ class Cluster:
         """
         chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
         self._check(chosen)
-        if self._is_abandoned():
+        if self._turn.is_abandoned():
             for taken in self.adopt():
                 if taken.state == "running":
                     raise RankroomError(GOES_ON.format(id=taken.id))
-        lock = self._occupy()
+        lock = self._turn.take()
         if self._cells == 0 and (left := self.left_running()):
             os.close(lock)
             raise RankroomError(left)
@@ -247,9 +240,9 @@ class Cluster:
             source, told, self.size, self.name, self._link, self.store, self.paths.spool,
             lambda rank: self.how_ended(rank, pids[rank]), name, (*notes, *self._news(chosen)),
         )  # fmt: skip
-        settle = self._in_doubt(lock)
         epoch = self.info.epoch
-        run.on_end(lambda run: self._leave(lock, run, settle, epoch))
+        settle = self._turn.begin(lock, epoch)
+        run.on_end(lambda run: self._turn.end(lock, run, settle, epoch))
         self._latest = run
         try:
             run.start(epoch, self._cells if count is None else count, settle)
@@ -269,7 +262,7 @@ class Cluster:
             return []
         lock: int | None = None
         with contextlib.suppress(RankroomError):  # a run of a kernel that lives is on
-            lock = self._occupy()
+            lock = self._turn.take()
         found = []
         for info in left:
             with contextlib.suppress(RecordError):
@@ -310,72 +303,25 @@ class Cluster:
         """
         if self._latest is not None and self._latest.state == "running":
             self._latest.interrupt()
-            self._latest.wait(FREE_S)
-            return
-        self._link.signal(range(self.size), "SIGINT")
-        if self._freed(RELEASE_S):
-            return
-        with contextlib.suppress(UsageError):
-            self.release()
-        self._freed(FREE_S)
+            self._latest.wait(rescue.FREE_S)
+        else:
+            rescue.interrupt(self._link, self.size, self._turn.doubt)
 
     def release(self) -> str:
         """Let go of blocked collectives on all ranks; says which libraries let go.
 
         Raises UsageError when no rank runs anything.
         """
-        busy = self._link.busy()
-        if not busy:
-            raise UsageError(f"no rank of {self.name} runs a cell: there is nothing to release")
-        run = next(iter(busy.values()))
-        self._doubt()
-        ranks = self._link.ranks
-        asked = self._link.request(ranks, do="release", run=run)
-        deadline = time.monotonic() + FREE_S
-        let_go: set[str] = set()
-        for future in asked:
-            with contextlib.suppress(TimeoutError):
-                answer = future.result(max(0.0, deadline - time.monotonic()))
-                let_go |= set(answer["content"].get("released", []))
+        let_go = rescue.release(self._link, self._turn.doubt)
         if not let_go:
             return f"no rank of {self.name} waits in a collective: nothing to release"
-        return f"released {', '.join(sorted(let_go))} on the ranks of {self.name}"
+        return f"released {', '.join(let_go)} on the ranks of {self.name}"
 
     def stacks(self, ranks: Sequence[int] | None = None) -> dict[int, str]:
         """Where the threads of each rank are, as text; of a rank stuck in C code too."""
         chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
         self._check(chosen)
-        files = {rank: self._stack_file(rank) for rank in chosen}
-        before = {rank: _size(file) for rank, file in files.items()}
-        asked = dict(zip(chosen, self._link.request(chosen, do="stacks"), strict=True))
-        deadline = time.monotonic() + STACKS_S
-        found = {}
-        for rank, future in asked.items():
-            with contextlib.suppress(TimeoutError):
-                answer = future.result(max(0.0, deadline - time.monotonic()))
-                found[rank] = str(answer["content"]["stacks"])
-        silent = [rank for rank in chosen if rank not in found]
-        # Python does not run there, as C code holds its lock: the signal's handler needs none.
-        self._link.signal(silent, STACK_SIGNAL)
-        deadline = time.monotonic() + STACKS_S
-        for rank in silent:
-            while _size(files[rank]) == before[rank] and time.monotonic() < deadline:
-                time.sleep(0.02)
-            text = main_first(_rest(files[rank], before[rank]))
-            found[rank] = text or "it does not answer at all"
-        return dict(sorted(found.items()))
-
-    def _stack_file(self, rank: int) -> Path:
-        return self.paths.spool(rank) / "stacks"
-
-    def _freed(self, seconds: float) -> bool:
-        """Wait until no rank runs a cell; False if some still do after `seconds`."""
-        deadline = time.monotonic() + seconds
-        while self._link.busy(0.2):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
+        return rescue.stacks(self._link, chosen, self.paths.spool)
 
     def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Set variables on ranks."""
@@ -538,84 +484,6 @@ class Cluster:
         self._check(chosen)
         return self._link.view(chosen)
 
-    def _occupy(self) -> int:
-        """Take the cluster for one run; two at once would meet in each other's collectives."""
-        try:
-            lock = os.open(self.paths.busy, os.O_RDWR | os.O_CREAT, 0o600)
-        except FileNotFoundError:
-            raise NoClusterError(STOPPED.format(name=self.name)) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            who = ""
-            with contextlib.suppress(OSError):
-                who = os.pread(lock, DOUBT_AT, 0).decode().strip()
-            os.close(lock)
-            mine = "this notebook" if who == str(os.getpid()) else f"another process (pid {who})"
-            raise RankroomError(
-                f"cluster {self.name} is busy with a run of {mine}: wait for it or interrupt it"
-            ) from None
-        # One write of fixed width: truncating a file first costs more than the rest of this.
-        os.pwrite(lock, f"{os.getpid():<16}".encode(), 0)
-        return lock
-
-    def _is_abandoned(self) -> bool:
-        """Whether the last run was one of a process that is gone, and may not have ended."""
-        try:
-            noted = (self.paths.folder / "busy").read_text()
-            pid = int(noted[:DOUBT_AT])
-        except (OSError, ValueError):
-            return False
-        return noted[DOUBT_AT:] in ("1", "2") and pid != os.getpid() and not psutil.pid_exists(pid)
-
-    def _in_doubt(self, lock: int) -> bool:
-        """Whether ranks may be out of step because a cell failed, whoever ran it, or are new.
-
-        It is noted behind the owner of the lock, and cleared when a run ends well: a kernel that
-        dies during a run leaves it set.
-        """
-        noted = os.pread(lock, 1, DOUBT_AT) in (b"1", b"2")
-        os.pwrite(lock, b"1", DOUBT_AT)
-        return noted or self._settled() != self.info.epoch
-
-    def _doubt(self) -> None:
-        """Note that ranks are let go from outside the run that is on, which does not know it."""
-        with contextlib.suppress(OSError), (self.paths.busy).open("r+b") as file:
-            os.pwrite(file.fileno(), b"2", DOUBT_AT)
-
-    def _leave(self, lock: int, run: Run, settle: bool, epoch: int) -> None:
-        """Give the cluster free after `run`; only a cell on all ranks brings them in step again."""
-        whole = len(run.info.ranks) == self.size
-        well = run.state == "done" and (not settle or whole)
-        with contextlib.suppress(OSError):
-            if run.was_released or os.pread(lock, 1, DOUBT_AT) == b"2":
-                well = False
-            if well and settle and epoch:
-                self.paths.settled.write_text(str(epoch))
-            os.pwrite(lock, b"0" if well else b"1", DOUBT_AT)
-        os.close(lock)
-
-    def _settled(self) -> int:
-        """The epoch in which a cell last brought all ranks in step; they begin so, in epoch 0."""
-        if self.info.epoch:
-            with contextlib.suppress(OSError, ValueError):
-                return int(self.paths.settled.read_text())
-        return 0
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
-
-
-def _rest(file: Path, begin: int) -> str:
-    try:
-        return file.read_bytes()[begin:].decode("utf-8", "replace")
-    except OSError:
-        return ""
-
 
 def _written(file: Path) -> bool:
     """True once the controller has written all of `file`, not only created it."""
@@ -653,7 +521,6 @@ def why_gone(info: ClusterInfo | None) -> str:
     return info.message or "the process that kept it was killed"
 
 
-STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
 GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it anew"
 RESTARTED = "rank {rank} was restarted{why}: its variables are gone"
 GOES_ON = (

@@ -195,5 +195,5 @@ def test_a_release_from_outside_leaves_the_ranks_usable(ready):
 
 
 def test_nothing_to_release(ready):
-    with pytest.raises(UsageError, match=r"no rank of .* runs a cell: there is nothing to release"):
+    with pytest.raises(UsageError, match=r"no rank runs a cell: there is nothing to release"):
         ready.release()
