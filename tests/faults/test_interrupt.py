@@ -314,3 +314,29 @@ def test_two_at_once(ready):
     assert run.wait(10)
     assert errors == []
     assert values(ready, AFTER, 60) == expected()
+
+
+def test_an_interrupt_that_python_drops_is_sent_again(ready):
+    source = """
+    class Dropping:
+        def __del__(self):
+            print("here", flush=True)
+            time.sleep(60)
+    dropping = Dropping()
+    del dropping
+    time.sleep(60)
+    """
+    run = ready.run(dedent(source))
+    until(lambda: all(log(run, rank) for rank in (0, 1)))
+    begun = time.monotonic()
+    run.interrupt()
+    assert run.wait(10) and time.monotonic() - begun < SECONDS
+    assert states(run) == {0: "interrupted", 1: "interrupted"}
+
+
+def test_tidying_up_after_an_interrupt_is_not_interrupted(ready):
+    source = "tidied = 0\ntry:\n    time.sleep(60)\nfinally:\n    time.sleep(2.5)\n    tidied = 1"
+    run = inside(ready, source)
+    run.interrupt()
+    assert run.wait(20) and run.state == "interrupted"
+    assert values(ready, "tidied") == [1, 1]
