@@ -34,6 +34,7 @@ ANSWER_S = 0.3  # for a rank to say how it is
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
 RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
 RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
+AGAIN_S = 0.7  # after an interrupt, before ranks that did not take notice get another
 RELEASED_S = 3.0  # for ranks to confirm that they let go
 KEPT_BYTES = 200_000  # of events kept in memory for the summary of a run
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
@@ -148,6 +149,23 @@ class Run:
         timer = threading.Timer(RELEASE_S, self.release)
         timer.daemon = True
         timer.start()
+        self._link.later(AGAIN_S, self._interrupt_again)
+
+    def _interrupt_again(self) -> None:
+        """Python drops an interrupt that comes in a destructor, or while a process is forked."""
+        running = self.running
+        with contextlib.suppress(RankroomError, OSError):
+            asked = self._link.request(running, do="status")
+            for rank, future in zip(running, asked, strict=False):
+                future.add_done_callback(partial(self._interrupt_unless_tidying, rank))
+
+    def _interrupt_unless_tidying(self, rank: int, answer: Future[Any]) -> None:
+        if answer.exception() or rank not in self.running:
+            return
+        said = answer.result()["content"]
+        if said.get("run") == self.id and not (said.get("failing") or said.get("tidying")):
+            self._link.signal([rank], "SIGINT")
+            self._link.later(AGAIN_S, self._interrupt_again)
 
     def release(self) -> None:
         """Let go of blocked collectives on all ranks of the run, if any of them still runs.

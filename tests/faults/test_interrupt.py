@@ -22,7 +22,7 @@ CORES = len(os.sched_getaffinity(0))
 # The promise; where there are more processes than cores to run them, it takes longer.
 SECONDS = 2.0 * min(3.0, max(1.0, os.getloadavg()[0] / CORES))
 SETUP = """
-import asyncio, concurrent.futures, ctypes, os, queue, select, socket, subprocess, sys
+import asyncio, concurrent.futures, ctypes, gc, os, queue, select, socket, subprocess, sys
 import threading, time
 import torch, torch.distributed as dist
 import horovod.torch as hvd
@@ -48,7 +48,10 @@ def step():
     model(ones).sum().backward()
     optimizer.step()
 """
+# What a traceback still holds goes now: a loader would wait 5 s for its workers in a later cell.
 AFTER = """
+sys.last_type = sys.last_value = sys.last_traceback = sys.last_exc = None
+gc.collect()
 dist.all_reduce(sent := ones.clone()); step()
 [kept, sent[0].item(), hvd.allreduce(ones, op=hvd.Sum)[0].item(),
  graph_step(tf.constant(1.0)).numpy().item()]
@@ -314,3 +317,29 @@ def test_two_at_once(ready):
     assert run.wait(10)
     assert errors == []
     assert values(ready, AFTER, 60) == expected()
+
+
+def test_an_interrupt_that_python_drops_is_sent_again(ready):
+    source = """
+    class Dropping:
+        def __del__(self):
+            print("here", flush=True)
+            time.sleep(60)
+    dropping = Dropping()
+    del dropping
+    time.sleep(60)
+    """
+    run = ready.run(dedent(source))
+    until(lambda: all(log(run, rank) for rank in (0, 1)))
+    begun = time.monotonic()
+    run.interrupt()
+    assert run.wait(10) and time.monotonic() - begun < SECONDS
+    assert states(run) == {0: "interrupted", 1: "interrupted"}
+
+
+def test_tidying_up_after_an_interrupt_is_not_interrupted(ready):
+    source = "tidied = 0\ntry:\n    time.sleep(60)\nfinally:\n    time.sleep(2.5)\n    tidied = 1"
+    run = inside(ready, source)
+    run.interrupt()
+    assert run.wait(20) and run.state == "interrupted"
+    assert values(ready, "tidied") == [1, 1]

@@ -180,5 +180,6 @@ class RankKernel(IPythonParallelKernel):
         return {
             "run": busy,
             "failing": bool(self.shell.failing),
+            "tidying": stacks.handles_interrupt(),
             "stands": self.guard.standing(),
         }

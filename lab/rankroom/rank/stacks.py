@@ -10,7 +10,7 @@ import threading
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 OURS = ("rankroom-", "IOPub", "Control")  # threads that say nothing about the cell
 SIGNAL = signal.SIGUSR2
@@ -67,3 +67,11 @@ def stacks(cells: set[str]) -> str:
 def answer_to_signal(file: Path) -> None:
     """Have SIGUSR2 write all stacks to `file`, even while C code keeps Python from running."""
     faulthandler.register(SIGNAL, file.open("wb", buffering=0), all_threads=True)
+
+
+def handles_interrupt() -> bool:
+    """True while the main thread is in a `finally` or `except` that an interrupt led to."""
+    error: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
+    if isinstance(error, tuple):  # up to Python 3.11
+        error = error[1]
+    return isinstance(error, KeyboardInterrupt)
