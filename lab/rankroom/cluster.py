@@ -108,10 +108,18 @@ class Cluster:
 
     @classmethod
     def attach(cls, name: str | None = None) -> Cluster:
-        """Connect to a running cluster: the one named, or the newest.
+        """Connect to a running cluster, the one named or the newest, and look after its records.
 
-        Raises NoClusterError with the names there are.
+        Runs whose kernel is gone are taken up. Raises NoClusterError with the names there are.
         """
+        attached = cls.connect(name)
+        attached.adopt()
+        attached._tidy()
+        return attached
+
+    @classmethod
+    def connect(cls, name: str | None = None) -> Cluster:
+        """Only the connection of `attach`: enough to interrupt, release or restart its ranks."""
         running = running_clusters()
         if not running:
             raise NoClusterError(NO_CLUSTER)
@@ -121,16 +129,13 @@ class Cluster:
             raise NoClusterError(f"no running cluster is named {name!r}; running: {names}")
         paths = ClusterPaths(chosen.name)
         try:
-            attached = cls(paths, chosen, Link(paths.client_file))
+            return cls(paths, chosen, Link(paths.client_file))
         except (OSError, RuntimeError, TimeoutError) as error:
             log = tail(paths.controller_log)
             raise StartError(
                 f"cluster {chosen.name} does not answer ({error}): `%cluster stop` ends it; "
                 f"its controller said:\n{log}"
             ) from None
-        attached.adopt()
-        attached._tidy()
-        return attached
 
     # -- what it is
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 from rankroom.clusterfile import ClusterPaths
 from rankroom.errors import (
@@ -46,7 +46,7 @@ def attach(name: str) -> Steps:
     # Not before somebody needs it: ipyparallel would slow the start of every Jupyter server.
     from rankroom.cluster import Cluster
 
-    return cast(Steps, Cluster.attach(name))
+    return Cluster.connect(name)
 
 
 class Ladder:
