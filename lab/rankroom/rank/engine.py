@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from rankroom.rank.recovery import Recovery
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.world import World
 
+WRITTEN_S = 5.0
 TOPIC = b"rankroom"  # what a run subscribes to among the engines' messages
 
 
@@ -39,6 +42,17 @@ class RankEngine(engine_app.IPEngine):
         if os.environ.get("RANKROOM_GUARD") != "0":
             self.kernel.guard.start()
         world.arrive()
+
+    def load_connection_file(self) -> None:
+        """The engine waits for the file to be there; the controller may still be writing it."""
+        until = time.monotonic() + WRITTEN_S
+        while time.monotonic() < until:
+            try:
+                json.loads(Path(self.url_file).read_text())
+                break
+            except ValueError:
+                time.sleep(0.02)
+        super().load_connection_file()
 
     def start_nanny(self, control_url: str) -> Any:
         """Our own nanny, which also notices that nobody keeps this rank any more."""
