@@ -2,9 +2,10 @@
 
     @pytest.mark.fault("a rank is killed while it prints", "its last line is in the record")
     @pytest.mark.fault("…", "…", racy=True)     # injected `--repeat N` times
+    @pytest.mark.thorough                       # only with `--repeat`, as in `make faults`
 
-`{name}` in a text is the value of the test's parameter of that name. What a test gives to
-`record_property("ms", …)` appears as median and maximum of all its turns.
+`{name}` in a text is the value of the test's parameter of that name, `{id}` the name of the case.
+What a test gives to `record_property("ms", …)` appears as median and maximum of all its turns.
 """
 
 from __future__ import annotations
@@ -55,7 +56,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(what, promised, racy=False): an injected fault")
+    config.addinivalue_line("markers", "thorough: only with --repeat, as it takes long")
     config.stash[ROWS] = {}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--repeat") > 1:
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -81,9 +92,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
 def texts_of(item: pytest.Item) -> tuple[str, str]:
     """The fault and the promise; a test without the marker says the fault by its name."""
     mark = item.get_closest_marker("fault")
+    words = item.name.partition("[")[0].removeprefix("test_").replace("_", " ")
     if mark is None:
-        return item.name.partition("[")[0].removeprefix("test_").replace("_", " "), ""
-    params = getattr(getattr(item, "callspec", None), "params", {})
+        return words, ""
+    case = getattr(item, "callspec", None)
+    params = {"id": case.id if case else words, **(case.params if case else {})}
     what, promised = mark.args
     return what.format(**params), promised.format(**params)
 

@@ -179,7 +179,7 @@ class Cluster:
 
     def warning(self) -> str:
         """What is likely a mistake in how the ranks were placed; empty if nothing."""
-        places = [(rank.host, rank.device) for rank in self.ranks if rank.device != "cpu"]
+        places = [(rank.host, rank.device) for rank in self.info.ranks if rank.device != "cpu"]
         shared = [place for place in set(places) if places.count(place) > 1]
         if not shared:
             return ""

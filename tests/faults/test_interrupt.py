@@ -16,7 +16,12 @@ from rankroom.errors import RankroomError
 from rankroom.notebook.pressed import kept
 from rankroom.store import Store
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.fault(
+        "an interrupt: {id}", "the cell ends on all ranks in 2 s, the ranks keep their state"
+    ),
+]
 
 CORES = len(os.sched_getaffinity(0))
 # The promise; where there are more processes than cores to run them, it takes longer.
@@ -163,7 +168,21 @@ def inside(cluster: Cluster, source: str):
     return run
 
 
-@pytest.mark.parametrize("source", INSIDE.values(), ids=INSIDE.keys())
+# One of each kind; the others are variations of them.
+ALWAYS = {
+    "Python", "sleep of the C library", "await", "a lock", "a subprocess", "a shell line",
+    "workers of a loader", "horovod.torch", "horovod.tensorflow", "a TensorFlow graph",
+    "torch.distributed", "two libraries",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(source, id=name, marks=[] if name in ALWAYS else pytest.mark.thorough)
+        for name, source in INSIDE.items()
+    ],
+)
 def test_an_interrupt_ends_the_cell_on_all_ranks_in_time(ready, source):
     run = inside(ready, source)
     begun = time.monotonic()

@@ -16,7 +16,10 @@ from rankroom.errors import NoClusterError
 from rankroom.local import own_processes
 from rankroom.rank import tree
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.fault("{id}", "every line is in the record, nothing is left running"),
+]
 
 COUNT = """
 import itertools, time

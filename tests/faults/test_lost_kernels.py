@@ -110,7 +110,9 @@ def size_of(lab: Lab, run_id: str) -> int:
 @pytest.mark.parametrize(
     ("what", "source", "count"), [("a flood", FLOOD, 150_000), ("slow prints", SLOW, 150)]
 )
-@pytest.mark.parametrize("when", ["at once", "after the run"])
+@pytest.mark.parametrize(
+    "when", ["at once", pytest.param("after the run", marks=pytest.mark.thorough)]
+)
 def test_a_killed_kernel(lab, what, source, count, when):
     run_id = lab.begin(source)
     wait_for(lambda: size_of(lab, run_id) > 500)

@@ -7,6 +7,7 @@ from rankroom.horovod.features import features
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.fault("a rank is killed while there are process sets", "the others live on"),
     pytest.mark.skipif(
         "finalize-alone" not in getattr(features(), "edits", ()),
         reason="only Rankroom's build of Horovod survives that",

@@ -14,7 +14,10 @@ from rankroom.cluster import Cluster
 from rankroom.errors import NoClusterError, RankroomError, StartError, UsageError
 from rankroom.rank import tree
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.fault("{id}", "the other ranks keep their state and are wired again"),
+]
 
 SETUP = """
 import os, subprocess, sys, threading, time

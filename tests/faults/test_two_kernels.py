@@ -8,7 +8,10 @@ from cells import finish, states, values
 from rankroom.cluster import Cluster
 from rankroom.errors import NoClusterError, RankroomError
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.fault("{id}", "nothing breaks, and who is refused gets one line"),
+]
 
 
 @pytest.fixture
