@@ -160,9 +160,11 @@ def test_a_slow_rank_is_only_told_of(ready):
     assert ready.store.load(run.id).hang is None
 
 
-def test_steps_that_wait_a_little_are_not_hangs(ready):
-    source = "for i in range(3):\n    time.sleep(1.2 * rank)\n    hvd.allreduce(x)"
-    run = finish(ready, source, 20)
+def test_steps_that_wait_a_little_are_not_hangs(ready, monkeypatch):
+    """All of them together wait longer than a run may stand."""
+    monkeypatch.setenv("RANKROOM_HANG_SECONDS", "6")
+    source = "for i in range(6):\n    time.sleep(1.2 * rank)\n    hvd.allreduce(x)"
+    run = finish(ready, source, 30)
     assert run.state == "done" and run.info.notes == []
 
 

@@ -69,9 +69,11 @@ test('in a panel, with the whole height; once, and there again after a reload', 
   record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
   const view = await openRuns(page, ['panel']);
   await expect(view.getByText('line 299.')).toBeVisible();
-  const saved = page.waitForRequest(request =>
-    request.url().includes('/api/workspaces') && (request.postData() ?? '').includes('rankroom:panel')
-  );
+  // The answer, not only the request: a reload would cut it off.
+  const saved = page.waitForResponse(response => {
+    const request = response.request();
+    return request.url().includes('/api/workspaces') && (request.postData() ?? '').includes('rankroom:panel');
+  });
   await view.getByRole('button', { name: 'open in panel' }).click();
   const panel = page.locator('.rr-panel');
   await expect(panel.getByText('line 299.')).toBeVisible();
