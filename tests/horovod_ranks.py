@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ from typing import Any
 import pytest
 
 from rankroom.horovod.ranks import first_failure, rendezvous, run_ranks
-from rankroom.shell import Completed
 
 SCRIPTS = Path(__file__).with_name("horovod_scripts")
 MARK = "RESULT "
-RACE = "gloo::IoException"
 
 
 def on_ranks(
@@ -35,28 +32,9 @@ def on_ranks(
     The ports of the further meeting points are in the ranks' MORE_PORTS.
     """
     pytest.importorskip("horovod")
-    ended = _run(script, size, worlds, env, timeout)
-    if any(end.returncode == -signal.SIGABRT and RACE in end.output for end in ended):
-        # Rare, and Horovod's own: one process closes its connections while another still reads.
-        print(f"{script}: again, as Horovod's shutdown aborted a process")
-        ended = _run(script, size, worlds, env, timeout)
-    failed = first_failure(ended)
-    if failed is not None:
-        end = ended[failed]
-        why = "timed out" if end.timed_out else f"ended with {end.returncode}"
-        pytest.fail(f"rank {failed} of {script} {why}:\n{end.tail(60)}", pytrace=False)
-    return [
-        {key: value for result in _results(end.output) for key, value in result.items()}
-        for end in ended
-    ]
-
-
-def _run(
-    script: str, size: int, worlds: int, env: Mapping[str, str] | None, timeout: float
-) -> list[Completed]:
     with contextlib.ExitStack() as stack:
         more = [stack.enter_context(rendezvous(size)) for _ in range(worlds - 1)]
-        return run_ranks(
+        ended = run_ranks(
             [str(SCRIPTS / script)],
             size,
             timeout=timeout,
@@ -67,6 +45,15 @@ def _run(
                 **(env or {}),
             },
         )
+    failed = first_failure(ended)
+    if failed is not None:
+        end = ended[failed]
+        why = "timed out" if end.timed_out else f"ended with {end.returncode}"
+        pytest.fail(f"rank {failed} of {script} {why}:\n{end.tail(60)}", pytrace=False)
+    return [
+        {key: value for result in _results(end.output) for key, value in result.items()}
+        for end in ended
+    ]
 
 
 def _results(output: str) -> list[dict[str, Any]]:
