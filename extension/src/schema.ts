@@ -10,7 +10,16 @@ export interface RankInfo {
   pid: number;
   /** cpu, or cuda:<local_rank> */
   device: string;
+  clock?: Clock;
   state?: RankState;
+}
+
+/** How a rank's clock differs from that of the run's writer; left out on the same host. */
+export interface Clock {
+  /** Microseconds to subtract from the rank's times. */
+  offset: number;
+  /** Microseconds that the offset may be wrong by, at most. */
+  error: number;
 }
 
 /** Where a rank stands in this run. */
@@ -170,17 +179,44 @@ export interface SampleEvent {
   [key: string]: unknown;
 }
 
-/** Many spans in columns: the i-th has name[i], begins at start[i] and lasts dur[i] microseconds. */
+/** Many spans of one category in columns: the i-th is called what the rank's table of names holds at name[i], and lasts dur[i] microseconds. Overlapping spans are fine. */
 export interface SpansEvent {
   kind: 'spans';
   rank: number;
   seq: number;
   t: number;
+  /** cell: a statement; wait: the main thread is blocked; collective: from the rank's call to its end; phase: a part of a collective; step, data, user; op, kernel: from a profiler. */
   cat: string;
-  name: string[];
-  /** Microseconds since the run's start. */
+  /** The number of define[0] in the rank's table of names. */
+  from?: number;
+  /** Names added to the rank's table before this event's spans. */
+  define?: SpanName[];
+  /** Numbers in the rank's table of names. */
+  name: number[];
+  /** The first in microseconds since the run's start, each other one relative to the one before it. */
   start: number[];
   /** Microseconds. */
   dur: number[];
+  [key: string]: unknown;
+}
+
+/** What spans of one name have in common. */
+export interface SpanName {
+  name: string;
+  /** Of a collective: allreduce, broadcast, … */
+  op?: string;
+  tensor?: string;
+  /** hvd.torch, hvd.tensorflow, dist */
+  library?: string;
+  /** The process set or group; none for all ranks. */
+  group?: string;
+  /** The group's ranks. */
+  ranks?: number[];
+  /** One rank's contribution. */
+  bytes?: number;
+  dtype?: string;
+  shape?: number[];
+  /** Line of the cell, from 1. */
+  line?: number;
   [key: string]: unknown;
 }

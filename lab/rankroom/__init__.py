@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rankroom.cluster import Cluster as Cluster
+    from rankroom.rank.spans import span as span
     from rankroom.run import Run as Run
 
 __version__ = "0.1.0"
-_LAZY = {"Cluster": "rankroom.cluster", "Run": "rankroom.run"}
+_LAZY = {"Cluster": "rankroom.cluster", "Run": "rankroom.run", "span": "rankroom.rank.spans"}
 
 
 def __getattr__(name: str) -> Any:

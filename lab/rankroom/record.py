@@ -22,8 +22,16 @@ Json = dict[str, Any]
 
 
 @dataclass
+class Clock:
+    """How a rank's clock differs from that of the run's writer, in microseconds."""
+
+    offset: int
+    error: int
+
+
+@dataclass
 class RankInfo:
-    """Where one rank lives."""
+    """Where one rank lives; `clock` only where its host is another than the writer's."""
 
     rank: int
     host: str
@@ -31,6 +39,7 @@ class RankInfo:
     device: str
     local_rank: int = 0
     state: RankState | None = None
+    clock: Clock | None = None
 
 
 @dataclass
@@ -96,9 +105,7 @@ class RunInfo:
         """The object stored in run.json; fields that say nothing are left out."""
         # Not dataclasses.asdict: with 64 ranks that costs a millisecond of every cell.
         out: Json = {**vars(self), "notes": list(self.notes)}
-        out["ranks"] = [
-            _said(vars(rank)) if rank.state is None else {**vars(rank)} for rank in self.ranks
-        ]
+        out["ranks"] = [_rank(rank) for rank in self.ranks]
         out["failure"] = {**vars(self.failure)} if self.failure else None
         if self.hang is None:
             del out["hang"]
@@ -127,6 +134,8 @@ class RunInfo:
                 kept[key] = None
         kept["notes"] = [str(note) for note in kept.get("notes", [])]
         kept["ranks"] = [_pick(RankInfo, item) for item in kept.get("ranks", [])]
+        for rank in kept["ranks"]:
+            rank.clock = _pick(Clock, rank.clock) if rank.clock else None
         if kept.get("failure"):
             kept["failure"] = _pick(Failure, kept["failure"])
         if kept.get("hang"):
@@ -164,8 +173,11 @@ def event_line(kind: str, rank: int, seq: int, t: int, **fields: Any) -> bytes:
     )
 
 
-def _said(fields: Json) -> Json:
-    return {key: value for key, value in fields.items() if value is not None}
+def _rank(rank: RankInfo) -> Json:
+    out = {key: value for key, value in vars(rank).items() if value is not None}
+    if rank.clock is not None:
+        out["clock"] = {**vars(rank.clock)}
+    return out
 
 
 def _pick(kind: Any, data: Json) -> Any:
@@ -196,6 +208,7 @@ _RUN_MAY = {"title": "", "lines": 0, "notes": []}
 _PART_NEEDS: dict[Any, dict[str, Any]] = {
     RankInfo: {"rank": int, "host": str, "pid": int, "device": str},
     Failure: {"rank": int, "ename": str, "evalue": str},
+    Clock: {"offset": int, "error": int},
     Owner: {"host": str, "pid": int},
     Hang: {"since": int, "text": str, "ranks": list},
     Standing: {"rank": int, "state": str},

@@ -43,11 +43,18 @@ class Guard:
         self._step: object = None  # where the main thread was when it last took a step
         self._since = time.monotonic()
         self._cpu = 0.0
+        self._over = threading.Event()
         self._told: str | None = None  # the run that was told that it does not get on
 
     def start(self) -> None:
         """Begin to watch."""
-        threading.Thread(target=self._watch, name="rankroom-guard", daemon=True).start()
+        self._over = threading.Event()
+        watch = threading.Thread(target=self._watch, name="rankroom-guard", daemon=True)
+        watch.start()
+
+    def stop(self) -> None:
+        """End the thread: what it costs is measured so."""
+        self._over.set()
 
     def standing(self) -> dict[str, Any]:
         """Where the rank stands now: state, what it waits in, for how many seconds, the place."""
@@ -66,8 +73,8 @@ class Guard:
         return {"state": state, "what": None, "seconds": still if state == "still" else 0, **about}
 
     def _watch(self) -> None:
-        while True:
-            time.sleep(LOOK_S)
+        over = self._over
+        while not over.wait(LOOK_S):
             run = self._running()
             self._look()
             if run is None:

@@ -17,6 +17,7 @@ from rankroom.rank.guard import Guard
 from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.shell import RankShell, ignore_interrupts
+from rankroom.rank.spans import here, span
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
@@ -55,6 +56,7 @@ class RankKernel(IPythonParallelKernel):
             self.shell.cells,
         )
         self.control_handlers["rankroom_request"] = self.rankroom_request
+        Waiting.keep = _waited
         self.greet()
 
     def greet(self) -> None:
@@ -62,6 +64,7 @@ class RankKernel(IPythonParallelKernel):
         world = self.world
         for name in ("rank", "size", "local_rank", "device"):
             self.shell.user_ns.setdefault(name, getattr(world, name))
+        self.shell.user_ns.setdefault("span", span)
 
     async def do_execute(
         self,
@@ -183,3 +186,9 @@ class RankKernel(IPythonParallelKernel):
             "tidying": stacks.handles_interrupt(),
             "stands": self.guard.standing(),
         }
+
+
+def _waited(what: str, start: int, dur: int) -> None:
+    """The main thread was blocked. Collectives that are numbered only share a name."""
+    name = what.partition(" #")[0]
+    here.add("wait", here.number(("wait", name), lambda: {"name": name}), start, dur)

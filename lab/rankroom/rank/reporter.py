@@ -18,10 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rankroom.rank import spans
 from rankroom.rank.streams import CStdio, RankStream, Spooled
 from rankroom.record import event_line
 
 BATCH_S = 0.05  # between two messages while output keeps coming
+SPANS_S = 0.5  # between two reports of spans, which nobody reads one by one
 IDLE_S = 0.2  # between two looks for a run, which does not wake the pump as cells may be short
 LARGE = 1 << 20  # a batch of this many bytes is sent without waiting
 STARTS_CHILD = {"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"}
@@ -46,6 +48,9 @@ class Reporter:
         self._file = -1
         self._at = 0
         self._end = 0
+        self._spans_due = 0.0
+        # Called before spans are reported: for those that are written elsewhere until then.
+        self.sources: list[Callable[[], None]] = []
         self._told = False  # that the spool does not keep everything
         self._unsent: list[bytes] = []
         self._unsent_size = 0
@@ -87,6 +92,8 @@ class Reporter:
             self.run = run
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
+            spans.here.begin()
+            self._spans_due = time.monotonic() + SPANS_S
 
     def emit(self, kind: str, **fields: Any) -> None:
         """One event, now; outside a run it is dropped, as there is no record to hold it."""
@@ -112,6 +119,8 @@ class Reporter:
             if self.run is None:
                 return
             self._take_in(final=True)
+            self._take_spans()
+            spans.here.on = False
             self._append("status", time.time_ns() // 1000, state=state, **fields)
             self._flush(ended=True)
             if self._file >= 0:
@@ -135,6 +144,14 @@ class Reporter:
         troubles += [stream.trouble for stream in self._streams.values()]
         for trouble in filter(None, troubles):
             self._tell(trouble)
+
+    def _take_spans(self) -> None:
+        self._spans_due = time.monotonic() + SPANS_S
+        for source in self.sources:
+            source()
+        now = time.time_ns() // 1000
+        for fields in spans.here.take(self._start):
+            self._append("spans", now, **fields)
 
     def _append(self, kind: str, t: int, **fields: Any) -> None:
         line = event_line(kind, self.rank, self._seq, t - self._start, **fields)
@@ -191,6 +208,8 @@ class Reporter:
                 if self.run is None:
                     continue
                 self._take_in()
+                if time.monotonic() > self._spans_due:
+                    self._take_spans()
                 if self._seq > 1 and self._unsent:
                     # Not for "running" alone: that would make the first line wait a whole batch.
                     self._flush()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import linecache
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from typing import Any
 
@@ -18,6 +20,7 @@ from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
 from traitlets import Any as AnyTrait
 from traitlets import Type
 
+from rankroom.rank import spans
 from rankroom.rank.recovery import looks_released
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.waiting import Waiting
@@ -97,6 +100,17 @@ class RankShell(ZMQInteractiveShell):
         """Keep no copy of what is printed: the record has it, and IPython's would only grow."""
         return contextlib.nullcontext()
 
+    async def run_code(self, code_obj: Any, result: Any = None, *, async_: bool = False) -> bool:
+        """One statement of a cell: IPython runs them one by one."""
+        begin = time.time_ns()
+        try:
+            return bool(await super().run_code(code_obj, result, async_=async_))
+        finally:
+            file = code_obj.co_filename
+            line = next((line for *_, line in code_obj.co_lines() if line), 1)
+            number = spans.here.number((file, line), lambda: _statement(file, line))
+            spans.here.add("cell", number, begin // 1000, (time.time_ns() - begin) // 1000)
+
     def system(self, cmd: str) -> None:
         """`!cmd`: a child that writes where all children do.
 
@@ -160,6 +174,11 @@ class RankShell(ZMQInteractiveShell):
             if frame.f_code.co_filename in cells:
                 line = number
         return line
+
+
+def _statement(file: str, line: int) -> dict[str, Any]:
+    text = linecache.getline(file, line).strip()
+    return {"name": text[:80] or f"line {line}", "line": line}
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 _main = threading.main_thread().ident
@@ -19,6 +20,7 @@ class Waiting:
     __slots__ = ("before", "since", "what")
 
     current: Waiting | None = None
+    keep: Callable[[str, int, int], None] | None = None  # told of each: what, start, duration
     broken: str = ""  # the last collective that ended with an error
 
     def __init__(self, what: str) -> None:
@@ -34,5 +36,8 @@ class Waiting:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if threading.get_ident() == _main:
             Waiting.current = self.before
+            if Waiting.keep is not None and self.before is None:
+                dur = int((time.monotonic() - self.since) * 1e6)
+                Waiting.keep(self.what, time.time_ns() // 1000 - dur, dur)
             if kind is not None and issubclass(kind, Exception):
                 Waiting.broken = self.what
