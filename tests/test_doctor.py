@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -16,6 +15,7 @@ from rankroom.cluster import Cluster
 from rankroom.clusterfile import ClusterInfo, ClusterPaths
 from rankroom.rank import tree
 from rankroom.store import Store
+from rankroom.store.blank import BLANK
 from record_makers import finished_record, start_record
 
 
@@ -113,18 +113,20 @@ def test_what_a_record_may_lack_is_kept(home):
     assert doctor("--clean")[1] == "    removed its folder"
 
 
-def test_half_made_records():
+def test_records_made_for_runs_that_never_began():
     store = Store()
-    old, young = (store.runs / f".20260101-000000-00000{n}.new" for n in (1, 2))
-    for each in (old, young):
-        each.mkdir(parents=True)
-    os.utime(old, (0, time.time() - 3600))
+    store.runs.mkdir(parents=True)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left, used = (store.runs / f".{pid}-0a1b{BLANK}" for pid in (gone.pid, os.getpid()))
+    for each in (left, used):
+        each.mkdir()
     assert doctor("--clean") == [
-        "record 20260101-000000-000001: half made, of a run that never began",
+        f"record {gone.pid}-0a1b: made for a run that never began",
         "    removed it",
     ]
-    assert not old.exists()
-    assert young.exists()
+    assert not left.exists()
+    assert used.exists()
 
 
 @pytest.mark.cluster

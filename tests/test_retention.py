@@ -81,19 +81,20 @@ def test_pruning_stays_inside_the_runs_folder(tmp_path: Path):
     assert names(store.runs) == ["20200101-000000-000000", "stray.txt"]
 
 
-def test_damaged_records_are_pruned_too_and_half_made_ones(tmp_path: Path):
+def test_damaged_records_are_pruned_too_and_those_made_for_no_run(tmp_path: Path):
     old = aged(tmp_path, 100)
     store = Store(tmp_path)
     paths = store.paths(old)
     paths.run.write_text("{")
     for path in paths.folder.iterdir():
         os.utime(path, (1000, 1000))
-    half, fresh = store.runs / ".a.new", store.runs / ".b.new"
-    for folder in (half, fresh):
-        folder.mkdir()
-    os.utime(half, (1000, 1000))
+    store.prepare()
+    [mine] = names(store.runs)[:1]
+    (store.runs / f".{gone_process().pid}-0a1b.blank").mkdir()
     assert [p.id for p in store.prune()] == [old]
-    assert names(store.runs) == [".b.new"]
+    assert names(store.runs) == [mine]
+    store.forget()
+    assert names(store.runs) == []
 
 
 def test_pruning_where_nothing_is(tmp_path: Path):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -95,6 +97,25 @@ def test_every_append_is_in_the_file_at_once(tmp_path: Path):
 def test_source_that_is_not_utf_8(tmp_path: Path):
     store, run = finished_record(tmp_path, source="x = '\ud800'")
     assert store.source(run.id) == "x = '\\ud800'"
+
+
+@pytest.mark.parametrize("spoil", ["", "the folder", "runs"])
+def test_a_record_that_was_prepared_is_as_any_other(tmp_path: Path, spoil: str):
+    store, run, writer = start_record(tmp_path)
+    writer.close()
+    store.prepare()
+    [blank] = store.runs.glob(".*.blank")
+    if spoil:
+        shutil.rmtree(blank if spoil == "the folder" else store.runs)
+    run.id = new_id(run.start + 1)
+    writer = store.create(run, "y = 2\n")
+    writer.append(log(0, "hello\n"))
+    writer.close()
+    assert store.load(run.id).id == run.id
+    assert store.source(run.id) == "y = 2\n"
+    assert [event["text"] for event in store.events(run.id)] == ["hello\n"]
+    assert not list(store.runs.glob(".*.blank"))
+    assert stat.S_IMODE(store.paths(run.id).run.stat().st_mode) == 0o600
 
 
 def test_an_id_is_used_once(tmp_path: Path):

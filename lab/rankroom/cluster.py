@@ -36,6 +36,7 @@ from rankroom.turn import STOPPED, Turn
 Progress = Callable[[str], None]
 MIND_S = 0.5  # between two looks at who keeps the cluster, while a run is on
 COMES_S = 2.0  # for a rank that is ready to be known here
+NEXT_S = 0.01  # after a run, before the files of the next record are made
 STOP_S = 8.0  # for a run that is on when its cluster is stopped
 
 
@@ -248,6 +249,7 @@ class Cluster:
         epoch = self.info.epoch
         settle = self._turn.begin(lock, epoch)
         run.on_end(lambda run: self._turn.end(lock, run, settle, epoch))
+        run.on_end(lambda run: self._link.later(NEXT_S, self._prepare))
         self._latest = run
         try:
             run.start(epoch, self._cells if count is None else count, settle)
@@ -373,6 +375,7 @@ class Cluster:
             self._latest.let_go()
         self._link.close()
         held, self._lease = self._lease, -1
+        self.store.forget()
         if held >= 0:
             os.close(held)
         if Cluster.current is self:
@@ -438,12 +441,17 @@ class Cluster:
             for past in [info.past.get(str(rank), "")]
         ]
 
+    def _prepare(self) -> None:
+        if self._lease >= 0:  # it may have been let go meanwhile
+            self.store.prepare()
+
     def _tidy(self) -> None:
         # When a cluster comes: often enough, and never while a cell waits.
         threading.Thread(target=self._prune, name="rankroom-prune", daemon=True).start()
 
     def _prune(self) -> None:
-        """Complete what lost kernels left, and let old records go."""
+        """Make ready for the first run, complete what lost kernels left, let old records go."""
+        self._prepare()
         with contextlib.suppress(RankroomError, OSError):
             salvage(self.store)
             TendedStore(self.store.root).prune()

@@ -22,9 +22,7 @@ from rankroom.errors import RecordError
 from rankroom.rank import tree
 from rankroom.rank.lease import held
 from rankroom.store import Store
-from rankroom.store.retention import HALF_MADE
-
-MAKING_S = 60.0  # what is younger than that may be in the making
+from rankroom.store.blank import BLANK, forsaken
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ def findings(store: Store) -> list[Finding]:
     folder = clusters_folder()
     names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
     found = [each for name in names for each in _of_cluster(ClusterPaths(name), store)]
-    return [*found, *_without_folder(folder), *_half_made(store)]
+    return [*found, *_without_folder(folder), *_blanks(store)]
 
 
 def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
@@ -135,17 +133,15 @@ def _without_folder(folder: Path) -> Iterator[Finding]:
         )
 
 
-def _half_made(store: Store) -> Iterator[Finding]:
-    for folder in sorted(store.runs.glob(f".*{HALF_MADE}")):
-        with contextlib.suppress(OSError):
-            if not folder.is_symlink() and time.time() - folder.stat().st_mtime > MAKING_S:
-                run = folder.name.removeprefix(".").removesuffix(HALF_MADE)
-                yield Finding(
-                    f"record {run}: half made, of a run that never began",
-                    "removes it",
-                    "removed it",
-                    lambda folder=folder: shutil.rmtree(folder, ignore_errors=True),  # type: ignore[misc]
-                )
+def _blanks(store: Store) -> Iterator[Finding]:
+    for folder in sorted(forsaken(store.runs)):
+        name = folder.name.removeprefix(".").removesuffix(BLANK)
+        yield Finding(
+            f"record {name}: made for a run that never began",
+            "removes it",
+            "removed it",
+            lambda folder=folder: shutil.rmtree(folder, ignore_errors=True),  # type: ignore[misc]
+        )
 
 
 def _processes(processes: list[psutil.Process]) -> str:

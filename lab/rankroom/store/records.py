@@ -1,18 +1,19 @@
 """Where records are: one class names every path, one writes a record, one finds and reads them.
 
 A record is a directory `runs/<id>` with run.json, source.py and events.jsonl. It appears whole
-(made under a hidden name, then renamed); run.json is replaced atomically; events are only appended.
+(made under a hidden name, often before there is a run, then renamed); run.json is replaced
+atomically; events are only appended.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import difflib
 import json
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,8 +24,9 @@ from rankroom import config, record
 from rankroom.errors import RecordError, UnwrittenError
 from rankroom.record import RunInfo
 from rankroom.store import retention
+from rankroom.store.blank import Blank
 from rankroom.store.owner import is_live
-from rankroom.store.retention import DAY, GRACE, HALF_MADE, Pruned
+from rankroom.store.retention import DAY, GRACE, Pruned
 from rankroom.store.tail import LIMIT, Chunk, Events, Tail
 
 # Never a leading dot: that keeps `..` and half-made records out.
@@ -120,6 +122,7 @@ class Store:
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self.root = config.home() if root is None else Path(root).absolute()
         self.runs = self.root / "runs"
+        self._blanks: list[Blank] = []
 
     def paths(self, run_id: str) -> RecordPaths:
         """The paths of the record `run_id`, there or not. Raises RecordError if it is no id."""
@@ -130,32 +133,36 @@ class Store:
     def create(self, run: RunInfo, source: str) -> Writer:
         """Start the record of `run`. Raises RecordError when it exists or cannot be written."""
         paths = self.paths(run.id)
-        half = f"{self.runs}/.{run.id}{HALF_MADE}"
+        text = source.encode("utf-8", "backslashreplace")
         try:
             try:
-                os.mkdir(half, 0o700)  # noqa: PTH102
+                # One that was made before may be gone by now, with its folder.
+                events = self._blank().become(paths.folder, _run_json(run), text)
             except FileNotFoundError:
                 self._make_home()
-                os.mkdir(half, 0o700)  # noqa: PTH102
-            try:
-                _write(f"{half}/run.json", _run_json(run))
-                _write(f"{half}/source.py", source.encode("utf-8", "backslashreplace"))
-                events = os.open(
-                    f"{half}/events.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
-                )
-                try:
-                    os.rename(half, paths.folder)  # noqa: PTH104
-                except OSError:
-                    os.close(events)
-                    raise
-            except OSError:
-                shutil.rmtree(half, ignore_errors=True)
-                raise
+                events = Blank(self.runs).become(paths.folder, _run_json(run), text)
             return Writer(paths, events)
         except OSError as error:
             if paths.folder.is_dir():
                 raise RecordError(EXISTS.format(path=paths.folder)) from None
             raise _unwritable(self.runs, error) from None
+
+    def prepare(self) -> None:
+        """Make the files of the next record now, as the next `create` will be quicker then."""
+        if not self._blanks:
+            with contextlib.suppress(OSError):
+                self._blanks.append(Blank(self.runs))
+                atexit.unregister(self.forget)
+                atexit.register(self.forget)
+
+    def forget(self) -> None:
+        """Remove what was made for a record that will not be."""
+        atexit.unregister(self.forget)
+        while self._blanks:
+            self._blanks.pop().discard()
+
+    def _blank(self) -> Blank:
+        return self._blanks.pop() if self._blanks else Blank(self.runs)
 
     def ids(self) -> list[str]:
         """The ids of all records, newest first."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from os import stat_result
 from pathlib import Path
 
-# How the folder of a record ends that is being made.
-HALF_MADE = ".new"
+from rankroom.store.blank import forsaken
+
 DAY = 86_400.0
 # What was written, or half made, within this time is left alone by pruning for size.
 GRACE = 3_600.0
@@ -59,15 +59,9 @@ def prune(
         total -= size
         gone.append(Pruned(run_id, size, why))
     if not dry_run:
-        _clear_half_made(runs, now)
+        for folder in forsaken(runs):
+            shutil.rmtree(folder, ignore_errors=True)
     return gone
-
-
-def _clear_half_made(runs: Path, now: float) -> None:
-    for folder in runs.glob(f".*{HALF_MADE}"):
-        with contextlib.suppress(OSError):
-            if not folder.is_symlink() and now - folder.stat().st_mtime > GRACE:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _weigh(folder: Path) -> tuple[int, float]:
