@@ -18,9 +18,19 @@ ROOT = Path(rankroom.__file__).parent
 # not in a circle) and from those below it.
 LAYERS = [
     ["record", "errors"],
-    ["spec", "config", "shell", "clusterfile", "store/*", "rank/*", "horovod/*", "traces/*"],
+    [
+        "spec",
+        "site",
+        "config",
+        "shell",
+        "clusterfile",
+        "store/*",
+        "rank/*",
+        "horovod/*",
+        "traces/*",
+    ],
     ["timeline"],
-    ["slurm", "tunnel", "link", "local", "leftovers", "assembly", "display/*"],
+    ["slurm", "pbs", "jobs", "tunnel", "link", "local", "leftovers", "assembly", "display/*"],
     ["hang", "rescue"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],

@@ -34,6 +34,10 @@ class StartError(RankroomError):
     """A cluster did not start; the message carries the cause and the log's tail."""
 
 
+class SchedulerError(RankroomError):
+    """The scheduler does not answer as it should: nothing is known of a job then."""
+
+
 class RankLostError(RankroomError):
     """A rank's process ended by itself."""
 

@@ -1,0 +1,120 @@
+"""PBS (OpenPBS and PBS Professional): the same script, commands and answers as slurm.py's."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rankroom.errors import SchedulerError, StartError
+from rankroom.jobs import JobStatus, State, body
+from rankroom.site import Site, parse_time
+
+_SUBMITTED = re.compile(r"^(\d+(?:\[\])?)(?:\.\S+)?\s*$", re.MULTILINE)
+_STATES: dict[str, State] = {
+    "Q": "pending",
+    "H": "pending",
+    "W": "pending",
+    "T": "pending",
+    "R": "running",
+    "B": "running",
+    "S": "running",
+    "U": "running",
+    "E": "ending",
+}
+
+
+def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
+    """The job script that runs `commands` on the first node; its log goes to `folder`."""
+    job = site.job
+    chunk = [str(job.nodes), f"mpiprocs={site.ranks_per_node}"]
+    if job.cpus_per_task:
+        chunk.insert(1, f"ncpus={job.cpus_per_task * site.ranks_per_node}")
+    if job.gpus_per_node:
+        chunk.append(f"ngpus={job.gpus_per_node}")
+    if job.memory_per_node:
+        memory = job.memory_per_node
+        chunk.append(f"mem={memory + 'mb' if memory.isdigit() else memory.lower() + 'b'}")
+    if job.constraint:
+        chunk.append(job.constraint)
+    minutes, rest = divmod(parse_time(job.time), 60)
+    hours, minutes = divmod(minutes, 60)
+    head = [
+        f"-N {shlex.quote(name)}",
+        f"-l select={':'.join(chunk)}",
+        f"-l walltime={hours:02}:{minutes:02}:{rest:02}",
+        "-j oe",
+        f"-o {folder}/",
+    ]
+    if job.account:
+        head.append(f"-A {job.account}")
+    if job.partition:
+        head.append(f"-q {job.partition}")
+    head += job.extra
+    start = ["", 'cd "$PBS_O_WORKDIR"'] if folder else []
+    return "\n".join(
+        ["#!/bin/bash -l", *(f"#PBS {line}" for line in head), *start, *body(site, commands)]
+    )
+
+
+def submit(path: str) -> list[str]:
+    """The command that submits a script."""
+    return ["qsub", path]
+
+
+def submitted(output: str) -> str:
+    """The job's id in what `qsub` said. Raises StartError if there is none."""
+    found = _SUBMITTED.search(output)
+    if found is None:
+        raise StartError(f"qsub gave no job id; it said:\n{output.strip()}")
+    return found[1]
+
+
+def ask(ids: Iterable[str]) -> list[str]:
+    """The one command that asks for many jobs, those that have ended lately too."""
+    return ["qstat", "-x", "-f", "-F", "json", *ids]
+
+
+def answered(output: str, ids: Iterable[str]) -> dict[str, JobStatus]:
+    """How each job stands by the answer to `ask`; one that is not in it is gone.
+
+    Raises SchedulerError when it is no answer: a job that nothing is known of is not gone.
+    """
+    try:
+        jobs: dict[str, Any] = json.loads(output).get("Jobs", {})
+    except (ValueError, AttributeError):
+        raise SchedulerError(f"qstat gave no answer; it said:\n{output.strip()[:2000]}") from None
+    found = {key.partition(".")[0]: _status(key, about) for key, about in jobs.items()}
+    return {each: found.get(each) or JobStatus(each, "gone") for each in ids}
+
+
+def cancel(job: str) -> list[str]:
+    """The command that ends a job."""
+    return ["qdel", job]
+
+
+def _status(key: str, about: dict[str, Any]) -> JobStatus:
+    state = _STATES.get(str(about.get("job_state", "")), "ended")
+    reason = str(about.get("comment", "")) if state == "pending" else ""
+    if state == "ended" and "Exit_status" in about:
+        reason = f"exit status {about['Exit_status']}"
+    never = state == "pending" and reason.startswith("Can Never Run")
+    hosts = sorted({part.partition("/")[0] for part in str(about.get("exec_host", "")).split("+")})
+    left = None
+    if state == "running":
+        asked = _seconds(about.get("Resource_List", {}).get("walltime"))
+        used = _seconds(about.get("resources_used", {}).get("walltime"))
+        left = None if asked is None else max(0, asked - (used or 0))
+    start = str(about.get("estimated", {}).get("start_time", "")) if state == "pending" else ""
+    return JobStatus(
+        key.partition(".")[0], state, reason, start, ",".join(filter(None, hosts)), left, never
+    )
+
+
+def _seconds(text: Any) -> int | None:
+    try:
+        return parse_time(str(text))
+    except ValueError:
+        return None

@@ -1,0 +1,113 @@
+"""Site profiles: those that are shipped, a user's own, and each mistake answered with its line."""
+
+from pathlib import Path
+
+import pytest
+
+from rankroom import site
+from rankroom.errors import UsageError
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Write a profile of the user's own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = site.own_folder()
+    folder.mkdir(parents=True)
+
+    def write(name: str, text: str) -> Path:
+        path = folder / f"{name}.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in site.shipped_folder().glob("*.toml")))
+def test_shipped_profiles_are_sound(name: str):
+    found = site.load(name)
+    assert found.description
+    assert found.login or name == "local"
+    assert found.ranks_per_node >= 1
+
+
+def test_the_machines_of_the_tutorials_are_there():
+    assert {"local", "perlmutter", "neuron", "taurus-ml", "taurus-gpu2", "polaris"} <= set(
+        site.files()
+    )
+    assert site.load("polaris").scheduler == "pbs"
+    assert site.load("taurus-ml").job.memory_per_node == "250000"
+
+
+def test_ones_own_profile_extends_the_shipped_one_of_the_same_name(own):
+    own("perlmutter", 'extends = "perlmutter"\n[job]\naccount = "m1234_g"\n')
+    found = site.load("perlmutter")
+    assert (found.job.account, found.job.constraint) == ("m1234_g", "gpu")
+    assert found.login == "perlmutter.nersc.gov"
+
+
+def test_profiles_in_a_circle_are_refused(own):
+    own("one", 'extends = "two"\n')
+    own("two", 'extends = "one"\n')
+    with pytest.raises(UsageError, match=r"two\.toml, line 1: extends there is no other site"):
+        site.load("one")
+
+
+MISTAKES = {
+    "unknown key": ('[job]\npartion = "gpu"', 2, "partion is not known (did you mean partition?)"),
+    "unknown key at the top": ('logn = "x"', 1, "logn is not known (did you mean login?)"),
+    "unknown table": ("[jobs]\nnodes = 2", 1, "jobs is not known (did you mean job?)"),
+    "a number as text": ('[job]\n\nnodes = "2"', 3, "nodes is a whole number, not '2'"),
+    "a text as number": ("[job]\naccount = 7", 2, "account is a text, not 7"),
+    "no list": ('[environment]\nmodules = "x"', 2, "modules is a list of texts"),
+    "no nodes": ("[job]\nnodes = 0", 2, "nodes is a number from 1 up, not 0"),
+    "no time": ('[job]\ntime = "an hour"', 2, "time 'an hour' is no time"),
+    "both memories": (
+        '[job]\nmemory_per_node = "1G"\nmemory_per_cpu = 100',
+        3,
+        "memory_per_cpu cannot stand beside memory_per_node",
+    ),
+    "memory": ('[job]\nmemory_per_node = "much"', 2, "memory_per_node is megabytes"),
+    "scheduler": ('scheduler = "lsf"', 1, "scheduler is one of slurm, pbs, none, not 'lsf'"),
+    "half a container": ('[container]\nimage = "x"', None, "runtime and image"),
+    "an account of two lines": ('[job]\naccount = "a\\n#SBATCH -N 99"', 2, "account cannot be"),
+    "an option as login": ('login = "-oProxyCommand=x"', 1, "login cannot be"),
+    "a table as a value": ("job = 3", 1, "job is a table"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_refused_with_its_line(own, case: str):
+    text, line, message = MISTAKES[case]
+    path = own("mine", text)
+    with pytest.raises(UsageError) as caught:
+        site.load("mine")
+    where = f"{path}, line {line}: " if line else f"{path}: "
+    if line:
+        assert str(caught.value).startswith(where)
+    assert message in str(caught.value)
+
+
+def test_bad_toml_is_refused_with_the_file(own):
+    path = own("mine", "[job\n")
+    with pytest.raises(UsageError, match=str(path)):
+        site.load("mine")
+
+
+def test_a_site_that_is_not_there_is_answered_with_those_that_are(own):
+    with pytest.raises(UsageError, match=r"'perlmuter' \(did you mean perlmutter\?\).*polaris"):
+        site.load("perlmuter")
+
+
+def test_wishes_replace_what_the_profile_says_and_are_checked():
+    found = site.load("perlmutter").asking(nodes=2, time="00:10:00", account=None)
+    assert (found.job.nodes, found.seconds) == (2, 600)
+    with pytest.raises(UsageError, match="perlmutter: nodes is a number from 1 up"):
+        found.asking(nodes=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("00:30:00", 1800), ("1:00", 3600), ("2-00:00:00", 172800)]
+)
+def test_times(text: str, seconds: int):
+    assert site.parse_time(text) == seconds

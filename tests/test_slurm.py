@@ -1,0 +1,209 @@
+"""Slurm and PBS: scripts as text, and what recorded answers of several versions mean."""
+
+import json
+import subprocess
+
+import pytest
+
+from rankroom import jobs, pbs, site, slurm
+from rankroom.errors import SchedulerError, StartError
+
+PERLMUTTER = site.load("perlmutter").asking(nodes=2, account="m1234_g")
+
+SLURM_SCRIPT = """\
+#!/bin/bash -l
+#SBATCH --job-name=rankroom-one
+#SBATCH --output=/scratch/e/elvis/rankroom/%x-%j.log
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=32
+#SBATCH --time=01:00:00
+#SBATCH --account=m1234_g
+#SBATCH --qos=interactive
+#SBATCH --constraint=gpu
+#SBATCH --signal=B:USR1@120
+
+set -e
+module load cudnn/8.7.0 nccl/2.15.5-ofi evp-patch
+export SLURM_CPU_BIND="cores"
+eval "$(conda shell.bash hook)"
+conda activate "horovod"
+export GLOO_SOCKET_IFNAME=hsn0 NCCL_SOCKET_IFNAME=hsn0
+export HOROVOD_GLOO_IFACE=hsn0
+
+srun python train.py
+"""
+
+PBS_SCRIPT = """\
+#!/bin/bash -l
+#PBS -N rankroom-one
+#PBS -l select=2:mpiprocs=4:ngpus=4
+#PBS -l walltime=00:30:00
+#PBS -j oe
+#PBS -o /home/elvis/rankroom/
+#PBS -A fallwkshp23
+#PBS -q debug
+#PBS -l filesystems=home:eagle
+
+cd "$PBS_O_WORKDIR"
+
+set -e
+module load conda/2023-10-04
+conda activate
+export GLOO_SOCKET_IFNAME=hsn0 NCCL_SOCKET_IFNAME=hsn0
+export HOROVOD_GLOO_IFACE=hsn0
+
+mpiexec python train.py
+"""
+
+
+def test_a_slurm_script():
+    found = slurm.script(
+        PERLMUTTER, "rankroom-one", "/scratch/e/elvis/rankroom", ["srun python train.py"]
+    )
+    assert found == SLURM_SCRIPT
+
+
+def test_a_pbs_script():
+    polaris = site.load("polaris").asking(nodes=2, account="fallwkshp23")
+    found = pbs.script(polaris, "rankroom-one", "/home/elvis/rankroom", ["mpiexec python train.py"])
+    assert found == PBS_SCRIPT
+
+
+@pytest.mark.parametrize("name", sorted(set(site.files()) - {"local"}))
+def test_bash_can_read_every_sites_script(name: str):
+    found = site.load(name)
+    kind = pbs if found.scheduler == "pbs" else slurm
+    text = kind.script(found, "x", "/tmp/a b", ["true"])
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_hostile_words_stay_words():
+    hostile = PERLMUTTER.asking(memory_per_node="4G")
+    text = slurm.script(hostile, "a; rm -rf ~", "/tmp/it's here", [])
+    assert "#SBATCH --job-name='a; rm -rf ~'" in text
+    assert """#SBATCH --output='/tmp/it'"'"'s here/%x-%j.log'""" in text
+
+
+PODMAN = ["podman-hpc", "run", "--rm", "--gpu", "--network=host", "--ipc=host"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "words"),
+    [
+        ("shifter", ["shifter", "--image=img", "-m", "python"]),
+        ("apptainer", ["apptainer", "exec", "--nv", "-m", "img", "python"]),
+        (
+            "podman-hpc",
+            [*PODMAN, "-m", "img", "python"],
+        ),
+        ("charliecloud", ["ch-run", "-m", "img", "--", "python"]),
+    ],
+)
+def test_containers(runtime, words):
+    contained = site.Site("x", container=site.Container(runtime, "img", ("-m",)))
+    assert jobs.contained(contained, ["python"]) == words
+
+
+def test_no_container():
+    assert jobs.contained(site.Site("x"), ["python"]) == ["python"]
+
+
+@pytest.mark.parametrize(
+    ("said", "job"),
+    [
+        ("1234\n", "1234"),
+        ("1234;cluster2\n", "1234"),
+        ("Submitted batch job 5473133\n", "5473133"),
+        ("sbatch: warning: something of the site's own\n77\n", "77"),
+    ],
+)
+def test_what_sbatch_says(said: str, job: str):
+    assert slurm.submitted(said) == job
+
+
+def test_no_job_id():
+    said = "sbatch: error: invalid partition specified: gpuu"
+    with pytest.raises(StartError, match="no job id; it said:\nsbatch: error: invalid partition"):
+        slurm.submitted(said)
+
+
+ANSWER = """\
+101|RUNNING|None|2026-11-20T10:00:00|nid[001140-001141]|59:12
+102|PENDING|Priority|2026-11-20T12:00:00|(null)|1:00:00
+103|PENDING|PartitionTimeLimit|N/A||2-00:00:00
+104|PENDING|ReqNodeNotAvail, UnavailableNodes:c3|N/A||1:00:00
+105|COMPLETING|None|2026-11-20T10:00:00|c1|INVALID
+106|TIMEOUT|TimeLimit|2026-11-20T10:00:00|c1|0:00
+107_3|RUNNING|None|2026-11-20T10:00:00|c1|10:00
+slurm_load_jobs error: something in between
+108|CONFIGURING|None|2026-11-20T10:00:00|c2|UNLIMITED
+"""
+
+
+def test_what_squeue_says():
+    found = slurm.answered(ANSWER, ["101", "102", "103", "104", "105", "106", "108", "999"])
+    assert {job: status.words for job, status in found.items()} == {
+        "101": "runs on nid[001140-001141]",
+        "102": "waits in the queue (Priority: others are before it), expected to start at "
+        "2026-11-20T12:00:00",
+        "103": "waits in the queue (PartitionTimeLimit: it asks for more time than the partition "
+        "allows): it will never start like this",
+        "104": "waits in the queue (ReqNodeNotAvail: nodes that it needs are down or reserved)",
+        "105": "has ended",
+        "106": "has ended (timeout)",
+        "108": "waits in the queue (its nodes are being made ready)",
+        "999": "is not known to the scheduler any more",
+    }
+    assert found["101"].left == 59 * 60 + 12
+    assert found["103"].left == 2 * 86400
+    assert found["103"].never
+    assert not found["102"].never
+    assert found["105"].state == "ending"
+    assert found["108"].left is None
+
+
+def test_one_command_asks_for_all_jobs():
+    words = slurm.ask(["1", "2"])
+    assert words[0] == "squeue"
+    assert "--me" in words
+    assert pbs.ask(["1", "2"])[-2:] == ["1", "2"]
+
+
+PBS_ANSWER = {
+    "Jobs": {
+        "11.polaris-pbs-01": {
+            "job_state": "R",
+            "exec_host": "x3006c0s13b0n0/0*64+x3006c0s19b0n0/0*64",
+            "Resource_List": {"walltime": "00:30:00"},
+            "resources_used": {"walltime": "00:10:30"},
+        },
+        "12.polaris-pbs-01": {
+            "job_state": "Q",
+            "comment": "Not Running: Insufficient amount of resource: ncpus",
+            "estimated": {"start_time": "Fri Nov 20 12:00:00 2026"},
+        },
+        "13.polaris-pbs-01": {"job_state": "Q", "comment": "Can Never Run: too many nodes"},
+        "14.polaris-pbs-01": {"job_state": "F", "Exit_status": 271},
+    }
+}
+
+
+def test_what_qstat_says():
+    found = pbs.answered(json.dumps(PBS_ANSWER), ["11", "12", "13", "14", "15"])
+    assert found["11"].words == "runs on x3006c0s13b0n0,x3006c0s19b0n0"
+    assert found["11"].left == 19 * 60 + 30
+    assert "expected to start at Fri Nov 20" in found["12"].words
+    assert found["13"].never
+    assert found["14"].words == "has ended (exit status 271)"
+    assert found["15"].state == "gone"
+
+
+def test_an_answer_that_is_none():
+    with pytest.raises(SchedulerError, match="it said:\nqstat: cannot connect"):
+        pbs.answered("qstat: cannot connect", ["1"])
+    assert pbs.submitted("123456.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov\n") == "123456"
+    with pytest.raises(StartError, match="no job id"):
+        pbs.submitted("qsub: Unknown queue")
