@@ -21,13 +21,16 @@ import ipyparallel.error
 
 from rankroom import config
 from rankroom.assembly import Assembly, Spool
+from rankroom.display.summary import is_told
 from rankroom.errors import RankroomError, RecordError
 from rankroom.hang import Watch
 from rankroom.link import Link
+from rankroom.profile import Profile
 from rankroom.record import Failure, Hang, RankInfo, RunInfo, RunState, event_line
 from rankroom.store import Store, new_id
 from rankroom.store.owner import nobody, this_process
 from rankroom.store.patient import PatientWriter
+from rankroom.timeline import Timeline
 
 GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
 ANSWER_S = 0.3  # for a rank to say how it is
@@ -37,6 +40,7 @@ RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
 AGAIN_S = 0.7  # after an interrupt, before ranks that did not take notice get another
 RELEASED_S = 3.0  # for ranks to confirm that they let go
 KEPT_BYTES = 200_000  # of events kept in memory for the summary of a run
+SPANS_BYTES = 2 << 20  # of spans, likewise
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
 _STREAM = re.compile(rb'"stream":"(\w+)"')
 _TO = re.compile(rb'"to":(\d+)}$')
@@ -87,6 +91,8 @@ class Run:
         self._next_seq = dict.fromkeys(self._ranks, 0)
         self._spooled: dict[int, dict[str, int]] = {rank: {} for rank in self._ranks}
         self._kept = 0
+        self._spans: list[bytes] | None = []  # lines for the summary; None once they are too many
+        self._spans_size = 0
         self._raised: dict[int, int] = {}  # when each rank's error left its cell
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -124,8 +130,22 @@ class Run:
 
     @property
     def seen(self) -> list[dict[str, Any]] | None:
-        """The events other than logs; None if they were too many to keep in memory."""
+        """The events other than logs and spans; None if they were too many to keep in memory."""
         return self.events if self._kept <= KEPT_BYTES else None
+
+    @property
+    def spans(self) -> list[bytes] | None:
+        """The record's lines that hold spans or states; None if they are too many for memory."""
+        return self._spans
+
+    @property
+    def timeline(self) -> Timeline:
+        """What each rank did, and when; of a live run, as far as the ranks have said."""
+        return Timeline.read(self.info, self._store.paths(self.id).events)
+
+    def profile(self) -> Profile:
+        """Where each rank's time went, and who kept whom waiting; of a live run, so far."""
+        return Profile.of(self.timeline)
 
     @property
     def duration(self) -> float:
@@ -260,6 +280,9 @@ class Run:
                 if (stream := _STREAM.search(line[:160])) and (to := _TO.search(line[-40:])):
                     self._spooled[rank][stream[1].decode()] = int(to[1])
                 continue
+            self._keep_spans(line)
+            if line.startswith(b'{"kind":"spans"'):
+                continue  # they are for whoever looks at the timeline
             event = json.loads(line)
             self._keep(event, len(line))
             if event["kind"] == "mark" and event["name"] == "raised":
@@ -300,6 +323,13 @@ class Run:
         self._kept += size
         if self._kept <= KEPT_BYTES:
             self.events.append(event)
+
+    def _keep_spans(self, line: bytes) -> None:
+        if self._spans is not None and is_told(line):
+            self._spans.append(line)
+            self._spans_size += len(line)
+            if self._spans_size > SPANS_BYTES:
+                self._spans = None
 
     def _status(self, rank: int, state: Any) -> None:
         self._ranks[rank].state = state

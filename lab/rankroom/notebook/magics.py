@@ -89,7 +89,7 @@ class RankroomMagics(Magics):
             return
         self._follow(run, chosen.timeout, None if chosen.quiet else output, bool(pressed))
         if not chosen.quiet or run.state != "done":
-            output.show(display.bundle(run.info, cluster.store, run.seen))
+            output.show(display.bundle(run.info, cluster.store, run.seen, run.spans))
         self._raise(run, chosen.timeout)
 
     def _follow(
