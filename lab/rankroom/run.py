@@ -21,12 +21,13 @@ import ipyparallel.error
 
 from rankroom import config
 from rankroom.assembly import Assembly, Spool
+from rankroom.clock import hull
 from rankroom.display.summary import is_told
 from rankroom.errors import RankroomError, RecordError
 from rankroom.hang import Watch
 from rankroom.link import Link
 from rankroom.profile import Profile
-from rankroom.record import Failure, Hang, RankInfo, RunInfo, RunState, event_line
+from rankroom.record import Clock, Failure, Hang, RankInfo, RunInfo, RunState, event_line
 from rankroom.store import Store, new_id
 from rankroom.store.owner import nobody, this_process
 from rankroom.store.patient import PatientWriter
@@ -306,6 +307,20 @@ class Run:
             if self._ended or self._writer is None:
                 return
             self._remember_hang(hang)
+            with contextlib.suppress(RecordError):
+                self._writer.update(self.info)
+
+    def set_clocks(self, clocks: dict[int, Clock]) -> None:
+        """Take note of how far the clocks of ranks on other hosts are ahead, while the run is on.
+
+        When they are compared again, what is noted covers all of it.
+        """
+        with self._lock:
+            if self._ended or self._writer is None:
+                return
+            for rank in self.info.ranks:
+                if fresh := clocks.get(rank.rank):
+                    rank.clock = hull(rank.clock, fresh) if rank.clock else fresh
             with contextlib.suppress(RecordError):
                 self._writer.update(self.info)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import time
 import traceback
 from typing import Any
 
@@ -173,6 +174,8 @@ class RankKernel(IPythonParallelKernel):
         self.session.send(stream, "rankroom_reply", content, parent=parent, ident=ident)
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        if question["do"] == "clock":
+            return {"time": time.time_ns() // 1000}
         busy = self.reporter.run
         if question["do"] == "release" and busy in (None, question["run"]):
             self.released = busy is not None
