@@ -22,7 +22,7 @@ import ipyparallel.error
 from rankroom import config
 from rankroom.assembly import Assembly, Spool
 from rankroom.clock import hull
-from rankroom.display.summary import is_told
+from rankroom.display.summary import MOST, is_told
 from rankroom.errors import RankroomError, RecordError
 from rankroom.hang import Watch
 from rankroom.link import Link
@@ -41,7 +41,6 @@ RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
 AGAIN_S = 0.7  # after an interrupt, before ranks that did not take notice get another
 RELEASED_S = 3.0  # for ranks to confirm that they let go
 KEPT_BYTES = 200_000  # of events kept in memory for the summary of a run
-SPANS_BYTES = 2 << 20  # of spans, likewise
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
 _STREAM = re.compile(rb'"stream":"(\w+)"')
 _TO = re.compile(rb'"to":(\d+)}$')
@@ -92,7 +91,7 @@ class Run:
         self._next_seq = dict.fromkeys(self._ranks, 0)
         self._spooled: dict[int, dict[str, int]] = {rank: {} for rank in self._ranks}
         self._kept = 0
-        self._spans: list[bytes] | None = []  # lines for the summary; None once they are too many
+        self.spans: list[bytes] = []  # the record's lines for the summary, as far as that reads
         self._spans_size = 0
         self._raised: dict[int, int] = {}  # when each rank's error left its cell
         self._lock = threading.RLock()
@@ -133,11 +132,6 @@ class Run:
     def seen(self) -> list[dict[str, Any]] | None:
         """The events other than logs and spans; None if they were too many to keep in memory."""
         return self.events if self._kept <= KEPT_BYTES else None
-
-    @property
-    def spans(self) -> list[bytes] | None:
-        """The record's lines that hold spans or states; None if they are too many for memory."""
-        return self._spans
 
     @property
     def timeline(self) -> Timeline:
@@ -340,11 +334,9 @@ class Run:
             self.events.append(event)
 
     def _keep_spans(self, line: bytes) -> None:
-        if self._spans is not None and is_told(line):
-            self._spans.append(line)
+        if self._spans_size <= MOST and is_told(line):
+            self.spans.append(line)
             self._spans_size += len(line)
-            if self._spans_size > SPANS_BYTES:
-                self._spans = None
 
     def _status(self, rank: int, state: Any) -> None:
         self._ranks[rank].state = state

@@ -28,7 +28,7 @@ _TOTAL = 51 << 10
 _RUN_MOST = 18 << 10
 _TEXT_MOST = 9 << 10
 # Of the HTML.
-_PICTURE_SHARE = 0.35
+_PICTURE_SHARE = 0.45
 
 
 def running_bundle(run: RunInfo) -> Json:
@@ -56,7 +56,7 @@ def bundle(
     """
     file = None if store is None else store.paths(run.id).events
     parts = digest(run, file, seen)
-    told = summary(run, file, spans)
+    told = summary(run, file if seen is None else None, spans)
     data, used = _run(run)
     text = Text(_TEXT_MOST, told.table)
     _fill(text, run, parts, told)

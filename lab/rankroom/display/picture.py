@@ -32,9 +32,10 @@ WORDS = {
 WIDTH, LEFT, TOP = 720, 44, 22
 _PLOT = WIDTH - LEFT - 6
 _GRID = 2  # units in a pixel: all coordinates are whole numbers
-_COLUMNS = (240, 180, 120, 90, 60, 45, 30, 20, 12)
+_COLUMNS = (240, 180, 120, 90, 60, 45, 30, 20, 12, 8, 5, 3, 1)
 _LEVELS = 10  # steps in which a share is drawn
 _TICKS = 6
+_FEW = 8  # of so many ranks the lanes are tall
 
 
 class Strip(NamedTuple):
@@ -69,9 +70,9 @@ def picture(shares: Shares, title: str, room: int) -> str:
 def _strips(shares: Shares) -> tuple[list[Strip], int]:
     """The strips of all lanes from top to bottom, and where the last one ends."""
     count = len(shares.ranks)
-    lane = 22 if count <= 8 else 12 if count <= 24 else 7
-    gap = 5 if count <= 8 else 2
-    thin = 5 if count <= 8 and shares.collectives else 0
+    lane = 22 if count <= _FEW else 12 if count <= 24 else 7
+    gap = 5 if count <= _FEW else 2
+    thin = 5 if count <= _FEW and shares.collectives else 0
     out = []
     top = TOP * _GRID
     for times in shares.ranks.values():
@@ -182,28 +183,29 @@ def _frame(shares: Shares, title: str, bottom: int) -> tuple[str, str]:
             head.append(f"<path stroke={colour} stroke-width=16 d='M{x} 16h16'></path>")
             head.append(_text(x + 24, 24, WORDS[name]))
             x += 60 + 12 * len(WORDS[name])
-    count = len(shares.ranks)
-    step = 1 if count <= 24 else 4
-    pitch = (bottom // _GRID - TOP) / count
-    for place, rank in enumerate(shares.ranks):
-        if place % step == 0:
-            y = (TOP + pitch * place) * _GRID + min(2 * 14, 2 * pitch)
-            head.append(_text((LEFT - 6) * _GRID, round(y), str(rank), "end"))
-    if count <= 8 and shares.collectives:
+    if len(shares.ranks) <= _FEW and shares.collectives:
         head.append(_text(x, 24, "thin: its collectives, behind computing or not"))
+    pitch = (bottom / _GRID - TOP) / len(shares.ranks)
+    head.append("<g fill=currentColor text-anchor=end>")
+    for place, rank in enumerate(shares.ranks):
+        if place % (1 if pitch > 11 else 4 if len(shares.ranks) < 48 else 8) == 0:
+            y = round((TOP + pitch * place + min(14, pitch)) * _GRID)
+            head.append(f"<text x={(LEFT - 6) * _GRID} y={y}>{rank}</text>")
+    head.append("</g><g fill=currentColor text-anchor=middle>")
     unit, every, name = _ticks(shares.wall)
+    lines = []
     for n in range(shares.wall // every + 1):
         x = LEFT * _GRID + round(n * every * _PLOT * _GRID / shares.wall)
-        line = f"M{x} {TOP * _GRID - 4}V{bottom + 4}"
-        head.append(f"<path stroke=currentColor stroke-opacity=.3 d='{line}'></path>")
+        lines.append(f"M{x} {TOP * _GRID - 4}V{bottom + 4}")
         if x < (WIDTH - 40) * _GRID:
             label = f"{n * every / unit:g} {name}" if n else "0"
-            head.append(_text(x, bottom + 24, label, "middle"))
+            head.append(f"<text x={x} y={bottom + 24}>{label}</text>")
+    head.append(f"</g><path stroke=currentColor stroke-opacity=.3 d='{''.join(lines)}'></path>")
     return "".join(head), "</svg>"
 
 
-def _text(x: int, y: int, words: str, anchor: str = "start") -> str:
-    return f"<text fill=currentColor x={x} y={y} text-anchor={anchor}>{html.escape(words)}</text>"
+def _text(x: int, y: int, words: str) -> str:
+    return f"<text fill=currentColor x={x} y={y}>{words}</text>"
 
 
 def _ticks(wall: int) -> tuple[int, int, str]:
