@@ -260,6 +260,8 @@ class Run:
                 if (stream := _STREAM.search(line[:160])) and (to := _TO.search(line[-40:])):
                     self._spooled[rank][stream[1].decode()] = int(to[1])
                 continue
+            if line.startswith(b'{"kind":"spans"'):
+                continue  # they are for whoever looks at the timeline
             event = json.loads(line)
             self._keep(event, len(line))
             if event["kind"] == "mark" and event["name"] == "raised":
@@ -267,6 +269,8 @@ class Run:
                 self._failed()
             if event["kind"] == "mark" and event["name"] == "unspooled":
                 self._note(UNSPOOLED.format(rank=rank, why=event["args"]["why"]))
+            if event["kind"] == "mark" and event["name"] == "note":
+                self._note(event["args"]["text"])
             if event["kind"] == "mark" and event["name"] == "stands":
                 self._watch.begin()
             if event["kind"] == "error" and self._is_cause(rank, event["t"]):

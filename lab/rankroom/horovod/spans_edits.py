@@ -8,11 +8,11 @@ span is there before the call that waited for it returns.
 
 from __future__ import annotations
 
-from rankroom.horovod.edits import Addition, Edit
+from rankroom.horovod.edits import Addition, Change, Edit
 
 _EVERY_RANK = "what each rank did in a collective, and when it came to it, is seen nowhere else"
 
-SPANS = (
+SPANS: tuple[Change, ...] = (
     Addition("spans-header", "horovod/common/spans.h", "spans.h", _EVERY_RANK),
     Addition("spans-recorder", "horovod/common/spans.cc", "spans.cc", _EVERY_RANK),
     Edit(
@@ -110,8 +110,7 @@ SPANS = (
         "spans-end",
         "horovod/common/common.cc",
         "void TensorTableEntry::FinishWithCallback(const Status& status) {\n",
-        "void TensorTableEntry::FinishWithCallback(const Status& status) {\n"
-        "  SpanEnd(*this);\n",
+        "void TensorTableEntry::FinishWithCallback(const Status& status) {\n  SpanEnd(*this);\n",
         "every collective ends here once, also one that fails or is given up",
     ),
     *(

@@ -12,7 +12,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
-from rankroom.rank import stacks
+from rankroom.rank import horovod_spans, stacks
 from rankroom.rank.guard import Guard
 from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
@@ -50,6 +50,7 @@ class RankKernel(IPythonParallelKernel):
         self.reporter = reporter
         self.recovery = recovery
         self.shell.attach(reporter)
+        reporter.sources.append(horovod_spans.take)
         self.guard = Guard(
             lambda: reporter.run,
             lambda name, args: reporter.emit_now("mark", name=name, args=args),

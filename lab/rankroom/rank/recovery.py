@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rankroom.rank import horovod, horovod_calls, tensorflow, torch
+from rankroom.rank import horovod, horovod_calls, horovod_spans, tensorflow, torch
 from rankroom.rank.world import World
 
 # What a blocked collective says when another rank shut its library down or closed a connection.
@@ -67,6 +67,7 @@ class Recovery:
     def end(self) -> None:
         """The cell is over: until the next one, every rank is there."""
         self._world.present = tuple(range(self._world.size))
+        horovod_spans.finish()
 
     def release(self, run: str) -> list[str]:
         """Let go of blocked collectives of this run, from any thread; what was released."""
