@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from rankroom.rank import horovod_sets
 from rankroom.rank.horovod_timeline import TimelineSource
-from rankroom.rank.spans import Span, here
+from rankroom.rank.spans import here
 from rankroom.rank.world import World
 
 SPANS = 4096  # taken at once

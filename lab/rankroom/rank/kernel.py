@@ -16,6 +16,7 @@ from rankroom.rank import horovod_spans, stacks
 from rankroom.rank.guard import Guard
 from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
+from rankroom.rank.samples import Sampler
 from rankroom.rank.shell import RankShell, ignore_interrupts
 from rankroom.rank.spans import here, span
 from rankroom.rank.waiting import Waiting
@@ -51,6 +52,7 @@ class RankKernel(IPythonParallelKernel):
         self.recovery = recovery
         self.shell.attach(reporter)
         reporter.sources.append(horovod_spans.take)
+        reporter.sampler = Sampler(world.device)
         self.guard = Guard(
             lambda: reporter.run,
             lambda name, args: reporter.emit_now("mark", name=name, args=args),
