@@ -189,7 +189,8 @@ void SpanEnd(const TensorTableEntry& entry) {
   if (entry.tensor != nullptr) {
     description += " " + std::to_string(entry.tensor->size()) + " " +
                    DataType_Name(entry.tensor->dtype()) + " [";
-    auto& dims = entry.tensor->shape().to_vector();
+    const auto shape = entry.tensor->shape();
+    auto& dims = shape.to_vector();
     for (std::size_t i = 0; i < dims.size(); ++i) {
       description += (i ? "," : "") + std::to_string(dims[i]);
     }
