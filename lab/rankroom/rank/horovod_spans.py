@@ -107,6 +107,8 @@ class NativeSource:
         for kind, cat in enumerate(("collective", "phase")):
             while count := self._compiled.horovod_take_spans(kind, self._spans, SPANS):
                 self._hand_over(cat, count)
+        if dropped := self._compiled.horovod_take_spans_dropped():
+            here.note(DROPPED.format(library=self._library, count=dropped))
 
     def finish(self) -> None: ...
 
@@ -190,3 +192,6 @@ def netstrings(text: bytes) -> Iterator[str]:
         end = colon + 1 + int(text[at:colon])
         yield text[colon + 1 : end].decode("utf-8", "backslashreplace")
         at = end
+
+
+DROPPED = "{count} spans of {library} are missing: the rank did not come to report them in time"

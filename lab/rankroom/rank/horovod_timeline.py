@@ -5,6 +5,7 @@ There a negotiation begins when rank 0 hears of it, and ticks say when each rank
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import ctypes
 import json
@@ -130,11 +131,12 @@ class Reader:
         self._text = ""
         self._zero = 0
         self._tensors: dict[int, _Tensor] = {}
+        self._bytes = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._decoder = json.JSONDecoder(strict=False)
 
     def feed(self, data: bytes) -> Iterator[Found]:
         """The spans that are over with `data`, the bytes that follow those before."""
-        self._text += data.decode("utf-8", "backslashreplace")
+        self._text += self._bytes.decode(data)
         for event in self._events():
             with contextlib.suppress(KeyError, TypeError, ValueError, IndexError):
                 yield from self._event(event)
