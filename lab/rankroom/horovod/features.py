@@ -13,7 +13,9 @@ from typing import Any
 LIBRARIES = {"torch": "torch/mpi_lib_v2", "tensorflow": "tensorflow/mpi_lib"}
 # A feature is there when all of its edits are.
 TIMELINE_EDITS = frozenset({"timeline-file", "timeline-init", "timeline-start", "timeline-stop"})
-_SPANS = "header recorder compile entry arrive arrive-grouped begin activity activity-end end"
+_SPANS = (
+    "header recorder compile include entry arrive arrive-grouped begin activity activity-end end"
+)
 SPANS_EDITS = frozenset(f"spans-{what}" for what in _SPANS.split())
 KERAS_EDITS = frozenset(
     f"keras3-{what}" for what in ("variable", "optimizer", "reduction", "callbacks")

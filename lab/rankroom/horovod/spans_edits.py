@@ -28,7 +28,8 @@ SPANS: tuple[Change, ...] = (
         "horovod/common/common.h",
         "  int32_t process_set_id = 0;\n  // Root rank",
         "  int32_t process_set_id = 0;\n"
-        "  // When this process handed the tensor over, and what for; 0 if it did not.\n"
+        "  // When this process handed the tensor over, and what for; none if it did not.\n"
+        "  SpanRecorder* spans = nullptr;\n"
         "  int64_t arrived = 0;\n"
         "  int32_t request_type = 0;\n"
         "  // Root rank",
@@ -38,17 +39,14 @@ SPANS: tuple[Change, ...] = (
         "spans-arrive",
         "horovod/common/tensor_queue.cc",
         "  tensor_table_.emplace(e.tensor_name, std::move(e));\n",
-        "  e.arrived = SpanNow();\n"
-        "  e.request_type = message.request_type();\n"
-        "  tensor_table_.emplace(e.tensor_name, std::move(e));\n",
+        "  SpanArrive(e, message);\n  tensor_table_.emplace(e.tensor_name, std::move(e));\n",
         "every collective of every framework is handed over here",
     ),
     Edit(
         "spans-arrive-grouped",
         "horovod/common/tensor_queue.cc",
         "    tensor_table_.emplace(entries[i].tensor_name, std::move(entries[i]));\n",
-        "    entries[i].arrived = SpanNow();\n"
-        "    entries[i].request_type = messages[i].request_type();\n"
+        "    SpanArrive(entries[i], messages[i]);\n"
         "    tensor_table_.emplace(entries[i].tensor_name, std::move(entries[i]));\n",
         "every grouped collective is handed over here",
     ),
@@ -113,20 +111,11 @@ SPANS: tuple[Change, ...] = (
         "void TensorTableEntry::FinishWithCallback(const Status& status) {\n  SpanEnd(*this);\n",
         "every collective ends here once, also one that fails or is given up",
     ),
-    *(
-        Edit(
-            f"spans-include-{file.rpartition('/')[2].partition('.')[0]}",
-            f"horovod/common/{file}",
-            old,
-            f'{old}#include "{up}spans.h"\n',
-            "what the edits of this file call",
-        )
-        for file, old, up in (
-            ("common.cc", '#include "logging.h"\n', ""),
-            ("tensor_queue.cc", '#include "tensor_queue.h"\n', ""),
-            ("operations.cc", '#include "timeline.h"\n', ""),
-            ("timeline.cc", '#include "logging.h"\n', ""),
-            ("ops/collective_operations.cc", '#include "collective_operations.h"\n', "../"),
-        )
+    Edit(
+        "spans-include",
+        "horovod/common/common.h",
+        '#include "nvtx_op_range.h"\n',
+        '#include "nvtx_op_range.h"\n#include "spans.h"\n',
+        "whoever knows a tensor's entry knows its spans",
     ),
 )

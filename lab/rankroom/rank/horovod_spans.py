@@ -21,8 +21,8 @@ SPANS = 4096  # taken at once
 NAMES = 1 << 16  # bytes of names taken at once
 MOST_KEPT = 100_000  # names; Horovod numbers anew after half as many, and never uses one twice
 
-# What horovod.tensorflow puts before a tensor's name.
-_PREFIX = re.compile(r"Horovod(Grouped)?[A-Z][a-z]+_")
+# What horovod.tensorflow puts before a tensor's name, and calls everything outside of graphs.
+_PREFIX = re.compile(r"Horovod(Grouped)?[A-Z][a-z]+(_|$)")
 
 
 class Source(Protocol):
@@ -174,7 +174,8 @@ def describe(text: str, library: str, group: Any) -> tuple[dict[str, Any], str]:
         fields |= {"op": what.lower()}
         if size != "-":
             fields |= {"bytes": int(size), "dtype": dtype, "shape": json.loads(shape)}
-    tensor = _PREFIX.sub("", tensor, count=1) if _PREFIX.match(tensor) else tensor
+    if prefix := _PREFIX.match(tensor):
+        tensor = tensor[prefix.end() :]
     if tensor:
         fields["tensor"] = tensor
     if "op" in fields:

@@ -203,7 +203,8 @@ class Reader:
 
 def _short(name: str) -> str:
     """A tensor's name without what horovod.torch puts before it; nameless ones by number."""
-    name = _PREFIX.sub("", name, count=1) if _PREFIX.match(name) else name
+    if prefix := _PREFIX.match(name):
+        name = name[prefix.end() :]
     return f"#{name.rpartition('.')[2]}" if name.startswith("noname.") else name
 
 

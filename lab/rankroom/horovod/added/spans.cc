@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -26,9 +27,13 @@ struct Span {
   int64_t dur;
 };
 
+} // namespace
+
 // Numbers are never used twice, so that whoever takes spans can keep their names.
-class Recorder {
+class SpanRecorder {
 public:
+  std::atomic<bool> on{false};
+
   void Add(Kind kind, const std::string& key, const std::string& description,
            const std::string& tensor, int64_t start, int64_t end) {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -86,12 +91,24 @@ private:
   int64_t dropped_ = 0;
 };
 
-std::atomic<bool> on{false};
+namespace {
 
 // Never deleted: threads may still end operations while the process exits.
-Recorder& recorder() {
-  static Recorder* one = new Recorder();
+SpanRecorder& recorder() {
+  static SpanRecorder* one = new SpanRecorder();
   return *one;
+}
+
+int64_t Now() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// A rank that has joined takes part with zeros in what it never called.
+bool Recorded(const TensorTableEntry& entry) {
+  return entry.spans != nullptr &&
+         entry.spans->on.load(std::memory_order_relaxed);
 }
 
 // The name that users know: without the operation that torch's library puts before it, and #n for
@@ -135,21 +152,19 @@ void AddPhase(const std::vector<TensorTableEntry>& entries,
   auto description = "phase " + name + " " + std::to_string(entries.size()) +
                      " " + std::to_string(first.process_set_id);
   key.assign(description).append(1, ' ').append(tensor);
-  recorder().Add(PHASE, key, description, tensor, start, SpanNow());
+  first.spans->Add(PHASE, key, description, tensor, start, Now());
 }
 
 } // namespace
 
-int64_t SpanNow() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
+void SpanArrive(TensorTableEntry& entry, const Request& request) {
+  entry.spans = &recorder();
+  entry.arrived = Now();
+  entry.request_type = request.request_type();
 }
 
 void SpanBegin(const std::vector<TensorTableEntry>& entries) {
-  // A rank that has joined takes part with zeros in what it never called.
-  if (!on.load(std::memory_order_relaxed) || entries.empty() ||
-      entries[0].arrived == 0) {
+  if (entries.empty() || !Recorded(entries[0])) {
     return;
   }
   auto first = entries[0].arrived;
@@ -160,15 +175,13 @@ void SpanBegin(const std::vector<TensorTableEntry>& entries) {
 }
 
 void SpanActivity(const std::string& name) {
-  if (on.load(std::memory_order_relaxed)) {
-    activity.name.assign(name);
-    activity.start = SpanNow();
-  }
+  activity.name.assign(name);
+  activity.start = Now();
 }
 
 void SpanActivityEnd(const std::vector<TensorTableEntry>& entries) {
   if (activity.start != 0) {
-    if (!entries.empty() && entries[0].arrived != 0) {
+    if (!entries.empty() && Recorded(entries[0])) {
       AddPhase(entries, activity.name, activity.start);
     }
     activity.start = 0;
@@ -177,11 +190,10 @@ void SpanActivityEnd(const std::vector<TensorTableEntry>& entries) {
 
 void SpanEnd(const TensorTableEntry& entry) {
   // The entry of a join is finished twice, the second time without its name.
-  if (!on.load(std::memory_order_relaxed) || entry.arrived == 0 ||
-      entry.tensor_name.empty()) {
+  if (!Recorded(entry) || entry.tensor_name.empty()) {
     return;
   }
-  auto end = SpanNow();
+  auto end = Now();
   std::string description =
       "collective " +
       Request::RequestType_Name((Request::RequestType)entry.request_type) +
@@ -200,7 +212,7 @@ void SpanEnd(const TensorTableEntry& entry) {
   }
   auto tensor = TensorName(entry.tensor_name);
   key.assign(description).append(1, ' ').append(tensor);
-  recorder().Add(COLLECTIVE, key, description, tensor, entry.arrived, end);
+  entry.spans->Add(COLLECTIVE, key, description, tensor, entry.arrived, end);
 }
 
 } // namespace common
@@ -208,7 +220,9 @@ void SpanEnd(const TensorTableEntry& entry) {
 
 extern "C" {
 
-void horovod_record_spans(int on) { horovod::common::on.store(on != 0); }
+void horovod_record_spans(int on) {
+  horovod::common::recorder().on.store(on != 0);
+}
 
 // The oldest spans of a kind (0: collectives, 1: phases), three numbers each: name, start, duration.
 int64_t horovod_take_spans(int kind, int64_t* out, int64_t most) {

@@ -3,7 +3,6 @@
 #ifndef HOROVOD_SPANS_H
 #define HOROVOD_SPANS_H
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,9 +10,14 @@ namespace horovod {
 namespace common {
 
 struct TensorTableEntry;
+class Request;
 
-// Microseconds since the epoch: the moment at which a tensor is handed over.
-int64_t SpanNow();
+// What one library of Horovod records. A process may have loaded two, for two frameworks: then one
+// of them runs the other's operations (they share virtual functions), and a tensor knows its own.
+class SpanRecorder;
+
+// This process hands a tensor over.
+void SpanArrive(TensorTableEntry& entry, const Request& request);
 
 // All ranks have come: this process begins what it does for these tensors.
 void SpanBegin(const std::vector<TensorTableEntry>& entries);
