@@ -1,10 +1,12 @@
 """What recording spans costs a training loop: the same ranks, with all spans and without.
 
 The ranks train together (horovod.torch, digits), as every collective is recorded. Two ranks that
-wait for one another are never equally fast twice, by far more than what is looked for here: so many
-short segments in turns, and beside their speed the processor time that rank 0 uses for a step, in
-all of its threads. That is robust, also where others use the machine; and as recording does not
-make anybody wait, it is what recording takes. A segment includes handing its spans over.
+wait for one another are never equally fast twice, by far more than what is looked for here: so they
+take turns of some 50 ms, with and without, and many of these make one sample of each side. Beside
+the speed stands the processor time that a rank uses for a step in all of its threads, as recording
+makes nobody wait: it varies less where others use the machine, though it grows as well with every
+millisecond of waiting, in which Horovod looks for work. What was recorded is handed over at the end
+of a sample, and that counts.
 """
 
 from __future__ import annotations
@@ -51,19 +53,29 @@ def steps(count):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
         optimizer.step()
+    return time.perf_counter() - begin, used() - cpu
+def hand_over():
+    begin, cpu = time.perf_counter(), used()
     with reporter._lock:
         reporter._take_spans()
         reporter._flush()
-    return count / (time.perf_counter() - begin), (used() - cpu) / count
+    return time.perf_counter() - begin, used() - cpu
 record(False)
 steps(20)
-count = int(hvd.broadcast_object(steps(50)[0]) * SECONDS) + 1
+count = int(hvd.broadcast_object(50 / steps(50)[0]) * 0.05) + 1
 found = [], []
 for pair in range(PAIRS):
-    for which in ((0, 1) if pair % 2 else (1, 0)):
-        record(bool(which))
-        found[which].append(steps(count))
-record(True)
+    sums = [[0.0, 0.0], [0.0, 0.0]]
+    for turn in range(TURNS):
+        for which in ((0, 1) if turn % 2 else (1, 0)):
+            reporter._spans_due = time.monotonic() + 1000
+            record(bool(which))
+            sums[which] = [a + b for a, b in zip(sums[which], steps(count))]
+    record(True)
+    sums[1] = [a + b for a, b in zip(sums[1], hand_over())]
+    for which, (seconds, cpu) in enumerate(sums):
+        found[which].append((count * TURNS / seconds, cpu / (count * TURNS)))
+reporter._spans_due = 0
 if rank == 0:
     print("FOUND", repr(found))
 """
@@ -71,17 +83,17 @@ if rank == 0:
 
 def measure(quick: bool) -> list[Row]:
     """Steps per second and processor time per step, digits and steps of 20 ms; bytes per span."""
-    pairs = 10 if quick else 150
+    pairs = 5 if quick else 60
     rows = []
     with workplace() as folder:
         side = Rankroom(folder / "rankroom")
         try:
             side.start()
-            for what, width, batch, seconds, target in (
-                ("digits", 128, 64, 0.3, 0.02),
-                ("steps of 20 ms", 1024, 768, 0.5, 0.01),
+            for what, width, batch, turns, target in (
+                ("digits", 128, 64, 10, 0.02),
+                ("steps of 20 ms", 1024, 768, 10, 0.01),
             ):
-                source = LOOP.replace("PAIRS", str(pairs)).replace("SECONDS", str(seconds))
+                source = LOOP.replace("PAIRS", str(pairs)).replace("TURNS", str(turns))
                 source = source.replace("WIDTH = 128", f"WIDTH = {width}")
                 rows += _training(side, what, source.replace("BATCH", str(batch)), target)
             rows.append(_size(side.store))

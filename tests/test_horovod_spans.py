@@ -156,6 +156,10 @@ def test_spans_are_taken_with_their_names(run: None, monkeypatch: pytest.MonkeyP
     }
     source.take()
     assert taken() == []
+    source.finish()
+    assert compiled.on == 0
+    source.begin()
+    assert compiled.on == 1
 
 
 def test_a_name_that_an_earlier_run_learned(run: None) -> None:

@@ -28,6 +28,9 @@ _PREFIX = re.compile(r"Horovod(Grouped)?[A-Z][a-z]+(_|$)")
 class Source(Protocol):
     """Where the spans of one library come from."""
 
+    def begin(self) -> None:
+        """A cell starts."""
+
     def take(self) -> None:
         """Hand over what is new."""
 
@@ -55,6 +58,12 @@ def watch(library: str, basics: Any, world: World) -> Source:
     return source
 
 
+def begin() -> None:
+    """A cell starts."""
+    for source in list(_sources.values()):
+        source.begin()
+
+
 def take() -> None:
     """Hand over what is new in all libraries; called whenever this rank reports."""
     for source in list(_sources.values()):
@@ -73,8 +82,8 @@ def finish() -> None:
 class NativeSource:
     """The recorder in Rankroom's Horovod.
 
-    A collective is in it before the call that waits for it returns, and there is nothing to start
-    with an initialisation, so little is left to do here.
+    A collective is in it before the call that waits for it returns, so nobody waits for the last
+    ones; and it outlives Horovod's shutdown and initialisation.
     """
 
     def __init__(self, library: str, basics: Any, world: World) -> None:
@@ -110,7 +119,12 @@ class NativeSource:
         if dropped := self._compiled.horovod_take_spans_dropped():
             here.note(DROPPED.format(library=self._library, count=dropped))
 
-    def finish(self) -> None: ...
+    def begin(self) -> None:
+        self.record(True)
+
+    def finish(self) -> None:
+        # What threads do between two cells belongs to none.
+        self.record(False)
 
     def started(self) -> None: ...
 

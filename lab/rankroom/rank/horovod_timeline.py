@@ -44,6 +44,8 @@ class TimelineSource:
         self._calls = 0  # of collectives, at the end of the last cell
         self._lock = threading.RLock()
 
+    def begin(self) -> None: ...
+
     def started(self) -> None:
         """Horovod has been initialised: rank 0's can write."""
         with self._lock:

@@ -57,6 +57,7 @@ class Recovery:
             # A release that is under way ends first; one that comes later is not for this cell.
             self._world.begin(run, tuple(ranks), epoch)
         horovod_calls.mend_refused()
+        horovod_spans.begin()
         if not settle or self._world.partial or self._world.alone:
             return
         mine = {name: adapter.state() for name, adapter in ADAPTERS.items()}
