@@ -28,6 +28,7 @@ NAMES = [
     "training",
     "release",
     "guard_overhead",
+    "spans_overhead",
     "start",
     "memory",
     "browser",

@@ -285,6 +285,8 @@ class Run:
                 self._failed()
             if event["kind"] == "mark" and event["name"] == "unspooled":
                 self._note(UNSPOOLED.format(rank=rank, why=event["args"]["why"]))
+            if event["kind"] == "mark" and event["name"] == "note":
+                self._note(event["args"]["text"])
             if event["kind"] == "mark" and event["name"] == "stands":
                 self._watch.begin()
             if event["kind"] == "error" and self._is_cause(rank, event["t"]):
