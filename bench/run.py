@@ -29,6 +29,7 @@ NAMES = [
     "release",
     "guard_overhead",
     "spans_overhead",
+    "straggler",
     "start",
     "memory",
     "browser",
