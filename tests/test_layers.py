@@ -24,13 +24,17 @@ LAYERS = [
         "config",
         "shell",
         "clusterfile",
+        "amounts",
         "store/*",
         "rank/*",
         "horovod/*",
         "traces/*",
     ],
-    ["timeline"],
-    ["slurm", "pbs", "jobs", "tunnel", "link", "local", "leftovers", "assembly", "display/*"],
+    ["timeline", "collectives", "profile/*"],
+    [
+        "slurm", "pbs", "jobs", "tunnel", "link", "local", "leftovers", "assembly", "clock",
+        "display/*",
+    ],  # fmt: skip
     ["hang", "rescue"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],

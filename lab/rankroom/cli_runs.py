@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
 from collections import deque
@@ -10,17 +11,20 @@ from collections.abc import Container, Iterable, Iterator
 
 import click
 
+from rankroom.amounts import size
 from rankroom.display import runs_table
 from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
-from rankroom.display.words import headline, label, size
+from rankroom.display.words import headline, label
+from rankroom.profile import Profile
 from rankroom.record import Json, RunInfo, parse_event
 from rankroom.salvage import TendedStore
 from rankroom.spec import format_ranks, parse_ranks
 from rankroom.store import Store
 from rankroom.store.retention import DAY
 from rankroom.store.tail import LIMIT, Tail, line_near_end
+from rankroom.timeline import Timeline
 
 # Seconds between two looks at a run that is being followed.
 PAUSE = 0.1
@@ -100,6 +104,21 @@ def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
     _print(_group(line) for line in assembly.rest() if line.rank in wanted)
     if follow:
         click.echo(f"● {keep_colours(headline(store.load(info.id)))}")
+
+
+@runs.command()
+@RUN
+@click.option("--json", "as_json", is_flag=True, help="As JSON, times in microseconds.")
+def profile(run: str, as_json: bool) -> None:
+    """Show where each rank's time went, and who kept the others waiting."""
+    store = TendedStore()
+    info = store.load(store.find(run))
+    found = Profile.of(Timeline.read(info, store.paths(info.id).events))
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+        return
+    click.echo(f"● {keep_colours(headline(info))}")
+    click.echo(keep_colours(str(found)))
 
 
 @runs.command()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rankroom.rank import horovod, horovod_calls, tensorflow, torch
+from rankroom.rank import horovod, horovod_calls, horovod_spans, tensorflow, torch
 from rankroom.rank.world import World
 
 # What a blocked collective says when another rank shut its library down or closed a connection.
@@ -57,6 +57,7 @@ class Recovery:
             # A release that is under way ends first; one that comes later is not for this cell.
             self._world.begin(run, tuple(ranks), epoch)
         horovod_calls.mend_refused()
+        horovod_spans.begin()
         if not settle or self._world.partial or self._world.alone:
             return
         mine = {name: adapter.state() for name, adapter in ADAPTERS.items()}
@@ -67,6 +68,7 @@ class Recovery:
     def end(self) -> None:
         """The cell is over: until the next one, every rank is there."""
         self._world.present = tuple(range(self._world.size))
+        horovod_spans.finish()
 
     def release(self, run: str) -> list[str]:
         """Let go of blocked collectives of this run, from any thread; what was released."""
