@@ -5,11 +5,15 @@ import { Log } from '../log/log';
 import { ERROR, NOTE } from '../log/lines';
 import { linesOf, parseEvent } from '../record';
 import type { ErrorEvent, Event, Hang, RankState, Run } from '../schema';
+import { Samples } from '../timeline/samples';
+import { Spans } from '../timeline/spans';
 import { Outputs } from './outputs';
 
 export class RunModel {
   log = new Log();
   outputs = new Outputs();
+  spans = new Spans();
+  samples = new Samples();
   /** In the order in which ranks raised. */
   errors: ErrorEvent[] = [];
   /** Lines of the record that are no events. */
@@ -31,7 +35,9 @@ export class RunModel {
   private releases = new Map<number, string>();
   private _changed = new Signal<this, void>(this);
 
-  constructor(private _run: Run) {}
+  constructor(private _run: Run) {
+    this.setClocks();
+  }
 
   get id(): string {
     return this._run.id;
@@ -43,6 +49,7 @@ export class RunModel {
 
   set run(run: Run) {
     this._run = run;
+    this.setClocks();
     this.notify();
   }
 
@@ -115,6 +122,9 @@ export class RunModel {
   forget(): void {
     this.log = new Log();
     this.outputs = new Outputs();
+    this.spans = new Spans();
+    this.samples = new Samples();
+    this.setClocks();
     this.errors = [];
     this.releases.clear();
     this.damaged = 0;
@@ -146,7 +156,18 @@ export class RunModel {
           this.releases.set(event.rank, firstLine(event.note));
         }
         break;
+      case 'spans':
+        this.spans.take(event);
+        break;
+      case 'sample':
+        this.samples.take(event);
+        break;
     }
+  }
+
+  private setClocks(): void {
+    this.spans.setClocks(this._run.ranks);
+    this.samples.setClocks(this._run.ranks);
   }
 
   private remark(text: string, event: Event, kind: typeof ERROR | typeof NOTE): void {
