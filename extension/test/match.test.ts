@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import { match, matching, median } from '../src/timeline/match';
 import type { Columns, SpanSource } from '../src/timeline/spans';
-import { MadeUp, called, runOf, seeded } from './schedule';
+import { MadeUp, called, runOf, seeded, toEnd } from './schedule';
 
 const grad = called('allreduce', 'grad.1');
 
@@ -89,12 +89,7 @@ test('each span is told which collective it is of', () => {
       source.add(rank, 'collective', { name: called('allreduce', `t${i % 7}`), start, dur: 10 });
     }
   }
-  const steps = matching(source, runOf(4));
-  let step = steps.next();
-  while (!step.done) {
-    step = steps.next();
-  }
-  const { collectives, of } = step.value;
+  const { collectives, of } = toEnd(matching(source, runOf(4)));
   for (const rank of source.ranks) {
     const { start } = source.columns(rank, 'collective');
     of.get(rank)!.forEach((at, i) => {

@@ -7,6 +7,7 @@ import { linesOf, parseEvent } from '../record';
 import type { ErrorEvent, Event, Hang, RankState, Run } from '../schema';
 import { Samples } from '../timeline/samples';
 import { Spans } from '../timeline/spans';
+import { Stays } from '../timeline/stays';
 import { Outputs } from './outputs';
 
 export class RunModel {
@@ -14,6 +15,7 @@ export class RunModel {
   outputs = new Outputs();
   spans = new Spans();
   samples = new Samples();
+  stays = new Stays();
   /** In the order in which ranks raised. */
   errors: ErrorEvent[] = [];
   /** Lines of the record that are no events. */
@@ -124,6 +126,7 @@ export class RunModel {
     this.outputs = new Outputs();
     this.spans = new Spans();
     this.samples = new Samples();
+    this.stays = new Stays();
     this.setClocks();
     this.errors = [];
     this.releases.clear();
@@ -149,6 +152,7 @@ export class RunModel {
         break;
       case 'status':
         this.states.set(event.rank, event.state);
+        this.stays.take(event);
         if (event.note) {
           this.remark(firstLine(event.note), event, NOTE);
         }
@@ -158,6 +162,7 @@ export class RunModel {
         break;
       case 'spans':
         this.spans.take(event);
+        this.stays.take(event);
         break;
       case 'sample':
         this.samples.take(event);
