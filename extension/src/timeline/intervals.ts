@@ -36,14 +36,13 @@ export class Gathering {
   }
 
   union(): Intervals {
-    const begins = this.begins.slice(0, this.length);
-    const ends = this.ends.slice(0, this.length);
+    let { begins, ends } = this;
     if (!this.isOrdered) {
       // Which end belongs to which begin does not matter to a union.
-      begins.sort();
-      ends.sort();
+      begins = begins.slice(0, this.length).sort();
+      ends = ends.slice(0, this.length).sort();
     }
-    const out = new Float64Array(2 * this.length);
+    const out = room(2 * this.length);
     let length = 0;
     for (let i = 0; i < this.length; i++) {
       if (length > 0 && begins[i] <= out[length - 1]) {
@@ -55,19 +54,32 @@ export class Gathering {
     }
     return out.slice(0, length);
   }
+
+  /** The union, and begin anew with the memory that is there. */
+  take(): Intervals {
+    const made = this.length ? this.union() : NONE;
+    this.length = 0;
+    this.isOrdered = true;
+    return made;
+  }
 }
 
+/** Which instants a combination keeps: bits for those only in a, only in b, and in both. */
+const ONLY_A = 0b0010;
+const ONLY_B = 0b0100;
+const BOTH = 0b1000;
+
 export function union(a: Intervals, b: Intervals): Intervals {
-  return a.length && b.length ? combine(a, b, (inA, inB) => inA || inB) : a.length ? a : b;
+  return a.length && b.length ? combine(a, b, ONLY_A | ONLY_B | BOTH) : a.length ? a : b;
 }
 
 export function intersection(a: Intervals, b: Intervals): Intervals {
-  return a.length && b.length ? combine(a, b, (inA, inB) => inA && inB) : NONE;
+  return a.length && b.length ? combine(a, b, BOTH) : NONE;
 }
 
 /** The instants of `a` that are not in `b`. */
 export function without(a: Intervals, b: Intervals): Intervals {
-  return a.length && b.length ? combine(a, b, (inA, inB) => inA && !inB) : a;
+  return a.length && b.length ? combine(a, b, ONLY_A) : a;
 }
 
 /** How long they are together. */
@@ -79,23 +91,72 @@ export function lengthOf(intervals: Intervals): number {
   return length;
 }
 
-function combine(a: Intervals, b: Intervals, keeps: (inA: boolean, inB: boolean) => boolean): Intervals {
-  const out = new Float64Array(a.length + b.length);
+/** Answers how long [begin, end) is in some intervals, quickly for many of them. */
+export class Measure {
+  /** How long the intervals before each one are together. */
+  private before: Float64Array;
+
+  constructor(private intervals: Intervals) {
+    this.before = new Float64Array(intervals.length / 2 + 1);
+    for (let i = 0; i < intervals.length / 2; i++) {
+      this.before[i + 1] = this.before[i] + intervals[2 * i + 1] - intervals[2 * i];
+    }
+  }
+
+  of(others: Intervals): number {
+    let length = 0;
+    for (let i = 0; i < others.length; i += 2) {
+      length += this.until(others[i + 1]) - this.until(others[i]);
+    }
+    return length;
+  }
+
+  private until(t: number): number {
+    const { intervals } = this;
+    let low = 0;
+    let high = intervals.length / 2;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (intervals[2 * middle] < t) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low === 0 ? 0 : this.before[low] - Math.max(0, intervals[2 * low - 1] - t);
+  }
+}
+
+function combine(a: Intervals, b: Intervals, kept: number): Intervals {
+  const out = room(a.length + b.length);
   let length = 0;
   let i = 0;
   let j = 0;
-  let isIn = false;
   while (i < a.length || j < b.length) {
-    const t = Math.min(i < a.length ? a[i] : Infinity, j < b.length ? b[j] : Infinity);
-    i += a[i] === t ? 1 : 0;
-    j += b[j] === t ? 1 : 0;
+    const nextA = i < a.length ? a[i] : Infinity;
+    const nextB = j < b.length ? b[j] : Infinity;
+    if (nextA <= nextB) {
+      i++;
+    }
+    if (nextB <= nextA) {
+      j++;
+    }
     // After an odd number of edges one is inside.
-    if (keeps(i % 2 === 1, j % 2 === 1) !== isIn) {
-      isIn = !isIn;
-      out[length++] = t;
+    if (((kept >> ((i & 1) | ((j & 1) << 1))) & 1) !== (length & 1)) {
+      out[length++] = Math.min(nextA, nextB);
     }
   }
   return out.slice(0, length);
+}
+
+let scratch = NONE;
+
+/** Memory to write a result in before its length is known. */
+function room(length: number): Float64Array {
+  if (scratch.length < length) {
+    scratch = new Float64Array(2 * length);
+  }
+  return scratch;
 }
 
 function twice(from: Float64Array): Float64Array {

@@ -1,7 +1,7 @@
 /** Where the time of a run went: per rank, per kind of collective, and who made the others wait. */
 import type { Run } from '../schema';
 import { diagnosis } from './diagnosis';
-import { Gathering, intersection, lengthOf, union, without, type Intervals } from './intervals';
+import { Gathering, Measure, intersection, lengthOf, union, without, type Intervals } from './intervals';
 import type { Collective, Matching } from './match';
 import type { Columns, SpanSource } from './spans';
 import type { Stays, Wall } from './stays';
@@ -75,20 +75,19 @@ export function* profiling(
     const one = new OneRank(rank, wall, stay);
     yield* one.block(source.columns(rank, 'wait'));
     yield* one.load(source.columns(rank, 'data'));
-    const { start, dur, name, length } = source.columns(rank, 'collective');
+    const { start, dur, name } = source.columns(rank, 'collective');
     const places = of.get(rank) ?? new Uint32Array(0);
-    kinds.next();
-    for (let i = 0; i < Math.min(length, places.length); i++) {
-      const place = places[i];
-      const { last, library } = collectives[place];
+    const untils = new Float64Array(places.length);
+    for (let i = 0; i < places.length; i++) {
+      const { last, library } = collectives[places[i]];
       const end = start[i] + dur[i];
-      const until = start[i] + Math.max(0, Math.min(last, end) - start[i]);
-      one.collect(start[i], until, end, !hasWaits || library === GRAPH);
-      kinds.add(place, start[i], until, end, source.name(rank, name[i]).bytes);
+      untils[i] = start[i] + Math.max(0, Math.min(last, end) - start[i]);
+      one.collect(start[i], untils[i], end, !hasWaits || library === GRAPH);
       if (i % PIECE === PIECE - 1) {
         yield;
       }
     }
+    yield* kinds.take(start, untils, dur, places, i => source.name(rank, name[i]).bytes);
     profiles.push(one.profile());
     waits.push(one.waiting);
     yield;
@@ -215,13 +214,11 @@ class Kinds {
   private sums: Sums[] = [];
   /** The kind of each collective. */
   private kind: Uint32Array;
-  /** Of the present rank, by kind: its spans, its waits, its transfers. */
-  private present = new Map<number, [Gathering, Gathering, Gathering]>();
+  private times: Gathering;
+  private waits: Gathering;
+  private transfers: Gathering;
 
-  constructor(
-    collectives: readonly Collective[],
-    private wall: Wall
-  ) {
+  constructor(collectives: readonly Collective[], wall: Wall) {
     const known = new Map<string, number>();
     this.kind = Uint32Array.from(collectives, ({ library, op }) => {
       const key = `${library}\0${op}`;
@@ -234,40 +231,54 @@ class Kinds {
       this.sums[kind].calls += 1;
       return kind;
     });
+    this.times = new Gathering(wall.begin, wall.end);
+    this.waits = new Gathering(wall.begin, wall.end);
+    this.transfers = new Gathering(wall.begin, wall.end);
   }
 
-  /** What comes from now on is another rank's. */
-  next(): void {
-    this.present.forEach((gathered, kind) => {
-      const [time, wait, transfer] = gathered.map(one => lengthOf(one.union()));
-      const sums = this.sums[kind];
-      sums.ranks += 1;
-      sums.time += time;
-      sums.wait += wait;
-      sums.transfer += transfer;
-    });
-    this.present.clear();
-  }
-
-  add(place: number, start: number, until: number, end: number, bytes: number | undefined): void {
-    const kind = this.kind[place];
-    let there = this.present.get(kind);
-    if (!there) {
-      const gather = (): Gathering => new Gathering(this.wall.begin, this.wall.end);
-      there = [gather(), gather(), gather()];
-      this.present.set(kind, there);
+  /** Add a rank's collectives: kind after kind, so that one set of intervals serves them all. */
+  *take(
+    start: Float64Array,
+    untils: Float64Array,
+    dur: Float64Array,
+    places: Uint32Array,
+    bytesOf: (i: number) => number | undefined
+  ): Generator<void> {
+    const { kind, times, waits, transfers } = this;
+    const ends = new Uint32Array(this.sums.length + 1);
+    places.forEach(place => (ends[kind[place] + 1] += 1));
+    for (let i = 1; i < ends.length; i++) {
+      ends[i] += ends[i - 1];
     }
-    there[0].add(start, end);
-    there[1].add(start, until);
-    there[2].add(until, end);
-    if (Number.isSafeInteger(bytes) && bytes! >= 0) {
-      this.sums[kind].bytes += bytes!;
-      this.sums[kind].withBytes += 1;
+    const spans = new Uint32Array(places.length);
+    for (let i = 0; i < places.length; i++) {
+      spans[ends[kind[places[i]]]++] = i;
+    }
+    yield;
+    for (let at = 0, which = 0; at < spans.length; which++) {
+      const sums = this.sums[which];
+      sums.ranks += at < ends[which] ? 1 : 0;
+      for (; at < ends[which]; at++) {
+        const i = spans[at];
+        times.add(start[i], start[i] + dur[i]);
+        waits.add(start[i], untils[i]);
+        transfers.add(untils[i], start[i] + dur[i]);
+        const bytes = bytesOf(i);
+        if (Number.isSafeInteger(bytes) && bytes! >= 0) {
+          sums.bytes += bytes!;
+          sums.withBytes += 1;
+        }
+        if (at % PIECE === PIECE - 1) {
+          yield;
+        }
+      }
+      sums.time += lengthOf(times.take());
+      sums.wait += lengthOf(waits.take());
+      sums.transfer += lengthOf(transfers.take());
     }
   }
 
   profile(): KindProfile[] {
-    this.next();
     return this.sums
       .map(sums => {
         const mean = (sum: number): number => Math.floor(sum / sums.ranks);
@@ -301,21 +312,24 @@ function* stragglersOf(
     }
   }
   yield;
-  // The waits of all ranks after this one, and then of all before it.
-  const after: Intervals[] = [new Float64Array(0)];
-  for (let i = ranks.length - 1; i > 0; i--) {
-    after.unshift(union(waits[i], after[0]));
+  // Where somebody waits, and where two do or more: alone, it is perhaps the late one itself.
+  let some: Intervals = new Float64Array(0);
+  let several = some;
+  for (const wait of waits) {
+    several = union(several, intersection(some, wait));
+    some = union(some, wait);
     yield;
   }
+  const anybody = new Measure(some);
+  const alone = without(some, several);
   const found: StragglerProfile[] = [];
-  let before: Intervals = new Float64Array(0);
   for (let i = 0; i < ranks.length; i++) {
-    const others = union(before, after[i]);
-    const cost = lengthOf(intersection(late.get(ranks[i])!.union(), others));
+    const lates = late.get(ranks[i])!.union();
+    const own = lates.length ? intersection(lates, intersection(alone, waits[i])) : lates;
+    const cost = anybody.of(lates) - lengthOf(own);
     if (cost > 0) {
       found.push({ rank: ranks[i], last: last.get(ranks[i]) ?? 0, of, cost });
     }
-    before = union(before, waits[i]);
     yield;
   }
   return found.sort((a, b) => b.cost - a.cost || a.rank - b.rank);
