@@ -81,12 +81,22 @@ export function arrivals({ ranks, starts, ends, last, straggler }: Collective): 
     .sort((a, b) => a.after - b.after || a.rank - b.rank);
 }
 
-/** How many spans were dropped and why: `3 spans dropped: 2 × negative duration, 1 × …`. */
+/** Why spans were dropped: the reasons of tests/traces/README.md in words. */
+const WHY: { [reason: string]: string } = {
+  far: 'a time far from the run',
+  length: 'columns of unequal length',
+  name: 'no name',
+  negative: 'a negative duration',
+  number: 'a time that is no whole number',
+  rank: 'of a rank that is not in the run'
+};
+
+/** How many spans were dropped and why: `3 spans dropped: 2 × a negative duration, 1 × …`. */
 export function droppedWords(dropped: ReadonlyMap<string, number>): string {
   const count = [...dropped.values()].reduce((sum, each) => sum + each, 0);
   if (count === 0) {
     return '';
   }
-  const why = [...dropped].map(([reason, each]) => `${each.toLocaleString('en')} × ${reason}`).join(', ');
+  const why = [...dropped].map(([reason, each]) => `${each.toLocaleString('en')} × ${WHY[reason] ?? reason}`).join(', ');
   return `${count.toLocaleString('en')} ${count === 1 ? 'span' : 'spans'} dropped: ${why}`;
 }
