@@ -70,22 +70,28 @@ interface Part {
   columns: Columns;
 }
 
-/** What tells one operation from another, and who is expected to take part. */
+/** What tells one operation from another. */
 interface Key {
   op: string;
   tensor: string;
   library: string;
   group: string;
-  expected: number[];
   /** Its occurrences, by number. */
   ids: number[];
+}
+
+/** What a name says of its spans. */
+interface Said {
+  key: Key;
+  ranks: number[] | null;
 }
 
 /** The n-th span of a key on each rank is occurrence n of that key. */
 class Occurrences {
   private byText = new Map<string, Key>();
-  /** Of each occurrence: its key, its n, when the first rank came, and how many did. */
+  /** Of each occurrence: its key, its n, who must come, when the first came, and how many did. */
   private key: Key[] = [];
+  private expected: Array<number[] | null> = [];
   private n: number[] = [];
   private first: number[] = [];
   private count: number[] = [];
@@ -102,16 +108,21 @@ class Occurrences {
     nameOf: (number: number) => SpanName
   ): Generator<void, Uint32Array> {
     const ids = new Uint32Array(length);
-    const known = new Map<number, Key>();
+    const known = new Map<number, Said>();
     const seen = new Map<Key, number>();
     for (let i = 0; i < length; i++) {
-      const key = known.get(name[i]) ?? this.keyOf(nameOf(name[i]));
-      known.set(name[i], key);
+      let said = known.get(name[i]);
+      if (!said) {
+        said = this.said(nameOf(name[i]));
+        known.set(name[i], said);
+      }
+      const { key, ranks } = said;
       const n = seen.get(key) ?? 0;
       seen.set(key, n + 1);
       const id = n < key.ids.length ? key.ids[n] : this.add(key, n, start[i]);
       ids[i] = id;
       this.count[id] += 1;
+      this.expected[id] ??= ranks;
       if (start[i] < this.first[id]) {
         this.first[id] = start[i];
       }
@@ -124,8 +135,10 @@ class Occurrences {
 
   /** Put the occurrences in order, and name places in that order instead. */
   *sort(columns: readonly Uint32Array[]): Generator<void> {
-    const { first } = this;
-    this.order = first.map((_, id) => id).sort((a, b) => first[a] - first[b] || a - b);
+    const { first, key, n } = this;
+    this.order = first
+      .map((_, id) => id)
+      .sort((a, b) => first[a] - first[b] || compare(key[a], key[b]) || n[a] - n[b]);
     yield;
     const places = new Uint32Array(this.order.length);
     this.order.forEach((id, place) => (places[id] = place));
@@ -184,39 +197,52 @@ class Occurrences {
   }
 
   private begin(id: number, count: number): Collective {
-    const { op, tensor, library, group, expected } = this.key[id];
+    const { op, tensor, library, group } = this.key[id];
     return {
       op, tensor, library, group, n: this.n[id],
       ranks: NOBODY, starts: new Array<number>(count), ends: new Array<number>(count),
-      last: 0, straggler: 0, spread: 0, cost: 0, absent: expected
+      last: 0, straggler: 0, spread: 0, cost: 0, absent: this.expected[id] ?? this.everybody
     };
   }
 
   private add(key: Key, n: number, start: number): number {
     const id = this.key.push(key) - 1;
     key.ids.push(id);
+    this.expected.push(null);
     this.n.push(n);
     this.first.push(start);
     this.count.push(0);
     return id;
   }
 
-  private keyOf(name: SpanName): Key {
-    // Other programs' names may hold anything.
-    const [library, group, op, tensor] = [name.library, name.group, name.op, name.tensor].map(
-      field => (typeof field === 'string' ? field : '')
-    );
-    const text = `${library}\0${group}\0${op}\0${tensor}`;
-    let key = this.byText.get(text);
-    if (key === undefined) {
-      const expected = Array.isArray(name.ranks)
-        ? name.ranks.filter(Number.isSafeInteger).sort((a, b) => a - b)
-        : this.everybody;
-      key = { op, tensor, library, group, expected, ids: [] };
-      this.byText.set(text, key);
+  private said(name: SpanName): Said {
+    const op = text(name.op, name.name);
+    const tensor = text(name.tensor);
+    const library = text(name.library);
+    const group = text(name.group);
+    const known = `${library}\0${group}\0${op}\0${tensor}`;
+    let key = this.byText.get(known);
+    if (!key) {
+      key = { op, tensor, library, group, ids: [] };
+      this.byText.set(known, key);
     }
-    return key;
+    const isListed = Array.isArray(name.ranks) && name.ranks.every(Number.isSafeInteger);
+    return { key, ranks: isListed ? [...name.ranks!].sort((a, b) => a - b) : null };
   }
+}
+
+/** An argument of a name; other programs' may be anything. */
+function text(value: unknown, otherwise = ''): string {
+  return typeof value === 'string' ? value : otherwise;
+}
+
+function compare(a: Key, b: Key): number {
+  for (const field of ['library', 'group', 'op', 'tensor'] as const) {
+    if (a[field] !== b[field]) {
+      return a[field] < b[field] ? -1 : 1;
+    }
+  }
+  return 0;
 }
 
 /** Who came last, and by how much. */
