@@ -1,6 +1,7 @@
 /** The spans of a run as its ranks reported them, for all that is derived from them. */
 import type { RankInfo, SpanName, SpansEvent } from '../schema';
 import { GrowingColumns, type Columns } from './columns';
+import type { Range } from './range';
 
 export type { Columns } from './columns';
 
@@ -55,6 +56,18 @@ export class Spans implements SpanSource {
 
   columns(rank: number, cat: string): GrowingColumns {
     return this.byRank.get(rank)?.lanes.get(cat)?.sort() ?? new GrowingColumns();
+  }
+
+  /** From the first start to the last end of all spans. */
+  get extent(): Range | null {
+    let [from, to] = [Infinity, -Infinity];
+    for (const { lanes } of this.byRank.values()) {
+      lanes.forEach(lane => {
+        from = Math.min(from, lane.first);
+        to = Math.max(to, lane.reach);
+      });
+    }
+    return from <= to ? { from, to } : null;
   }
 
   name(rank: number, number: number): SpanName {
