@@ -14,7 +14,7 @@ const FIELDS: { [kind: string]: { [field: string]: string } } = {
 };
 
 /** Not JSON, but what some programs write among numbers. */
-const NO_NUMBER = /([[,]\s*)-?(?:NaN|Infinity)(?=\s*[,\]])/g;
+const NO_NUMBER = /([[,:]\s*)-?(?:NaN|Infinity)(?=\s*[,\]}])/g;
 
 /** The event on one line; null for garbage, half a line, and kinds that a newer writer added. */
 export function parseEvent(line: string): Event | 'unknown' | null {

@@ -19,6 +19,9 @@ export class GrowingColumns implements Columns {
   dur = new Float64Array(FIRST);
   name = new Uint32Array(FIRST);
   length = 0;
+  /** From the first start to the last end. */
+  first = Infinity;
+  reach = -Infinity;
   /** Differs whenever spans that were sorted before are elsewhere now. */
   order = 0;
   private sorted = 0;
@@ -28,6 +31,8 @@ export class GrowingColumns implements Columns {
     this.start[at] = start;
     this.dur[at] = dur;
     this.name[at] = name;
+    this.first = Math.min(this.first, start);
+    this.reach = Math.max(this.reach, start + dur);
   }
 
   /** Make room for so many more. */
@@ -46,6 +51,8 @@ export class GrowingColumns implements Columns {
     for (let i = 0; i < this.length; i++) {
       this.start[i] += by;
     }
+    this.first += by;
+    this.reach += by;
     this.order += 1;
   }
 

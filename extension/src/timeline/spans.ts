@@ -1,11 +1,14 @@
 /** The spans of a run as its ranks reported them, for all that is derived from them. */
 import type { RankInfo, SpanName, SpansEvent } from '../schema';
 import { GrowingColumns, type Columns } from './columns';
+import type { Range } from './range';
 
 export type { Columns } from './columns';
 
 /** Farther than this from the run's start no span can be: ten years, in microseconds. */
-export const FARTHEST = 10 * 365 * 86_400 * 1e6;
+export const FARTHEST = 315_576_000_000_000;
+/** Farther than this a number does not hold each microsecond. */
+const EXACT = 2 ** 53;
 
 /** The categories of ours, in the order of the lanes; those of other programs come after them. */
 export const CATEGORIES = ['cell', 'step', 'data', 'user', 'wait', 'collective', 'phase', 'op', 'kernel'];
@@ -42,7 +45,7 @@ export class Spans implements SpanSource {
   private offsets = new Map<number, number>();
 
   get ranks(): number[] {
-    return [...this.byRank.keys()].sort((a, b) => a - b);
+    return [...this.byRank].filter(([, { lanes }]) => lanes.size > 0).map(([rank]) => rank).sort((a, b) => a - b);
   }
 
   cats(rank: number): string[] {
@@ -55,11 +58,23 @@ export class Spans implements SpanSource {
     return this.byRank.get(rank)?.lanes.get(cat)?.sort() ?? new GrowingColumns();
   }
 
+  /** From the first start to the last end of all spans. */
+  get extent(): Range | null {
+    let [from, to] = [Infinity, -Infinity];
+    for (const { lanes } of this.byRank.values()) {
+      lanes.forEach(lane => {
+        from = Math.min(from, lane.first);
+        to = Math.max(to, lane.reach);
+      });
+    }
+    return from <= to ? { from, to } : null;
+  }
+
   name(rank: number, number: number): SpanName {
     return this.byRank.get(rank)?.names.get(number) ?? UNKNOWN;
   }
 
-  /** What the ranks' clocks differ by; known anew with each run.json. */
+  /** Which ranks there are and what their clocks differ by; known anew with each run.json. */
   setClocks(ranks: readonly RankInfo[]): void {
     for (const { rank, clock } of ranks) {
       const offset = Number.isFinite(clock?.offset) ? clock!.offset : 0;
@@ -74,49 +89,54 @@ export class Spans implements SpanSource {
     }
   }
 
+  /** Take in the sound spans of an event; tests/traces/README.md says which those are. */
   take(event: SpansEvent): void {
-    const { name, start, dur } = event;
-    const length = start.length;
-    const spans = this.of(event.rank);
-    this.define(spans, event);
-    if (name.length !== length || dur.length !== length) {
-      this.drop('columns of unequal length', Math.max(name.length, length, dur.length));
+    const { rank, name, start, dur } = event;
+    const longest = Math.max(name.length, start.length, dur.length);
+    if (!this.offsets.has(rank)) {
+      this.drop('rank', longest);
       return;
     }
-    if (length === 0) {
-      return;
+    const spans = this.of(rank);
+    define(spans.names, event);
+    this.version += 1;
+    if (name.length !== longest || start.length !== longest || dur.length !== longest) {
+      this.drop('length', longest);
+    } else if (longest > 0) {
+      this.add(spans, event);
     }
-    let lane = spans.lanes.get(event.cat);
-    if (!lane) {
-      lane = new GrowingColumns();
-      spans.lanes.set(event.cat, lane);
-    }
-    lane.reserve(length);
+  }
+
+  private add(spans: RankSpans, { cat, name, start, dur }: SpansEvent): void {
+    const lane = spans.lanes.get(cat) ?? new GrowingColumns();
     const before = lane.length;
-    let t = -spans.offset;
-    for (let i = 0; i < length; i++) {
+    lane.reserve(start.length);
+    let t = 0;
+    for (let i = 0; i < start.length; i++) {
       const by = start[i];
       const lasts = dur[i];
-      if (!Number.isSafeInteger(by) || !Number.isSafeInteger(lasts)) {
-        this.drop('time that is no whole number', 1);
-        continue;
-      }
       t += by;
-      if (lasts < 0) {
-        this.drop('negative duration', 1);
-      } else if (Math.abs(t) > FARTHEST || lasts > FARTHEST) {
-        this.drop('time far from the run', 1);
-      } else if (!Number.isSafeInteger(name[i])) {
-        this.drop('name that is no number', 1);
+      if (!Number.isInteger(by) || Math.abs(by) >= EXACT || Math.abs(t) >= EXACT) {
+        // Nobody knows where the rest is.
+        this.drop(Number.isInteger(by) ? 'far' : 'number', start.length - i);
+        break;
+      }
+      if (!Number.isInteger(lasts)) {
+        this.drop('number', 1);
+      } else if (lasts < 0) {
+        this.drop('negative', 1);
+      } else if (Math.abs(t) > FARTHEST || Math.abs(t + lasts) > FARTHEST) {
+        this.drop('far', 1);
+      } else if (!Number.isInteger(name[i])) {
+        this.drop('name', 1);
       } else {
-        lane.add(t, lasts, name[i] < 0 || name[i] > UNDEFINED ? UNDEFINED : name[i]);
+        lane.add(t - spans.offset, lasts, name[i] < 0 || name[i] > UNDEFINED ? UNDEFINED : name[i]);
       }
     }
-    if (lane.length === 0) {
-      spans.lanes.delete(event.cat);
+    if (lane.length > 0) {
+      spans.lanes.set(cat, lane);
     }
     this.count += lane.length - before;
-    this.version += 1;
   }
 
   private of(rank: number): RankSpans {
@@ -128,19 +148,8 @@ export class Spans implements SpanSource {
     return spans;
   }
 
-  private define(spans: RankSpans, { from, define }: SpansEvent): void {
-    if (!Array.isArray(define) || !Number.isSafeInteger(from)) {
-      return;
-    }
-    define.forEach((name, i) => {
-      const is = typeof name === 'object' && name !== null && typeof name.name === 'string';
-      spans.names.set(Number(from) + i, is ? name : UNKNOWN);
-    });
-  }
-
   private drop(reason: string, count: number): void {
     this.dropped.set(reason, (this.dropped.get(reason) ?? 0) + count);
-    this.version += 1;
   }
 }
 
@@ -148,4 +157,37 @@ export class Spans implements SpanSource {
 function place(cat: string): number {
   const at = CATEGORIES.indexOf(cat);
   return at < 0 ? CATEGORIES.length : at;
+}
+
+/** What the schema says of arguments that others rely on. */
+const SOUND: { [arg: string]: (value: unknown) => boolean } = {
+  op: isString,
+  tensor: isString,
+  library: isString,
+  group: isString,
+  ranks: value => Array.isArray(value) && value.every(Number.isInteger),
+  bytes: value => Number.isInteger(value) && Number(value) >= 0
+};
+
+function define(names: Map<number, SpanName>, { from = 0, define }: SpansEvent): void {
+  if (!Array.isArray(define) || !Number.isInteger(from) || from < 0) {
+    return;
+  }
+  define.forEach((name: unknown, i) => {
+    if (typeof name === 'object' && name !== null && isString((name as SpanName).name)) {
+      names.set(from + i, sound(name as SpanName));
+    }
+  });
+}
+
+/** Without arguments that are not what they must be. */
+function sound(name: SpanName): SpanName {
+  const isSound = Object.keys(SOUND).every(arg => !(arg in name) || SOUND[arg](name[arg]));
+  return isSound
+    ? name
+    : (Object.fromEntries(Object.entries(name).filter(([arg, value]) => !(arg in SOUND) || SOUND[arg](value))) as SpanName);
+}
+
+function isString(value: unknown): value is string {
+  return typeof value === 'string';
 }
