@@ -5,6 +5,7 @@ import { Log } from '../log/log';
 import { ERROR, NOTE } from '../log/lines';
 import { linesOf, parseEvent } from '../record';
 import type { ErrorEvent, Event, Hang, RankState, Run } from '../schema';
+import { Derivation } from '../timeline/derivation';
 import { Samples } from '../timeline/samples';
 import { Spans } from '../timeline/spans';
 import { Stays } from '../timeline/stays';
@@ -16,6 +17,8 @@ export class RunModel {
   spans = new Spans();
   samples = new Samples();
   stays = new Stays();
+  /** Collectives and profile, for whoever asks for them. */
+  readonly derivation = new Derivation(this);
   /** In the order in which ranks raised. */
   errors: ErrorEvent[] = [];
   /** Lines of the record that are no events. */
@@ -127,6 +130,7 @@ export class RunModel {
     this.spans = new Spans();
     this.samples = new Samples();
     this.stays = new Stays();
+    this.derivation.forget();
     this.setClocks();
     this.errors = [];
     this.releases.clear();

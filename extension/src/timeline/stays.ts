@@ -11,6 +11,8 @@ export interface Wall {
 }
 
 export class Stays {
+  /** Differs whenever there is more. */
+  version = 0;
   /** Times as they were said, and whether on the rank's own clock. */
   private begun = new Map<number, number>();
   private ended = new Map<number, { t: number; isOwn: boolean }>();
@@ -18,6 +20,7 @@ export class Stays {
 
   take(event: StatusEvent | SpansEvent): void {
     const { rank, t } = event;
+    this.version += 1;
     if (event.kind === 'spans') {
       if (Math.abs(t) <= FARTHEST) {
         this.latest.set(rank, Math.max(this.latest.get(rank) ?? t, t));
