@@ -8,17 +8,17 @@ const FIELDS: { [kind: string]: { [field: string]: string } } = {
   log: { stream: 'string', text: 'string' },
   display: { data: 'object' },
   error: { ename: 'string', evalue: 'string', traceback: 'object' },
-  status: { state: 'string' }
+  status: { state: 'string' },
+  sample: {},
+  spans: { cat: 'string', name: 'array', start: 'array', dur: 'array' }
 };
+
+/** Not JSON, but what some programs write among numbers. */
+const NO_NUMBER = /([[,:]\s*)-?(?:NaN|Infinity)(?=\s*[,\]}])/g;
 
 /** The event on one line; null for garbage, half a line, and kinds that a newer writer added. */
 export function parseEvent(line: string): Event | 'unknown' | null {
-  let value: unknown;
-  try {
-    value = JSON.parse(line);
-  } catch {
-    return null;
-  }
+  const value = parse(line);
   if (!isObject(value) || !has(value, { kind: 'string', rank: 'number', t: 'number' })) {
     return null;
   }
@@ -27,6 +27,19 @@ export function parseEvent(line: string): Event | 'unknown' | null {
     return 'unknown';
   }
   return has(value, FIELDS[kind]) ? (value as unknown as Event) : null;
+}
+
+/** JSON, or undefined; among numbers a NaN becomes null, so that the numbers around it are kept. */
+function parse(line: string): unknown {
+  try {
+    return JSON.parse(line);
+  } catch {
+    try {
+      return line.includes('"spans"') ? JSON.parse(line.replace(NO_NUMBER, '$1null')) : undefined;
+    } catch {
+      return undefined;
+    }
+  }
 }
 
 /** The lines of a piece of events.jsonl, without the empty ones. */
@@ -60,7 +73,9 @@ function isObject(value: unknown): value is Record<string, unknown> {
 }
 
 function has(value: Record<string, unknown>, fields: { [field: string]: string }): boolean {
-  return Object.entries(fields).every(
-    ([field, type]) => typeof value[field] === type && value[field] !== null
+  return Object.entries(fields).every(([field, type]) =>
+    type === 'array'
+      ? Array.isArray(value[field])
+      : typeof value[field] === type && value[field] !== null
   );
 }

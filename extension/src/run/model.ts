@@ -5,11 +5,20 @@ import { Log } from '../log/log';
 import { ERROR, NOTE } from '../log/lines';
 import { linesOf, parseEvent } from '../record';
 import type { ErrorEvent, Event, Hang, RankState, Run } from '../schema';
+import { Derivation } from '../timeline/derivation';
+import { Samples } from '../timeline/samples';
+import { Spans } from '../timeline/spans';
+import { Stays } from '../timeline/stays';
 import { Outputs } from './outputs';
 
 export class RunModel {
   log = new Log();
   outputs = new Outputs();
+  spans = new Spans();
+  samples = new Samples();
+  stays = new Stays();
+  /** Collectives and profile, for whoever asks for them. */
+  readonly derivation = new Derivation(this);
   /** In the order in which ranks raised. */
   errors: ErrorEvent[] = [];
   /** Lines of the record that are no events. */
@@ -31,7 +40,9 @@ export class RunModel {
   private releases = new Map<number, string>();
   private _changed = new Signal<this, void>(this);
 
-  constructor(private _run: Run) {}
+  constructor(private _run: Run) {
+    this.setClocks();
+  }
 
   get id(): string {
     return this._run.id;
@@ -43,6 +54,7 @@ export class RunModel {
 
   set run(run: Run) {
     this._run = run;
+    this.setClocks();
     this.notify();
   }
 
@@ -115,6 +127,11 @@ export class RunModel {
   forget(): void {
     this.log = new Log();
     this.outputs = new Outputs();
+    this.spans = new Spans();
+    this.samples = new Samples();
+    this.stays = new Stays();
+    this.derivation.forget();
+    this.setClocks();
     this.errors = [];
     this.releases.clear();
     this.damaged = 0;
@@ -139,6 +156,7 @@ export class RunModel {
         break;
       case 'status':
         this.states.set(event.rank, event.state);
+        this.stays.take(event);
         if (event.note) {
           this.remark(firstLine(event.note), event, NOTE);
         }
@@ -146,7 +164,19 @@ export class RunModel {
           this.releases.set(event.rank, firstLine(event.note));
         }
         break;
+      case 'spans':
+        this.spans.take(event);
+        this.stays.take(event);
+        break;
+      case 'sample':
+        this.samples.take(event);
+        break;
     }
+  }
+
+  private setClocks(): void {
+    this.spans.setClocks(this._run.ranks);
+    this.samples.setClocks(this._run.ranks);
   }
 
   private remark(text: string, event: Event, kind: typeof ERROR | typeof NOTE): void {

@@ -5,7 +5,7 @@ import type { Filter } from '../log/rows';
 import { formatRanks, parseRanks, rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
 import type { RunState } from '../schema';
-import { count, how, who } from '../words';
+import { count, how, slowest, who } from '../words';
 import { h } from './dom';
 import { setUnderWay, stepButton } from './step';
 import { textFilter } from './textfilter';
@@ -89,6 +89,10 @@ export class Header extends Widget {
     this.sign.className = `rr-sign rr-is-${run.state}`;
     const lines = model.read > 0 || model.isComplete ? model.lineCount : (run.lines ?? 0);
     const words = [who(run), how(run, Date.now() * 1000)];
+    const { profile } = model.derivation;
+    if (model.isComplete && profile) {
+      words.push(slowest(profile));
+    }
     if (run.failure) {
       const line = run.failure.cell_line;
       words.push(`${run.failure.ename}: ${run.failure.evalue.split('\n', 1)[0].slice(0, 200)}${line ? ` (cell line ${line})` : ''}`);
@@ -99,7 +103,7 @@ export class Header extends Widget {
     if (run.name) {
       words.push(run.name);
     }
-    setText(this.words, words.join(' · '));
+    setText(this.words, words.filter(Boolean).join(' · '));
     this.stop.hidden = !model.isLive;
     setUnderWay(this.stop, this.actions.isInterrupting());
     this.error.hidden = model.errors.length === 0;

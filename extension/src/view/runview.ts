@@ -20,6 +20,7 @@ import { HangBanner } from './hang';
 import { Header, type HeaderActions } from './header';
 import { keepKeys } from './keys';
 import { LogList } from './loglist';
+import { ProfileTab } from './profiletab';
 import { Sight } from './sight';
 
 const TICK = 1_000;
@@ -47,6 +48,7 @@ export class RunView extends Panel {
   private failures: Failures;
   private list: LogList;
   private displays: Displays;
+  private profile: ProfileTab;
   private notes = new Widget();
   private instead: Widget | null = null;
   private sight: Sight;
@@ -75,10 +77,12 @@ export class RunView extends Panel {
     this.failures = new Failures(this.model);
     this.list = new LogList(this.model, options.isInline);
     this.displays = new Displays(this.model, options.rendermime, options.isTrusted);
+    this.profile = new ProfileTab(this.model);
     this.notes.addClass('rr-notes');
-    const parts = [this.header, this.hang, this.failures, this.list, this.displays, this.notes];
+    const parts = [this.header, this.hang, this.failures, this.list, this.displays, this.profile, this.notes];
     parts.forEach(part => this.addWidget(part));
     this.model.changed.connect(this.onChanged, this);
+    this.model.derivation.changed.connect(this.onChanged, this);
     this.letKeysGo = keepKeys(this.node);
     this.sight = new Sight(this.node, isSeen => this.onSeen(isSeen));
     this.refresh();
@@ -93,6 +97,7 @@ export class RunView extends Panel {
     this.frame.cancel();
     this.letKeysGo();
     this.model.changed.disconnect(this.onChanged, this);
+    this.model.derivation.changed.disconnect(this.onChanged, this);
     this.options.runs.release(this.model);
     super.dispose();
   }
@@ -163,7 +168,12 @@ export class RunView extends Panel {
     this.failures.refresh();
     this.list.refresh();
     this.displays.refresh(this.filter.ranks, this.filter.collapsed);
+    this.profile.refresh();
     this.sayNotes();
+    if (model.isComplete && model.spans.count > 0) {
+      // Who made the others wait is said in the header, once all is known.
+      model.derivation.refresh();
+    }
     if (model.refusal && !this.instead) {
       this.showFallback();
     }

@@ -1,0 +1,63 @@
+/** Which colour a span has: by its category, or by its name where names matter more. */
+import type { SpanSource } from './spans';
+
+/** Packed as in a canvas's pixels: 0xAABBGGRR. */
+export type Colour = number;
+
+export interface Palette {
+  background: Colour;
+  wait: Colour;
+  transfer: Colour;
+  cats: { [cat: string]: Colour };
+  /** For spans whose names tell them apart. */
+  names: Colour[];
+}
+
+/** Colours of a rank's names in a category, remembered. */
+export type Dye = (name: number) => Colour;
+
+export function dye(palette: Palette, source: SpanSource, rank: number, cat: string): Dye {
+  const own = palette.cats[cat];
+  if (own !== undefined) {
+    return () => own;
+  }
+  const known: Colour[] = [];
+  return number => {
+    if (number >= 1 << 20) {
+      return nameColour(palette, source.name(rank, number).name);
+    }
+    return (known[number] ??= nameColour(palette, source.name(rank, number).name));
+  };
+}
+
+export function nameColour({ names }: Palette, name: string): Colour {
+  let hash = 2166136261;
+  for (let i = 0; i < name.length && i < 100; i++) {
+    hash = Math.imul(hash ^ name.charCodeAt(i), 16777619);
+  }
+  return names[(hash >>> 8) % names.length];
+}
+
+export function pack(red: number, green: number, blue: number): Colour {
+  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+}
+
+/** So much of the colour over what is there. */
+export function mix(below: Colour, above: Colour, share: number): Colour {
+  const part = (shift: number): number => {
+    const [a, b] = [(below >>> shift) & 255, (above >>> shift) & 255];
+    return (a + (b - a) * share) | 0;
+  };
+  return ((255 << 24) | (part(16) << 16) | (part(8) << 8) | part(0)) >>> 0;
+}
+
+/** As style sheets write it. */
+export function css(colour: Colour, alpha = 1): string {
+  return `rgba(${colour & 255}, ${(colour >>> 8) & 255}, ${(colour >>> 16) & 255}, ${alpha})`;
+}
+
+/** Black or white, whichever is to be read on it. */
+export function inkOn(colour: Colour): string {
+  const light = 0.299 * (colour & 255) + 0.587 * ((colour >>> 8) & 255) + 0.114 * ((colour >>> 16) & 255);
+  return light > 140 ? '#111' : '#fff';
+}

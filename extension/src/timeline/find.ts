@@ -1,0 +1,118 @@
+/** Finding spans: by a text in their names, and the next or previous of the same name. */
+import { lowerBound } from './columns';
+import type { SpanSource } from './spans';
+
+/** A span: the i-th of its rank's and category's columns. */
+export interface Spot {
+  rank: number;
+  cat: string;
+  i: number;
+}
+
+/** Which names a text is found in. */
+export class Search {
+  readonly text: string;
+  private marks = new Map<string, boolean>();
+
+  constructor(
+    private source: SpanSource,
+    text: string
+  ) {
+    this.text = text.trim().toLowerCase();
+  }
+
+  isMarked(rank: number, number: number): boolean {
+    const key = `${rank}:${number}`;
+    let mark = this.marks.get(key);
+    if (mark === undefined) {
+      const { name, tensor } = this.source.name(rank, number);
+      mark = name.toLowerCase().includes(this.text) || String(tensor ?? '').toLowerCase().includes(this.text);
+      this.marks.set(key, mark);
+    }
+    return mark;
+  }
+
+  /** The test for one rank, quick for many spans. */
+  marker(rank: number): (number: number) => boolean {
+    const known: boolean[] = [];
+    return number => (number < 1 << 22 ? (known[number] ??= this.isMarked(rank, number)) : this.isMarked(rank, number));
+  }
+
+  count(): number {
+    let count = 0;
+    for (const rank of this.source.ranks) {
+      const isMarked = this.marker(rank);
+      for (const cat of this.source.cats(rank)) {
+        const { name, length } = this.source.columns(rank, cat);
+        for (let i = 0; i < length; i++) {
+          count += isMarked(name[i]) ? 1 : 0;
+        }
+      }
+    }
+    return count;
+  }
+
+  /** The next one in time after this moment (or, with a spot, after that span); round at the end. */
+  next(from: Spot | null, t: number, step: 1 | -1): Spot | null {
+    return this.seek(from, from ? this.startOf(from) : t, step) ?? this.seek(null, -step * Infinity, step);
+  }
+
+  private startOf({ rank, cat, i }: Spot): number {
+    return this.source.columns(rank, cat).start[i];
+  }
+
+  private seek(from: Spot | null, t: number, step: 1 | -1): Spot | null {
+    let found: Spot | null = null;
+    let nearest = step * Infinity;
+    // Spans that start together follow each other in the order of ranks and lanes.
+    let isPast = from === null;
+    for (const rank of this.source.ranks) {
+      const isMarked = this.marker(rank);
+      for (const cat of this.source.cats(rank)) {
+        const { start, name, length } = this.source.columns(rank, cat);
+        const isHere = from !== null && from.rank === rank && from.cat === cat;
+        const mayEqual = step > 0 ? isPast : !isPast && !isHere;
+        let i: number;
+        if (isHere) {
+          i = from.i + step;
+          isPast = true;
+        } else if (step > 0) {
+          i = lowerBound(start, length, mayEqual ? t : after(t));
+        } else {
+          i = lowerBound(start, length, mayEqual && from ? after(t) : t) - 1;
+        }
+        while (i >= 0 && i < length && !isMarked(name[i])) {
+          i += step;
+        }
+        const isNearer = i >= 0 && i < length && (step > 0 ? start[i] < nearest : start[i] >= nearest);
+        if (isNearer) {
+          nearest = start[i];
+          found = { rank, cat, i };
+        }
+      }
+    }
+    return found;
+  }
+}
+
+/** The next larger whole microsecond. */
+function after(t: number): number {
+  return Number.isFinite(t) ? Math.floor(t) + 1 : t;
+}
+
+/** The next or previous span of the same name in the same lane; null at the end. */
+export function sameName(source: SpanSource, { rank, cat, i }: Spot, step: 1 | -1): Spot | null {
+  const { name, length } = source.columns(rank, cat);
+  for (let at = i + step; at >= 0 && at < length; at += step) {
+    if (name[at] === name[i]) {
+      return { rank, cat, i: at };
+    }
+  }
+  return null;
+}
+
+/** The next or previous span in the same lane. */
+export function neighbour(source: SpanSource, { rank, cat, i }: Spot, step: 1 | -1): Spot | null {
+  const at = i + step;
+  return at >= 0 && at < source.columns(rank, cat).length ? { rank, cat, i: at } : null;
+}

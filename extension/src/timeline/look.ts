@@ -1,0 +1,88 @@
+/** How one looks at the timeline: which moments, what is open, what is chosen. */
+import type { Spot } from './find';
+import type { Columns } from './columns';
+import { aired, inside, panned, showing, zoomed, type Range } from './range';
+
+/** All spans are shown at first, unless they reach so many times farther than the run did. */
+const FAR = 20;
+
+export class Look {
+  /** All that can be looked at. */
+  bounds: Range = { from: 0, to: 1e6 };
+  range: Range = { from: 0, to: 1e6 };
+  /** The part that is shown first: the run, without what lies far outside. */
+  core: Range = { from: 0, to: 1e6 };
+  /** Whether all is shown, so that a live run stays in sight as it grows. */
+  isFitted = true;
+  /** What is open; null until the reader says so. */
+  open: Set<string> | null = null;
+  meters = false;
+  chosen: Spot | null = null;
+  /** A part of time that was selected. */
+  part: Range | null = null;
+  /** A moment that something else points at. */
+  moment: number | null = null;
+  text = '';
+
+  /** There is more, or other: `wall` is how long the run took, if that is known. */
+  setExtent(extent: Range, wall: number | null): void {
+    this.bounds = aired({ from: Math.min(extent.from, 0), to: Math.max(extent.to, wall ?? 0) });
+    const isFar = wall !== null && wall > 0 && this.bounds.to - this.bounds.from > FAR * wall;
+    this.core = isFar ? aired({ from: 0, to: wall }) : aired(nearZero(extent));
+    this.range = this.isFitted ? this.core : inside(this.range, this.bounds);
+  }
+
+  /** Whether some spans lie far from the run. */
+  get isFar(): boolean {
+    return this.bounds.to - this.bounds.from > FAR * (this.core.to - this.core.from);
+  }
+
+  zoom(at: number, factor: number): void {
+    this.set(zoomed(this.range, at, factor, this.bounds));
+  }
+
+  pan(by: number): void {
+    this.set(panned(this.range, by, this.bounds));
+  }
+
+  show(what: Range): void {
+    this.set(showing(this.range, what, this.bounds));
+  }
+
+  zoomTo(what: Range): void {
+    this.set(inside(aired(what), this.bounds));
+  }
+
+  /** What is selected, then the run, then all there is. */
+  fit(what: Range | null): void {
+    const wanted = what ? inside(aired(what), this.bounds) : this.core;
+    if (what && !same(wanted, this.range)) {
+      this.set(wanted);
+    } else if (same(this.core, this.range) && this.isFar) {
+      this.set(this.bounds);
+    } else {
+      this.range = this.core;
+      this.isFitted = true;
+    }
+  }
+
+  private set(range: Range): void {
+    this.range = range;
+    this.isFitted = same(range, this.core);
+  }
+}
+
+/** A run begins at 0; spans of other programs may begin anywhere. */
+function nearZero({ from, to }: Range): Range {
+  return from > 0 && from < to - from ? { from: 0, to } : { from, to };
+}
+
+function same(a: Range, b: Range): boolean {
+  const close = (b.to - b.from) * 1e-6;
+  return Math.abs(a.from - b.from) <= close && Math.abs(a.to - b.to) <= close;
+}
+
+/** When a span is. */
+export function whenOf({ start, dur }: Columns, i: number): Range {
+  return { from: start[i], to: start[i] + dur[i] };
+}

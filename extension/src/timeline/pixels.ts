@@ -1,0 +1,113 @@
+/** Lines of the picture as pixels, one row of them each; who paints makes them as high as they are. */
+import { dye, mix, type Colour, type Dye, type Palette } from './colours';
+import { WAIT } from './parts';
+import type { Layer, Line } from './lanes';
+import type { TimeScale } from './range';
+import { marked, Row } from './row';
+import type { Search } from './find';
+import type { SpanSource } from './spans';
+import { Strip, type Wide } from './strip';
+
+/** What is covered ever so little is still to be seen. */
+const FAINTEST = 0.3;
+const EDGE = 0.55;
+const DIMMED = 0.25;
+
+export interface Label extends Wide {
+  layer: Layer;
+  colour: Colour;
+}
+
+export class Pixels {
+  /** Pixels that were looked at for the last picture: what it cost. */
+  visited = 0;
+  private strip = new Strip(0);
+  private dyes = new Map<string, Dye>();
+  private found = new WeakMap<Row, Row>();
+  private search: Search | null = null;
+
+  constructor(
+    private source: SpanSource,
+    private palette: Palette
+  ) {}
+
+  /** Names may be known by now that were not before. */
+  forgetNames(): void {
+    this.dyes.clear();
+  }
+
+  setSearch(search: Search | null): void {
+    this.search = search;
+    this.found = new WeakMap();
+  }
+
+  /** Fill `out` from `at` on with the line; returns spans that have room for a label. */
+  line(line: Line, scale: TimeScale, out: Uint32Array, at: number): Label[] {
+    const { width } = scale;
+    if (this.strip.width !== width) {
+      this.strip = new Strip(width);
+    }
+    out.fill(this.palette.background, at, at + width);
+    const labels: Label[] = [];
+    for (const layer of line.layers) {
+      const colour = this.dye(layer);
+      const wide = this.layer(layer.row, scale, out, at, colour, this.search ? DIMMED : 1);
+      labels.push(...wide.map(each => ({ ...each, layer, colour: colour(layer.row.name(each.i)) })));
+      if (this.search) {
+        this.layer(this.matches(layer, this.search), scale, out, at, colour, 1);
+      }
+    }
+    return labels;
+  }
+
+  private layer(row: Row, scale: TimeScale, out: Uint32Array, at: number, colour: Dye, strength: number): Wide[] {
+    const { strip } = this;
+    strip.clear();
+    strip.add(row, scale);
+    this.visited += strip.visited;
+    const { cover, name, edge, width } = strip;
+    for (let x = 0; x < width; x++) {
+      if (cover[x] > 0) {
+        const share = strength * (FAINTEST + (1 - FAINTEST) * cover[x]) * (edge[x] ? EDGE : 1);
+        out[at + x] = mix(out[at + x], colour(name[x]), share);
+      }
+    }
+    return strip.wide;
+  }
+
+  private matches({ row, rank, cat, isParts }: Layer, search: Search): Row {
+    let found = this.found.get(row);
+    if (!found) {
+      const isMarked = search.marker(rank);
+      const { name } = this.source.columns(rank, cat);
+      found = isParts
+        ? markedParts(row, owner => isMarked(name[owner]))
+        : marked(row, isMarked);
+      this.found.set(row, found);
+    }
+    return found;
+  }
+
+  private dye({ rank, cat, isParts }: Layer): Dye {
+    if (isParts) {
+      return name => (name === WAIT ? this.palette.wait : this.palette.transfer);
+    }
+    const key = `${rank}/${cat}`;
+    let colour = this.dyes.get(key);
+    if (!colour) {
+      colour = dye(this.palette, this.source, rank, cat);
+      this.dyes.set(key, colour);
+    }
+    return colour;
+  }
+}
+
+function markedParts(row: Row, isMarked: (owner: number) => boolean): Row {
+  const places: number[] = [];
+  for (let i = 0; i < row.length; i++) {
+    if (isMarked(row.owners![row.place(i)])) {
+      places.push(row.place(i));
+    }
+  }
+  return new Row(row.columns, Uint32Array.from(places), row.owners);
+}

@@ -1,0 +1,204 @@
+/**
+ * Spans of a lane that do not overlap, with blocks of them over blocks: what is narrower than a pixel
+ * is painted as one block, so that painting costs by the pixel and not by the span.
+ */
+import { lowerBound, type Columns } from './columns';
+
+const LEAF = 16;
+const FAN = 4;
+
+interface Level {
+  start: Float64Array;
+  end: Float64Array;
+  /** Microseconds that are covered. */
+  busy: Float64Array;
+  /** The name that covers most in one piece. */
+  name: Uint32Array;
+}
+
+export class Row {
+  readonly length: number;
+  private levels: Level[] | null = null;
+
+  /** `places` are places in the columns, ascending; null for all. */
+  constructor(
+    readonly columns: Columns,
+    private places: Uint32Array | null = null,
+    /** What each of the columns' spans was made from, where they are parts of others. */
+    readonly owners: Uint32Array | null = null
+  ) {
+    this.length = places ? places.length : columns.length;
+  }
+
+  /** Where the i-th span is in the columns. */
+  place(i: number): number {
+    return this.places ? this.places[i] : i;
+  }
+
+  start(i: number): number {
+    return this.columns.start[this.place(i)];
+  }
+
+  end(i: number): number {
+    const at = this.place(i);
+    return this.columns.start[at] + this.columns.dur[at];
+  }
+
+  name(i: number): number {
+    return this.columns.name[this.place(i)];
+  }
+
+  /** The end of the last span. */
+  get reach(): number {
+    return this.length ? this.end(this.length - 1) : -Infinity;
+  }
+
+  /** The first span that starts at `t` or later. */
+  after(t: number): number {
+    if (!this.places) {
+      return lowerBound(this.columns.start, this.length, t);
+    }
+    let [low, high] = [0, this.length];
+    while (low < high) {
+      const middle = (low + high) >>> 1;
+      if (this.start(middle) < t) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  /** The span at `t`, or the nearest within `slack`; -1 if there is none. */
+  at(t: number, slack: number): number {
+    const next = this.after(t + slack);
+    let found = -1;
+    let nearest = slack;
+    for (let i = next - 1; i >= Math.max(0, next - 64); i--) {
+      const distance = Math.max(0, this.start(i) - t, t - this.end(i));
+      if (distance < nearest || (distance === 0 && found < 0)) {
+        nearest = distance;
+        found = i;
+      }
+      if (this.end(i) < t - slack) {
+        break;
+      }
+    }
+    return found;
+  }
+
+  /** The blocks, from those of a few spans to the one of all. */
+  get blocks(): Level[] {
+    if (!this.levels) {
+      this.levels = [];
+      for (let level = this.leaves(); ; level = above(level)) {
+        this.levels.push(level);
+        if (level.start.length <= 1) {
+          break;
+        }
+      }
+    }
+    return this.levels;
+  }
+
+  static readonly leaf = LEAF;
+  static readonly fan = FAN;
+
+  private leaves(): Level {
+    const level = makeLevel(Math.ceil(this.length / LEAF));
+    const { start, dur, name } = this.columns;
+    for (let block = 0; block < level.start.length; block++) {
+      const first = block * LEAF;
+      const last = Math.min(first + LEAF, this.length);
+      let [end, busy, longest, named] = [-Infinity, 0, -1, 0];
+      for (let i = first; i < last; i++) {
+        const at = this.places ? this.places[i] : i;
+        const lasts = dur[at];
+        busy += lasts;
+        if (start[at] + lasts > end) {
+          end = start[at] + lasts;
+        }
+        if (lasts > longest) {
+          longest = lasts;
+          named = name[at];
+        }
+      }
+      level.start[block] = this.start(first);
+      level.end[block] = end;
+      level.busy[block] = busy;
+      level.name[block] = named;
+    }
+    return level;
+  }
+}
+
+function makeLevel(length: number): Level {
+  return {
+    start: new Float64Array(length),
+    end: new Float64Array(length),
+    busy: new Float64Array(length),
+    name: new Uint32Array(length)
+  };
+}
+
+function above(below: Level): Level {
+  const level = makeLevel(Math.ceil(below.start.length / FAN));
+  for (let block = 0; block < level.start.length; block++) {
+    const first = block * FAN;
+    const last = Math.min(first + FAN, below.start.length);
+    let [end, most] = [-Infinity, -1];
+    for (let i = first; i < last; i++) {
+      end = Math.max(end, below.end[i]);
+      level.busy[block] += below.busy[i];
+      if (below.busy[i] > most) {
+        most = below.busy[i];
+        level.name[block] = below.name[i];
+      }
+    }
+    level.start[block] = below.start[first];
+    level.end[block] = end;
+  }
+  return level;
+}
+
+/** Deeper nesting than this shares the last row. */
+const MOST_ROWS = 128;
+
+/** Stack spans in rows so that no two in a row overlap, each as high up as there is room. */
+export function stack(columns: Columns): Row[] {
+  const { start, dur, length } = columns;
+  const ends: number[] = [];
+  const counts: number[] = [];
+  const rowOf = new Uint8Array(length);
+  for (let i = 0; i < length; i++) {
+    let row = 0;
+    while (row < ends.length && ends[row] > start[i]) {
+      row += 1;
+    }
+    row = Math.min(row, MOST_ROWS - 1);
+    ends[row] = Math.max(ends[row] ?? -Infinity, start[i] + dur[i]);
+    counts[row] = (counts[row] ?? 0) + 1;
+    rowOf[i] = row;
+  }
+  if (counts.length <= 1) {
+    return length ? [new Row(columns)] : [];
+  }
+  const places = counts.map(count => new Uint32Array(count));
+  const filled = counts.map(() => 0);
+  for (let i = 0; i < length; i++) {
+    places[rowOf[i]][filled[rowOf[i]]++] = i;
+  }
+  return places.map(each => new Row(columns, each));
+}
+
+/** Those spans of a row whose names are marked. */
+export function marked(row: Row, isMarked: (name: number) => boolean): Row {
+  const places: number[] = [];
+  for (let i = 0; i < row.length; i++) {
+    if (isMarked(row.name(i))) {
+      places.push(row.place(i));
+    }
+  }
+  return new Row(row.columns, Uint32Array.from(places), row.owners);
+}

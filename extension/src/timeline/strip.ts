@@ -1,0 +1,119 @@
+/** A row as pixels: how much of each is covered, and by what for the most part. */
+import type { TimeScale } from './range';
+import { Row } from './row';
+
+/** Spans from this many pixels on are told to who paints, for their labels. */
+const WIDE = 24;
+/** Spans from this many pixels on have an edge. */
+const EDGED = 4;
+
+export interface Wide {
+  /** The span's number in its row. */
+  i: number;
+  x: number;
+  width: number;
+}
+
+export class Strip {
+  /** 0 to 1 for each pixel. */
+  readonly cover: Float32Array;
+  /** The name that covers most of the pixel. */
+  readonly name: Uint32Array;
+  /** Where a span begins that is wide enough to be told from its neighbour. */
+  readonly edge: Uint8Array;
+  /** Spans and blocks that were looked at: what painting costs. */
+  visited = 0;
+  wide: Wide[] = [];
+  private best: Float32Array;
+
+  constructor(readonly width: number) {
+    this.cover = new Float32Array(width);
+    this.best = new Float32Array(width);
+    this.name = new Uint32Array(width);
+    this.edge = new Uint8Array(width);
+  }
+
+  clear(): void {
+    this.cover.fill(0);
+    this.best.fill(0);
+    this.edge.fill(0);
+    this.wide = [];
+    this.visited = 0;
+  }
+
+  /** Add what of the row is in sight. */
+  add(row: Row, scale: TimeScale): void {
+    const { blocks } = row;
+    if (row.length > 0) {
+      this.descend(row, scale, blocks.length - 1, 0, 1);
+    }
+  }
+
+  private descend(row: Row, scale: TimeScale, depth: number, first: number, last: number): void {
+    const { start, end, busy, name } = row.blocks[depth];
+    const { range, perPixel } = scale;
+    for (let block = first; block < Math.min(last, start.length); block++) {
+      this.visited += 1;
+      if (end[block] < range.from) {
+        continue;
+      }
+      if (start[block] > range.to) {
+        break;
+      }
+      if (end[block] - start[block] <= perPixel) {
+        const x = Math.floor(scale.x((start[block] + end[block]) / 2));
+        this.cell(x, busy[block] / perPixel, name[block]);
+      } else if (depth > 0) {
+        this.descend(row, scale, depth - 1, block * Row.fan, (block + 1) * Row.fan);
+      } else {
+        this.spans(row, scale, block * Row.leaf, Math.min((block + 1) * Row.leaf, row.length));
+      }
+    }
+  }
+
+  private spans(row: Row, scale: TimeScale, first: number, last: number): void {
+    const { from, to } = scale.range;
+    for (let i = first; i < last; i++) {
+      this.visited += 1;
+      const [start, end] = [row.start(i), row.end(i)];
+      if (end < from) {
+        continue;
+      }
+      if (start > to) {
+        break;
+      }
+      this.span(i, scale.x(start), scale.x(end), row.name(i));
+    }
+  }
+
+  private span(i: number, left: number, right: number, name: number): void {
+    if (right - left < 1) {
+      this.cell(Math.floor(left), Math.max(right - left, 0), name);
+      return;
+    }
+    const x0 = Math.max(0, Math.floor(left));
+    const x1 = Math.min(this.width, Math.ceil(right));
+    for (let x = x0; x < x1; x++) {
+      this.cell(x, Math.min(right, x + 1) - Math.max(left, x), name);
+    }
+    if (right - left >= EDGED && left >= 0 && x0 < this.width) {
+      this.edge[x0] = 1;
+    }
+    if (x1 - x0 >= WIDE) {
+      this.wide.push({ i, x: x0, width: x1 - x0 });
+    }
+  }
+
+  private cell(x: number, cover: number, name: number): void {
+    if (x < 0 || x >= this.width) {
+      return;
+    }
+    // What is there is to be seen, however short it is.
+    const share = Math.max(cover, 0.02);
+    this.cover[x] = Math.min(1, this.cover[x] + share);
+    if (share >= this.best[x]) {
+      this.best[x] = share;
+      this.name[x] = name;
+    }
+  }
+}

@@ -1,0 +1,157 @@
+/** A profile as tables: what the columns are, how to sort by them, and what to copy. */
+import { scaleFor, size, type Scale } from './amounts';
+import { percent } from './diagnosis';
+import type { KindProfile, Profile, RankProfile, StragglerProfile } from './profile';
+
+type Value = number | string | null;
+
+export interface Column<Row> {
+  /** As `run.profile()` calls it. */
+  key: string;
+  head: string;
+  /** What it means, in a sentence. */
+  title: string;
+  value(row: Row): Value;
+  /** As it is read. */
+  cell(row: Row): string;
+  /** Its share of the whole, where that matters. */
+  share?(row: Row): string;
+  /** What a number is in, for other programs. */
+  unit?: string;
+}
+
+export interface Table<Row> {
+  what: string;
+  columns: Array<Column<Row>>;
+  rows: readonly Row[];
+}
+
+export type Part = 'compute' | 'data' | 'waiting' | 'exposed' | 'idle';
+
+/** What a rank's time is divided into, in the order in which it is shown. */
+export const PARTS: ReadonlyArray<[Part, string, string]> = [
+  ['compute', 'computing', 'neither blocked in a collective nor loading data'],
+  ['data', 'data loading', 'in the data loader'],
+  ['waiting', 'waiting for others', 'blocked in a collective to which another rank has yet to come'],
+  ['exposed', 'exposed comm.', 'communication that nothing overlaps: all are there, and the rank is blocked'],
+  ['idle', 'idle', 'the cell has not begun on this rank, or is over there']
+];
+
+export function rankTable({ ranks, wall }: Profile): Table<RankProfile> {
+  const scale = scaleFor(wall);
+  const overlapped = (row: RankProfile): number => row.communication - row.exposed;
+  return {
+    what: 'ranks',
+    rows: ranks,
+    columns: [
+      { key: 'rank', head: 'rank', title: 'the rank', value: row => row.rank, cell: row => String(row.rank) },
+      ...PARTS.map(([part, head, title]) => timed<RankProfile>(part, head, title, row => row[part], scale, wall)),
+      timed(
+        'overlapped', 'overlapped comm.', 'communication behind computing or loading: it is part of those',
+        overlapped, scale, wall
+      )
+    ]
+  };
+}
+
+export function kindTable({ kinds, wall }: Profile): Table<KindProfile> {
+  const scale = scaleFor(Math.max(0, ...kinds.slice(0, 1).map(({ time }) => time)));
+  const time = (key: 'time' | 'wait' | 'transfer', head: string, title: string): Column<KindProfile> =>
+    timed(key, head, title, row => row[key], scale, wall);
+  return {
+    what: 'collectives',
+    rows: kinds,
+    columns: [
+      {
+        key: 'collective', head: 'collective', title: 'library and operation',
+        value: row => `${row.library} ${row.op}`.trim(), cell: row => `${row.library} ${row.op}`.trim() || '?'
+      },
+      counted('calls', 'calls', 'how many there were, whatever the number of ranks', row => row.calls),
+      {
+        key: 'bytes', head: 'bytes', title: 'what one rank contributes to one call, on average', unit: 'B',
+        value: row => row.bytes, cell: row => (row.bytes === null ? '–' : size(row.bytes))
+      },
+      time('time', 'total', 'time in these collectives, the mean of the ranks; what overlaps counts once'),
+      time('wait', 'waiting', 'of the total: until the last rank came'),
+      time('transfer', 'transfer', 'of the total: from then on'),
+      {
+        key: 'bandwidth', head: 'bandwidth', title: 'calls × bytes ÷ transfer', unit: 'B/s',
+        value: row => row.bandwidth,
+        cell: row => (row.bandwidth === null ? '–' : `${size(row.bandwidth)}/s`)
+      }
+    ]
+  };
+}
+
+export function stragglerTable({ stragglers, wall }: Profile): Table<StragglerProfile> {
+  const scale = scaleFor(Math.max(0, ...stragglers.slice(0, 1).map(({ cost }) => cost)));
+  return {
+    what: 'stragglers',
+    rows: stragglers,
+    columns: [
+      { key: 'rank', head: 'rank', title: 'the rank', value: row => row.rank, cell: row => String(row.rank) },
+      {
+        ...counted<StragglerProfile>('last', 'arrives last in', 'collectives to which it came last', row => row.last),
+        cell: row => `${row.last.toLocaleString('en')} of ${row.of.toLocaleString('en')}`,
+        share: row => percent(row.last, row.of)
+      },
+      timed('cost', 'costs', 'how long other ranks waited because of it', row => row.cost, scale, wall)
+    ]
+  };
+}
+
+/** Rows in the order of a column; rows that are equal there stay as they are, and null comes last. */
+export function sorted<Row>(rows: readonly Row[], { value }: Column<Row>, isDescending: boolean): Row[] {
+  const sign = isDescending ? -1 : 1;
+  return [...rows].sort((one, other) => {
+    const [a, b] = [value(one), value(other)];
+    if (a === b) {
+      return 0;
+    }
+    return a === null ? 1 : b === null ? -1 : sign * (a < b ? -1 : 1);
+  });
+}
+
+/** Aligned by spaces, under a line. */
+export function asText<Row>({ columns, rows }: Table<Row>): string {
+  const heads = columns.map(({ head }) => head);
+  const cells = rows.map(row => columns.map(({ cell, share }) => [cell(row), share?.(row).padStart(5)].filter(Boolean).join(' ')));
+  const widths = heads.map((head, i) => Math.max(head.length, ...cells.map(row => row[i].length)));
+  const line = (row: string[]): string =>
+    row.map((cell, i) => (i ? cell.padStart(widths[i]) : cell.padEnd(widths[i]))).join('  ').trimEnd();
+  return [line(heads), '─'.repeat(line(widths.map(width => 'x'.repeat(width))).length), ...cells.map(line), ''].join('\n');
+}
+
+/** For spreadsheets: numbers as they are, in one unit. */
+export function asCsv<Row>({ columns, rows }: Table<Row>): string {
+  const lines = [
+    columns.map(({ key, unit }) => (unit ? `${key} (${unit})` : key)),
+    ...rows.map(row => columns.map(({ value }) => String(value(row) ?? '')))
+  ];
+  return lines.map(line => line.map(quoted).join(',') + '\n').join('');
+}
+
+function timed<Row>(
+  key: string,
+  head: string,
+  title: string,
+  value: (row: Row) => number,
+  scale: Scale,
+  wall: number
+): Column<Row> {
+  return {
+    key, head, title, value, unit: 'µs',
+    cell: row => `${scale.text(value(row))} ${scale.unit}`,
+    share: row => (wall ? percent(value(row), wall) : '–')
+  };
+}
+
+function counted<Row>(key: string, head: string, title: string, value: (row: Row) => number): Column<Row> {
+  return { key, head, title, value, cell: row => value(row).toLocaleString('en') };
+}
+
+/** A spreadsheet would calculate what begins like a formula. */
+function quoted(cell: string): string {
+  const safe = /^[=+@\t\r]|^-(?![\d.])/.test(cell) ? `'${cell}` : cell;
+  return /[",\n\r]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;
+}

@@ -1,0 +1,38 @@
+/** What a range of time holds: spans and their time, by category. */
+import { lowerBound } from './columns';
+import type { Range } from './range';
+import { CATEGORIES, type SpanSource } from './spans';
+
+export interface Total {
+  cat: string;
+  /** Spans that touch the range. */
+  count: number;
+  /** Their microseconds in it, added over ranks; nested spans count each. */
+  sum: number;
+}
+
+/** By category, in the order of the lanes; of these ranks only, if some are given. */
+export function totals(source: SpanSource, { from, to }: Range, ranks: readonly number[] = source.ranks): Total[] {
+  const found = new Map<string, Total>();
+  for (const rank of ranks) {
+    for (const cat of source.cats(rank)) {
+      const { start, dur, length } = source.columns(rank, cat);
+      const total = found.get(cat) ?? { cat, count: 0, sum: 0 };
+      const last = lowerBound(start, length, to);
+      for (let i = 0; i < last; i++) {
+        const end = start[i] + dur[i];
+        if (end > from || (end === from && start[i] === from)) {
+          total.count += 1;
+          total.sum += Math.min(end, to) - Math.max(start[i], from);
+        }
+      }
+      found.set(cat, total);
+    }
+  }
+  return [...found.values()].filter(({ count }) => count > 0).sort((a, b) => place(a.cat) - place(b.cat));
+}
+
+function place(cat: string): number {
+  const at = CATEGORIES.indexOf(cat);
+  return at < 0 ? CATEGORIES.length : at;
+}

@@ -1,0 +1,150 @@
+/** A table whose columns sort it, by click and by key; of many rows the first ones, until all are asked for. */
+import { Clipboard } from '@jupyterlab/apputils';
+
+import { asCsv, asText, sorted, type Column, type Table } from '../timeline/tables';
+import { h } from './dom';
+
+/** More rows than these are shown when they are asked for. */
+const ROWS = 16;
+
+/** How a cell looks: more than its text, if need be. */
+export type Dress<Row> = (cell: HTMLElement, column: Column<Row>, row: Row) => void;
+
+export interface SortTableOptions<Row> {
+  title: string;
+  dress?: Dress<Row>;
+  /** A column of pictures at the end, without a heading to sort by. */
+  picture?: (row: Row) => HTMLElement;
+  /** What the pictures are. */
+  pictures?: string;
+}
+
+export class SortTable<Row> {
+  readonly node: HTMLElement;
+  private table: Table<Row> | null = null;
+  private key = '';
+  private isDescending = false;
+  private isWhole = false;
+  private shown = '';
+  private headed = '';
+
+  private head = h('tr', '');
+  private body = h('tbody', '');
+  private more = h('button', 'rr-button rr-more', { hidden: true, onclick: () => this.toggle() });
+  private said = h('span', 'rr-copied', { role: 'status' });
+
+  constructor(private options: SortTableOptions<Row>) {
+    this.node = h(
+      'section',
+      'rr-tabular',
+      { 'aria-label': options.title },
+      h(
+        'div',
+        'rr-tabular-title',
+        {},
+        h('h4', '', {}, options.title),
+        this.said,
+        this.copyButton('Copy text', 'as aligned text', asText),
+        this.copyButton('Copy CSV', 'as comma-separated values, for a spreadsheet: times in microseconds', asCsv)
+      ),
+      h('div', 'rr-tabular-scroll', {}, h('table', 'rr-table', {}, h('thead', '', {}, this.head), this.body)),
+      this.more
+    );
+  }
+
+  /** Show this; nothing is touched if it is what is shown. */
+  show(table: Table<Row>): void {
+    this.table = table;
+    this.node.hidden = table.rows.length === 0;
+    this.refresh();
+  }
+
+  private refresh(): void {
+    const { table } = this;
+    if (!table) {
+      return;
+    }
+    this.refreshHead(table.columns);
+    const rows = this.ordered(table);
+    const seen = this.isWhole ? rows : rows.slice(0, ROWS);
+    const shown = JSON.stringify(seen);
+    if (shown !== this.shown) {
+      this.shown = shown;
+      this.body.replaceChildren(...seen.map(row => this.row(row, table.columns)));
+    }
+    this.more.hidden = rows.length <= ROWS;
+    this.more.textContent = this.isWhole ? `show ${ROWS} only` : `show all ${rows.length.toLocaleString('en')} ${table.what}`;
+    this.more.setAttribute('aria-expanded', String(this.isWhole));
+  }
+
+  /** Headings stay what they are, for the focus is perhaps on one of them. */
+  private refreshHead(columns: ReadonlyArray<Column<Row>>): void {
+    const headed = columns.map(({ key }) => key).join();
+    if (headed !== this.headed) {
+      this.headed = headed;
+      const { picture, pictures = '' } = this.options;
+      this.head.replaceChildren(
+        ...columns.map(column => this.heading(column)),
+        ...(picture ? [h('th', 'rr-pictures', { scope: 'col' }, h('span', 'rr-hidden', {}, pictures))] : [])
+      );
+    }
+    columns.forEach(({ key }, i) => {
+      const is = key === this.key;
+      this.head.children[i].setAttribute('aria-sort', !is ? 'none' : this.isDescending ? 'descending' : 'ascending');
+    });
+  }
+
+  private heading(column: Column<Row>): HTMLElement {
+    return h(
+      'th',
+      `rr-col-${column.key}`,
+      { scope: 'col' },
+      h('button', 'rr-sort', { title: `${column.title}. Click to sort`, onclick: () => this.sortBy(column) }, column.head)
+    );
+  }
+
+  private row(row: Row, columns: ReadonlyArray<Column<Row>>): HTMLElement {
+    const { dress, picture } = this.options;
+    const cells = columns.map((column, i) => {
+      const text = h('span', 'rr-amount', {}, column.cell(row));
+      const share = column.share ? h('span', 'rr-share', {}, column.share(row)) : null;
+      const cell = h(i ? 'td' : 'th', `rr-col-${column.key}`, i ? {} : { scope: 'row' }, text, share);
+      cell.classList.toggle('rr-nothing', column.value(row) === 0);
+      dress?.(cell, column, row);
+      return cell;
+    });
+    return h('tr', '', {}, ...cells, picture ? h('td', 'rr-pictures', {}, picture(row)) : null);
+  }
+
+  /** The greatest first, at first; names and ranks from the beginning. */
+  private sortBy(column: Column<Row>): void {
+    if (column.key === this.key) {
+      this.isDescending = !this.isDescending;
+    } else {
+      this.key = column.key;
+      const [row] = this.table?.rows ?? [];
+      this.isDescending = column.key !== 'rank' && row !== undefined && typeof column.value(row) !== 'string';
+    }
+    this.refresh();
+  }
+
+  private toggle(): void {
+    this.isWhole = !this.isWhole;
+    this.refresh();
+  }
+
+  private ordered(table: Table<Row>): readonly Row[] {
+    const column = table.columns.find(({ key }) => key === this.key);
+    return column ? sorted(table.rows, column, this.isDescending) : table.rows;
+  }
+
+  private copyButton(label: string, title: string, write: (table: Table<Row>) => string): HTMLElement {
+    const copy = (): void => {
+      if (this.table) {
+        Clipboard.copyToSystem(write({ ...this.table, rows: this.ordered(this.table) }));
+        this.said.textContent = `copied ${this.table.rows.length.toLocaleString('en')} ${this.table.what}`;
+      }
+    };
+    return h('button', 'rr-button rr-copy', { title: `copy all rows ${title}`, onclick: copy }, label);
+  }
+}

@@ -1,0 +1,272 @@
+/** The picture on its canvas: lanes, bands of collectives across them, and what is chosen. */
+import { css, inkOn } from '../../timeline/colours';
+import type { Spot } from '../../timeline/find';
+import type { Lane, Line } from '../../timeline/lanes';
+import type { Collective } from '../../timeline/match';
+import { least, most, type Bands } from '../../timeline/parts';
+import { Pixels, type Label } from '../../timeline/pixels';
+import type { Range, TimeScale } from '../../timeline/range';
+import type { Samples } from '../../timeline/samples';
+import type { Spans } from '../../timeline/spans';
+import { paintMeter } from './meter';
+import type { Theme } from './theme';
+
+/** Collectives narrower than this many pixels are bands no more. */
+const NARROWEST = 3;
+const MOST_BANDS = 300;
+const MOST_LOOKED_AT = 6_000;
+const MOST_LABELS = 400;
+const LOWEST_LABEL = 11;
+
+export interface Scene {
+  lanes: readonly Lane[];
+  scale: TimeScale;
+  /** Pixels of the picture above the canvas. */
+  top: number;
+  height: number;
+  ratio: number;
+  bands: Bands | null;
+  chosen: Spot | null;
+  hovered: Spot | null;
+  part: Range | null;
+  moment: number | null;
+}
+
+interface Zone {
+  top: number;
+  bottom: number;
+}
+
+export class Painter {
+  private context: CanvasRenderingContext2D | null;
+  private buffer = document.createElement('canvas');
+  private image: ImageData | null = null;
+
+  constructor(
+    private canvas: HTMLCanvasElement,
+    private spans: Spans,
+    private samples: Samples,
+    readonly pixels: Pixels,
+    private theme: Theme
+  ) {
+    this.context = canvas.getContext('2d', { alpha: false });
+  }
+
+  paint(scene: Scene): void {
+    const { context, canvas } = this;
+    const { ratio, height, scale } = scene;
+    const [width, rows] = [Math.max(1, scale.width), Math.max(1, Math.round(height * ratio))];
+    if (canvas.width !== width || canvas.height !== rows) {
+      canvas.width = width;
+      canvas.height = rows;
+    }
+    if (!context) {
+      return;
+    }
+    context.imageSmoothingEnabled = false;
+    context.fillStyle = css(this.theme.palette.background);
+    context.fillRect(0, 0, width, rows);
+    context.setTransform(1, 0, 0, ratio, 0, -scene.top * ratio);
+    const seen = scene.lanes.filter(({ y, height: h }) => y + h >= scene.top && y <= scene.top + height);
+    this.separate(scene, seen);
+    const labels = this.paintLines(seen.flatMap(({ lines }) => lines), scale);
+    for (const lane of seen) {
+      if (lane.meter) {
+        paintMeter(context, this.samples.of(lane.rank), lane, scale, this.theme);
+      }
+    }
+    this.paintBands(scene);
+    this.paintOver(scene, seen);
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    this.paintLabels(labels, scene);
+  }
+
+  private separate({ scale }: Scene, lanes: readonly Lane[]): void {
+    const context = this.context!;
+    context.fillStyle = this.theme.line;
+    for (const { kind, y } of lanes) {
+      if (kind === 'rank') {
+        context.fillRect(0, y - 1.5, scale.width, 0.5);
+      }
+    }
+  }
+
+  /** All lines as one image of as many pixel rows, each then drawn as high as it is. */
+  private paintLines(lines: readonly Line[], scale: TimeScale): Array<Label & { line: Line }> {
+    const { buffer, pixels } = this;
+    const context = this.context!;
+    const width = Math.max(1, scale.width);
+    const into = buffer.getContext('2d');
+    if (lines.length === 0 || !into) {
+      return [];
+    }
+    if (!this.image || this.image.width !== width || this.image.height < lines.length) {
+      buffer.width = width;
+      buffer.height = lines.length + 16;
+      this.image = new ImageData(width, buffer.height);
+    }
+    const out = new Uint32Array(this.image.data.buffer);
+    pixels.visited = 0;
+    const labels = lines.flatMap((line, i) =>
+      pixels.line(line, scale, out, i * width).map(label => ({ ...label, line }))
+    );
+    into.putImageData(this.image, 0, 0, 0, 0, width, lines.length);
+    lines.forEach(({ y, height }, i) => context.drawImage(buffer, 0, i, width, 1, 0, y, width, height));
+    return labels;
+  }
+
+  private paintLabels(labels: ReadonlyArray<Label & { line: Line }>, { ratio, top }: Scene): void {
+    const context = this.context!;
+    context.font = `${Math.round(10 * ratio)}px ${this.theme.font}`;
+    context.textBaseline = 'middle';
+    const wide = labels.filter(({ line }) => line.height >= LOWEST_LABEL && line.layers.length > 0);
+    for (const { layer, i, x, width, colour, line } of wide.slice(0, MOST_LABELS)) {
+      const text = this.nameOf(layer.rank, layer.cat, layer.row.owners ? layer.row.owners[layer.row.place(i)] : layer.row.place(i));
+      // About as many letters as there is room for; what is too long ends with the span.
+      const room = Math.floor((width - 6 * ratio) / (5.5 * ratio));
+      if (room >= 3) {
+        context.fillStyle = inkOn(colour);
+        const cut = text.length > room ? `${text.slice(0, room - 1)}…` : text;
+        context.fillText(cut, x + 3 * ratio, (line.y - top + line.height / 2) * ratio, width - 4 * ratio);
+      }
+    }
+  }
+
+  private nameOf(rank: number, cat: string, place: number): string {
+    return this.spans.name(rank, this.spans.columns(rank, cat).name[place]).name;
+  }
+
+  private paintBands(scene: Scene): void {
+    const { bands, scale } = scene;
+    if (!bands) {
+      return;
+    }
+    const zones = collectiveZones(scene.lanes);
+    const chosen = chosenCollective(scene);
+    const [from, to] = bands.in(scale.range);
+    if (to - from <= MOST_LOOKED_AT) {
+      let painted = 0;
+      for (let i = from; i < to && painted < MOST_BANDS; i++) {
+        const one = bands.matching.collectives[i];
+        const width = (most(one.ends) - least(one.starts)) / scale.perPixel;
+        if (one !== chosen && width >= NARROWEST) {
+          painted += 1;
+          this.paintBand(one, zones, scale, 0.16);
+        }
+      }
+    }
+    if (chosen) {
+      this.paintBand(chosen, zones, scale, 0.45);
+    }
+  }
+
+  /** From rank to rank: waiting up to the last arrival, then the transfer. */
+  private paintBand(one: Collective, zones: ReadonlyMap<number, Zone>, scale: TimeScale, alpha: number): void {
+    const context = this.context!;
+    const { wait, transfer } = this.theme.palette;
+    const x = (t: number): number => Math.min(Math.max(scale.x(t), -10), scale.width + 10);
+    for (let i = 1; i < one.ranks.length; i++) {
+      const [above, below] = [zones.get(one.ranks[i - 1]), zones.get(one.ranks[i])];
+      if (!above || !below) {
+        continue;
+      }
+      const cut = (at: number): number => Math.min(Math.max(one.last, one.starts[at]), one.ends[at]);
+      const shape = (a: number, b: number, c: number, d: number, colour: number): void => {
+        context.fillStyle = css(colour, alpha);
+        context.beginPath();
+        context.moveTo(x(a), above.bottom);
+        context.lineTo(x(b), above.bottom);
+        context.lineTo(x(c), below.top);
+        context.lineTo(x(d), below.top);
+        context.fill();
+      };
+      shape(one.starts[i - 1], cut(i - 1), cut(i), one.starts[i], wait);
+      shape(cut(i - 1), one.ends[i - 1], one.ends[i], cut(i), transfer);
+    }
+    const late = zones.get(one.straggler);
+    if (late && one.spread > 0 && one.spread / scale.perPixel >= NARROWEST) {
+      context.fillStyle = this.theme.ink;
+      context.fillRect(x(one.last) - 1, late.top - 1, 2, late.bottom - late.top + 2);
+    }
+  }
+
+  private paintOver(scene: Scene, lanes: readonly Lane[]): void {
+    const context = this.context!;
+    const { scale, part, moment, top, height } = scene;
+    if (scene.hovered) {
+      this.outline(scene.hovered, lanes, scale, this.theme.faint, scene.ratio);
+    }
+    if (scene.chosen) {
+      this.outline(scene.chosen, lanes, scale, this.theme.ink, 2 * scene.ratio);
+    }
+    if (part) {
+      const [left, right] = [scale.x(part.from), scale.x(part.to)];
+      context.fillStyle = this.theme.accent;
+      context.globalAlpha = 0.14;
+      context.fillRect(left, top, right - left, height);
+      context.globalAlpha = 1;
+      context.fillRect(left - 1, top, 1, height);
+      context.fillRect(right, top, 1, height);
+    }
+    if (moment !== null) {
+      context.fillStyle = this.theme.accent;
+      context.fillRect(Math.round(scale.x(moment)) - 1, top, 2, height);
+    }
+  }
+
+  private outline({ rank, cat, i }: Spot, lanes: readonly Lane[], scale: TimeScale, colour: string, thick: number): void {
+    const context = this.context!;
+    const { start, dur } = this.spans.columns(rank, cat);
+    const [left, right] = [scale.x(start[i]), scale.x(start[i] + dur[i])];
+    context.fillStyle = colour;
+    for (const { y, height } of linesOf(lanes, rank, cat, start[i], start[i] + dur[i])) {
+      const [x0, x1] = [Math.max(left, -4), Math.min(Math.max(right, left + 2), scale.width + 4)];
+      context.fillRect(x0, y, x1 - x0, 1);
+      context.fillRect(x0, y + height - 1, x1 - x0, 1);
+      context.fillRect(x0 - thick / 2, y, thick, height);
+      context.fillRect(x1 - thick / 2, y, thick, height);
+    }
+  }
+}
+
+/** The lines on which a span is painted. */
+export function* linesOf(
+  lanes: readonly Lane[],
+  rank: number,
+  cat: string,
+  from: number,
+  to: number
+): Generator<Line> {
+  for (const lane of lanes) {
+    if (lane.rank !== rank) {
+      continue;
+    }
+    for (const line of lane.lines) {
+      const isHere = line.layers.some(layer => {
+        const at = layer.cat === cat ? layer.row.at((from + to) / 2, (to - from) / 2 + 1) : -1;
+        return at >= 0 && layer.row.start(at) >= from && layer.row.end(at) <= to;
+      });
+      if (isHere) {
+        yield line;
+      }
+    }
+  }
+}
+
+/** Where each rank's collectives are. */
+function collectiveZones(lanes: readonly Lane[]): Map<number, Zone> {
+  const zones = new Map<number, Zone>();
+  for (const { kind, rank, cat, y, height, lines, isOpen } of lanes) {
+    if (kind === 'rank' && !isOpen && lines.length) {
+      const line = lines[lines.length - 1];
+      zones.set(rank, { top: line.y, bottom: line.y + line.height });
+    } else if (kind === 'cat' && cat === 'collective') {
+      zones.set(rank, { top: y, bottom: y + height });
+    }
+  }
+  return zones;
+}
+
+export function chosenCollective({ chosen, bands }: Pick<Scene, 'chosen' | 'bands'>): Collective | null {
+  return chosen?.cat === 'collective' ? (bands?.of(chosen.rank, chosen.i) ?? null) : null;
+}

@@ -1,0 +1,60 @@
+/** The picture's colours, from the style sheet: they differ between light and dark themes. */
+import { pack, type Colour, type Palette } from '../../timeline/colours';
+
+const CATS = ['cell', 'step', 'data', 'user', 'wait', 'collective'];
+const NAMES = 7;
+
+export interface Theme {
+  palette: Palette;
+  ink: string;
+  faint: string;
+  line: string;
+  accent: string;
+  font: string;
+  meters: { [meter: string]: string };
+  /** Differs when anything does. */
+  key: string;
+}
+
+export function readTheme(node: HTMLElement): Theme {
+  const style = getComputedStyle(node);
+  const text = (name: string): string => style.getPropertyValue(name).trim();
+  const colour = (name: string): Colour => parse(text(name));
+  const theme = {
+    palette: {
+      background: colour('--jp-layout-color0'),
+      wait: colour('--rr-t-waiting'),
+      transfer: colour('--rr-t-transfer'),
+      cats: Object.fromEntries(CATS.map(cat => [cat, colour(`--rr-t-${cat}`)])),
+      names: Array.from({ length: NAMES }, (_, i) => colour(`--rr-t-name${i}`))
+    },
+    ink: text('--jp-ui-font-color1'),
+    faint: text('--jp-ui-font-color2'),
+    line: text('--jp-border-color2'),
+    accent: text('--jp-brand-color1'),
+    font: text('--jp-ui-font-family') || 'sans-serif',
+    meters: {
+      cpu: text('--rr-t-step'),
+      gpu: text('--rr-t-name1'),
+      memory: text('--rr-t-user'),
+      gpu_memory: text('--rr-t-name4')
+    }
+  };
+  return { ...theme, key: JSON.stringify(theme) };
+}
+
+let probe: CanvasRenderingContext2D | null = null;
+
+/** Any colour that a style sheet can name; the browser knows how to read them. */
+function parse(text: string): Colour {
+  probe ??= document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  if (!probe) {
+    return pack(128, 128, 128);
+  }
+  probe.canvas.width = probe.canvas.height = 1;
+  probe.fillStyle = '#808080';
+  probe.fillStyle = text;
+  probe.fillRect(0, 0, 1, 1);
+  const [red, green, blue] = probe.getImageData(0, 0, 1, 1).data;
+  return pack(red, green, blue);
+}

@@ -1,0 +1,266 @@
+/** The geometry of the timeline, and the golden traces as it reads them. */
+import { strict as assert } from 'node:assert';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+
+import { RunModel } from '../src/run/model';
+import type { Run, SpansEvent } from '../src/schema';
+import { GrowingColumns } from '../src/timeline/columns';
+import { neighbour, sameName, Search } from '../src/timeline/find';
+import { matching } from '../src/timeline/match';
+import { Bands, partRows, TRANSFER, WAIT } from '../src/timeline/parts';
+import { arrivals, bytes, droppedWords, who } from '../src/timeline/phrases';
+import { inside, lasting, panned, showing, ticks, TimeScale, zoomed } from '../src/timeline/range';
+import { marked, Row, stack } from '../src/timeline/row';
+import { Spans } from '../src/timeline/spans';
+import { Strip } from '../src/timeline/strip';
+import { totals } from '../src/timeline/totals';
+
+const TRACES = join(__dirname, '../../../tests/traces');
+const names = readdirSync(TRACES, { withFileTypes: true }).filter(entry => entry.isDirectory()).map(({ name }) => name);
+
+interface Expected {
+  dropped: { spans: number; why: { [reason: string]: number } };
+  collectives: Array<{ op: string; arrivals: number[] }>;
+}
+
+function read(name: string): RunModel {
+  const file = (part: string): string => readFileSync(join(TRACES, name, part), 'utf8');
+  const model = new RunModel(JSON.parse(file('run.json')) as Run);
+  [...model.take(file('events.jsonl'))];
+  model.complete();
+  return model;
+}
+
+function expected(name: string): Expected {
+  return JSON.parse(readFileSync(join(TRACES, name, 'expected.json'), 'utf8')) as Expected;
+}
+
+/** Columns of spans that are given as [start, dur, name]. */
+function columns(spans: Array<[number, number, number?]>): GrowingColumns {
+  const made = new GrowingColumns();
+  made.reserve(spans.length);
+  spans.forEach(([start, dur, name]) => made.add(start, dur, name ?? 0));
+  return made.sort();
+}
+
+/** A source of numbers that are the same each time. */
+function* random(seed: number): Generator<number, never> {
+  for (let x = seed; ; ) {
+    x = (x * 1103515245 + 12345) % 2147483648;
+    yield x / 2147483648;
+  }
+}
+
+function run(matches: Generator<void, ReturnType<typeof finished>>): ReturnType<typeof finished> {
+  for (;;) {
+    const step = matches.next();
+    if (step.done) {
+      return step.value;
+    }
+  }
+}
+type Matched = ReturnType<typeof matching> extends Generator<void, infer M> ? M : never;
+declare function finished(): Matched;
+
+for (const name of names) {
+  test(`${name}: what is unsound is dropped and counted by reason`, () => {
+    const { spans } = read(name);
+    const { dropped } = expected(name);
+    assert.deepEqual(Object.fromEntries([...spans.dropped].sort()), dropped.why);
+    assert.equal([...spans.dropped.values()].reduce((a, b) => a + b, 0), dropped.spans);
+  });
+
+  test(`${name}: all spans are in order, in rows without overlap, and on the picture`, () => {
+    const { spans } = read(name);
+    let count = 0;
+    for (const rank of spans.ranks) {
+      for (const cat of spans.cats(rank)) {
+        const lane = spans.columns(rank, cat);
+        count += lane.length;
+        const rows = stack(lane);
+        assert.equal(rows.reduce((sum, row) => sum + row.length, 0), lane.length);
+        for (const row of rows) {
+          for (let i = 1; i < row.length; i++) {
+            assert.ok(row.start(i) >= row.end(i - 1), `${rank} ${cat} ${i}`);
+          }
+          const strip = new Strip(300);
+          const from = row.start(0) - 1;
+          strip.add(row, new TimeScale({ from, to: Math.max(row.reach, from + 10) + 1 }, 300));
+          assert.ok(strip.cover.some(cover => cover > 0));
+        }
+      }
+    }
+    assert.equal(count, spans.count);
+  });
+
+  test(`${name}: parts of collectives fill their spans`, () => {
+    const model = read(name);
+    const { collectives, of } = run(matching(model.spans, model.run));
+    assert.deepEqual(
+      collectives.map(({ op, starts }) => ({ op, arrivals: starts })),
+      expected(name).collectives.map(({ op, arrivals }) => ({ op, arrivals }))
+    );
+    const bands = new Bands({ collectives, of });
+    for (const [rank, numbers] of of) {
+      const lane = model.spans.columns(rank, 'collective');
+      let sum = 0;
+      for (const row of partRows(lane, numbers, collectives)) {
+        for (let i = 0; i < row.length; i++) {
+          sum += row.columns.dur[i];
+          assert.ok([WAIT, TRANSFER].includes(row.name(i)));
+          assert.equal(bands.of(rank, row.owners![i])?.ranks.includes(rank), true);
+        }
+      }
+      assert.equal(sum, lane.dur.subarray(0, lane.length).reduce((a, b) => a + b, 0));
+    }
+    for (const collective of collectives) {
+      assert.match(who(collective), /rank/i);
+      assert.equal(arrivals(collective).filter(({ isLast }) => isLast).length, 1);
+    }
+  });
+}
+
+test('spans come in any order and are sorted; those that start together stay as they came', () => {
+  const numbers = random(7);
+  for (const disorder of [0, 3, 1000]) {
+    const made = new GrowingColumns();
+    const plain: Array<[number, number]> = [];
+    for (let piece = 0; piece < 4; piece++) {
+      made.reserve(700);
+      for (let i = 0; i < 700; i++) {
+        const start = Math.floor(10 * (piece * 700 + i) - disorder * 10 * numbers.next().value);
+        made.add(start, 1, plain.length);
+        plain.push([start, plain.length]);
+      }
+      made.sort();
+    }
+    plain.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    assert.deepEqual(plain, plain.map((_, i) => [made.start[i], made.name[i]]));
+  }
+});
+
+test('a clock that is known later moves the spans that are there', () => {
+  const spans = new Spans();
+  const info = { rank: 0, host: 'a', pid: 1, device: 'cpu' };
+  const event: SpansEvent = { kind: 'spans', rank: 0, seq: 0, t: 0, cat: 'x', name: [0, 0], start: [1000, 5], dur: [1, 2] };
+  spans.setClocks([info]);
+  spans.take(event);
+  spans.setClocks([{ ...info, clock: { offset: 300, error: 1 } }]);
+  spans.take(event);
+  assert.deepEqual([...spans.columns(0, 'x').start.subarray(0, 4)], [700, 700, 705, 705]);
+});
+
+test('painting costs by the pixel, and every moment is covered as much as it is', () => {
+  const width = 500;
+  const dense = columns(Array.from({ length: 200_000 }, (_, i) => [i * 10, 5, i % 7]));
+  const [row] = stack(dense);
+  row.blocks;
+  for (const range of [{ from: 0, to: 2e6 }, { from: 5e5, to: 1e6 }, { from: 1e6, to: 1.0005e6 }]) {
+    const strip = new Strip(width);
+    strip.add(row, new TimeScale(range, width));
+    assert.ok(strip.visited < 20 * width, `${strip.visited} for ${width} pixels`);
+    const mean = strip.cover.reduce((a, b) => a + b, 0) / width;
+    assert.ok(Math.abs(mean - 0.5) < 0.05, `${mean}`);
+  }
+});
+
+test('bursts far from each other do not smear over what lies between', () => {
+  const spans: Array<[number, number]> = [];
+  for (const burst of [0, 1e6]) {
+    for (let i = 0; i < 1001; i++) {
+      spans.push([burst + i, 1]);
+    }
+  }
+  const strip = new Strip(1000);
+  strip.add(new Row(columns(spans)), new TimeScale({ from: 0, to: 1.001e6 }, 1000));
+  assert.deepEqual([...strip.cover].map((cover, x) => (cover > 0 ? x : -1)).filter(x => x > 2 && x < 997), []);
+  assert.ok(strip.cover[0] > 0.9 && strip.cover[999] > 0.9);
+});
+
+test('a hundred spans in each other are a hundred rows; endless overlap is bounded', () => {
+  const nested = stack(columns(Array.from({ length: 100 }, (_, i) => [i, 1000 - 2 * i])));
+  assert.equal(nested.length, 100);
+  const many = stack(columns(Array.from({ length: 5000 }, (_, i) => [i, 1e6])));
+  assert.ok(many.length <= 128);
+  assert.equal(many.reduce((sum, row) => sum + row.length, 0), 5000);
+});
+
+test('the span under the pointer, or near it', () => {
+  const row = new Row(columns([[0, 100], [200, 0], [300, 50]]));
+  assert.deepEqual([row.at(50, 5), row.at(150, 5), row.at(203, 5), row.at(352, 5), row.at(400, 5)], [0, -1, 1, 2, -1]);
+  assert.equal(marked(row, () => false).length, 0);
+});
+
+test('zoom keeps the moment under the pointer, and nothing leaves the bounds', () => {
+  const bounds = { from: 0, to: 1000 };
+  assert.deepEqual(zoomed(bounds, 250, 0.5, bounds), { from: 125, to: 625 });
+  assert.deepEqual(zoomed({ from: 125, to: 625 }, 250, 10, bounds), bounds);
+  assert.equal(zoomed({ from: 0, to: 20 }, 10, 0.01, bounds).to - zoomed({ from: 0, to: 20 }, 10, 0.01, bounds).from, 10);
+  assert.deepEqual(panned({ from: 800, to: 900 }, 500, bounds), { from: 900, to: 1000 });
+  assert.deepEqual(inside({ from: -5, to: 2000 }, bounds), bounds);
+  assert.deepEqual(showing({ from: 0, to: 100 }, { from: 500, to: 510 }, bounds), { from: 455, to: 555 });
+});
+
+test('ticks are round, and lengths of time have three digits', () => {
+  const labels = (from: number, to: number): string[] =>
+    ticks(new TimeScale({ from, to }, 400)).map(({ label }) => label);
+  assert.deepEqual(labels(0, 4e6), ['0 s', '1 s', '2 s', '3 s', '4 s']);
+  assert.deepEqual(labels(1e6, 1e6 + 400).slice(0, 3), ['1.0000 s', '1.0001 s', '1.0002 s']);
+  assert.deepEqual(labels(0, 4 * 600e6).slice(0, 2), ['0 s', '16:40']);
+  assert.deepEqual([450, 12_345, 1_200_000, 125e6].map(lasting), ['450 µs', '12.3 ms', '1.20 s', '125 s']);
+  assert.deepEqual([999, 4096, 25e6].map(bytes), ['999 bytes', '4.10 kB', '25.0 MB']);
+});
+
+test('totals of a range count what touches it, and only the part inside', () => {
+  const { spans } = read('straggler');
+  const all = totals(spans, { from: -Infinity, to: Infinity });
+  assert.equal(all.reduce((sum, { count }) => sum + count, 0), spans.count);
+  const rank = spans.ranks[0];
+  const lane = spans.columns(rank, 'collective');
+  const from = lane.start[3] + 1;
+  const found = totals(spans, { from, to: lane.start[3] + lane.dur[3] }, [rank]).find(({ cat }) => cat === 'collective');
+  assert.deepEqual([found?.count, found?.sum], [1, lane.dur[3] - 1]);
+});
+
+test('search goes through all matches in time, forth and back, and round at the ends', () => {
+  const { spans } = read('straggler');
+  const search = new Search(spans, ' ALLreduce');
+  const count = search.count();
+  assert.ok(count > 10);
+  const seen = new Set<string>();
+  let spot = search.next(null, -Infinity, 1);
+  const first = spot;
+  let t = -Infinity;
+  while (spot && !seen.has(JSON.stringify(spot))) {
+    seen.add(JSON.stringify(spot));
+    const start = spans.columns(spot.rank, spot.cat).start[spot.i];
+    assert.ok(start >= t);
+    t = start;
+    spot = search.next(spot, 0, 1);
+  }
+  assert.equal(seen.size, count);
+  assert.deepEqual(spot, first);
+  const back: string[] = [];
+  for (let i = 0; i < count; i++) {
+    spot = search.next(spot, 0, -1);
+    back.push(JSON.stringify(spot));
+  }
+  assert.deepEqual(back.reverse(), [...seen]);
+});
+
+test('the next of the same name, and the neighbour', () => {
+  const { spans } = read('straggler');
+  const rank = spans.ranks[0];
+  const { name } = spans.columns(rank, 'collective');
+  const next = sameName(spans, { rank, cat: 'collective', i: 0 }, 1);
+  assert.ok(next && next.i > 0 && name[next.i] === name[0]);
+  assert.deepEqual(sameName(spans, next, -1), { rank, cat: 'collective', i: 0 });
+  assert.equal(neighbour(spans, { rank, cat: 'collective', i: 0 }, -1), null);
+});
+
+test('dropped spans are told by reason', () => {
+  assert.equal(droppedWords(new Map()), '');
+  assert.equal(droppedWords(new Map([['negative', 2], ['rank', 1]])), '3 spans dropped: 2 × a negative duration, 1 × of a rank that is not in the run');
+});

@@ -1,0 +1,156 @@
+/** The profile under a cell: what it says of golden traces, and how it is used. */
+import type { Locator } from '@playwright/test';
+
+import { expect, LiveRecord, openRuns, picture, test, whole, type Page } from './rankroom';
+
+async function openProfile(page: Page, run: string): Promise<Locator> {
+  const view = await openRuns(page, [run]);
+  await whole(view);
+  const tab = view.locator('.rr-profile');
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+  return tab;
+}
+
+function section(tab: Locator, title: string): Locator {
+  return tab.getByRole('region', { name: title });
+}
+
+/** What stands in a column, from above. */
+function column(table: Locator, key: string): Promise<string[]> {
+  return table.locator(`tbody .rr-col-${key}`).allInnerTexts();
+}
+
+test('the sentence, the ranks, the collectives and the straggler', async ({ page }) => {
+  const tab = await openProfile(page, 'trace-slow_loader');
+  await expect(tab.locator('.rr-diagnosis')).toHaveText(/^rank 2 arrives last in \d+ % of 40 allreduces and costs \d+ % of the cell; its data loading takes \d\.\d × the others'$/);
+  const ranks = section(tab, 'Time of each rank');
+  await expect(ranks.locator('tbody tr')).toHaveCount(4);
+  await expect(ranks.locator('tbody tr').nth(2).locator('.rr-stack')).toHaveAttribute('aria-label', /^computing \d+ %, data loading \d+ %/);
+  await expect(section(tab, 'Who the others waited for').locator('tbody tr')).toHaveCount(1);
+  await expect(section(tab, 'Collectives').locator('tbody .rr-col-collective')).toHaveText(['hvd.torch allreduce']);
+  await expect(tab.locator('xpath=ancestor::*[contains(@class,"rr-view")]').locator('.rr-words')).toContainText(
+    /slowest: rank 2, \+\d+ % waiting caused/
+  );
+  await picture(page, 'profile-light');
+  await page.theme.setDarkTheme();
+  await picture(page, 'profile-dark');
+});
+
+test('columns sort by click and by key', async ({ page }) => {
+  const tab = await openProfile(page, 'trace-slow_loader');
+  const ranks = section(tab, 'Time of each rank');
+  const heading = ranks.getByRole('button', { name: 'data loading' });
+  expect(await column(ranks, 'rank')).toEqual(['0', '1', '2', '3']);
+  await heading.click();
+  await expect(ranks.locator('thead .rr-col-data')).toHaveAttribute('aria-sort', 'descending');
+  expect((await column(ranks, 'rank'))[0]).toBe('2');
+  await heading.press('Enter');
+  await expect(ranks.locator('thead .rr-col-data')).toHaveAttribute('aria-sort', 'ascending');
+  expect((await column(ranks, 'rank'))[3]).toBe('2');
+  await expect(heading).toBeFocused();
+  await ranks.getByRole('button', { name: 'rank', exact: true }).press(' ');
+  expect(await column(ranks, 'rank')).toEqual(['0', '1', '2', '3']);
+});
+
+test('the tables are copied as text and as CSV', async ({ page }) => {
+  const tab = await openProfile(page, 'trace-straggler');
+  const copied = async (title: string, button: string): Promise<string> => {
+    await section(tab, title).getByRole('button', { name: button }).click();
+    // What a paste would bring.
+    return page.evaluate(() => new Promise<string>(done => {
+      const area = document.createElement('textarea');
+      document.body.append(area);
+      area.focus();
+      area.addEventListener('paste', event => done(event.clipboardData?.getData('text/plain') ?? ''));
+      navigator.clipboard.readText().then(done, () => document.execCommand('paste'));
+    }));
+  };
+  await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
+  expect(await copied('Time of each rank', 'Copy CSV')).toMatch(
+    /^rank,compute \(µs\),data \(µs\),waiting \(µs\),exposed \(µs\),idle \(µs\),overlapped \(µs\)\n0,325224,0,999714,102614,100,0\n/
+  );
+  await expect(section(tab, 'Time of each rank').getByRole('status')).toHaveText('copied 2 ranks');
+  expect(await copied('Collectives', 'Copy text')).toMatch(/^collective +calls +bytes +total.*\n─+\nhvd\.torch allreduce +50 +4\.1 kB/);
+});
+
+test('narrow, light and dark', async ({ page }) => {
+  const tab = await openProfile(page, 'trace-slow_loader');
+  await page.setViewportSize({ width: 600, height: 900 });
+  await tab.scrollIntoViewIfNeeded();
+  await picture(page, 'profile-narrow');
+  const width = await tab.evaluate(node => [node.scrollWidth, node.clientWidth]);
+  expect(width[0]).toBeLessThanOrEqual(width[1] + 1);
+  await page.setViewportSize({ width: 480, height: 900 });
+  await page.theme.setDarkTheme();
+  await picture(page, 'profile-narrow-dark');
+});
+
+test('64 ranks: the first of them, and all when asked for', async ({ page }) => {
+  const record = new LiveRecord('profile-64', 64);
+  for (let rank = 0; rank < 64; rank++) {
+    record.add('status', rank, { state: 'running', t: 0 });
+    const late = rank === 41 ? 30_000 : 4_000 + 100 * (rank % 7);
+    const names = { name: Array(20).fill(0), dur: Array.from({ length: 20 }, () => 36_000 - late) };
+    const start = [late, ...Array<number>(19).fill(36_000)];
+    const define = [{ name: 'allreduce g', op: 'allreduce', tensor: 'g', library: 'dist', bytes: 1e6 }, { name: 'dist.all_reduce' }];
+    record.add('spans', rank, { cat: 'collective', from: 0, define, ...names, start });
+    record.add('spans', rank, { cat: 'wait', ...names, name: Array(20).fill(1), start });
+    record.add('status', rank, { state: 'ok', t: 720_000 });
+  }
+  record.save('done');
+  const tab = await openProfile(page, 'profile-64');
+  await expect(tab.locator('.rr-diagnosis')).toContainText('rank 41 arrives last in 100 % of 20 allreduces');
+  const ranks = section(tab, 'Time of each rank');
+  await expect(ranks.locator('tbody tr')).toHaveCount(16);
+  await ranks.getByRole('button', { name: 'computing' }).click();
+  expect((await column(ranks, 'rank'))[0]).toBe('41');
+  await picture(page, 'profile-64');
+  await ranks.getByRole('button', { name: 'show all 64 ranks' }).click();
+  await expect(ranks.locator('tbody tr')).toHaveCount(64);
+  const scrolls = await ranks.locator('.rr-tabular-scroll').evaluate(node => node.scrollHeight > node.clientHeight + 1);
+  expect(scrolls).toBe(false);
+});
+
+test('nothing to profile is said, and why', async ({ page }) => {
+  const empty = await openProfile(page, 'ok');
+  await expect(empty.locator('.rr-diagnosis')).toContainText('No spans in this record');
+  await expect(empty.getByRole('table')).toHaveCount(0);
+  const alone = await openProfile(page, 'trace-alone');
+  await expect(alone.locator('.rr-diagnosis')).toContainText('No collectives in this run');
+  await expect(alone.getByRole('table')).toHaveCount(1);
+  const one = await openProfile(page, 'trace-one_rank');
+  await expect(one.locator('.rr-diagnosis')).toContainText('only one rank');
+  const hostile = await openProfile(page, 'trace-hostile');
+  await expect(hostile.locator('.rr-facts')).toContainText('25 spans dropped');
+  await picture(page, 'profile-hostile');
+});
+
+test('a live run is followed', async ({ page }) => {
+  const record = new LiveRecord('profile-live', 2);
+  const define = [{ name: 'allreduce g', op: 'allreduce', tensor: 'g', library: 'dist' }, { name: 'dist.all_reduce' }];
+  let end = 0;
+  const step = (n: number): void => {
+    for (const rank of [0, 1]) {
+      const start = [60_000 * n + (rank ? 50_000 : 10_000)];
+      const dur = [60_000 * (n + 1) - start[0]];
+      record.add('spans', rank, { cat: 'collective', ...(n ? {} : { from: 0, define }), name: [0], start, dur });
+      record.add('spans', rank, { cat: 'wait', name: [1], start, dur });
+    }
+    end = 60_000 * (n + 1);
+  };
+  [0, 1].forEach(rank => record.add('status', rank, { state: 'running', t: 0 }));
+  const view = await openRuns(page, ['profile-live']);
+  const tab = view.locator('.rr-profile');
+  await expect(tab.locator('.rr-diagnosis')).toHaveText('No spans yet: they come with the first statement that ends.');
+  step(0);
+  await expect(tab.locator('.rr-diagnosis')).toContainText('so far: rank 1 arrives last in the only allreduce');
+  step(1);
+  step(2);
+  await expect(tab.locator('.rr-diagnosis')).toContainText('100 % of 3 allreduces');
+  await expect(view.locator('.rr-words')).not.toContainText('slowest');
+  [0, 1].forEach(rank => record.add('status', rank, { state: 'ok', t: end }));
+  record.save('done');
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+  await expect(tab.locator('.rr-diagnosis')).toHaveText(/^rank 1 arrives last/);
+  await expect(view.locator('.rr-words')).toContainText('slowest: rank 1, +67 % waiting caused');
+});
