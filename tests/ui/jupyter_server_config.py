@@ -1,5 +1,6 @@
-"""A JupyterLab for the browser tests: golden records at home, Rankroom from this checkout."""
+"""A JupyterLab for the browser tests: golden records and traces at home, Rankroom from this checkout."""
 
+import json
 import os
 import shutil
 import sys
@@ -36,5 +37,8 @@ c.LabServerApp.extra_labextensions_path = [
 ]
 
 if ENABLED:
-    for record in (ROOT / "tests" / "records").iterdir():
-        shutil.copytree(record, HOME / "runs" / record.name, dirs_exist_ok=True)
+    for folder in ("records", "traces"):
+        for record in (ROOT / "tests" / folder).iterdir():
+            if record.is_dir():
+                run = json.loads((record / "run.json").read_text())["id"]
+                shutil.copytree(record, HOME / "runs" / run, dirs_exist_ok=True)

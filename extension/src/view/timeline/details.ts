@@ -70,7 +70,7 @@ export class Details {
     const rows = arrivals(one).map(({ rank, after, wait, transfer, isLast }) =>
       h(
         'tr', isLast ? 'rr-tl-last' : '', {},
-        h('th', rankClass(rank), { scope: 'row' }, h('button', 'rr-tl-rank', { title: `show rank ${rank}’s part`, onclick: () => this.actions.choose(rank, one.starts[one.ranks.indexOf(rank)]) }, `rank ${rank}`)),
+        h('th', rankClass(rank), { scope: 'row' }, h('button', 'rr-tl-go', { title: `show rank ${rank}’s part`, onclick: () => this.actions.choose(rank, one.starts[one.ranks.indexOf(rank)]) }, `rank ${rank}`)),
         h('td', '', {}, after ? `+${lasting(after)}` : 'first'),
         h('td', '', {}, lasting(wait)),
         h('td', '', {}, lasting(transfer)),

@@ -27,7 +27,9 @@ export class Ruler {
       context.fillStyle = theme.line;
       context.fillRect(x, 0, Math.max(1, ratio), height);
       context.fillStyle = theme.faint;
-      context.fillText(label, x + 3 * ratio, height / 2);
+      if (x + 3 * ratio + context.measureText(label).width <= width) {
+        context.fillText(label, x + 3 * ratio, height / 2);
+      }
     }
   }
 }

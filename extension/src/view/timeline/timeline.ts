@@ -27,6 +27,8 @@ import { Tools } from './tools';
 
 /** Under a cell it is no higher than this; what does not fit scrolls once it has the focus. */
 const HIGHEST = 900;
+/** Below this width names take less room. */
+const NARROW = 520;
 /** So few ranks are open from the start. */
 const OPEN_RANKS = 2;
 /** While a record is read, laying out may take one part in so many of the time. */
@@ -202,6 +204,7 @@ export class Timeline extends Widget {
     if (spans.count === 0) {
       return;
     }
+    this.toggleClass('rr-tl-narrow', this.node.clientWidth < NARROW);
     this.lay();
     const ratio = window.devicePixelRatio || 1;
     const width = Math.max(0, this.canvas.clientWidth);
