@@ -283,6 +283,7 @@ export class Timeline extends Widget {
     }
     body.dataset.from = String(look.range.from);
     body.dataset.to = String(look.range.to);
+    body.dataset.moment = String(look.moment ?? '');
     body.dataset.spans = String(model.spans.count);
     body.dataset.ranks = String(this.lanes.filter(({ kind }) => kind === 'rank').length);
     body.dataset.matched = String(this.rows.bands !== null);
