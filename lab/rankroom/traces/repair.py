@@ -233,13 +233,15 @@ class Events:
         try:
             event, end = _DECODER.raw_decode(text, at)
             return event, end
+        except json.JSONDecodeError as error:
+            ends = _is_at_end(error, text)
         except (ValueError, RecursionError):
-            pass
+            ends = False
         if not whole and len(text) - at < LONGEST:
             return None, -1
         if (mended := self._without_escapes(text, at)) is not None:
             return mended
-        following = _NEXT.search(text, at + 1)
+        following = None if ends else _NEXT.search(text, at + 1)
         end = following.end() if following else len(text)
         self.dropped["cut off" if following is None else "damaged"] += 1
         return None, end
@@ -289,6 +291,13 @@ class Events:
         if following is None:
             return len(text)
         return following.end()
+
+
+def _is_at_end(error: json.JSONDecodeError, text: str) -> bool:
+    """True if all is well up to the end of the text, which only should have gone on."""
+    if error.msg.startswith("Unterminated string"):
+        return not {"\n", "{"} & set(text[error.pos :])
+    return len(text) - error.pos < 8
 
 
 def _opened(path: Path) -> IO[bytes]:
