@@ -26,14 +26,16 @@ LAYERS = [
     ["run"],
     ["adopt", "salvage", "turn"],
     ["cluster"],
-    ["notebook/*", "ladder", "server", "cli", "cli_runs", "demo", "doctor"],
+    ["notebook/*", "ladder", "server", "cli", "cli_runs", "cli_timeline", "demo", "doctor"],
 ]
 # Narrower than their layer, with the reason.
 ONLY = {
     # Runs on a rank: it must import fast, and a site may run it without the rest.
     "rank/*": {"record", "errors", "rank/*", "clusterfile", "config"},
     # Routes without logic.
-    "server": {"ladder", "salvage", "store/*", "spec", "record", "errors", "config"},
+    "server": {
+        "ladder", "salvage", "store/*", "traces/*", "spec", "record", "errors", "config",
+    },  # fmt: skip
 }
 FRAMEWORKS = {"torch", "tensorflow", "keras", "horovod", "numpy"}
 

@@ -6,7 +6,8 @@ Spans go through one event after the other, so a million of them need no memory.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rankroom.record import RankInfo
@@ -43,6 +44,15 @@ def chrome_json(store: Store, run_id: str) -> Iterator[bytes]:
             yield export.taken()
     yield export.taken()
     yield b"\n]}\n"
+
+
+def compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same, as a gzip file."""
+    pack = zlib.compressobj(6, wbits=31)
+    for piece in pieces:
+        if data := pack.compress(piece):
+            yield data
+    yield pack.flush()
 
 
 class _Export:
