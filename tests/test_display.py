@@ -13,6 +13,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from rankroom import amounts
 from rankroom.display import MIME, bundle, running_bundle, runs_table, words
 from rankroom.record import Failure, Hang, RunInfo, Standing, event_line
 from rankroom.store import Store
@@ -398,14 +399,14 @@ def test_a_run_without_output_reads_no_file(tmp_path: Path):
     ],
 )  # fmt: skip
 def test_durations(micros: int, text: str):
-    assert words.duration(micros) == text
+    assert amounts.duration(micros) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (830, "830 B"), (12_500, "12.5 kB"), (1.25e9, "1.2 GB")]
 )
 def test_sizes(count: float, text: str):
-    assert words.size(count) == text
+    assert amounts.size(count) == text
 
 
 def test_a_subset_of_ranks_is_named():

@@ -18,8 +18,18 @@ ROOT = Path(rankroom.__file__).parent
 # not in a circle) and from those below it.
 LAYERS = [
     ["record", "errors"],
-    ["spec", "config", "shell", "clusterfile", "store/*", "rank/*", "horovod/*", "traces/*"],
-    ["timeline"],
+    [
+        "spec",
+        "config",
+        "shell",
+        "clusterfile",
+        "amounts",
+        "store/*",
+        "rank/*",
+        "horovod/*",
+        "traces/*",
+    ],
+    ["timeline", "collectives", "profile/*"],
     ["slurm", "tunnel", "link", "local", "leftovers", "assembly", "display/*"],
     ["hang", "rescue"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
@@ -34,8 +44,15 @@ ONLY = {
     "rank/*": {"record", "errors", "rank/*", "clusterfile", "config"},
     # Routes without logic.
     "server": {
-        "ladder", "salvage", "store/*", "traces/*", "spec", "record", "errors", "config",
-    },  # fmt: skip
+        "ladder",
+        "salvage",
+        "store/*",
+        "traces/*",
+        "spec",
+        "record",
+        "errors",
+        "config",
+    },
 }
 FRAMEWORKS = {"torch", "tensorflow", "keras", "horovod", "numpy"}
 

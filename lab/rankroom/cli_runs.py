@@ -11,11 +11,12 @@ from pathlib import Path
 
 import click
 
+from rankroom.amounts import size
 from rankroom.display import runs_table
 from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
-from rankroom.display.words import headline, label, size
+from rankroom.display.words import headline, label
 from rankroom.record import Json, RunInfo, parse_event
 from rankroom.salvage import TendedStore
 from rankroom.spec import format_ranks, parse_ranks

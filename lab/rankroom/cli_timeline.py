@@ -13,8 +13,10 @@ import click
 
 from rankroom import display
 from rankroom.display.text import keep_colours
-from rankroom.record import RunInfo
+from rankroom.profile import Profile
+from rankroom.record import Json, RunInfo
 from rankroom.store import Store
+from rankroom.timeline import Timeline
 from rankroom.traces import import_files
 
 
@@ -42,15 +44,13 @@ def timeline(
             click.echo(str(each))
         for note in made.notes:
             click.echo(note)
-        bundle = display.bundle(made.run, store)
-        click.echo(keep_colours(str(bundle["text/plain"])))
+        if show:
+            _open(made.run, display.bundle(made.run, store))
         if page is not None:
-            _write_page(page, made.run, str(bundle["text/html"]))
-    if text:
-        return
-    if show:
-        _open(made.run, bundle)
-    else:
+            _write_page(page, made.run, str(display.bundle(made.run, store)["text/html"]))
+        profile = Profile.of(Timeline.read(made.run, store.paths(made.run.id).events))
+        click.echo(f"\n{keep_colours(str(profile))}\n")
+    if not text:
         click.echo(f"{made.run.id}: `%runs {made.run.id}` shows it in a notebook")
 
 
@@ -63,7 +63,7 @@ def _write_page(path: Path, run: RunInfo, body: str) -> None:
     click.echo(f"wrote {path}")
 
 
-def _open(run: RunInfo, bundle: display.Json) -> None:
+def _open(run: RunInfo, bundle: Json) -> None:
     """A notebook that shows the run, in a server of the user's; without one, say how."""
     from jupyter_server.serverapp import list_running_servers
 
@@ -82,7 +82,7 @@ def _open(run: RunInfo, bundle: display.Json) -> None:
     click.echo(f"{notebook} shows it, opened in {server['url']}lab")
 
 
-def _write_notebook(path: Path, run: RunInfo, bundle: display.Json) -> None:
+def _write_notebook(path: Path, run: RunInfo, bundle: Json) -> None:
     import nbformat
 
     code = f"%load_ext rankroom\n%runs {run.id}"

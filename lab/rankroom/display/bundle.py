@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rankroom import record
+from rankroom.amounts import duration
 from rankroom.display.digest import Digest, digest
 from rankroom.display.page import Html, Page, Text, weight
 from rankroom.display.text import clean, clip, one_line
-from rankroom.display.words import duration, label, whole_log
+from rankroom.display.words import label, whole_log
 from rankroom.record import Json, RunInfo
 from rankroom.spec import format_ranks
 from rankroom.store import Store

@@ -6,9 +6,10 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
+from rankroom.amounts import size
 from rankroom.display.lines import Group
 from rankroom.display.text import clean, clip, one_line, overprint, to_html
-from rankroom.display.words import headline, label, size
+from rankroom.display.words import headline, label
 from rankroom.record import Hang, Json, RunInfo
 from rankroom.spec import format_ranks
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rankroom.amounts import duration
 from rankroom.display.text import clip, one_line
 from rankroom.record import RunInfo
 from rankroom.spec import format_ranks
@@ -46,29 +47,6 @@ def label(ranks: Iterable[int]) -> str:
     """`rank 2` or `ranks 0–3`."""
     ranks = list(ranks)
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {clip(format_ranks(ranks), 60)}"
-
-
-def duration(micros: int) -> str:
-    """Microseconds as a person says them: `85 ms`, `12.4 s`, `2 min 05 s`, `1 h 02 min`."""
-    ms = max(micros, 0) / 1000
-    if ms < 999.5:
-        return f"{ms:.0f} ms"
-    if ms < 59_950:
-        return f"{ms / 1000:.1f} s"
-    seconds = round(ms / 1000)
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60:02} min"
-
-
-def size(count: float) -> str:
-    """Bytes as a person says them: `830 B`, `12.5 kB`, `1.2 GB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def whole_log(run: RunInfo) -> str:
