@@ -29,7 +29,7 @@ LAYERS = [
         "horovod/*",
         "traces/*",
     ],
-    ["timeline", "collectives", "profile/*"],
+    ["timeline", "collectives", "profile/*", "scaling"],
     ["slurm", "tunnel", "link", "local", "leftovers", "assembly", "display/*"],
     ["hang", "rescue"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
