@@ -52,6 +52,9 @@ class World:
     _released: bool = False
     _rounds: dict[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.whole = max(self.whole, self.size)
+
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> World:
         """The world as the process that started this rank described it."""
@@ -59,7 +62,6 @@ class World:
         return cls(
             rank=int(env["RANKROOM_RANK"]),
             size=size,
-            whole=size,
             local_rank=int(env["LOCAL_RANK"]),
             device=env["RANKROOM_DEVICE"],
             desk=env.get("RANKROOM_DESK", ""),
