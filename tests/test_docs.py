@@ -42,8 +42,8 @@ def test_every_magic_exists(shell):
 def options_of(shell, magic, rest):
     """The options a magic lists when it is given one that it does not know."""
     with pytest.raises(RankroomError) as error:
-        if magic == "%%distributed":
-            shell.find_magic("distributed", "cell")("--no-such-option", "1")
+        if magic.startswith("%%"):
+            shell.find_magic(magic[2:], "cell")("--no-such-option", "1")
         else:
             word = rest.split()[0] if magic == "%cluster" and rest.split() else ""
             shell.find_magic(magic[1:], "line")(f"{word} --no-such-option")

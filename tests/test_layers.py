@@ -30,24 +30,41 @@ LAYERS = [
         "horovod/*",
         "traces/*",
     ],
-    ["timeline", "collectives", "profile/*"],
+    ["timeline", "collectives", "profile/*", "scaling"],
     [
-        "slurm", "pbs", "jobs", "tunnel", "link", "local", "leftovers", "assembly", "clock",
+        "slurm",
+        "pbs",
+        "jobs",
+        "tunnel",
+        "link",
+        "local",
+        "leftovers",
+        "assembly",
+        "clock",
         "display/*",
-    ],  # fmt: skip
+    ],
     ["hang", "rescue"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
     ["adopt", "salvage", "turn"],
     ["cluster"],
-    ["notebook/*", "ladder", "server", "cli", "cli_runs", "demo", "doctor"],
+    ["notebook/*", "ladder", "server", "cli", "cli_runs", "cli_timeline", "demo", "doctor"],
 ]
 # Narrower than their layer, with the reason.
 ONLY = {
     # Runs on a rank: it must import fast, and a site may run it without the rest.
     "rank/*": {"record", "errors", "rank/*", "clusterfile", "config"},
     # Routes without logic.
-    "server": {"ladder", "salvage", "store/*", "spec", "record", "errors", "config"},
+    "server": {
+        "ladder",
+        "salvage",
+        "store/*",
+        "traces/*",
+        "spec",
+        "record",
+        "errors",
+        "config",
+    },
 }
 FRAMEWORKS = {"torch", "tensorflow", "keras", "horovod", "numpy"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import socket
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.record import Hang
+from rankroom.record import Hang, event_line
 from rankroom.store.owner import this_process
 from record_makers import finished_record, gone_process, log, make_run, start_record
 
@@ -134,6 +135,37 @@ def test_runs_come_newest_first(server: Server):
     made = [finished_record(server.home)[1].id for _ in range(3)]
     found = [run["id"] for run in server.get("rankroom/runs?limit=3").json["runs"]]
     assert found == made[::-1]
+
+
+def test_a_timeline_to_download(server: Server):
+    fields = {"cat": "cell", "define": [{"name": "x = 1"}], "name": [0], "start": [5], "dur": [7]}
+    _, run = finished_record(server.home, event_line("spans", 0, 0, 20, **fields))
+    reply = server.get(f"rankroom/runs/{run.id}/trace")
+    assert reply.headers["Content-Type"] == "application/gzip"
+    named = f'attachment; filename="{run.id}.trace.json.gz"'
+    assert reply.headers["Content-Disposition"] == named
+    events = json.loads(gzip.decompress(reply.body))["traceEvents"]
+    spans = [(e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert spans == [("x = 1", 5, 7)]
+
+
+def test_a_long_timeline_keeps_nobody_waiting(server: Server):
+    column = list(range(4096))
+    fields = {"cat": "op", "define": [{"name": "n"}], "name": [0] * 4096, "dur": [1] * 4096}
+    lines = [event_line("spans", 0, i, i, start=column, **fields) for i in range(60)]
+    _, run = finished_record(server.home, *lines)
+    done: list[Reply] = []
+    path = f"rankroom/runs/{run.id}/trace"
+    thread = threading.Thread(target=lambda: done.append(server.get(path)))
+    thread.start()
+    answered = 0
+    while thread.is_alive():
+        server.get("rankroom/version")
+        answered += not done
+    thread.join()
+    assert answered > 3
+    trace = json.loads(gzip.decompress(done[0].body))
+    assert sum(e["ph"] == "X" for e in trace["traceEvents"]) == 60 * 4096
 
 
 def test_one_run_and_its_source(server: Server):
@@ -267,6 +299,7 @@ def test_log_download(server: Server):
         ("runs/20200101-000000-abcdef", 404, "rankroom runs list"),
         ("runs/20200101-000000-abcdef/events?wait=5", 404, "no record"),
         ("runs/20200101-000000-abcdef/log", 404, "no record"),
+        ("runs/20200101-000000-abcdef/trace", 404, "no record"),
         ("runs/20200101-000000-abcdef/source", 404, "no record"),
         ("runs/..%2f..%2fetc", 404, "not a run id"),
         ("runs/%2e%2e", 404, "not a run id"),

@@ -95,10 +95,18 @@ export class Api {
 
   /** Where the whole log can be downloaded from. */
   logUrl(id: string, ranks: readonly number[] | null): string {
-    return this.url(['runs', id, 'log'], {
-      ...(ranks ? { rank: ranks.join(',') } : {}),
-      ...(this.settings.appendToken && this.settings.token ? { token: this.settings.token } : {})
-    });
+    return this.download(['runs', id, 'log'], ranks ? { rank: ranks.join(',') } : {});
+  }
+
+  /** Where the timeline can be downloaded from, as compressed Chrome JSON, which Perfetto opens. */
+  traceUrl(id: string): string {
+    return this.download(['runs', id, 'trace'], {});
+  }
+
+  /** An address for a link, which carries no header with a token. */
+  private download(parts: string[], query: Query): string {
+    const { appendToken, token } = this.settings;
+    return this.url(parts, { ...query, ...(appendToken && token ? { token } : {}) });
   }
 
   private url(parts: string[], query: Query): string {

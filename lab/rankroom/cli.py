@@ -21,7 +21,14 @@ COMMANDS = {
         "rankroom.horovod.cli:horovod",
         "Build Horovod for this environment, and prove it works.",
     ),
-    "runs": ("rankroom.cli_runs:runs", "The records of runs: list, show, tail, path, prune."),
+    "runs": (
+        "rankroom.cli_runs:runs",
+        "The records of runs: list, show, tail, export, path, prune.",
+    ),
+    "timeline": (
+        "rankroom.cli_timeline:timeline",
+        "Show timelines of other programs: Horovod's, Chrome's, PyTorch's.",
+    ),
 }
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
 
 import click
 
@@ -25,6 +26,7 @@ from rankroom.store import Store
 from rankroom.store.retention import DAY
 from rankroom.store.tail import LIMIT, Tail, line_near_end
 from rankroom.timeline import Timeline
+from rankroom.traces import chrome_json, compressed
 
 # Seconds between two looks at a run that is being followed.
 PAUSE = 0.1
@@ -119,6 +121,31 @@ def profile(run: str, as_json: bool) -> None:
         return
     click.echo(f"● {keep_colours(headline(info))}")
     click.echo(keep_colours(str(found)))
+
+
+@runs.command()
+@RUN
+@click.option("-o", "--output", metavar="FILE", help="Compressed if it ends in .gz; - prints it.")
+@click.option(
+    "--format", "kind", type=click.Choice(["chrome"]), default="chrome", show_default=True
+)
+def export(run: str, output: str | None, kind: str) -> None:
+    """Write a run's timeline for other programs: Chrome JSON, which Perfetto opens."""
+    store = Store()
+    run_id = store.find(run)
+    pieces = chrome_json(store, run_id)
+    if output == "-":
+        for piece in pieces:
+            click.echo(piece, nl=False)
+        return
+    file = Path(output or f"{run_id}.trace.json.gz")
+    try:
+        with file.open("wb") as out:
+            for piece in compressed(pieces) if file.suffix == ".gz" else pieces:
+                out.write(piece)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {file}: {error.strerror or error}") from None
+    click.echo(f"wrote {file} ({size(file.stat().st_size)}): https://ui.perfetto.dev opens it")
 
 
 @runs.command()

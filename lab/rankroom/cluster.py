@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ Progress = Callable[[str], None]
 MIND_S = 0.5  # between two looks at who keeps the cluster, while a run is on
 COMES_S = 2.0  # for a rank that is ready to be known here
 NEXT_S = 0.01  # after a run, before the files of the next record are made
+REJOIN_S = 15.0  # for ranks to set up anew what they had set up together
 STOP_S = 8.0  # for a run that is on when its cluster is stopped
 
 
@@ -225,15 +227,19 @@ class Cluster:
         name: str | None = None,
         count: int | None = None,
         notes: Sequence[str] = (),
+        own: bool = False,
     ) -> Run:
         """Run `source` as a cell on all ranks, or on `ranks`; returns while it runs.
 
-        `count` numbers the cell in tracebacks; `notes` go into the record. Raises UsageError for
-        ranks that are not there, NoClusterError if ranks have died, RankroomError if another run
-        is on.
+        `count` numbers the cell in tracebacks; `notes` go into the record. With `own`, the ranks,
+        which are 0, 1, … then, are all there are for this cell: its collectives are theirs alone.
+        Raises UsageError for ranks that are not there, NoClusterError if ranks have died,
+        RankroomError if another run is on.
         """
         chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
         self._check(chosen)
+        if own and chosen != list(range(len(chosen))):
+            raise UsageError("a world of its own has the ranks 0, 1, …")
         if self._turn.is_abandoned():
             for taken in self.adopt():
                 if taken.state == "running":
@@ -254,11 +260,13 @@ class Cluster:
         )  # fmt: skip
         epoch = self.info.epoch
         settle = self._turn.begin(lock, epoch)
-        run.on_end(lambda run: self._turn.end(lock, run, settle, epoch))
+        own = own and len(chosen) < self.size
+        # What ranks had set up together has to be set up anew after a world of fewer.
+        run.on_end(lambda run: self._turn.end(lock, run, settle or own, epoch))
         run.on_end(lambda run: self._link.later(NEXT_S, self._prepare))
         self._latest = run
         try:
-            run.start(epoch, self._cells if count is None else count, settle)
+            run.start(epoch, self._cells if count is None else count, settle, own)
         except BaseException:
             os.close(lock)
             raise
@@ -266,6 +274,19 @@ class Cluster:
             self._clocks.compare(told, run.set_clocks)
         self._link.later(MIND_S, lambda: self._mind(run))
         return run
+
+    def rejoin(self, seconds: float = REJOIN_S) -> bool:
+        """After a run in a world of its own, set up anew now what all ranks had set up together,
+        instead of with the next cell on all of them. False if that fails."""
+        run = self.run("")
+        if not run.wait(seconds):
+            run.interrupt()
+            run.wait(seconds)
+            return False
+        if run.state != "done":
+            return False
+        shutil.rmtree(run.path, ignore_errors=True)  # a cell that nobody wrote
+        return True
 
     def adopt(self) -> list[AdoptedRun]:
         """Take up the runs of this cluster whose kernel is gone; one of them may still go on.

@@ -32,11 +32,13 @@ from rankroom.spec import parse_ranks
 from rankroom.store import Store
 from rankroom.store.download import log_text
 from rankroom.store.tail import LIMIT
+from rankroom.traces import chrome_json, compressed
 
 # A proxy in front may cut idle requests at a minute; a browser asks again anyway.
 LONGEST_WAIT = 50.0
 LARGEST = 16 * LIMIT
 PLAIN = "text/plain; charset=utf-8"
+GZIP = "application/gzip"
 # What is none of these is the fault of the request.
 STATUS: dict[type[RankroomError], int] = {
     RecordError: 404,
@@ -147,6 +149,22 @@ class Log(Handler):
         self.finish(set_content_type=PLAIN)
 
 
+class Trace(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        run = await asyncio.to_thread(self.store.load, run_id)
+        self.set_header("Content-Type", GZIP)
+        self.set_header("Content-Disposition", f'attachment; filename="{run.id}.trace.json.gz"')
+        pieces = compressed(chrome_json(self.store, run_id))
+        try:
+            while piece := await asyncio.to_thread(next, pieces, b""):
+                self.write(piece)
+                await self.flush()
+        except StreamClosedError:
+            return
+        self.finish(set_content_type=GZIP)
+
+
 class Source(Handler):
     @authenticated
     async def get(self, run_id: str) -> None:
@@ -187,6 +205,7 @@ ROUTES: list[tuple[str, type[Handler]]] = [
     (_RUN, OneRun),
     (_RUN + "/events", Events),
     (_RUN + "/log", Log),
+    (_RUN + "/trace", Trace),
     (_RUN + "/source", Source),
     (_RUN + "/stacks", Stacks),
     (_RUN + "/interrupt", Interrupt),

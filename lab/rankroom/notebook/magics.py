@@ -20,8 +20,10 @@ from rankroom.notebook.complete import RankMatcher
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.notebook.pressed import kept
+from rankroom.notebook.scaling import Plan, scale
 from rankroom.run import Run
 from rankroom.salvage import TendedStore
+from rankroom.scaling import VEGA, Scaling, bundle, counts
 from rankroom.spec import format_ranks, parse_ranks
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
@@ -69,6 +71,47 @@ class RankroomMagics(Magics):
             self.shell.run_cell(cell).raise_error()
         finally:
             self.every_cell = every
+
+    @cell_magic  # type: ignore[untyped-decorator]
+    def scaling(self, line: str, cell: str) -> None:
+        """%%scaling [1,2,4] [--weak] [--repeat 3] [--no-warm-up] [-o NAME]
+
+        Runs the cell on 1, 2 and 4 ranks, as if the cluster had no others, and shows times,
+        speed-up, efficiency and where the time went. With --weak, the work is taken to grow with
+        the ranks.
+        """
+        chosen = scaling_options().read(line)
+        if chosen.output and not chosen.output.isidentifier():
+            raise UsageError(f"-o {chosen.output}: not a variable name")
+        if chosen.repeat < 1:
+            raise UsageError(f"--repeat {chosen.repeat}: once at least")
+        cluster = self._cluster()
+        try:
+            plan = Plan(counts(chosen.ranks, cluster.size), chosen.repeat, int(not chosen.cold))
+        except ValueError as error:
+            raise UsageError(f"%%scaling: {error}") from None
+        check_syntax(self.shell, cell)
+        output = CellOutput(self.shell, f"scaling-{time.time_ns()}")
+
+        def tell(scaling: Scaling, words: str) -> None:
+            output.show(dict(bundle(scaling, [f"… {words}"])))
+
+        outcome = scale(
+            cluster, cell, plan, chosen.weak,
+            lambda run, pressed: self._follow(run, None, None, pressed),
+            tell, self.shell.execution_count,
+        )  # fmt: skip
+        if chosen.output:
+            self.shell.user_ns[chosen.output] = outcome.scaling
+        output.show(dict(bundle(outcome.scaling, outcome.notes)))
+        if outcome.scaling.sizes:
+            # Beside the table rather than in its place, where both can be shown.
+            show({VEGA: outcome.scaling.chart(), "text/plain": "(a plot of it)"}, raw=True)
+        if (run := outcome.broken) is not None:
+            CellOutput(self.shell, run.id).show(display.bundle(run.info, cluster.store, run.seen))
+            self._raise(run, None)
+        if outcome.interrupted:
+            raise RunFailed("interrupted; the ranks' variables are kept")
 
     def _run(self, source: str, line: str) -> None:
         chosen = cell_options().read(line)
@@ -344,6 +387,18 @@ def cell_options() -> Options:
     options.add_argument("--timeout", type=float, metavar="SECONDS")
     options.add_argument("--detach", action="store_true")
     options.add_argument("--quiet", action="store_true")
+    options.add_argument("-o", "--output", metavar="NAME")
+    return options
+
+
+@functools.cache
+def scaling_options() -> Options:
+    """The options of %%scaling."""
+    options = Options("%%scaling")
+    options.add_argument("ranks", nargs="?", default="", metavar="1,2,4")
+    options.add_argument("--weak", action="store_true")
+    options.add_argument("--repeat", type=int, default=3, metavar="N")
+    options.add_argument("--no-warm-up", dest="cold", action="store_true")
     options.add_argument("-o", "--output", metavar="NAME")
     return options
 

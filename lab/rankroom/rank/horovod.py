@@ -112,8 +112,23 @@ def settle(states: list[dict[str, Any]]) -> None:
         replaced = len({each["started"] for each in known}) > 1
         if any(each["spoilt"] for each in known):
             print(SPOILT, file=sys.stderr)
-        elif all(mine) and (replaced or any(each["on"] or each["released"] for each in known)):
+        elif all(mine) and (replaced or any(_was_on(each) for each in known)):
             basics.init()
+
+
+def _was_on(state: dict[str, Any]) -> bool:
+    """True if this library was in use on that rank, and not in a smaller world only."""
+    return bool((state["on"] or state["released"]) and not state.get("over"))
+
+
+def set_aside() -> Any:
+    """The world changes for a cell, which has process sets of its own. Returns those there were."""
+    return horovod_sets.set_aside()
+
+
+def put_back(kept: Any) -> None:
+    """The world is whole again, with the process sets that were set aside."""
+    horovod_sets.put_back(kept)
 
 
 def _imported(name: str) -> Any:
@@ -131,6 +146,8 @@ class Library:
         self.basics = basics
         self.released = False
         self.started = False
+        self._made_for = 0  # the size of the world that it was started in
+        self._started_whole = False
         self._initialise = initialise
         self._world = world
         self._lock = threading.Lock()
@@ -191,7 +208,8 @@ class Library:
                 self._initialise(self.basics, comm, sets)
         finally:
             self._world.met(key)
-        self.released, self.started = False, True
+        self.released, self.started, self._made_for = False, True, self._world.size
+        self._started_whole |= self._made_for == self._world.whole
         self.spans.started()
 
     @property
@@ -219,10 +237,14 @@ class Library:
                 ending.join()
 
     def state(self) -> dict[str, Any]:
+        whole = self._world.size == self._world.whole
+        on = bool(self.basics.is_initialized())
         return {
-            "on": bool(self.basics.is_initialized()),
-            "started": self.started,
-            "released": self.released,
+            "on": on,
+            "started": self._started_whole if whole else self.started,
+            # What was started for another world is of as little use as what was released.
+            "released": self.released or (on and self._made_for != self._world.size),
+            "over": whole and not self._started_whole,
             "spoilt": self.spoilt,
             "round": self._world.round(self.topic),
             "calls": horovod_calls.count(self.name),

@@ -43,7 +43,7 @@ def wrap(module: Any, compiled: str, world: World) -> None:
     guarded = Guarded(getattr(module, compiled), name, world)
     setattr(module, compiled, guarded)
     if hasattr(module, "add_process_set"):
-        horovod_sets.bind(module, name, world.size)
+        horovod_sets.bind(module, name, world)
     join = module.join
 
     @functools.wraps(join)

@@ -10,8 +10,27 @@ import functools
 import sys
 from typing import Any
 
+from rankroom.rank.world import World
+
 _order: dict[str, list[tuple[int, ...]]] = {}  # by library: what was ever made, so numbers stay
 _objects: dict[str, list[Any]] = {}  # the user's ProcessSet objects, numbered at every start
+
+
+def set_aside() -> Any:
+    """Begin without sets, for a world of other ranks. Returns those there were."""
+    kept = {name: list(sets) for name, sets in _order.items()}, dict(_objects)
+    _order.clear()
+    _objects.clear()
+    return kept
+
+
+def put_back(kept: Any) -> None:
+    """Have the sets again that were set aside, and none that came since."""
+    order, objects = kept
+    _order.clear()
+    _order.update(order)
+    _objects.clear()
+    _objects.update(objects)
 
 
 def wrap(module: Any) -> None:
@@ -45,7 +64,7 @@ def wrap(module: Any) -> None:
         setattr(module.ProcessSet, name, asking_own(getattr(module.ProcessSet, name)))
 
 
-def bind(mpi_ops: Any, library: str, size: int) -> None:
+def bind(mpi_ops: Any, library: str, world: World) -> None:
     """Have add_process_set and remove_process_set of one library talk to that library."""
     for name in ("add_process_set", "remove_process_set"):
         original = getattr(mpi_ops, name, None)
@@ -56,7 +75,7 @@ def bind(mpi_ops: Any, library: str, size: int) -> None:
             focus(mpi_ops._basics)
             result = original(process_set)
             if name == "add_process_set":
-                register(library, mpi_ops._basics, [result], size)
+                register(library, mpi_ops._basics, [result], world.size)
             return result
 
         setattr(mpi_ops, name, functools.wraps(original)(bound))

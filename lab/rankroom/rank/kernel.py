@@ -35,7 +35,7 @@ class RankKernel(IPythonParallelKernel):
     """An engine's kernel that knows Rankroom's runs.
 
     A request whose metadata holds `rankroom` is a run's cell: `{run, start, ranks, epoch, count,
-    settle}`.
+    settle, own}`.
     """
 
     shell_class = Type(RankShell)
@@ -96,7 +96,9 @@ class RankKernel(IPythonParallelKernel):
         self.reporter.begin(run["run"], run["start"])
         self._forward_input(False)
         try:
-            self.recovery.begin(run["run"], run["ranks"], run["epoch"], run["settle"])
+            own = bool(run.get("own"))
+            self.recovery.begin(run["run"], run["ranks"], run["epoch"], run["settle"], own)
+            self._tell_size(self.world.whole)
             await self._run_cell(code)
         except BaseException as error:
             # Neither the cell's nor IPython's error: ours. Say so rather than call the run done.
@@ -104,9 +106,17 @@ class RankKernel(IPythonParallelKernel):
         finally:
             ignore_interrupts()
             self._restore_input()
+            size = self.world.size
             self.recovery.end()
+            self._tell_size(size)
             self.reporter.end(self._outcome())
         return {"status": "ok", "execution_count": run["count"], "payload": []}
+
+    def _tell_size(self, before: int) -> None:
+        """Have `size` say how many ranks there are, unless it is the user's own variable now."""
+        names = self.shell.user_ns
+        if before != self.world.size and names.get("size") == before:
+            names["size"] = self.world.size
 
     async def _run_cell(self, code: str) -> None:
         """What ipykernel does for a cell, for a kernel without its shell-channel thread."""

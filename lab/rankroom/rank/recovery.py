@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rankroom.rank import horovod, horovod_calls, horovod_spans, tensorflow, torch
+from rankroom.rank.smaller import Smaller
 from rankroom.rank.world import World
 
 # What a blocked collective says when another rank shut its library down or closed a connection.
@@ -35,6 +36,13 @@ class Adapter(Protocol):
     def settle(self, states: list[dict[str, Any]]) -> None:
         """Bring this rank in step, given every rank's state; all ranks do this together."""
 
+    def set_aside(self) -> Any:
+        """The world changes for a cell: have `settle` make anew what is on. Raises RuntimeError
+        where that cannot be."""
+
+    def put_back(self, kept: Any) -> None:
+        """The world is whole again: have `settle` make anew what was on when set aside."""
+
 
 ADAPTERS: dict[str, Adapter] = {"horovod": horovod, "torch": torch, "tensorflow": tensorflow}
 
@@ -45,20 +53,26 @@ class Recovery:
     def __init__(self, world: World) -> None:
         self._world = world
         self._lock = threading.Lock()
+        self._smaller = Smaller(world)
         for adapter in ADAPTERS.values():
             adapter.install(world)
 
-    def begin(self, run: str, ranks: Sequence[int], epoch: int, settle: bool) -> None:
+    def begin(
+        self, run: str, ranks: Sequence[int], epoch: int, settle: bool, own: bool = False
+    ) -> None:
         """A cell starts; with `settle`, a cell before it failed on some rank.
 
-        All ranks of a cell get the same `settle`, so that all of them come to compare.
+        All ranks of a cell get the same `settle`, so that all of them come to compare. With `own`,
+        the cell's ranks are a world of their own until it ends.
         """
         with self._lock:
             # A release that is under way ends first; one that comes later is not for this cell.
-            self._world.begin(run, tuple(ranks), epoch)
+            self._world.begin(run, tuple(ranks), epoch, own)
         horovod_calls.mend_refused()
         horovod_spans.begin()
-        if not settle or self._world.partial or self._world.alone:
+        if self._world.size < self._world.whole:
+            self._smaller.enter(ADAPTERS)
+        elif not settle or self._world.partial or self._world.alone:
             return
         mine = {name: adapter.state() for name, adapter in ADAPTERS.items()}
         states = self._world.gather("recovery", mine)
@@ -67,7 +81,8 @@ class Recovery:
 
     def end(self) -> None:
         """The cell is over: until the next one, every rank is there."""
-        self._world.present = tuple(range(self._world.size))
+        self._world.end()
+        self._smaller.leave(ADAPTERS)
         horovod_spans.finish()
 
     def release(self, run: str) -> list[str]:

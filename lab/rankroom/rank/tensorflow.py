@@ -87,6 +87,16 @@ def settle(states: list[dict[str, Any]]) -> None:
         print(ABORTED, file=sys.stderr)
 
 
+def set_aside() -> Any:
+    """Raises RuntimeError once tf.distribute has wired this process with all other ranks."""
+    if _strategy:
+        raise RuntimeError(FOR_GOOD)
+
+
+def put_back(kept: Any) -> None:
+    """There is nothing that was set aside."""
+
+
 def _wrap_context(module: Any, world: World) -> None:
     context = module.Context
     call, enable = context.call_function, context.enable_collective_ops
@@ -156,6 +166,10 @@ def _guarded(function: Any, name: str, world: World) -> Any:
     return guarded
 
 
+FOR_GOOD = (
+    "tf.distribute has connected these processes for good: `%cluster restart`, and run this before "
+    "any strategy is made"
+)
 ABORTED = (
     "tf.distribute's collectives were given up because a cell failed, and TensorFlow cannot set "
     "them up again in a running process: `%cluster restart` to use the strategy again"

@@ -27,6 +27,8 @@ _sockets: list[sockets.Socket] = []  # the present groups' connections
 _models: weakref.WeakSet[Any] = weakref.WeakSet()  # DistributedDataParallel on the default group
 _asked: dict[str, Any] | None = None  # what the present default group was initialised with
 _released = False
+_made_for: int | None = None  # the size of the world that the present default group is of
+_world: World | None = None
 _fresh = True  # this rank has never had a default group: one that was started anew, perhaps
 
 
@@ -47,6 +49,8 @@ def environment(
 
 def install(world: World) -> None:
     """Prepare for the user's `import torch.distributed`; nothing is imported now."""
+    global _world
+    _world = world
     if world.size > 1:
         when_imported(C10D, lambda module: _wrap(module, world))
         torch_calls.install(world, _models)
@@ -88,9 +92,14 @@ def state() -> dict[str, Any]:
         "again": _asked is not None,
         "backend": str(_asked["backend"]) if _asked and _asked["backend"] else None,
         "fresh": _fresh,
-        "released": _released,
+        # A group for another world is of as little use as one that was released.
+        "released": _released or (c10d.is_initialized() and _made_for not in (None, _size())),
         "groups": groups,
     }
+
+
+def _size() -> int:
+    return _world.size if _world is not None else 1
 
 
 def settle(states: list[dict[str, Any]]) -> None:
@@ -117,6 +126,17 @@ def settle(states: list[dict[str, Any]]) -> None:
         torch_calls.revive(model)
     if lost:
         print(GROUPS_LOST, file=sys.stderr)
+
+
+def set_aside() -> Any:
+    """The world changes for a cell. Returns what all ranks had asked for."""
+    return _asked, _fresh
+
+
+def put_back(kept: Any) -> None:
+    """The world is whole again: what all ranks had asked for counts."""
+    global _asked, _fresh
+    _asked, _fresh = kept
 
 
 def _forget_in_deepspeed() -> None:
@@ -153,10 +173,11 @@ def _wrap(module: Any, world: World) -> None:
 
     @functools.wraps(original)
     def init_process_group(backend: Any = None, init_method: Any = None, **kwargs: Any) -> Any:
-        global _asked, _fresh
+        global _asked, _fresh, _made_for
         given = kwargs.get("world_size", -1)
         if kwargs.get("store") is not None or given not in (-1, None, world.size):
             # The user's own wiring, perhaps of some ranks only: none of our business.
+            _made_for = None
             return original(backend, init_method, **kwargs)
         if world.partial:
             if module.is_initialized():
@@ -176,6 +197,7 @@ def _wrap(module: Any, world: World) -> None:
         with _master(ranks[0]["address"], ranks[0]["port"]), sockets.noting(_sockets):
             result = original(backend, init_method, **kwargs)
         _asked, _fresh = {"backend": backend, "timeout": kwargs.get("timeout")}, False
+        _made_for = world.size
         return result
 
     @functools.wraps(destroy)

@@ -32,7 +32,11 @@ class ReleasedError(RuntimeError):
 
 @dataclass
 class World:
-    """This rank among the others. `epoch` counts how often the ranks were wired anew."""
+    """This rank among the others. `epoch` counts how often the ranks were wired anew.
+
+    `size` is less than `whole`, the number of ranks there are, during a cell for which some of them
+    are all.
+    """
 
     rank: int = 0
     size: int = 1
@@ -43,9 +47,13 @@ class World:
     epoch: int = 0
     present: tuple[int, ...] = ()
     run: str = ""
+    whole: int = 1
     _waits: str = ""
     _released: bool = False
     _rounds: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.whole = max(self.whole, self.size)
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> World:
@@ -69,17 +77,26 @@ class World:
     @property
     def alone(self) -> bool:
         """True if there is nobody to agree with."""
-        return self.size == 1 or not self.desk
+        return self.whole == 1 or not self.desk
 
     def arrive(self) -> None:
         """Tell the keeper that this rank has started."""
         with contextlib.suppress(OSError):
             self._ask(do="ready", pid=os.getpid())
 
-    def begin(self, run: str, ranks: tuple[int, ...], epoch: int) -> None:
-        """A cell starts on `ranks`; `epoch` differs from before when ranks were wired anew."""
+    def begin(self, run: str, ranks: tuple[int, ...], epoch: int, own: bool = False) -> None:
+        """A cell starts on `ranks`; `epoch` differs from before when ranks were wired anew.
+
+        With `own`, these ranks (0, 1, …) are the whole world of the cell.
+        """
         self.run, self.present, self.epoch = run, ranks, epoch
+        self.size = len(ranks) if own else self.whole
         self._released = False
+
+    def end(self) -> None:
+        """The cell is over: until the next one, every rank is there."""
+        self.size = self.whole
+        self.present = tuple(range(self.whole))
 
     def refuse(self, what: str, remedy: str) -> SubsetError:
         """The error for a collective in a cell on some ranks: it would wait for the others."""
@@ -99,7 +116,7 @@ class World:
             return self._gather(topic, value)
 
     def _gather(self, topic: str, value: Any) -> list[Any]:
-        topic = f"{topic}/{self.epoch}"
+        topic = f"{topic}/{self._scope}"
         number: int | None = None
         told = time.monotonic() + PATIENCE_S
         self._waits = topic
@@ -134,12 +151,17 @@ class World:
 
     def round(self, topic: str) -> int:
         """How often all ranks have gathered at `topic`: the same number on every rank."""
-        return self._rounds.get(f"{topic}/{self.epoch}", 0)
+        return self._rounds.get(f"{topic}/{self._scope}", 0)
+
+    @property
+    def _scope(self) -> str:
+        """Where these ranks meet, and only they: a smaller world's rounds are its own."""
+        return f"{self.epoch}" if self.size == self.whole else f"{self.epoch}/{self.run}"
 
     def meet(self, library: str) -> str:
         """Open the store for the latest gathered initialisation of `library`, and point Horovod
         at it. Process sets that are added later use it again. Returns the store's name."""
-        key = f"{library}/{self.epoch}/{self.round(library)}"
+        key = f"{library}/{self._scope}/{self.round(library)}"
         answer = self._ask(do="meet", key=key)
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = self.desk.rpartition(":")[0]
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(answer["port"])

@@ -1,0 +1,100 @@
+"""`rankroom timeline`: files of other programs as a record, which the same view shows."""
+
+from __future__ import annotations
+
+import html
+import json
+import tempfile
+import webbrowser
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+
+from rankroom import display
+from rankroom.display.text import keep_colours
+from rankroom.profile import Profile
+from rankroom.record import Json, RunInfo
+from rankroom.store import Store
+from rankroom.timeline import Timeline
+from rankroom.traces import import_files
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--name", metavar="NAME", help="A name for the record, shown in lists.")
+@click.option("--open", "show", is_flag=True, help="Open it in a JupyterLab of yours that runs.")
+@click.option(
+    "--html", "page", metavar="OUT", type=click.Path(path_type=Path), help="Write a page as well."
+)
+@click.option("--text", is_flag=True, help="Only print it here, and keep no record.")
+def timeline(
+    files: tuple[Path, ...], name: str | None, show: bool, page: Path | None, text: bool
+) -> None:
+    """Read Horovod timelines and Chrome or PyTorch traces, each file a rank.
+
+    Several files become one timeline. What is damaged is repaired as far as it can be, and said.
+    """
+    if text and show:
+        raise click.UsageError("--text keeps no record that --open could open")
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(folder) if text else Store()
+        made = import_files(files, store, name)
+        for each in made.files:
+            click.echo(str(each))
+        for note in made.notes:
+            click.echo(note)
+        if show:
+            _open(made.run, display.bundle(made.run, store))
+        if page is not None:
+            _write_page(page, made.run, str(display.bundle(made.run, store)["text/html"]))
+        profile = Profile.of(Timeline.read(made.run, store.paths(made.run.id).events))
+        click.echo(f"\n{keep_colours(str(profile))}\n")
+    if not text:
+        click.echo(f"{made.run.id}: `%runs {made.run.id}` shows it in a notebook")
+
+
+def _write_page(path: Path, run: RunInfo, body: str) -> None:
+    title = html.escape(run.title or run.id)
+    try:
+        path.write_text(f"<!doctype html>\n{_META}<title>{title}</title>\n{body}\n", "utf-8")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror or error}") from None
+    click.echo(f"wrote {path}")
+
+
+def _open(run: RunInfo, bundle: Json) -> None:
+    """A notebook that shows the run, in a server of the user's; without one, say how."""
+    from jupyter_server.serverapp import list_running_servers
+
+    servers = list(list_running_servers())
+    if not servers:
+        click.echo(NO_SERVER.format(id=run.id))
+        return
+    server = servers[0]
+    root = Path(server.get("root_dir") or server.get("notebook_dir") or ".").resolve()
+    here = Path.cwd().resolve()
+    notebook = (here if here.is_relative_to(root) else root) / f"timeline-{run.id}.ipynb"
+    _write_notebook(notebook, run, bundle)
+    place = quote(notebook.relative_to(root).as_posix())
+    token = f"?token={server['token']}" if server.get("token") else ""
+    webbrowser.open(f"{server['url']}lab/tree/{place}{token}")
+    click.echo(f"{notebook} shows it, opened in {server['url']}lab")
+
+
+def _write_notebook(path: Path, run: RunInfo, bundle: Json) -> None:
+    import nbformat
+
+    code = f"%load_ext rankroom\n%runs {run.id}"
+    output = nbformat.v4.new_output("display_data", data=json.loads(json.dumps(bundle)))
+    cell = nbformat.v4.new_code_cell(code, outputs=[output], execution_count=1)
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    # Signed as the user's own, so that the output is shown without running the cell.
+    nbformat.sign.NotebookNotary().sign(notebook)
+    nbformat.write(notebook, path)
+
+
+_META = '<meta charset="utf-8">'
+NO_SERVER = (
+    "no Jupyter server of yours runs: start `jupyter lab`, and `%runs {id}` shows it in a notebook"
+)

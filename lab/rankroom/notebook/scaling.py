@@ -1,0 +1,96 @@
+"""`%%scaling`: the same cell on 1, 2, 4 ranks of one cluster, several times on each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rankroom.cluster import Cluster
+from rankroom.errors import RankroomError
+from rankroom.notebook.pressed import kept
+from rankroom.run import Run
+from rankroom.scaling import Measured, Scaling
+from rankroom.timeline import Timeline
+
+# Returns when the run has ended, or has been asked to; True if the stop button was pressed already.
+Follow = Callable[[Run, bool], None]
+
+
+@dataclass
+class Plan:
+    """What to run: on which numbers of ranks, and how often; `warm` runs before do not count."""
+
+    counts: list[int]
+    repeat: int = 3
+    warm: int = 1
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Ranks, and the number of the run: 0 and less for those that do not count."""
+        for ranks in self.counts:
+            for number in range(1 - self.warm, self.repeat + 1):
+                yield ranks, number
+
+    def words(self, ranks: int, number: int) -> str:
+        """Which run this is."""
+        which = f"{number} of {self.repeat}" if number > 0 else "to warm up"
+        return f"{ranks} rank{'s' if ranks > 1 else ''}, {which}"
+
+
+@dataclass
+class Outcome:
+    """What came of a plan: the numbers so far, and what ended it early, if something did."""
+
+    scaling: Scaling
+    broken: Run | None = None
+    interrupted: bool = False  # between two runs
+    notes: list[str] = field(default_factory=list)
+
+
+def scale(
+    cluster: Cluster,
+    source: str,
+    plan: Plan,
+    weak: bool,
+    follow: Follow,
+    show: Callable[[Scaling, str], None],
+    count: int | None = None,
+) -> Outcome:
+    """Run `source` as planned, until all is done or a run does not end well.
+
+    `show(scaling, words)` is called before each run. Whatever happens, all ranks are one world
+    again when this returns, or the notes say that they are not.
+    """
+    outcome = Outcome(Scaling(weak))
+    smaller = False
+    try:
+        for ranks, number in plan:
+            words = plan.words(ranks, number)
+            show(outcome.scaling, words)
+            with kept() as pressed:
+                run = cluster.run(source, range(ranks), f"scaling: {words}", count, own=True)
+                smaller = ranks < cluster.size
+            follow(run, bool(pressed))
+            if run.state != "done":
+                outcome.broken = run
+                break
+            if number > 0:
+                timeline = Timeline.read(run.info, cluster.store.paths(run.id).events)
+                outcome.scaling.add(ranks, Measured.of(timeline, run.id))
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+    finally:
+        if smaller and not (outcome.broken is not None and outcome.broken.running):
+            with kept():
+                outcome.notes += _rejoin(cluster)
+    return outcome
+
+
+def _rejoin(cluster: Cluster) -> list[str]:
+    """Have all ranks be one world again; what to say if they are not."""
+    try:
+        if cluster.rejoin():
+            return []
+        why = "a rank failed while it set up"
+    except RankroomError as error:
+        why = str(error)
+    return [f"the ranks are not all together again ({why}): the next cell on all ranks tries anew"]

@@ -1,0 +1,69 @@
+"""A smaller world for one cell: its ranks are all there are, as if the cluster had no others.
+
+The cell finds its number of ranks in the environment, and what was set up for all ranks is set up
+for these; afterwards the next cell on all ranks sets it up for all again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rankroom.rank.world import World
+
+_VARIABLES = (
+    "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "TF_CONFIG",
+)  # fmt: skip
+
+
+class Smaller:
+    """What this rank had set up for all ranks while its world is a smaller one."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._kept: dict[str, Any] = {}
+        self._environment: dict[str, str | None] = {}
+
+    def enter(self, adapters: Mapping[str, Any]) -> None:
+        """The world has just become smaller: what is on was made for another."""
+        for name, adapter in adapters.items():
+            self._kept[name] = adapter.set_aside()
+        self._environment = {name: os.environ.get(name) for name in _VARIABLES}
+        os.environ.update(environment(self._world, os.environ))
+
+    def leave(self, adapters: Mapping[str, Any]) -> None:
+        """The world is whole again; nothing happens where it always was."""
+        while self._kept:
+            name, kept = self._kept.popitem()
+            adapters[name].put_back(kept)
+        for name, value in self._environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._environment = {}
+
+
+def environment(world: World, whole: Mapping[str, str]) -> dict[str, str]:
+    """What differs in the environment of a rank of a smaller world; `whole` is that of the whole.
+
+    Ranks of one host follow one another.
+    """
+    size = world.size
+    before = int(whole.get("LOCAL_WORLD_SIZE", world.whole))
+    local = min(before, size - (world.rank - world.local_rank))
+    smaller = {
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_SIZE": str(local),
+        "HOROVOD_CROSS_SIZE": str(-(-size // before)),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(local),
+    }
+    if "TF_CONFIG" in whole:
+        config = json.loads(whole["TF_CONFIG"])
+        config["cluster"]["worker"] = config["cluster"]["worker"][:size]
+        smaller["TF_CONFIG"] = json.dumps(config)
+    return smaller

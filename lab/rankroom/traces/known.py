@@ -1,0 +1,119 @@
+"""What other programs call the things that we have a name for."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+Json = dict[str, Any]
+
+OURS = ("cell", "step", "data", "user", "wait", "collective", "phase", "op", "kernel")
+
+_CATEGORIES = {
+    "cpu_op": "op",
+    "operator": "op",
+    "gpu_memcpy": "kernel",
+    "gpu_memset": "kernel",
+    "user_annotation": "user",
+}
+# Words of NCCL's kernels, of annotations such as `nccl:all_reduce` and of `Collective name`.
+_OPERATIONS = {
+    "allreduce": "allreduce",
+    "allgather": "allgather",
+    "allgatherbase": "allgather",
+    "allgatherintotensorcoalesced": "allgather",
+    "reducescatter": "reducescatter",
+    "reducescatterbase": "reducescatter",
+    "reducescattertensorcoalesced": "reducescatter",
+    "broadcast": "broadcast",
+    "alltoall": "alltoall",
+    "alltoallbase": "alltoall",
+    "alltoallv": "alltoall",
+    "barrier": "barrier",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+_KERNEL = re.compile(r"^nccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)")
+_ANNOTATION = re.compile(r"^(?:nccl|gloo|mpi|ucc):_?(\w+)$")
+_SIZES = {
+    "double": 8, "float64": 8, "long": 8, "int64": 8, "float": 4, "float32": 4, "int": 4,
+    "int32": 4, "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "int16": 2, "byte": 1,
+    "char": 1, "uint8": 1, "int8": 1, "bool": 1, "complexfloat": 8, "complexdouble": 16,
+}  # fmt: skip
+
+
+def recognise(category: str, define: Json) -> tuple[str, Json]:
+    """Our category of a span, or the file's own, and what to write about it."""
+    name = define["name"]
+    if category in ("kernel", "user_annotation", "cpu_op") and (found := _collective(name, define)):
+        return "collective", found
+    if name.startswith("enumerate(DataLoader)#"):
+        return "data", define
+    if name.startswith("ProfilerStep#"):
+        # Numbered: all of them together are one name.
+        return "step", {**define, "name": "ProfilerStep"}
+    if name.startswith("Optimizer.step#"):
+        return "step", define
+    return _CATEGORIES.get(category, category), define
+
+
+def is_annotation(define: Json) -> bool:
+    """True for a collective of which only the call was seen, where its kernel may be as well."""
+    return bool(define.get("annotated"))
+
+
+def _collective(name: str, args: Json) -> Json | None:
+    kernel, annotation = _KERNEL.match(name), _ANNOTATION.match(name)
+    if not (kernel or annotation or (name.startswith("nccl") and "Collective name" in args)):
+        return None
+    word = str(args.get("Collective name") or (kernel or annotation)[1])  # type: ignore[index]
+    operation = _OPERATIONS.get(re.sub(r"[^a-z]", "", word.lower()))
+    if operation is None:
+        return None
+    found: Json = {"name": operation, "op": operation, "library": "dist"}
+    if annotation:
+        found["annotated"] = name
+    size, dtype = _shape_of(args)
+    if size is not None:
+        found["bytes"] = size
+    if dtype:
+        found["dtype"] = dtype
+    group = args.get("Process Group Name")
+    ranks = args.get("Process Group Ranks")
+    if isinstance(ranks, str):
+        try:
+            ranks = json.loads(ranks)
+        except ValueError:
+            ranks = None  # torch shortens long lists
+    if isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks):
+        found["ranks"] = ranks
+    if group not in (None, "", "0", "default_pg"):
+        found["group"] = str(group)
+    return found
+
+
+def _shape_of(args: Json) -> tuple[int | None, str]:
+    """Bytes and type of what a collective was given."""
+    dtype = str(args.get("dtype") or "")
+    count = args.get("In msg nelems")
+    if count is None and isinstance(args.get("Input Dims"), list):
+        kinds = args.get("Input type") or []
+        dims = args["Input Dims"]
+        dtype = dtype or str(kinds[0] if kinds else "")
+        flat = dims[0] if dims and isinstance(dims[0], list) else []
+        if flat and isinstance(flat[0], list):
+            flat = flat[0]
+        if flat and all(isinstance(each, int) for each in flat):
+            count = math.prod(flat)
+    width = size_of(dtype)
+    if isinstance(count, bool) or not isinstance(count, int) or width is None:
+        return None, dtype
+    return count * width, dtype
+
+
+def size_of(dtype: str) -> int | None:
+    """Bytes of one number of this type; None if it is not known."""
+    return _SIZES.get(dtype.lower().removeprefix("torch.").removeprefix("c10::"))

@@ -1,0 +1,131 @@
+"""Spans as they are read: columns of integers for each lane, and one table of names."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+MOST_NAMES = 50_000  # of one file and rank; beyond, spans share a name
+MOST_VARIANTS = 1_000  # of one name with other arguments; beyond, those are left out
+FARTHEST = 10 * 365 * 86_400 * 1_000_000  # microseconds from the others; farther is no time
+LARGEST = 1 << 53  # what a browser holds exactly
+
+_OTHER = {"name": "(one of too many names)"}
+
+
+class Names:
+    """The table of names of one file: what is in it is written once and a number after that."""
+
+    def __init__(self) -> None:
+        self.defined: list[dict[str, Any]] = []
+        self.left_out: Counter[str] = Counter()
+        self.most = MOST_NAMES
+        self._numbers: dict[Hashable, int] = {}
+        self._variants: Counter[str] = Counter()
+
+    def number(self, name: str, args: dict[str, Any]) -> int:
+        """The number of `name` with these arguments."""
+        key: Hashable = name
+        if args:
+            try:
+                key = (name, *args.items())
+                hash(key)
+            except TypeError:  # arguments that hold lists or objects
+                key = (name, json.dumps(args, sort_keys=True, default=str))
+        number = self._numbers.get(key)
+        return self._define(key, name, args) if number is None else number
+
+    def _define(self, key: Hashable, name: str, args: dict[str, Any]) -> int:
+        if args:
+            self._variants[name] += 1
+            if self._variants[name] > MOST_VARIANTS:
+                self.left_out["arguments that are different each time"] += 1
+                return self.number(name, {})
+        if len(self.defined) >= self.most:
+            self.left_out["names"] += 1
+            key, name, args = _OTHER["name"], _OTHER["name"], {}
+            if key in self._numbers:
+                return self._numbers[key]
+        self.defined.append({**args, "name": name})
+        number = self._numbers[key] = len(self.defined) - 1
+        return number
+
+
+@dataclass
+class Lane:
+    """Spans of one category on one rank."""
+
+    name: array[int] = field(default_factory=lambda: array("i"))
+    start: array[int] = field(default_factory=lambda: array("q"))
+    dur: array[int] = field(default_factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def add(self, name: int, start: int, dur: int) -> None:
+        """One span; raises OverflowError for times that are no times."""
+        self.start.append(start)
+        try:
+            self.dur.append(dur)
+        except OverflowError:
+            self.start.pop()
+            raise
+        self.name.append(name)
+
+    def extend(self, other: Lane) -> None:
+        """The spans of another lane behind these."""
+        self.name.extend(other.name)
+        self.start.extend(other.start)
+        self.dur.extend(other.dur)
+
+    def shift(self, by: int) -> None:
+        """Move all spans in time."""
+        if by:
+            self.start = array("q", [start + by for start in self.start])
+
+    def sort(self) -> None:
+        """By start; of those that start together the longer one first, as it holds the others."""
+        start, dur = self.start, self.dur
+        if all(a < b for a, b in pairwise(start)):
+            return
+        order = sorted(range(len(start)), key=lambda i: (start[i], -dur[i]))
+        self.name = array("i", [self.name[i] for i in order])
+        self.start = array("q", [start[i] for i in order])
+        self.dur = array("q", [dur[i] for i in order])
+
+    def keep_sound(self, middle: int) -> Iterator[str]:
+        """Drop spans that cannot be; `middle` is a right time. Yields the reasons."""
+        low, high = middle - FARTHEST, middle + FARTHEST
+        if not len(self):
+            return
+        if (
+            min(self.dur) >= 0
+            and max(self.dur) <= FARTHEST
+            and low <= min(self.start)
+            and max(self.start) <= high
+        ):
+            return
+        kept = Lane()
+        for name, start, dur in zip(self.name, self.start, self.dur, strict=True):
+            if dur < 0:
+                yield "negative duration"
+            elif not low <= start <= high:
+                yield "a time ten years from the others"
+            elif dur > FARTHEST:
+                yield "longer than ten years"
+            else:
+                kept.add(name, start, dur)
+        self.name, self.start, self.dur = kept.name, kept.start, kept.dur
+
+
+def middle_of(lanes: list[Lane]) -> int:
+    """A time in the middle of these spans, whatever single ones say."""
+    times: list[int] = []
+    for lane in lanes:
+        times += lane.start[:: max(1, len(lane) // 1000)]
+    return sorted(times)[len(times) // 2] if times else 0

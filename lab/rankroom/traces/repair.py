@@ -1,0 +1,317 @@
+"""The events of a Chrome trace as they come, out of text that may be damaged.
+
+Programs that are killed leave half a file, some forget a comma or the last bracket, and NaN is no
+JSON. Sound stretches are read whole by the standard parser; only where it refuses, one event after
+the other is looked at. What had to be repaired is counted in `repaired`, what is lost in `dropped`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from rankroom.errors import RankroomError
+
+Json = dict[str, Any]
+
+BLOCK = 1 << 22  # characters that are parsed at once
+LONGEST = 1 << 20  # an event that goes on longer than this is broken
+HEADER = 1 << 24  # what stands before the events: a few lines, where nobody put in a file
+
+_DECODER = json.JSONDecoder(strict=False)
+_BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")  # two events; within an event a name follows a comma
+_EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
+_NEXT = re.compile(r"[,}\n\]\[]\s*(?=\{)")  # where an event may begin behind a broken one
+_SPACE = re.compile(r"[\s,\0]*")
+_OPENING = re.compile(r"[\s\0\ufeff]*")
+_TOKEN = re.compile(r'-?\w[\w.+-]*|"(?:[^"\\\n]|\\.)*"|\}')  # what is no event, and no text either
+_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+
+
+class TraceError(RankroomError):
+    """A file that is no trace."""
+
+
+class Events:
+    """The events of one file, in lists; `about` holds what its object says beside them.
+
+    `about` is complete once all events have been read. Raises TraceError for what is no trace at
+    all, and never for damage.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.about: Json = {}
+        self.dropped: Counter[str] = Counter()
+        self.repaired: Counter[str] = Counter()
+        self._text = ""
+        self._over = False
+        self._lines = False  # events one per line, without an array
+        self._closed = False  # the array of events ended with its bracket
+        self._blocks = self._decoded()
+
+    def __iter__(self) -> Iterator[list[Json]]:
+        self._begin()
+        while True:
+            if (cut := self._last_sound()) > 0:
+                piece, self._text = self._text[:cut], self._text[cut:]
+                yield self._parsed(piece)
+            elif len(self._text) > LONGEST or self._over:
+                yield self._one_by_one(whole=self._over)
+            if self._over and not self._text:
+                break
+            self._more()
+        if not self._closed:
+            self.repaired["closing bracket missing"] += 1
+
+    # -- text
+
+    def _decoded(self) -> Iterator[str]:
+        rest = b""
+        with _opened(self.path) as file:
+            for data in self._unpacked(file):
+                data = rest + data
+                # A character of several bytes may go on in the next block.
+                end = len(data)
+                while end and len(data) - end < 4 and data[end - 1] & 0xC0 == 0x80:
+                    end -= 1
+                if end and data[end - 1] >= 0xC0:
+                    end -= 1
+                else:
+                    end = len(data)
+                rest = data[end:]
+                yield self._to_text(data[:end])
+        if rest:
+            yield self._to_text(rest)
+
+    def _unpacked(self, file: IO[bytes]) -> Iterator[bytes]:
+        """The file's bytes; of a compressed one that is damaged, those before the damage."""
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not packed:
+            while data := file.read(BLOCK):
+                yield data
+            return
+        unpack = zlib.decompressobj(31)
+        while data := file.read(BLOCK >> 4):
+            while data:
+                try:
+                    yield unpack.decompress(data, BLOCK)
+                except zlib.error:
+                    self.repaired["compressed file damaged"] += 1
+                    return
+                data = unpack.unconsumed_tail or unpack.unused_data
+                if unpack.eof:
+                    if data[:2] != b"\x1f\x8b":
+                        return
+                    unpack = zlib.decompressobj(31)  # files that were put one behind the other
+        if not unpack.eof:
+            yield unpack.flush()
+            self.repaired["compressed file cut off"] += 1
+
+    def _to_text(self, data: bytes) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            text = data.decode("utf-8", "replace")
+            self.repaired["bytes that are no UTF-8"] += text.count("\ufffd")
+            return text
+
+    def _more(self) -> None:
+        text = next(self._blocks, None)
+        if text is None:
+            self._over = True
+        else:
+            self._text += text
+
+    def _begin(self) -> None:
+        """Read up to the first event."""
+        while not self._over and len(self._text) < 64:
+            self._more()
+        start = _OPENING.match(self._text)
+        self._text = self._text[start.end() if start else 0 :]
+        if not self._text:
+            raise TraceError(EMPTY.format(path=self.path))
+        if self._text[0] == "[":
+            self._text = self._text[1:]
+            return
+        if self._text[0] != "{":
+            raise TraceError(NO_TRACE.format(path=self.path, begins=self._text[:24]))
+        while not (found := _EVENTS.search(self._text)):
+            if self._over or len(self._text) > HEADER:
+                # Events one per line, without any array, are a trace, too.
+                if '"ph"' not in self._text:
+                    raise TraceError(NO_EVENTS.format(path=self.path))
+                self._lines = self._closed = True
+                return
+            self._more()
+        self._read_about(self._text[1 : found.start()])
+        self._text = self._text[found.end() :]
+
+    def _read_about(self, text: str) -> None:
+        """Keys and values beside the events, one by one as far as they can be read."""
+        at = 0
+        while True:
+            at = cast(re.Match[str], _SPACE.match(text, at)).end()
+            try:
+                key, at = _DECODER.raw_decode(text, at)
+                at = cast(re.Match[str], _OPENING.match(text, at)).end()
+                if not isinstance(key, str) or text[at : at + 1] != ":":
+                    return
+                at = cast(re.Match[str], _OPENING.match(text, at + 1)).end()
+                self.about[key], at = _DECODER.raw_decode(text, at)
+            except (ValueError, RecursionError, IndexError):
+                return
+
+    # -- events
+
+    def _last_sound(self) -> int:
+        """Where to cut the text so that the last event before it is whole; 0 for nowhere."""
+        for back in (1 << 16, LONGEST):
+            begin = max(0, len(self._text) - back)
+            between = list(_BETWEEN.finditer(self._text, begin))
+            if between:
+                return between[-1].start() + 1
+        return 0
+
+    def _parsed(self, piece: str) -> list[Json]:
+        start = cast(re.Match[str], _OPENING.match(piece)).end()
+        if piece[start : start + 1] == ",":
+            start += 1
+        try:
+            events = _DECODER.decode(f"[{piece[start:]}]")
+        except (ValueError, RecursionError):
+            events = None
+        if events is None or not all(map(dict.__instancecheck__, events)):
+            self._text = piece + self._text
+            return self._one_by_one(whole=self._over)
+        return cast(list[Json], events)
+
+    def _one_by_one(self, whole: bool) -> list[Json]:
+        """The events of the text, of which any may be broken; `whole` if no more will come."""
+        text, at = self._text, 0
+        events: list[Json] = []
+        while True:
+            begin = at
+            at = cast(re.Match[str], _SPACE.match(text, at)).end()
+            if at >= len(text):
+                break
+            if text[at] == "{":
+                if events and not self._lines:
+                    self._count_commas(text[begin:at])
+                event, end = self._event(text, at, whole)
+                if end < 0:
+                    break  # wait for the rest of it
+                if event is not None:
+                    events.append(event)
+                at = end
+            elif text[at] == "]":
+                at = self._after_array(text, at + 1, whole)
+            elif text[at] == "[":
+                self._closed = False
+                self.repaired["arrays one after another"] += 1
+                at += 1
+            else:
+                at = self._pass_over(text, at)
+        self._text = text[at:]
+        return events
+
+    def _count_commas(self, between: str) -> None:
+        commas = between.count(",")
+        if commas == 0:
+            self.repaired["missing commas"] += 1
+        elif commas > 1:
+            self.repaired["commas too many"] += commas - 1
+
+    def _event(self, text: str, at: int, whole: bool) -> tuple[Json | None, int]:
+        """The event at `at` and where it ends: -1 if more text is needed to tell."""
+        try:
+            event, end = _DECODER.raw_decode(text, at)
+            return event, end
+        except json.JSONDecodeError as error:
+            ends = _is_at_end(error, text)
+        except (ValueError, RecursionError):
+            ends = False
+        if not whole and len(text) - at < LONGEST:
+            return None, -1
+        if (mended := self._without_escapes(text, at)) is not None:
+            return mended
+        following = None if ends else _NEXT.search(text, at + 1)
+        end = following.end() if following else len(text)
+        self.dropped["cut off" if following is None else "damaged"] += 1
+        return None, end
+
+    def _without_escapes(self, text: str, at: int) -> tuple[Json, int] | None:
+        """The event at `at` with its wrong backslashes, as in paths, taken as they stand."""
+        piece = text[at : at + (1 << 16)]
+        places = [found.start() for found in _ESCAPE.finditer(piece)]
+        if not places:
+            return None
+        try:
+            event, end = _DECODER.raw_decode(_ESCAPE.sub(r"\\\\", piece))
+        except (ValueError, RecursionError):
+            return None
+        self.repaired["backslashes that escape nothing"] += 1
+        # Each of them was doubled.
+        return event, at + end - sum(place + i < end for i, place in enumerate(places))
+
+    def _after_array(self, text: str, at: int, whole: bool) -> int:
+        """Behind the bracket: what an object says after its events, the next array, or nothing."""
+        self._closed = True
+        rest = text[at:]
+        if re.match(r'\s*,\s*"', rest):
+            self._read_about(rest)
+            more = _EVENTS.search(rest)
+            if more is None:
+                return len(text)
+            self.repaired["arrays one after another"] += 1
+            self._closed = False
+            return at + more.end()
+        closing = re.match(r"\s*\}?\s*", rest)
+        at += closing.end() if closing else 0
+        again = re.compile(r'\{\s*"traceEvents"\s*:\s*\[').match(text, at)
+        if again:
+            self.repaired["arrays one after another"] += 1
+            self._closed = False
+            return again.end()
+        return at
+
+    def _pass_over(self, text: str, at: int) -> int:
+        """Something between events that is none: a value is passed over, text up to the next."""
+        token = _TOKEN.match(text, at)
+        self.dropped["text that is no event"] += 1
+        if token and token[0] in ("null", "true", "false"):
+            return token.end()
+        following = _NEXT.search(text, at)
+        if following is None:
+            return len(text)
+        return following.end()
+
+
+def _is_at_end(error: json.JSONDecodeError, text: str) -> bool:
+    """True if all is well up to the end of the text, which only should have gone on."""
+    if error.msg.startswith("Unterminated string"):
+        return not {"\n", "{"} & set(text[error.pos :])
+    return len(text) - error.pos < 8
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """The file. Raises TraceError if it cannot be read."""
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise TraceError(UNREADABLE.format(path=path, error=error.strerror or error)) from None
+
+
+EMPTY = "{path} is empty: nothing to show"
+UNREADABLE = "cannot read {path}: {error}"
+NO_TRACE = (
+    "{path} is no trace: it begins with {begins!r}; Horovod timelines and Chrome JSON are read, "
+    "also compressed with gzip"
+)
+NO_EVENTS = "{path} is no trace: it holds JSON, but neither `traceEvents` nor a list of events"

@@ -1,0 +1,489 @@
+"""Timelines of other programs: read, repaired, merged, and written for Perfetto."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankroom.record import RankInfo, event_line
+from rankroom.store import Store
+from rankroom.traces import Import, chrome_json, import_files
+from rankroom.traces.file import rank_in_name
+from rankroom.traces.lanes import MOST_NAMES
+from rankroom.traces.repair import TraceError
+from record_makers import finished_record
+
+Span = tuple[int, str, str, int, int]  # rank, category, name, start, duration
+
+
+def spans_of(store: Store, run_id: str) -> list[Span]:
+    """What a record holds, by plain means."""
+    names: dict[tuple[int, int], dict[str, Any]] = {}
+    found = []
+    for event in store.events(run_id):
+        if event["kind"] != "spans":
+            continue
+        rank, at = event["rank"], 0
+        for number, define in enumerate(event.get("define", ()), event.get("from", 0)):
+            names[rank, number] = define
+        columns = zip(event["name"], event["start"], event["dur"], strict=True)
+        for number, apart, dur in columns:
+            at += apart
+            define = json.dumps(names[rank, number], sort_keys=True)
+            found.append((rank, event["cat"], define, at, dur))
+    return sorted(found)
+
+
+def plain(spans: list[Span]) -> list[tuple[str, int, int]]:
+    return [(json.loads(name)["name"], start, dur) for _, _, name, start, dur in spans]
+
+
+class Bench:
+    """A store, and files that are read into it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = Store(folder / "home")
+
+    def file(self, content: str | bytes | list[Any] | dict[str, Any], name: str = "t.json") -> Path:
+        path = self.folder / name
+        if isinstance(content, (list, dict)):
+            content = json.dumps(content)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def read(self, *paths: Path) -> tuple[Import, list[Span]]:
+        made = import_files(paths, self.store)
+        assert self.store.load(made.run.id).state == "done"
+        return made, spans_of(self.store, made.run.id)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def x(name: str, ts: Any, dur: Any, pid: Any = 0, tid: Any = 0, **more: Any) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "cat": "op", "ts": ts, "dur": dur, "pid": pid, "tid": tid,
+            **more}  # fmt: skip
+
+
+SOUND = [x(f"s{i}", 100 * i, 50, args={"i": i, "of": {"deep": [1, {"er": i}]}}) for i in range(40)]
+EXPECTED = [(f"s{i}", 100 * i, 50) for i in range(40)]
+
+
+def lines(events: list[dict[str, Any]]) -> str:
+    return ",\n".join(map(json.dumps, events))
+
+
+# -- forms
+
+
+@pytest.mark.parametrize("form", ["array", "object", "lines", "pretty", "gzip", "bom", "crlf"])
+def test_every_form_of_a_sound_file(bench: Bench, form: str):
+    text = {
+        "object": json.dumps({"traceEvents": SOUND, "displayTimeUnit": "ms"}),
+        "lines": "\n".join(map(json.dumps, SOUND)),
+        "pretty": json.dumps({"about": {"traceEvents": 3}, "traceEvents": SOUND}, indent=2),
+        "bom": "\ufeff" + json.dumps(SOUND),
+        "crlf": f"[\r\n{lines(SOUND)}\r\n]\r\n".replace("\n", "\r\n").replace("\r\r", "\r"),
+    }.get(form, json.dumps(SOUND))
+    data = gzip.compress(text.encode()) if form == "gzip" else text.encode()
+    made, spans = bench.read(bench.file(data))
+    assert plain(spans) == sorted(EXPECTED)
+    assert not made.files[0].dropped and not made.files[0].repaired
+    assert made.run.notes == []
+
+
+HEAD, REST = lines(SOUND[:9]), lines(SOUND[9:])
+DAMAGED = {
+    "no end": (f"[{lines(SOUND)}", "closing bracket missing"),
+    "comma at the end": (f"[{lines(SOUND)},\n", "closing bracket missing"),
+    "cut within an object": (json.dumps({"traceEvents": SOUND})[:-2], "closing bracket missing"),
+    "missing commas": (f"[{lines(SOUND).replace(',' + chr(10), chr(10))}]", "missing commas"),
+    "one missing comma": (f"[{HEAD}{REST}]", "missing commas"),
+    "commas twice": (f"[{HEAD},,{REST}]", "commas too many"),
+    "arrays": (f"[{HEAD}]\n[{REST}]", "arrays one after another"),
+    "objects": (
+        json.dumps({"traceEvents": SOUND[:9]}) + json.dumps({"traceEvents": SOUND[9:]}),
+        "arrays one after another",
+    ),
+    "backslash": (
+        f'[{HEAD},{json.dumps(SOUND[9])[:-1]}, "path": "C:\\q"}},{lines(SOUND[10:])}]',
+        "backslashes that escape nothing",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_damage_that_costs_nothing_is_repaired_and_told(bench: Bench, how: str):
+    text, told = DAMAGED[how]
+    made, spans = bench.read(bench.file(text))
+    assert plain(spans) == sorted(EXPECTED)
+    assert made.files[0].repaired[told] > 0
+    assert told in made.run.notes[0]
+    assert not made.files[0].dropped
+
+
+LOST = {
+    "garbage behind": (f"[{lines(SOUND)}] and then some \x00\x01 text", "text that is no event"),
+    "garbage between": (f"[{HEAD}, what? ,{REST}]", "text that is no event"),
+    "null": (f"[{HEAD},null,{REST}]", "text that is no event"),
+    "half an event": (f"[{HEAD},{{\"ph\": \"X\", \"na\n,{REST}]", "damaged"),
+    "the last is cut": (f"[{lines(SOUND)},{json.dumps(x('no', 1, 2))[:-9]}", "cut off"),
+    "not a number": (f"[{lines([*SOUND, x('n', float('nan'), 1)])}]", "times that are no numbers"),
+    "endless": (f"[{lines([*SOUND, x('n', 1, float('inf'))])}]", "times that are no numbers"),
+    "negative": (f"[{lines([*SOUND, x('n', 1, -1)])}]", "negative duration"),
+    "huge": (f"[{lines([*SOUND, x('n', 10**18, 1)])}]", "a time ten years from the others"),
+    "no time": (f"[{lines([*SOUND, {'ph': 'X', 'name': 'n'}])}]", "events that lack a field"),
+    "too huge": (f"[{lines([*SOUND, x('n', 10**30, 1)])}]", "times that are no numbers"),
+    "flows": (f"[{lines([*SOUND, {'ph': 's', 'id': 1, 'ts': 1}])}]", "flows"),
+    "counters": (f"[{lines([*SOUND, {'ph': 'C', 'name': 'n', 'ts': 1}])}]", "counters"),
+    "others": (f"[{lines([*SOUND, {'hello': 1}])}]", "no event of a trace"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_what_cannot_be_had_is_counted(bench: Bench, how: str):
+    text, told = LOST[how]
+    made, spans = bench.read(bench.file(text))
+    assert plain(spans) == sorted(EXPECTED)
+    assert made.files[0].dropped[told] == 1
+    assert f"1 × {told}" in made.run.notes[0]
+
+
+def test_a_file_cut_at_any_byte_gives_what_came_before(bench: Bench):
+    whole = json.dumps({"traceEvents": SOUND, "other": {"a": [1]}}).encode()
+    ends = [match.end() for match in re.finditer(rb'"tid": 0, "args": .*?\}\]\}\}\}', whole)]
+    assert len(ends) == len(SOUND)
+    for cut in range(20, len(whole), 97):
+        made, spans = bench.read(bench.file(whole[:cut]))
+        before = sum(end <= cut for end in ends)
+        assert plain(spans) == sorted(EXPECTED[:before]), cut
+        assert made.files[0].repaired["closing bracket missing"] == (cut < len(whole) - 20)
+
+
+def test_bytes_that_are_damaged_anywhere_never_raise(bench: Bench):
+    whole = json.dumps(SOUND).encode()
+    dice = random.Random(7)
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(dice.choice((1, 3, 30))):
+            data[dice.randrange(1, len(data))] = dice.randrange(256)
+        bench.read(bench.file(bytes(data)))
+
+
+def test_a_compressed_file_that_is_cut_off(bench: Bench):
+    dice = random.Random(1)
+    events = [x(f"s{i}", dice.randrange(10**9), dice.randrange(99)) for i in range(5000)]
+    data = gzip.compress(json.dumps(events).encode())
+    made, spans = bench.read(bench.file(data[: len(data) // 2]))
+    assert 1000 < len(spans) < 4000
+    assert made.files[0].repaired["compressed file cut off"] == 1
+
+
+def test_a_bracket_alone_is_an_empty_timeline(bench: Bench):
+    made, spans = bench.read(bench.file("[\n"))
+    assert spans == [] and made.files[0].repaired["closing bracket missing"] == 1
+
+
+def test_beginnings_and_ends_that_do_not_match(bench: Bench):
+    def be(ph: str, ts: int, name: str = "", tid: int = 0) -> dict[str, Any]:
+        return {"ph": ph, "ts": ts, "pid": 1, "tid": tid, "name": name, "cat": "c"}
+
+    events = [be("E", 5), be("B", 10, "a"), be("B", 20, "b"), be("E", 30), be("B", 40, "c"),
+              be("i", 70, "moment")]  # fmt: skip
+    made, spans = bench.read(bench.file(events))
+    assert plain(spans) == [("a", 0, 30), ("b", 10, 10), ("c", 30, 0), ("moment", 60, 0)]
+    assert made.files[0].dropped == {"ends without a beginning": 1}
+    assert made.files[0].repaired == {"spans without an end": 2}
+
+
+def test_a_hundred_spans_within_one_another(bench: Bench):
+    events = [{"ph": "B", "ts": i, "pid": 0, "tid": 0, "name": f"n{i}"} for i in range(100)]
+    events += [{"ph": "E", "ts": 200 + i, "pid": 0, "tid": 0} for i in range(100)]
+    _, spans = bench.read(bench.file(events))
+    assert sorted(plain(spans)) == sorted((f"n{i}", i, 299 - 2 * i) for i in range(100))
+
+
+def test_names_without_end_share_one(bench: Bench):
+    events = [x(f"name {i}", i, 1) for i in range(MOST_NAMES + 500)]
+    made, spans = bench.read(bench.file(events))
+    assert len(spans) == MOST_NAMES + 500
+    assert made.files[0].dropped["arguments of spans: names"] == 500
+    assert "(one of too many names)" in spans[-1][2] + spans[0][2]
+
+
+def test_a_deep_nest_of_brackets_is_no_danger(bench: Bench):
+    deep = f'[{lines(SOUND)}, {{"ph": "X", "args": {"[" * 100_000}'
+    _, spans = bench.read(bench.file(deep))
+    assert plain(spans) == sorted(EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "is empty"),
+        ("hello", "begins with 'hello'"),
+        (b"\x0a\x9f\x01\x00binary", "is no trace"),
+        ('{"a": 1}', "neither `traceEvents` nor a list of events"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_refused_in_one_line(bench: Bench, content: Any, told: str):
+    with pytest.raises(TraceError) as error:
+        bench.read(bench.file(content))
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there(bench: Bench):
+    with pytest.raises(TraceError, match=r"cannot read .*No such file"):
+        bench.read(bench.folder / "no.json")
+
+
+# -- programs
+
+
+def horovod(rank: int, late: int, epoch: int = 1_790_000_000_000_000) -> str:
+    """A timeline as Horovod 0.28 writes it, on rank 0 or, patched, on another."""
+    start = {"name": "process_name", "ph": "M", "pid": 0,
+             "args": {"start_time_since_epoch_in_micros": epoch}}  # fmt: skip
+    out = ["[\n" + json.dumps(start) + ",\n"]
+    name = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.grad.0"}}
+    out.append(json.dumps(name) + ",\n")
+    for n in range(3):
+        at = 10_000 * n
+        events = []
+        if rank == 0:
+            events = [
+                {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": at, "pid": 1},
+                {"ph": "X", "name": "0", "ts": at, "pid": 1, "dur": 0},
+                {"ph": "X", "name": "1", "ts": at + late, "pid": 1, "dur": 0},
+                {"ph": "E", "ts": at + late, "pid": 1},
+            ]
+        begin = at + late + 10
+        events += [
+            {"ph": "B", "name": "ALLREDUCE", "ts": begin, "pid": 1},
+            {"ph": "B", "name": "GLOO_ALLREDUCE", "ts": begin + 5, "pid": 1},
+            {"ph": "E", "ts": begin + 50, "pid": 1},
+            {"ph": "E", "ts": begin + 60, "pid": 1,
+             "args": {"dtype": "float32", "shape": "[10, 2]"}},
+        ]  # fmt: skip
+        out.append(",".join(map(json.dumps, events)) + ("," if n < 2 else ""))
+    return "".join(out)  # without its bracket: the program was killed
+
+
+def test_horovods_own_timelines_of_every_rank(bench: Bench):
+    files = [
+        bench.file(horovod(0, 2000), "hvd.json"),
+        bench.file(horovod(1, 2000), "hvd.json.rank1"),
+    ]
+    made, spans = bench.read(*files)
+    assert [f.program for f in made.files] == ["Horovod", "Horovod"]
+    together = [span for span in spans if span[1] == "collective"]
+    assert [(r, s, d) for r, _, _, s, d in together] == [
+        (0, 0, 2070), (0, 10_000, 2070), (0, 20_000, 2070),
+        (1, 2000, 70), (1, 12_000, 70), (1, 22_000, 70),
+    ]  # fmt: skip
+    assert json.loads(together[0][2]) == {
+        "name": "allreduce grad.0", "op": "allreduce", "tensor": "grad.0", "library": "hvd",
+        "dtype": "float32", "shape": "[10, 2]", "bytes": 80,
+    }  # fmt: skip
+    phases = {json.loads(name)["name"] for _, cat, name, _, _ in spans if cat == "phase"}
+    assert phases == {"NEGOTIATE", "GLOO_ALLREDUCE"}
+    assert made.run.start == 1_790_000_000_000_000
+
+
+def test_an_unpatched_horovods_file_tells_when_the_others_came(bench: Bench):
+    made, spans = bench.read(bench.file(horovod(0, 3000)))
+    assert [rank.rank for rank in made.run.ranks] == [0, 1]
+    assert [(s, d) for r, _, _, s, d in spans if r == 1] == [
+        (3000, 70), (13_000, 70), (23_000, 70),
+    ]  # fmt: skip
+    assert any("rank 1: only when it became ready" in note for note in made.run.notes)
+
+
+def kineto(rank: int, **more: Any) -> dict[str, Any]:
+    nccl = {
+        "Collective name": "allreduce", "In msg nelems": 1000, "dtype": "BFloat16",
+        "Process Group Name": "tp", "Process Group Ranks": "[0, 1]", "External id": 7,
+    }  # fmt: skip
+    return {
+        "schemaVersion": 1,
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 4},
+        "traceEvents": [
+            x("aten::mm", 10.4, 5.3, 77, 77, cat="cpu_op", args={"External id": rank}),
+            x("nccl:all_reduce", 12, 2, 77, 77, cat="user_annotation"),
+            x("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", 20, 30, 0, 7, cat="kernel", args=nccl),
+            x("gemm", 15, 4, 0, 7, cat="kernel"),
+            x("ProfilerStep#12", 5, 90, 77, 77, cat="user_annotation"),
+            x("enumerate(DataLoader)#_Single.__next__", 6, 1, 77, 77, cat="user_annotation"),
+            x("cudaLaunchKernel", 14, 1, 77, 78, cat="cuda_runtime"),
+        ],
+        "baseTimeNanoseconds": 1_790_000_000_000_000_000 + 1_000_000 * rank,
+        "traceName": "t",
+        **more,
+    }
+
+
+def test_profiles_of_pytorch_know_their_rank_and_their_clock(bench: Bench):
+    made, spans = bench.read(bench.file(kineto(3), "b.json"), bench.file(kineto(1), "a.json"))
+    assert [rank.rank for rank in made.run.ranks] == [1, 3]
+    of = {rank: {cat: (json.loads(name), start, dur) for r, cat, name, start, dur in spans
+                 if r == rank} for rank in (1, 3)}  # fmt: skip
+    # The base is a microsecond later on each rank: 2,000 µs from 1 to 3.
+    assert of[3]["op"][1] - of[1]["op"][1] == 2000
+    assert of[1]["op"] == ({"name": "aten::mm"}, 5, 5)
+    assert of[1]["collective"] == (
+        {"name": "allreduce", "op": "allreduce", "library": "dist", "bytes": 2000,
+         "dtype": "BFloat16", "ranks": [0, 1], "group": "tp"}, 15, 30,
+    )  # fmt: skip
+    assert of[1]["kernel"][0]["name"] == "gemm"
+    assert of[1]["step"][0]["name"] == "ProfilerStep"
+    assert of[1]["data"][1:] == (1, 1)
+    assert of[1]["user"][0]["name"] == "nccl:all_reduce"
+    assert of[1]["cuda_runtime"][0]["name"] == "cudaLaunchKernel"
+
+
+def test_gloos_calls_are_collectives(bench: Bench):
+    args = {"Input type": ["float"], "Input Dims": [[10, 5]]}
+    trace = kineto(
+        0, traceEvents=[x("gloo:all_reduce", 1, 2, 9, 9, cat="user_annotation", args=args)]
+    )
+    _, spans = bench.read(bench.file(trace))
+    assert [(cat, json.loads(name)["bytes"]) for _, cat, name, _, _ in spans] == [
+        ("collective", 200)
+    ]
+
+
+# -- ranks and clocks
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("trace.rank3.json.gz", 3), ("rank_12_trace.json", 12), ("hvd.json.rank1", 1),
+        ("timeline.2.json", 2), ("run2-rank0.pt.trace.json", 0), ("worker7.json", 7),
+        ("vm_12345.1790000000.pt.trace.json", None), ("trace.json", None), ("r4.json", 4),
+        ("trace_1.json", 1),
+    ],
+)  # fmt: skip
+def test_the_rank_in_a_files_name(name: str, rank: int | None):
+    assert rank_in_name(Path(name)) == rank
+
+
+def test_files_without_ranks_and_clocks_are_put_side_by_side(bench: Bench):
+    files = [bench.file([x("a", 5000, 1)], "one.json"), bench.file([x("b", 90_000, 1)], "two.json")]
+    made, spans = bench.read(*files)
+    assert [(rank, start) for rank, _, _, start, _ in spans] == [(0, 0), (1, 0)]
+    assert "no common clock: one.json, two.json begins with its first event at 0" in made.run.notes
+
+
+def test_two_files_of_one_rank(bench: Bench):
+    made, _ = bench.read(
+        bench.file([x("a", 1, 1)], "a.rank1.json"), bench.file([x("b", 1, 1)], "b.rank1.json")
+    )
+    assert [rank.rank for rank in made.run.ranks] == [0, 1]
+    assert any("b.rank1.json got the next free number" in note for note in made.run.notes)
+
+
+def test_processes_of_one_file_are_ranks(bench: Bench):
+    events = [x("a", 1, 1, pid=400), x("b", 1, 1, pid=30)]
+    made, spans = bench.read(bench.file(events))
+    assert [(rank, json.loads(name)["name"]) for rank, _, name, _, _ in spans] == [
+        (0, "b"),
+        (1, "a"),
+    ]
+    named = [{"ph": "M", "name": "process_name", "pid": p, "args": {"name": f"Rank {r}"}}
+             for p, r in ((400, 2), (30, 5))]  # fmt: skip
+    made, spans = bench.read(bench.file([*events, *named]))
+    assert [rank.rank for rank in made.run.ranks] == [2, 5] and made.run.size == 6
+
+
+def test_threads_of_a_category_of_its_own_are_lanes(bench: Bench):
+    name = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {"name": "IO"}}
+    events = [name, x("a", 1, 9, tid=1, cat="net"), x("b", 1, 9, tid=2, cat="net")]
+    _, spans = bench.read(bench.file(events))
+    assert {cat for _, cat, _, _, _ in spans} == {"net · IO", "net · thread 2"}
+
+
+# -- export
+
+
+def record(folder: Path, count: int = 3000) -> tuple[Store, str]:
+    """A record with spans of all kinds, on two ranks."""
+    dice = random.Random(3)
+    out = []
+    for rank in range(2):
+        seq = 0
+        for at, cat in enumerate(("cell", "collective", "phase", "custom")):
+            define = [{"name": f'{cat} "{i}" ü', "tensor": f"t{i}", "ranks": [0, 1], "line": i}
+                      for i in range(20)]  # fmt: skip
+            name = [20 * at + dice.randrange(20) for _ in range(count)]
+            start = [dice.randrange(-5, 40) for _ in range(count)]
+            dur = [dice.randrange(0, 60) for _ in range(count)]
+            fields = {"from": 20 * at, "define": define, "name": name, "start": start, "dur": dur}
+            out.append(event_line("spans", rank, seq, 10**6, cat=cat, **fields))
+            seq += 1
+        out.append(event_line("sample", rank, seq, 500, cpu=51.5))
+    store, run = finished_record(folder, *out, ranks=[RankInfo(0, "n1", 1, "cuda:0"),
+                                                      RankInfo(1, "n2", 2, "cuda:1")])  # fmt: skip
+    return store, run.id
+
+
+def test_what_is_exported_comes_back_the_same(bench: Bench):
+    store, run_id = record(bench.folder / "from")
+    data = b"".join(chrome_json(store, run_id))
+    made, spans = bench.read(bench.file(data))
+    assert spans == spans_of(store, run_id)
+    before = store.load(run_id)
+    assert (made.run.start, made.run.title) == (before.start, before.title)
+    assert [(r.host, r.device) for r in made.run.ranks] == [("n1", "cuda:0"), ("n2", "cuda:1")]
+    assert made.files[0].dropped == {"counters": 2} and not made.files[0].repaired
+
+
+def test_an_export_has_a_process_per_rank_and_no_spans_that_cross(bench: Bench):
+    store, run_id = record(bench.folder / "from", count=200)
+    trace = json.loads(b"".join(chrome_json(store, run_id)))
+    events = trace["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {0: "rank 0", 1: "rank 1"}
+    threads = {
+        (e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"
+    }
+    lanes: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            where = event["pid"], event["tid"]
+            assert threads[where].startswith(event["cat"])
+            lanes.setdefault(where, []).append((event["ts"], event["ts"] + event["dur"]))
+    crossing = 0
+    for where, spans in lanes.items():
+        if threads[where].endswith(" 16"):
+            continue  # the last row takes what is left
+        open_ends: list[int] = []
+        for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while open_ends and open_ends[-1] <= start:
+                open_ends.pop()
+            crossing += bool(open_ends and end > open_ends[-1])
+            open_ends.append(end)
+    assert crossing == 0
+
+
+def test_an_export_leaves_out_what_is_not_sound(bench: Bench):
+    bad = [
+        event_line("spans", 0, 0, 1, cat="c", name=[0, 0], start=[1], dur=[1, 2]),
+        event_line("spans", 0, 1, 1, cat="c", name=[0, 0, 9], start=[1, 1, 1], dur=[-1, 2, 3],
+                   define=[{"name": "n"}]),
+        event_line("spans", 0, 2, 1, cat="c", name=[0, "x"], start=[None, 1], dur=[1, 1]),
+        event_line("spans", 0, 3, 1, cat="c", name=[0], start=[float("nan")], dur=[1]),
+    ]  # fmt: skip
+    store, run = finished_record(bench.folder / "from", *bad)
+    trace = json.loads(b"".join(chrome_json(store, run.id)))
+    spans = [(e["name"], e["ts"], e["dur"]) for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert spans == [("n", 2, 2), ("?", 3, 3)]
