@@ -12,7 +12,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
-from rankroom.rank import stacks
+from rankroom.rank import lines, stacks
 from rankroom.rank.guard import Guard
 from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
@@ -57,6 +57,7 @@ class RankKernel(IPythonParallelKernel):
         )
         self.control_handlers["rankroom_request"] = self.rankroom_request
         Waiting.keep = _waited
+        lines.cells = lambda: getattr(self.shell.compile, "_filename_map", ())
         self.greet()
 
     def greet(self) -> None:

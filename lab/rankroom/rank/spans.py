@@ -7,6 +7,8 @@ number after that.
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
@@ -22,6 +24,7 @@ class Spans:
 
     def __init__(self) -> None:
         self.on = False
+        self._naming = threading.RLock()
         self._numbers: dict[Hashable, int] = {}
         self._defined: list[dict[str, Any]] = []
         self._told = 0  # definitions that were reported
@@ -39,15 +42,21 @@ class Spans:
         """The number of the name that `key` stands for; `define()` describes it the first time."""
         number = self._numbers.get(key)
         if number is None:
-            number = len(self._defined)
-            if number >= MOST_NAMES:
-                number = MOST_NAMES
-                if len(self._defined) == MOST_NAMES:
-                    self._defined.append(_OTHER)
-            else:
-                self._defined.append(define())
-            self._numbers[key] = number
+            # More than one thread may come with a new name.
+            with self._naming:
+                number = self._numbers.get(key)
+                if number is None:
+                    number = self._numbers[key] = self._define(define)
         return number
+
+    def _define(self, define: Callable[[], dict[str, Any]]) -> int:
+        number = len(self._defined)
+        if number < MOST_NAMES:
+            self._defined.append(define())
+            return number
+        if number == MOST_NAMES:
+            self._defined.append(_OTHER)
+        return MOST_NAMES
 
     def add(self, cat: str, number: int, start: int, dur: int) -> None:
         """One span; `start` in microseconds since the epoch, `dur` in microseconds."""
@@ -79,7 +88,15 @@ class Spans:
         return fields | {"name": names, "start": apart, "dur": durs}
 
 
+    def leave(self) -> None:
+        """This process is a copy of a rank, for a data loader say: nobody would read its spans."""
+        self.on = False
+        self._naming = threading.RLock()
+        self._waiting.clear()
+
+
 here = Spans()
+os.register_at_fork(after_in_child=here.leave)
 
 
 @contextlib.contextmanager

@@ -35,9 +35,17 @@ class Waiting:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if threading.get_ident() == _main:
-            Waiting.current = self.before
-            if Waiting.keep is not None and self.before is None:
-                dur = int((time.monotonic() - self.since) * 1e6)
-                Waiting.keep(self.what, time.time_ns() // 1000 - dur, dur)
+            self._end()
             if kind is not None and issubclass(kind, Exception):
                 Waiting.broken = self.what
+
+    def over(self) -> None:
+        """What the main thread waits in is done, says another thread."""
+        if Waiting.current is self:
+            self._end()
+
+    def _end(self) -> None:
+        Waiting.current = self.before
+        if Waiting.keep is not None and self.before is None:
+            dur = int((time.monotonic() - self.since) * 1e6)
+            Waiting.keep(self.what, time.time_ns() // 1000 - dur, dur)
