@@ -7,6 +7,7 @@ number after that.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 MOST_NAMES = 50_000  # of one run; beyond, spans share a name
 BATCH = 4096  # spans in one event
+LONGEST = 200  # characters of a value that is shown with a user's span
 
 _OTHER = {"name": "(one of too many names)"}
 
@@ -110,7 +112,19 @@ def span(name: str, **args: Any) -> Iterator[None]:
         yield
     finally:
         if here.on:
-            key = ("user", name, *args.items())
-            with contextlib.suppress(TypeError):  # an argument that is no plain value
-                number = here.number(key, lambda: {**args, "name": str(name)})
-                here.add("user", number, begin // 1000, (time.time_ns() - begin) // 1000)
+            plain = {key: _plain(value) for key, value in args.items()}
+            key = ("user", name, *plain.items())
+            number = here.number(key, lambda: {**plain, "name": str(name)})
+            here.add("user", number, begin // 1000, (time.time_ns() - begin) // 1000)
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON can hold it, in words if need be."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    try:
+        return str(value)[:LONGEST]
+    except Exception:
+        return f"<{type(value).__name__}>"

@@ -138,11 +138,24 @@ class Backward:
 
     def broadcast(self, group: Any, tensors: Any, args: Any) -> Any:
         """Pass on what tells the ranks how to put gradients together: it is waited for at once."""
-        work = group.broadcast(tensors, *args)
-        if here.on and tensors[0].is_cpu:
-            waiting = Waiting("dist.broadcast of DistributedDataParallel")
-            waiting.__enter__()
-            work.get_future().add_done_callback(lambda _: waiting.over())
+        if not here.on or not tensors[0].is_cpu:
+            return group.broadcast(tensors, *args)
+        key = ("buckets", self._about.get("group"), tensors[0].shape)
+        number = here.number(key, lambda: _define("broadcast", "buckets", self._about, tensors))
+        waiting = Waiting("dist.broadcast of DistributedDataParallel")
+        begun = torch_spans.Begun(waiting.what, number, time.time_ns() // 1000, self._world)
+        waiting.__enter__()
+
+        def done(_: Any) -> None:
+            begun.end()
+            waiting.over()
+
+        try:
+            work = group.broadcast(tensors, *args)
+            work.get_future().add_done_callback(done)
+        except BaseException:
+            waiting.over()
+            raise
         return work
 
     def _call_at_end(self) -> None:

@@ -129,7 +129,9 @@ class Operation:
             number = here.number((self, key, count), lambda: self._define(group, peers, count, tensor))
         else:
             size = _bytes(tensor)
-            number = here.number((self, key, size), lambda: self._define(group, peers, 0, tensor))
+            number = here.number(
+                (self, key, "of", size), lambda: self._define(group, peers, 0, tensor)
+            )
         return what, number, tensor
 
     def _peers(self, args: Any, kwargs: Any) -> str:
