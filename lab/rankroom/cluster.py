@@ -221,12 +221,13 @@ class Cluster:
         name: str | None = None,
         count: int | None = None,
         notes: Sequence[str] = (),
+        profile: bool = False,
     ) -> Run:
         """Run `source` as a cell on all ranks, or on `ranks`; returns while it runs.
 
-        `count` numbers the cell in tracebacks; `notes` go into the record. Raises UsageError for
-        ranks that are not there, NoClusterError if ranks have died, RankroomError if another run
-        is on.
+        `count` numbers the cell in tracebacks; `notes` go into the record; `profile` adds the
+        operators that PyTorch's and TensorFlow's profilers see. Raises UsageError for ranks that
+        are not there, NoClusterError if ranks have died, RankroomError if another run is on.
         """
         chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
         self._check(chosen)
@@ -250,7 +251,7 @@ class Cluster:
         run.on_end(lambda run: self._turn.end(lock, run, settle, epoch))
         self._latest = run
         try:
-            run.start(epoch, self._cells if count is None else count, settle)
+            run.start(epoch, self._cells if count is None else count, settle, profile)
         except BaseException:
             os.close(lock)
             raise

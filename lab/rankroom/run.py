@@ -216,16 +216,19 @@ class Run:
 
     # -- its life
 
-    def start(self, epoch: int, count: int, settle: bool = False) -> Run:
+    def start(
+        self, epoch: int, count: int, settle: bool = False, profile: bool = False
+    ) -> Run:
         """Create the record and send the cell. `count` numbers the cell in tracebacks; `settle`
-        says that ranks may be out of step, as a cell before this one failed.
+        says that ranks may be out of step, as a cell before this one failed; `profile` has the
+        frameworks' profilers run with it.
 
         Raises RecordError when there is nowhere to keep the record; nothing is sent then.
         """
         self._writer = PatientWriter(self._store.create(self.info, self.source))
         about = {
             "run": self.id, "start": self.info.start, "ranks": sorted(self._ranks),
-            "epoch": epoch, "count": count, "settle": settle,
+            "epoch": epoch, "count": count, "settle": settle, "profile": profile,
         }  # fmt: skip
         self._link.subscribe(self.id, self._receive)
         for rank in self._ranks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import time
 import traceback
 from typing import Any
 
@@ -14,6 +15,7 @@ from traitlets import Type
 
 from rankroom.rank import lines, stacks
 from rankroom.rank.guard import Guard
+from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.shell import RankShell, ignore_interrupts
@@ -33,7 +35,7 @@ class RankKernel(IPythonParallelKernel):
     """An engine's kernel that knows Rankroom's runs.
 
     A request whose metadata holds `rankroom` is a run's cell: `{run, start, ranks, epoch, count,
-    settle}`.
+    settle, profile}`.
     """
 
     shell_class = Type(RankShell)
@@ -57,6 +59,7 @@ class RankKernel(IPythonParallelKernel):
         )
         self.control_handlers["rankroom_request"] = self.rankroom_request
         Waiting.keep = _waited
+        Profile.install()
         lines.cells = lambda: getattr(self.shell.compile, "_filename_map", ())
         self.greet()
 
@@ -89,12 +92,15 @@ class RankKernel(IPythonParallelKernel):
         self.shell.failure, self.shell.failing = None, False
         Waiting.broken = ""
         self.released = False
+        ended: int | None = None
         # First of all: from here on, whatever goes wrong is in the record.
         self.reporter.begin(run["run"], run["start"])
         self._forward_input(False)
         try:
             self.recovery.begin(run["run"], run["ranks"], run["epoch"], run["settle"])
-            await self._run_cell(code)
+            with profiled(run.get("profile", False)):
+                await self._run_cell(code)
+                ended = time.time_ns() // 1000
         except BaseException as error:
             # Neither the cell's nor IPython's error: ours. Say so rather than call the run done.
             self.shell._showtraceback(type(error), error, traceback.format_exception(error))
@@ -102,7 +108,8 @@ class RankKernel(IPythonParallelKernel):
             ignore_interrupts()
             self._restore_input()
             self.recovery.end()
-            self.reporter.end(self._outcome())
+            # What making a profile took is not the cell's.
+            self.reporter.end(self._outcome(), ended)
         return {"status": "ok", "execution_count": run["count"], "payload": []}
 
     async def _run_cell(self, code: str) -> None:
