@@ -216,9 +216,7 @@ class Run:
 
     # -- its life
 
-    def start(
-        self, epoch: int, count: int, settle: bool = False, profile: bool = False
-    ) -> Run:
+    def start(self, epoch: int, count: int, settle: bool = False, profile: bool = False) -> Run:
         """Create the record and send the cell. `count` numbers the cell in tracebacks; `settle`
         says that ranks may be out of step, as a cell before this one failed; `profile` has the
         frameworks' profilers run with it.

@@ -45,8 +45,9 @@ class RankroomMagics(Magics):
         """%%distributed [--ranks 0,2-3] [--timeout S] [--detach] [--profile] [--quiet] [-o NAME]
 
         Runs the cell on every rank. With --profile, PyTorch's and TensorFlow's profilers run with
-        it: their operators and GPU kernels come into the timeline. As a line, `%distributed EXPR` shows an expression's value on
-        every rank, and `%distributed on|off` makes every cell distributed, or none.
+        it, for this cell only: operators and GPU kernels join what its timeline shows. As a line,
+        `%distributed EXPR` shows an expression's value on every rank, and `%distributed on|off`
+        makes every cell distributed, or none.
         """
         if cell is not None:
             self._run(cell, line)

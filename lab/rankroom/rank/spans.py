@@ -89,7 +89,6 @@ class Spans:
         apart = [start - last for start, last in zip(starts, before, strict=False)]
         return fields | {"name": names, "start": apart, "dur": durs}
 
-
     def leave(self) -> None:
         """This process is a copy of a rank, for a data loader say: nobody would read its spans."""
         self.on = False

@@ -101,7 +101,9 @@ def _watch(kind: Any) -> None:
         finally:
             dur = (time.time_ns() - begin) // 1000
             _thread.loading = False
-            here.add("data", here.number(("data", name), lambda: {"name": name}), begin // 1000, dur)
+            here.add(
+                "data", here.number(("data", name), lambda: {"name": name}), begin // 1000, dur
+            )
 
     # AutoGraph calls it as it is.
     __next__.autograph_info__ = {}  # type: ignore[attr-defined]

@@ -85,7 +85,7 @@ def _watched(group: Any, world: World) -> Any:
 def _kind(dist: Any) -> Any:
     kinds = dist.ProcessGroup.BackendType
 
-    class Watched(dist.ProcessGroup):  # type: ignore[misc]
+    class Watched(dist.ProcessGroup):
         """A group on the connections of another one."""
 
         def __init__(self, group: Any, backward: Backward) -> None:
@@ -116,7 +116,6 @@ class Backward:
         self._about = torch_spans.members(group)
         self._open: set[torch_spans.Begun] = set()
         self._waiting: Waiting | None = None
-        self._since = 0
 
     def allreduce(self, group: Any, tensors: Any, args: Any) -> Any:
         """Pass one on, in the thread that computes gradients."""
@@ -144,18 +143,17 @@ class Backward:
         number = here.number(key, lambda: _define("broadcast", "buckets", self._about, tensors))
         waiting = Waiting("dist.broadcast of DistributedDataParallel")
         begun = torch_spans.Begun(waiting.what, number, time.time_ns() // 1000, self._world)
-        waiting.__enter__()
 
         def done(_: Any) -> None:
             begun.end()
             waiting.over()
 
+        work = group.broadcast(tensors, *args)
+        waiting.__enter__()
         try:
-            work = group.broadcast(tensors, *args)
             work.get_future().add_done_callback(done)
-        except BaseException:
-            waiting.over()
-            raise
+        except RuntimeError:  # a backend without futures
+            done(None)
         return work
 
     def _call_at_end(self) -> None:

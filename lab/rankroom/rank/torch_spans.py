@@ -26,7 +26,8 @@ MOST_PARTS = 64  # tensors of a list whose sizes are added up
 
 # What one rank contributes, best first: the parameters that hold it.
 _CONTRIBUTED = (
-    "input", "input_tensor", "input_list", "input_tensor_list", "inputs", "tensor", "tensors", "self",
+    "input", "input_tensor", "input_list", "input_tensor_list", "inputs", "tensor", "tensors",
+    "self",
 )  # fmt: skip
 _SENDING = {"send": "send", "isend": "send", "send_object_list": "send_objects"}
 _RECEIVING = {"recv": "send", "irecv": "send", "recv_object_list": "send_objects"}
@@ -126,7 +127,9 @@ class Operation:
         at = self._tensor_at
         tensor = args[at] if len(args) > at else kwargs.get(self._tensor)
         if count <= NUMBERED:
-            number = here.number((self, key, count), lambda: self._define(group, peers, count, tensor))
+            number = here.number(
+                (self, key, count), lambda: self._define(group, peers, count, tensor)
+            )
         else:
             size = _bytes(tensor)
             number = here.number(
