@@ -101,11 +101,13 @@ class Profile:
         Profile.present = None
         if not self._on and not self._failed:
             say(NOTHING)
+        stopped = {}
         for name, profiler in self._on.items():
             with self._saying(name):
                 profiler.stop()
-        share = MOST // max(1, len(self._on))
-        for name, profiler in self._on.items():
+                stopped[name] = profiler
+        share = MOST // max(1, len(stopped))
+        for name, profiler in stopped.items():
             with self._saying(name):
                 ops, count = profiler.ops(share)
                 kept = _add(ops)
