@@ -227,14 +227,16 @@ class Cluster:
         name: str | None = None,
         count: int | None = None,
         notes: Sequence[str] = (),
+        profile: bool = False,
         own: bool = False,
     ) -> Run:
         """Run `source` as a cell on all ranks, or on `ranks`; returns while it runs.
 
-        `count` numbers the cell in tracebacks; `notes` go into the record. With `own`, the ranks,
-        which are 0, 1, … then, are all there are for this cell: its collectives are theirs alone.
-        Raises UsageError for ranks that are not there, NoClusterError if ranks have died,
-        RankroomError if another run is on.
+        `count` numbers the cell in tracebacks; `notes` go into the record; `profile` adds the
+        operators that PyTorch's and TensorFlow's profilers see. With `own`, the ranks, which are
+        0, 1, … then, are all there are for this cell: its collectives are theirs alone. Raises
+        UsageError for ranks that are not there, NoClusterError if ranks have died, RankroomError
+        if another run is on.
         """
         chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
         self._check(chosen)
@@ -266,7 +268,8 @@ class Cluster:
         run.on_end(lambda run: self._link.later(NEXT_S, self._prepare))
         self._latest = run
         try:
-            run.start(epoch, self._cells if count is None else count, settle, own)
+            cells = self._cells if count is None else count
+            run.start(epoch, cells, settle, profile=profile, own=own)
         except BaseException:
             os.close(lock)
             raise

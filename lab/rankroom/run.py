@@ -231,17 +231,25 @@ class Run:
 
     # -- its life
 
-    def start(self, epoch: int, count: int, settle: bool = False, own: bool = False) -> Run:
+    def start(
+        self,
+        epoch: int,
+        count: int,
+        settle: bool = False,
+        *,
+        profile: bool = False,
+        own: bool = False,
+    ) -> Run:
         """Create the record and send the cell. `count` numbers the cell in tracebacks; `settle`
-        says that ranks may be out of step, as a cell before this one failed; `own` that the cell's
-        ranks are a world of their own.
+        says that ranks may be out of step, as a cell before this one failed; `profile` has the
+        frameworks' profilers run with it; `own` says that its ranks are a world of their own.
 
         Raises RecordError when there is nowhere to keep the record; nothing is sent then.
         """
         self._writer = PatientWriter(self._store.create(self.info, self.source))
         about = {
             "run": self.id, "start": self.info.start, "ranks": sorted(self._ranks),
-            "epoch": epoch, "count": count, "settle": settle, "own": own,
+            "epoch": epoch, "count": count, "settle": settle, "profile": profile, "own": own,
         }  # fmt: skip
         self._link.subscribe(self.id, self._receive)
         for rank in self._ranks:

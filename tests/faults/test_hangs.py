@@ -74,6 +74,18 @@ CASES = {
         r"rank 0 waits in dist.all_reduce #1 \(cell line 4\) for \d s; "
         r"rank 1 is at cell line [23]: `(while True:|pass)`",
     ),
+    "an asynchronous collective": (
+        "work = dist.all_reduce(x.clone(), async_op=True)\nif rank == 1:\n    time.sleep(60)\n"
+        "work.wait()\ndist.all_reduce(x.clone(), async_op=True).wait()",
+        r"rank 0 waits in dist.all_reduce #2 \(cell line 5\) for \d s; "
+        r"rank 1 stands at cell line 3: `time.sleep\(60\)`",
+    ),
+    "gradients of a DDP model": (
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))\n"
+        "if rank == 1:\n    time.sleep(60)\nmodel(x).sum().backward()",
+        r"rank 0 waits in dist.all_reduce of DistributedDataParallel \(cell line 4\) for \d s; "
+        r"rank 1 stands at cell line 3: `time.sleep\(60\)`",
+    ),
     "a deadlock of the user's": (
         "lock = threading.Lock()\nlock.acquire()\nlock.acquire()",
         r"ranks 0–1 stand at cell line 3: `lock.acquire\(\)` for \d s",

@@ -44,10 +44,12 @@ class RankroomMagics(Magics):
 
     @line_cell_magic  # type: ignore[untyped-decorator]
     def distributed(self, line: str, cell: str | None = None) -> None:
-        """%%distributed [--ranks 0,2-3] [--timeout S] [--detach] [--quiet] [-o NAME]
+        """%%distributed [--ranks 0,2-3] [--timeout S] [--detach] [--profile] [--quiet] [-o NAME]
 
-        Runs the cell on every rank. As a line, `%distributed EXPR` shows an expression's value on
-        every rank, and `%distributed on|off` makes every cell distributed, or none.
+        Runs the cell on every rank. With --profile, PyTorch's and TensorFlow's profilers run with
+        it, for this cell only: operators and GPU kernels join what its timeline shows. As a line,
+        `%distributed EXPR` shows an expression's value on every rank, and `%distributed on|off`
+        makes every cell distributed, or none.
         """
         if cell is not None:
             self._run(cell, line)
@@ -121,7 +123,9 @@ class RankroomMagics(Magics):
         ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
         said = notes(check_syntax(self.shell, source), ranks, cluster.size)
         with kept() as pressed:
-            run = cluster.run(source, ranks, chosen.output, self.shell.execution_count, said)
+            run = cluster.run(
+                source, ranks, chosen.output, self.shell.execution_count, said, chosen.profile
+            )
             if chosen.output:
                 self.shell.user_ns[chosen.output] = run
             output = CellOutput(self.shell, run.id)
@@ -386,6 +390,7 @@ def cell_options() -> Options:
     options.add_argument("--ranks", metavar="0,2-3")
     options.add_argument("--timeout", type=float, metavar="SECONDS")
     options.add_argument("--detach", action="store_true")
+    options.add_argument("--profile", action="store_true")
     options.add_argument("--quiet", action="store_true")
     options.add_argument("-o", "--output", metavar="NAME")
     return options

@@ -13,8 +13,9 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
-from rankroom.rank import horovod_spans, stacks
+from rankroom.rank import horovod_spans, lines, stacks
 from rankroom.rank.guard import Guard
+from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.samples import Sampler
@@ -35,7 +36,7 @@ class RankKernel(IPythonParallelKernel):
     """An engine's kernel that knows Rankroom's runs.
 
     A request whose metadata holds `rankroom` is a run's cell: `{run, start, ranks, epoch, count,
-    settle, own}`.
+    settle, profile, own}`.
     """
 
     shell_class = Type(RankShell)
@@ -61,6 +62,8 @@ class RankKernel(IPythonParallelKernel):
         )
         self.control_handlers["rankroom_request"] = self.rankroom_request
         Waiting.keep = _waited
+        Profile.install()
+        lines.cells = lambda: getattr(self.shell.compile, "_filename_map", ())
         self.greet()
 
     def greet(self) -> None:
@@ -92,6 +95,7 @@ class RankKernel(IPythonParallelKernel):
         self.shell.failure, self.shell.failing = None, False
         Waiting.broken = ""
         self.released = False
+        ended: int | None = None
         # First of all: from here on, whatever goes wrong is in the record.
         self.reporter.begin(run["run"], run["start"])
         self._forward_input(False)
@@ -99,7 +103,9 @@ class RankKernel(IPythonParallelKernel):
             own = bool(run.get("own"))
             self.recovery.begin(run["run"], run["ranks"], run["epoch"], run["settle"], own)
             self._tell_size(self.world.whole)
-            await self._run_cell(code)
+            with profiled(run.get("profile", False)):
+                await self._run_cell(code)
+                ended = time.time_ns() // 1000
         except BaseException as error:
             # Neither the cell's nor IPython's error: ours. Say so rather than call the run done.
             self.shell._showtraceback(type(error), error, traceback.format_exception(error))
@@ -109,7 +115,8 @@ class RankKernel(IPythonParallelKernel):
             size = self.world.size
             self.recovery.end()
             self._tell_size(size)
-            self.reporter.end(self._outcome())
+            # What making a profile took is not the cell's.
+            self.reporter.end(self._outcome(), ended)
         return {"status": "ok", "execution_count": run["count"], "payload": []}
 
     def _tell_size(self, before: int) -> None:

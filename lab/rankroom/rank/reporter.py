@@ -119,15 +119,18 @@ class Reporter:
             if self.run is not None and os.getpid() == self._pid:
                 self._flush()
 
-    def end(self, state: str, **fields: Any) -> None:
-        """The run's last event; everything is on the wire when this returns."""
+    def end(self, state: str, at: int | None = None, **fields: Any) -> None:
+        """The run's last event; everything is on the wire when this returns.
+
+        The cell ended `at` (epoch microseconds), or now.
+        """
         with self._lock:
             if self.run is None:
                 return
             self._take_in(final=True)
             self._take_spans()
             spans.here.on = False
-            self._append("status", time.time_ns() // 1000, state=state, **fields)
+            self._append("status", at or time.time_ns() // 1000, state=state, **fields)
             self._flush(ended=True)
             if self._file >= 0:
                 os.close(self._file)

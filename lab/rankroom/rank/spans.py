@@ -13,6 +13,9 @@ kept for the first WHOLE only.
 from __future__ import annotations
 
 import contextlib
+import math
+import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -20,6 +23,7 @@ from typing import Any
 
 MOST_NAMES = 50_000  # of one run; beyond, spans share a name
 BATCH = 4096  # spans in one event
+LONGEST = 200  # characters of a value that is shown with a user's span
 WHOLE = 100_000
 STRETCH = 1000  # spans that follow one another, so that a picture of them makes sense
 DETAILS = {"phase", "op", "kernel"}
@@ -35,6 +39,7 @@ class Spans:
     def __init__(self) -> None:
         self.on = False
         self.began = 0  # of the present run on this rank, in microseconds since the epoch
+        self._naming = threading.RLock()
         self._numbers: dict[Hashable, int] = {}
         self._defined: list[dict[str, Any]] = []
         self._told = 0  # definitions that were reported
@@ -58,15 +63,21 @@ class Spans:
         """The number of the name that `key` stands for; `define()` describes it the first time."""
         number = self._numbers.get(key)
         if number is None:
-            number = len(self._defined)
-            if number >= MOST_NAMES:
-                number = MOST_NAMES
-                if len(self._defined) == MOST_NAMES:
-                    self._defined.append(_OTHER)
-            else:
-                self._defined.append(define())
-            self._numbers[key] = number
+            # More than one thread may come with a new name.
+            with self._naming:
+                number = self._numbers.get(key)
+                if number is None:
+                    number = self._numbers[key] = self._define(define)
         return number
+
+    def _define(self, define: Callable[[], dict[str, Any]]) -> int:
+        number = len(self._defined)
+        if number < MOST_NAMES:
+            self._defined.append(define())
+            return number
+        if number == MOST_NAMES:
+            self._defined.append(_OTHER)
+        return MOST_NAMES
 
     def add(self, cat: str, number: int, start: int, dur: int) -> None:
         """One span; `start` in microseconds since the epoch, `dur` in microseconds."""
@@ -117,6 +128,12 @@ class Spans:
         apart = [start - last for start, last in zip(starts, before, strict=False)]
         return fields | {"name": names, "start": apart, "dur": durs}
 
+    def leave(self) -> None:
+        """This process is a copy of a rank, for a data loader say: nobody would read its spans."""
+        self.on = False
+        self._naming = threading.RLock()
+        self._waiting.clear()
+
 
 def _kept(cat: str, at: int) -> bool:
     """Whether the span with this number, from 0, goes into the record."""
@@ -131,6 +148,7 @@ def _kept(cat: str, at: int) -> bool:
 
 
 here = Spans()
+os.register_at_fork(after_in_child=here.leave)
 
 
 @contextlib.contextmanager
@@ -144,10 +162,22 @@ def span(name: str, **args: Any) -> Iterator[None]:
         yield
     finally:
         if here.on:
-            key = ("user", name, *args.items())
-            with contextlib.suppress(TypeError):  # an argument that is no plain value
-                number = here.number(key, lambda: {**args, "name": str(name)})
-                here.add("user", number, begin // 1000, (time.time_ns() - begin) // 1000)
+            plain = {key: _plain(value) for key, value in args.items()}
+            key = ("user", name, *plain.items())
+            number = here.number(key, lambda: {**plain, "name": str(name)})
+            here.add("user", number, begin // 1000, (time.time_ns() - begin) // 1000)
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON can hold it, in words if need be."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    try:
+        return str(value)[:LONGEST]
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 THINNED = (

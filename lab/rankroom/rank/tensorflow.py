@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from rankroom.rank import horovod_sets
+from rankroom.rank import horovod_sets, tensorflow_steps
 from rankroom.rank.imports import when_imported
 from rankroom.rank.world import World
 
@@ -53,6 +53,7 @@ def threads(count: int) -> dict[str, str]:
 
 def install(world: World) -> None:
     """Prepare for the user's `import tensorflow`; nothing is imported now."""
+    tensorflow_steps.install()
     if world.size > 1:
         when_imported(CONTEXT, lambda module: _wrap_context(module, world))
         when_imported(

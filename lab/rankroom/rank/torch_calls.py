@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from rankroom.rank import torch_ddp, torch_spans
 from rankroom.rank.imports import when_imported
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
@@ -20,7 +21,6 @@ from rankroom.rank.world import World
 _ASKING = ("get_", "is_", "destroy_", "supports_", "shrink_")  # ends of groups, and questions
 _PEERS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 _MAKING = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
-_numbered: dict[str, Any] = {}
 _REMEDY = "Pass a group of these ranks (dist.new_group in a cell on all ranks), or use all ranks."
 _DDP_REMEDY = "Run the cell on all ranks, or compute with the model inside: `model.module(…)`."
 
@@ -30,7 +30,7 @@ def install(world: World, models: Any) -> None:
     `models`."""
     when_imported(
         "torch.distributed._functional_collectives",
-        lambda module: _guard_functions(module, world, _c10d()),
+        lambda module: _guard_functional(module, world),
     )
     when_imported("torch.nn.parallel.distributed", lambda module: _guard_ddp(module, world, models))
 
@@ -38,6 +38,7 @@ def install(world: World, models: Any) -> None:
 def guard(c10d: Any, world: World) -> None:
     """Guard torch.distributed's own functions, as that module has just been imported."""
     _guard_functions(c10d, world, c10d)
+    torch_spans.watch_works(c10d)
     for name in _MAKING:
         if hasattr(c10d, name):
             setattr(c10d, name, _always(getattr(c10d, name), name, world))
@@ -63,6 +64,11 @@ def _c10d() -> Any:
     return sys.modules["torch.distributed.distributed_c10d"]
 
 
+def _guard_functional(module: Any, world: World) -> None:
+    _guard_functions(module, world, _c10d())
+    torch_spans.watch_results(module)
+
+
 def _guard_functions(module: Any, world: World, c10d: Any) -> None:
     for name, function in list(vars(module).items()):
         # Not isinstance: torch has objects that warn about themselves when asked for their class.
@@ -79,6 +85,7 @@ def _guarded(
     function: Callable[..., Any], name: str, parameters: list[str], c10d: Any, world: World
 ) -> Any:
     position = parameters.index("group")
+    timed = torch_spans.Operation(name, parameters, c10d, world)
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -91,18 +98,9 @@ def _guarded(
                     waits_for = {int(peer)}
             if not waits_for <= set(world.present):
                 raise world.refuse(f"dist.{name}()", _REMEDY)
-        with Waiting(f"dist.{name} #{_number(world)}"):
-            return function(*args, **kwargs)
+        return timed(function, args, kwargs)
 
     return guarded
-
-
-def _number(world: World) -> int:
-    """The how manieth collective of its cell this is on this rank."""
-    if _numbered.get("run") != world.run:
-        _numbered.update(run=world.run, last=0)
-    _numbered["last"] += 1
-    return int(_numbered["last"])
 
 
 def _always(function: Callable[..., Any], name: str, world: World) -> Any:
@@ -144,7 +142,8 @@ def _guard_ddp(module: Any, world: World, models: Any) -> None:
         group = kwargs.get("process_group")
         if world.partial and not _members(group, c10d, world) <= set(world.present):
             raise world.refuse("DistributedDataParallel()", "Run the cell on all ranks.")
-        initialise(self, *args, **kwargs)
+        with Waiting("DistributedDataParallel()"):
+            initialise(self, *args, **kwargs)
         if self.process_group == c10d._get_default_group():
             models.add(self)
 
@@ -159,6 +158,7 @@ def _guard_ddp(module: Any, world: World, models: Any) -> None:
         return forward(self, *args, **kwargs)
 
     ddp.__init__, ddp.forward = init, guarded
+    torch_ddp.watch(module, world)
 
 
 def _synchronises(model: Any) -> bool:

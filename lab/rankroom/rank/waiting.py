@@ -17,7 +17,7 @@ class Waiting:
     they do not keep the cell.
     """
 
-    __slots__ = ("before", "since", "what")
+    __slots__ = ("before", "ended", "since", "what")
 
     current: Waiting | None = None
     keep: Callable[[str, int, int], None] | None = None  # told of each: what, start, duration
@@ -29,15 +29,29 @@ class Waiting:
     def __enter__(self) -> Waiting:
         self.since = time.monotonic()
         self.before = Waiting.current
-        if threading.get_ident() == _main:
+        self.ended = threading.get_ident() != _main
+        if not self.ended:
             Waiting.current = self
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if threading.get_ident() == _main:
-            Waiting.current = self.before
-            if Waiting.keep is not None and self.before is None:
-                dur = int((time.monotonic() - self.since) * 1e6)
-                Waiting.keep(self.what, time.time_ns() // 1000 - dur, dur)
+            self._end()
             if kind is not None and issubclass(kind, Exception):
                 Waiting.broken = self.what
+
+    def over(self) -> None:
+        """What the main thread waits in is done, says another thread, perhaps a little late."""
+        if not self.ended:
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        if Waiting.current is self:
+            outer = self.before
+            while outer is not None and outer.ended:
+                outer = outer.before
+            Waiting.current = outer
+        if Waiting.keep is not None and self.before is None:
+            dur = int((time.monotonic() - self.since) * 1e6)
+            Waiting.keep(self.what, time.time_ns() // 1000 - dur, dur)

@@ -1,0 +1,191 @@
+"""DistributedDataParallel's averaging of gradients as spans.
+
+It happens in C++, in the middle of the backward pass. The reducer of a model is given a process
+group that is the model's own in all but one: it sees each allreduce that passes, and passes it on
+as it is. So tensors, order and arithmetic stay as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import time
+import weakref
+from typing import Any
+
+from rankroom.rank import torch_spans
+from rankroom.rank.spans import here
+from rankroom.rank.waiting import Waiting
+from rankroom.rank.world import World
+
+WHAT = "dist.all_reduce of DistributedDataParallel"
+
+# What a reducer uses from C++ only: Python has to keep it.
+_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def watch(module: Any, world: World) -> None:
+    """Have the reducers of DDP models made with a watched group, and their buffers seen."""
+    ddp = module.DistributedDataParallel
+    if hasattr(ddp, "_ddp_init_helper"):
+        _watch_reducer(ddp, world)
+    if hasattr(ddp, "_distributed_broadcast_coalesced"):
+        _watch_buffers(ddp)
+
+
+def _watch_buffers(ddp: Any) -> None:
+    original = ddp._distributed_broadcast_coalesced
+
+    @functools.wraps(original)
+    def broadcast(self: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if not here.on or not tensors:
+            return original(self, tensors, *args, **kwargs)
+        about = torch_spans.members(self.process_group)
+        key = ("buffers", about.get("group"), len(tensors), tensors[0].shape)
+        number = here.number(key, lambda: _define("broadcast", "buffers", about, tensors))
+        start = time.time_ns() // 1000
+        with Waiting("dist.broadcast of DistributedDataParallel"):
+            original(self, tensors, *args, **kwargs)
+        here.add("collective", number, start, time.time_ns() // 1000 - start)
+
+    ddp._distributed_broadcast_coalesced = broadcast
+
+
+def _watch_reducer(ddp: Any, world: World) -> None:
+    original = ddp._ddp_init_helper
+
+    @functools.wraps(original)
+    def make_reducer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = self.process_group
+        watched = _watched(own, world)
+        if watched is None:
+            return original(self, *args, **kwargs)
+        _groups[self] = self.process_group = watched
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            self.process_group = own
+
+    ddp._ddp_init_helper = make_reducer
+
+
+def _watched(group: Any, world: World) -> Any:
+    """`group` with its allreduce seen; None if this torch does not offer what that takes."""
+    dist: Any = sys.modules["torch.distributed"]
+    if type(group) is not dist.ProcessGroup:
+        return None  # the user's own kind
+    try:
+        return _kind(dist)(group, Backward(group, world))
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return None
+
+
+@functools.cache  # a class per torch; it cannot be made before torch is imported
+def _kind(dist: Any) -> Any:
+    kinds = dist.ProcessGroup.BackendType
+
+    class Watched(dist.ProcessGroup):
+        """A group on the connections of another one."""
+
+        def __init__(self, group: Any, backward: Backward) -> None:
+            super().__init__(group.rank(), group.size())
+            self._group, self._backward = group, backward
+            self._set_group_name(group.group_name)
+            self._set_group_desc(group.group_desc)
+            for device in group._device_types:
+                backend = group._get_backend(device)
+                kind = getattr(kinds, backend.name().upper(), kinds.CUSTOM)
+                self._register_backend(device, kind, backend)
+                self._set_default_backend(kind)
+
+        def allreduce(self, tensors: Any, *args: Any) -> Any:
+            return self._backward.allreduce(self._group, tensors, args)
+
+        def broadcast(self, tensors: Any, *args: Any) -> Any:
+            return self._backward.broadcast(self._group, tensors, args)
+
+    return Watched
+
+
+class Backward:
+    """The allreduces of a model's gradients: what is begun, and when the pass waits for it."""
+
+    def __init__(self, group: Any, world: World) -> None:
+        self._world = world
+        self._about = torch_spans.members(group)
+        self._open: set[torch_spans.Begun] = set()
+        self._waiting: Waiting | None = None
+
+    def allreduce(self, group: Any, tensors: Any, args: Any) -> Any:
+        """Pass one on, in the thread that computes gradients."""
+        if not here.on:
+            return group.allreduce(tensors, *args)
+        tensor = tensors[0]
+        key = ("ddp", self._about.get("group"), tensor.shape, tensor.dtype)
+        number = here.number(key, lambda: _define("all_reduce", "gradients", self._about, tensor))
+        begun = torch_spans.Begun(WHAT, number, time.time_ns() // 1000, self._world)
+        work = group.allreduce(tensors, *args)
+        if tensor.is_cpu:
+            if not self._open:
+                self._call_at_end()
+            self._open.add(begun)
+            work.get_future().add_done_callback(lambda future: self._done(begun, future))
+        else:
+            begun.end()
+        return work
+
+    def broadcast(self, group: Any, tensors: Any, args: Any) -> Any:
+        """Pass on what tells the ranks how to put gradients together: it is waited for at once."""
+        if not here.on or not tensors[0].is_cpu:
+            return group.broadcast(tensors, *args)
+        key = ("buckets", self._about.get("group"), tensors[0].shape)
+        number = here.number(key, lambda: _define("broadcast", "buckets", self._about, tensors))
+        waiting = Waiting("dist.broadcast of DistributedDataParallel")
+        begun = torch_spans.Begun(waiting.what, number, time.time_ns() // 1000, self._world)
+
+        def done(_: Any) -> None:
+            begun.end()
+            waiting.over()
+
+        work = group.broadcast(tensors, *args)
+        waiting.__enter__()
+        try:
+            work.get_future().add_done_callback(done)
+        except RuntimeError:  # a backend without futures
+            done(None)
+        return work
+
+    def _call_at_end(self) -> None:
+        """Be told when the gradients are computed: what is still open then is waited for."""
+        torch: Any = sys.modules["torch"]
+        # Refused outside of a backward pass, as in join() for ranks with fewer batches.
+        with contextlib.suppress(RuntimeError):
+            torch.autograd.Variable._execution_engine.queue_callback(self._computed)
+
+    def _computed(self) -> None:
+        if self._open and self._waiting is None:
+            self._waiting = Waiting(WHAT)
+            self._waiting.__enter__()
+            self._look()
+
+    def _done(self, begun: torch_spans.Begun, future: Any) -> None:
+        """One has ended: in the thread of Gloo that did it."""
+        begun.end()
+        self._open.discard(begun)
+        self._look()
+        try:
+            future.value()
+        except Exception:
+            Waiting.broken = WHAT  # the backward pass raises it
+
+    def _look(self) -> None:
+        waiting = self._waiting
+        if waiting is not None and not self._open:
+            self._waiting = None
+            waiting.over()
+
+
+def _define(op: str, tensor: str, group: dict[str, Any], given: Any) -> dict[str, Any]:
+    about = {"name": f"{op} {tensor}", "op": op, "tensor": tensor, "library": "dist"}
+    return about | group | torch_spans.described(given)

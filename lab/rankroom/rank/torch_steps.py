@@ -1,0 +1,91 @@
+"""What a PyTorch training loop does between collectives: optimizer steps, and waits for data."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from types import CodeType
+from typing import Any
+
+from rankroom.rank.imports import when_imported
+from rankroom.rank.spans import here
+
+
+class _Thread(threading.local):
+    loading = False  # a loader may be made of others: the outermost counts
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, int]] = []  # optimizers that step: which, since when
+
+
+_thread = _Thread()
+
+
+def install() -> None:
+    """Prepare for the user's `import torch`; nothing is imported now."""
+    when_imported("torch.optim.optimizer", _watch_optimizers)
+    when_imported("torch.utils.data.dataloader", _watch_loaders)
+
+
+def _watch_optimizers(module: Any) -> None:
+    if hasattr(module, "register_optimizer_step_pre_hook"):
+        module.register_optimizer_step_pre_hook(_begin_step)
+        module.register_optimizer_step_post_hook(_end_step)
+
+
+def _begin_step(optimizer: Any, *_: Any) -> None:
+    if here.on:
+        steps = _thread.steps
+        if steps and not _is_nested(sys._getframe(1).f_code):
+            steps.clear()  # an error has ended those
+        steps.append((id(optimizer), time.time_ns()))
+
+
+def _end_step(optimizer: Any, *_: Any) -> None:
+    steps = _thread.steps
+    if not steps:
+        return
+    which, since = steps.pop()
+    if not steps and which == id(optimizer):
+        name = f"{type(optimizer).__name__}.step"
+        number = here.number(("step", name), lambda: {"name": name})
+        here.add("step", number, since // 1000, (time.time_ns() - since) // 1000)
+
+
+def _is_nested(code: CodeType) -> bool:
+    """True if a step that calls hooks from `code` is on above the present one.
+
+    Horovod's DistributedOptimizer is one that calls the step of another.
+    """
+    frame = sys._getframe(2).f_back
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _watch_loaders(module: Any) -> None:
+    kind = module._BaseDataLoaderIter
+    original = kind.__next__
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807 - a method of torch's class
+        if not here.on or _thread.loading:
+            return original(self)
+        _thread.loading = True
+        begin = time.time_ns()
+        try:
+            return original(self)
+        finally:
+            dur = (time.time_ns() - begin) // 1000
+            _thread.loading = False
+            here.add("data", here.number("DataLoader", _loader), begin // 1000, dur)
+
+    kind.__next__ = __next__
+
+
+def _loader() -> dict[str, Any]:
+    return {"name": "DataLoader"}

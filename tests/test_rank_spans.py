@@ -1,0 +1,230 @@
+"""Spans as a rank collects them, what it waits in, and a profile that goes wrong: without ranks."""
+
+import os
+import sys
+import threading
+import types
+
+import pytest
+
+from rankroom.rank import profiler, spans, torch_spans
+from rankroom.rank.spans import Spans, span
+from rankroom.rank.waiting import Waiting
+from rankroom.rank.world import World
+
+
+def named(made, name):
+    return made.number(name, lambda: {"name": name})
+
+
+def test_columns_hold_names_once_and_times_apart():
+    made = Spans()
+    made.begin()
+    for start in (1_000_500, 1_000_700, 1_000_600):
+        made.add("step", named(made, "batch"), start, 10)
+    (first,) = made.take(1_000_000)
+    assert first == {
+        "cat": "step", "from": 0, "define": [{"name": "batch"}],
+        "name": (0, 0, 0), "start": [500, 200, -100], "dur": (10, 10, 10),
+    }  # fmt: skip
+    made.add("step", named(made, "epoch"), 1_000_900, 5)
+    (second,) = made.take(1_000_000)
+    assert (second["from"], second["define"]) == (1, [{"name": "epoch"}])
+    assert (second["name"], second["start"]) == ((1,), [900])
+    assert not list(made.take(0))
+
+
+def test_too_many_names_share_one(monkeypatch):
+    monkeypatch.setattr(spans, "MOST_NAMES", 3)
+    made = Spans()
+    made.begin()
+    assert [named(made, f"n{i}") for i in range(6)] == [0, 1, 2, 3, 3, 3]
+    made.add("user", 3, 1, 1)
+    (event,) = made.take(0)
+    assert len(event["define"]) == 4
+
+
+def test_threads_that_name_at_once_agree():
+    made = Spans()
+    made.begin()
+    found = []
+
+    def work():
+        for i in range(300):
+            found.append((f"n{i}", named(made, f"n{i}")))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(set(found)) == 300
+    assert all(made._defined[number] == {"name": name} for name, number in found)
+
+
+def test_a_copy_of_a_rank_collects_nothing(monkeypatch):
+    monkeypatch.setattr(spans.here, "on", False)
+    spans.here.begin()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with span("in a loader's process"):
+            pass
+        os.write(write, b"%d" % (len(spans.here._waiting) + spans.here.on))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 9) == b"0"
+    assert spans.here.on
+    spans.here.leave()
+
+
+def test_a_span_off_the_ranks_does_nothing():
+    assert not spans.here.on
+
+    @span("unseen")
+    def work():
+        return 3
+
+    assert work() == 3
+    with pytest.raises(ValueError, match="mine"), span("unseen"):
+        raise ValueError("mine")
+    assert not spans.here._waiting
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """What was kept as waited for."""
+    kept = []
+    monkeypatch.setattr(Waiting, "keep", lambda what, start, dur: kept.append(what))
+    monkeypatch.setattr(Waiting, "current", None)
+    return kept
+
+
+def test_a_wait_that_another_thread_ends_late(waits):
+    outer, inner = Waiting("outer"), Waiting("inner")
+    outer.__enter__()
+    inner.__enter__()
+    # The end of the first is told after the second has begun.
+    thread = threading.Thread(target=outer.over)
+    thread.start()
+    thread.join()
+    assert Waiting.current is inner
+    inner.over()
+    assert Waiting.current is None
+    inner.over()
+    assert waits == ["outer"]
+
+
+def test_a_wait_of_another_thread_is_not_the_cells(waits):
+    def work():
+        waiting = Waiting("elsewhere")
+        waiting.__enter__()
+        assert Waiting.current is None
+        waiting.over()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert waits == []
+
+
+@pytest.fixture
+def operation(monkeypatch):
+    """A collective of a torch.distributed that is made up; and its spans, while it is on."""
+    monkeypatch.setattr(torch_spans, "_run", "")
+    spans.here.begin()
+    world = types.SimpleNamespace(default_pg="all", pg_names={"some": "1"})
+    kind = types.SimpleNamespace(NON_GROUP_MEMBER=object())
+    c10d = types.SimpleNamespace(
+        GroupMember=kind, _world=world, Work=int, get_process_group_ranks=lambda group: [0, 2],
+        _resolve_process_group=lambda name: name,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", c10d)
+    parameters = ["tensor", "op", "group", "async_op"]
+    yield torch_spans.Operation("all_reduce", parameters, c10d, World(run="r"))
+    spans.here.leave()
+
+
+def collected():
+    table = spans.here._defined
+    return [table[number] for number, _, _ in spans.here._waiting.get("collective", [])]
+
+
+def test_collectives_are_counted_by_group(operation):
+    for group in (None, "some", None, "all", "some"):
+        operation(lambda *args, **kwargs: None, (1,), {"group": group})
+    assert [(each["tensor"], each.get("group")) for each in collected()] == [
+        ("#1", None), ("#1", "1"), ("#2", None), ("#3", None), ("#2", "1"),
+    ]  # fmt: skip
+    assert collected()[1]["ranks"] == [0, 2]
+
+
+def test_a_collective_made_of_others_counts_once(operation):
+    def made_of(*args, **kwargs):
+        return operation(lambda *args, **kwargs: None, args, kwargs)
+
+    operation(made_of, (1,), {})
+    assert [each["name"] for each in collected()] == ["all_reduce #1"]
+
+
+def test_a_collective_that_raises_is_seen_and_the_next_one_too(operation):
+    def broken(*args, **kwargs):
+        raise RuntimeError("Connection closed by peer")
+
+    with pytest.raises(RuntimeError, match="closed"):
+        operation(broken, (1,), {})
+    operation(lambda *args, **kwargs: None, (1,), {})
+    assert [each["name"] for each in collected()] == ["all_reduce #1", "all_reduce #2"]
+
+
+class Framework:
+    """A profiler that fails where it is told to."""
+
+    fails = ""
+
+    def start(self):
+        self._may("start")
+
+    def stop(self):
+        self._may("stop")
+
+    def ops(self, most):
+        self._may("ops")
+        return [("op", "x" * 500, 1_000, 2_000, "thread 1"), ("kernel", "k", 2_000, 1, "GPU 0")], 7
+
+    def _may(self, what):
+        if self.fails == what:
+            raise RuntimeError(f"no {what}")
+
+
+@pytest.mark.parametrize("fails", ["", "start", "stop", "ops"])
+def test_a_profiler_that_fails_says_so_and_nothing_else_fails(monkeypatch, capsys, fails):
+    monkeypatch.setattr(Framework, "fails", fails)
+    monkeypatch.setattr(profiler, "_KINDS", {"sys": Framework, "not imported": Framework})
+    spans.here.begin()
+    try:
+        with profiler.profiled(True):
+            done = True
+        kept = {cat: len(rows) for cat, rows in spans.here._waiting.items()}
+        names = [each["name"] for each in spans.here._defined]
+    finally:
+        spans.here.leave()
+    said = capsys.readouterr().err
+    assert done
+    if fails:
+        assert said == f"--profile: sys could not be profiled (RuntimeError: no {fails})\n"
+    else:
+        assert kept == {"op": 1, "kernel": 1} and names == ["x" * 200, "k"]
+        assert "the 2 longest of 7 operations of sys were kept" in said
+
+
+def test_what_the_cell_raises_passes_through_its_profile(monkeypatch, capsys):
+    monkeypatch.setattr(profiler, "_KINDS", {})
+    with pytest.raises(ValueError, match="mine"), profiler.profiled(True):
+        raise ValueError("mine")
+    assert "neither torch nor tensorflow" in capsys.readouterr().err
