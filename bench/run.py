@@ -28,6 +28,8 @@ NAMES = [
     "training",
     "release",
     "guard_overhead",
+    "spans_overhead",
+    "straggler",
     "start",
     "memory",
     "browser",

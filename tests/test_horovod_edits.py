@@ -9,8 +9,12 @@ import pytest
 
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod import features
+from rankroom.horovod.cache import cache_folder
 from rankroom.horovod.edits import Addition, Edit, apply, digest
+from rankroom.horovod.native_edits import NATIVE
 from rankroom.horovod.plan import ALL_EDITS
+from rankroom.horovod.python_edits import PYTHON_EDITS
+from rankroom.horovod.source import ARCHIVE, unpack
 
 EDIT = Edit("twice", "a/b.txt", "old", "new", "a reason", count=2)
 
@@ -70,12 +74,17 @@ def test_every_edit_has_a_name_of_its_own_and_a_reason() -> None:
 
 def test_the_features_name_edits_that_exist() -> None:
     names = {edit.id for edit in ALL_EDITS}
-    assert names >= features.TIMELINE_EDITS | features.KERAS_EDITS
+    assert names >= features.TIMELINE_EDITS | features.KERAS_EDITS | features.SPANS_EDITS
+
+
+def test_the_native_edits_fit_horovods_source(tmp_path: Path) -> None:
+    archive = cache_folder() / "source" / ARCHIVE
+    if not archive.is_file():
+        pytest.skip("Horovod's source was not fetched here")
+    root = unpack(archive, tmp_path)
+    assert apply(root, NATIVE) == [edit.id for edit in NATIVE]
 
 
 def test_no_edit_of_python_files_is_compiled() -> None:
-    from rankroom.horovod.native_edits import NATIVE
-    from rankroom.horovod.python_edits import PYTHON_EDITS
-
     assert all(not edit.file.endswith(".py") for edit in NATIVE)
     assert all(edit.file.endswith(".py") for edit in PYTHON_EDITS)

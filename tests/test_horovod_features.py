@@ -11,6 +11,7 @@ import pytest
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod import check, features
 from rankroom.horovod.plan import ALL_EDITS
+from rankroom.notebook.magics import horovod_line
 
 
 @pytest.fixture
@@ -36,9 +37,10 @@ def test_a_sites_own(site: Path) -> None:
     here = features.features()
     assert here is not None and not here.patched and here.key == ""
     assert here.frameworks == {"torch": "2.5.1", "tensorflow": "2.17.0"}
-    assert not here.rank_timelines and not here.keras3
+    assert not here.rank_timelines and not here.keras3 and not here.rank_spans
     assert [text.split(" (")[0] for text in here.lacks] == [
         "a native timeline on other ranks than 0",
+        "every rank's collectives in the timeline",
         "Keras 3",
     ]
     lines = check.describe(here)
@@ -49,8 +51,11 @@ def test_rankrooms(site: Path) -> None:
     mark(site, [edit.id for edit in ALL_EDITS])
     here = features.features()
     assert here is not None and here.patched and here.key == "a-key"
-    assert here.rank_timelines and here.keras3 and here.lacks == []
-    assert "a native timeline on every rank, Keras 3" in check.describe(here)[1]
+    assert here.rank_timelines and here.keras3 and here.rank_spans and here.lacks == []
+    assert (
+        "a native timeline on every rank, Keras 3, every rank's collectives in"
+        in (check.describe(here)[1])
+    )
 
 
 @pytest.mark.parametrize("left_out", sorted(features.TIMELINE_EDITS))
@@ -60,11 +65,23 @@ def test_a_feature_needs_all_of_its_edits(site: Path, left_out: str) -> None:
     assert here is not None and not here.rank_timelines and here.keras3
 
 
+@pytest.mark.parametrize("left_out", sorted(features.SPANS_EDITS))
+def test_an_older_build_of_rankrooms_is_called_so(site: Path, left_out: str) -> None:
+    mark(site, [edit.id for edit in ALL_EDITS if edit.id != left_out])
+    here = features.features()
+    assert here is not None and not here.rank_spans
+    assert here.lacks == ["every rank's collectives in the timeline"]
+    assert "is an older build of Rankroom's and lacks every rank's" in horovod_line(here)
+
+
 def test_without_tensorflow_keras_is_not_missed(site: Path) -> None:
     next((site / "tensorflow").iterdir()).unlink()
     here = features.features()
     assert here is not None and here.frameworks == {"torch": "2.5.1"}
-    assert here.lacks == ["a native timeline on other ranks than 0"]
+    assert here.lacks == [
+        "a native timeline on other ranks than 0",
+        "every rank's collectives in the timeline",
+    ]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"edits": null, "key": 3}'])

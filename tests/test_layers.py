@@ -30,7 +30,7 @@ LAYERS = [
         "traces/*",
     ],
     ["timeline", "collectives", "profile/*", "scaling"],
-    ["slurm", "tunnel", "link", "local", "leftovers", "assembly", "display/*"],
+    ["slurm", "tunnel", "link", "local", "leftovers", "assembly", "clock", "display/*"],
     ["hang", "rescue"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
 from collections import deque
@@ -17,12 +18,14 @@ from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
 from rankroom.display.words import headline, label
+from rankroom.profile import Profile
 from rankroom.record import Json, RunInfo, parse_event
 from rankroom.salvage import TendedStore
 from rankroom.spec import format_ranks, parse_ranks
 from rankroom.store import Store
 from rankroom.store.retention import DAY
 from rankroom.store.tail import LIMIT, Tail, line_near_end
+from rankroom.timeline import Timeline
 from rankroom.traces import chrome_json, compressed
 
 # Seconds between two looks at a run that is being followed.
@@ -128,6 +131,21 @@ def export(run: str, output: str | None, kind: str) -> None:
     except OSError as error:
         raise click.ClickException(f"cannot write {file}: {error.strerror or error}") from None
     click.echo(f"wrote {file} ({size(file.stat().st_size)}): https://ui.perfetto.dev opens it")
+
+
+@runs.command()
+@RUN
+@click.option("--json", "as_json", is_flag=True, help="As JSON, times in microseconds.")
+def profile(run: str, as_json: bool) -> None:
+    """Show where each rank's time went, and who kept the others waiting."""
+    store = TendedStore()
+    info = store.load(store.find(run))
+    found = Profile.of(Timeline.read(info, store.paths(info.id).events))
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+        return
+    click.echo(f"● {keep_colours(headline(info))}")
+    click.echo(keep_colours(str(found)))
 
 
 @runs.command()

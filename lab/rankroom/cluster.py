@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from rankroom import local, rescue
 from rankroom.adopt import AdoptedRun, adopt
+from rankroom.clock import Clocks
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, all_clusters, tail
 from rankroom.errors import (
     NO_CLUSTER,
@@ -51,6 +52,8 @@ class Cluster:
         self.info = info
         self.store = Store()
         self._link = link
+        self._clocks = Clocks(link.request)
+        self._clocks.compare(info.ranks)
         self._turn = Turn(paths)
         self._read = 0  # when the state that is known was written
         self._told = dict(info.restarts)
@@ -247,6 +250,9 @@ class Cluster:
         self._cells += 1
         told = [self._rank(rank) for rank in chosen]
         pids = {rank.rank: rank.pid for rank in told}
+        clocks = self._clocks.of(told)
+        for each in told:
+            each.clock = clocks.get(each.rank)
         run = Run(
             source, told, self.size, self.name, self._link, self.store, self.paths.spool,
             lambda rank: self.how_ended(rank, pids[rank]), name, (*notes, *self._news(chosen)),
@@ -262,6 +268,8 @@ class Cluster:
         except BaseException:
             os.close(lock)
             raise
+        if not clocks:
+            self._clocks.compare(told, run.set_clocks)
         self._link.later(MIND_S, lambda: self._mind(run))
         return run
 
@@ -444,6 +452,8 @@ class Cluster:
         info = self.paths.read()
         if local.alive(info) or not local.ended(info):
             # Only when the ranks have ended is everything that they said in their spool.
+            if not isinstance(run, AdoptedRun):  # whose writer may have been on another host
+                self._clocks.compare(run.info.ranks, run.set_clocks)
             self._link.later(MIND_S, lambda: self._mind(run))
         else:
             run.lose()

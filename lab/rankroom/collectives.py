@@ -6,7 +6,6 @@ The n-th time that a rank calls an operation on a tensor belongs to the n-th tim
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from rankroom.record import Json
@@ -26,7 +25,10 @@ class Key(NamedTuple):
 
 @dataclass
 class Collective:
-    """The `n`-th of a key. `ranks` took part, with `arrivals` and `ends` in that order (µs)."""
+    """The `n`-th of a key. `ranks` took part, with `arrivals` and `ends` in that order (µs).
+
+    `last` is when the last rank arrived, and `straggler` that rank, the lowest of several.
+    """
 
     key: Key
     n: int
@@ -34,23 +36,15 @@ class Collective:
     arrivals: list[int]
     ends: list[int]
     absent: list[int]
-
-    @cached_property
-    def last(self) -> int:
-        """When the last rank arrived."""
-        return max(self.arrivals)
-
-    @cached_property
-    def straggler(self) -> int:
-        """The rank that arrived last, the lowest of several."""
-        return self.ranks[self.arrivals.index(self.last)]
+    last: int = 0
+    straggler: int = 0
 
     @property
     def spread(self) -> int:
         """From the first arrival to the last."""
         return self.last - min(self.arrivals)
 
-    @cached_property
+    @property
     def cost(self) -> int:
         """How much later the straggler came than the others did in the middle."""
         late = self.arrivals.index(self.last)
@@ -109,6 +103,8 @@ def match(timeline: Timeline) -> list[Collective]:
                 asked[n] = _members(timeline.named(rank, number))
     for key, same in found.items():
         for collective, asked_of in zip(same, members[key], strict=True):
+            collective.last = max(collective.arrivals)
+            collective.straggler = collective.ranks[collective.arrivals.index(collective.last)]
             expected = timeline.ranks if asked_of is None else asked_of
             if expected != collective.ranks:
                 collective.absent = sorted(set(expected) - set(collective.ranks))

@@ -21,13 +21,17 @@ import ipyparallel.error
 
 from rankroom import config
 from rankroom.assembly import Assembly, Spool
+from rankroom.clock import hull
+from rankroom.display.summary import MOST, is_told
 from rankroom.errors import RankroomError, RecordError
 from rankroom.hang import Watch
 from rankroom.link import Link
-from rankroom.record import Failure, Hang, RankInfo, RunInfo, RunState, event_line
+from rankroom.profile import Profile
+from rankroom.record import Clock, Failure, Hang, RankInfo, RunInfo, RunState, event_line
 from rankroom.store import Store, new_id
 from rankroom.store.owner import nobody, this_process
 from rankroom.store.patient import PatientWriter
+from rankroom.timeline import Timeline
 
 GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
 ANSWER_S = 0.3  # for a rank to say how it is
@@ -87,6 +91,8 @@ class Run:
         self._next_seq = dict.fromkeys(self._ranks, 0)
         self._spooled: dict[int, dict[str, int]] = {rank: {} for rank in self._ranks}
         self._kept = 0
+        self.spans: list[bytes] = []  # the record's lines for the summary, as far as that reads
+        self._spans_size = 0
         self._raised: dict[int, int] = {}  # when each rank's error left its cell
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -124,8 +130,17 @@ class Run:
 
     @property
     def seen(self) -> list[dict[str, Any]] | None:
-        """The events other than logs; None if they were too many to keep in memory."""
+        """The events other than logs and spans; None if they were too many to keep in memory."""
         return self.events if self._kept <= KEPT_BYTES else None
+
+    @property
+    def timeline(self) -> Timeline:
+        """What each rank did, and when; of a live run, as far as the ranks have said."""
+        return Timeline.read(self.info, self._store.paths(self.id).events)
+
+    def profile(self) -> Profile:
+        """Where each rank's time went, and who kept whom waiting; of a live run, so far."""
+        return Profile.of(self.timeline)
 
     @property
     def duration(self) -> float:
@@ -261,6 +276,9 @@ class Run:
                 if (stream := _STREAM.search(line[:160])) and (to := _TO.search(line[-40:])):
                     self._spooled[rank][stream[1].decode()] = int(to[1])
                 continue
+            self._keep_spans(line)
+            if line.startswith(b'{"kind":"spans"'):
+                continue  # they are for whoever looks at the timeline
             event = json.loads(line)
             self._keep(event, len(line))
             if event["kind"] == "mark" and event["name"] == "raised":
@@ -268,6 +286,8 @@ class Run:
                 self._failed()
             if event["kind"] == "mark" and event["name"] == "unspooled":
                 self._note(UNSPOOLED.format(rank=rank, why=event["args"]["why"]))
+            if event["kind"] == "mark" and event["name"] == "note":
+                self._note(event["args"]["text"])
             if event["kind"] == "mark" and event["name"] == "stands":
                 self._watch.begin()
             if event["kind"] == "error" and self._is_cause(rank, event["t"]):
@@ -287,6 +307,20 @@ class Run:
             with contextlib.suppress(RecordError):
                 self._writer.update(self.info)
 
+    def set_clocks(self, clocks: dict[int, Clock]) -> None:
+        """Take note of how far the clocks of ranks on other hosts are ahead, while the run is on.
+
+        When they are compared again, what is noted covers all of it.
+        """
+        with self._lock:
+            if self._ended or self._writer is None:
+                return
+            for rank in self.info.ranks:
+                if fresh := clocks.get(rank.rank):
+                    rank.clock = hull(rank.clock, fresh) if rank.clock else fresh
+            with contextlib.suppress(RecordError):
+                self._writer.update(self.info)
+
     def _remember_hang(self, hang: Hang | None) -> None:
         before, self.info.hang = self.info.hang, hang
         if before is not None and hang is None:
@@ -301,6 +335,11 @@ class Run:
         self._kept += size
         if self._kept <= KEPT_BYTES:
             self.events.append(event)
+
+    def _keep_spans(self, line: bytes) -> None:
+        if self._spans_size <= MOST and is_told(line):
+            self.spans.append(line)
+            self._spans_size += len(line)
 
     def _status(self, rank: int, state: Any) -> None:
         self._ranks[rank].state = state

@@ -15,6 +15,7 @@ from rankroom import record
 from rankroom.amounts import duration
 from rankroom.display.digest import Digest, digest
 from rankroom.display.page import Html, Page, Text, weight
+from rankroom.display.summary import Summary, summary
 from rankroom.display.text import clean, clip, one_line
 from rankroom.display.words import label, whole_log
 from rankroom.record import Json, RunInfo
@@ -26,6 +27,8 @@ MIME = "application/vnd.rankroom.run+json"
 _TOTAL = 51 << 10
 _RUN_MOST = 18 << 10
 _TEXT_MOST = 9 << 10
+# Of the HTML.
+_PICTURE_SHARE = 0.45
 
 
 def running_bundle(run: RunInfo) -> Json:
@@ -39,20 +42,28 @@ def running_bundle(run: RunInfo) -> Json:
     return {MIME: _run(run)[0], "text/html": html.done(), "text/plain": text.done()}
 
 
-def bundle(run: RunInfo, store: Store | None = None, seen: Sequence[Json] | None = None) -> Json:
+def bundle(
+    run: RunInfo,
+    store: Store | None = None,
+    seen: Sequence[Json] | None = None,
+    spans: Sequence[bytes] | None = None,
+) -> Json:
     """The output that stays: the run, as JSON, as HTML and as text.
 
-    `seen` are the run's events other than logs, if the caller kept them; with them, a run that
-    wrote no line is shown without reading its record. Of the log only both ends are read.
+    `seen` are the run's events other than logs and spans, `spans` the lines of those, if the caller
+    kept them; with them, a run that wrote no line is shown without reading its record. Of the log
+    only both ends are read.
     """
     file = None if store is None else store.paths(run.id).events
     parts = digest(run, file, seen)
+    told = summary(run, file if seen is None else None, spans)
     data, used = _run(run)
-    text = Text(_TEXT_MOST)
-    _fill(text, run, parts)
+    text = Text(_TEXT_MOST, told.table)
+    _fill(text, run, parts, told)
     plain = text.done()
-    html = Html(_TOTAL - used - weight(plain))
-    _fill(html, run, parts)
+    room = _TOTAL - used - weight(plain)
+    html = Html(room, told.table, told.picture(int(room * _PICTURE_SHARE)))
+    _fill(html, run, parts, told)
     return {MIME: data, "text/html": html.done(), "text/plain": plain}
 
 
@@ -81,8 +92,10 @@ def runs_table(runs: Sequence[RunInfo]) -> str:
     )
 
 
-def _fill(page: Page, run: RunInfo, parts: Digest) -> None:
+def _fill(page: Page, run: RunInfo, parts: Digest, told: Summary) -> None:
     page.headline(run)
+    if told.sentence:
+        page.finding(told.sentence)
     if run.hang is not None and run.state == "running":
         page.hang(run.hang)
     if parts.errors:
@@ -94,6 +107,9 @@ def _fill(page: Page, run: RunInfo, parts: Digest) -> None:
     page.log(parts.head, parts.tail, parts.left_out)
     page.values(parts.displays)
     page.values(parts.results)
+    page.timeline()
+    if told.note:
+        page.note(told.note)
     for text in run.notes[:10]:
         page.note(text)
     if page.cut:

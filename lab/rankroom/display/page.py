@@ -24,10 +24,15 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
 
 
 class Page:
-    """Order and bounds, the same for HTML and text; `cut` says whether something was left out."""
+    """Order and bounds, the same for HTML and text; `cut` says whether something was left out.
 
-    def __init__(self, room: int) -> None:
+    `table` and `picture` are of the run's timeline; their room is theirs.
+    """
+
+    def __init__(self, room: int, table: str = "", picture: str = "") -> None:
         self.cut = False
+        self._timeline = self._framed(table, picture) if table else ""
+        room -= weight(self._timeline)
         self._whole = room
         self._room = room
         self._out: list[str] = []
@@ -43,6 +48,15 @@ class Page:
     def note(self, text: str) -> None:
         """A remark in one line."""
         self._add([self._quiet(clip(clean(text), _LINE))])
+
+    def finding(self, text: str) -> None:
+        """What held the ranks up, in one sentence."""
+        self._add([self._row("", text)])
+
+    def timeline(self) -> None:
+        """Where each rank's time went, as a table and as a picture."""
+        if self._timeline:
+            self._out.append(self._timeline)
 
     def hang(self, hang: Hang) -> None:
         """Why a live run does not get on, in one line."""
@@ -147,6 +161,9 @@ class Page:
         elif rows:
             self.cut = True
 
+    def _framed(self, table: str, picture: str) -> str:
+        raise NotImplementedError
+
     def _block(self, rows: list[str]) -> str:
         raise NotImplementedError
 
@@ -173,6 +190,9 @@ class Text(Page):
     def done(self) -> str:
         return super().done().rstrip("\n")
 
+    def _framed(self, table: str, picture: str) -> str:
+        return f"\n{table}\n"
+
     def _block(self, rows: list[str]) -> str:
         return "".join(rows)
 
@@ -189,8 +209,8 @@ class Html(Page):
     """For nbconvert, VS Code and viewers without the extension: no script, no class, no colour
     that needs a light or a dark background."""
 
-    def __init__(self, room: int) -> None:
-        super().__init__(room)
+    def __init__(self, room: int, table: str = "", picture: str = "") -> None:
+        super().__init__(room, table, picture)
         self._add(['<div style="line-height:1.4">'])
 
     def done(self) -> str:
@@ -200,6 +220,9 @@ class Html(Page):
         dot = f'<span style="color:{_DOTS.get(run.state, _GREY)}">●</span>'
         self._out.append(f"<div>{dot} {html.escape(headline(run))}</div>")
         self._room -= weight(self._out[-1])
+
+    def _framed(self, table: str, picture: str) -> str:
+        return f"<pre style='{_TABLE}'>{html.escape(table)}</pre>{picture}"
 
     def _block(self, rows: list[str]) -> str:
         if rows[0].startswith("<div"):
@@ -260,6 +283,7 @@ def _fitting(rows: list[str], room: int) -> tuple[list[str], int]:
 
 _GREY = "#8a939c"
 _PRE = "white-space:pre-wrap;word-break:break-word;margin:2px;padding:0;font-size:90%"
+_TABLE = "white-space:pre;overflow-x:auto;margin:6px 2px;padding:0;font-size:85%"
 _DOTS = {
     "running": "#2b7de9",
     "done": "#2f9e44",

@@ -56,6 +56,7 @@ def describe(here: Features) -> list[str]:
         for given, text in (
             (here.rank_timelines, "a native timeline on every rank"),
             (here.keras3 and "tensorflow" in here.frameworks, "Keras 3"),
+            (here.rank_spans, "every rank's collectives in the timeline"),
         )
         if given
     ]

@@ -13,6 +13,10 @@ from typing import Any
 LIBRARIES = {"torch": "torch/mpi_lib_v2", "tensorflow": "tensorflow/mpi_lib"}
 # A feature is there when all of its edits are.
 TIMELINE_EDITS = frozenset({"timeline-file", "timeline-init", "timeline-start", "timeline-stop"})
+_SPANS = (
+    "header recorder compile include entry arrive arrive-grouped begin activity activity-end end"
+)
+SPANS_EDITS = frozenset(f"spans-{what}" for what in _SPANS.split())
 KERAS_EDITS = frozenset(
     f"keras3-{what}" for what in ("variable", "optimizer", "reduction", "callbacks")
 )
@@ -41,6 +45,11 @@ class Features:
         return self.edits >= TIMELINE_EDITS
 
     @property
+    def rank_spans(self) -> bool:
+        """Every rank keeps what it did in each collective, for the timeline under a cell."""
+        return self.edits >= SPANS_EDITS
+
+    @property
     def keras3(self) -> bool:
         """`horovod.keras` and `horovod.tensorflow` take Keras 3's optimizers and variables."""
         return self.edits >= KERAS_EDITS
@@ -51,6 +60,8 @@ class Features:
         missing = []
         if not self.rank_timelines:
             missing.append("a native timeline on other ranks than 0")
+        if not self.rank_spans:
+            missing.append("every rank's collectives in the timeline")
         if "tensorflow" in self.frameworks and not self.keras3:
             missing.append("Keras 3 (horovod.keras, and Keras variables in horovod.tensorflow)")
         return missing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rankroom.horovod.edits import Change, Edit
+from rankroom.horovod.spans_edits import SPANS
 from rankroom.horovod.timeline_edits import TIMELINE
 
 BUILD = (
@@ -102,4 +103,4 @@ RECOVERY = (
     ),
 )
 
-NATIVE: tuple[Change, ...] = BUILD + TIMELINE + RECOVERY
+NATIVE: tuple[Change, ...] = BUILD + TIMELINE + SPANS + RECOVERY

@@ -132,7 +132,7 @@ class RankroomMagics(Magics):
             return
         self._follow(run, chosen.timeout, None if chosen.quiet else output, bool(pressed))
         if not chosen.quiet or run.state != "done":
-            output.show(display.bundle(run.info, cluster.store, run.seen))
+            output.show(display.bundle(run.info, cluster.store, run.seen, run.spans))
         self._raise(run, chosen.timeout)
 
     def _follow(
@@ -408,8 +408,9 @@ def horovod_line(found: Features | None) -> str:
     if found is None:
         return "Horovod is not installed here: `rankroom horovod build` builds and installs it"
     if found.lacks:
+        whose = "an older build of Rankroom's" if found.patched else "not Rankroom's build"
         return (
-            f"Horovod {found.version} here is not Rankroom's build and lacks "
+            f"Horovod {found.version} here is {whose} and lacks "
             f"{', '.join(found.lacks)}; `rankroom horovod build` makes one that has it"
         )
     return ""

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rankroom.rank import horovod_calls, horovod_sets, sockets
+from rankroom.rank import horovod_calls, horovod_sets, horovod_spans, sockets
 from rankroom.rank.imports import when_imported
 from rankroom.rank.world import World
 
@@ -152,13 +152,17 @@ class Library:
         self._world = world
         self._lock = threading.Lock()
         self._sockets: list[sockets.Socket] = []
+        self.spans = horovod_spans.watch(self.name, basics, world)
 
     def init(self, comm: Any, process_sets: Any) -> None:
         """hvd.init() on all ranks: all of them together, or nothing to do on any."""
         world = self._world
         wanted = horovod_sets.listed(process_sets)
         if world.alone:
+            before = self.basics.is_initialized()
             self._initialise(self.basics, comm, process_sets)
+            if not before:
+                self.spans.started()
             return
         if world.partial:
             if not self.basics.is_initialized():
@@ -206,6 +210,7 @@ class Library:
             self._world.met(key)
         self.released, self.started, self._made_for = False, True, self._world.size
         self._started_whole |= self._made_for == self._world.whole
+        self.spans.started()
 
     @property
     def spoilt(self) -> bool:
@@ -258,6 +263,22 @@ def _name(basics: Any) -> str:
     return Path(basics.MPI_LIB_CTYPES._name).parent.name
 
 
+def _users(original: Any, recording: bool) -> Any:
+    """hvd.start_timeline or stop_timeline, which are for the user's own recording."""
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        library = _libraries.get(_name(self))
+        if library is not None and recording:
+            library.spans.users(True)
+        result = original(self, *args, **kwargs)
+        if library is not None and not recording:
+            library.spans.users(False)
+        return result
+
+    return wrapped
+
+
 def _wrap_basics(module: ModuleType, world: World) -> None:
     basics_class: Any = module.HorovodBasics
     original: Callable[..., Any] = basics_class.init
@@ -268,6 +289,9 @@ def _wrap_basics(module: ModuleType, world: World) -> None:
         library.init(comm, process_sets)
 
     basics_class.init = init
+    for name, recording in (("start_timeline", True), ("stop_timeline", False)):
+        if hasattr(basics_class, name):
+            setattr(basics_class, name, _users(getattr(basics_class, name), recording))
     if world.alone or not hasattr(basics_class, "_add_process_set_impl"):
         return
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rankroom.rank import horovod, horovod_calls, tensorflow, torch
+from rankroom.rank import horovod, horovod_calls, horovod_spans, tensorflow, torch
 from rankroom.rank.smaller import Smaller
 from rankroom.rank.world import World
 
@@ -69,6 +69,7 @@ class Recovery:
             # A release that is under way ends first; one that comes later is not for this cell.
             self._world.begin(run, tuple(ranks), epoch, own)
         horovod_calls.mend_refused()
+        horovod_spans.begin()
         if self._world.size < self._world.whole:
             self._smaller.enter(ADAPTERS)
         elif not settle or self._world.partial or self._world.alone:
@@ -80,6 +81,7 @@ class Recovery:
 
     def end(self) -> None:
         """The cell is over: until the next one, every rank is there."""
+        horovod_spans.finish()
         self._world.end()
         self._smaller.leave(ADAPTERS)
 

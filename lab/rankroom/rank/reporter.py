@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.rank import spans
+from rankroom.rank.samples import Sampler
 from rankroom.rank.streams import CStdio, RankStream, Spooled
 from rankroom.record import event_line
 
 BATCH_S = 0.05  # between two messages while output keeps coming
+SAMPLE_S = 1.0  # between two samples of how busy this rank is
 SPANS_S = 0.5  # between two reports of spans, which nobody reads one by one
 IDLE_S = 0.2  # between two looks for a run, which does not wake the pump as cells may be short
 LARGE = 1 << 20  # a batch of this many bytes is sent without waiting
@@ -51,6 +53,9 @@ class Reporter:
         self._spans_due = 0.0
         # Called before spans are reported: for those that are written elsewhere until then.
         self.sources: list[Callable[[], None]] = []
+        self.sampler: Sampler | None = None
+        self._sampled: str | None = None  # the run that samples are taken of
+        self._sample_due = 0.0
         self._told = False  # that the spool does not keep everything
         self._unsent: list[bytes] = []
         self._unsent_size = 0
@@ -94,6 +99,7 @@ class Reporter:
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
             spans.here.begin()
             self._spans_due = time.monotonic() + SPANS_S
+            self._sample_due = 0.0
 
     def emit(self, kind: str, **fields: Any) -> None:
         """One event, now; outside a run it is dropped, as there is no record to hold it."""
@@ -147,11 +153,17 @@ class Reporter:
 
     def _take_spans(self) -> None:
         self._spans_due = time.monotonic() + SPANS_S
-        for source in self.sources:
-            source()
+        for source in list(self.sources):
+            try:
+                source()
+            except Exception as error:  # the timeline may lack something; the cell must not
+                self.sources.remove(source)
+                spans.here.note(f"spans are missing from rank {self.rank}: {error!r}")
         now = time.time_ns() // 1000
         for fields in spans.here.take(self._start):
             self._append("spans", now, **fields)
+        for note in spans.here.new_notes():
+            self._append("mark", now, name="note", args={"text": note})
 
     def _append(self, kind: str, t: int, **fields: Any) -> None:
         line = event_line(kind, self.rank, self._seq, t - self._start, **fields)
@@ -214,6 +226,18 @@ class Reporter:
                     # Not for "running" alone: that would make the first line wait a whole batch.
                     self._flush()
                     sent = time.monotonic()
+            self._sample()
+
+    def _sample(self) -> None:
+        """Once a second while a cell runs, on this thread only."""
+        if self.sampler is None or time.monotonic() < self._sample_due:
+            return
+        self._sample_due = time.monotonic() + SAMPLE_S
+        if self._sampled == self.run:
+            self.emit("sample", **self.sampler.sample())
+        else:
+            self._sampled = self.run
+            self.sampler.start()
 
     def _drain(self) -> None:
         """Have what was printed stand before what a child prints."""

@@ -1,0 +1,233 @@
+"""The timeline of a run as a static SVG: one lane per rank, for whoever cannot run the view.
+
+Each lane shows what the rank did, and in a thin strip below what its collectives did. Where spans
+are thinner than a pixel, a column is filled by their shares; the picture is never heavier than the
+room that it is given. No script, no class; what has no colour of its own has that of the text.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rankroom.display.page import weight
+from rankroom.profile import Shares
+from rankroom.profile.diagnosis import percent
+from rankroom.profile.intervals import Interval, length, union, without
+
+# After Okabe and Ito, told apart by colour-blind eyes, and seen on white and on black.
+COLOURS = {
+    "compute": "#8d99a3",
+    "data": "#b48f00",
+    "waiting": "#d1480f",
+    "exposed": "#1f77c4",
+}
+WORDS = {
+    "compute": "computing",
+    "data": "data loading",
+    "waiting": "waiting for others",
+    "exposed": "communication",
+}
+WIDTH, LEFT, TOP = 720, 44, 22
+_PLOT = WIDTH - LEFT - 6
+_GRID = 2  # units in a pixel: all coordinates are whole numbers
+_COLUMNS = (240, 180, 120, 90, 60, 45, 30, 20, 12, 8, 5, 3, 1)
+_LEVELS = 10  # steps in which a share is drawn
+_TICKS = 6
+_FEW = 8  # of so many ranks the lanes are tall
+
+
+class Strip(NamedTuple):
+    """A part of a lane: `layers` from the bottom of the stack, in units of the grid."""
+
+    top: int
+    height: int
+    layers: list[tuple[str, list[Interval]]]
+
+
+def picture(shares: Shares, title: str, room: int) -> str:
+    """The SVG, or "" if there is nothing to show or it does not fit into `room` bytes."""
+    if not shares.wall or not shares.ranks:
+        return ""
+    strips, bottom = _strips(shares)
+    frame = _frame(shares, title, bottom)
+    room -= sum(map(weight, frame))
+    scale = _PLOT * _GRID / shares.wall
+    found = sum(len(layer) for strip in strips for _, layer in strip.layers)
+    widest = max(len(layer) for strip in strips for _, layer in strip.layers)
+    if 7 * found < room and 3 * widest < _PLOT * _GRID:
+        body = _bars(strips, shares.begin, scale)
+        if weight(body) <= room:
+            return frame[0] + body + frame[1]
+    for columns in _COLUMNS:
+        body = _stacks(strips, shares.begin, shares.wall, columns)
+        if weight(body) <= room:
+            return frame[0] + body + frame[1]
+    return ""
+
+
+def _strips(shares: Shares) -> tuple[list[Strip], int]:
+    """The strips of all lanes from top to bottom, and where the last one ends."""
+    count = len(shares.ranks)
+    lane = 22 if count <= _FEW else 12 if count <= 24 else 7
+    gap = 5 if count <= _FEW else 2
+    thin = 5 if count <= _FEW and shares.collectives else 0
+    out = []
+    top = TOP * _GRID
+    for times in shares.ranks.values():
+        parts = {name: getattr(times, name) for name in COLOURS}
+        height = (lane - thin) * _GRID
+        out.append(Strip(top, height, [(name, parts[name]) for name in reversed(COLOURS)]))
+        if thin:
+            layers = [
+                ("exposed", times.transfers),
+                ("waiting", without(times.waits, times.transfers)),
+            ]
+            out.append(Strip(top + height + _GRID, (thin - 1) * _GRID, layers))
+        top += (lane + gap) * _GRID
+    return out, top
+
+
+def _bars(strips: Sequence[Strip], begin: int, scale: float) -> str:
+    """Every interval as a stroke; those nearer than a unit run into one."""
+    pens: dict[tuple[str, int], list[str]] = {}
+    for strip in strips:
+        for name, layer in strip.layers:
+            x, line = LEFT * _GRID, []
+            for a, b in _on_grid(layer, begin, scale):
+                a, b = a + LEFT * _GRID, b + LEFT * _GRID
+                line.append(f"m{a - x} 0h{b - a}")
+                x = b
+            if line:
+                middle = f"M{LEFT * _GRID} {strip.top + strip.height / 2:g}"
+                pens.setdefault((name, strip.height), []).append(middle + "".join(line))
+    return "".join(
+        f"<path stroke={COLOURS[name]} stroke-width={height} d='{''.join(lines)}'></path>"
+        for (name, height), lines in pens.items()
+    )
+
+
+def _on_grid(layer: Iterable[Interval], begin: int, scale: float) -> list[Interval]:
+    """The intervals in units, each of one at least."""
+    units = (
+        (int((a - begin) * scale), max(int((b - begin) * scale), int((a - begin) * scale) + 1))
+        for a, b in layer
+    )
+    return union(units)
+
+
+def _stacks(strips: Sequence[Strip], begin: int, wall: int, columns: int) -> str:
+    """Columns filled by the shares of the layers, one over the other."""
+    areas: dict[str, list[str]] = {}
+    edges = [_PLOT * _GRID * i // columns for i in range(columns + 1)]
+    for strip in strips:
+        levels = [0.0] * columns
+        for name, layer in strip.layers:
+            shares = _per_column(layer, begin, wall, columns)
+            levels = [low + share for low, share in zip(levels, shares, strict=True)]
+            if any(shares):
+                areas.setdefault(name, []).append(_outline(strip, levels, edges))
+    # Each reaches down to the lane's bottom: those above are painted first, and then covered.
+    return "".join(
+        f"<path fill={COLOURS[name]} stroke=none d='{''.join(areas[name])}'></path>"
+        for name in COLOURS
+        if name in areas
+    )
+
+
+def _per_column(layer: Iterable[Interval], begin: int, wall: int, columns: int) -> list[float]:
+    """How much of each column the layer fills."""
+    out = [0.0] * columns
+    scale = columns / wall
+    for a, b in layer:
+        left, right = (a - begin) * scale, (b - begin) * scale
+        first, last = int(left), min(int(right), columns - 1)
+        if first >= last:
+            out[min(first, columns - 1)] += right - left
+            continue
+        out[first] += first + 1 - left
+        for column in range(first + 1, last):
+            out[column] += 1.0
+        out[last] += right - last
+    return out
+
+
+def _outline(strip: Strip, levels: list[float], edges: list[int]) -> str:
+    """The outline of columns that are filled up to `levels`."""
+    steps = min(strip.height // 2, _LEVELS)
+    out = [f"M{LEFT * _GRID} {strip.top + strip.height}"]
+    at, height = 0, 0
+    for column, level in enumerate(levels):
+        fresh = round(round(min(level, 1.0) * steps) * strip.height / steps)
+        if fresh != height:
+            out.append(f"h{edges[column] - at}" if edges[column] > at else "")
+            out.append(f"v{height - fresh}")
+            at, height = edges[column], fresh
+    return "".join(out) + f"h{edges[-1] - at}v{height}z"
+
+
+def _frame(shares: Shares, title: str, bottom: int) -> tuple[str, str]:
+    """What stands around the lanes: words for who cannot see, legend, labels, time axis."""
+    height = bottom // _GRID + 16
+    units = f"0 0 {WIDTH * _GRID} {height * _GRID}"
+    head = [
+        f"<svg role=img aria-label='{html.escape(title)}' viewBox='{units}'"
+        f" style='width:100%;max-width:{WIDTH + 180}px;display:block' fill=none font-size=22"
+        " font-family=sans-serif>",
+        f"<title>{html.escape(title)}</title>",
+    ]
+    x = LEFT * _GRID
+    for name, colour in COLOURS.items():
+        if any(getattr(times, name) for times in shares.ranks.values()):
+            head.append(f"<path stroke={colour} stroke-width=16 d='M{x} 16h16'></path>")
+            head.append(_text(x + 24, 24, WORDS[name]))
+            x += 60 + 12 * len(WORDS[name])
+    if len(shares.ranks) <= _FEW and shares.collectives:
+        head.append(_text(x, 24, "thin: its collectives, behind computing or not"))
+    pitch = (bottom / _GRID - TOP) / len(shares.ranks)
+    head.append("<g fill=currentColor text-anchor=end>")
+    for place, rank in enumerate(shares.ranks):
+        if place % (1 if pitch > 11 else 4 if len(shares.ranks) < 48 else 8) == 0:
+            y = round((TOP + pitch * place + min(14, pitch)) * _GRID)
+            head.append(f"<text x={(LEFT - 6) * _GRID} y={y}>{rank}</text>")
+    head.append("</g><g fill=currentColor text-anchor=middle>")
+    unit, every, name = _ticks(shares.wall)
+    lines = []
+    for n in range(shares.wall // every + 1):
+        x = LEFT * _GRID + round(n * every * _PLOT * _GRID / shares.wall)
+        lines.append(f"M{x} {TOP * _GRID - 4}V{bottom + 4}")
+        if x < (WIDTH - 40) * _GRID:
+            label = f"{n * every / unit:g} {name}" if n else "0"
+            head.append(f"<text x={x} y={bottom + 24}>{label}</text>")
+    head.append(f"</g><path stroke=currentColor stroke-opacity=.3 d='{''.join(lines)}'></path>")
+    return "".join(head), "</svg>"
+
+
+def _text(x: int, y: int, words: str) -> str:
+    return f"<text fill=currentColor x={x} y={y}>{words}</text>"
+
+
+def _ticks(wall: int) -> tuple[int, int, str]:
+    """The unit of the time axis in microseconds, the distance of its ticks, and its name."""
+    every = 1
+    while wall / every > _TICKS:
+        every *= 10
+    for part in (5, 2):
+        if every % part == 0 and wall * part / every <= _TICKS:
+            every //= part
+            break
+    for unit, name in ((1_000_000, "s"), (1_000, "ms")):
+        if every >= unit or (unit == 1_000_000 and wall >= unit):
+            return unit, every, name
+    return (1_000, every, "ms") if wall >= 1_000 else (1, every, "µs")
+
+
+def in_words(shares: Shares) -> str:
+    """What the picture shows, for who cannot see it."""
+    total = max(1, shares.wall * len(shares.ranks))
+    parts = []
+    for name, words in WORDS.items():
+        time = sum(length(getattr(times, name)) for times in shares.ranks.values())
+        parts.append(f"{words} {percent(time, total)}")
+    return f"timeline of {len(shares.ranks)} ranks: {', '.join(parts)}"

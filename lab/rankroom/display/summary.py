@@ -1,0 +1,93 @@
+"""The profile and the picture in a run's output, if there is something to see and it is quick.
+
+Of large timelines only where to look: whoever waits for a cell does not wait for its picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rankroom.amounts import size
+from rankroom.display.picture import in_words, picture
+from rankroom.profile import Profile, Shares
+from rankroom.profile.tables import of_ranks
+from rankroom.record import RunInfo
+from rankroom.timeline import Timeline
+
+# Spans of so many bytes are looked at: some 200,000, and half a second.
+MOST = 2 << 20
+# An events.jsonl of more bytes is not searched for spans.
+MOST_FILE = 32 << 20
+# A run without collectives is worth a picture from so many microseconds on.
+LONG = 1_000_000
+# Of so many ranks each has a row.
+MOST_ROWS = 8
+_SPANS, _STATUS = b'{"kind":"spans"', b'{"kind":"status"'
+_COLLECTIVE = b'"cat":"collective"'
+
+
+class Summary(NamedTuple):
+    """What a run's output says of its timeline."""
+
+    sentence: str = ""
+    table: str = ""
+    shares: Shares | None = None
+    note: str = ""
+
+    def picture(self, room: int) -> str:
+        """The SVG, in at most `room` bytes."""
+        return picture(self.shares, in_words(self.shares), room) if self.shares else ""
+
+
+def is_told(line: bytes) -> bool:
+    """True for lines of a record that a summary needs."""
+    return line.startswith((_SPANS, _STATUS))
+
+
+def summary(run: RunInfo, events: Path | None, lines: Sequence[bytes] | None = None) -> Summary:
+    """The summary of a run, from `lines` of its record if the caller kept them."""
+    if lines is None:
+        lines = [] if events is None else _lines(events)
+    if lines is None or sum(map(len, lines)) > MOST:
+        return Summary(note=LARGE.format(size=size(MOST), id=run.id))
+    brief = run.end is not None and run.end - run.start < LONG
+    if brief and not any(_COLLECTIVE in line for line in lines):
+        return Summary()  # most cells
+    shares = Shares(Timeline.of(run, lines))
+    if not shares.shared and (brief or not _is_busy(shares)):
+        return Summary()
+    profile = Profile.from_shares(shares)
+    table = of_ranks(profile.wall, profile.ranks, MOST_ROWS).text()
+    return Summary(profile.diagnosis, table, shares)
+
+
+def _lines(events: Path) -> list[bytes] | None:
+    """The lines that matter; None if the file, or what matters of it, is too large."""
+    try:
+        if events.stat().st_size > MOST_FILE:
+            return None
+        with events.open("rb") as file:
+            return list(_up_to(MOST, filter(is_told, file)))
+    except OSError:
+        return []
+
+
+def _up_to(most: int, lines: Iterable[bytes]) -> Iterable[bytes]:
+    for line in lines:
+        yield line
+        most -= len(line)
+        if most < 0:
+            return
+
+
+def _is_busy(shares: Shares) -> bool:
+    """True if there is more to see than that the cell ran."""
+    return any(lanes.keys() - {"cell"} for lanes in shares.timeline.lanes.values())
+
+
+LARGE = (
+    "its timeline has more than {size}: open the run in JupyterLab, or see "
+    "`rankroom runs profile {id}`"
+)

@@ -1,0 +1,113 @@
+"""How busy a rank is: the processor time and memory of all its processes, and its GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_PROC = Path("/proc")
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Sampler:
+    """What one rank uses, from one call to the next; without /proc this process counts alone."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._gpu: Callable[[], dict[str, int]] | None = None
+        self._at = 0.0
+        self._used: dict[int, float] = {}
+
+    def start(self) -> None:
+        """From here on the next sample counts."""
+        self._at = time.monotonic()
+        self._used = {pid: used for pid, (used, _) in _usage().items()}
+
+    def sample(self) -> dict[str, Any]:
+        """The fields of a sample event: since the last call, or since `start`."""
+        before, since = self._used, self._at
+        now, usage = time.monotonic(), _usage()
+        self._at, self._used = now, {pid: used for pid, (used, _) in usage.items()}
+        # A process that is new has used all of its time since; one that ended is left out.
+        seconds = sum(used - before.get(pid, 0.0) for pid, used in self._used.items())
+        return {
+            "cpu": round(100 * max(0.0, seconds) / max(now - since, 1e-3), 1),
+            "memory": sum(memory for _, memory in usage.values()),
+            **self._gpu_fields(),
+        }
+
+    def _gpu_fields(self) -> dict[str, int]:
+        if not self._device.startswith("cuda"):
+            return {}
+        if self._gpu is None:
+            self._gpu = _gpu(int(self._device.partition(":")[2] or 0))
+        return self._gpu()
+
+
+def _usage() -> dict[int, tuple[float, int]]:
+    """Seconds of processor time and bytes of memory of this process and all below it."""
+    own = os.getpid()
+    found = {own: (time.process_time(), _memory(own, shared=True))}
+    todo = _children(own)
+    while todo:
+        pid = todo.pop()
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name, in brackets, may hold anything.
+            fields = (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
+            found[pid] = ((int(fields[11]) + int(fields[12])) / _TICK, _memory(pid, shared=False))
+            todo += _children(pid)
+    return found
+
+
+def _memory(pid: int, shared: bool) -> int:
+    """Bytes that a process has in memory; pages of files count once, with the rank itself."""
+    try:
+        numbers = (_PROC / f"{pid}/statm").read_text().split()
+        return (int(numbers[1]) - (0 if shared else int(numbers[2]))) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started, from whichever of its threads."""
+    found = []
+    with contextlib.suppress(OSError, ValueError):
+        for thread in os.listdir(_PROC / f"{pid}/task"):  # noqa: PTH208 - once a second
+            with contextlib.suppress(OSError):
+                text = (_PROC / f"{pid}/task/{thread}/children").read_text()
+                found += [int(each) for each in text.split()]
+    return found
+
+
+def _gpu(number: int) -> Callable[[], dict[str, int]]:
+    """Asks how busy the GPU is that frameworks call `number`; says nothing if nobody knows."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        name = visible.split(",")[number].strip() if visible else str(number)
+        handle = (
+            pynvml.nvmlDeviceGetHandleByIndex(int(name))
+            if name.isdigit()
+            else pynvml.nvmlDeviceGetHandleByUUID(name)
+        )
+    except Exception:  # no driver, no such GPU, a part of one
+        return dict
+
+    def ask() -> dict[str, int]:
+        try:
+            rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+            return {
+                "gpu": int(rates.gpu),
+                "gpu_memory": int(pynvml.nvmlDeviceGetMemoryInfo(handle).used),
+            }
+        except pynvml.NVMLError:
+            return {}
+
+    return ask

@@ -1,0 +1,654 @@
+"""Horovod's collectives as spans: read from its native code, or from a timeline file."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cells import failure, finish
+from rankroom.cluster import Cluster
+from rankroom.horovod.features import features
+from rankroom.rank import horovod_calls, horovod_sets, horovod_spans, horovod_timeline
+from rankroom.rank.horovod_spans import NativeSource, describe, netstrings
+from rankroom.rank.horovod_timeline import Reader, TimelineSource
+from rankroom.rank.spans import here
+from rankroom.rank.world import World
+from rankroom.run import Run
+
+# Rankroom's own build, which `make test` makes first.
+needs_native = pytest.mark.skipif(
+    not getattr(features(), "rank_spans", False), reason="Horovod is another build"
+)
+HOSTILE = ["a b", 'a"b', "a\nb", "a\\b", "größe", "", " ", "a:b", "]", '},{"ph": "B"']
+
+
+@pytest.fixture
+def run() -> Iterator[None]:
+    """A run, as far as spans are concerned, that began at 1 s."""
+    here.begin()
+    here.began = 1_000_000
+    yield
+    here.on = False
+    here.began = 0
+
+
+def taken() -> list[tuple[str, dict[str, Any], int, int]]:
+    """Category, name, start and duration of what is new; since the epoch."""
+    found = []
+    for event in here.take(0):
+        TABLE.extend(event.get("define", []))
+        now = 0
+        for number, start, dur in zip(event["name"], event["start"], event["dur"], strict=True):
+            now += start
+            found.append((event["cat"], TABLE[number], now, dur))
+    return found
+
+
+TABLE: list[dict[str, Any]] = []
+
+
+@pytest.fixture(autouse=True)
+def table() -> None:
+    TABLE.clear()
+
+
+class Compiled:
+    """Stands for the compiled library: hands out spans as the native recorder does."""
+
+    def __init__(self, piece: int = 1000) -> None:
+        self.spans: tuple[list[tuple[int, int, int]], ...] = ([], [])
+        self.names = b""
+        self.on = 0
+        self.piece = piece
+        self.horovod_take_spans = SimpleCall(self.take)
+        self.horovod_take_span_names = SimpleCall(self.take_names)
+        self.horovod_take_spans_dropped = SimpleCall(lambda: 0)
+
+    def horovod_record_spans(self, on: int) -> None:
+        self.on = on
+
+    def name(self, number: int, text: bytes) -> None:
+        line = b"%d %s" % (number, text)
+        self.names += b"%d:%s" % (len(line), line)
+
+    def take(self, kind: int, buffer: Any, most: int) -> int:
+        some = self.spans[kind][:most]
+        del self.spans[kind][:most]
+        buffer[: 3 * len(some)] = [each for span in some for each in span]
+        return len(some)
+
+    def take_names(self, buffer: Any, most: int) -> int:
+        some = self.names[: min(most, self.piece)]
+        self.names = self.names[len(some) :]
+        ctypes.memmove(buffer, some, len(some))
+        return len(some)
+
+
+class SimpleCall:
+    """A function with attributes, as ctypes has them."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+
+    def __call__(self, *args: Any) -> Any:
+        return self.call(*args)
+
+
+def native(compiled: Compiled, library: str = "torch") -> NativeSource:
+    basics = SimpleNamespace(MPI_LIB_CTYPES=compiled)
+    return NativeSource(library, basics, World(size=3))
+
+
+def test_netstrings_hold_any_byte() -> None:
+    texts = [each.encode() for each in HOSTILE] + [b"\xff\x00"]
+    whole = b"".join(b"%d:%s" % (len(each), each) for each in texts)
+    assert list(netstrings(whole)) == [*HOSTILE, "\\xff\x00"]
+
+
+@pytest.mark.parametrize("tensor", HOSTILE)
+def test_a_tensor_may_have_any_name(tensor: str) -> None:
+    text = f"collective ALLREDUCE 0 48 float32 [4,3] {tensor}"
+    fields, stream = describe(text, "hvd.torch", dict)
+    assert fields.get("tensor", "") == tensor
+    assert (fields["bytes"], fields["shape"], fields["dtype"]) == (48, [4, 3], "float32")
+    assert stream == "hvd.torch 0" and "group" not in fields
+    fields, _ = describe(f"phase GLOO_ALLREDUCE 5 0 {tensor}", "hvd.torch", dict)
+    assert fields.get("tensor", "") == tensor
+    assert fields["name"] == "GLOO_ALLREDUCE" and fields["fused"] == 5
+
+
+def test_what_has_no_tensor() -> None:
+    fields, _ = describe("collective BARRIER 0 - - - ", "hvd.torch", dict)
+    assert fields == {"name": "barrier", "op": "barrier", "library": "hvd.torch"}
+
+
+def test_tensorflows_prefix_goes() -> None:
+    text = "collective ALLREDUCE 0 4 float32 [] HorovodAllreduce"
+    assert describe(f"{text}_grads_0", "hvd.tensorflow", dict)[0]["name"] == "allreduce grads_0"
+    assert describe(text, "hvd.tensorflow", dict)[0]["name"] == "allreduce"
+
+
+def test_spans_are_taken_with_their_names(run: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(horovod_sets._order, "torch", [(0, 2)])
+    compiled = Compiled(piece=7)
+    source = native(compiled)
+    assert compiled.on == 1
+    compiled.name(0, b"collective ALLREDUCE 0 48 float32 [4,3] grad.3")
+    compiled.name(1, b"phase NEGOTIATE 2 0 grad.3")
+    compiled.name(2, b"collective ALLREDUCE 1 48 float32 [4,3] grad.3")
+    compiled.spans[0].extend([(0, 1_000_010, 500), (2, 1_000_300, 9)])
+    compiled.spans[1].append((1, 1_000_010, 90))
+    source.take()
+    common = {"library": "hvd.torch", "tensor": "grad.3"}
+    whole = common | {"op": "allreduce", "bytes": 48, "dtype": "float32", "shape": [4, 3]}
+    whole["name"] = "allreduce grad.3"
+    found = {(cat, start, dur): name for cat, name, start, dur in taken()}
+    assert found == {
+        ("collective", 1_000_010, 500): whole,
+        ("collective", 1_000_300, 9): whole | {"group": "process set 1", "ranks": [0, 2]},
+        ("phase", 1_000_010, 90): common | {"name": "NEGOTIATE", "fused": 2},
+    }
+    source.take()
+    assert taken() == []
+    source.finish()
+    assert compiled.on == 0
+    source.begin()
+    assert compiled.on == 1
+
+
+def test_a_name_that_an_earlier_run_learned(run: None) -> None:
+    compiled = Compiled()
+    source = native(compiled)
+    compiled.name(0, b"collective ALLREDUCE 0 4 float32 [] x")
+    compiled.spans[0].append((0, 1_000_000, 1))
+    source.take()
+    assert len(taken()) == 1
+    here.begin()
+    here.began = 2_000_000
+    TABLE.clear()
+    # One ended between the runs, one began before and ended in this one.
+    compiled.spans[0].extend([(0, 1_500_000, 9), (0, 1_999_990, 20)])
+    source.take()
+    ((cat, name, start, dur),) = taken()
+    assert (cat, name["tensor"], start, dur) == ("collective", "x", 1_999_990, 20)
+
+
+def test_more_than_are_taken_at_once(run: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horovod_spans, "SPANS", 10)
+    monkeypatch.setattr(horovod_spans, "MOST_KEPT", 50)
+    compiled = Compiled()
+    source = native(compiled)
+    for number in range(105):
+        compiled.name(number, b"collective ALLREDUCE 0 4 float32 [] t%d" % number)
+        compiled.spans[0].append((number, 1_000_000 + number, 1))
+        source.take()
+    compiled.spans[0].extend((104, 2_000_000 + at, 1) for at in range(25))
+    source.take()
+    found = taken()
+    assert [name["tensor"] for _, name, _, _ in found[:105]] == [f"t{at}" for at in range(105)]
+    assert len(found) == 130
+    assert len(source._described) <= 50
+
+
+def test_what_nobody_took_in_time_is_said(run: None) -> None:
+    compiled = Compiled()
+    compiled.horovod_take_spans_dropped = SimpleCall(iter([17, 0]).__next__)
+    source = native(compiled)
+    source.take()
+    assert ["17 spans" in note for note in here.new_notes()] == [True]
+
+
+META = (
+    '[\n{"name": "process_name", "ph": "M", "pid": 0, "args": '
+    '{"start_time_since_epoch_in_micros":5000000}},\n'
+    '{"name": "process_sort_index", "ph": "M", "pid": 0, "args": {"sort_index": 0}},\n'
+)
+
+
+def timeline(tensor: str, pid: int = 1, at: int = 0, ticks: str = "01") -> str:
+    """What Horovod writes of one allreduce; it quotes nothing in a name."""
+    ready = [
+        f'{{"ph": "X", "name": "{rank}", "ts": {at + 10 * (1 + i)}, "pid": {pid}, "dur": 0}},'
+        for i, rank in enumerate(ticks)
+    ]
+    return "".join(
+        [
+            f'{{"name": "process_name", "ph": "M", "pid": {pid}, '
+            f'"args": {{"name": "{tensor}"}}}},\n',
+            f'{{"name": "process_sort_index", "ph": "M", "pid": {pid}, '
+            f'"args": {{"sort_index": {pid}}}}},\n',
+            f'{{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": {at + 5}, "pid": {pid}}},',
+            *ready,
+            f'{{"ph": "E", "ts": {at + 40}, "pid": {pid}}},',
+            f'{{"ph": "B", "name": "ALLREDUCE", "ts": {at + 41}, "pid": {pid}}},',
+            f'{{"ph": "B", "name": "GLOO_ALLREDUCE", "ts": {at + 42}, "pid": {pid}}},',
+            f'{{"ph": "E", "ts": {at + 90}, "pid": {pid}}},',
+            f'{{"ph": "i", "name": "CYCLE_START", "ts": {at + 91}, "s": "g"}},',
+            f'{{"ph": "E", "ts": {at + 99}, "pid": {pid}, '
+            '"args": {"dtype": "float32", "shape": "[4]"}}',
+        ]
+    )
+
+
+EXPECTED = [
+    ("phase", {"name": "rank 1 ready", "tensor": "x"}, 5_000_020, 0),
+    ("phase", {"name": "NEGOTIATE", "tensor": "x"}, 5_000_005, 35),
+    ("phase", {"name": "GLOO_ALLREDUCE", "tensor": "x"}, 5_000_042, 48),
+    (
+        "collective",
+        {"name": "allreduce x", "tensor": "x", "op": "allreduce", "dtype": "float32"},
+        5_000_010,
+        89,
+    ),
+]
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 17, 100, 5000])
+def test_a_timeline_file_read_in_torn_pieces(piece: int) -> None:
+    whole = (META + timeline("allreduce.x")).encode()
+    reader = Reader(0)
+    found = []
+    for at in range(0, len(whole), piece):
+        found += reader.feed(whole[at : at + piece])
+    assert found == EXPECTED
+
+
+def test_a_timeline_without_ticks_begins_with_its_negotiation() -> None:
+    *_, (cat, _, start, dur) = Reader(0).feed((META + timeline("x", ticks="")).encode())
+    assert (cat, start, dur) == ("collective", 5_000_005, 94)
+
+
+@pytest.mark.parametrize("tensor", HOSTILE)
+def test_a_name_that_breaks_the_file_costs_no_other_tensor(tensor: str) -> None:
+    text = META + timeline(tensor) + "," + timeline("allreduce.x", pid=2)
+    assert list(Reader(0).feed(text.encode()))[-4:] == EXPECTED
+
+
+def test_a_letter_torn_in_two() -> None:
+    whole = (META + timeline("größe")).encode()
+    reader = Reader(0)
+    found = [each for at in range(len(whole)) for each in reader.feed(whole[at : at + 1])]
+    assert found[-1][1]["tensor"] == "größe"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "null", "{}", '[{"ph": 3}]', '{"ph": "E", "ts": 3}', "{{"]
+)
+def test_what_is_no_timeline(text: str) -> None:
+    assert list(Reader(0).feed(text.encode())) == []
+
+
+class Foreign:
+    """Stands for a Horovod that others built: writes its file when it is told to stop."""
+
+    def __init__(self) -> None:
+        self.file: Path | None = None
+        self.text = ""
+        self.MPI_LIB_CTYPES = self
+
+    def horovod_start_timeline(self, path: Any, cycles: Any) -> int:
+        self.file = Path(path.value.decode())
+        self.text = META
+        return 1
+
+    def horovod_stop_timeline(self) -> int:
+        assert self.file is not None
+        self.file.write_text(self.text + "]")
+        return 1
+
+    def is_initialized(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def foreign(
+    run: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> tuple[Foreign, TimelineSource]:
+    monkeypatch.setenv("RANKROOM_SPOOL", str(tmp_path))
+    made = Foreign()
+    return made, TimelineSource("torch", made, World(size=2))
+
+
+def test_another_horovods_timeline_is_read_when_the_cell_ends(
+    foreign: tuple[Foreign, TimelineSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    horovod, source = foreign
+    source.started()
+    source.take()
+    source.finish()
+    assert taken() == [] and here.new_notes() == []  # nothing was called: nothing to say
+    monkeypatch.setitem(horovod_calls._calls, "torch", 1)
+    horovod.text += timeline("allreduce.x")
+    source.finish()
+    library = {"library": "hvd.torch"}
+    assert taken() == [(cat, name | library, *times) for cat, name, *times in EXPECTED]
+    assert here.new_notes() == [horovod_timeline.NOTE]
+
+
+def test_other_ranks_of_another_horovod_say_why_they_have_nothing(
+    run: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RANKROOM_SPOOL", str(tmp_path))
+    horovod = Foreign()
+    source = TimelineSource("torch", horovod, World(rank=1, size=2))
+    source.started()
+    monkeypatch.setitem(horovod_calls._calls, "torch", 1)
+    source.finish()
+    assert horovod.file is None
+    assert here.new_notes() == [horovod_timeline.NOTE]
+
+
+def test_the_users_own_timeline_goes_first(
+    foreign: tuple[Foreign, TimelineSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    horovod, source = foreign
+    source.started()
+    ours = horovod.file
+    source.users(True)
+    assert "hvd.torch are not in this record" in here.new_notes()[0]
+    horovod.file = Path("/nowhere/of/the/users")
+    monkeypatch.setitem(horovod_calls._calls, "torch", 1)
+    source.finish()  # does not stop it
+    assert taken() == []
+    source.users(False)
+    assert horovod.file == ours
+
+
+def test_a_file_that_grows_large_begins_anew(
+    foreign: tuple[Foreign, TimelineSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    horovod, source = foreign
+    monkeypatch.setattr(horovod_timeline, "LARGE", 1000)
+    source.started()
+    assert horovod.file is not None
+    for at in range(5):
+        horovod.text += timeline("allreduce.x", at=1000 * at) + ","
+        horovod.file.write_text(horovod.text)
+        source.take()
+    assert len(horovod.text) < 3000
+    assert Counter(cat for cat, *_ in taken())["collective"] == 5
+
+
+Recorded = list[dict[str, Any]]
+
+
+def recorded(run: Run, rank: int, cat: str) -> Recorded:
+    """The spans of a category in a rank's record: their names' fields with start and dur."""
+    table: list[dict[str, Any]] = []
+    found = []
+    for event in run._store.events(run.id):
+        if (event["kind"], event["rank"]) != ("spans", rank):
+            continue
+        table.extend(event.get("define", []))
+        now = 0
+        for number, start, dur in zip(event["name"], event["start"], event["dur"], strict=True):
+            now += start
+            if event["cat"] == cat:
+                found.append(table[number] | {"start": now, "dur": dur, "end": now + dur})
+    return sorted(found, key=lambda each: each["start"])
+
+
+def collectives(run: Run, rank: int) -> Recorded:
+    return recorded(run, rank, "collective")
+
+
+def done(cluster: Cluster, source: str, seconds: float = 120) -> Run:
+    made = finish(cluster, source, seconds)
+    assert made.state == "done", failure(made)
+    return made
+
+
+@pytest.mark.cluster
+@needs_native
+def test_torch_on_both_ranks(frameworks: Cluster) -> None:
+    made = done(
+        frameworks,
+        """
+        import time
+        import torch
+        import horovod.torch as hvd
+        hvd.init()
+        x = torch.ones(4, 3)
+        hvd.allreduce(x, name="warm")
+        time.sleep(0.2 * rank)
+        begin = time.time()
+        hvd.allreduce(x, name="late")
+        took = time.time() - begin
+        hvd.allreduce(x)
+        hvd.grouped_allreduce([x, x[0]], name="both")
+        hvd.broadcast(x.double(), 0, name="weights")
+        hvd.allgather(x[0].int())
+        hvd.barrier()
+        for name in ('a "b"', "a\\nb", "größe"):
+            hvd.allreduce(x, name=name)
+        took
+        """,
+    )
+    by_rank = [collectives(made, rank) for rank in (0, 1)]
+    for mine in by_rank:
+        # The parts of a group come in any order.
+        names = [each["name"] for each in mine]
+        assert names[:2] == ["allreduce warm", "allreduce late"]
+        assert sorted(names[2:5]) == [
+            "allreduce #1",
+            "allreduce both_1of2",
+            "allreduce both_2of2",
+        ]
+        assert names[5:] == [
+            "broadcast weights",
+            "allgather #2",
+            "barrier",
+            'allreduce a "b"',
+            "allreduce a\nb",
+            "allreduce größe",
+        ]
+        assert {each["library"] for each in mine} == {"hvd.torch"}
+        assert all("group" not in each for each in mine)
+        late = mine[1]
+        assert (late["op"], late["tensor"], late["dtype"]) == ("allreduce", "late", "float32")
+        assert (late["shape"], late["bytes"]) == ([4, 3], 48)
+        assert mine[5]["dtype"] == "float64" and mine[6]["shape"] == [3]
+    waited, hurried = by_rank[0][1], by_rank[1][1]
+    # One clock: rank 1 comes 0.2 s after rank 0, which waits, and both end together.
+    assert hurried["start"] - waited["start"] == pytest.approx(200_000, abs=50_000)
+    assert abs(hurried["end"] - waited["end"]) < 20_000
+    assert waited["dur"] == pytest.approx(float(made.results[0]) * 1e6, abs=20_000)
+    for rank, whole in enumerate((waited, hurried)):
+        parts = [each for each in recorded(made, rank, "phase") if each.get("tensor") == "late"]
+        assert [each["name"] for each in parts] == ["NEGOTIATE", "GLOO_ALLREDUCE"]
+        assert parts[0]["start"] == whole["start"]
+        assert parts[0]["end"] <= parts[1]["start"] and parts[1]["end"] <= whole["end"]
+
+
+@pytest.mark.cluster
+@needs_native
+def test_fused_tensors_share_their_phases(frameworks: Cluster) -> None:
+    made = done(
+        frameworks,
+        """
+        import torch
+        import horovod.torch as hvd
+        hvd.init()
+        hvd.grouped_allreduce([torch.ones(8) for _ in range(5)], name="many")
+        """,
+    )
+    for rank in (0, 1):
+        mine = collectives(made, rank)
+        assert len(mine) == 5 and len({each["tensor"] for each in mine}) == 5
+        parts = recorded(made, rank, "phase")
+        assert {each["name"]: each.get("fused") for each in parts} == {
+            "NEGOTIATE": 5,
+            "MEMCPY_IN_FUSION_BUFFER": 5,
+            "GLOO_ALLREDUCE": 5,
+            "MEMCPY_OUT_FUSION_BUFFER": 5,
+        }
+
+
+@pytest.mark.cluster
+@needs_native
+def test_a_process_set_is_told_apart(frameworks: Cluster) -> None:
+    made = done(
+        frameworks,
+        """
+        import torch
+        import horovod.torch as hvd
+        hvd.init()
+        solo = hvd.add_process_set([1])
+        hvd.allreduce(torch.ones(3), name="x")
+        if solo.included():
+            hvd.allreduce(torch.ones(3), name="x", process_set=solo)
+        """,
+    )
+    assert [each.get("ranks") for each in collectives(made, 0)] == [None]
+    alone = collectives(made, 1)
+    assert [each.get("ranks") for each in alone] == [None, [1]]
+    assert alone[1]["group"].startswith("process set ")
+    assert alone[0]["tensor"] == alone[1]["tensor"] == "x"
+
+
+@pytest.mark.cluster
+@needs_native
+def test_what_was_given_up_is_recorded_and_the_next_cell_is_whole(frameworks: Cluster) -> None:
+    begin = "import torch\nimport horovod.torch as hvd\nhvd.init()\n"
+    done(frameworks, begin)
+    failed = finish(
+        frameworks,
+        begin
+        + "hvd.allreduce(torch.ones(1), name='good')\n"
+        + "if rank: import time; time.sleep(0.3); raise ValueError('planned')\n"
+        + "hvd.allreduce(torch.ones(1), name='alone')",
+    )
+    assert failed.state == "failed"
+    assert [each["tensor"] for each in collectives(failed, 0)] == ["good", "alone"]
+    assert [each["tensor"] for each in collectives(failed, 1)] == ["good"]
+    assert collectives(failed, 0)[1]["dur"] > 100_000
+    after = done(frameworks, begin + "hvd.allreduce(torch.ones(1), name='again')")
+    for rank in (0, 1):
+        assert [each["tensor"] for each in collectives(after, rank)] == ["again"]
+
+
+@pytest.mark.cluster
+@needs_native
+def test_a_cell_without_collectives_has_none(frameworks: Cluster) -> None:
+    done(frameworks, "import torch, horovod.torch as hvd; hvd.init(); hvd.allreduce(torch.ones(1))")
+    made = done(frameworks, "pass")
+    assert all(collectives(made, rank) == [] for rank in (0, 1))
+
+
+@pytest.mark.cluster
+@needs_native
+def test_tensorflow_eager_and_in_a_graph(frameworks: Cluster) -> None:
+    made = done(
+        frameworks,
+        """
+        import time
+        import tensorflow as tf
+        import horovod.tensorflow as hvd
+        hvd.init()
+        hvd.allreduce(tf.ones((2, 5)), name="eager")
+
+        @tf.function
+        def double(x):
+            return hvd.allreduce(x, name="graph") * 2
+
+        for step in range(3):
+            time.sleep(0.1 * (1 - rank))
+            double(tf.ones(7))
+        """,
+    )
+    both = [collectives(made, rank) for rank in (0, 1)]
+    for mine in both:
+        # Outside of graphs TensorFlow has one name for all.
+        assert [each["name"] for each in mine] == ["allreduce"] + ["allreduce graph"] * 3
+        assert {each["library"] for each in mine} == {"hvd.tensorflow"}
+        assert [each["bytes"] for each in mine] == [40, 28, 28, 28]
+    for rank in (0, 1):
+        # Torch's library may run the operations of TensorFlow's.
+        parts = recorded(made, rank, "phase")
+        assert {each["library"] for each in parts} == {"hvd.tensorflow"}
+        assert Counter(each["name"] for each in parts)["GLOO_ALLREDUCE"] == 4
+    # In the graph, too, each rank's own arrival: rank 0 is the late one.
+    for early, late in list(zip(both[1], both[0], strict=True))[2:]:
+        assert late["start"] - early["start"] == pytest.approx(100_000, abs=40_000)
+
+
+@pytest.mark.cluster
+@needs_native
+def test_keras_fit_and_both_libraries_in_one_run(frameworks: Cluster) -> None:
+    made = done(
+        frameworks,
+        """
+        import numpy as np
+        import tensorflow as tf
+        import torch
+        import horovod.tensorflow.keras as hvd
+        import horovod.torch as torch_hvd
+        hvd.init()
+        torch_hvd.init()
+        model = tf.keras.Sequential([tf.keras.layers.Dense(3)])
+        model.compile(loss="mse", optimizer=hvd.DistributedOptimizer(tf.keras.optimizers.SGD()))
+        model.fit(np.ones((12, 4)), np.ones((12, 3)), batch_size=4, epochs=2, verbose=0)
+        torch_hvd.allreduce(torch.ones(1), name="mine")
+        """,
+    )
+    counts = []
+    for rank in (0, 1):
+        mine = collectives(made, rank)
+        assert [each["tensor"] for each in mine if each["library"] == "hvd.torch"] == ["mine"]
+        keras = [each for each in mine if each["library"] == "hvd.tensorflow"]
+        counts.append(Counter((each["op"], each["tensor"]) for each in keras))
+        # The kernel's and the bias's gradient, in each of 3 batches in 2 epochs.
+        assert sum(each["shape"] in ([4, 3], [3]) for each in keras) == 12
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.cluster
+@needs_native
+def test_the_users_own_timeline_is_written_beside(frameworks: Cluster, tmp_path: Path) -> None:
+    made = done(
+        frameworks,
+        f"""
+        import torch
+        import horovod.torch as hvd
+        hvd.init()
+        hvd.start_timeline({str(tmp_path / "own.{rank}.json")!r})
+        for step in range(5):
+            hvd.allreduce(torch.ones(3), name="x")
+        hvd.stop_timeline()
+        """,
+    )
+    assert made.info.notes == []
+    for rank in (0, 1):
+        assert (tmp_path / f"own.{rank}.json").read_text().count("GLOO_ALLREDUCE") == 5
+        assert len(collectives(made, rank)) == 5
+
+
+@pytest.mark.cluster
+def test_samples_say_how_busy_a_rank_is(frameworks: Cluster) -> None:
+    made = done(
+        frameworks,
+        """
+        import subprocess, sys, time
+        busy = "import time\\nend = time.time() + 3\\nwhile time.time() < end: pass"
+        if rank:
+            subprocess.run([sys.executable, "-c", busy])
+        else:
+            time.sleep(3)
+        """,
+    )
+    samples = {
+        rank: [each for each in made._store.events(made.id)
+               if (each["kind"], each["rank"]) == ("sample", rank)]
+        for rank in (0, 1)
+    }  # fmt: skip
+    for mine in samples.values():
+        assert 1 <= len(mine) <= 4
+        assert all(each["memory"] > 10 << 20 for each in mine)
+    # The work is a child's.
+    assert max(each["cpu"] for each in samples[1]) > 3 * max(each["cpu"] for each in samples[0])

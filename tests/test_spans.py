@@ -1,0 +1,120 @@
+"""Spans of a rank: in columns with a table of names, and bounded for runs that last for days."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rankroom.rank import spans as module
+from rankroom.rank.spans import Spans, span
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Spans:
+    """Spans with limits that a test can reach."""
+    monkeypatch.setattr(module, "WHOLE", 100)
+    monkeypatch.setattr(module, "STRETCH", 10)
+    monkeypatch.setattr(module, "BATCH", 64)
+    monkeypatch.setattr(module, "MOST_NAMES", 5)
+    made = Spans()
+    made.begin()
+    return made
+
+
+def starts(events: list[dict[str, Any]], zero: int = 0) -> list[int]:
+    """When the spans of these events began, absolute."""
+    found = []
+    for event in events:
+        now = zero
+        for apart in event["start"]:
+            now += apart
+            found.append(now)
+    return found
+
+
+def test_columns_and_names(small: Spans) -> None:
+    number = small.number("a", lambda: {"name": "a"})
+    small.add("user", number, 1_000_500, 7)
+    small.add("user", small.number("b", lambda: {"name": "b"}), 1_000_400, 0)
+    assert list(small.take(1_000_000)) == [
+        {
+            "cat": "user",
+            "from": 0,
+            "define": [{"name": "a"}, {"name": "b"}],
+            "name": (0, 1),
+            "start": [500, -100],
+            "dur": (7, 0),
+        }
+    ]
+    small.add("user", small.number("b", lambda: {"name": "never asked"}), 1_000_900, 1)
+    assert list(small.take(1_000_000)) == [
+        {"cat": "user", "name": (1,), "start": [900], "dur": (1,)}
+    ]
+    assert list(small.take(0)) == []
+
+
+def test_too_many_names_share_one(small: Spans) -> None:
+    numbers = [small.number(each, lambda: {"name": "x"}) for each in range(9)]
+    assert numbers == [0, 1, 2, 3, 4, 5, 5, 5, 5]
+    small.add("user", 5, 0, 0)
+    assert len(next(small.take(0))["define"]) == 6
+
+
+def test_nothing_is_kept_outside_a_run() -> None:
+    made = Spans()
+    made.add("user", 0, 0, 0)
+    made.extend("user", [(0, 0, 0)])
+    assert list(made.take(0)) == []
+    with span("outside"):
+        pass
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100, 5000])
+def test_a_long_run_is_kept_in_whole_stretches_however_it_is_taken(
+    small: Spans, piece: int
+) -> None:
+    kept = []
+    for begin in range(0, 5000, piece):
+        small.extend("collective", [(0, at, 1) for at in range(begin, min(5000, begin + piece))])
+        kept += starts(list(small.take(0)))
+    first = list(range(100))
+    tenth = [at for at in range(100, 1000) if at // 10 % 10 == 0]
+    hundredth = [at for at in range(1000, 5000) if at // 10 % 100 == 0]
+    assert kept == first + tenth + hundredth
+    assert len(small.new_notes()) == 1 and small.new_notes() == []
+
+
+def test_streams_are_counted_apart(small: Spans) -> None:
+    for stream in ("hvd.torch 0", "hvd.torch 1"):
+        small.extend("collective", [(0, at, 1) for at in range(115)], stream)
+    assert starts(list(small.take(0))) == [*range(110)] * 2
+
+
+def test_details_are_kept_at_the_beginning_only(small: Spans) -> None:
+    small.extend("phase", [(0, at, 1) for at in range(1100)])
+    assert starts(list(small.take(0))) == list(range(100))
+    assert "more than 100 phase spans" in small.new_notes()[0]
+
+
+def test_a_new_run_begins_anew(small: Spans) -> None:
+    small.extend("phase", [(small.number("a", lambda: {"name": "a"}), 0, 1)] * 101)
+    list(small.take(0))
+    small.begin()
+    assert small.new_notes() == [] and list(small.take(0)) == []
+    small.add("phase", small.number("b", lambda: {"name": "b"}), 5, 1)
+    (event,) = small.take(0)
+    assert (event["from"], event["define"]) == (0, [{"name": "b"}])
+
+
+def test_ten_bytes_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rankroom.record import event_line
+
+    made = Spans()
+    made.begin()
+    for at in range(20_000):
+        name = at % 8
+        number = made.number(name, lambda name=name: {"name": f"allreduce layer{name}.weight"})
+        made.add("collective", number, 10**15 + at * 210, 137 + at % 50)
+    lines = [event_line("spans", 0, i, 0, **each) for i, each in enumerate(made.take(10**15))]
+    assert sum(map(len, lines)) / 20_000 <= 14
