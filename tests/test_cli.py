@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -236,3 +238,24 @@ def test_a_newer_record(home: Path):
     store.create(run, "").close()
     assert "pip install -U rankroom" in bad("runs", "show", run.id)
     assert run.id in good("runs", "list")
+
+
+# --- profile --------------------------------------------------------------------------------------
+
+
+def test_a_profile_in_the_terminal(home: Path):
+    folder = Path(__file__).parent / "traces" / "slow-loader"
+    shutil.copytree(folder, home / "runs" / "trace-slow-loader")
+    out = good("runs", "profile", "slow-loader")
+    assert out.startswith("● 4 ranks · done in")
+    assert "rank 2 arrives last in 100 % of 40 allreduces and costs 34 % of the cell" in out
+    assert "hvd.torch allreduce" in out and "480 ms  51 %" in out
+    expected = json.loads((folder / "expected.json").read_text())["profile"]
+    assert json.loads(good("runs", "profile", "--json")) == expected
+
+
+def test_a_profile_of_a_run_without_spans(home: Path):
+    finished_record(home, log(0, "x\n"))
+    out = good("runs", "profile")
+    assert out.splitlines()[0].startswith("● 2 ranks · done")
+    assert re.search(r"^0 +0 ms +0 %", out, re.M)

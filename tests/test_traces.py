@@ -13,7 +13,7 @@ import pytest
 
 from rankroom.record import RankInfo, event_line
 from rankroom.store import Store
-from rankroom.traces import Import, chrome_json, import_files
+from rankroom.traces import Import, chrome_json, import_files, repair
 from rankroom.traces.file import rank_in_name
 from rankroom.traces.lanes import MOST_NAMES
 from rankroom.traces.repair import TraceError
@@ -156,6 +156,28 @@ def test_what_cannot_be_had_is_counted(bench: Bench, how: str):
     assert plain(spans) == sorted(EXPECTED)
     assert made.files[0].dropped[told] == 1
     assert f"1 × {told}" in made.run.notes[0]
+
+
+@pytest.mark.parametrize("block", [64, 97, 1000])
+def test_wherever_the_pieces_end_that_are_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, block: int
+):
+    monkeypatch.setattr(repair, "BLOCK", block)
+    monkeypatch.setattr(repair, "LONGEST", 400)
+    spelled = [*SOUND, x("ü€𝄞" * 6, 4000, 1)]
+    about = {"baseTimeNanoseconds": 1_790_000_000_000_000_000, "z": [{"a": 1}]}
+    for text in (
+        json.dumps({"traceEvents": spelled, **about}, ensure_ascii=False),
+        json.dumps({**about, "traceEvents": spelled}, indent=1),
+    ):
+        made, spans = bench.read(bench.file(text))
+        assert plain(spans) == sorted([*EXPECTED, ("ü€𝄞" * 6, 4000, 1)])
+        assert not made.files[0].dropped and not made.files[0].repaired
+        assert made.run.start == 1_790_000_000_000_000
+    for how, (text, told) in DAMAGED.items():
+        made, spans = bench.read(bench.file(text))
+        assert plain(spans) == sorted(EXPECTED), how
+        assert made.files[0].repaired[told] > 0, how
 
 
 def test_a_file_cut_at_any_byte_gives_what_came_before(bench: Bench):

@@ -110,21 +110,6 @@ def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
 
 @runs.command()
 @RUN
-@click.option("--json", "as_json", is_flag=True, help="As JSON, times in microseconds.")
-def profile(run: str, as_json: bool) -> None:
-    """Show where each rank's time went, and who kept the others waiting."""
-    store = TendedStore()
-    info = store.load(store.find(run))
-    found = Profile.of(Timeline.read(info, store.paths(info.id).events))
-    if as_json:
-        click.echo(json.dumps(found.to_json()))
-        return
-    click.echo(f"● {keep_colours(headline(info))}")
-    click.echo(keep_colours(str(found)))
-
-
-@runs.command()
-@RUN
 @click.option("-o", "--output", metavar="FILE", help="Compressed if it ends in .gz; - prints it.")
 @click.option(
     "--format", "kind", type=click.Choice(["chrome"]), default="chrome", show_default=True
@@ -146,6 +131,21 @@ def export(run: str, output: str | None, kind: str) -> None:
     except OSError as error:
         raise click.ClickException(f"cannot write {file}: {error.strerror or error}") from None
     click.echo(f"wrote {file} ({size(file.stat().st_size)}): https://ui.perfetto.dev opens it")
+
+
+@runs.command()
+@RUN
+@click.option("--json", "as_json", is_flag=True, help="As JSON, times in microseconds.")
+def profile(run: str, as_json: bool) -> None:
+    """Show where each rank's time went, and who kept the others waiting."""
+    store = TendedStore()
+    info = store.load(store.find(run))
+    found = Profile.of(Timeline.read(info, store.paths(info.id).events))
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+        return
+    click.echo(f"● {keep_colours(headline(info))}")
+    click.echo(keep_colours(str(found)))
 
 
 @runs.command()

@@ -81,9 +81,9 @@ class Recovery:
 
     def end(self) -> None:
         """The cell is over: until the next one, every rank is there."""
+        horovod_spans.finish()
         self._world.end()
         self._smaller.leave(ADAPTERS)
-        horovod_spans.finish()
 
     def release(self, run: str) -> list[str]:
         """Let go of blocked collectives of this run, from any thread; what was released."""

@@ -20,6 +20,7 @@ from rankroom.errors import RankroomError
 Json = dict[str, Any]
 
 BLOCK = 1 << 22  # characters that are parsed at once
+WINDOW = 1 << 16
 LONGEST = 1 << 20  # an event that goes on longer than this is broken
 HEADER = 1 << 24  # what stands before the events: a few lines, where nobody put in a file
 
@@ -30,6 +31,9 @@ _NEXT = re.compile(r"[,}\n\]\[]\s*(?=\{)")  # where an event may begin behind a 
 _SPACE = re.compile(r"[\s,\0]*")
 _OPENING = re.compile(r"[\s\0\ufeff]*")
 _TOKEN = re.compile(r'-?\w[\w.+-]*|"(?:[^"\\\n]|\\.)*"|\}')  # what is no event, and no text either
+_MORE_KEYS = re.compile(r'\s*,\s*"')  # what an object says after its events
+_END = re.compile(r"\s*\}?\s*")
+_AGAIN = re.compile(r'\{\s*"traceEvents"\s*:\s*\[')
 _ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
@@ -197,6 +201,9 @@ class Events:
         text, at = self._text, 0
         events: list[Json] = []
         while True:
+            if at > WINDOW:
+                # An error costs time for all the text before it, as its line is counted.
+                text, at = text[at:], 0
             begin = at
             at = cast(re.Match[str], _SPACE.match(text, at)).end()
             if at >= len(text):
@@ -211,7 +218,9 @@ class Events:
                     events.append(event)
                 at = end
             elif text[at] == "]":
-                at = self._after_array(text, at + 1, whole)
+                if not whole and len(text) - at < LONGEST:
+                    break  # what an object says after its events is read at once
+                at = self._after_array(text, at + 1)
             elif text[at] == "[":
                 self._closed = False
                 self.repaired["arrays one after another"] += 1
@@ -234,12 +243,12 @@ class Events:
             event, end = _DECODER.raw_decode(text, at)
             return event, end
         except json.JSONDecodeError as error:
-            ends = _is_at_end(error, text)
+            ends, escapes = _is_at_end(error, text), error.msg.startswith("Invalid \\")
         except (ValueError, RecursionError):
-            ends = False
+            ends = escapes = False
         if not whole and len(text) - at < LONGEST:
             return None, -1
-        if (mended := self._without_escapes(text, at)) is not None:
+        if escapes and (mended := self._without_escapes(text, at)) is not None:
             return mended
         following = None if ends else _NEXT.search(text, at + 1)
         end = following.end() if following else len(text)
@@ -248,23 +257,23 @@ class Events:
 
     def _without_escapes(self, text: str, at: int) -> tuple[Json, int] | None:
         """The event at `at` with its wrong backslashes, as in paths, taken as they stand."""
-        piece = text[at : at + (1 << 16)]
-        places = [found.start() for found in _ESCAPE.finditer(piece)]
-        if not places:
-            return None
-        try:
-            event, end = _DECODER.raw_decode(_ESCAPE.sub(r"\\\\", piece))
-        except (ValueError, RecursionError):
-            return None
-        self.repaired["backslashes that escape nothing"] += 1
-        # Each of them was doubled.
-        return event, at + end - sum(place + i < end for i, place in enumerate(places))
+        for most in (2048, WINDOW):
+            piece = text[at : at + most]
+            places = [found.start() for found in _ESCAPE.finditer(piece)]
+            try:
+                event, end = _DECODER.raw_decode(_ESCAPE.sub(r"\\\\", piece))
+            except (ValueError, RecursionError):
+                continue
+            self.repaired["backslashes that escape nothing"] += 1
+            # Each of them was doubled.
+            return event, at + end - sum(place + i < end for i, place in enumerate(places))
+        return None
 
-    def _after_array(self, text: str, at: int, whole: bool) -> int:
+    def _after_array(self, text: str, at: int) -> int:
         """Behind the bracket: what an object says after its events, the next array, or nothing."""
         self._closed = True
-        rest = text[at:]
-        if re.match(r'\s*,\s*"', rest):
+        if _MORE_KEYS.match(text, at):
+            rest = text[at:]
             self._read_about(rest)
             more = _EVENTS.search(rest)
             if more is None:
@@ -272,9 +281,9 @@ class Events:
             self.repaired["arrays one after another"] += 1
             self._closed = False
             return at + more.end()
-        closing = re.match(r"\s*\}?\s*", rest)
-        at += closing.end() if closing else 0
-        again = re.compile(r'\{\s*"traceEvents"\s*:\s*\[').match(text, at)
+        closing = _END.match(text, at)
+        at = closing.end() if closing else at
+        again = _AGAIN.match(text, at)
         if again:
             self.repaired["arrays one after another"] += 1
             self._closed = False
@@ -296,7 +305,8 @@ class Events:
 def _is_at_end(error: json.JSONDecodeError, text: str) -> bool:
     """True if all is well up to the end of the text, which only should have gone on."""
     if error.msg.startswith("Unterminated string"):
-        return not {"\n", "{"} & set(text[error.pos :])
+        rest = text[error.pos : error.pos + WINDOW]
+        return len(text) - error.pos < WINDOW and not {"\n", "{"} & set(rest)
     return len(text) - error.pos < 8
 
 
