@@ -510,6 +510,29 @@ def test_a_process_set_is_told_apart(frameworks: Cluster) -> None:
     assert [each.get("ranks") for each in alone] == [None, [1]]
     assert alone[1]["group"].startswith("process set ")
     assert alone[0]["tensor"] == alone[1]["tensor"] == "x"
+    subset = finish(
+        frameworks, "hvd.allreduce(torch.ones(3), process_set=solo, name='y')", ranks=[1]
+    )
+    assert [each["tensor"] for each in collectives(subset, 1)] == ["y"]
+
+
+@pytest.mark.cluster
+@needs_native
+def test_nameless_collectives_are_numbered_up_to_a_thousand(frameworks: Cluster) -> None:
+    made = done(
+        frameworks,
+        """
+        import torch
+        import horovod.torch as hvd
+        hvd.init()
+        handles = [hvd.allreduce_async(torch.ones(1)) for _ in range(1005)]
+        for handle in handles:
+            hvd.synchronize(handle)
+        """,
+    )
+    for rank in (0, 1):
+        found = Counter(each["tensor"] for each in collectives(made, rank))
+        assert found == {"#": 5} | {f"#{number}": 1 for number in range(1, 1001)}
 
 
 @pytest.mark.cluster
