@@ -324,6 +324,8 @@ def test_another_horovods_timeline_is_read_when_the_cell_ends(
     source.finish()
     assert taken() == [] and here.new_notes() == []  # nothing was called: nothing to say
     monkeypatch.setitem(horovod_calls._calls, "torch", 1)
+    assert horovod.file is not None
+    horovod.file.write_text(META)  # what Horovod writes at once
     horovod.text += timeline("allreduce.x")
     source.finish()
     library = {"library": "hvd.torch"}
@@ -510,6 +512,29 @@ def test_a_process_set_is_told_apart(frameworks: Cluster) -> None:
     assert [each.get("ranks") for each in alone] == [None, [1]]
     assert alone[1]["group"].startswith("process set ")
     assert alone[0]["tensor"] == alone[1]["tensor"] == "x"
+    subset = finish(
+        frameworks, "hvd.allreduce(torch.ones(3), process_set=solo, name='y')", ranks=[1]
+    )
+    assert [each["tensor"] for each in collectives(subset, 1)] == ["y"]
+
+
+@pytest.mark.cluster
+@needs_native
+def test_nameless_collectives_are_numbered_up_to_a_thousand(frameworks: Cluster) -> None:
+    made = done(
+        frameworks,
+        """
+        import torch
+        import horovod.torch as hvd
+        hvd.init()
+        handles = [hvd.allreduce_async(torch.ones(1)) for _ in range(1005)]
+        for handle in handles:
+            hvd.synchronize(handle)
+        """,
+    )
+    for rank in (0, 1):
+        found = Counter(each["tensor"] for each in collectives(made, rank))
+        assert found == {"#": 5} | {f"#{number}": 1 for number in range(1, 1001)}
 
 
 @pytest.mark.cluster

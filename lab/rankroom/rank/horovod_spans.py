@@ -152,7 +152,7 @@ class NativeSource:
         """Find out what these numbers stand for, and enter them in the run's table of names."""
         text = b""
         while count := self._compiled.horovod_take_span_names(self._names, NAMES):
-            text += self._names.raw[:count]
+            text += ctypes.string_at(self._names, count)
         for line in netstrings(text):
             number, _, description = line.partition(" ")
             self._described[int(number)] = description

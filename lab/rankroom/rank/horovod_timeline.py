@@ -68,7 +68,7 @@ class TimelineSource:
         """Hand over what Horovod has written since; in pieces of some kilobytes."""
         with self._lock:
             self._read()
-            if self._calls != horovod_calls.count(self._library):
+            if self._at or self._calls != horovod_calls.count(self._library):
                 here.note(NOTE)
             if self._at > LARGE:
                 self._anew()
@@ -76,10 +76,9 @@ class TimelineSource:
     def finish(self) -> None:
         """A cell is over: Horovod writes the rest when it closes the file."""
         with self._lock:
-            calls = horovod_calls.count(self._library)
-            if calls != self._calls:
-                self.take()
-                self._calls = calls
+            self.take()
+            self._calls = horovod_calls.count(self._library)
+            if self._at:  # there were collectives
                 self._anew()
 
     def _start(self) -> None:
