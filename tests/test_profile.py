@@ -16,6 +16,7 @@ from rankroom.profile import Profile
 from rankroom.record import RunInfo, event_line
 from rankroom.timeline import Timeline
 from trace_makers import ALL, FOLDER, Trace, collective, files
+from trace_truth import expected as truth
 
 PARTS = ("compute", "data", "waiting", "exposed", "idle")
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/run.json"))
@@ -121,7 +122,7 @@ def at_random(seed: int) -> Trace:
 def test_any_schedule_gives_what_looking_at_every_instant_gives(seed: int):
     trace = at_random(seed)
     lines = trace.lines()
-    timeline, expected = timeline_of(trace, lines), trace.expected()
+    timeline, expected = timeline_of(trace, lines), truth(trace)
     assert [each.to_json() for each in match(timeline)] == expected["collectives"]
     found = Profile.of(timeline).to_json()
     assert close(found, expected["profile"]), (found, expected["profile"])

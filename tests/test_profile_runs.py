@@ -101,7 +101,7 @@ def ran(cluster: Cluster, source: str) -> Run:
         pytest.param(OWN, ("own", "meet"), id="own"),
         pytest.param(HOROVOD, ("hvd.torch", "allreduce"), id="horovod", marks=needs_spans),
         pytest.param(TENSORFLOW, ("hvd.tensorflow", "allreduce"), id="graph", marks=needs_spans),
-        pytest.param(DISTRIBUTED, ("dist", "allreduce"), id="distributed", marks=needs_hooks),
+        pytest.param(DISTRIBUTED, ("dist", "all_reduce"), id="distributed", marks=needs_hooks),
     ],
 )
 def test_a_profile_agrees_with_what_the_cell_measured(

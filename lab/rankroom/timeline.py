@@ -18,7 +18,9 @@ FAR = 315_576_000_000_000  # ten years: no moment of a run is farther from its s
 _EXACT = 1 << 53  # where other languages' numbers begin to skip
 NOBODY = -1  # the number of a name that no table can hold
 _UNKNOWN: Json = {"name": "?"}
-_LOG = b'{"kind":"log"'
+# How `event_line` writes what matters here; what begins otherwise is parsed to find out.
+_KIND = b'{"kind":"'
+_MATTERS = (b'{"kind":"spans"', b'{"kind":"status"')
 
 
 def _column() -> array[int]:
@@ -55,10 +57,12 @@ class Timeline:
 
     @classmethod
     def of(cls, run: RunInfo, lines: Iterable[bytes]) -> Timeline:
-        """The timeline of a record's lines; those of logs are passed over unread."""
+        """The timeline of a record's lines; those of logs and the like are passed over unread."""
         timeline = cls(run)
         for line in lines:
-            if not line.startswith(_LOG) and (event := parse_event(line)) is not None:
+            if line.startswith(_KIND) and not line.startswith(_MATTERS):
+                continue
+            if (event := parse_event(line)) is not None:
                 timeline.add(event)
         return timeline
 

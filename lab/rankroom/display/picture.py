@@ -60,10 +60,14 @@ def picture(shares: Shares, title: str, room: int) -> str:
         body = _bars(strips, shares.begin, scale)
         if weight(body) <= room:
             return frame[0] + body + frame[1]
+    hope = float(_COLUMNS[0])
     for columns in _COLUMNS:
+        if columns > hope:
+            continue  # it would hardly fit either
         body = _stacks(strips, shares.begin, shares.wall, columns)
         if weight(body) <= room:
             return frame[0] + body + frame[1]
+        hope = 1.4 * columns * max(room, 0) / weight(body) if columns > _COLUMNS[-4] else hope
     return ""
 
 
