@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from rankroom.rank import torch_ddp, torch_spans
+from rankroom.rank import torch_compile, torch_ddp, torch_spans
 from rankroom.rank.imports import when_imported
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
@@ -98,6 +98,8 @@ def _guarded(
                     waits_for = {int(peer)}
             if not waits_for <= set(world.present):
                 raise world.refuse(f"dist.{name}()", _REMEDY)
+        if torch_compile.is_compiling():
+            return function(*args, **kwargs)
         return timed(function, args, kwargs)
 
     return guarded
