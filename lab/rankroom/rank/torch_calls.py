@@ -66,7 +66,15 @@ def _c10d() -> Any:
 
 def _guard_functional(module: Any, world: World) -> None:
     _guard_functions(module, world, _c10d())
-    torch_spans.watch_results(module)
+    original = module.wait_tensor
+
+    @functools.wraps(original)
+    def wait_tensor(tensor: Any) -> Any:
+        if torch_compile.is_compiling():
+            return original(tensor)
+        return torch_spans.wait_for(original, tensor)
+
+    module.wait_tensor = wait_tensor
 
 
 def _guard_functions(module: Any, world: World, c10d: Any) -> None:

@@ -288,18 +288,12 @@ def watch_works(c10d: Any) -> None:
     c10d.Work.wait = wait
 
 
-def watch_results(module: Any) -> None:
-    """The same for functional collectives, whose tensors are waited for when they are used."""
-    original = module.wait_tensor
-
-    @functools.wraps(original)
-    def wait_tensor(tensor: Any) -> Any:
-        begun = _results.pop(id(tensor), None)
-        if begun is None:
-            return original(tensor)
-        with Waiting(begun.what):
-            result = original(tensor)
-        begun.end()
-        return result
-
-    module.wait_tensor = wait_tensor
+def wait_for(original: Callable[[Any], Any], tensor: Any) -> Any:
+    """Wait for the result of a functional collective, which is done when it is used."""
+    begun = _results.pop(id(tensor), None)
+    if begun is None:
+        return original(tensor)
+    with Waiting(begun.what):
+        result = original(tensor)
+    begun.end()
+    return result
