@@ -239,3 +239,29 @@ def test_buffers_of_a_ddp_model(torch_ranks):
     )
     for rank in (0, 1):
         assert names(run, rank, "collective").count("broadcast buffers") >= 2
+
+
+def test_compiled_code_is_left_alone(torch_ranks):
+    run = done(
+        torch_ranks,
+        """
+        @torch.compile(backend="eager", fullgraph=True)
+        def doubled(x):
+            y = x * 2
+            dist.all_reduce(y)
+            return y + 1
+        assert doubled(torch.ones(3)).tolist() == [5.0] * 3
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        compiled = torch.compile(model, backend="eager")
+        for _ in range(3):
+            compiled(torch.ones(2, 4)).sum().backward()
+        sgd = torch.optim.SGD(model.parameters(), 0.1)
+        @torch.compile(backend="eager")
+        def step():
+            sgd.step()
+        step()
+        """,
+    )
+    for rank in (0, 1):
+        assert "all_reduce gradients" in names(run, rank, "collective")
+        assert "does not know how to trace the builtin `time" not in log(run, rank, "stderr")

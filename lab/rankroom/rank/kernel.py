@@ -93,7 +93,7 @@ class RankKernel(IPythonParallelKernel):
             return plain
         self.shell.execution_count = run["count"]
         self.shell.failure, self.shell.failing = None, False
-        Waiting.broken = ""
+        Waiting.broken, Waiting.current = "", None
         self.released = False
         ended: int | None = None
         # First of all: from here on, whatever goes wrong is in the record.

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from rankroom.rank import sockets, torch_calls, torch_steps
+from rankroom.rank import sockets, torch_calls, torch_compile, torch_steps
 from rankroom.rank.imports import when_imported
 from rankroom.rank.world import World
 
@@ -51,6 +51,7 @@ def install(world: World) -> None:
     """Prepare for the user's `import torch`; nothing is imported now."""
     global _world
     _world = world
+    torch_compile.install()
     torch_steps.install()
     if world.size > 1:
         when_imported(C10D, lambda module: _wrap(module, world))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from rankroom.rank import torch_ddp, torch_spans
+from rankroom.rank import torch_compile, torch_ddp, torch_spans
 from rankroom.rank.imports import when_imported
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
@@ -66,7 +66,15 @@ def _c10d() -> Any:
 
 def _guard_functional(module: Any, world: World) -> None:
     _guard_functions(module, world, _c10d())
-    torch_spans.watch_results(module)
+    original = module.wait_tensor
+
+    @functools.wraps(original)
+    def wait_tensor(tensor: Any) -> Any:
+        if torch_compile.is_compiling():
+            return original(tensor)
+        return torch_spans.wait_for(original, tensor)
+
+    module.wait_tensor = wait_tensor
 
 
 def _guard_functions(module: Any, world: World, c10d: Any) -> None:
@@ -98,6 +106,8 @@ def _guarded(
                     waits_for = {int(peer)}
             if not waits_for <= set(world.present):
                 raise world.refuse(f"dist.{name}()", _REMEDY)
+        if torch_compile.is_compiling():
+            return function(*args, **kwargs)
         return timed(function, args, kwargs)
 
     return guarded

@@ -14,7 +14,7 @@ import time
 import weakref
 from typing import Any
 
-from rankroom.rank import torch_spans
+from rankroom.rank import torch_compile, torch_spans
 from rankroom.rank.spans import here
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
@@ -68,6 +68,26 @@ def _watch_reducer(ddp: Any, world: World) -> None:
             self.process_group = own
 
     ddp._ddp_init_helper = make_reducer
+    if hasattr(ddp, "_pre_forward"):
+        _watch_forward(ddp)
+
+
+def _watch_forward(ddp: Any) -> None:
+    """What is open when a forward pass begins has ended, be it by an error."""
+    original = ddp._pre_forward
+
+    @functools.wraps(original)
+    def pre_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch_compile.is_compiling():
+            return original(self, *args, **kwargs)
+        watched = _groups.get(self)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            if watched is not None:
+                watched.backward.settle(final=True)
+
+    ddp._pre_forward = pre_forward
 
 
 def _watched(group: Any, world: World) -> Any:
@@ -90,7 +110,7 @@ def _kind(dist: Any) -> Any:
 
         def __init__(self, group: Any, backward: Backward) -> None:
             super().__init__(group.rank(), group.size())
-            self._group, self._backward = group, backward
+            self._group, self.backward = group, backward
             self._set_group_name(group.group_name)
             self._set_group_desc(group.group_desc)
             for device in group._device_types:
@@ -100,90 +120,98 @@ def _kind(dist: Any) -> Any:
                 self._set_default_backend(kind)
 
         def allreduce(self, tensors: Any, *args: Any) -> Any:
-            return self._backward.allreduce(self._group, tensors, args)
+            return self.backward.allreduce(self._group, tensors, args)
 
         def broadcast(self, tensors: Any, *args: Any) -> Any:
-            return self._backward.broadcast(self._group, tensors, args)
+            return self.backward.broadcast(self._group, tensors, args)
 
     return Watched
 
 
 class Backward:
-    """The allreduces of a model's gradients: what is begun, and when the pass waits for it."""
+    """The allreduces of a model's gradients: what is begun, and when the pass waits for it.
+
+    The end of one is seen at the next one, or at the end of the pass: nothing may call us from a
+    thread of Gloo, see `torch_spans.Follower`.
+    """
 
     def __init__(self, group: Any, world: World) -> None:
         self._world = world
         self._about = torch_spans.members(group)
-        self._open: set[torch_spans.Begun] = set()
+        self._open: list[tuple[Any, torch_spans.Begun]] = []
         self._waiting: Waiting | None = None
+        self._run = ""
 
     def allreduce(self, group: Any, tensors: Any, args: Any) -> Any:
         """Pass one on, in the thread that computes gradients."""
+        self.settle()
         if not here.on:
             return group.allreduce(tensors, *args)
-        tensor = tensors[0]
-        key = ("ddp", self._about.get("group"), tensor.shape, tensor.dtype)
-        number = here.number(key, lambda: _define("all_reduce", "gradients", self._about, tensor))
-        begun = torch_spans.Begun(WHAT, number, time.time_ns() // 1000, self._world)
-        work = group.allreduce(tensors, *args)
-        if tensor.is_cpu:
-            if not self._open:
-                self._call_at_end()
-            self._open.add(begun)
-            work.get_future().add_done_callback(lambda future: self._done(begun, future))
-        else:
-            begun.end()
-        return work
+        if not self._open:
+            self._call_at_end()
+        return self._begin(group.allreduce, "all_reduce", "gradients", tensors, args)
 
     def broadcast(self, group: Any, tensors: Any, args: Any) -> Any:
         """Pass on what tells the ranks how to put gradients together: it is waited for at once."""
-        if not here.on or not tensors[0].is_cpu:
+        self.settle(final=True)
+        if not here.on:
             return group.broadcast(tensors, *args)
-        key = ("buckets", self._about.get("group"), tensors[0].shape)
-        number = here.number(key, lambda: _define("broadcast", "buckets", self._about, tensors))
-        waiting = Waiting("dist.broadcast of DistributedDataParallel")
-        begun = torch_spans.Begun(waiting.what, number, time.time_ns() // 1000, self._world)
+        self._wait("dist.broadcast of DistributedDataParallel")
+        return self._begin(group.broadcast, "broadcast", "buckets", tensors, args)
 
-        def done(_: Any) -> None:
-            begun.end()
-            waiting.over()
-
-        work = group.broadcast(tensors, *args)
-        waiting.__enter__()
-        try:
-            work.get_future().add_done_callback(done)
-        except RuntimeError:  # a backend without futures
-            done(None)
+    def _begin(self, function: Any, op: str, name: str, tensors: Any, args: Any) -> Any:
+        tensor = tensors[0]
+        key = ("ddp", op, self._about.get("group"), tensor.shape, tensor.dtype)
+        number = here.number(key, lambda: _define(op, name, self._about, tensor))
+        self._run = self._world.run
+        begun = torch_spans.Begun("", number, time.time_ns() // 1000, self._world)
+        work = function(tensors, *args)
+        self._open.append((work, begun))
         return work
 
-    def _call_at_end(self) -> None:
-        """Be told when the gradients are computed: what is still open then is waited for."""
-        torch: Any = sys.modules["torch"]
-        # Refused outside of a backward pass, as in join() for ranks with fewer batches.
-        with contextlib.suppress(RuntimeError):
-            torch.autograd.Variable._execution_engine.queue_callback(self._computed)
-
-    def _computed(self) -> None:
-        if self._open and self._waiting is None:
-            self._waiting = Waiting(WHAT)
-            self._waiting.__enter__()
-            self._look()
-
-    def _done(self, begun: torch_spans.Begun, future: Any) -> None:
-        """One has ended: in the thread of Gloo that did it."""
-        begun.end()
-        self._open.discard(begun)
-        self._look()
-        try:
-            future.value()
-        except Exception:
-            Waiting.broken = WHAT  # the backward pass raises it
-
-    def _look(self) -> None:
+    def settle(self, final: bool = False) -> None:
+        """End what has ended; `final`: all that is open has."""
+        if self._run != self._world.run:
+            # Left over from a pass that raised, in a cell before.
+            self._open, self._waiting = [], None
+        if not self._open:
+            return
+        still = []
+        for work, begun in self._open:
+            if final or work.is_completed():
+                begun.end()
+            else:
+                still.append((work, begun))
+        self._open = still
         waiting = self._waiting
-        if waiting is not None and not self._open:
+        if waiting is not None and not still:
             self._waiting = None
             waiting.over()
+
+    def _wait(self, what: str) -> None:
+        self._waiting = Waiting(what)
+        self._waiting.__enter__()
+
+    def _call_at_end(self) -> None:
+        """Be told when the gradients are computed, and when they have been averaged."""
+        # Refused outside of a backward pass, as in join() for ranks with fewer batches.
+        with contextlib.suppress(RuntimeError):
+            _engine().queue_callback(self._computed)
+
+    def _computed(self) -> None:
+        # DDP's own callback is in the queue by now, and waits for what is open.
+        _engine().queue_callback(self._averaged)
+        self.settle()
+        if self._open:
+            self._wait(WHAT)
+
+    def _averaged(self) -> None:
+        self.settle(final=True)
+
+
+def _engine() -> Any:
+    torch: Any = sys.modules["torch"]
+    return torch.autograd.Variable._execution_engine
 
 
 def _define(op: str, tensor: str, group: dict[str, Any], given: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """torch.distributed's collectives as spans: from this rank's call to the end of the operation.
 
 The n-th `all_reduce` in a group of one rank is the n-th of every other, so that is its name. What
-was begun with `async_op=True` ends when its work does: Gloo says when, of others it is known at
-`wait()`. NCCL's run on the device: their span is what the host spends, `--profile` shows the rest.
+was begun with `async_op=True` ends when its work does; of messages that is known at `wait()`.
+NCCL's run on the device: their span is what the host spends, `--profile` shows the rest.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
 NUMBERED = 500  # of one operation in one group; later ones share a name
+LOOK_S = 0.0002  # between two looks at works that go on, at least
+LOOK_MOST_S = 0.05
+LOOK_SHARE = 0.1  # of how long they have gone on: the end is as exact
 MOST_PARTS = 64  # tensors of a list whose sizes are added up
 
 # What one rank contributes, best first: the parameters that hold it.
@@ -53,10 +56,15 @@ class Begun:
         self.what, self.number, self.start = what, number, start
         self._world, self._run = world, world.run
 
-    def end(self, *_: Any) -> None:
-        """It is done. Only the first call counts, and none in a later run, with other numbers."""
+    @property
+    def is_present(self) -> bool:
+        """True while its run is on: names have other numbers in the next one."""
+        return here.on and self._run == self._world.run
+
+    def end(self) -> None:
+        """It is done. Only the first call counts."""
         number, self.number = self.number, -1
-        if number >= 0 and self._run == self._world.run:
+        if number >= 0 and self.is_present:
             here.add("collective", number, self.start, time.time_ns() // 1000 - self.start)
 
 
@@ -96,9 +104,8 @@ class Operation:
         """The call has returned; the operation may go on."""
         if type(result) is self._c10d.Work:
             _works[result] = begun
-            if not self._peer and _is_on_cpu(tensor):
-                # Gloo calls this in the thread that did the work. Messages have no future.
-                result.get_future().add_done_callback(begun.end)
+            if not self._peer and _is_on_cpu(tensor):  # a message is done when it is waited for
+                _follower.follow(result, begun)
             return
         last = result[-1] if type(result) is list and result else result
         element = getattr(last, "elem", None)  # of an AsyncCollectiveTensor
@@ -211,6 +218,51 @@ def members(group: Any) -> dict[str, Any]:
     return {"group": name, "ranks": sorted(int(rank) for rank in group)}
 
 
+class Follower:
+    """Looks when works end that nobody waits for yet, in a thread that sleeps without any.
+
+    Gloo would call us when a work ends, but in its own thread: that waits for Python's lock then,
+    and whoever destroys a group holds the lock and waits for that thread.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[weakref.ref[Any], Begun]] = []
+        self._some = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def follow(self, work: Any, begun: Begun) -> None:
+        """Have `begun` end when `work` does."""
+        self._open.append((weakref.ref(work), begun))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rankroom-works", daemon=True)
+            self._thread.start()
+        self._some.set()
+
+    def _run(self) -> None:
+        while True:
+            self._some.wait()
+            self._some.clear()
+            while self._open:
+                for each in self._open[:]:
+                    if self._is_over(*each):
+                        self._open.remove(each)
+                youngest = max((begun.start for _, begun in self._open[-8:]), default=0)
+                age = time.time() - youngest / 1e6
+                time.sleep(min(LOOK_MOST_S, max(LOOK_S, age * LOOK_SHARE)))
+
+    def _is_over(self, reference: weakref.ref[Any], begun: Begun) -> bool:
+        work = reference()
+        if work is None or begun.number < 0 or not begun.is_present:
+            return True
+        if work.is_completed():
+            begun.end()
+            return True
+        return False
+
+
+_follower = Follower()
+
+
 def _is_on_cpu(tensor: Any) -> bool:
     while isinstance(tensor, (list, tuple)) and tensor:
         tensor = tensor[0]
@@ -236,18 +288,12 @@ def watch_works(c10d: Any) -> None:
     c10d.Work.wait = wait
 
 
-def watch_results(module: Any) -> None:
-    """The same for functional collectives, whose tensors are waited for when they are used."""
-    original = module.wait_tensor
-
-    @functools.wraps(original)
-    def wait_tensor(tensor: Any) -> Any:
-        begun = _results.pop(id(tensor), None)
-        if begun is None:
-            return original(tensor)
-        with Waiting(begun.what):
-            result = original(tensor)
-        begun.end()
-        return result
-
-    module.wait_tensor = wait_tensor
+def wait_for(original: Callable[[Any], Any], tensor: Any) -> Any:
+    """Wait for the result of a functional collective, which is done when it is used."""
+    begun = _results.pop(id(tensor), None)
+    if begun is None:
+        return original(tensor)
+    with Waiting(begun.what):
+        result = original(tensor)
+    begun.end()
+    return result

@@ -9,6 +9,7 @@ import time
 from types import CodeType
 from typing import Any
 
+from rankroom.rank import torch_compile
 from rankroom.rank.imports import when_imported
 from rankroom.rank.spans import here
 
@@ -36,7 +37,7 @@ def _watch_optimizers(module: Any) -> None:
 
 
 def _begin_step(optimizer: Any, *_: Any) -> None:
-    if here.on:
+    if not torch_compile.is_compiling() and here.on:
         steps = _thread.steps
         if steps and not _is_nested(sys._getframe(1).f_code):
             steps.clear()  # an error has ended those
@@ -44,6 +45,8 @@ def _begin_step(optimizer: Any, *_: Any) -> None:
 
 
 def _end_step(optimizer: Any, *_: Any) -> None:
+    if torch_compile.is_compiling():
+        return
     steps = _thread.steps
     if not steps:
         return
