@@ -24,13 +24,16 @@ FRAME_S = 0.034
 
 def measure(quick: bool) -> list[Row]:
     """A real flood is recorded first; then Playwright measures in the page and reports samples."""
-    for needed in (PLAYWRIGHT, CHROMIUM, ROOT / "lab" / "rankroom" / "labextension"):
-        if not needed.exists():
-            raise NotMeasured(f"no {needed}: `make bench` sets up what the browser needs")
+    needed()
     lines = flood.LINES // 10 if quick else flood.LINES
     with workplace() as folder:
         run = _record(folder, lines)
-        found = _browse(folder, run, lines, 4 if quick else 20)
+        asked = {
+            "RANKROOM_BENCH_RUN": run,
+            "RANKROOM_BENCH_LINES": str(lines),
+            "RANKROOM_BENCH_PAIRS": str(4 if quick else 20),
+        }
+        found = browse(folder, "flood.bench.ts painted.bench.ts", asked)
     all_lines = f"{RANKS * lines:,}-line run open"
 
     def row(what: str, words: str, unit: str, at_most: float | None = None) -> Row:
@@ -48,6 +51,13 @@ def measure(quick: bool) -> list[Row]:
     ]
 
 
+def needed() -> None:
+    """Raises NotMeasured if what the browser needs is not there."""
+    for path in (PLAYWRIGHT, CHROMIUM, ROOT / "lab" / "rankroom" / "labextension"):
+        if not path.exists():
+            raise NotMeasured(f"no {path}: `make bench` sets up what the browser needs")
+
+
 def _record(folder: Path, lines: int) -> str:
     """The id of a run with that many lines on each rank, in the home of the JupyterLab to come."""
     side = Rankroom(folder)
@@ -60,21 +70,23 @@ def _record(folder: Path, lines: int) -> str:
         side.close()
 
 
-def _browse(folder: Path, run: str, lines: int, pairs: int) -> dict[tuple[str, str], list[float]]:
+def browse(
+    folder: Path, file: str, asked: dict[str, str]
+) -> dict[tuple[str, str], list[float]]:
+    """What a benchmark of bench/browser/ reports, by what it is and whose side; `asked` tells it."""
     out = folder / "browser.jsonl"
+    out.unlink(missing_ok=True)
     env = os.environ | {
         MARK: str(folder),
         "RANKROOM_UI_HOME": str(folder),
         "RANKROOM_PYTHON": sys.executable,
         "RANKROOM_TEST_PORT": PORT,
         "RANKROOM_BENCH_OUT": str(out),
-        "RANKROOM_BENCH_RUN": run,
-        "RANKROOM_BENCH_LINES": str(lines),
-        "RANKROOM_BENCH_PAIRS": str(pairs),
+        **asked,
     }
     # A session of its own: Playwright's JupyterLab and browser end with it, whatever happens.
     process = subprocess.Popen(
-        [PLAYWRIGHT, "test"], cwd=HERE, env=env, text=True, start_new_session=True,
+        [PLAYWRIGHT, "test", *file.split()], cwd=HERE, env=env, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:

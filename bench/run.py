@@ -31,6 +31,7 @@ NAMES = [
     "start",
     "memory",
     "browser",
+    "timeline_view",
 ]
 RESULTS = Path(__file__).parent / "results"
 

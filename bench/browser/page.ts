@@ -8,6 +8,8 @@ export const ASKED = {
   out: process.env.RANKROOM_BENCH_OUT ?? '',
   run: process.env.RANKROOM_BENCH_RUN ?? '',
   lines: Number(process.env.RANKROOM_BENCH_LINES),
+  ranks: Number(process.env.RANKROOM_BENCH_RANKS),
+  spans: Number(process.env.RANKROOM_BENCH_SPANS),
   pairs: Number(process.env.RANKROOM_BENCH_PAIRS)
 };
 

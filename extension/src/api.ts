@@ -42,7 +42,7 @@ export class Api {
   }
 
   /**
-   * Whole lines of events.jsonl from byte `after` on; waits up to `wait` seconds for the first, or
+   * Whole lines of events.jsonl from byte `after` on, some `limit` bytes; waits up to `wait` seconds for the first, or
    * for a run.json other than the one that `changed` stands for.
    */
   async events(
@@ -50,9 +50,10 @@ export class Api {
     after: number,
     wait: number,
     changed: string,
+    limit: number,
     signal?: AbortSignal
   ): Promise<Chunk> {
-    const query: Query = { after, wait, ...(changed ? { changed } : {}) };
+    const query: Query = { after, wait, limit, ...(changed ? { changed } : {}) };
     const response = await this.get(['runs', id, 'events'], query, signal);
     const number = (name: string): number => Number(response.headers.get(name) ?? NaN);
     const next = number('X-Rankroom-Next');

@@ -8,7 +8,7 @@ import { RunModel } from '../src/run/model';
 import type { Run, SpansEvent } from '../src/schema';
 import { GrowingColumns } from '../src/timeline/columns';
 import { neighbour, sameName, Search } from '../src/timeline/find';
-import { matching } from '../src/timeline/match';
+import { matching, type Matching } from '../src/timeline/match';
 import { Bands, partRows, TRANSFER, WAIT } from '../src/timeline/parts';
 import { arrivals, bytes, droppedWords, who } from '../src/timeline/phrases';
 import { inside, lasting, panned, showing, ticks, TimeScale, zoomed } from '../src/timeline/range';
@@ -53,16 +53,15 @@ function* random(seed: number): Generator<number, never> {
   }
 }
 
-function run(matches: Generator<void, ReturnType<typeof finished>>): ReturnType<typeof finished> {
+function run(model: RunModel): Matching {
+  const steps = matching(model.spans, model.run);
   for (;;) {
-    const step = matches.next();
+    const step = steps.next();
     if (step.done) {
       return step.value;
     }
   }
 }
-type Matched = ReturnType<typeof matching> extends Generator<void, infer M> ? M : never;
-declare function finished(): Matched;
 
 for (const name of names) {
   test(`${name}: what is unsound is dropped and counted by reason`, () => {
@@ -97,7 +96,7 @@ for (const name of names) {
 
   test(`${name}: parts of collectives fill their spans`, () => {
     const model = read(name);
-    const { collectives, of } = run(matching(model.spans, model.run));
+    const { collectives, of } = run(model);
     assert.deepEqual(
       collectives.map(({ op, starts }) => ({ op, arrivals: starts })),
       expected(name).collectives.map(({ op, arrivals }) => ({ op, arrivals }))

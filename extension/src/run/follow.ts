@@ -1,5 +1,5 @@
 /** Reading a record up to its moving end, while somebody looks. */
-import { type Api, ApiError } from '../api';
+import { type Api, ApiError, type Chunk } from '../api';
 import { VERSION } from '../record';
 import type { RunModel } from './model';
 import { inSlices } from './slices';
@@ -19,6 +19,9 @@ const NEWER = (version: number): string =>
   `This record was written by a newer Rankroom (record version ${version}, this view reads up to` +
   ` ${VERSION}): upgrade with \`pip install -U rankroom\`. ${SUMMARY}`;
 
+/** Bytes of a piece: large enough for a long record, small enough to be taken in while the next comes. */
+const PIECE = 4 << 20;
+
 let waiting = 0;
 
 /** How far the reading is. */
@@ -27,12 +30,14 @@ interface Place {
   isCaughtUp: boolean;
   /** Stands for the run.json that the model has; '' if that is not known. */
   changed: string;
+  /** The next piece, asked for while the one before it is taken in. */
+  ahead: Promise<Chunk> | null;
 }
 
 /** Follow the run until it is complete, or `signal` says that nobody looks any more. */
 export async function follow(model: RunModel, api: Api, signal: AbortSignal): Promise<void> {
   let failures = 0;
-  const place: Place = { isCaughtUp: false, changed: '' };
+  const place: Place = { isCaughtUp: false, changed: '', ahead: null };
   let isKnown = false;
   while (!signal.aborted && !model.isComplete && !model.refusal) {
     try {
@@ -52,6 +57,7 @@ export async function follow(model: RunModel, api: Api, signal: AbortSignal): Pr
         return;
       }
       failures += 1;
+      place.ahead = null;
       // Whether it works again is to be known at once, not when there is something new.
       place.isCaughtUp = false;
       await explain(error, model, api, failures, signal);
@@ -67,9 +73,14 @@ async function readOn(model: RunModel, api: Api, place: Place, signal: AbortSign
   }
   const wait = place.isCaughtUp && waiting < WAITING_AT_ONCE ? WAIT : 0;
   waiting += wait ? 1 : 0;
-  const chunk = await api
-    .events(model.id, model.read, wait, place.changed, signal)
-    .finally(() => (waiting -= wait ? 1 : 0));
+  const asked = place.ahead ?? api.events(model.id, model.read, wait, place.changed, PIECE, signal);
+  place.ahead = null;
+  const chunk = await asked.finally(() => (waiting -= wait ? 1 : 0));
+  if (chunk.next < chunk.size) {
+    place.ahead = api.events(model.id, chunk.next, 0, chunk.changed, PIECE, signal);
+    // Whoever waits for it hears of it; nobody does when the reading ends before.
+    place.ahead.catch(() => undefined);
+  }
   // From here on nothing is aborted: what was taken in is counted as read.
   await inSlices(model.take(chunk.text));
   model.read = chunk.next;

@@ -1,11 +1,21 @@
 /** The runs that are open, each once, however many views show it; read only while one is seen. */
 import type { Api } from '../api';
 import type { Run } from '../schema';
+import { Look } from '../timeline/look';
 import { follow } from './follow';
 import { RunModel } from './model';
 
+/** The parts of a run's view. */
+export type Tab = 'logs' | 'timeline' | 'profile';
+
 /** Characters of log that runs nobody sees may keep in memory. */
 const UNSEEN_CHARS = 50_000_000;
+
+/** How a reader looks at a run. */
+export interface Memory {
+  tab: Tab;
+  look: Look;
+}
 
 interface Open {
   model: RunModel;
@@ -21,6 +31,7 @@ interface Open {
 export class Runs {
   private open = new Map<string, Open>();
   private clock = 0;
+  private memories = new Map<string, Memory>();
 
   constructor(private api: Api) {}
 
@@ -33,6 +44,17 @@ export class Runs {
     }
     open.views += 1;
     return open.model;
+  }
+
+  /** What a place where a run is shown remembers of it, though its views come and go. */
+  memory(id: string, place: string): Memory {
+    const key = `${place} ${id}`;
+    let memory = this.memories.get(key);
+    if (!memory) {
+      memory = { tab: 'logs', look: new Look() };
+      this.memories.set(key, memory);
+    }
+    return memory;
   }
 
   release(model: RunModel): void {

@@ -109,7 +109,8 @@ export class Rows {
   /** Whether the matching knows all collectives of a rank that there are. */
   isMatched(rank: number): boolean {
     const of = this.bands?.matching.of.get(rank);
-    return of !== undefined && of.length === this.source.columns(rank, 'collective').length;
+    const { length, order } = this.source.columns(rank, 'collective');
+    return of !== undefined && of.length === length && (this.bands?.orders.get(rank) ?? order) === order;
   }
 
   private cached(

@@ -26,9 +26,10 @@ export class Look {
 
   /** There is more, or other: `wall` is how long the run took, if that is known. */
   setExtent(extent: Range, wall: number | null): void {
-    this.bounds = aired({ from: Math.min(extent.from, 0), to: Math.max(extent.to, wall ?? 0) });
+    const { from, to } = nearZero(extent);
+    this.bounds = aired({ from, to: from <= 0 ? Math.max(to, wall ?? 0) : to });
     const isFar = wall !== null && wall > 0 && this.bounds.to - this.bounds.from > FAR * wall;
-    this.core = isFar ? aired({ from: 0, to: wall }) : aired(nearZero(extent));
+    this.core = isFar ? aired({ from: 0, to: wall }) : this.bounds;
     this.range = this.isFitted ? this.core : inside(this.range, this.bounds);
   }
 

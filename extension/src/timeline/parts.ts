@@ -42,7 +42,11 @@ export class Bands {
   /** The latest end of each and all before it. */
   private reach: Float64Array;
 
-  constructor(readonly matching: Matching) {
+  /** `orders` tells in which order each rank's spans were when they were matched. */
+  constructor(
+    readonly matching: Matching,
+    readonly orders: ReadonlyMap<number, number> = new Map()
+  ) {
     const { collectives } = matching;
     this.firsts = Float64Array.from(collectives, ({ starts }) => least(starts));
     this.reach = Float64Array.from(collectives, ({ ends }) => most(ends));

@@ -30,6 +30,8 @@ export interface HeaderActions {
   isInterrupting(): boolean;
   /** What the button at the right does, if there is one. */
   open: { label: string; run: () => void } | null;
+  /** The list of tabs, beside the words. */
+  tabs: HTMLElement;
   downloadUrl(ranks: readonly number[] | null): string;
 }
 
@@ -75,7 +77,7 @@ export class Header extends Widget {
       ? h('button', 'rr-button', { title: act.label, 'aria-label': act.label, onclick: act.run }, '⤢')
       : null;
     this.node.append(
-      h('div', 'rr-state', {}, this.sign, this.words, this.stop, open),
+      h('div', 'rr-state', {}, this.sign, this.words, this.stop, actions.tabs, open),
       h('div', 'rr-tools', {}, this.ranks, this.find, this.sameLabel, this.error, this.log),
       this.complaint
     );

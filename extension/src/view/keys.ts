@@ -1,11 +1,11 @@
 /**
  * Keys that belong to a view while it has the focus. The notebook's command mode takes arrows, Enter
- * and letters from whatever is inside it; a view under a cell needs some of them itself. All other
- * shortcuts (save, run cell, …) go on as usual.
+ * and letters from whatever is inside it; a view under a cell needs some of them itself, and a part of
+ * it with `data-rr-keys` those named there. All other shortcuts (save, run cell, …) go on as usual.
  */
 
 const SUPPRESS = 'data-lm-suppress-shortcuts';
-const OURS = new Set(['ArrowUp', 'ArrowDown', 'PageUp', 'PageDown', 'Home', 'End', 'Enter', ' ']);
+const OURS = new Set(['ArrowUp', 'ArrowDown', 'ArrowLeft', 'ArrowRight', 'PageUp', 'PageDown', 'Home', 'End', 'Enter', ' ']);
 
 /** Keep these keys from the application's shortcuts while the focus is inside `node`. */
 export function keepKeys(node: HTMLElement): () => void {
@@ -13,8 +13,10 @@ export function keepKeys(node: HTMLElement): () => void {
   const listen = (event: KeyboardEvent): void => {
     const isPlain = !event.ctrlKey && !event.metaKey && !event.altKey;
     const isOurs = OURS.has(event.key) && !(event.key === 'Enter' && event.shiftKey);
+    const own = event.target instanceof HTMLElement && event.target.closest<HTMLElement>('[data-rr-keys]');
+    const isOwn = own && own.dataset.rrKeys?.split(' ').includes(event.key);
     const isTyping = event.target instanceof HTMLInputElement && event.key !== 'Escape';
-    node.toggleAttribute(SUPPRESS, isPlain && (isOurs || isTyping));
+    node.toggleAttribute(SUPPRESS, isPlain && (isOurs || Boolean(isOwn) || isTyping));
   };
   const enter = (): void => window.addEventListener('keydown', listen, true);
   const leave = (): void => window.removeEventListener('keydown', listen, true);

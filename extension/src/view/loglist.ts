@@ -46,7 +46,8 @@ export class LogList extends Widget {
 
   constructor(
     private model: RunModel,
-    private isInline: boolean
+    private isInline: boolean,
+    private toMoment: (t: number) => void
   ) {
     super();
     this.addClass('rr-log');
@@ -54,6 +55,8 @@ export class LogList extends Widget {
     this.node.append(this.box.node, this.toEnd, this.foot);
     this.rows = new Rows(model.log.lines, model.log.collapse);
     this.generation = model.generation;
+    this.content.addEventListener('click', event => this.onClick(event));
+    this.box.node.addEventListener('keydown', event => this.onKey(event));
     this.observer.observe(this.box.node);
     this.observer.observe(this.metrics.probe);
   }
@@ -97,6 +100,31 @@ export class LogList extends Widget {
     }
     this.box.goTo((this.rows.top(this.rows.find(line)) - 3) * this.lineHeight);
     this.focus();
+  }
+
+  /** Whether there is a timeline, with the moments of the lines. */
+  setTimed(isTimed: boolean): void {
+    this.toggleClass('rr-timed', isTimed);
+    if (isTimed) {
+      this.box.node.dataset.rrKeys = 't';
+    }
+  }
+
+  private onClick(event: MouseEvent): void {
+    const button = event.target instanceof HTMLElement && event.target.closest<HTMLElement>('.rr-moment');
+    if (button) {
+      this.toMoment(Number(button.dataset.t));
+    }
+  }
+
+  /** To the moment of the marked line, or of the first in sight. */
+  private onKey(event: KeyboardEvent): void {
+    const isPlain = !event.ctrlKey && !event.altKey && !event.metaKey;
+    const line = this.marked >= 0 && this.shown.has(this.marked) ? this.marked : this.topLine();
+    if (event.key === 't' && isPlain && this.hasClass('rr-timed') && line >= 0) {
+      event.preventDefault();
+      this.toMoment(this.model.log.lines.time(line));
+    }
   }
 
   focus(): void {

@@ -2,9 +2,10 @@
 import type { ILayoutRestorer, JupyterFrontEnd } from '@jupyterlab/application';
 import { MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
 
+import type { Tab } from '../run/runs';
 import type { Run } from '../schema';
 import type { RendererParts } from './renderer';
-import { RunView } from './runview';
+import { PANEL, RunView } from './runview';
 
 const OPEN = 'rankroom:open-run';
 
@@ -13,31 +14,41 @@ export function addPanels(
   app: JupyterFrontEnd,
   parts: Omit<RendererParts, 'open'>,
   restorer: ILayoutRestorer | null
-): (run: Run) => void {
+): (run: Run, tab: Tab) => void {
   const tracker = new WidgetTracker<MainAreaWidget<RunView>>({ namespace: 'rankroom' });
   app.commands.addCommand(OPEN, {
     label: 'Open Run in Panel',
     execute: async args => {
       const id = String(args.id);
       const there = tracker.find(panel => panel.content.model.id === id);
-      const panel = there ?? makePanel(await parts.api.run(id), parts);
+      const panel = there ?? makePanel(await parts.api.run(id), parts, args.tab);
       if (!there) {
         const ref = tracker.currentWidget?.id;
         app.shell.add(panel, 'main', ref ? { ref, mode: 'tab-after' } : { mode: 'split-right' });
         await tracker.add(panel);
+      }
+      if (isTab(args.tab)) {
+        panel.content.setTab(args.tab);
       }
       app.shell.activateById(panel.id);
     }
   });
   void restorer?.restore(tracker, {
     command: OPEN,
-    args: panel => ({ id: panel.content.model.id }),
+    args: panel => ({ id: panel.content.model.id, tab: panel.content.tab }),
     name: panel => panel.content.model.id
   });
-  return run => void app.commands.execute(OPEN, { id: run.id });
+  return (run, tab) => void app.commands.execute(OPEN, { id: run.id, tab });
 }
 
-function makePanel(run: Run, parts: Omit<RendererParts, 'open'>): MainAreaWidget<RunView> {
+function isTab(tab: unknown): tab is Tab {
+  return tab === 'logs' || tab === 'timeline' || tab === 'profile';
+}
+
+function makePanel(run: Run, parts: Omit<RendererParts, 'open'>, tab: unknown): MainAreaWidget<RunView> {
+  if (isTab(tab)) {
+    parts.runs.memory(run.id, PANEL).tab = tab;
+  }
   const content = new RunView({
     ...parts,
     run,

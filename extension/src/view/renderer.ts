@@ -6,7 +6,7 @@ import { Panel, Widget } from '@lumino/widgets';
 import type { Api } from '../api';
 import { parseBundle } from '../record';
 import type { Run } from '../schema';
-import type { Runs } from '../run/runs';
+import type { Runs, Tab } from '../run/runs';
 import { h } from './dom';
 import { RunView } from './runview';
 
@@ -16,7 +16,7 @@ export interface RendererParts {
   runs: Runs;
   api: Api;
   rendermime: IRenderMimeRegistry;
-  open: ((run: Run) => void) | null;
+  open: ((run: Run, tab: Tab) => void) | null;
 }
 
 export class RunRenderer extends Panel implements IRenderMime.IRenderer {

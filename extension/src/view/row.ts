@@ -22,6 +22,7 @@ export function rowNode(content: RowContent): HTMLElement {
     {},
     h('span', 'rr-ranks', { title: titleOf(content) }, formatRanks(content.ranks)),
     h('span', 'rr-bar', { 'aria-hidden': 'true' }, signOf(flags)),
+    timeButton(content.t),
     h('span', 'rr-text', {}, ...(flags & STYLED ? ansiNodes(text) : [text]))
   );
   if (flags & STDERR) {
@@ -31,6 +32,12 @@ export function rowNode(content: RowContent): HTMLElement {
     node.lastChild?.appendChild(h('em', 'rr-cut', {}, cutNote(cut)));
   }
   return node;
+}
+
+/** The way from a line to its moment in the timeline; seen where there is one. */
+function timeButton(t: number | null): HTMLElement | null {
+  const title = 'show this moment in the timeline';
+  return t === null ? null : h('button', 'rr-moment', { tabindex: '-1', 'aria-label': title, title, 'data-t': String(t) });
 }
 
 /** Show who wrote the line, when a rank has joined. */

@@ -6,12 +6,12 @@ import { Panel, Widget } from '@lumino/widgets';
 
 import type { Api } from '../api';
 import type { Filter } from '../log/rows';
-import { ERROR } from '../log/lines';
+import { ERROR, type Lines } from '../log/lines';
 import type { Run } from '../schema';
 import { nameRanks } from '../ranks';
 import { Ladder } from '../run/ladder';
 import type { RunModel } from '../run/model';
-import type { Runs } from '../run/runs';
+import type { Memory, Runs, Tab } from '../run/runs';
 import { count } from '../words';
 import { Displays } from './displays';
 import { Frame, h } from './dom';
@@ -22,8 +22,13 @@ import { keepKeys } from './keys';
 import { LogList } from './loglist';
 import { ProfileTab } from './profiletab';
 import { Sight } from './sight';
+import { Tabs } from './tabs';
+import { Timeline } from './timeline/timeline';
 
 const TICK = 1_000;
+/** The places that remember how a run is looked at. */
+const CELL = 'cell';
+export const PANEL = 'panel';
 
 export interface RunViewOptions {
   run: Run;
@@ -34,7 +39,7 @@ export interface RunViewOptions {
   /** Under a cell, or in a panel of its own. */
   isInline: boolean;
   /** Open the run in a panel; null where it is in one, or where there are none. */
-  open: ((run: Run) => void) | null;
+  open: ((run: Run, tab: Tab) => void) | null;
   /** What to show if the record cannot be read: the MIME bundle it was saved with. */
   fallback: ReadonlyPartialJSONObject | null;
 }
@@ -47,8 +52,11 @@ export class RunView extends Panel {
   private hang: HangBanner;
   private failures: Failures;
   private list: LogList;
+  private memory: Memory;
+  private tabs: Tabs;
+  private timeline: Timeline | null = null;
+  private profile: ProfileTab | null = null;
   private displays: Displays;
-  private profile: ProfileTab;
   private notes = new Widget();
   private instead: Widget | null = null;
   private sight: Sight;
@@ -61,6 +69,8 @@ export class RunView extends Panel {
     this.toggleClass('rr-panel', !options.isInline);
     this.node.dataset.run = options.run.id;
     this.model = options.runs.acquire(options.run);
+    this.memory = options.runs.memory(options.run.id, options.isInline ? CELL : PANEL);
+    this.tabs = new Tabs(['logs', 'timeline', 'profile'], tab => this.setTab(tab));
     const ladder = new Ladder(this.model, options.api);
     this.header = new Header(this.model, {
       filter: filter => this.setFilter(filter),
@@ -68,6 +78,7 @@ export class RunView extends Panel {
       interrupt: () => void ladder.take('interrupt'),
       isInterrupting: () => ladder.isUnderWay('interrupt'),
       open: this.opener(),
+      tabs: this.tabs.node,
       downloadUrl: ranks => options.api.logUrl(this.model.id, ranks)
     });
     this.hang = new HangBanner(this.model, ladder, {
@@ -75,11 +86,10 @@ export class RunView extends Panel {
       refocus: () => this.list.focus()
     });
     this.failures = new Failures(this.model);
-    this.list = new LogList(this.model, options.isInline);
+    this.list = new LogList(this.model, options.isInline, t => this.toMoment(t));
     this.displays = new Displays(this.model, options.rendermime, options.isTrusted);
-    this.profile = new ProfileTab(this.model);
     this.notes.addClass('rr-notes');
-    const parts = [this.header, this.hang, this.failures, this.list, this.displays, this.profile, this.notes];
+    const parts = [this.header, this.hang, this.failures, this.list, this.displays, this.notes];
     parts.forEach(part => this.addWidget(part));
     this.model.changed.connect(this.onChanged, this);
     this.model.derivation.changed.connect(this.onChanged, this);
@@ -117,7 +127,7 @@ export class RunView extends Panel {
       return null;
     }
     if (open) {
-      return { label: 'open in panel', run: () => open(this.model.run) };
+      return { label: 'open in panel', run: () => open(this.model.run, this.tab) };
     }
     return { label: 'full height', run: () => this.list.setInline(!this.toggleClass('rr-tall')) };
   }
@@ -125,6 +135,7 @@ export class RunView extends Panel {
   private setFilter(filter: Filter): void {
     this.filter = filter;
     this.list.setFilter(filter);
+    this.timeline?.setRanks(filter.ranks);
     this.frame.request();
   }
 
@@ -135,6 +146,61 @@ export class RunView extends Panel {
         this.list.reveal(line);
         return;
       }
+    }
+  }
+
+  get tab(): Tab {
+    return this.memory.tab;
+  }
+
+  /** Show the log, the timeline or the profile. */
+  setTab(tab: Tab): void {
+    this.memory.tab = tab;
+    this.refresh();
+  }
+
+  /** From a line of the log to its moment. */
+  private toMoment(t: number): void {
+    this.setTab('timeline');
+    this.timeline?.pointAt(t);
+  }
+
+  /** From a moment to the line of the log that was written nearest to it, by this rank if there is one. */
+  private toLog(t: number, rank: number | null): void {
+    const line = nearestLine(this.model.log.lines, t, rank);
+    this.setTab('logs');
+    if (line >= 0) {
+      this.list.reveal(line);
+    }
+  }
+
+  private showTab(): void {
+    const { model, tab } = this;
+    const hasSpans = model.spans.count > 0 || model.spans.dropped.size > 0;
+    if (tab === 'timeline' && !this.timeline) {
+      const actions = { toLog: (t: number, rank: number | null) => this.toLog(t, rank) };
+      this.timeline = new Timeline(model, this.memory.look, actions, this.options.isInline);
+      this.timeline.setRanks(this.filter.ranks);
+      this.insertWidget(this.widgets.indexOf(this.displays), this.timeline);
+    }
+    if (tab === 'profile' && !this.profile) {
+      this.profile = new ProfileTab(model);
+      this.insertWidget(this.widgets.indexOf(this.displays), this.profile);
+    }
+    this.timeline?.setHidden(tab !== 'timeline');
+    this.profile?.setHidden(tab !== 'profile');
+    this.list.setHidden(tab !== 'logs');
+    this.node.dataset.tab = tab;
+    this.list.setTimed(hasSpans);
+    const shown = { logs: this.list, timeline: this.timeline, profile: this.profile }[tab];
+    this.tabs.refresh(tab, !hasSpans && tab === 'logs', shown?.id ?? '');
+    if (tab === 'timeline') {
+      this.timeline?.refresh();
+    }
+    this.profile?.refresh();
+    if (model.isComplete && hasSpans) {
+      // Whom the others waited for is said in the header, once all is known.
+      model.derivation.refresh();
     }
   }
 
@@ -168,12 +234,8 @@ export class RunView extends Panel {
     this.failures.refresh();
     this.list.refresh();
     this.displays.refresh(this.filter.ranks, this.filter.collapsed);
-    this.profile.refresh();
+    this.showTab();
     this.sayNotes();
-    if (model.isComplete && model.spans.count > 0) {
-      // Who made the others wait is said in the header, once all is known.
-      model.derivation.refresh();
-    }
     if (model.refusal && !this.instead) {
       this.showFallback();
     }
@@ -211,6 +273,23 @@ export class RunView extends Panel {
       this.instead = renderer;
     }
   }
+}
+
+/** The line whose time is nearest; of this rank if it wrote any. -1 if there is none. */
+function nearestLine(lines: Lines, t: number, rank: number | null): number {
+  let [best, nearest] = [-1, Infinity];
+  for (let line = 0; line < lines.length; line++) {
+    if (line === lines.gap.from) {
+      line = Math.max(line, lines.gap.to);
+    }
+    if (rank === null || lines.rank(line) === rank) {
+      const distance = Math.abs(lines.time(line) - t);
+      if (distance < nearest) {
+        [best, nearest] = [line, distance];
+      }
+    }
+  }
+  return best < 0 && rank !== null ? nearestLine(lines, t, null) : best;
 }
 
 /** Whether the reader wants to lose what these ranks hold. */

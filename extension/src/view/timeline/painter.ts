@@ -4,7 +4,7 @@ import type { Spot } from '../../timeline/find';
 import type { Lane, Line } from '../../timeline/lanes';
 import type { Collective } from '../../timeline/match';
 import { least, most, type Bands } from '../../timeline/parts';
-import { Pixels, type Label } from '../../timeline/pixels';
+import type { Label, Pixels } from '../../timeline/pixels';
 import type { Range, TimeScale } from '../../timeline/range';
 import type { Samples } from '../../timeline/samples';
 import type { Spans } from '../../timeline/spans';
@@ -119,7 +119,7 @@ export class Painter {
     const context = this.context!;
     context.font = `${Math.round(10 * ratio)}px ${this.theme.font}`;
     context.textBaseline = 'middle';
-    const wide = labels.filter(({ line }) => line.height >= LOWEST_LABEL && line.layers.length > 0);
+    const wide = labels.filter(({ line }) => line.height >= LOWEST_LABEL && line.layers.length === 1);
     for (const { layer, i, x, width, colour, line } of wide.slice(0, MOST_LABELS)) {
       const text = this.nameOf(layer.rank, layer.cat, layer.row.owners ? layer.row.owners[layer.row.place(i)] : layer.row.place(i));
       // About as many letters as there is room for; what is too long ends with the span.

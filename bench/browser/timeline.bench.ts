@@ -1,0 +1,111 @@
+/** A run with a million spans or more: how soon it is on the screen, frames while one moves, memory. */
+import { expect, test, type Page } from '../../tests/ui/rankroom';
+import { ASKED, framesOf, percentile95, report, tabMemory, watchFrames } from './page';
+
+const STEPS = 240;
+
+interface Lab {
+  jupyterapp: { commands: { execute(id: string, args: object): Promise<unknown> } };
+}
+
+interface Opened {
+  early: number;
+  first: number;
+  matched: number;
+}
+
+/** Seconds from the command that opens the run to frames that show its spans. */
+async function open(page: Page): Promise<Opened> {
+  return page.evaluate(async ({ run, ranks, spans }) => {
+    const { commands } = (window as unknown as Lab).jupyterapp;
+    const begun = performance.now();
+    void commands.execute('rankroom:open-run', { id: run, tab: 'timeline' });
+    /** When the first frame was painted of which this holds. */
+    const painted = (holds: (data: DOMStringMap) => boolean): Promise<number> =>
+      new Promise((done, fail) => {
+        const look = (): void => {
+          const body = document.querySelector<HTMLElement>('.rr-tl-body');
+          if (body && holds(body.dataset)) {
+            // A message posted in a frame arrives after that frame has been painted.
+            const channel = new MessageChannel();
+            channel.port1.onmessage = () => done((performance.now() - begun) / 1000);
+            channel.port2.postMessage(null);
+          } else if (performance.now() - begun > 60_000) {
+            fail(new Error(`not painted: ${JSON.stringify(body?.dataset)}`));
+          } else {
+            requestAnimationFrame(look);
+          }
+        };
+        requestAnimationFrame(look);
+      });
+    const all = (data: DOMStringMap): boolean => Number(data.spans) === spans && Number(data.ranks) === ranks;
+    const [early, first, matched] = await Promise.all([
+      painted(data => Number(data.ranks) === ranks),
+      painted(all),
+      painted(data => all(data) && data.matched === 'true')
+    ]);
+    return { early, first, matched };
+  }, ASKED);
+}
+
+/** Zoom in and out and pan, a step in each frame, as a mouse and held keys would. */
+async function move(page: Page): Promise<number[]> {
+  return page.evaluate(async steps => {
+    const body = document.querySelector<HTMLElement>('.rr-tl-body')!;
+    const { left, top, width } = body.getBoundingClientRect();
+    body.focus();
+    const work: number[] = [];
+    for (let step = 0; step < steps; step++) {
+      const turn = step % 80;
+      const at = { clientX: left + width * (0.3 + 0.5 * ((step * 0.618) % 1)), clientY: top + 40, bubbles: true, cancelable: true };
+      if (turn < 30) {
+        body.dispatchEvent(new WheelEvent('wheel', { ...at, deltaY: -80, ctrlKey: true }));
+      } else if (turn < 50) {
+        body.dispatchEvent(new KeyboardEvent('keydown', { key: turn < 40 ? 'd' : 'a', bubbles: true, cancelable: true }));
+      } else {
+        body.dispatchEvent(new WheelEvent('wheel', { ...at, deltaY: 80, ctrlKey: true }));
+      }
+      // The picture is painted in the next frame, before this callback, which was asked for later.
+      await new Promise<void>(done =>
+        requestAnimationFrame(now => {
+          work.push((performance.now() - now) / 1000);
+          done();
+        })
+      );
+    }
+    return work;
+  }, STEPS);
+}
+
+test('timeline', async ({ page }) => {
+  const samples: Opened[] = [];
+  const memory: number[] = [];
+  await expect(page.locator('#jupyterlab-splash')).toHaveCount(0);
+  for (let i = 0; i < ASKED.pairs; i++) {
+    // The first opens in a page that has shown no run before; a run that no view shows is forgotten.
+    await page.evaluate(() => (window as unknown as Lab).jupyterapp.commands.execute('application:close-all', {}));
+    await expect(page.locator('.rr-view')).toHaveCount(0);
+    await page.evaluate(() => new Promise(done => setTimeout(done, 1000)));
+    const before = await tabMemory(page);
+    samples.push(await open(page));
+    memory.push((await tabMemory(page)) - before);
+  }
+  report('early', 'ours', samples.map(({ early }) => early));
+  report('first', 'ours', samples.map(({ first }) => first));
+  report('matched', 'ours', samples.map(({ matched }) => matched));
+  const frames: number[] = [];
+  const work: number[] = [];
+  for (const isOpen of [false, true]) {
+    if (isOpen && ASKED.ranks <= 8) {
+      await page.getByRole('button', { name: 'open or close all ranks' }).click();
+    }
+    await move(page);
+    await watchFrames(page);
+    work.push(...(await move(page)));
+    frames.push(...(await framesOf(page)));
+  }
+  report('frames', 'ours', [percentile95(frames)]);
+  report('longest', 'ours', [Math.max(...frames)]);
+  report('work', 'ours', [percentile95(work)]);
+  report('memory', 'ours', memory);
+});

@@ -1,0 +1,51 @@
+/** Logs | Timeline | Profile: which of them is shown. */
+import type { Tab } from '../run/runs';
+import { h } from './dom';
+
+const NAMES: { [tab in Tab]: string } = { logs: 'Logs', timeline: 'Timeline', profile: 'Profile' };
+
+export class Tabs {
+  readonly node = h('span', 'rr-tabs', { role: 'tablist', 'aria-label': 'what to show of the run', hidden: true });
+  private buttons = new Map<Tab, HTMLButtonElement>();
+
+  /** `choose` is called when the reader chooses another one. */
+  constructor(
+    tabs: readonly Tab[],
+    private choose: (tab: Tab) => void
+  ) {
+    for (const tab of tabs) {
+      const button = h('button', 'rr-tab', { role: 'tab', onclick: () => this.choose(tab) }, NAMES[tab]);
+      button.dataset.tab = tab;
+      this.buttons.set(tab, button);
+    }
+    this.node.append(...this.buttons.values());
+    this.node.addEventListener('keydown', event => this.onKey(event));
+  }
+
+  /** Show which one is chosen; `panel` is the id of what it shows. */
+  refresh(chosen: Tab, isHidden: boolean, panel: string): void {
+    this.node.hidden = isHidden;
+    this.buttons.forEach((button, tab) => {
+      const isChosen = tab === chosen;
+      button.setAttribute('aria-selected', String(isChosen));
+      button.tabIndex = isChosen ? 0 : -1;
+      button.toggleAttribute('aria-controls', false);
+      if (isChosen && panel) {
+        button.setAttribute('aria-controls', panel);
+      }
+    });
+  }
+
+  /** As in all lists of tabs: arrows go from one to the next. */
+  private onKey(event: KeyboardEvent): void {
+    const tabs = [...this.buttons.keys()];
+    const at = tabs.findIndex(tab => this.buttons.get(tab) === document.activeElement);
+    const to: { [key: string]: number } = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: tabs.length - 1 };
+    const next = tabs[((to[event.key] ?? NaN) + tabs.length) % tabs.length];
+    if (next !== undefined && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      this.choose(next);
+      this.buttons.get(next)?.focus();
+    }
+  }
+}

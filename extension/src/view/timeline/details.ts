@@ -1,0 +1,108 @@
+/** What is to be known about what was chosen: a span, a collective, or a part of time. */
+import type { Spot } from '../../timeline/find';
+import { whenOf } from '../../timeline/look';
+import type { Collective } from '../../timeline/match';
+import { argsOf, arrivals, title, who } from '../../timeline/phrases';
+import { lasting, type Range } from '../../timeline/range';
+import type { Spans } from '../../timeline/spans';
+import { totals } from '../../timeline/totals';
+import { rankClass } from '../../ranks';
+import { moment } from '../../words';
+import { h } from '../dom';
+
+export interface DetailActions {
+  zoomTo(what: Range): void;
+  toLog(t: number, rank: number | null): void;
+  clear(): void;
+  choose(rank: number, t: number): void;
+}
+
+export class Details {
+  readonly node = h('div', 'rr-tl-details', { hidden: true, role: 'region', 'aria-label': 'what is chosen', 'aria-live': 'polite' });
+  private key = '';
+
+  constructor(
+    private spans: () => Spans,
+    private actions: DetailActions
+  ) {}
+
+  refresh(chosen: Spot | null, collective: Collective | null, part: Range | null, ranks: readonly number[]): void {
+    const key = JSON.stringify([chosen, collective && [collective.last, collective.ranks.length], part, ranks, part && this.spans().version]);
+    if (key === this.key) {
+      return;
+    }
+    this.key = key;
+    this.node.hidden = !chosen && !part;
+    const nodes = chosen ? this.span(chosen, collective) : part ? this.part(part, ranks) : [];
+    this.node.replaceChildren(...nodes);
+  }
+
+  private span(spot: Spot, collective: Collective | null): HTMLElement[] {
+    const spans = this.spans();
+    const columns = spans.columns(spot.rank, spot.cat);
+    const when = whenOf(columns, spot.i);
+    const name = spans.name(spot.rank, columns.name[spot.i]);
+    const facts: Array<[string, string]> = [
+      ['rank', String(spot.rank)],
+      ['category', spot.cat],
+      ['begins', moment(when.from)],
+      ['lasts', lasting(when.to - when.from)],
+      ...argsOf(name)
+    ];
+    return [
+      this.head(name.name, when, spot.rank),
+      ...(collective ? this.collective(collective) : []),
+      h('dl', 'rr-tl-facts', {}, ...facts.map(([key, value]) => h('div', '', {}, h('dt', '', {}, key), h('dd', '', {}, value))))
+    ];
+  }
+
+  private head(text: string, when: Range, rank: number | null): HTMLElement {
+    return h(
+      'div', 'rr-tl-head', {},
+      h('b', '', {}, text),
+      h('button', 'rr-button', { onclick: () => this.actions.zoomTo(when) }, 'zoom to it'),
+      h('button', 'rr-button', { title: 'the line of the log nearest to this moment (L)', onclick: () => this.actions.toLog(when.from, rank) }, 'to the log'),
+      h('button', 'rr-button', { title: 'choose nothing (Escape)', 'aria-label': 'close', onclick: () => this.actions.clear() }, '✕')
+    );
+  }
+
+  private collective(one: Collective): HTMLElement[] {
+    const rows = arrivals(one).map(({ rank, after, wait, transfer, isLast }) =>
+      h(
+        'tr', isLast ? 'rr-tl-last' : '', {},
+        h('th', rankClass(rank), { scope: 'row' }, h('button', 'rr-tl-go', { title: `show rank ${rank}’s part`, onclick: () => this.actions.choose(rank, one.starts[one.ranks.indexOf(rank)]) }, `rank ${rank}`)),
+        h('td', '', {}, after ? `+${lasting(after)}` : 'first'),
+        h('td', '', {}, lasting(wait)),
+        h('td', '', {}, lasting(transfer)),
+        h('td', '', {}, isLast && one.ranks.length > 1 ? '← last' : '')
+      )
+    );
+    return [
+      h('p', 'rr-tl-who', {}, h('span', '', {}, `${title(one)} #${one.n}: `), who(one)),
+      h('div', 'rr-tl-arrivals', { tabindex: '0', role: 'region', 'aria-label': 'arrivals' },
+        h('table', '', {},
+          h('thead', '', {}, h('tr', '', {}, ...['', 'arrived', 'waited', 'transfer', ''].map(text => h('th', '', {}, text)))),
+          h('tbody', '', {}, ...rows)))
+    ];
+  }
+
+  private part(part: Range, ranks: readonly number[]): HTMLElement[] {
+    const length = part.to - part.from;
+    const all = totals(this.spans(), part, ranks);
+    const rows = all.map(({ cat, count, sum }) =>
+      h('tr', '', {},
+        h('th', '', { scope: 'row' }, cat),
+        h('td', '', {}, count.toLocaleString('en')),
+        h('td', '', {}, lasting(sum)),
+        h('td', '', {}, lasting(sum / Math.max(1, ranks.length))),
+        h('td', '', {}, length > 0 ? `${((100 * sum) / length / Math.max(1, ranks.length)).toFixed(1)} %` : '–')));
+    return [
+      this.head(`${moment(part.from)} to ${moment(part.to)}: ${lasting(length)}`, part, null),
+      all.length
+        ? h('table', 'rr-tl-totals', {},
+            h('thead', '', {}, h('tr', '', {}, ...['', 'spans', 'time of all ranks', 'per rank', 'of the range'].map(text => h('th', '', {}, text)))),
+            h('tbody', '', {}, ...rows))
+        : h('p', '', {}, 'No span in this part of time.')
+    ];
+  }
+}

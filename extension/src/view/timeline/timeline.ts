@@ -1,0 +1,505 @@
+/** The timeline of a run: a lane for each rank, on one clock. */
+import { Widget } from '@lumino/widgets';
+
+import { neighbour, sameName, Search, type Spot } from '../../timeline/find';
+import { layOut, Rows, type Lane } from '../../timeline/lanes';
+import { whenOf, type Look } from '../../timeline/look';
+import type { Bands } from '../../timeline/parts';
+import { droppedWords } from '../../timeline/phrases';
+import { Pixels } from '../../timeline/pixels';
+import { TimeScale } from '../../timeline/range';
+import { summary } from '../../timeline/summary';
+import type { RunModel } from '../../run/model';
+import { moment } from '../../words';
+import { Frame, h } from '../dom';
+import { Details } from './details';
+import { Gutter } from './gutter';
+import { hit } from './hit';
+import { Input, KEYS } from './input';
+import { Matcher } from './matcher';
+import { reading, sampleAt } from './meter';
+import { Minimap } from './minimap';
+import { chosenCollective, linesOf, Painter } from './painter';
+import { Ruler } from './ruler';
+import { readTheme, type Theme } from './theme';
+import { Tip } from './tip';
+import { Tools } from './tools';
+
+/** Under a cell it is no higher than this; what does not fit scrolls once it has the focus. */
+const HIGHEST = 900;
+/** Below this width names take less room. */
+const NARROW = 520;
+/** So few ranks are open from the start. */
+const OPEN_RANKS = 2;
+/** While a record is read, laying out may take one part in so many of the time. */
+const READING_SHARE = 5;
+const HELP =
+  'W and S zoom, A and D move, F fits, arrows go from span to span, full stop and comma go to the' +
+  ' next and previous of the same name, slash searches, L goes to the log, Escape chooses nothing.';
+
+export interface TimelineActions {
+  /** Show the line of the log nearest to a moment. */
+  toLog(t: number, rank: number | null): void;
+}
+
+export class Timeline extends Widget {
+  private rows!: Rows;
+  private pixels!: Pixels;
+  private painter!: Painter;
+  private theme: Theme;
+  private generation = -1;
+  private lanes: Lane[] = [];
+  private laidOut = '';
+  private height = 0;
+  private search: Search | null = null;
+  private hovered: Spot | null = null;
+  private ranks: ReadonlySet<number> | null = null;
+  private notBefore = 0;
+  private frame = new Frame(() => this.paint());
+  private matcher: Matcher;
+  private observer = new ResizeObserver(() => this.frame.request());
+  private themed = new MutationObserver(() => this.frame.request());
+
+  private gutter = new Gutter(lane => this.toggle(lane));
+  private canvas = h('canvas', 'rr-tl-canvas', { 'aria-hidden': 'true' });
+  private space = h('div', 'rr-tl-space', {}, this.gutter.node, this.canvas);
+  private body = h(
+    'div', 'rr-tl-body',
+    { tabindex: '0', role: 'application', 'aria-roledescription': 'timeline', 'data-rr-keys': KEYS, onscroll: () => this.frame.request() },
+    this.space
+  );
+  private ruler = new Ruler();
+  private tip = new Tip();
+  private help = h('p', 'rr-hidden', {}, HELP);
+  private note = h('div', 'rr-notes rr-tl-note', { role: 'status' });
+  private empty = h('div', 'rr-tl-empty', { role: 'status' });
+  private minimap: Minimap;
+  private tools: Tools;
+  private details: Details;
+  private input: Input;
+
+  constructor(
+    private model: RunModel,
+    private look: Look,
+    private actions: TimelineActions,
+    isInline: boolean
+  ) {
+    super();
+    this.addClass('rr-timeline');
+    this.toggleClass('rr-inline', isInline);
+    this.minimap = new Minimap(look, () => this.frame.request());
+    this.tools = new Tools({
+      zoom: factor => this.moved(() => look.zoom((look.range.from + look.range.to) / 2, factor)),
+      fit: () => this.moved(() => this.fitIn()),
+      search: text => this.setSearch(text),
+      next: step => this.nextMatch(step),
+      openAll: () => this.openAll(),
+      meters: isShown => this.moved(() => (look.meters = isShown)),
+      leave: () => this.body.focus()
+    });
+    this.tools.setMeters(look.meters);
+    this.tools.setText(look.text);
+    this.details = new Details(() => model.spans, {
+      zoomTo: what => this.moved(() => look.zoomTo(what)),
+      toLog: (t, rank) => actions.toLog(t, rank),
+      clear: () => this.clear(),
+      choose: (rank, t) => this.chooseAt(rank, 'collective', t)
+    });
+    this.help.id = `rr-tl-help-${model.id}-${isInline ? 'cell' : 'panel'}`;
+    this.body.setAttribute('aria-describedby', this.help.id);
+    const frame = h('div', 'rr-tl-frame', {}, this.ruler.node, this.body, this.tip.node);
+    this.node.append(this.tools.node, this.minimap.node, frame, this.empty, this.details.node, this.note, this.help);
+    this.input = new Input(this.canvas, this.body, look, {
+      moved: () => this.frame.request(),
+      hover: (x, y) => this.hover(x, y),
+      leave: () => this.hover(-1, -1),
+      click: (x, y) => this.choose(this.hit(x, y), false),
+      zoomHere: (x, y) => this.zoomHere(x, y),
+      key: (key, isShift) => this.onKey(key, isShift)
+    });
+    this.matcher = new Matcher(model, bands => this.take(bands));
+    this.theme = readTheme(this.node);
+    this.observer.observe(this.body);
+    this.observer.observe(this.node);
+    this.themed.observe(document.body, { attributes: true, attributeFilter: ['data-jp-theme-name', 'data-jp-theme-light'] });
+  }
+
+  dispose(): void {
+    if (!this.isDisposed) {
+      this.frame.cancel();
+      this.matcher.dispose();
+      this.observer.disconnect();
+      this.themed.disconnect();
+      super.dispose();
+    }
+  }
+
+  /** Something changed: paint it in the next frame. */
+  refresh(): void {
+    this.frame.request();
+  }
+
+  setRanks(ranks: ReadonlySet<number> | null): void {
+    this.ranks = ranks;
+    this.laidOut = '';
+    this.frame.request();
+  }
+
+  /** Point at a moment, and show it. */
+  pointAt(t: number): void {
+    this.moved(() => {
+      this.look.moment = t;
+      this.look.show({ from: t, to: t });
+    });
+    this.body.focus();
+  }
+
+  focus(): void {
+    this.body.focus();
+  }
+
+  private get isReading(): boolean {
+    return !this.model.isComplete && this.model.read < this.model.size;
+  }
+
+  private moved(change: () => void): void {
+    change();
+    this.frame.request();
+  }
+
+  private take(bands: Bands): void {
+    this.rows.bands = bands;
+    this.laidOut = '';
+    this.frame.request();
+  }
+
+  /** The model began anew, or the theme is another one. */
+  private begin(): void {
+    const theme = readTheme(this.node);
+    const isNew = this.generation !== this.model.generation;
+    if (!isNew && theme.key === this.theme.key) {
+      return;
+    }
+    this.theme = theme;
+    const { spans, samples } = this.model;
+    if (isNew) {
+      this.rows = new Rows(spans);
+      this.look.chosen = this.generation < 0 ? this.look.chosen : null;
+    }
+    this.generation = this.model.generation;
+    this.pixels = new Pixels(spans, theme.palette);
+    this.painter = new Painter(this.canvas, spans, samples, this.pixels, theme);
+    this.laidOut = '';
+    this.setSearch(this.look.text);
+  }
+
+  private paint(): void {
+    if (this.isDisposed || this.node.offsetParent === null) {
+      return;
+    }
+    this.begin();
+    const { model, look } = this;
+    const { spans } = model;
+    this.sayNotes();
+    if (spans.count === 0) {
+      return;
+    }
+    this.toggleClass('rr-tl-narrow', this.node.clientWidth < NARROW);
+    this.lay();
+    const ratio = window.devicePixelRatio || 1;
+    const width = Math.max(0, this.canvas.clientWidth);
+    const height = Math.max(1, Math.min(this.height, this.body.clientHeight));
+    this.canvas.style.height = `${height}px`;
+    const scale = new TimeScale(look.range, Math.max(1, Math.round(width * ratio)));
+    const { bands } = this.rows;
+    const { chosen, part, moment } = look;
+    this.painter.paint({
+      lanes: this.lanes, scale, top: this.body.scrollTop, height, ratio, bands, chosen, hovered: this.hovered, part, moment
+    });
+    this.ruler.paint(scale, this.theme, ratio);
+    this.minimap.paint(this.lanes, this.pixels, this.theme, width, ratio, this.laidOut);
+    const shown = this.shownRanks();
+    this.details.refresh(chosen, chosenCollective({ chosen, bands }), this.input.isDragging ? null : part, shown);
+    this.tell();
+    this.matcher.request();
+  }
+
+  /** Lay the lanes out if there is more than before, or other. */
+  private lay(): void {
+    const { model, look, rows } = this;
+    const { spans, samples } = model;
+    if (look.open === null && this.shownRanks().length <= OPEN_RANKS) {
+      look.open = new Set(this.shownRanks().map(String));
+    }
+    const key = [spans.version, samples.version, model.generation, look.meters, [...(look.open ?? [])].join('\n')].join();
+    const isSoon = this.isReading && performance.now() < this.notBefore;
+    if (key === this.laidOut || (isSoon && this.laidOut)) {
+      if (isSoon) {
+        this.frame.request();
+      }
+      return;
+    }
+    const begun = performance.now();
+    this.laidOut = key;
+    this.pixels.forgetNames();
+    const wall = model.run.end && model.run.state !== 'running' ? model.run.end - model.run.start : null;
+    look.setExtent(spans.extent ?? { from: 0, to: 1 }, wall);
+    const laid = layOut(spans, rows, samples, this.shownRanks(), { open: look.open ?? new Set(), meters: look.meters });
+    this.lanes = laid.lanes;
+    this.height = laid.height;
+    this.space.style.height = `${laid.height}px`;
+    this.body.style.height = this.hasClass('rr-inline') ? `${Math.min(laid.height, HIGHEST)}px` : '';
+    this.gutter.refresh(laid.lanes, lane => this.titleOf(lane));
+    const cats = [...new Set(spans.ranks.flatMap(rank => spans.cats(rank)))];
+    const isAllOpen = this.shownRanks().every(rank => look.open?.has(String(rank)));
+    const hasMeters = spans.ranks.some(rank => samples.of(rank).length > 0);
+    this.tools.refresh(cats.slice(0, 12), this.theme.palette, hasMeters, isAllOpen, this.theme.key);
+    if (this.search) {
+      this.setSearch(look.text);
+    }
+    this.notBefore = performance.now() + READING_SHARE * (performance.now() - begun);
+  }
+
+  private shownRanks(): number[] {
+    return this.model.spans.ranks.filter(rank => this.ranks?.has(rank) ?? true);
+  }
+
+  private titleOf({ kind, rank, meter }: Lane): string {
+    const { samples, run } = this.model;
+    if (kind === 'meter' && meter) {
+      const curve = samples.of(rank).find(([name]) => name === meter)?.[1];
+      return curve ? `${meter.replace('_', ' ')} of rank ${rank}: up to ${reading(meter, curve.most)}` : '';
+    }
+    const clock = run.ranks.find(info => info.rank === rank)?.clock;
+    return kind === 'rank' && clock ? `its clock is known to ± ${clock.error} µs` : '';
+  }
+
+  /** What a reader who does not see the picture is told; and, for tests, where it is. */
+  private tell(): void {
+    const { body, look, model } = this;
+    const text = summary(model.spans, this.rows.bands, this.shownRanks());
+    if (body.getAttribute('aria-label') !== text) {
+      body.setAttribute('aria-label', text);
+    }
+    body.dataset.from = String(look.range.from);
+    body.dataset.to = String(look.range.to);
+    body.dataset.moment = String(look.moment ?? '');
+    body.dataset.spans = String(model.spans.count);
+    body.dataset.ranks = String(this.lanes.filter(({ kind }) => kind === 'rank').length);
+    body.dataset.matched = String(this.rows.bands !== null);
+  }
+
+  private sayNotes(): void {
+    const { model, look } = this;
+    const isEmpty = model.spans.count === 0;
+    this.toggleClass('rr-tl-without', isEmpty);
+    this.empty.hidden = !isEmpty;
+    if (isEmpty) {
+      this.empty.textContent = model.refusal
+        ? ''
+        : this.isReading || (!model.isComplete && model.read === 0)
+          ? 'Reading the record …'
+          : model.isLive ? 'No spans yet: they come while the cell runs.' : 'This run has no spans to show.';
+    }
+    const words = [droppedWords(model.spans.dropped)];
+    if (!isEmpty && look.isFar) {
+      words.push('some spans lie far from the run: F twice shows all');
+    }
+    const errors = model.run.ranks.map(({ clock }) => clock?.error ?? 0);
+    const worst = Math.max(0, ...errors);
+    if (!isEmpty && worst > 0) {
+      words.push(`clocks of hosts agree to ± ${worst} µs`);
+    }
+    const text = words.filter(Boolean).join(' · ');
+    this.note.hidden = text === '';
+    if (this.note.textContent !== text) {
+      this.note.textContent = text;
+    }
+  }
+
+  private hit(x: number, y: number): Spot | null {
+    const scale = new TimeScale(this.look.range, Math.max(1, this.canvas.clientWidth));
+    return hit(this.lanes, scale, x, y + this.body.scrollTop);
+  }
+
+  private hover(x: number, y: number): void {
+    const spot = x < 0 ? null : this.hit(x, y);
+    const isSame = spot?.rank === this.hovered?.rank && spot?.cat === this.hovered?.cat && spot?.i === this.hovered?.i;
+    this.hovered = spot;
+    const left = x + this.canvas.offsetLeft;
+    const top = y + this.body.offsetTop;
+    if (spot) {
+      const { bands } = this.rows;
+      this.tip.span(this.model.spans, spot, chosenCollective({ chosen: spot, bands }), left, top, this.node.clientWidth);
+    } else {
+      this.hoverMeter(x, y, left, top);
+    }
+    if (!isSame) {
+      this.frame.request();
+    }
+  }
+
+  private hoverMeter(x: number, y: number, left: number, top: number): void {
+    const at = y + this.body.scrollTop;
+    const lane = this.lanes.find(each => at >= each.y && at < each.y + each.height);
+    const curve = lane?.meter && this.model.samples.of(lane.rank).find(([name]) => name === lane.meter)?.[1];
+    const t = new TimeScale(this.look.range, Math.max(1, this.canvas.clientWidth)).t(x);
+    const value = x >= 0 && curve ? sampleAt(curve, t) : null;
+    if (lane?.meter && value !== null) {
+      this.tip.show([`${lane.label} of rank ${lane.rank}: ${reading(lane.meter, value)}`, moment(t)], left, top, this.node.clientWidth);
+    } else {
+      this.tip.hide();
+    }
+  }
+
+  /** Choose a span; `isShown` brings it in sight. */
+  private choose(spot: Spot | null, isShown: boolean): void {
+    const { look } = this;
+    look.chosen = spot;
+    look.part = null;
+    look.moment = null;
+    if (spot && isShown) {
+      if (spot.cat === 'phase' && !look.open?.has(String(spot.rank))) {
+        look.open = new Set([...(look.open ?? []), String(spot.rank)]);
+        this.lay();
+      }
+      const when = whenOf(this.model.spans.columns(spot.rank, spot.cat), spot.i);
+      look.show(when);
+      const [line] = linesOf(this.lanes, spot.rank, spot.cat, when.from, when.to);
+      if (line) {
+        const { scrollTop, clientHeight } = this.body;
+        this.body.scrollTop = Math.max(Math.min(scrollTop, line.y - 4), line.y + line.height + 4 - clientHeight);
+      }
+    }
+    this.frame.request();
+  }
+
+  private chooseAt(rank: number, cat: string, t: number): void {
+    this.choose(nearest(this.model.spans.columns(rank, cat), rank, cat, t), true);
+  }
+
+  private clear(): void {
+    this.choose(null, false);
+    this.body.focus();
+  }
+
+  private zoomHere(x: number, y: number): void {
+    const spot = this.hit(x, y);
+    if (spot) {
+      this.moved(() => this.look.zoomTo(whenOf(this.model.spans.columns(spot.rank, spot.cat), spot.i)));
+    }
+  }
+
+  private fitIn(): void {
+    const { chosen, part } = this.look;
+    this.look.fit(chosen ? whenOf(this.model.spans.columns(chosen.rank, chosen.cat), chosen.i) : part);
+  }
+
+  private toggle(lane: Lane): void {
+    const open = new Set(this.look.open ?? []);
+    if (!open.delete(lane.key)) {
+      open.add(lane.key);
+    }
+    this.moved(() => (this.look.open = open));
+  }
+
+  private openAll(): void {
+    const ranks = this.shownRanks().map(String);
+    const isAllOpen = ranks.every(rank => this.look.open?.has(rank));
+    this.moved(() => (this.look.open = new Set(isAllOpen ? [] : ranks)));
+  }
+
+  private setSearch(text: string): void {
+    this.look.text = text;
+    this.search = text.trim() ? new Search(this.model.spans, text) : null;
+    this.pixels?.setSearch(this.search);
+    this.tools.say(this.search ? this.search.count() : null);
+    this.frame.request();
+  }
+
+  private nextMatch(step: 1 | -1): void {
+    const { look, search } = this;
+    const next = search?.next(look.chosen, step > 0 ? look.range.from : look.range.to, step);
+    if (next) {
+      this.choose(next, true);
+    }
+  }
+
+  private onKey(key: string, isShift: boolean): boolean {
+    const { look, model } = this;
+    const { chosen } = look;
+    const go = (spot: Spot | null): void => void (spot && this.choose(spot, true));
+    const keys: { [key: string]: () => void } = {
+      f: () => this.moved(() => this.fitIn()),
+      l: () => this.actions.toLog(this.momentOf(), chosen?.rank ?? null),
+      '/': () => this.tools.focusSearch(),
+      '.': () => (chosen ? go(sameName(model.spans, chosen, 1)) : this.step(1)),
+      ',': () => (chosen ? go(sameName(model.spans, chosen, -1)) : this.step(-1)),
+      arrowright: () => this.step(1),
+      arrowleft: () => this.step(-1),
+      arrowdown: () => this.changeLane(1),
+      arrowup: () => this.changeLane(-1),
+      enter: () => (this.search ? this.nextMatch(isShift ? -1 : 1) : this.moved(() => this.fitIn())),
+      escape: () => this.clear()
+    };
+    const act = keys[key.toLowerCase()];
+    act?.();
+    return act !== undefined;
+  }
+
+  private momentOf(): number {
+    const { chosen, part, moment, range } = this.look;
+    if (chosen) {
+      return this.model.spans.columns(chosen.rank, chosen.cat).start[chosen.i];
+    }
+    return part?.from ?? moment ?? range.from;
+  }
+
+  private step(by: 1 | -1): void {
+    const { chosen } = this.look;
+    const next = chosen ? neighbour(this.model.spans, chosen, by) : this.firstInSight();
+    if (next) {
+      this.choose(next, true);
+    }
+  }
+
+  private firstInSight(): Spot | null {
+    const [rank] = this.shownRanks();
+    const [cat] = rank === undefined ? [] : this.model.spans.cats(rank);
+    return cat ? nearest(this.model.spans.columns(rank, cat), rank, cat, this.look.range.from) : null;
+  }
+
+  /** To the span at the same time in the lane above or below. */
+  private changeLane(by: 1 | -1): void {
+    const { spans } = this.model;
+    const { chosen } = this.look;
+    const all = this.shownRanks().flatMap(rank => spans.cats(rank).map(cat => ({ rank, cat })));
+    const at = chosen ? all.findIndex(({ rank, cat }) => rank === chosen.rank && cat === chosen.cat) : -1;
+    const next = all[at + by];
+    if (!chosen) {
+      this.step(1);
+    } else if (next) {
+      this.chooseAt(next.rank, next.cat, this.momentOf());
+    }
+  }
+}
+
+/** The span that starts nearest to a moment. */
+function nearest(columns: { start: Float64Array; length: number }, rank: number, cat: string, t: number): Spot | null {
+  let best = -1;
+  let [low, high] = [0, columns.length];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (columns.start[middle] < t) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  for (const i of [low - 1, low]) {
+    if (i >= 0 && i < columns.length && (best < 0 || Math.abs(columns.start[i] - t) < Math.abs(columns.start[best] - t))) {
+      best = i;
+    }
+  }
+  return best < 0 ? null : { rank, cat, i: best };
+}

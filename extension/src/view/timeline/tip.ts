@@ -1,0 +1,43 @@
+/** What is under the pointer. */
+import type { Spot } from '../../timeline/find';
+import type { Collective } from '../../timeline/match';
+import { argsOf } from '../../timeline/phrases';
+import { lasting } from '../../timeline/range';
+import type { Spans } from '../../timeline/spans';
+import { moment } from '../../words';
+import { h } from '../dom';
+
+export class Tip {
+  readonly node = h('div', 'rr-tl-tip', { hidden: true, 'aria-hidden': 'true' });
+
+  hide(): void {
+    this.node.hidden = true;
+  }
+
+  span(spans: Spans, { rank, cat, i }: Spot, collective: Collective | null, x: number, y: number, width: number): void {
+    const { start, dur, name } = spans.columns(rank, cat);
+    const said = spans.name(rank, name[i]);
+    const facts = [
+      ['rank', `${rank} · ${cat}`],
+      ['begins', moment(start[i])],
+      ['lasts', lasting(dur[i])],
+      ...argsOf(said)
+    ];
+    const at = collective ? collective.ranks.indexOf(rank) : -1;
+    if (collective && at >= 0 && collective.ranks.length > 1) {
+      const waited = Math.max(0, Math.min(collective.last, collective.ends[at]) - collective.starts[at]);
+      facts.push(['waited', waited ? `${lasting(waited)} for rank ${collective.straggler}` : 'not: came last']);
+    }
+    this.show([said.name, ...facts.map(([key, value]) => `${key}: ${value}`)], x, y, width);
+  }
+
+  show(lines: readonly string[], x: number, y: number, width: number): void {
+    const [first, ...others] = lines;
+    this.node.replaceChildren(h('b', '', {}, first.slice(0, 300)), ...others.map(line => h('div', '', {}, line)));
+    this.node.hidden = false;
+    const isRight = x > width / 2;
+    this.node.style.left = isRight ? '' : `${x + 14}px`;
+    this.node.style.right = isRight ? `${width - x + 10}px` : '';
+    this.node.style.top = `${y + 16}px`;
+  }
+}

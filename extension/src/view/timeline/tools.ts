@@ -1,0 +1,113 @@
+/** What stands above the picture: zoom, search, what is shown, and what the colours mean. */
+import { css, nameColour, type Palette } from '../../timeline/colours';
+import { count } from '../../words';
+import { h } from '../dom';
+
+export interface ToolActions {
+  zoom(factor: number): void;
+  fit(): void;
+  search(text: string): void;
+  next(step: 1 | -1): void;
+  openAll(): void;
+  meters(isShown: boolean): void;
+  leave(): void;
+}
+
+export class Tools {
+  private find = h('input', 'rr-find', {
+    type: 'search',
+    placeholder: 'find spans',
+    'aria-label': 'find spans by name or tensor',
+    title: 'find spans by name or tensor; Enter: next, Shift-Enter: previous',
+    oninput: () => this.actions.search(this.find.value),
+    onkeydown: (event: KeyboardEvent) => this.onKey(event)
+  });
+  private found = h('span', 'rr-tl-found', { role: 'status' });
+  private back = this.button('‹', 'previous match', () => this.actions.next(-1));
+  private on = this.button('›', 'next match', () => this.actions.next(1));
+  private open = this.button('open all', 'open or close all ranks', () => this.actions.openAll());
+  private meters = h('input', '', { type: 'checkbox', onchange: () => this.actions.meters(this.meters.checked) });
+  private metersLabel = h(
+    'label', 'rr-same', { title: 'show how busy each rank was: CPU, GPU and memory' }, this.meters, 'utilisation'
+  );
+  private legend = h('span', 'rr-tl-legend', { 'aria-label': 'colours' });
+  private legendKey = '';
+  readonly node: HTMLElement;
+
+  constructor(private actions: ToolActions) {
+    this.node = h(
+      'div', 'rr-tools rr-tl-tools', {},
+      h('span', 'rr-chips', { role: 'group', 'aria-label': 'zoom' },
+        this.button('−', 'zoom out (S, or Ctrl and the wheel)', () => actions.zoom(1.6)),
+        this.button('+', 'zoom in (W, or Ctrl and the wheel)', () => actions.zoom(1 / 1.6)),
+        this.button('fit', 'show what is selected, or all (F)', () => actions.fit())),
+      h('span', 'rr-chips', { role: 'search' }, this.find, this.back, this.on, this.found),
+      this.open, this.metersLabel, this.legend
+    );
+    this.say(null);
+  }
+
+  /** How many spans match; null if nothing is searched for. */
+  say(matches: number | null): void {
+    this.back.hidden = this.on.hidden = matches === null;
+    this.back.disabled = this.on.disabled = !matches;
+    const text = matches === null ? '' : matches ? count(matches, 'match').replace(/matchs$/, 'matches') : 'no match';
+    if (this.found.textContent !== text) {
+      this.found.textContent = text;
+    }
+  }
+
+  refresh(cats: readonly string[], palette: Palette, hasMeters: boolean, isAllOpen: boolean, key: string): void {
+    this.metersLabel.hidden = !hasMeters;
+    this.open.textContent = isAllOpen ? 'close all' : 'open all';
+    const all = `${key} ${cats.join()}`;
+    if (all === this.legendKey) {
+      return;
+    }
+    this.legendKey = all;
+    const entries = cats.flatMap((cat): Array<[string, number]> =>
+      cat === 'collective'
+        ? [['waiting for others', palette.wait], ['transfer', palette.transfer]]
+        : [[cat === 'wait' ? 'blocked' : cat, palette.cats[cat] ?? nameColour(palette, cat)]]
+    );
+    this.legend.replaceChildren(
+      ...entries.map(([label, colour]) => {
+        const swatch = h('span', 'rr-tl-swatch', { 'aria-hidden': 'true' });
+        const isPlain = label in palette.cats || colour === palette.wait || colour === palette.transfer || label === 'blocked';
+        // The spans of these are told apart by their names: each of them has a colour.
+        swatch.style.background = isPlain
+          ? css(colour)
+          : `linear-gradient(90deg, ${palette.names.slice(0, 4).map((each, i) => `${css(each)} ${25 * i}% ${25 * (i + 1)}%`).join(', ')})`;
+        return h('span', 'rr-tl-key', {}, swatch, label);
+      })
+    );
+  }
+
+  focusSearch(): void {
+    this.find.focus();
+    this.find.select();
+  }
+
+  setMeters(isShown: boolean): void {
+    this.meters.checked = isShown;
+  }
+
+  setText(text: string): void {
+    this.find.value = text;
+  }
+
+  private button(label: string, title: string, act: () => void): HTMLButtonElement {
+    return h('button', 'rr-button', { title, 'aria-label': title, onclick: act }, label);
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    if (event.key === 'Enter') {
+      event.preventDefault();
+      this.actions.next(event.shiftKey ? -1 : 1);
+    } else if (event.key === 'Escape') {
+      this.find.value = '';
+      this.actions.search('');
+      this.actions.leave();
+    }
+  }
+}

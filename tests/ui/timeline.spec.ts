@@ -1,0 +1,372 @@
+/** The timeline of a run: what is painted, and what can be done with it. */
+import type { Locator } from '@playwright/test';
+
+import { expect, LiveRecord, openRuns, picture, readRun, test, whole, type Page } from './rankroom';
+
+/** Show the timeline of a view, and wait until it is painted with its waits and transfers. */
+async function timeline(view: Locator): Promise<Locator> {
+  await view.getByRole('tab', { name: 'Timeline' }).click();
+  const body = view.locator('.rr-tl-body');
+  await expect(body).toHaveAttribute('data-matched', 'true');
+  return body;
+}
+
+async function range(body: Locator): Promise<{ from: number; to: number }> {
+  return body.evaluate(node => ({ from: Number(node.dataset.from), to: Number(node.dataset.to) }));
+}
+
+/** Where a moment is in the lane with this name, the `nth` of that name. */
+async function place(body: Locator, lane: string, nth: number, t: number): Promise<{ x: number; y: number }> {
+  const name = body.locator('.rr-tl-name', { hasText: lane }).nth(nth);
+  await name.scrollIntoViewIfNeeded();
+  const box = (await name.boundingBox())!;
+  const canvas = (await body.locator('.rr-tl-canvas').boundingBox())!;
+  const { from, to } = await range(body);
+  return { x: canvas.x + ((t - from) / (to - from)) * canvas.width, y: box.y + 7 };
+}
+
+/** Pixels of the picture that are not background, as a share. */
+async function painted(body: Locator): Promise<number> {
+  return body.locator('.rr-tl-canvas').evaluate(node => {
+    const canvas = node as HTMLCanvasElement;
+    const { data } = canvas.getContext('2d')!.getImageData(0, 0, canvas.width, canvas.height);
+    const all = new Uint32Array(data.buffer);
+    // The last row is below all lanes.
+    const background = all[all.length - 1];
+    return all.reduce((sum, pixel) => sum + (pixel === background ? 0 : 1), 0) / all.length;
+  });
+}
+
+/** Errors that the page tells in its console. */
+function complaints(page: Page): string[] {
+  const found: string[] = [];
+  page.on('pageerror', error => found.push(String(error)));
+  page.on('console', message => {
+    if (message.type() === 'error' && /rankroom|Uncaught|TypeError|RangeError|ReferenceError/.test(message.text())) {
+      found.push(message.text());
+    }
+  });
+  return found;
+}
+
+/** A run of two ranks with spans, output and samples: rank 1 comes 30 ms late to each allreduce. */
+function trained(id: string): LiveRecord {
+  const record = new LiveRecord(id);
+  for (const rank of [0, 1]) {
+    const define = [
+      { name: 'for step in range(10):', line: 3 },
+      { name: 'allreduce grad.0', op: 'allreduce', tensor: 'grad.0', library: 'hvd.torch', bytes: 4096, dtype: 'float32', shape: [1024] },
+      { name: 'hvd.allreduce grad.0' },
+      { name: 'GLOO_ALLREDUCE', tensor: 'grad.0' },
+      { name: 'augment' }
+    ];
+    const late = 30_000 * rank;
+    const spans = (cat: string, name: number, start: number[], dur: number): void =>
+      record.add('spans', rank, {
+        t: 1_000_000, cat, from: 0, define, name: start.map(() => name),
+        start: start.map((t, i) => t - (start[i - 1] ?? 0)), dur: start.map(() => dur)
+      });
+    const steps = Array.from({ length: 10 }, (_, i) => 100_000 * i);
+    spans('cell', 0, [0], 1_000_000);
+    spans('user', 4, steps, 40_000 + late);
+    spans('wait', 2, steps.map(t => t + 40_000 + late), 50_000 - late);
+    spans('collective', 1, steps.map(t => t + 40_000 + late), 50_000 - late);
+    spans('phase', 3, steps.map(t => t + 72_000), 15_000);
+    for (let i = 0; i < 20; i++) {
+      record.add('sample', rank, { t: 50_000 * i, cpu: 60 + 40 * (i % 3), memory: 1e9 + 1e7 * i });
+    }
+    for (const [i, t] of steps.entries()) {
+      record.add('log', rank, { t: t + 90_000, stream: 'stdout', text: `step ${i} of rank ${rank}\n` });
+    }
+  }
+  record.save('done');
+  return record;
+}
+
+test('tabs: the log first, the timeline when asked for, and again when the cell is shown anew', async ({ page }) => {
+  trained('tl-tabs');
+  const view = await openRuns(page, ['tl-tabs']);
+  await whole(view);
+  await expect(view.getByRole('tab')).toHaveText(['Logs', 'Timeline']);
+  await expect(view.getByRole('tab', { name: 'Logs' })).toHaveAttribute('aria-selected', 'true');
+  await expect(view.getByRole('log')).toBeVisible();
+  await view.getByRole('tab', { name: 'Logs' }).focus();
+  await page.keyboard.press('ArrowRight');
+  await expect(view.getByRole('tab', { name: 'Timeline' })).toBeFocused();
+  await expect(view.getByRole('log')).toBeHidden();
+  const body = view.locator('.rr-tl-body');
+  await expect(body).toHaveAttribute('aria-label', /^Timeline of ranks 0–1: 82 spans over 1.00 s. 10 collectives; rank 1 came last in 10 of them./);
+  const again = await openRuns(page, ['tl-tabs']);
+  await expect(again.locator('.rr-tl-body')).toHaveAttribute('data-spans', '82');
+  const without = await openRuns(page, ['ok']);
+  await whole(without);
+  await expect(without.getByRole('tablist')).toBeHidden();
+});
+
+test('wheel, keys and minimap: zoom and pan, and the notebook keeps its own wheel and keys', async ({ page }) => {
+  trained('tl-zoom');
+  const view = (await openRuns(page, ['tl-zoom', 'ok', 'colours'])).first();
+  await whole(view);
+  const body = await timeline(view);
+  const all = await range(body);
+  const span = async (): Promise<number> => {
+    const { from, to } = await range(body);
+    return to - from;
+  };
+  const middle = await place(body, 'rank 0', 0, 500_000);
+  await page.mouse.move(middle.x, middle.y);
+  await page.keyboard.down('Control');
+  await page.mouse.wheel(0, -400);
+  await page.keyboard.up('Control');
+  await expect.poll(span).toBeLessThan(0.9 * (all.to - all.from));
+  const near = await range(body);
+  expect((near.from + near.to) / 2).toBeGreaterThan(400_000);
+  expect((near.from + near.to) / 2).toBeLessThan(600_000);
+
+  // A plain wheel moves the notebook.
+  const scroller = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-WindowedPanel-outer');
+  await page.mouse.wheel(0, 200);
+  await expect.poll(() => scroller.evaluate(node => node.scrollTop)).toBeGreaterThan(50);
+  expect(await range(body)).toEqual(near);
+  await scroller.evaluate(node => (node.scrollTop = 0));
+
+  // Without the focus keys are the notebook's; with it, they are the picture's, and no cell is added.
+  const cells = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell');
+  const count = await cells.count();
+  await body.focus();
+  await page.keyboard.press('w');
+  await expect.poll(span).toBeLessThan(near.to - near.from);
+  const before = await range(body);
+  await page.keyboard.press('d');
+  await expect.poll(async () => (await range(body)).from).toBeGreaterThan(before.from);
+  await page.keyboard.press('a');
+  await page.keyboard.press('s');
+  await page.keyboard.press('f');
+  await expect.poll(() => range(body)).toEqual(all);
+  expect(await cells.count()).toBe(count);
+
+  await page.keyboard.press('w');
+  await page.keyboard.press('w');
+  await page.keyboard.press('w');
+  const map = (await view.locator('.rr-tl-minimap').boundingBox())!;
+  await page.mouse.click(map.x + map.width * 0.9, map.y + 10);
+  await expect.poll(async () => (await range(body)).to).toBeGreaterThan(900_000);
+  await view.locator('.rr-tl-minimap').dblclick();
+  await expect.poll(() => range(body)).toEqual(all);
+});
+
+test('a click on a collective: who came last and by how much, and each rank’s arrival', async ({ page }) => {
+  trained('tl-late');
+  const view = await openRuns(page, ['tl-late']);
+  await whole(view);
+  const body = await timeline(view);
+  const at = await place(body, 'collective', 0, 355_000);
+  await page.mouse.move(at.x, at.y);
+  const tip = view.locator('.rr-tl-tip');
+  await expect(tip).toContainText('allreduce grad.0');
+  await expect(tip).toContainText('waited: 30.0 ms for rank 1');
+  await expect(tip).toContainText('bytes: 4.10 kB');
+  await expect(tip).toContainText('shape: 1024');
+  await page.mouse.click(at.x, at.y);
+  const details = view.locator('.rr-tl-details');
+  await expect(details.locator('.rr-tl-who')).toHaveText(
+    'allreduce grad.0 #3: Rank 1 came last, 30.0 ms after rank 0, the first. The ranks waited 30.0 ms together, then it took 20.0 ms.'
+  );
+  await expect(details.locator('tbody tr')).toHaveText([/rank 0\s*first\s*30\.0 ms\s*20\.0 ms/, /rank 1\s*\+30\.0 ms\s*0 µs\s*20\.0 ms\s*← last/]);
+  await picture(page, 'timeline-collective-light');
+  await details.getByRole('button', { name: 'rank 1' }).click();
+  await expect(details.locator('.rr-tl-facts')).toContainText('rank1');
+  await page.theme.setDarkTheme();
+  await picture(page, 'timeline-collective-dark');
+  await details.getByRole('button', { name: 'zoom to it' }).click();
+  await expect.poll(async () => (await range(body)).from).toBeGreaterThan(360_000);
+  await page.keyboard.press('Escape');
+});
+
+test('a drag selects a part of time and tells what is in it', async ({ page }) => {
+  trained('tl-part');
+  const view = await openRuns(page, ['tl-part']);
+  await whole(view);
+  const body = await timeline(view);
+  const [from, to] = [await place(body, 'rank 0', 0, 200_000), await place(body, 'rank 0', 0, 400_000)];
+  await page.mouse.move(from.x, from.y);
+  await page.mouse.down();
+  await page.mouse.move((from.x + to.x) / 2, from.y, { steps: 5 });
+  await page.mouse.move(to.x, to.y, { steps: 5 });
+  await page.mouse.up();
+  const details = view.locator('.rr-tl-details');
+  await expect(details.locator('.rr-tl-head b')).toHaveText(/^\+0\.(199|200|201) s to \+0\.(399|400|401) s: 20[01]|19[89]/);
+  const row = details.locator('tbody tr', { hasText: 'collective' });
+  await expect(row.locator('td').first()).toHaveText('4');
+  await expect(row).toContainText(/140 ms|1[34]\d ms/);
+  await picture(page, 'timeline-part');
+  await body.focus();
+  await page.keyboard.press('f');
+  await expect.poll(async () => (await range(body)).from).toBeGreaterThan(190_000);
+  await page.keyboard.press('Escape');
+  await expect(details).toBeHidden();
+});
+
+test('search counts and goes on; full stop, comma and arrows go from span to span', async ({ page }) => {
+  trained('tl-find');
+  const view = await openRuns(page, ['tl-find']);
+  await whole(view);
+  const body = await timeline(view);
+  const find = view.getByPlaceholder('find spans');
+  await find.fill('augment');
+  await expect(view.locator('.rr-tl-found')).toHaveText('20 matches');
+  await find.press('Enter');
+  const facts = view.locator('.rr-tl-facts');
+  await expect(facts).toContainText('begins+0.000 s');
+  await find.press('Enter');
+  await find.press('Enter');
+  await expect(facts).toContainText('begins+0.100 s');
+  await picture(page, 'timeline-search');
+  await find.press('Shift+Enter');
+  await expect(facts).toContainText('begins+0.000 s');
+  await find.fill('nothing like it');
+  await expect(view.locator('.rr-tl-found')).toHaveText('no match');
+  await find.press('Escape');
+  await expect(body).toBeFocused();
+  await page.keyboard.press('.');
+  await expect(facts).toContainText('begins+0.100 s');
+  await page.keyboard.press(',');
+  await expect(facts).toContainText('begins+0.000 s');
+  await page.keyboard.press('ArrowDown');
+  await expect(facts).not.toContainText('categoryuser');
+  await page.keyboard.press('/');
+  await expect(find).toBeFocused();
+});
+
+test('from a line of the log to its moment, and back', async ({ page }) => {
+  trained('tl-log');
+  const view = await openRuns(page, ['tl-log']);
+  await whole(view);
+  const line = view.locator('.rr-row', { hasText: 'step 5 of rank 1' });
+  await line.hover();
+  await line.getByRole('button', { name: 'show this moment in the timeline' }).click();
+  const body = view.locator('.rr-tl-body');
+  await expect(body).toBeFocused();
+  await expect(body).toHaveAttribute('data-moment', '590000');
+  await page.keyboard.press('l');
+  await expect(view.locator('.rr-marked')).toContainText('step 5 of rank');
+  await view.getByRole('log').press('t');
+  await expect(body).toHaveAttribute('data-moment', '590000');
+});
+
+test('lanes open: categories, tensors, utilisation', async ({ page }) => {
+  trained('tl-lanes');
+  const view = await openRuns(page, ['tl-lanes']);
+  await whole(view);
+  const body = await timeline(view);
+  await expect(body.locator('.rr-tl-cat').filter({ hasText: 'phase' })).toHaveCount(2);
+  await body.getByRole('button', { name: 'phase' }).first().click();
+  await expect(body.locator('.rr-tl-tensor')).toHaveText(['grad.0']);
+  await expect(body.locator('.rr-tl-meter')).toHaveText(['cpu', 'memory', 'cpu', 'memory']);
+  await picture(page, 'timeline-lanes');
+  await body.getByRole('button', { name: 'rank 1' }).click();
+  await expect(body.getByRole('button', { name: 'rank 1' })).toHaveAttribute('aria-expanded', 'false');
+  await expect(body.locator('.rr-tl-meter')).toHaveCount(2);
+  await view.getByLabel('utilisation').check();
+  await expect(body.locator('.rr-tl-meter')).toHaveCount(4);
+  await view.getByRole('button', { name: '0', exact: true }).click();
+  await expect(body.locator('.rr-tl-name.rr-tl-rank')).toHaveText(['▾rank 0']);
+});
+
+for (const name of ['hostile', 'nan', 'jumping', 'overlap', 'nested', 'many_names', 'imported', 'groups', 'one_rank']) {
+  test(`${name}: a picture of what is sound, and no complaint`, async ({ page }) => {
+    const found = complaints(page);
+    const view = await openRuns(page, [`trace-${name}`]);
+    await whole(view);
+    const body = await timeline(view);
+    expect(await painted(body)).toBeGreaterThan(0.0005);
+    await body.focus();
+    for (const key of ['w', 'w', 'd', 'ArrowRight', 'ArrowDown', '.', ',', 's', 'f', 'f', 'Escape']) {
+      await page.keyboard.press(key);
+    }
+    const box = (await body.locator('.rr-tl-canvas').boundingBox())!;
+    for (let i = 1; i < 8; i++) {
+      await page.mouse.move(box.x + (box.width * i) / 8, box.y + (Math.min(box.height, 500) * i) / 8);
+      await page.mouse.click(box.x + (box.width * i) / 8, box.y + (Math.min(box.height, 500) * i) / 8);
+    }
+    await view.getByRole('button', { name: 'open or close all ranks' }).click();
+    await expect(body).toBeVisible();
+    if (name === 'hostile') {
+      await expect(view.locator('.rr-tl-note')).toContainText('25 spans dropped: ');
+      await expect(view.locator('.rr-tl-note')).toContainText('1 × a negative duration');
+    }
+    await picture(page, `timeline-${name}`);
+    expect(found).toEqual([]);
+  });
+}
+
+test('a record without a sound span says so', async ({ page }) => {
+  const record = new LiveRecord('tl-unsound');
+  record.add('spans', 0, { cat: 'op', name: [0], start: [10], dur: [-5] });
+  record.save('done');
+  const view = await openRuns(page, ['tl-unsound']);
+  await whole(view);
+  await view.getByRole('tab', { name: 'Timeline' }).click();
+  await expect(view.locator('.rr-tl-empty')).toHaveText('This run has no spans to show.');
+  await expect(view.locator('.rr-tl-note')).toHaveText('1 span dropped: 1 × a negative duration');
+});
+
+test('a live run grows while one looks, and a part of it stays where it is', async ({ page }) => {
+  const record = new LiveRecord('tl-live');
+  const add = (t: number): void =>
+    record.add('spans', 0, { t, cat: 'user', from: 0, define: [{ name: 'work' }], name: [0], start: [t], dur: [1000] });
+  add(1000);
+  const view = await openRuns(page, ['tl-live']);
+  await view.getByRole('tab', { name: 'Timeline' }).click();
+  const body = view.locator('.rr-tl-body');
+  await expect(body).toHaveAttribute('data-spans', '1');
+  add(50_000);
+  await expect(body).toHaveAttribute('data-spans', '2');
+  expect((await range(body)).to).toBeGreaterThan(50_000);
+  await body.focus();
+  await page.keyboard.press('w');
+  const near = await range(body);
+  add(90_000);
+  await expect(body).toHaveAttribute('data-spans', '3');
+  expect(await range(body)).toEqual(near);
+  record.save('done');
+  await whole(view);
+});
+
+test('narrow, wide and many ranks; light and dark', async ({ page }) => {
+  const record = new LiveRecord('tl-many', 64);
+  for (let rank = 0; rank < 64; rank++) {
+    const define = [{ name: 'allreduce x', op: 'allreduce', tensor: 'x', library: 'dist' }, { name: 'work' }];
+    const start = Array.from({ length: 50 }, (_, i) => (i ? 20_000 : 300 * ((rank * 7) % 64)));
+    record.add('spans', rank, { cat: 'user', from: 0, define, name: start.map(() => 1), start: start.map((t, i) => (i ? t : 0)), dur: start.map(() => 300 * ((rank * 7) % 64)) });
+    record.add('spans', rank, { cat: 'collective', name: start.map(() => 0), start, dur: start.map(() => 19_500 - 300 * ((rank * 7) % 64)) });
+  }
+  record.save('done', { end: Number(readRun('tl-many').start) + 1_000_000 });
+  const view = await openRuns(page, ['tl-many']);
+  await whole(view);
+  const body = await timeline(view);
+  await expect(body).toHaveAttribute('data-ranks', '64');
+  await body.focus();
+  for (let i = 0; i < 8; i++) {
+    await page.keyboard.press('w');
+  }
+  await picture(page, 'timeline-64-light');
+  await page.theme.setDarkTheme();
+  await picture(page, 'timeline-64-dark');
+  await page.setViewportSize({ width: 620, height: 800 });
+  await expect(view.locator('.rr-timeline')).toHaveClass(/rr-tl-narrow/);
+  await picture(page, 'timeline-64-narrow');
+  const wide = await view.locator('.rr-tl-canvas').boundingBox();
+  expect(wide!.width).toBeGreaterThan(150);
+});
+
+test('in a panel the picture fills the room, and the panel opens with the tab', async ({ page }) => {
+  trained('tl-panel');
+  const view = await openRuns(page, ['tl-panel']);
+  await whole(view);
+  await timeline(view);
+  await view.getByRole('button', { name: 'open in panel' }).click();
+  const panel = page.locator('.rr-view.rr-panel');
+  await expect(panel.locator('.rr-tl-body')).toHaveAttribute('data-spans', '82');
+  await picture(page, 'timeline-panel');
+});
