@@ -1,10 +1,10 @@
 /** The timeline of a run: a lane for each rank, on one clock. */
 import { Widget } from '@lumino/widgets';
 
-import { neighbour, sameName, Search, type Spot } from '../../timeline/find';
+import { nearest, neighbour, sameName, Search, type Spot } from '../../timeline/find';
 import { layOut, Rows, type Lane } from '../../timeline/lanes';
 import { whenOf, type Look } from '../../timeline/look';
-import type { Bands } from '../../timeline/parts';
+import { Bands } from '../../timeline/parts';
 import { droppedWords } from '../../timeline/phrases';
 import { Pixels } from '../../timeline/pixels';
 import { TimeScale } from '../../timeline/range';
@@ -16,7 +16,6 @@ import { Details } from './details';
 import { Gutter } from './gutter';
 import { hit } from './hit';
 import { Input, KEYS } from './input';
-import { Matcher } from './matcher';
 import { reading, sampleAt } from './meter';
 import { Minimap } from './minimap';
 import { chosenCollective, linesOf, Painter } from './painter';
@@ -56,7 +55,6 @@ export class Timeline extends Widget {
   private ranks: ReadonlySet<number> | null = null;
   private notBefore = 0;
   private frame = new Frame(() => this.paint());
-  private matcher: Matcher;
   private observer = new ResizeObserver(() => this.frame.request());
   private themed = new MutationObserver(() => this.frame.request());
 
@@ -70,7 +68,7 @@ export class Timeline extends Widget {
   );
   private ruler = new Ruler();
   private tip = new Tip();
-  private help = h('p', 'rr-hidden', {}, HELP);
+  private help = h('span', 'rr-hidden', {}, HELP);
   private note = h('div', 'rr-notes rr-tl-note', { role: 'status' });
   private empty = h('div', 'rr-tl-empty', { role: 'status' });
   private minimap: Minimap;
@@ -107,7 +105,7 @@ export class Timeline extends Widget {
     });
     this.help.id = `rr-tl-help-${model.id}-${isInline ? 'cell' : 'panel'}`;
     this.body.setAttribute('aria-describedby', this.help.id);
-    const frame = h('div', 'rr-tl-frame', {}, this.ruler.node, this.body, this.tip.node);
+    const frame = h('div', 'rr-tl-frame', {}, this.ruler.node, this.body);
     this.node.append(this.tools.node, this.minimap.node, frame, this.empty, this.details.node, this.note, this.help);
     this.input = new Input(this.canvas, this.body, look, {
       moved: () => this.frame.request(),
@@ -117,7 +115,6 @@ export class Timeline extends Widget {
       zoomHere: (x, y) => this.zoomHere(x, y),
       key: (key, isShift) => this.onKey(key, isShift)
     });
-    this.matcher = new Matcher(model, bands => this.take(bands));
     this.theme = readTheme(this.node);
     this.observer.observe(this.body);
     this.observer.observe(this.node);
@@ -127,7 +124,7 @@ export class Timeline extends Widget {
   dispose(): void {
     if (!this.isDisposed) {
       this.frame.cancel();
-      this.matcher.dispose();
+      this.tip.dispose();
       this.observer.disconnect();
       this.themed.disconnect();
       super.dispose();
@@ -167,10 +164,18 @@ export class Timeline extends Widget {
     this.frame.request();
   }
 
-  private take(bands: Bands): void {
-    this.rows.bands = bands;
-    this.laidOut = '';
-    this.frame.request();
+  /** Take over which collectives belong together, once that is known. */
+  private match(): void {
+    const { derivation, spans } = this.model;
+    if (!this.isReading) {
+      derivation.refresh();
+    }
+    const { matching } = derivation;
+    if (matching && derivation.isUpToDate && matching !== this.rows.bands?.matching) {
+      const orders = spans.ranks.map((rank): [number, number] => [rank, spans.columns(rank, 'collective').order]);
+      this.rows.bands = new Bands(matching, new Map(orders));
+      this.laidOut = '';
+    }
   }
 
   /** The model began anew, or the theme is another one. */
@@ -205,6 +210,7 @@ export class Timeline extends Widget {
       return;
     }
     this.toggleClass('rr-tl-narrow', this.node.clientWidth < NARROW);
+    this.match();
     this.lay();
     const ratio = window.devicePixelRatio || 1;
     const width = Math.max(0, this.canvas.clientWidth);
@@ -221,7 +227,6 @@ export class Timeline extends Widget {
     const shown = this.shownRanks();
     this.details.refresh(chosen, chosenCollective({ chosen, bands }), this.input.isDragging ? null : part, shown);
     this.tell();
-    this.matcher.request();
   }
 
   /** Lay the lanes out if there is more than before, or other. */
@@ -326,11 +331,11 @@ export class Timeline extends Widget {
     const spot = x < 0 ? null : this.hit(x, y);
     const isSame = spot?.rank === this.hovered?.rank && spot?.cat === this.hovered?.cat && spot?.i === this.hovered?.i;
     this.hovered = spot;
-    const left = x + this.canvas.offsetLeft;
-    const top = y + this.body.offsetTop;
+    const box = this.canvas.getBoundingClientRect();
+    const [left, top] = [box.left + x, box.top + y];
     if (spot) {
       const { bands } = this.rows;
-      this.tip.span(this.model.spans, spot, chosenCollective({ chosen: spot, bands }), left, top, this.node.clientWidth);
+      this.tip.span(this.model.spans, spot, chosenCollective({ chosen: spot, bands }), left, top);
     } else {
       this.hoverMeter(x, y, left, top);
     }
@@ -346,7 +351,7 @@ export class Timeline extends Widget {
     const t = new TimeScale(this.look.range, Math.max(1, this.canvas.clientWidth)).t(x);
     const value = x >= 0 && curve ? sampleAt(curve, t) : null;
     if (lane?.meter && value !== null) {
-      this.tip.show([`${lane.label} of rank ${lane.rank}: ${reading(lane.meter, value)}`, moment(t)], left, top, this.node.clientWidth);
+      this.tip.show([`${lane.label} of rank ${lane.rank}: ${reading(lane.meter, value)}`, moment(t)], left, top);
     } else {
       this.tip.hide();
     }
@@ -375,7 +380,7 @@ export class Timeline extends Widget {
   }
 
   private chooseAt(rank: number, cat: string, t: number): void {
-    this.choose(nearest(this.model.spans.columns(rank, cat), rank, cat, t), true);
+    this.choose(nearest(this.model.spans, rank, cat, t), true);
   }
 
   private clear(): void {
@@ -466,7 +471,7 @@ export class Timeline extends Widget {
   private firstInSight(): Spot | null {
     const [rank] = this.shownRanks();
     const [cat] = rank === undefined ? [] : this.model.spans.cats(rank);
-    return cat ? nearest(this.model.spans.columns(rank, cat), rank, cat, this.look.range.from) : null;
+    return cat ? nearest(this.model.spans, rank, cat, this.look.range.from) : null;
   }
 
   /** To the span at the same time in the lane above or below. */
@@ -482,24 +487,4 @@ export class Timeline extends Widget {
       this.chooseAt(next.rank, next.cat, this.momentOf());
     }
   }
-}
-
-/** The span that starts nearest to a moment. */
-function nearest(columns: { start: Float64Array; length: number }, rank: number, cat: string, t: number): Spot | null {
-  let best = -1;
-  let [low, high] = [0, columns.length];
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if (columns.start[middle] < t) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  for (const i of [low - 1, low]) {
-    if (i >= 0 && i < columns.length && (best < 0 || Math.abs(columns.start[i] - t) < Math.abs(columns.start[best] - t))) {
-      best = i;
-    }
-  }
-  return best < 0 ? null : { rank, cat, i: best };
 }
