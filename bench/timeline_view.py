@@ -1,4 +1,4 @@
-"""The timeline in a real browser: from opening to the first paint, frames while one moves, memory."""
+"""The timeline in a real browser: open to first paint, frames while one moves, memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def _rows(
             raise NotMeasured(f"the browser did not report {key!r}")
         return Row(f"{what}: {words}", unit, ours, **targets)
 
-    first = row("first", "open to first paint of all spans", "s", at_most=1.0 if ranks == 8 else 3.0)
+    first = row(
+        "first", "open to first paint of all spans", "s", at_most=1.0 if ranks == 8 else 3.0
+    )
     if ranks == 8 and not quick:
         first.detail["perfetto"] = PERFETTO
     return [
@@ -109,7 +111,13 @@ def _rank(rank: int, each: int):  # type: ignore[no-untyped-def]
         for cat, (share, busy, names) in KINDS.items():
             count = each * share // 1000
             count = count * (turn + 1) // (2 * SECONDS) - count * turn // (2 * SECONDS)
-            event = {"kind": "spans", "rank": rank, "seq": seq, "t": (turn + 1) * 500_000, "cat": cat}
+            event = {
+                "kind": "spans",
+                "rank": rank,
+                "seq": seq,
+                "t": (turn + 1) * 500_000,
+                "cat": cat,
+            }
             if not defined:
                 event["from"] = number
                 event["define"] = [_name(cat, i) for i in range(names)]

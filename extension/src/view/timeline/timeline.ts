@@ -1,7 +1,7 @@
 /** The timeline of a run: a lane for each rank, on one clock. */
 import { Widget } from '@lumino/widgets';
 
-import { nearest, neighbour, sameName, Search, type Spot } from '../../timeline/find';
+import { Search, type Spot } from '../../timeline/find';
 import { layOut, Rows, type Lane } from '../../timeline/lanes';
 import { whenOf, type Look } from '../../timeline/look';
 import { Bands } from '../../timeline/parts';
@@ -20,6 +20,7 @@ import { reading, sampleAt } from './meter';
 import { Minimap } from './minimap';
 import { chosenCollective, linesOf, Painter } from './painter';
 import { Ruler } from './ruler';
+import { Steer } from './steer';
 import { readTheme, type Theme } from './theme';
 import { Tip } from './tip';
 import { Tools } from './tools';
@@ -75,6 +76,7 @@ export class Timeline extends Widget {
   private tools: Tools;
   private details: Details;
   private input: Input;
+  private steer: Steer;
 
   constructor(
     private model: RunModel,
@@ -90,7 +92,7 @@ export class Timeline extends Widget {
       zoom: factor => this.moved(() => look.zoom((look.range.from + look.range.to) / 2, factor)),
       fit: () => this.moved(() => this.fitIn()),
       search: text => this.setSearch(text),
-      next: step => this.nextMatch(step),
+      next: step => this.steer.nextMatch(step),
       openAll: () => this.openAll(),
       meters: isShown => this.moved(() => (look.meters = isShown)),
       leave: () => this.body.focus()
@@ -101,19 +103,28 @@ export class Timeline extends Widget {
       zoomTo: what => this.moved(() => look.zoomTo(what)),
       toLog: (t, rank) => actions.toLog(t, rank),
       clear: () => this.clear(),
-      choose: (rank, t) => this.chooseAt(rank, 'collective', t)
+      choose: (rank, t) => this.steer.chooseAt(rank, 'collective', t)
     });
     this.help.id = `rr-tl-help-${model.id}-${isInline ? 'cell' : 'panel'}`;
     this.body.setAttribute('aria-describedby', this.help.id);
     const frame = h('div', 'rr-tl-frame', {}, this.ruler.node, this.body);
     this.node.append(this.tools.node, this.minimap.node, frame, this.empty, this.details.node, this.note, this.help);
+    this.steer = new Steer(model, look, {
+      ranks: () => this.shownRanks(),
+      search: () => this.search,
+      choose: spot => this.choose(spot, true),
+      clear: () => this.clear(),
+      fit: () => this.moved(() => this.fitIn()),
+      toLog: actions.toLog,
+      find: () => this.tools.focusSearch()
+    });
     this.input = new Input(this.canvas, this.body, look, {
       moved: () => this.frame.request(),
       hover: (x, y) => this.hover(x, y),
       leave: () => this.hover(-1, -1),
       click: (x, y) => this.choose(this.hit(x, y), false),
       zoomHere: (x, y) => this.zoomHere(x, y),
-      key: (key, isShift) => this.onKey(key, isShift)
+      key: (key, isShift) => this.steer.key(key, isShift)
     });
     this.theme = readTheme(this.node);
     this.observer.observe(this.body);
@@ -379,10 +390,6 @@ export class Timeline extends Widget {
     this.frame.request();
   }
 
-  private chooseAt(rank: number, cat: string, t: number): void {
-    this.choose(nearest(this.model.spans, rank, cat, t), true);
-  }
-
   private clear(): void {
     this.choose(null, false);
     this.body.focus();
@@ -420,71 +427,5 @@ export class Timeline extends Widget {
     this.pixels?.setSearch(this.search);
     this.tools.say(this.search ? this.search.count() : null);
     this.frame.request();
-  }
-
-  private nextMatch(step: 1 | -1): void {
-    const { look, search } = this;
-    const next = search?.next(look.chosen, step > 0 ? look.range.from : look.range.to, step);
-    if (next) {
-      this.choose(next, true);
-    }
-  }
-
-  private onKey(key: string, isShift: boolean): boolean {
-    const { look, model } = this;
-    const { chosen } = look;
-    const go = (spot: Spot | null): void => void (spot && this.choose(spot, true));
-    const keys: { [key: string]: () => void } = {
-      f: () => this.moved(() => this.fitIn()),
-      l: () => this.actions.toLog(this.momentOf(), chosen?.rank ?? null),
-      '/': () => this.tools.focusSearch(),
-      '.': () => (chosen ? go(sameName(model.spans, chosen, 1)) : this.step(1)),
-      ',': () => (chosen ? go(sameName(model.spans, chosen, -1)) : this.step(-1)),
-      arrowright: () => this.step(1),
-      arrowleft: () => this.step(-1),
-      arrowdown: () => this.changeLane(1),
-      arrowup: () => this.changeLane(-1),
-      enter: () => (this.search ? this.nextMatch(isShift ? -1 : 1) : this.moved(() => this.fitIn())),
-      escape: () => this.clear()
-    };
-    const act = keys[key.toLowerCase()];
-    act?.();
-    return act !== undefined;
-  }
-
-  private momentOf(): number {
-    const { chosen, part, moment, range } = this.look;
-    if (chosen) {
-      return this.model.spans.columns(chosen.rank, chosen.cat).start[chosen.i];
-    }
-    return part?.from ?? moment ?? range.from;
-  }
-
-  private step(by: 1 | -1): void {
-    const { chosen } = this.look;
-    const next = chosen ? neighbour(this.model.spans, chosen, by) : this.firstInSight();
-    if (next) {
-      this.choose(next, true);
-    }
-  }
-
-  private firstInSight(): Spot | null {
-    const [rank] = this.shownRanks();
-    const [cat] = rank === undefined ? [] : this.model.spans.cats(rank);
-    return cat ? nearest(this.model.spans, rank, cat, this.look.range.from) : null;
-  }
-
-  /** To the span at the same time in the lane above or below. */
-  private changeLane(by: 1 | -1): void {
-    const { spans } = this.model;
-    const { chosen } = this.look;
-    const all = this.shownRanks().flatMap(rank => spans.cats(rank).map(cat => ({ rank, cat })));
-    const at = chosen ? all.findIndex(({ rank, cat }) => rank === chosen.rank && cat === chosen.cat) : -1;
-    const next = all[at + by];
-    if (!chosen) {
-      this.step(1);
-    } else if (next) {
-      this.chooseAt(next.rank, next.cat, this.momentOf());
-    }
   }
 }
