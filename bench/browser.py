@@ -71,7 +71,7 @@ def _record(folder: Path, lines: int) -> str:
 
 
 def browse(folder: Path, file: str, asked: dict[str, str]) -> dict[tuple[str, str], list[float]]:
-    """What a benchmark of bench/browser/ reports, by what it is and whose side; `asked` tells it."""
+    """What a benchmark in bench/browser/ reports, by what and whose side; `asked` tells it."""
     out = folder / "browser.jsonl"
     out.unlink(missing_ok=True)
     env = os.environ | {

@@ -1,4 +1,4 @@
-"""The timeline in a real browser: from opening to the first paint, frames while one moves, memory."""
+"""The timeline in a real browser: open to first paint, frames while one moves, memory."""
 
 from __future__ import annotations
 

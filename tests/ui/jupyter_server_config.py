@@ -1,4 +1,4 @@
-"""A JupyterLab for the browser tests: golden records and traces at home, Rankroom from this checkout."""
+"""A JupyterLab for the browser tests: golden records at home, Rankroom from this checkout."""
 
 import json
 import os

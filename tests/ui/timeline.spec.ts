@@ -162,7 +162,7 @@ test('a click on a collective: who came last and by how much, and each rank’s 
   const body = await timeline(view);
   const at = await place(body, 'collective', 0, 355_000);
   await page.mouse.move(at.x, at.y);
-  const tip = view.locator('.rr-tl-tip');
+  const tip = page.locator('.rr-tl-tip');
   await expect(tip).toContainText('allreduce grad.0');
   await expect(tip).toContainText('waited: 30.0 ms for rank 1');
   await expect(tip).toContainText('bytes: 4.10 kB');

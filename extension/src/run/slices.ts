@@ -3,7 +3,7 @@
 /** Milliseconds a slice may take. */
 export const SLICE = 8;
 
-/** Made when it is first needed: an open channel keeps Node, where tests run, from ending. */
+/** Open only while somebody waits: an open channel keeps Node, where tests run, from ending. */
 let channel: MessageChannel | null = null;
 const waiting: Array<() => void> = [];
 
@@ -11,7 +11,13 @@ const waiting: Array<() => void> = [];
 export function breathe(): Promise<void> {
   if (!channel) {
     channel = new MessageChannel();
-    channel.port1.onmessage = () => waiting.shift()?.();
+    channel.port1.onmessage = () => {
+      waiting.shift()?.();
+      if (waiting.length === 0) {
+        channel?.port1.close();
+        channel = null;
+      }
+    };
   }
   const { port2 } = channel;
   return new Promise(resolve => {

@@ -3,10 +3,9 @@ import { Signal, type ISignal } from '@lumino/signaling';
 
 import { inSlices } from '../run/slices';
 import type { Run } from '../schema';
-import { matching } from './match';
-import { Bands } from './parts';
+import { matching, type Matching } from './match';
 import { profiling, type Profile } from './profile';
-import type { Spans } from './spans';
+import type { SpanSource } from './spans';
 import type { Stays } from './stays';
 
 /** Milliseconds between two derivations of a run that goes on, and how often longer than one of them took. */
@@ -15,14 +14,13 @@ const SHARE = 5;
 
 export interface Material {
   readonly run: Run;
-  readonly spans: Spans;
+  readonly spans: SpanSource;
   readonly stays: Stays;
   readonly isComplete: boolean;
 }
 
 export class Derivation {
-  /** The collectives, found by time; there before the profile is. */
-  bands: Bands | null = null;
+  matching: Matching | null = null;
   profile: Profile | null = null;
 
   private derived = '';
@@ -61,7 +59,7 @@ export class Derivation {
 
   /** Let go of all. */
   forget(): void {
-    this.bands = null;
+    this.matching = null;
     this.profile = null;
     this.derived = '';
   }
@@ -72,15 +70,11 @@ export class Derivation {
     const begin = performance.now();
     this.isWorking = true;
     try {
-      const orders = new Map(spans.ranks.map(rank => [rank, spans.columns(rank, 'collective').order]));
       const found = await inTime(matching(spans, run));
+      const profile = await inTime(profiling(spans, run, stays, found));
       // Unless all was let go of meanwhile.
       if (spans === this.material.spans) {
-        this.bands = new Bands(found, orders);
-        this._changed.emit();
-      }
-      const profile = await inTime(profiling(spans, run, stays, found));
-      if (spans === this.material.spans) {
+        this.matching = found;
         this.profile = profile;
         this.derived = key;
       }

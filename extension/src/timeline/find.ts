@@ -116,3 +116,11 @@ export function neighbour(source: SpanSource, { rank, cat, i }: Spot, step: 1 | 
   const at = i + step;
   return at >= 0 && at < source.columns(rank, cat).length ? { rank, cat, i: at } : null;
 }
+
+/** The span of a lane that starts nearest to a moment. */
+export function nearest(source: SpanSource, rank: number, cat: string, t: number): Spot | null {
+  const { start, length } = source.columns(rank, cat);
+  const next = lowerBound(start, length, t);
+  const isBefore = next > 0 && (next === length || t - start[next - 1] < start[next] - t);
+  return length ? { rank, cat, i: isBefore ? next - 1 : next } : null;
+}

@@ -106,11 +106,11 @@ export class Rows {
     return false;
   }
 
-  /** Whether the matching knows all collectives of a rank that there are. */
+  /** Whether the matching is of the collectives that there are; those that came since are not in it. */
   isMatched(rank: number): boolean {
     const of = this.bands?.matching.of.get(rank);
     const { length, order } = this.source.columns(rank, 'collective');
-    return of !== undefined && of.length === length && (this.bands?.orders.get(rank) ?? order) === order;
+    return of !== undefined && of.length <= length && (this.bands?.orders.get(rank) ?? order) === order;
   }
 
   private cached(

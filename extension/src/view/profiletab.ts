@@ -21,7 +21,7 @@ const ALONE = 'No diagnosis: only one rank took part in this run.';
 const NOTHING = 'No diagnosis: no two ranks took part in the same collective.';
 
 export class ProfileTab extends Widget {
-  private sentence = h('div', 'rr-diagnosis', { role: 'status' });
+  private sentence = h('div', 'rr-diagnosis');
   private facts = h('div', 'rr-facts');
   private shown: Profile | null = null;
   private ranks = new SortTable<RankProfile>({

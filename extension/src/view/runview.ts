@@ -55,8 +55,8 @@ export class RunView extends Panel {
   private memory: Memory;
   private tabs: Tabs;
   private timeline: Timeline | null = null;
+  private profile: ProfileTab | null = null;
   private displays: Displays;
-  private profile: ProfileTab;
   private notes = new Widget();
   private instead: Widget | null = null;
   private sight: Sight;
@@ -88,9 +88,8 @@ export class RunView extends Panel {
     this.failures = new Failures(this.model);
     this.list = new LogList(this.model, options.isInline, t => this.toMoment(t));
     this.displays = new Displays(this.model, options.rendermime, options.isTrusted);
-    this.profile = new ProfileTab(this.model);
     this.notes.addClass('rr-notes');
-    const parts = [this.header, this.hang, this.failures, this.list, this.profile, this.displays, this.notes];
+    const parts = [this.header, this.hang, this.failures, this.list, this.displays, this.notes];
     parts.forEach(part => this.addWidget(part));
     this.model.changed.connect(this.onChanged, this);
     this.model.derivation.changed.connect(this.onChanged, this);
@@ -182,17 +181,27 @@ export class RunView extends Panel {
       const actions = { toLog: (t: number, rank: number | null) => this.toLog(t, rank) };
       this.timeline = new Timeline(model, this.memory.look, actions, this.options.isInline);
       this.timeline.setRanks(this.filter.ranks);
-      this.insertWidget(this.widgets.indexOf(this.profile), this.timeline);
+      this.insertWidget(this.widgets.indexOf(this.displays), this.timeline);
     }
-    this.list.setHidden(tab !== 'logs');
+    if (tab === 'profile' && !this.profile) {
+      this.profile = new ProfileTab(model);
+      this.insertWidget(this.widgets.indexOf(this.displays), this.profile);
+    }
     this.timeline?.setHidden(tab !== 'timeline');
-    this.profile.setHidden(tab !== 'profile');
+    this.profile?.setHidden(tab !== 'profile');
+    this.list.setHidden(tab !== 'logs');
     this.node.dataset.tab = tab;
     this.list.setTimed(hasSpans);
     const shown = { logs: this.list, timeline: this.timeline, profile: this.profile }[tab];
     this.tabs.refresh(tab, !hasSpans && tab === 'logs', shown?.id ?? '');
-    this.timeline?.refresh();
-    this.profile.refresh();
+    if (tab === 'timeline') {
+      this.timeline?.refresh();
+    }
+    this.profile?.refresh();
+    if (model.isComplete && hasSpans) {
+      // Whom the others waited for is said in the header, once all is known.
+      model.derivation.refresh();
+    }
   }
 
   private onChanged(): void {
@@ -227,10 +236,6 @@ export class RunView extends Panel {
     this.displays.refresh(this.filter.ranks, this.filter.collapsed);
     this.showTab();
     this.sayNotes();
-    if (model.isComplete && model.spans.count > 0) {
-      // Who made the others wait is said in the header, once all is known.
-      model.derivation.refresh();
-    }
     if (model.refusal && !this.instead) {
       this.showFallback();
     }

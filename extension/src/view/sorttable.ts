@@ -47,7 +47,7 @@ export class SortTable<Row> {
         this.copyButton('Copy text', 'as aligned text', asText),
         this.copyButton('Copy CSV', 'as comma-separated values, for a spreadsheet: times in microseconds', asCsv)
       ),
-      h('div', 'rr-tabular-scroll', {}, h('table', 'rr-table', {}, h('thead', '', {}, this.head), this.body)),
+      h('div', 'rr-tabular-scroll', {}, h('table', `rr-table ${options.picture ? 'rr-pictured' : ''}`, {}, h('thead', '', {}, this.head), this.body)),
       this.more
     );
   }
@@ -109,7 +109,7 @@ export class SortTable<Row> {
       const text = h('span', 'rr-amount', {}, column.cell(row));
       const share = column.share ? h('span', 'rr-share', {}, column.share(row)) : null;
       const cell = h(i ? 'td' : 'th', `rr-col-${column.key}`, i ? {} : { scope: 'row' }, text, share);
-      cell.classList.toggle('rr-nothing', column.value(row) === 0);
+      cell.classList.toggle('rr-nothing', share !== null && column.value(row) === 0);
       dress?.(cell, column, row);
       return cell;
     });

@@ -52,7 +52,7 @@ export class Details {
     return [
       this.head(name.name, when, spot.rank),
       ...(collective ? this.collective(collective) : []),
-      h('dl', 'rr-tl-facts', {}, ...facts.map(([key, value]) => h('div', '', {}, h('dt', '', {}, key), h('dd', '', {}, value))))
+      h('div', 'rr-tl-facts', {}, ...facts.map(([key, value]) => h('span', '', {}, h('span', 'rr-tl-fact', {}, key), value)))
     ];
   }
 

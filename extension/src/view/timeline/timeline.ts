@@ -1,9 +1,10 @@
 /** The timeline of a run: a lane for each rank, on one clock. */
 import { Widget } from '@lumino/widgets';
 
-import { neighbour, sameName, Search, type Spot } from '../../timeline/find';
+import { Search, type Spot } from '../../timeline/find';
 import { layOut, Rows, type Lane } from '../../timeline/lanes';
 import { whenOf, type Look } from '../../timeline/look';
+import { Bands } from '../../timeline/parts';
 import { droppedWords } from '../../timeline/phrases';
 import { Pixels } from '../../timeline/pixels';
 import { TimeScale } from '../../timeline/range';
@@ -19,6 +20,7 @@ import { reading, sampleAt } from './meter';
 import { Minimap } from './minimap';
 import { chosenCollective, linesOf, Painter } from './painter';
 import { Ruler } from './ruler';
+import { Steer } from './steer';
 import { readTheme, type Theme } from './theme';
 import { Tip } from './tip';
 import { Tools } from './tools';
@@ -67,18 +69,19 @@ export class Timeline extends Widget {
   );
   private ruler = new Ruler();
   private tip = new Tip();
-  private help = h('p', 'rr-hidden', {}, HELP);
+  private help = h('span', 'rr-hidden', {}, HELP);
   private note = h('div', 'rr-notes rr-tl-note', { role: 'status' });
   private empty = h('div', 'rr-tl-empty', { role: 'status' });
   private minimap: Minimap;
   private tools: Tools;
   private details: Details;
   private input: Input;
+  private steer: Steer;
 
   constructor(
     private model: RunModel,
     private look: Look,
-    private actions: TimelineActions,
+    actions: TimelineActions,
     isInline: boolean
   ) {
     super();
@@ -89,7 +92,7 @@ export class Timeline extends Widget {
       zoom: factor => this.moved(() => look.zoom((look.range.from + look.range.to) / 2, factor)),
       fit: () => this.moved(() => this.fitIn()),
       search: text => this.setSearch(text),
-      next: step => this.nextMatch(step),
+      next: step => this.steer.nextMatch(step),
       openAll: () => this.openAll(),
       meters: isShown => this.moved(() => (look.meters = isShown)),
       leave: () => this.body.focus()
@@ -100,19 +103,28 @@ export class Timeline extends Widget {
       zoomTo: what => this.moved(() => look.zoomTo(what)),
       toLog: (t, rank) => actions.toLog(t, rank),
       clear: () => this.clear(),
-      choose: (rank, t) => this.chooseAt(rank, 'collective', t)
+      choose: (rank, t) => this.steer.chooseAt(rank, 'collective', t)
     });
     this.help.id = `rr-tl-help-${model.id}-${isInline ? 'cell' : 'panel'}`;
     this.body.setAttribute('aria-describedby', this.help.id);
-    const frame = h('div', 'rr-tl-frame', {}, this.ruler.node, this.body, this.tip.node);
+    const frame = h('div', 'rr-tl-frame', {}, this.ruler.node, this.body);
     this.node.append(this.tools.node, this.minimap.node, frame, this.empty, this.details.node, this.note, this.help);
+    this.steer = new Steer(model, look, {
+      ranks: () => this.shownRanks(),
+      search: () => this.search,
+      choose: spot => this.choose(spot, true),
+      clear: () => this.clear(),
+      fit: () => this.moved(() => this.fitIn()),
+      toLog: actions.toLog,
+      find: () => this.tools.focusSearch()
+    });
     this.input = new Input(this.canvas, this.body, look, {
       moved: () => this.frame.request(),
       hover: (x, y) => this.hover(x, y),
       leave: () => this.hover(-1, -1),
       click: (x, y) => this.choose(this.hit(x, y), false),
       zoomHere: (x, y) => this.zoomHere(x, y),
-      key: (key, isShift) => this.onKey(key, isShift)
+      key: (key, isShift) => this.steer.key(key, isShift)
     });
     this.theme = readTheme(this.node);
     this.observer.observe(this.body);
@@ -123,6 +135,7 @@ export class Timeline extends Widget {
   dispose(): void {
     if (!this.isDisposed) {
       this.frame.cancel();
+      this.tip.dispose();
       this.observer.disconnect();
       this.themed.disconnect();
       super.dispose();
@@ -162,11 +175,16 @@ export class Timeline extends Widget {
     this.frame.request();
   }
 
-  /** What is known of the collectives by now. */
-  private takeBands(): void {
-    const { bands } = this.model.derivation;
-    if (bands && bands !== this.rows.bands) {
-      this.rows.bands = bands;
+  /** Take over which collectives belong together, once that is known. */
+  private match(): void {
+    const { derivation, spans } = this.model;
+    if (!this.isReading) {
+      derivation.refresh();
+    }
+    const { matching } = derivation;
+    if (matching && derivation.isUpToDate && matching !== this.rows.bands?.matching) {
+      const orders = spans.ranks.map((rank): [number, number] => [rank, spans.columns(rank, 'collective').order]);
+      this.rows.bands = new Bands(matching, new Map(orders));
       this.laidOut = '';
     }
   }
@@ -203,7 +221,7 @@ export class Timeline extends Widget {
       return;
     }
     this.toggleClass('rr-tl-narrow', this.node.clientWidth < NARROW);
-    this.takeBands();
+    this.match();
     this.lay();
     const ratio = window.devicePixelRatio || 1;
     const width = Math.max(0, this.canvas.clientWidth);
@@ -220,9 +238,6 @@ export class Timeline extends Widget {
     const shown = this.shownRanks();
     this.details.refresh(chosen, chosenCollective({ chosen, bands }), this.input.isDragging ? null : part, shown);
     this.tell();
-    if (!this.isReading) {
-      model.derivation.refresh();
-    }
   }
 
   /** Lay the lanes out if there is more than before, or other. */
@@ -327,11 +342,11 @@ export class Timeline extends Widget {
     const spot = x < 0 ? null : this.hit(x, y);
     const isSame = spot?.rank === this.hovered?.rank && spot?.cat === this.hovered?.cat && spot?.i === this.hovered?.i;
     this.hovered = spot;
-    const left = x + this.canvas.offsetLeft;
-    const top = y + this.body.offsetTop;
+    const box = this.canvas.getBoundingClientRect();
+    const [left, top] = [box.left + x, box.top + y];
     if (spot) {
       const { bands } = this.rows;
-      this.tip.span(this.model.spans, spot, chosenCollective({ chosen: spot, bands }), left, top, this.node.clientWidth);
+      this.tip.span(this.model.spans, spot, chosenCollective({ chosen: spot, bands }), left, top);
     } else {
       this.hoverMeter(x, y, left, top);
     }
@@ -347,7 +362,7 @@ export class Timeline extends Widget {
     const t = new TimeScale(this.look.range, Math.max(1, this.canvas.clientWidth)).t(x);
     const value = x >= 0 && curve ? sampleAt(curve, t) : null;
     if (lane?.meter && value !== null) {
-      this.tip.show([`${lane.label} of rank ${lane.rank}: ${reading(lane.meter, value)}`, moment(t)], left, top, this.node.clientWidth);
+      this.tip.show([`${lane.label} of rank ${lane.rank}: ${reading(lane.meter, value)}`, moment(t)], left, top);
     } else {
       this.tip.hide();
     }
@@ -373,10 +388,6 @@ export class Timeline extends Widget {
       }
     }
     this.frame.request();
-  }
-
-  private chooseAt(rank: number, cat: string, t: number): void {
-    this.choose(nearest(this.model.spans.columns(rank, cat), rank, cat, t), true);
   }
 
   private clear(): void {
@@ -417,90 +428,4 @@ export class Timeline extends Widget {
     this.tools.say(this.search ? this.search.count() : null);
     this.frame.request();
   }
-
-  private nextMatch(step: 1 | -1): void {
-    const { look, search } = this;
-    const next = search?.next(look.chosen, step > 0 ? look.range.from : look.range.to, step);
-    if (next) {
-      this.choose(next, true);
-    }
-  }
-
-  private onKey(key: string, isShift: boolean): boolean {
-    const { look, model } = this;
-    const { chosen } = look;
-    const go = (spot: Spot | null): void => void (spot && this.choose(spot, true));
-    const keys: { [key: string]: () => void } = {
-      f: () => this.moved(() => this.fitIn()),
-      l: () => this.actions.toLog(this.momentOf(), chosen?.rank ?? null),
-      '/': () => this.tools.focusSearch(),
-      '.': () => (chosen ? go(sameName(model.spans, chosen, 1)) : this.step(1)),
-      ',': () => (chosen ? go(sameName(model.spans, chosen, -1)) : this.step(-1)),
-      arrowright: () => this.step(1),
-      arrowleft: () => this.step(-1),
-      arrowdown: () => this.changeLane(1),
-      arrowup: () => this.changeLane(-1),
-      enter: () => (this.search ? this.nextMatch(isShift ? -1 : 1) : this.moved(() => this.fitIn())),
-      escape: () => this.clear()
-    };
-    const act = keys[key.toLowerCase()];
-    act?.();
-    return act !== undefined;
-  }
-
-  private momentOf(): number {
-    const { chosen, part, moment, range } = this.look;
-    if (chosen) {
-      return this.model.spans.columns(chosen.rank, chosen.cat).start[chosen.i];
-    }
-    return part?.from ?? moment ?? range.from;
-  }
-
-  private step(by: 1 | -1): void {
-    const { chosen } = this.look;
-    const next = chosen ? neighbour(this.model.spans, chosen, by) : this.firstInSight();
-    if (next) {
-      this.choose(next, true);
-    }
-  }
-
-  private firstInSight(): Spot | null {
-    const [rank] = this.shownRanks();
-    const [cat] = rank === undefined ? [] : this.model.spans.cats(rank);
-    return cat ? nearest(this.model.spans.columns(rank, cat), rank, cat, this.look.range.from) : null;
-  }
-
-  /** To the span at the same time in the lane above or below. */
-  private changeLane(by: 1 | -1): void {
-    const { spans } = this.model;
-    const { chosen } = this.look;
-    const all = this.shownRanks().flatMap(rank => spans.cats(rank).map(cat => ({ rank, cat })));
-    const at = chosen ? all.findIndex(({ rank, cat }) => rank === chosen.rank && cat === chosen.cat) : -1;
-    const next = all[at + by];
-    if (!chosen) {
-      this.step(1);
-    } else if (next) {
-      this.chooseAt(next.rank, next.cat, this.momentOf());
-    }
-  }
-}
-
-/** The span that starts nearest to a moment. */
-function nearest(columns: { start: Float64Array; length: number }, rank: number, cat: string, t: number): Spot | null {
-  let best = -1;
-  let [low, high] = [0, columns.length];
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if (columns.start[middle] < t) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  for (const i of [low - 1, low]) {
-    if (i >= 0 && i < columns.length && (best < 0 || Math.abs(columns.start[i] - t) < Math.abs(columns.start[best] - t))) {
-      best = i;
-    }
-  }
-  return best < 0 ? null : { rank, cat, i: best };
 }

@@ -10,11 +10,15 @@ import { h } from '../dom';
 export class Tip {
   readonly node = h('div', 'rr-tl-tip', { hidden: true, 'aria-hidden': 'true' });
 
+  dispose(): void {
+    this.node.remove();
+  }
+
   hide(): void {
     this.node.hidden = true;
   }
 
-  span(spans: Spans, { rank, cat, i }: Spot, collective: Collective | null, x: number, y: number, width: number): void {
+  span(spans: Spans, { rank, cat, i }: Spot, collective: Collective | null, x: number, y: number): void {
     const { start, dur, name } = spans.columns(rank, cat);
     const said = spans.name(rank, name[i]);
     const facts = [
@@ -28,16 +32,22 @@ export class Tip {
       const waited = Math.max(0, Math.min(collective.last, collective.ends[at]) - collective.starts[at]);
       facts.push(['waited', waited ? `${lasting(waited)} for rank ${collective.straggler}` : 'not: came last']);
     }
-    this.show([said.name, ...facts.map(([key, value]) => `${key}: ${value}`)], x, y, width);
+    this.show([said.name, ...facts.map(([key, value]) => `${key}: ${value}`)], x, y);
   }
 
-  show(lines: readonly string[], x: number, y: number, width: number): void {
+  /** Beside a place of the window; never beyond its edges. */
+  show(lines: readonly string[], x: number, y: number): void {
     const [first, ...others] = lines;
     this.node.replaceChildren(h('b', '', {}, first.slice(0, 300)), ...others.map(line => h('div', '', {}, line)));
     this.node.hidden = false;
-    const isRight = x > width / 2;
-    this.node.style.left = isRight ? '' : `${x + 14}px`;
-    this.node.style.right = isRight ? `${width - x + 10}px` : '';
-    this.node.style.top = `${y + 16}px`;
+    if (!this.node.isConnected) {
+      // Inside the view it would make a cell's output higher than it is.
+      document.body.append(this.node);
+    }
+    const { offsetWidth: width, offsetHeight: height } = this.node;
+    const left = x + 14 + width > innerWidth ? x - 10 - width : x + 14;
+    const top = y + 16 + height > innerHeight ? y - 10 - height : y + 16;
+    this.node.style.left = `${Math.max(0, left)}px`;
+    this.node.style.top = `${Math.max(0, top)}px`;
   }
 }

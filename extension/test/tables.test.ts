@@ -1,0 +1,78 @@
+import { strict as assert } from 'node:assert';
+import { test } from 'node:test';
+
+import { scaleFor, size } from '../src/timeline/amounts';
+import type { Profile } from '../src/timeline/profile';
+import { asCsv, asText, kindTable, rankTable, sorted, stragglerTable } from '../src/timeline/tables';
+import { slowest } from '../src/words';
+
+const profile: Profile = {
+  wall: 2_000_000,
+  ranks: [
+    { rank: 0, compute: 1_000_000, data: 0, waiting: 900_000, exposed: 90_000, idle: 10_000, communication: 100_000 },
+    { rank: 1, compute: 1_900_000, data: 0, waiting: 0, exposed: 99_500, idle: 500, communication: 99_500 }
+  ],
+  kinds: [
+    { library: 'dist', op: 'all_reduce', calls: 12_000, bytes: 4096, time: 1_000_000, wait: 450_000, transfer: 550_000, bandwidth: 8.9e7 },
+    { library: '', op: '=cmd()', calls: 1, bytes: null, time: 5, wait: 0, transfer: 5, bandwidth: null }
+  ],
+  stragglers: [{ rank: 1, last: 11_900, of: 12_001, cost: 900_000 }],
+  diagnosis: 'rank 1 arrives last'
+};
+
+test('times of a column have one unit, and their decimals below each other', () => {
+  const seen = (most: number): string[] => {
+    const { unit, text } = scaleFor(most);
+    return [most, most / 3, 0].map(time => `${text(time)} ${unit}`);
+  };
+  assert.deepEqual(seen(900), ['900 µs', '300 µs', '0 µs']);
+  assert.deepEqual(seen(90_000), ['90.00 ms', '30.00 ms', '0.00 ms']);
+  assert.deepEqual(seen(900_000), ['900.0 ms', '300.0 ms', '0.0 ms']);
+  assert.deepEqual(seen(9_000_000), ['9.000 s', '3.000 s', '0.000 s']);
+  assert.deepEqual(seen(9e9), ['9,000 s', '3,000 s', '0 s']);
+});
+
+test('sizes as a person says them', () => {
+  assert.deepEqual([0, 830, 999.6, 12_500, 1.2e9, 5e13].map(size), ['0 B', '830 B', '1.0 kB', '12.5 kB', '1.2 GB', '50000.0 GB']);
+});
+
+test('rows are sorted by any column, and what is unknown comes last', () => {
+  const { columns, rows } = kindTable(profile);
+  const by = (key: string, isDescending: boolean): string[] =>
+    sorted(rows, columns.find(column => column.key === key)!, isDescending).map(({ op }) => op);
+  assert.deepEqual(by('bytes', false), ['all_reduce', '=cmd()']);
+  assert.deepEqual(by('bytes', true), ['all_reduce', '=cmd()']);
+  assert.deepEqual(by('calls', false), ['=cmd()', 'all_reduce']);
+  assert.deepEqual(by('collective', true), ['dist', ''].map(library => rows.find(row => row.library === library)!.op));
+});
+
+test('as text, aligned', () => {
+  assert.equal(
+    asText(stragglerTable(profile)),
+    [
+      'rank         arrives last in           costs',
+      '────────────────────────────────────────────',
+      '1     11,900 of 12,001  99 %  900.0 ms  45 %',
+      ''
+    ].join('\n')
+  );
+  assert.match(asText(rankTable(profile)).split('\n')[2], /^0 +1\.000 s +50 % +0\.000 s +0 % +0\.900 s +45 %/);
+});
+
+test('as CSV, for other programs', () => {
+  assert.equal(
+    asCsv(kindTable(profile)),
+    'collective,calls,bytes (B),time (µs),wait (µs),transfer (µs),bandwidth (B/s)\n' +
+      "dist all_reduce,12000,4096,1000000,450000,550000,89000000\n'=cmd(),1,,5,0,5,\n"
+  );
+  assert.match(asCsv(rankTable(profile)), /^rank,compute \(µs\),.*\n0,1000000,0,900000,90000,10000,10000\n/);
+});
+
+test('whom the others waited for, for the header', () => {
+  assert.equal(slowest(profile), 'slowest: rank 1, +45 % waiting caused');
+  assert.equal(slowest({ ...profile, diagnosis: '' }), '');
+  assert.equal(slowest({ ...profile, stragglers: [{ rank: 1, last: 9, of: 9, cost: 20_000 }] }), '');
+  const four = [0, 1, 2, 3].map(rank => ({ ...profile.ranks[0], rank }));
+  const two = [2, 3].map(rank => ({ rank, last: 4, of: 9, cost: 400_000 }));
+  assert.equal(slowest({ ...profile, ranks: four, stragglers: two }), 'slowest: ranks 2–3, +40 % waiting caused');
+});
