@@ -81,7 +81,7 @@ export class Timeline extends Widget {
   constructor(
     private model: RunModel,
     private look: Look,
-    private actions: TimelineActions,
+    actions: TimelineActions,
     isInline: boolean
   ) {
     super();
