@@ -7,7 +7,9 @@ import { test } from 'node:test';
 import { RunModel } from '../src/run/model';
 import type { Run, SpansEvent } from '../src/schema';
 import { GrowingColumns } from '../src/timeline/columns';
-import { neighbour, sameName, Search } from '../src/timeline/find';
+import { nearest, neighbour, sameName, Search } from '../src/timeline/find';
+import { layOut, Rows, type Lane } from '../src/timeline/lanes';
+import { Look } from '../src/timeline/look';
 import { matching, type Matching } from '../src/timeline/match';
 import { Bands, partRows, TRANSFER, WAIT } from '../src/timeline/parts';
 import { arrivals, bytes, droppedWords, who } from '../src/timeline/phrases';
@@ -262,4 +264,53 @@ test('the next of the same name, and the neighbour', () => {
 test('dropped spans are told by reason', () => {
   assert.equal(droppedWords(new Map()), '');
   assert.equal(droppedWords(new Map([['negative', 2], ['rank', 1]])), '3 spans dropped: 2 × a negative duration, 1 × of a rank that is not in the run');
+});
+
+test('the span nearest to a moment', () => {
+  const { spans } = read('straggler');
+  const rank = spans.ranks[0];
+  const { start, length } = spans.columns(rank, 'collective');
+  const at = (t: number): number | undefined => nearest(spans, rank, 'collective', t)?.i;
+  assert.deepEqual([at(-1e9), at(start[4]), at(start[4] + 1), at(1e12)], [0, 4, 4, length - 1]);
+  assert.equal(nearest(spans, rank, 'no such', 0), null);
+});
+
+test('closed ranks have two lines; an open one a lane for each category, and tensors where asked for', () => {
+  const model = read('slow-loader');
+  const { spans, samples } = model;
+  const rows = new Rows(spans);
+  const lay = (...open: string[]): Lane[] =>
+    layOut(spans, rows, samples, spans.ranks, { open: new Set(open), meters: false }).lanes;
+  assert.deepEqual(lay().map(({ kind, lines }) => [kind, lines.length]), spans.ranks.map(() => ['rank', 2]));
+  const open = lay('2', '2/phase');
+  assert.deepEqual(open.filter(({ kind, rank }) => kind === 'cat' && rank === 2).map(({ label }) => label), spans.cats(2));
+  assert.ok(open.some(({ kind }) => kind === 'tensor'));
+  for (const [i, lane] of open.entries()) {
+    assert.ok(i === 0 || lane.y >= open[i - 1].y + open[i - 1].height);
+    assert.ok(lane.lines.every(({ y, height }) => y >= lane.y && y + height <= lane.y + lane.height));
+  }
+  const { collectives, of } = run(model);
+  rows.bands = new Bands({ collectives, of });
+  assert.ok(lay('0').some(({ cat, lines }) => cat === 'collective' && lines[0].layers[0].isParts));
+});
+
+test('fit shows the selection, then the run, then what lies far from it', () => {
+  const look = new Look();
+  look.setExtent({ from: 0, to: 1e6 }, 1e6);
+  const all = look.range;
+  assert.ok(all.from <= 0 && all.to >= 1e6 && !look.isFar);
+  look.zoom(5e5, 0.5);
+  assert.equal(look.isFitted, false);
+  look.setExtent({ from: 0, to: 2e6 }, null);
+  assert.ok(look.range.to < 1e6, 'what one looks at stays');
+  look.fit({ from: 1e5, to: 2e5 });
+  assert.ok(look.range.from >= 0.9e5 && look.range.to <= 2.1e5);
+  look.fit(null);
+  assert.ok(look.isFitted && look.range.to >= 2e6);
+  look.setExtent({ from: -1e12, to: 1e12 }, 1e6);
+  assert.ok(look.isFar && look.range.to < 1.1e6);
+  look.fit(null);
+  assert.ok(look.range.to >= 1e12);
+  look.fit(null);
+  assert.ok(look.range.to < 1.1e6);
 });
