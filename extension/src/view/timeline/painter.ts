@@ -5,7 +5,7 @@ import type { Lane, Line } from '../../timeline/lanes';
 import type { Collective } from '../../timeline/match';
 import { least, most, type Bands } from '../../timeline/parts';
 import type { Label, Pixels } from '../../timeline/pixels';
-import type { Range, TimeScale } from '../../timeline/range';
+import { TimeScale, type Range } from '../../timeline/range';
 import type { Samples } from '../../timeline/samples';
 import type { Spans } from '../../timeline/spans';
 import { paintMeter } from './meter';
@@ -17,6 +17,7 @@ const MOST_BANDS = 300;
 const MOST_LOOKED_AT = 6_000;
 const MOST_LABELS = 400;
 const LOWEST_LABEL = 11;
+const MANY_LINES = 100;
 
 export interface Scene {
   lanes: readonly Lane[];
@@ -95,7 +96,10 @@ export class Painter {
   private paintLines(lines: readonly Line[], scale: TimeScale): Array<Label & { line: Line }> {
     const { buffer, pixels } = this;
     const context = this.context!;
-    const width = Math.max(1, scale.width);
+    // So many lines are low, and tell no less with half the pixels.
+    const coarse = lines.length > MANY_LINES ? 2 : 1;
+    const width = Math.max(1, Math.ceil(scale.width / coarse));
+    const seen = new TimeScale(scale.range, width);
     const into = buffer.getContext('2d');
     if (lines.length === 0 || !into) {
       return [];
@@ -108,10 +112,12 @@ export class Painter {
     const out = new Uint32Array(this.image.data.buffer);
     pixels.visited = 0;
     const labels = lines.flatMap((line, i) =>
-      pixels.line(line, scale, out, i * width).map(label => ({ ...label, line }))
+      pixels.line(line, seen, out, i * width).map(label => ({
+        ...label, line, x: label.x * coarse, width: label.width * coarse
+      }))
     );
     into.putImageData(this.image, 0, 0, 0, 0, width, lines.length);
-    lines.forEach(({ y, height }, i) => context.drawImage(buffer, 0, i, width, 1, 0, y, width, height));
+    lines.forEach(({ y, height }, i) => context.drawImage(buffer, 0, i, width, 1, 0, y, scale.width, height));
     return labels;
   }
 

@@ -31,8 +31,8 @@ const HIGHEST = 900;
 const NARROW = 520;
 /** So few ranks are open from the start. */
 const OPEN_RANKS = 2;
-/** While a record is read, laying out may take one part in so many of the time. */
-const READING_SHARE = 5;
+/** While a record is read, painting may take one part in so many of the time. */
+const READING_SHARE = 8;
 const HELP =
   'W and S zoom, A and D move, F fits, arrows go from span to span, full stop and comma go to the' +
   ' next and previous of the same name, slash searches, L goes to the log, Escape chooses nothing.';
@@ -55,6 +55,7 @@ export class Timeline extends Widget {
   private hovered: Spot | null = null;
   private ranks: ReadonlySet<number> | null = null;
   private notBefore = 0;
+  private timer = 0;
   private frame = new Frame(() => this.paint());
   private observer = new ResizeObserver(() => this.frame.request());
   private themed = new MutationObserver(() => this.frame.request());
@@ -135,6 +136,7 @@ export class Timeline extends Widget {
   dispose(): void {
     if (!this.isDisposed) {
       this.frame.cancel();
+      clearTimeout(this.timer);
       this.tip.dispose();
       this.observer.disconnect();
       this.themed.disconnect();
@@ -144,7 +146,15 @@ export class Timeline extends Widget {
 
   /** Something changed: paint it in the next frame. */
   refresh(): void {
-    this.frame.request();
+    const rest = this.isReading && this.laidOut ? this.notBefore - performance.now() : 0;
+    if (rest <= 0) {
+      this.frame.request();
+    } else {
+      this.timer ||= window.setTimeout(() => {
+        this.timer = 0;
+        this.frame.request();
+      }, rest);
+    }
   }
 
   setRanks(ranks: ReadonlySet<number> | null): void {
@@ -213,6 +223,7 @@ export class Timeline extends Widget {
     if (this.isDisposed || this.node.offsetParent === null) {
       return;
     }
+    const begun = performance.now();
     this.begin();
     const { model, look } = this;
     const { spans } = model;
@@ -238,6 +249,9 @@ export class Timeline extends Widget {
     const shown = this.shownRanks();
     this.details.refresh(chosen, chosenCollective({ chosen, bands }), this.input.isDragging ? null : part, shown);
     this.tell();
+    if (this.isReading) {
+      this.notBefore = performance.now() + READING_SHARE * (performance.now() - begun);
+    }
   }
 
   /** Lay the lanes out if there is more than before, or other. */
@@ -250,12 +264,8 @@ export class Timeline extends Widget {
     const key = [spans.version, samples.version, model.generation, look.meters, [...(look.open ?? [])].join('\n')].join();
     const isSoon = this.isReading && performance.now() < this.notBefore;
     if (key === this.laidOut || (isSoon && this.laidOut)) {
-      if (isSoon) {
-        this.frame.request();
-      }
       return;
     }
-    const begun = performance.now();
     this.laidOut = key;
     this.pixels.forgetNames();
     const wall = model.run.end && model.run.state !== 'running' ? model.run.end - model.run.start : null;
@@ -273,7 +283,6 @@ export class Timeline extends Widget {
     if (this.search) {
       this.setSearch(look.text);
     }
-    this.notBefore = performance.now() + READING_SHARE * (performance.now() - begun);
   }
 
   private shownRanks(): number[] {
