@@ -70,6 +70,7 @@ class Cluster:
     ) -> Cluster:
         """Start ranks on this machine: one per GPU, or `ranks` CPU ranks (2 unless said).
 
+        In a Slurm job it is the job's nodes: one rank per GPU, or as many as the job has tasks.
         With `auto_restart`, a rank that dies by itself is brought back, without its variables.
         `progress(words)` is called as the start goes on. Raises StartError with the cause and the
         end of the log that tells it, within 30 s; nothing is left running then.
@@ -92,7 +93,9 @@ class Cluster:
                 if words != told:
                     progress(words)
                     told = words
-                if info is not None and link is not None and len(ready) == size:
+                # Where a rank of another node is, is known a moment after that it is ready.
+                known = info is not None and all(rank.pid for rank in info.ranks)
+                if info is not None and link is not None and known and len(ready) == size:
                     made = cls(paths, info, link)
                     made._tidy()
                     return made

@@ -83,7 +83,12 @@ class Machines:
 
     def words(self, machine: str, command: Sequence[str | Path], user: str = "root") -> list[str]:
         """The command line that runs `command` on a machine, in the user's home."""
-        enter = ["nsenter", "-t", str(self._first(machine)), *"-m -u -i -n -p -w --".split()]
+        enter = [
+            "nsenter",
+            "-t",
+            str(self._first(machine)),
+            *["-m", "-u", "-i", "-n", "-p", "-w", "--"],
+        ]
         # It would outlive whoever started it, being in another process tree.
         enter += ["setpriv", "--pdeathsig", "TERM"]
         home = "/root"
@@ -252,7 +257,9 @@ class Machines:
         values = {"ROOT": root, "NODES": len(self.nodes), "GPUS": self.gpus}
         slurm = root / "etc" / "slurm"
         (slurm / "slurm.conf").write_text(filled("slurm.conf", values))
-        (slurm / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupMountpoint=/nonexistent\n")
+        (slurm / "cgroup.conf").write_text(
+            "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/nonexistent\n"
+        )
         devices = f"{root}/dev/nvidia[0-{self.gpus - 1}]"
         (slurm / "gres.conf").write_text(
             f"AutoDetect=off\nNodeName=c[1-{len(self.nodes)}] Name=gpu File={devices} "
@@ -277,7 +284,7 @@ class Machines:
             file = self.root / "etc" / name
             file.touch(mode=0o600 if name == "shadow" else 0o644)
             file.write_text("\n".join(text) + "\n")
-        services = "passwd group shadow hosts services protocols".split()
+        services = ["passwd", "group", "shadow", "hosts", "services", "protocols"]
         (self.root / "etc" / "nsswitch.conf").write_text(
             "".join(f"{each}: files\n" for each in services)
         )
@@ -318,7 +325,8 @@ class Machines:
                 os.chown(each, int(self.id(user)), int(self.id(user)))
 
 
-UNSHARED = "--net --uts --ipc --mount --pid --fork --kill-child=KILL".split()
+ENTERED = ["-m", "-u", "-i", "-n", "-p", "-w", "--"]
+UNSHARED = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child=KILL"]
 
 
 def filled(name: str, values: dict[str, Any]) -> str:
