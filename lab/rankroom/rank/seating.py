@@ -52,7 +52,9 @@ class Seating:
                 self._heard[rank] = time.monotonic()
             if kept and question["do"] == "sit":
                 store, worker = question["ports"]
-                place = Place(start, question["host"], question["pid"], question["at"], ports)  # type: ignore[arg-type]
+                place = Place(
+                    start, question["host"], question["pid"], question["at"], (store, worker)
+                )
                 if (before := self.places.get(rank)) and before.address == place.address:
                     # The others have been told these.
                     place = replace(place, ports=before.ports)
