@@ -73,7 +73,7 @@ class Cluster:
         In a Slurm job it is the job's nodes: one rank per GPU, or as many as the job has tasks.
         With `auto_restart`, a rank that dies by itself is brought back, without its variables.
         `progress(words)` is called as the start goes on. Raises StartError with the cause and the
-        end of the log that tells it, within 30 s; nothing is left running then.
+        end of the log that tells it, within 30 s (90 s in a job); nothing is left running then.
         """
         paths, keeper = local.launch(ranks, name, cwd, auto_restart)
         begun = time.monotonic()
@@ -81,7 +81,8 @@ class Cluster:
         told = ""
         held = lease.hold(paths.folder)
         try:
-            while time.monotonic() - begun < local.START_S:
+            limit = local.start_s(paths.read())
+            while time.monotonic() - begun < limit:
                 if why := local.failure(paths, keeper):
                     raise why
                 info = paths.read()
@@ -363,7 +364,7 @@ class Cluster:
             raise NoClusterError(GONE.format(name=self.name, why="it does not answer")) from None
         if refused:
             raise UsageError(refused)
-        deadline = time.monotonic() + local.START_S
+        deadline = time.monotonic() + local.start_s(before)
         while waiting := self._unready(chosen, before, known):
             self._living()
             if time.monotonic() > deadline:
@@ -422,14 +423,18 @@ class Cluster:
     def _is_new(self, rank: int, known: bytes) -> bool:
         return self._link.identity(rank) not in (b"", known)
 
-    def _mind(self, run: Run) -> None:
-        """While a run is on, see that its cluster is kept: a dead controller tells nobody."""
+    def _mind(self, run: Run, kept: float = 0.0) -> None:
+        """While a run is on, see that its cluster is kept: a dead controller tells nobody.
+
+        `kept` is when it last was.
+        """
         if run.state != "running":
             return
-        info = self.paths.read()
-        if local.alive(info) or not local.ended(info):
+        info, now = self.paths.read(), time.monotonic()
+        if (alive := local.alive(info)) or not local.ended(info, now - (kept or now)):
             # Only when the ranks have ended is everything that they said in their spool.
-            self._link.later(MIND_S, lambda: self._mind(run))
+            kept = now if alive else kept or now
+            self._link.later(MIND_S, lambda: self._mind(run, kept))
         else:
             run.lose()
 
@@ -480,7 +485,7 @@ class Cluster:
         info = self.refresh()
         if not local.alive(info):
             self._living()
-        deadline = time.monotonic() + local.START_S
+        deadline = time.monotonic() + local.start_s(info)
         while set(info.starting) & set(chosen) and time.monotonic() < deadline:
             time.sleep(0.02)
             info = self._living()

@@ -21,6 +21,8 @@ from rankroom.rank import tree
 from rankroom.rank.rendezvous import ask
 
 START_S = 30.0
+FAR_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
+FOLLOW_S = 6.0  # for ranks on other nodes to end after their keeper
 ANSWER_S = 2.0  # for a keeper on another machine
 Progress = Callable[[str], None]
 
@@ -140,7 +142,8 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
     log = paths.rank_log(rank)
     if not tail(log):
         log = paths.controller_log if tail(paths.controller_log) else paths.keeper_log
-    words = f"rank {', '.join(map(str, missing))} not ready after {START_S:.0f} s"
+    limit = start_s(paths.read())
+    words = f"rank {', '.join(map(str, missing))} not ready after {limit:.0f} s"
     return StartError(_with_log(words, log))
 
 
@@ -159,6 +162,11 @@ def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
         paths.remove()
 
 
+def start_s(info: ClusterInfo | None) -> float:
+    """How long a start may take."""
+    return FAR_START_S if info is not None and info.allocation else START_S
+
+
 def here(host: str, info: ClusterInfo) -> bool:
     """Whether a process of a cluster, which `host` has, is one of this machine's.
 
@@ -167,13 +175,15 @@ def here(host: str, info: ClusterInfo) -> bool:
     return info.allocation is None or host == socket.gethostname()
 
 
-def ended(info: ClusterInfo | None) -> bool:
+def ended(info: ClusterInfo | None, gone_s: float = 0.0) -> bool:
     """True once nothing of a cluster runs that could still write to its spool.
 
-    What is on other nodes ends by itself some seconds after its keeper; there is nobody to ask.
+    What is on other nodes ends by itself some seconds after its keeper, which is gone for `gone_s`.
     """
     if info is None:
         return True
+    if gone_s < FOLLOW_S and not all(here(rank.host, info) for rank in info.ranks):
+        return False
     processes = []
     for rank in info.ranks:
         if not here(rank.host, info):

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 from ipyparallel.engine.nanny import KernelNanny
 
-from rankroom.rank import remote, tree
+from rankroom.rank import tree, wanted
 
 END_S = 1.0  # a rank without a keeper is killed this long after SIGTERM
 
@@ -37,7 +37,7 @@ class RankNanny(KernelNanny):
 
     def follow_from_afar(self) -> None:
         """The same where the keeper is on another machine: nothing of the rank stays on this."""
-        remote.follow(self.pid)
+        wanted.follow(self.pid)
         ended = not tree.running(self.parent_process)
         step = os.environ[tree.STEP]
         left = {each for each, value in tree.belonging(tree.STEP) if value == step}

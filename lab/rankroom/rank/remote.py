@@ -2,8 +2,7 @@
 
 `python -m rankroom.rank.remote` is one task of a step. It reads the cluster's secret from the
 cluster's folder, which only the user can read; says where it is; hears where the others are; and
-becomes a rank like any other. The process beside it asks for it, again and again, whether it is
-still wanted: a process of another machine cannot be watched in another way.
+becomes a rank like any other.
 """
 
 from __future__ import annotations
@@ -17,12 +16,9 @@ from typing import Any
 from rankroom.clusterfile import ClusterInfo, ClusterPaths
 from rankroom.rank import network, tree
 from rankroom.rank.environment import Seat, Wiring, free_ports, rank_environment, seats
-from rankroom.rank.rendezvous import ask
+from rankroom.rank.wanted import ask_keeper
 
 SEATED_S = 60.0  # for all the ranks to start
-LOOK_S = 2.0  # between two questions whether this rank is wanted
-REFUSED = 3  # so often in a row nobody listens there: the keeper is gone
-SILENT_S = 60.0  # or so long nothing is heard of its machine
 
 
 def main() -> None:
@@ -70,38 +66,15 @@ def in_slurm(rank: int, size: int, seat: Seat) -> dict[str, str]:
     }
 
 
-def follow(rank_pid: int) -> None:
-    """Return when this rank has ended, or is not wanted any more."""
-    refused, heard = 0, time.monotonic()
-    while not tree.ended_within(rank_pid, LOOK_S):
-        try:
-            if not _ask("stay", 5.0)["kept"]:
-                return
-            refused, heard = 0, time.monotonic()
-        except OSError as error:
-            gone = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
-            refused = refused + 1 if gone else 0
-            if refused >= REFUSED or time.monotonic() - heard > SILENT_S:
-                return
-
-
 def _sit(rank: int, **where: Any) -> dict[str, Any]:
     deadline = time.monotonic() + SEATED_S
     while time.monotonic() < deadline:
-        answer = _ask("sit", 30.0, **where)
+        answer = ask_keeper("sit", 30.0, **where)
         if not answer["kept"]:
             raise SystemExit(f"rank {rank} is not wanted any more")
         if "addresses" in answer:
             return answer
     raise SystemExit(f"rank {rank}: not all other ranks started within {SEATED_S:.0f} s")
-
-
-def _ask(do: str, patience: float, **more: Any) -> dict[str, Any]:
-    env = os.environ
-    return ask(
-        env["RANKROOM_DESK"], env["RANKROOM_SECRET"], patience, do=do,
-        rank=int(env["RANKROOM_RANK"]), start=int(env[tree.START]), **more,
-    )  # fmt: skip
 
 
 if __name__ == "__main__":
