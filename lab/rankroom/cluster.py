@@ -37,6 +37,7 @@ Progress = Callable[[str], None]
 MIND_S = 0.5  # between two looks at who keeps the cluster, while a run is on
 COMES_S = 2.0  # for a rank that is ready to be known here
 NEXT_S = 0.01  # after a run, before the files of the next record are made
+STEP_ENDS_S = 5.0  # for Slurm to say how a rank on a node ended
 STOP_S = 8.0  # for a run that is on when its cluster is stopped
 
 
@@ -203,7 +204,8 @@ class Cluster:
 
     def how_ended(self, rank: int, pid: int = 0) -> str:
         """How a rank's process (`pid`, or the latest) ended, in words, as its keeper saw it."""
-        deadline = time.monotonic() + 1.0
+        # Slurm says it some time after the process beside the rank does.
+        deadline = time.monotonic() + (STEP_ENDS_S if self.info.allocation else 1.0)
         while time.monotonic() < deadline:
             info = self.paths.read()
             if info is None:
