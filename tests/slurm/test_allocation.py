@@ -193,3 +193,30 @@ def test_a_shell_on_the_login_node_uses_what_salloc_got(machines: Machines):
     assert host in machines.nodes, said
     assert said.count(f"['{host}', 2, 'eth0']") == 2, said
     assert not machines.processes(host, "bob")
+
+
+def test_a_node_that_is_cut_off_is_named_and_cleans_up_when_it_is_back(machines: Machines):
+    options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--no-kill")
+    with Inside(machines, "alice", *options) as job:
+        job.do(START.format(how=""))
+        job.do("run = cluster.run('import time; print(rank, flush=True); time.sleep(90)')")
+        machines.unplug("c4")
+        try:
+            first = job.do(
+                """
+deadline = time.monotonic() + 60
+while states(run)[1] == "running" and time.monotonic() < deadline:
+    time.sleep(0.2)
+[states(run), failure(run)]
+"""
+            )
+        finally:
+            machines.plug("c4")
+        assert first[0] == {"0": "running", "1": "lost"}
+        assert first[1] == "rank 1: RankLost: rank 1 was given up: its node c4 does not answer"
+        begun = time.monotonic()
+        while left := machines.processes("c4", "alice"):
+            assert time.monotonic() - begun < 20, left
+            time.sleep(0.2)
+        assert job.do("run.interrupt(); run.wait(10); [log(run, 0), log(run, 1)]") == ["0\n", "1\n"]
+    machines.until_idle()
