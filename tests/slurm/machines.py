@@ -23,6 +23,7 @@ PROGRAMS = (
 )  # fmt: skip
 FILES = Path(__file__).parent / "testbed"
 CHECKOUT = Path(__file__).parents[2]
+PREFIX = "rankroom-slurm-"
 UP_S = 30.0
 
 
@@ -45,7 +46,8 @@ class Machines:
         self.nodes = [f"c{n}" for n in range(1, nodes + 1)]
         self.gpus = gpus
         self.users = list(users)
-        self.root = Path(tempfile.mkdtemp(prefix="rankroom-slurm-"))
+        sweep()
+        self.root = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self.root.chmod(0o755)
         self._machines: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -327,6 +329,13 @@ class Machines:
 
 ENTERED = ["-m", "-u", "-i", "-n", "-p", "-w", "--"]
 UNSHARED = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child=KILL"]
+
+
+def sweep() -> None:
+    """Remove the folders of clusters whose makers were killed; their processes are gone then."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if not Path("/proc", folder.name.removeprefix(PREFIX).partition("-")[0]).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def filled(name: str, values: dict[str, Any]) -> str:
