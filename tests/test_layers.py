@@ -37,6 +37,7 @@ LAYERS = [
         "jobs",
         "tunnel",
         "link",
+        "allocation",
         "local",
         "leftovers",
         "assembly",

@@ -127,3 +127,20 @@ def test_a_command_that_fails_shows_its_last_lines(capsys):
     shown = capsys.readouterr().out.split("\n")
     assert "  line 99" in shown
     assert "  line 1" not in shown
+
+
+def test_what_is_installed_starts_no_service(tmp_path, monkeypatch):
+    policy = tmp_path / "policy-rc.d"
+    monkeypatch.setattr(machine, "POLICY", policy)
+    with machine.no_services():
+        assert subprocess.run([policy]).returncode == 101
+    assert not policy.exists()
+    policy.write_text("the machine's own")
+    with machine.no_services():
+        assert policy.read_text() == "the machine's own"
+    assert policy.exists()
+
+
+def test_the_test_cluster_is_set_up_where_it_can_be_brought_up():
+    assert set(machine.CLUSTER) >= {"slurmctld", "slurmd", "munged", "sshd"}
+    assert not set(machine.CLUSTER) & {"Chromium", "npm"}

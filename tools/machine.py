@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # What a step needs of the machine, and the Debian packages that bring it.
@@ -18,7 +19,23 @@ DEBIAN = {
     "Node.js 18 or newer": "nodejs",
     "npm": "npm",
     "Chromium": "chromium",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+    "Slurm's plugins": "slurm-wlm-basic-plugins",
+    "munged": "munge",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ip": "iproute2",
 }
+# What the tests' Slurm cluster needs; they bring it up as root only, and are skipped without.
+CLUSTER = tuple(DEBIAN)[tuple(DEBIAN).index("slurmctld") :]
+POLICY = Path("/usr/sbin/policy-rc.d")
+
+
+def can_install() -> bool:
+    """Whether what is missing can be installed here."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
 def provide(needs: Iterable[str]) -> None:
@@ -27,10 +44,11 @@ def provide(needs: Iterable[str]) -> None:
     if not missing:
         return
     print(f"set-up: this machine lacks {', '.join(missing)}", flush=True)
-    if os.geteuid() == 0 and shutil.which("apt-get"):
+    if can_install():
         packages = [DEBIAN[need] for need in missing]
-        run(["apt-get", "update", "-qq"])
-        run(["apt-get", "install", "-y", "--no-install-recommends", *packages])
+        with no_services():
+            run(["apt-get", "update", "-qq"])
+            run(["apt-get", "install", "-y", "--no-install-recommends", *packages])
         missing = [need for need in missing if not has(need)]
     if missing:
         packages = [DEBIAN[need] for need in missing]
@@ -38,6 +56,20 @@ def provide(needs: Iterable[str]) -> None:
             f"Rankroom needs {', '.join(missing)}: install what is missing, then run this again "
             f"(Debian or Ubuntu: `sudo apt install {' '.join(packages)}`)"
         )
+
+
+@contextlib.contextmanager
+def no_services() -> Iterator[None]:
+    """What is installed in here starts no service of its own: tests bring up what they need."""
+    if POLICY.exists():
+        yield
+        return
+    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    try:
+        POLICY.chmod(0o755)
+        yield
+    finally:
+        POLICY.unlink(missing_ok=True)
 
 
 def has(need: str) -> bool:
@@ -51,7 +83,10 @@ def has(need: str) -> bool:
         return int(version.strip().lstrip("v").partition(".")[0]) >= 18
     if need == "Chromium":
         return Path(os.environ.get("RANKROOM_CHROMIUM", "/usr/bin/chromium")).exists()
-    return shutil.which(need) is not None
+    if need == "Slurm's plugins":
+        return any(Path("/usr/lib").glob("*/slurm*/select_cons_tres.so"))
+    # Daemons are not on everybody's path.
+    return shutil.which(need, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
 
 
 def run(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import output, provide, run
+from machine import CLUSTER, can_install, output, provide, run
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -58,7 +58,9 @@ def main() -> None:
     os.chdir(ROOT)
     with only_one():
         needs = [need for step in STEPS if step.due() for need in step.needs]
-        provide([*needs, *(["Chromium"] if "--test" in sys.argv[1:] else [])])
+        if "--test" in sys.argv[1:]:
+            needs += ["Chromium", *(CLUSTER if can_install() else ())]
+        provide(needs)
         for step in STEPS:
             if step.due():
                 take(step)

@@ -40,6 +40,7 @@ MIND_S = 0.5  # between two looks at who keeps the cluster, while a run is on
 COMES_S = 2.0  # for a rank that is ready to be known here
 NEXT_S = 0.01  # after a run, before the files of the next record are made
 REJOIN_S = 15.0  # for ranks to set up anew what they had set up together
+STEP_ENDS_S = 5.0  # for Slurm to say how a rank on a node ended
 STOP_S = 8.0  # for a run that is on when its cluster is stopped
 
 
@@ -75,9 +76,10 @@ class Cluster:
     ) -> Cluster:
         """Start ranks on this machine: one per GPU, or `ranks` CPU ranks (2 unless said).
 
+        In a Slurm job it is the job's nodes: one rank per GPU, or as many as the job has tasks.
         With `auto_restart`, a rank that dies by itself is brought back, without its variables.
         `progress(words)` is called as the start goes on. Raises StartError with the cause and the
-        end of the log that tells it, within 30 s; nothing is left running then.
+        end of the log that tells it, within 30 s (90 s in a job); nothing is left running then.
         """
         paths, keeper = local.launch(ranks, name, cwd, auto_restart)
         begun = time.monotonic()
@@ -85,7 +87,8 @@ class Cluster:
         told = ""
         held = lease.hold(paths.folder)
         try:
-            while time.monotonic() - begun < local.START_S:
+            limit = local.start_s(paths.read())
+            while time.monotonic() - begun < limit:
                 if why := local.failure(paths, keeper):
                     raise why
                 info = paths.read()
@@ -97,7 +100,9 @@ class Cluster:
                 if words != told:
                     progress(words)
                     told = words
-                if info is not None and link is not None and len(ready) == size:
+                # Where a rank of another node is, is known a moment after that it is ready.
+                known = info is not None and all(rank.pid for rank in info.ranks)
+                if info is not None and link is not None and known and len(ready) == size:
                     made = cls(paths, info, link)
                     made._tidy()
                     return made
@@ -204,7 +209,8 @@ class Cluster:
 
     def how_ended(self, rank: int, pid: int = 0) -> str:
         """How a rank's process (`pid`, or the latest) ended, in words, as its keeper saw it."""
-        deadline = time.monotonic() + 1.0
+        # Slurm says it some time after the process beside the rank does.
+        deadline = time.monotonic() + (STEP_ENDS_S if self.info.allocation else 1.0)
         while time.monotonic() < deadline:
             info = self.paths.read()
             if info is None:
@@ -392,7 +398,7 @@ class Cluster:
             raise NoClusterError(GONE.format(name=self.name, why="it does not answer")) from None
         if refused:
             raise UsageError(refused)
-        deadline = time.monotonic() + local.START_S
+        deadline = time.monotonic() + local.start_s(before)
         while waiting := self._unready(chosen, before, known):
             self._living()
             if time.monotonic() > deadline:
@@ -451,16 +457,20 @@ class Cluster:
     def _is_new(self, rank: int, known: bytes) -> bool:
         return self._link.identity(rank) not in (b"", known)
 
-    def _mind(self, run: Run) -> None:
-        """While a run is on, see that its cluster is kept: a dead controller tells nobody."""
+    def _mind(self, run: Run, kept: float = 0.0) -> None:
+        """While a run is on, see that its cluster is kept: a dead controller tells nobody.
+
+        `kept` is when it last was.
+        """
         if run.state != "running":
             return
-        info = self.paths.read()
-        if local.alive(info) or not local.ended(info):
+        info, now = self.paths.read(), time.monotonic()
+        if (alive := local.alive(info)) or not local.ended(info, now - (kept or now)):
             # Only when the ranks have ended is everything that they said in their spool.
+            kept = now if alive else kept or now
             if not isinstance(run, AdoptedRun):  # whose writer may have been on another host
                 self._clocks.compare(run.info.ranks, run.set_clocks)
-            self._link.later(MIND_S, lambda: self._mind(run))
+            self._link.later(MIND_S, lambda: self._mind(run, kept))
         else:
             run.lose()
 
@@ -511,7 +521,7 @@ class Cluster:
         info = self.refresh()
         if not local.alive(info):
             self._living()
-        deadline = time.monotonic() + local.START_S
+        deadline = time.monotonic() + local.start_s(info)
         while set(info.starting) & set(chosen) and time.monotonic() < deadline:
             time.sleep(0.02)
             info = self._living()

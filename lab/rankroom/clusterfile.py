@@ -22,6 +22,29 @@ VERSION = 1
 ClusterState = Literal["starting", "running", "failed", "stopped"]
 
 
+@dataclass(frozen=True)
+class Node:
+    """A compute node: how many ranks it gets, and what of it was granted to the job."""
+
+    name: str
+    ranks: int
+    devices: int = 0
+    cores: int = 1
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What Slurm granted; `until` is when it ends (epoch seconds), 0 if it does not."""
+
+    job: str
+    nodes: tuple[Node, ...]
+    until: float = 0.0
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Allocation:
+        return cls(data["job"], tuple(Node(**node) for node in data["nodes"]), data["until"])
+
+
 @dataclass
 class ClusterInfo:
     """cluster.json. `keeper` is the process that keeps the cluster; times are epoch seconds.
@@ -51,6 +74,7 @@ class ClusterInfo:
     starting: list[int] = field(default_factory=list)
     auto_restart: bool = False
     lease: float = 0.0
+    allocation: Allocation | None = None  # the ranks are processes of this machine without one
     version: int = VERSION
 
     @classmethod
@@ -58,6 +82,8 @@ class ClusterInfo:
         known = {f.name for f in dataclasses.fields(cls)}
         kept = {key: value for key, value in data.items() if key in known}
         kept["ranks"] = [RankInfo(**rank) for rank in kept.get("ranks", [])]
+        if kept.get("allocation"):
+            kept["allocation"] = Allocation.from_json(kept["allocation"])
         return cls(**kept)
 
 

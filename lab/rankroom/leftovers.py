@@ -50,7 +50,14 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
         use = "in use" if held(paths.folder / "lease") else "used by nobody"
         ranks = "1 rank" if info.size == 1 else f"{info.size} ranks"
         yield Finding(f"cluster {paths.name}: {ranks}, up since {since}, {use}")
-        yield from _stale_lock(paths)
+        if info.allocation is None:  # else the process that holds it may be on another node
+            yield from _stale_lock(paths)
+        return
+    if info is not None and (job := _job_elsewhere(info)):
+        yield Finding(
+            f"cluster {paths.name}: does not answer from here; it was started on {info.host} in "
+            f"job {job}, and is kept until that is over"
+        )
         return
     left = local.own_processes(paths)
     kept = [run for run in paths.unfinished() if _lacks(store, run)]
@@ -77,7 +84,15 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
 
 
 def _is_starting(info: ClusterInfo) -> bool:
-    return info.state == "starting" and time.time() - info.created < local.START_S
+    return info.state == "starting" and time.time() - info.created < local.start_s(info)
+
+
+def _job_elsewhere(info: ClusterInfo) -> str:
+    """The job of a cluster that may be cut off rather than gone, as that job is not over."""
+    granted = info.allocation
+    if granted is None or local.here(info.host, info) or info.state in ("failed", "stopped"):
+        return ""
+    return granted.job if time.time() < granted.until else ""
 
 
 def _why(info: ClusterInfo | None) -> str:

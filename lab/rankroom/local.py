@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -13,11 +14,16 @@ from pathlib import Path
 
 import psutil
 
+from rankroom import allocation
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, tail
 from rankroom.errors import StartError, UsageError
 from rankroom.rank import tree
+from rankroom.rank.rendezvous import ask
 
 START_S = 30.0
+FAR_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
+FOLLOW_S = 6.0  # for ranks on other nodes to end after their keeper
+ANSWER_S = 2.0  # for a keeper on another machine
 Progress = Callable[[str], None]
 
 
@@ -45,14 +51,21 @@ def launch(
 
     Raises UsageError for a number of ranks that makes no sense, StartError if nothing starts.
     """
-    devices = gpu_count()
-    size = ranks if ranks is not None else (devices or 2)
+    granted = allocation.granted(ranks, os.environ)
+    if granted is None:
+        devices = gpu_count()
+        size = ranks if ranks is not None else (devices or 2)
+        where, cores = "this machine", os.cpu_count() or 1
+    else:
+        devices, size = 0, sum(node.ranks for node in granted.nodes)
+        where, cores = f"job {granted.job}", sum(node.cores for node in granted.nodes)
     if size < 1:
         raise UsageError(f"--ranks {size}: a cluster has at least 1 rank")
     # More CPU ranks than that on one machine is a typing error, not a wish.
-    if size > max(64, 4 * (os.cpu_count() or 1)):
-        raise UsageError(f"--ranks {size}: this machine has {os.cpu_count()} cores")
-    paths = ClusterPaths(name or f"local-{secrets.token_hex(2)}")
+    if size > max(64, 4 * cores):
+        raise UsageError(f"--ranks {size}: {where} has {cores} cores")
+    kind = f"job-{granted.job}" if granted else "local"
+    paths = ClusterPaths(name or f"{kind}-{secrets.token_hex(2)}")
     if alive(paths.read()):
         raise UsageError(
             f"a cluster named {paths.name} is running: `%cluster attach {paths.name}`, "
@@ -64,7 +77,7 @@ def launch(
         paths.make(size)
         info = ClusterInfo(
             paths.name, size, created=time.time(), python=sys.executable,
-            cwd=cwd or str(Path.cwd()), auto_restart=auto_restart,
+            cwd=cwd or str(Path.cwd()), auto_restart=auto_restart, allocation=granted,
         )  # fmt: skip
         paths.write(info)
         with paths.keeper_log.open("ab") as log:
@@ -79,12 +92,17 @@ def launch(
 
 
 def alive(info: ClusterInfo | None) -> bool:
-    """True if the process that keeps this cluster is running on this machine."""
+    """True if the process that keeps this cluster is running."""
     return info is not None and info.state not in ("failed", "stopped") and _keeper_runs(info)
 
 
 def _keeper_runs(info: ClusterInfo) -> bool:
     if not info.keeper:
+        return False
+    if not here(info.host, info):
+        with contextlib.suppress(OSError, ValueError):
+            ask(info.desk, info.secret, ANSWER_S, do="alive")
+            return True
         return False
     try:
         process = psutil.Process(info.keeper)
@@ -124,7 +142,8 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
     log = paths.rank_log(rank)
     if not tail(log):
         log = paths.controller_log if tail(paths.controller_log) else paths.keeper_log
-    words = f"rank {', '.join(map(str, missing))} not ready after {START_S:.0f} s"
+    limit = start_s(paths.read())
+    words = f"rank {', '.join(map(str, missing))} not ready after {limit:.0f} s"
     return StartError(_with_log(words, log))
 
 
@@ -143,12 +162,32 @@ def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
         paths.remove()
 
 
-def ended(info: ClusterInfo | None) -> bool:
-    """True once nothing of a cluster runs that could still write to its spool."""
+def start_s(info: ClusterInfo | None) -> float:
+    """How long a start may take."""
+    return FAR_START_S if info is not None and info.allocation else START_S
+
+
+def here(host: str, info: ClusterInfo) -> bool:
+    """Whether a process of a cluster, which `host` has, is one of this machine's.
+
+    Without an allocation it is, whatever name the machine has by now.
+    """
+    return info.allocation is None or host == socket.gethostname()
+
+
+def ended(info: ClusterInfo | None, gone_s: float = 0.0) -> bool:
+    """True once nothing of a cluster runs that could still write to its spool.
+
+    What is on other nodes ends by itself some seconds after its keeper, which is gone for `gone_s`.
+    """
     if info is None:
         return True
+    if gone_s < FOLLOW_S and not all(here(rank.host, info) for rank in info.ranks):
+        return False
     processes = []
     for rank in info.ranks:
+        if not here(rank.host, info):
+            continue
         with contextlib.suppress(psutil.Error):
             processes.append(psutil.Process(rank.pid))
     return not any(tree.running(process) for process in processes)
@@ -177,7 +216,7 @@ def set_aside(paths: ClusterPaths) -> None:
 
 def _own_environment() -> dict[str, str]:
     """A cluster that a cell of a rank starts belongs to itself, not to that rank."""
-    marks = (tree.CLUSTER, tree.SPOOL, tree.KEEPER)
+    marks = (tree.CLUSTER, tree.SPOOL, tree.KEEPER, tree.START, tree.STEP)
     return {name: value for name, value in os.environ.items() if name not in marks}
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 
+from rankroom import local
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, clusters_folder
 from rankroom.errors import RecordError
 from rankroom.record import RankInfo, RunInfo
@@ -69,7 +70,7 @@ def tend(store: Store, run: RunInfo) -> RunInfo:
         info = paths.read()
         if info is None:
             continue
-        if not all(_has_ended(paths, run.id, rank) for rank in run.ranks):
+        if not all(_has_ended(paths, info, run.id, rank) for rank in run.ranks):
             return replace(run, state="running", notes=[*run.notes, GOES_ON])
         # Not before it is needed: ipyparallel would slow the start of every Jupyter server.
         from rankroom.adopt import adopt
@@ -86,9 +87,12 @@ def _held(paths: ClusterPaths) -> list[str]:
     return sorted({file.stem for file in paths.folder.glob("spool/*/*.jsonl")})
 
 
-def _has_ended(paths: ClusterPaths, run_id: str, rank: RankInfo) -> bool:
+def _has_ended(paths: ClusterPaths, info: ClusterInfo, run_id: str, rank: RankInfo) -> bool:
     """Whether a rank of the run will say nothing more: its process is gone, or it has said so."""
-    if not psutil.pid_exists(rank.pid):
+    if local.here(rank.host, info):
+        if not psutil.pid_exists(rank.pid):
+            return True
+    elif not local.alive(info):
         return True
     spool = paths.spool(rank.rank) / f"{run_id}.jsonl"
     try:

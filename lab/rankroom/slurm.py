@@ -55,7 +55,8 @@ _REASONS = {
 _NEVER = {
     "PartitionTimeLimit": "it asks for more time than the partition allows",
     "PartitionNodeLimit": "it asks for more nodes than the partition has",
-    "PartitionConfig": "it asks for something that the partition does not give",
+    # What is said at first of every limit of the partition; a look later it is one of those above.
+    "PartitionConfig": "it asks for more time, nodes or CPUs than the partition gives",
     "BadConstraints": "no node fits what it asks for",
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QoS is not valid",

@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 
 from rankroom.clusterfile import ClusterInfo, ClusterPaths
-from rankroom.rank import tree
-from rankroom.rank.environment import rank_environment, wire_locally
+from rankroom.rank import network, step, tree
+from rankroom.rank.environment import device, rank_environment, seats, wire_locally
+from rankroom.rank.seating import Seating
 from rankroom.record import RankInfo
 
-INTERFACE = "127.0.0.1"
 STOP_S = 3.0  # a process that has not ended this long after SIGTERM is killed
 RESTART_S = 1.0  # the same for a rank whose successor somebody waits for
 
@@ -35,24 +35,55 @@ class Children:
         self.devices = devices
         self.cores = len(os.sched_getaffinity(0))
         self.wiring = wire_locally(info.size)
+        nodes = info.allocation.nodes if info.allocation else ()
+        # Of each rank, where the ranks are on nodes of an allocation.
+        self.nodes = [node for node in nodes for _ in range(node.ranks)]
+        self.seats = seats([node.ranks for node in nodes])
+        self.address = network.towards(node.name for node in nodes)
+        self.seating = Seating(info.size)
         self.ranks: dict[int, subprocess.Popen[bytes]] = {}
         self.born: dict[int, float] = {}
 
     def places(self) -> list[RankInfo]:
         """Where each rank lives."""
+        if self.nodes:
+            return [self._place(rank) for rank in sorted(self.ranks)]
         return [
-            RankInfo(rank, self.info.host, process.pid, self.device(rank), local_rank=rank)
+            RankInfo(rank, self.info.host, process.pid, device(rank, self.devices), local_rank=rank)
             for rank, process in sorted(self.ranks.items())
         ]
 
-    def device(self, rank: int) -> str:
-        return f"cuda:{rank % self.devices}" if self.devices else "cpu"
+    def _place(self, rank: int) -> RankInfo:
+        """Where a rank of the allocation is; its process is known by 0 until it says more."""
+        node, local = self.nodes[rank], self.seats[rank].local_rank
+        host, pid = node.name, 0
+        if self.seating.sits(rank):
+            host, pid = self.seating.places[rank].host, self.seating.places[rank].pid
+        return RankInfo(rank, host, pid, device(local, node.devices), local_rank=local)
+
+    def pids(self, ranks: list[int]) -> dict[int, int]:
+        """The processes of those ranks that are on this machine."""
+        return {} if self.nodes else {rank: self.ranks[rank].pid for rank in ranks}
+
+    def returncode(self, rank: int) -> int | None:
+        """How a rank has ended, as of a child; None if it has not."""
+        code = self.ranks[rank].poll()
+        return step.returncode(code) if self.nodes and code is not None else code
+
+    def how_ended(self, rank: int, code: int) -> str:
+        """The same in words."""
+        how = describe_exit(code)
+        if self.nodes and (words := step.words(self.paths.rank_log(rank), self.nodes[rank].name)):
+            how = f"{how} ({words})"
+        return how
 
     def start_controller(self) -> None:
         argv = [
             sys.executable, "-m", "rankroom.rank.controller",
             f"--profile-dir={self.paths.profile}",
-            f"--ip={INTERFACE}", f"--location={INTERFACE}",
+            f"--ip={self.address}", f"--location={self.address}",
+            # What other machines reach is encrypted, and closed to who cannot read our files.
+            f"--IPController.enable_curve={self.address != network.LOOPBACK}",
             # The hub's history of all requests is memory nobody reads: records hold everything.
             "--IPController.db_class=NoDB",
             # Ranks are addressed one by one; no task queue, and no tree for broadcasts.
@@ -65,22 +96,47 @@ class Children:
         self.controller = self.spawn(argv, dict(os.environ), self.paths.controller_log)
 
     def start_rank(self, rank: int) -> None:
+        start = self.seating.start(rank)
+        if self.nodes:
+            self.start_step(rank, start)
+            return
         env = dict(os.environ) | rank_environment(
             rank, self.info.size, self.wiring, self.devices, self.cores, os.environ
         )
         env |= {
             tree.SPOOL: str(self.paths.spool(rank)),
             tree.KEEPER: str(os.getpid()),
+            tree.START: str(start),
             "RANKROOM_DESK": self.info.desk,
             "RANKROOM_SECRET": self.info.secret,
         }
-        argv = [
-            sys.executable, "-m", "rankroom.rank.engine",
+        argv = [sys.executable, "-m", "rankroom.rank.engine", *self.options(rank)]
+        self.ranks[rank] = self.spawn(argv, env, self.paths.rank_log(rank))
+        self.born[rank] = time.time()
+
+    def options(self, rank: int) -> list[str]:
+        """What every rank's command ends with."""
+        return [
             f"--profile-dir={self.paths.profile}", f"--file={self.paths.engine_file}",
             f"--IPEngine.id={rank}", "--IPEngine.wait_for_url_file=30",
             "--IPEngine.timeout=20", "--log-level=WARN",
         ]  # fmt: skip
-        self.ranks[rank] = self.spawn(argv, env, self.paths.rank_log(rank))
+
+    def start_step(self, rank: int, start: int) -> None:
+        """Start a rank on its node. It reads the cluster's secret from the cluster's folder."""
+        assert self.info.allocation is not None
+        env = step.environment(os.environ) | {
+            tree.SPOOL: str(self.paths.spool(rank)),
+            tree.START: str(start),
+            tree.STEP: f"{self.paths.folder}/{rank}/{start}",
+            "RANKROOM_RANK": str(rank),
+            # Python reads these before the rank can set them.
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+        }
+        node = self.nodes[rank].name
+        argv = step.command(self.info.allocation.job, node, rank, self.info.cwd)
+        self.ranks[rank] = self.spawn([*argv, *self.options(rank)], env, self.paths.rank_log(rank))
         self.born[rank] = time.time()
 
     def spawn(self, argv: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:

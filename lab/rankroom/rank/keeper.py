@@ -22,7 +22,7 @@ from typing import Any
 from rankroom import config
 from rankroom.clusterfile import ClusterInfo, ClusterPaths
 from rankroom.rank import hub
-from rankroom.rank.children import INTERFACE, Children, describe_exit
+from rankroom.rank.children import Children, describe_exit
 from rankroom.rank.lease import Lease, held
 from rankroom.rank.memory import Memory
 from rankroom.rank.rendezvous import Rendezvous
@@ -41,6 +41,7 @@ class Keeper:
         self.paths = paths
         self.info = info
         self.children = Children(paths, info, devices)
+        self.lost: dict[int, str] = {}  # ranks that were given up, and why
         self.brought_back: dict[int, list[float]] = {}
         self.stopping = threading.Event()
         self.memory = Memory()
@@ -49,13 +50,16 @@ class Keeper:
         self.lock = threading.Lock()
         self.ready: set[int] = set()
         self.asked: set[int] = set()
+        self.changed = False  # in a thread; the watch writes it down
         info.secret = secrets.token_urlsafe(24)
-        self.rendezvous = Rendezvous(INTERFACE, info.secret, self.answer)
+        self.rendezvous = Rendezvous(self.children.address, info.secret, self.answer)
         info.desk = self.rendezvous.address
         info.host = socket.gethostname()
         info.keeper = os.getpid()
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
+        # Ranks on other nodes read there what they need.
+        self.save()
         self.children.start_controller()
         for rank in range(info.size):
             self.children.start_rank(rank)
@@ -74,8 +78,11 @@ class Keeper:
             self.stopping.set()
         elif question["do"] == "ready":
             with self.lock:
-                if self.children.ranks[question["rank"]].pid == question["pid"]:
+                if self.children.seating.starts[question["rank"]] == question["start"]:
                     self.ready.add(question["rank"])
+                    self.changed = bool(self.info.allocation)
+        elif question["do"] in ("sit", "stay"):
+            return self.children.seating.answer(question)
         elif question["do"] == "restart":
             return {"refused": self.ask_for(question["ranks"])}
         return {}
@@ -102,6 +109,7 @@ class Keeper:
             if code is not None:
                 self.fail(f"the ipyparallel controller {describe_exit(code)}")
                 return
+            self.note_silence()
             self.note_ends()
             self.do_restarts()
             if len(self.info.exits) == self.info.size:
@@ -119,11 +127,11 @@ class Keeper:
         self.save()
 
     def note_ends(self) -> None:
-        for rank, process in list(self.children.ranks.items()):
-            if str(rank) in self.info.exits or process.poll() is None:
+        for rank in list(self.children.ranks):
+            if str(rank) in self.info.exits or (code := self.children.returncode(rank)) is None:
                 continue
-            how = describe_exit(process.returncode)
-            if process.returncode == -signal.SIGKILL and (words := self.memory.words(rank)):
+            how = self.lost.pop(rank, "") or self.children.how_ended(rank, code)
+            if code == -signal.SIGKILL and (words := self.memory.words(rank)):
                 how = f"{how}; {words}"
             back = self.info.auto_restart and rank not in self.asked
             if back and not self.may_come_back(rank):
@@ -135,6 +143,17 @@ class Keeper:
                     self.asked.add(rank)
                     self.info.starting.append(rank)
             self.save()
+            self.children.seating.give_up(rank)
+            if self.info.allocation:
+                # The process beside it may have ended with it, and told nobody.
+                hub.unregister(self.paths.engine_file, rank)
+
+    def note_silence(self) -> None:
+        """Give up ranks on nodes that nothing is heard of; those that just started have time."""
+        for rank in self.children.seating.silent():
+            self.lost[rank] = f"was given up: its node {self.info.ranks[rank].host} does not answer"
+            self.children.seating.give_up(rank)
+            self.children.ranks[rank].kill()
 
     def may_come_back(self, rank: int) -> bool:
         """Whether a rank that died is started anew; noted as done if so."""
@@ -151,7 +170,8 @@ class Keeper:
             self.ready.difference_update(ranks)
             coming = {r for r in self.info.starting if str(r) not in self.info.exits}
             starting = sorted({*ranks, *(coming - self.ready)})
-            changed = starting != self.info.starting
+            changed = starting != self.info.starting or self.changed
+            self.changed = False
             self.info.starting = starting
         if changed or ranks:
             self.save()
@@ -178,7 +198,7 @@ class Keeper:
     def note_memory(self) -> None:
         if time.monotonic() > self.sampled + SAMPLE_S:
             self.sampled = time.monotonic()
-            self.memory.sample({rank: self.children.ranks[rank].pid for rank in self.living()})
+            self.memory.sample(self.children.pids(self.living()))
 
     def living(self) -> list[int]:
         return [rank for rank in self.children.ranks if str(rank) not in self.info.exits]

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 from ipyparallel.engine.nanny import KernelNanny
 
-from rankroom.rank import tree
+from rankroom.rank import tree, wanted
 
 END_S = 1.0  # a rank without a keeper is killed this long after SIGTERM
 
@@ -26,10 +26,23 @@ class RankNanny(KernelNanny):
     """ipyparallel's nanny that also ends a rank which nobody keeps any more."""
 
     def wait_for_parent_thread(self) -> None:
+        if tree.STEP in os.environ:
+            self.follow_from_afar()
+            return
         keeper = int(os.environ[tree.KEEPER])
         if tree.first_ended(self.pid, keeper) != self.pid and tree.running(self.parent_process):
             others = tree.descendants([self.pid]) - {psutil.Process()}
             tree.end([self.parent_process, *others], END_S)
+        self.loop.add_callback(self.finish)
+
+    def follow_from_afar(self) -> None:
+        """The same where the keeper is on another machine: nothing of the rank stays on this."""
+        wanted.follow(self.pid)
+        ended = not tree.running(self.parent_process)
+        step = os.environ[tree.STEP]
+        left = {each for each, value in tree.belonging(tree.STEP) if value == step}
+        # It was asked before, or has ended: its children have no time left.
+        tree.end(left, 0.0 if ended else END_S)
         self.loop.add_callback(self.finish)
 
 

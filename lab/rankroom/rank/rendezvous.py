@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 OPEN_S = 120.0  # a store that not all ranks reach is closed after this
+LONGEST = 1 << 26  # bytes of a question; what ranks gather is small
 POLL_S = 1.0  # a rank that waits at the desk asks again after this
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
@@ -52,8 +53,11 @@ class _Quiet(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def length(self) -> int:
+        return int(self.headers.get("Content-Length") or 0)
+
     def body(self) -> bytes:
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        return self.rfile.read(self.length())
 
 
 class _StoreHandler(_Quiet):
@@ -99,8 +103,9 @@ class Rendezvous:
         threading.Thread(target=desk.serve_forever, args=(0.05,), daemon=True).start()
         self.address = f"{interface}:{desk.server_address[1]}"
 
-    def allowed(self, secret: str) -> bool:
-        return hmac.compare_digest(self._secret.encode(), secret.encode())
+    def allowed(self, seal: str, body: bytes) -> bool:
+        """Whether `seal` was made by one who knows the secret."""
+        return hmac.compare_digest(_seal(self._secret, body).encode(), seal.encode())
 
     def gather(
         self, topic: str, number: int | None, rank: int, size: int, value: Any
@@ -163,12 +168,15 @@ class Rendezvous:
 
 
 class _DeskHandler(_Quiet):
+    timeout = 10  # for whoever connects and says nothing
+
     def do_POST(self) -> None:
         rendezvous: Rendezvous = self.server.rendezvous
-        if not rendezvous.allowed(self.headers.get("Authorization") or ""):
+        body = self.body() if self.length() <= LONGEST else b""
+        if not rendezvous.allowed(self.headers.get("Authorization") or "", body):
             self.answer(403)
             return
-        ask = json.loads(self.body())
+        ask = json.loads(body)
         if ask["do"] == "meet":
             self.answer(200, json.dumps({"port": rendezvous.meet(ask["key"])}).encode())
         elif ask["do"] == "met":
@@ -186,16 +194,24 @@ class _DeskHandler(_Quiet):
             self.answer(200, json.dumps(rendezvous.others(ask)).encode())
 
 
-def ask(address: str, secret: str, **question: Any) -> dict[str, Any]:
-    """A rank's question to the desk at `address`. Raises OSError when nobody answers."""
+def ask(address: str, secret: str, patience: float = 30.0, **question: Any) -> dict[str, Any]:
+    """A rank's question to the desk at `address`. Raises OSError when nobody answers.
+
+    The secret itself does not travel: whoever gets the desk's port after it learns nothing.
+    """
+    body = json.dumps(question).encode()
     request = urllib.request.Request(
         f"http://{address}/",
-        data=json.dumps(question).encode(),
-        headers={"Authorization": secret},
+        data=body,
+        headers={"Authorization": _seal(secret, body)},
         method="POST",
     )
     # No proxy: a site's http_proxy must not get between ranks of one cluster.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=30) as reply:
+    with opener.open(request, timeout=patience) as reply:
         answer: dict[str, Any] = json.loads(reply.read())
     return answer
+
+
+def _seal(secret: str, body: bytes) -> str:
+    return hmac.new(secret.encode(), body, "sha256").hexdigest()

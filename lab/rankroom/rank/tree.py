@@ -17,6 +17,8 @@ import psutil
 
 CLUSTER = "RANKROOM_CLUSTER"  # in the environment of all that a cluster starts: its folder
 KEEPER = "RANKROOM_KEEPER"  # in a rank's environment: the process that keeps its cluster
+START = "RANKROOM_START"  # in a rank's environment: how often it has been started
+STEP = "RANKROOM_STEP"  # in the environment of all that a rank on a compute node starts: its own
 SPOOL = "RANKROOM_SPOOL"  # in the environment of all that a rank starts
 KILL_S = 0.5  # a child that has not ended this long after SIGTERM is killed
 
@@ -83,6 +85,46 @@ def first_ended(*pids: int) -> int:
     finally:
         for each in watched:
             os.close(each)
+
+
+def ended_within(pid: int, seconds: float) -> bool:
+    """Wait up to `seconds` for a process, which need not be a child; whether it has ended."""
+    try:
+        with contextlib.closing(_Watch(pid)) as watch:
+            return watch.wait(seconds)
+    except ProcessLookupError:
+        return True
+
+
+class _Watch:
+    """One process, watched without looking where the system can do that."""
+
+    def __init__(self, pid: int) -> None:
+        self._fd = -1
+        self._process: psutil.Process | None = None
+        try:
+            self._fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise
+        except (AttributeError, OSError):
+            try:
+                self._process = psutil.Process(pid)
+            except psutil.NoSuchProcess:
+                raise ProcessLookupError(pid) from None
+
+    def wait(self, seconds: float) -> bool:
+        if self._process is None:
+            poll = select.poll()
+            poll.register(self._fd, select.POLLIN)
+            return bool(poll.poll(seconds * 1000))
+        deadline = time.monotonic() + seconds
+        while running(self._process) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return not running(self._process)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 def _first_ended_by_looking(pids: Iterable[int]) -> int:

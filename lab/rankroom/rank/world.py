@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankroom.rank import rendezvous
+from rankroom.rank import rendezvous, tree
 from rankroom.rank.waiting import Waiting
 
 PATIENCE_S = 5.0  # a rank that waits longer than this for others says so
@@ -82,7 +82,7 @@ class World:
     def arrive(self) -> None:
         """Tell the keeper that this rank has started."""
         with contextlib.suppress(OSError):
-            self._ask(do="ready", pid=os.getpid())
+            self._ask(do="ready", start=int(os.environ.get(tree.START, "0")))
 
     def begin(self, run: str, ranks: tuple[int, ...], epoch: int, own: bool = False) -> None:
         """A cell starts on `ranks`; `epoch` differs from before when ranks were wired anew.

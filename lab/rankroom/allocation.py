@@ -1,0 +1,151 @@
+"""The Slurm job that this process runs in: what was granted, and how many ranks each node gets."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from rankroom import shell
+from rankroom.clusterfile import Allocation, Node
+from rankroom.errors import StartError, UsageError
+
+ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
+# `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=gpu:a100:2(IDX:0-1)`, once for nodes that are alike.
+_NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S+) Mem=\S+(?: GRES(?:_IDX)?=(\S*))?")
+_GPUS = re.compile(r"\bgpu(?::[^\s:,()]+)*?:(\d+)")
+_INDICES = re.compile(r"\bgpu(?::[^\s:,()]+)?\(IDX:([\d,-]+)\)")  # before Slurm 20.11
+_PART = re.compile(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)")
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+
+def granted(ranks: int | None, env: Mapping[str, str]) -> Allocation | None:
+    """The allocation that this process runs in, with `ranks` shared out; None outside of one.
+
+    Raises StartError if Slurm does not say what it granted, UsageError if there is less.
+    """
+    job = env.get("SLURM_JOB_ID", "")
+    if not job:
+        return None
+    said = _ask(["scontrol", "show", "job", "--details", "--oneliner", job], job)
+    if (state := _field(said, "JobState")) != "RUNNING":
+        raise StartError(NOT_RUNNING.format(job=job, state=state.lower().replace("_", " ")))
+    return read(said, job, ranks, tasks(env.get("SLURM_TASKS_PER_NODE", "")))
+
+
+def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> Allocation:
+    """What `scontrol show job --details` says of a job. One rank per GPU; without, one per task."""
+    found = [
+        Node(name, 0, _gpus(gres or ""), _count(cpus))
+        for names, cpus, gres in _NODES.findall(said)
+        for name in expand(names)
+    ]
+    if not found:
+        raise StartError(UNREADABLE.format(job=job, said=said.strip()[:2000]))
+    if ranks is not None:
+        if ranks < 1:
+            raise UsageError(f"--ranks {ranks}: a cluster has at least 1 rank")
+        counts = share(ranks, len(found))
+    elif all(node.devices for node in found):
+        counts = [node.devices for node in found]
+    elif len(per_node) == len(found):
+        counts = list(per_node)
+    else:
+        counts = [1] * len(found)
+    nodes = (
+        Node(node.name, count, node.devices, node.cores)
+        for node, count in zip(found, counts, strict=True)
+    )
+    return Allocation(job, tuple(node for node in nodes if node.ranks), _time(said))
+
+
+def share(ranks: int, nodes: int) -> list[int]:
+    """How many ranks each node gets; the first ones have one more if it does not come out even."""
+    each, more = divmod(ranks, nodes)
+    return [each + (node < more) for node in range(nodes)]
+
+
+def expand(text: str) -> list[str]:
+    """The nodes that Slurm writes as `c[1-3,7],login`."""
+    names: list[str] = []
+    for before, inside, after in _PART.findall(text):
+        if not inside:
+            names.append(before + after)
+            continue
+        for part in inside.split(","):
+            first, _, last = part.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                names += expand(f"{before}{number:0{len(first)}}{after}")
+    return names
+
+
+def tasks(text: str) -> list[int]:
+    """The numbers that Slurm writes as `4(x2),1`."""
+    return [int(n) for n, times in _TASKS.findall(text) for _ in range(int(times or 1))]
+
+
+def _gpus(gres: str) -> int:
+    if (indices := _INDICES.search(gres)) is not None:
+        return _count(indices[1])
+    return sum(map(int, _GPUS.findall(gres)))
+
+
+def _count(ranges: str) -> int:
+    """How many numbers are in `0-3,8`."""
+    count = 0
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        count += int(last or first) - int(first) + 1
+    return count
+
+
+def _field(said: str, name: str) -> str:
+    match = re.search(rf"\b{name}=(\S+)", said)
+    return match[1] if match else ""
+
+
+def _time(said: str) -> float:
+    try:
+        return time.mktime(time.strptime(_field(said, "EndTime"), "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return 0.0
+
+
+def _ask(argv: Sequence[str], job: str) -> str:
+    """What a command says. Kernels have a loop of their own, so it is run beside it."""
+    answers: list[shell.Completed | BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(asyncio.run(shell.run(argv, timeout=ASK_S)))
+        except BaseException as error:
+            answers.append(error)
+
+    asking = threading.Thread(target=run)
+    asking.start()
+    asking.join()
+    answer = answers[0]
+    if isinstance(answer, FileNotFoundError):
+        raise StartError(NO_SLURM.format(job=job, command=argv[0]))
+    if isinstance(answer, BaseException):
+        raise answer
+    if not answer.ok:
+        raise StartError(NO_ANSWER.format(job=job, command=" ".join(argv), said=answer.tail()))
+    return answer.output
+
+
+NO_SLURM = (
+    "this is Slurm job {job} (SLURM_JOB_ID), but there is no `{command}` here to ask what it was "
+    "granted: load Slurm's module, or unset SLURM_JOB_ID to start ranks on this machine only"
+)
+NO_ANSWER = (
+    "Slurm does not say what job {job} (SLURM_JOB_ID) was granted; `{command}` said:\n{said}\n"
+    "If the job is over, start a new one, or unset SLURM_JOB_ID to start ranks on this machine"
+)
+NOT_RUNNING = (
+    "job {job} (SLURM_JOB_ID) is {state}: start a new one, or unset SLURM_JOB_ID to start ranks "
+    "on this machine"
+)
+UNREADABLE = "cannot read which nodes job {job} was granted; Slurm said:\n{said}"

@@ -1,0 +1,58 @@
+"""Which of this machine's addresses the other nodes reach, and the interface that has it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping
+
+import psutil
+
+LOOPBACK = "127.0.0.1"
+CHOSEN = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")  # where a user or a site names the interface
+
+
+def here() -> str:
+    """The name of this node as Slurm has it; the machine's own outside of a job."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+
+
+def towards(nodes: Iterable[str]) -> str:
+    """This machine's address as `nodes` reach it; loopback if it is the only one of them.
+
+    Never a wildcard: what listens there is not for whoever else can reach this machine. Raises
+    OSError if the nodes cannot be found.
+    """
+    others = [node for node in nodes if node != here()]
+    return own_address(others[0]) if others else LOOPBACK
+
+
+def own_address(host: str) -> str:
+    """The address that packets to `host` leave with. Nothing is sent."""
+    family, kind, _, _, address = socket.getaddrinfo(
+        host, 9, family=socket.AF_INET, type=socket.SOCK_DGRAM
+    )[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+def interfaces() -> dict[str, str]:
+    """The IPv4 address of each interface."""
+    return {
+        name: each.address
+        for name, all_ in psutil.net_if_addrs().items()
+        for each in all_
+        if each.family == socket.AF_INET
+    }
+
+
+def choose(own: str, found: Mapping[str, str], env: Mapping[str, str]) -> tuple[str, str]:
+    """Interface and address that a rank's data goes through: the user's choice, or that of `own`.
+
+    `own` is the address by which the keeper is reached.
+    """
+    for variable in CHOSEN:
+        if (name := env.get(variable, "")) in found:
+            return name, found[name]
+    return next((name for name, address in found.items() if address == own), "lo"), own

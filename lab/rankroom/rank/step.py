@@ -1,0 +1,57 @@
+"""A rank on a node of the allocation: the `srun` that starts it, and what its end means.
+
+All of it is one task in a step of its own, so that one rank can be started anew and each tells how
+it ended. srun's environment becomes the rank's.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from rankroom.clusterfile import tail
+
+# Of the variables that Slurm sets, those that say in which job we are; the others would be taken
+# for options of this step.
+_JOB = ("SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_JOB_", "SLURM_JOBID", "SLURM_SUBMIT_")
+_SIGNALLED = 128
+
+
+def command(job: str, node: str, rank: int, cwd: str) -> list[str]:
+    """The command that starts `rank` on `node`."""
+    return [
+        "srun", f"--jobid={job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1",
+        # Ranks share what the job has on the node; a step would wait for the one before else.
+        "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none",
+        f"--job-name=rank-{rank}", f"--chdir={cwd}", "--input=none", "--export=ALL",
+        sys.executable, "-m", "rankroom.rank.remote",
+    ]  # fmt: skip
+
+
+def environment(own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of srun, of this process's own."""
+    return {
+        name: value
+        for name, value in own.items()
+        if not name.startswith(("SLURM_", "SRUN_", "SLURMD_")) or name.startswith(_JOB)
+    }
+
+
+def returncode(code: int) -> int:
+    """A rank's own return code, of srun's: negative for a signal."""
+    named = {each.value for each in signal.Signals}
+    return -(code - _SIGNALLED) if code - _SIGNALLED in named else code
+
+
+def words(log: Path, node: str) -> str:
+    """What Slurm said of a rank's end, in words; empty if nothing out of the ordinary."""
+    said = tail(log, 8)
+    if "oom-kill" in said or "Out Of Memory" in said:
+        return f"out of memory on {node}: the job has no more there"
+    if "Node failure" in said or "NODE FAILURE" in said:
+        return f"node {node} has failed"
+    if "DUE TO TIME LIMIT" in said:
+        return "the job's time is over"
+    return ""

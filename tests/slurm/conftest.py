@@ -1,0 +1,36 @@
+"""The test cluster, brought up once for all tests here; without root or Slurm they are skipped."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from machines import Machines, missing
+
+HERE = Path(__file__).parent
+
+
+WHY = missing()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.slurm)
+            if WHY:
+                item.add_marker(pytest.mark.skip(reason=WHY))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if WHY:
+        terminalreporter.write_line(f"tests/slurm were skipped: {WHY}")
+
+
+@pytest.fixture(scope="session")
+def machines() -> Iterator[Machines]:
+    """A laptop, a login node and four compute nodes with two (pretended) GPUs each."""
+    made = Machines()
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()

@@ -1,0 +1,121 @@
+"""A Python process inside a job, as a notebook's kernel would be: code goes in, values come out."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from machines import CHECKOUT, Machines
+
+LISTENER = """
+import ast, json, sys, traceback
+sys.path.insert(0, TESTS)
+asked, said = open(sys.argv[1]), open(sys.argv[2], "w")
+names = {}
+for line in asked:
+    try:
+        tree = ast.parse(json.loads(line))
+        value = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr):
+            last = ast.Expression(tree.body.pop().value)
+            exec(compile(tree, "cell", "exec"), names)
+            value = eval(compile(last, "cell", "eval"), names)
+        else:
+            exec(compile(tree, "cell", "exec"), names)
+        answer = {"value": json.loads(json.dumps(value))}
+    except BaseException:
+        answer = {"error": traceback.format_exc()}
+    print(json.dumps(answer), file=said, flush=True)
+"""
+
+
+class Inside:
+    """A job of `user` with a Python process on its first node; `options` are sbatch's."""
+
+    def __init__(self, machines: Machines, user: str, *options: str) -> None:
+        self.machines, self.user = machines, user
+        home = machines.home(user)
+        self._pipes: list[int] = []
+        self._read = b""
+        ends = []
+        for name in ("asked", "said"):
+            pipe = home / f"{name}.{time.monotonic_ns()}"
+            os.mkfifo(pipe, 0o600)
+            os.chown(pipe, int(machines.id(user)), int(machines.id(user)))
+            # Both ways, so that opening waits for nobody.
+            self._pipes.append(os.open(pipe, os.O_RDWR))
+            ends.append(f"/home/{user}/{pipe.name}")
+        listener = LISTENER.replace("TESTS", repr(str(CHECKOUT / "tests")))
+        path = machines.put(user, f"listener-{time.monotonic_ns()}.py", listener)
+        lines = [f"#SBATCH {each}" for each in ("--time=10", "--output=job-%j.log", *options)]
+        words = [str(each) for each in (sys.executable, path, *ends)]
+        script = "\n".join(["#!/bin/bash", *lines, " ".join(words), ""])
+        script_path = machines.put(user, f"job-{time.monotonic_ns()}.sh", script)
+        said = machines.run("login", ["sbatch", "--parsable", script_path], user)
+        self.job = said.strip()
+        assert self.job.isdigit(), said
+        self.log = home / f"job-{self.job}.log"
+
+    def do(self, source: str, seconds: float = 90) -> Any:
+        """Run code there; the value of its last expression. Fails with its traceback."""
+        os.write(self._pipes[0], json.dumps(source).encode() + b"\n")
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._read:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._pipes[1]], [], [], left)[0]:
+                log = self.log.read_text() if self.log.exists() else "no log"
+                raise AssertionError(f"no answer within {seconds:.0f} s: {source!r}; {log}")
+            self._read += os.read(self._pipes[1], 1 << 20)
+        line, _, self._read = self._read.partition(b"\n")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise AssertionError(answer["error"])
+        return answer["value"]
+
+    def processes(self) -> dict[str, list[str]]:
+        """What the user's processes on all nodes are, but for the job's own script."""
+        found = {}
+        for node in self.machines.nodes:
+            words = self.machines.processes(node, self.user)
+            # Its script, itself, and a keeper that has ended and whose status it will never ask.
+            own = ("slurm_script", "listener-", "<defunct>")
+            kept = [line for line in words if not any(each in line for each in own)]
+            if kept:
+                found[node] = kept
+        return found
+
+    def until_gone(self, seconds: float = 15) -> float:
+        """Wait until nothing of it runs on any node; how long that took."""
+        begun = time.monotonic()
+        while left := self.processes():
+            assert time.monotonic() - begun < seconds, left
+            time.sleep(0.1)
+        return time.monotonic() - begun
+
+    def close(self) -> None:
+        self.machines.run("login", ["scancel", self.job], self.user)
+        for pipe in self._pipes:
+            os.close(pipe)
+
+    def __enter__(self) -> Inside:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def cluster_folder(machines: Machines, user: str) -> Path:
+    """Where the user's one cluster is, as seen from here."""
+    [folder] = (machines.home(user) / ".local/share/rankroom/clusters").iterdir()
+    return folder

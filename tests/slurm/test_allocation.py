@@ -1,0 +1,222 @@
+"""`Cluster.local` inside a job: ranks on all of its nodes, as sound as those of one machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from inside import Inside
+from machines import CHECKOUT, Machines
+
+TESTS = str(CHECKOUT / "tests")
+PYTHON = sys.executable
+START = """
+import time
+from cells import failure, finish, log, states, values
+from rankroom.cluster import Cluster
+begun = time.monotonic()
+cluster = Cluster.local({how})
+time.monotonic() - begun
+"""
+
+
+@pytest.fixture(scope="module")
+def job(machines: Machines) -> Iterator[Inside]:
+    """Four ranks on two nodes with two GPUs each."""
+    with Inside(machines, "alice", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=2") as job:
+        job.do(START.format(how=""))
+        yield job
+
+
+def test_ranks_are_placed_node_by_node(job: Inside):
+    found = job.do(
+        """
+values(cluster, '''
+import os, socket
+names = "LOCAL_SIZE CROSS_RANK CROSS_SIZE GLOO_IFACE".split()
+own = [os.environ["HOROVOD_" + name] for name in names]
+[rank, size, local_rank, device, socket.gethostname(), os.environ["MASTER_ADDR"],
+ os.environ["SLURM_PROCID"], os.environ["CUDA_VISIBLE_DEVICES"], *own]
+''')
+"""
+    )
+    master = job.machines.address("c1")
+    for rank, (local, node, cross) in enumerate([(0, 1, 0), (1, 1, 0), (0, 2, 1), (1, 2, 1)]):
+        device, host = f"cuda:{local}", f"c{node}"
+        assert found[rank][:6] == [rank, 4, local, device, host, master]
+        assert found[rank][6:] == [str(rank), "0,1", "2", str(cross), "2", "eth0"]
+
+
+def test_tensorflows_workers_are_on_their_nodes(job: Inside):
+    config = job.do(
+        "import json; values(cluster, 'import os; os.environ[\"TF_CONFIG\"]', ranks=[0])"
+    )
+    workers = json.loads(config[0])["cluster"]["worker"]
+    hosts = [worker.partition(":")[0] for worker in workers]
+    assert hosts == [job.machines.address(node) for node in ("c1", "c1", "c2", "c2")]
+    assert len(set(workers)) == 4
+
+
+def test_the_cluster_says_where_it_is(job: Inside):
+    words = job.do("cluster.describe()")
+    assert words.startswith(f"job-{job.job}-")
+    assert words.endswith("4 ranks on c1, c2 (one GPU each)")
+    named = job.do("[[rank.host, rank.pid] for rank in cluster.ranks]")
+    seen = job.do("values(cluster, 'import os, socket; [socket.gethostname(), os.getpid()]')")
+    assert named == seen
+
+
+def test_collectives_cross_nodes(job: Inside):
+    found = job.do(
+        """
+values(cluster, '''
+import torch, horovod.torch as hvd, torch.distributed as dist
+hvd.init()
+dist.init_process_group("gloo")
+dist.all_reduce(x := torch.ones(1) * rank)
+[hvd.cross_rank(), hvd.allreduce(torch.ones(1) * rank, op=hvd.Sum).item(), x.item()]
+''')
+"""
+    )
+    assert found == [[0, 6.0, 6.0], [0, 6.0, 6.0], [1, 6.0, 6.0], [1, 6.0, 6.0]]
+
+
+def test_an_interrupt_reaches_all_nodes(job: Inside):
+    seconds, ended = job.do(
+        """
+import threading
+run = cluster.run('''
+import time
+if rank == 3:
+    time.sleep(100)
+hvd.allreduce(torch.ones(1))
+''')
+time.sleep(1)
+begun = time.monotonic()
+run.interrupt()
+run.wait(20)
+[time.monotonic() - begun, [states(run)[rank] for rank in range(4)]]
+"""
+    )
+    assert seconds < 5
+    assert ended[3] == "interrupted"
+    assert "running" not in ended
+    assert job.do("values(cluster, 'hvd.allreduce(torch.ones(1), op=hvd.Sum).item()')") == [4.0] * 4
+
+
+def test_a_rank_killed_on_another_node_is_told_and_comes_back(job: Inside):
+    seconds, first, ended, said = job.do(
+        """
+begun = time.monotonic()
+run = finish(cluster, '''
+kept = rank
+print("last words of", rank, flush=True)
+if rank == 3:
+    os.kill(os.getpid(), 9)
+hvd.allreduce(torch.ones(1))
+''')
+[time.monotonic() - begun, failure(run), states(run)[3], [log(run, rank) for rank in range(4)]]
+"""
+    )
+    assert seconds < 10
+    assert "rank 3" in first
+    assert "SIGKILL" in first
+    assert ended == "lost"
+    assert said == [f"last words of {rank}\n" for rank in range(4)]
+    pids = job.do("before = [rank.pid for rank in cluster.ranks]; cluster.restart([3]); before")
+    again = job.do(
+        """
+values(cluster, '''
+import os, torch, horovod.torch as hvd
+hvd.init()
+[os.getpid(), globals().get("kept"), hvd.allreduce(torch.ones(1), op=hvd.Sum).item()]
+''')
+"""
+    )
+    assert [each[1:] for each in again] == [[0, 4.0], [1, 4.0], [2, 4.0], [None, 4.0]]
+    assert [each[0] for each in again][:3] == pids[:3]
+
+
+def test_stop_leaves_nothing_on_any_node(job: Inside):
+    assert set(job.processes()) == {"c1", "c2"}
+    job.do("cluster.stop()")
+    assert job.until_gone(5) < 5
+    assert list((job.machines.home("alice") / ".local/share/rankroom/clusters").iterdir()) == []
+
+
+def test_ranks_without_their_keeper_end(job: Inside):
+    job.do(START.format(how="ranks=3"))
+    assert job.do("[rank.host for rank in cluster.ranks]") == ["c1", "c1", "c2"]
+    state, words = job.do(
+        """
+import os, signal
+run = cluster.run("print('before', flush=True); import time; time.sleep(100)")
+time.sleep(1)
+os.kill(cluster.info.keeper, signal.SIGKILL)
+run.wait(30)
+[states(run)[2], log(run, 2)]
+"""
+    )
+    assert (state, words) == ("lost", "before\n")
+    job.until_gone(20)
+    job.do("cluster.stop()")
+
+
+def test_the_end_of_the_job_ends_everything(machines: Machines):
+    with Inside(machines, "bob", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0") as job:
+        job.do(START.format(how=""))
+        found = job.do("[[rank.device, rank.host] for rank in cluster.ranks]")
+        assert [device for device, _ in found] == ["cpu", "cpu"]
+        assert len({host for _, host in found}) == 2
+    begun = time.monotonic()
+    while left := {node: machines.processes(node, "bob") for node in machines.nodes}:
+        if not any(left.values()):
+            break
+        assert time.monotonic() - begun < 20, left
+        time.sleep(0.2)
+
+
+def test_a_shell_on_the_login_node_uses_what_salloc_got(machines: Machines):
+    file = machines.put(
+        "bob",
+        "one.py",
+        START.format(how="") + "print(values(cluster, '''\nimport os, socket\n"
+        "[socket.gethostname(), size, os.environ['GLOO_SOCKET_IFNAME']]\n'''))\ncluster.stop()\n",
+    )
+    words = ["salloc", "--nodes=1", "--ntasks-per-node=2", "--time=5"]
+    path = f"import sys; sys.path.insert(0, {TESTS!r}); exec(open({str(file)!r}).read())"
+    said = machines.run("login", [*words, PYTHON, "-c", path], "bob", 90)
+    host = said.split("'")[1] if "'" in said else ""
+    assert host in machines.nodes, said
+    assert said.count(f"['{host}', 2, 'eth0']") == 2, said
+    assert not machines.processes(host, "bob")
+
+
+def test_a_node_that_is_cut_off_is_named_and_cleans_up_when_it_is_back(machines: Machines):
+    options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--no-kill")
+    with Inside(machines, "alice", *options) as job:
+        job.do(START.format(how=""))
+        job.do("run = cluster.run('import time; print(rank, flush=True); time.sleep(90)')")
+        machines.unplug("c4")
+        try:
+            first = job.do(
+                """
+deadline = time.monotonic() + 60
+while states(run)[1] == "running" and time.monotonic() < deadline:
+    time.sleep(0.2)
+[states(run), failure(run)]
+"""
+            )
+        finally:
+            machines.plug("c4")
+        assert first[0] == {"0": "running", "1": "lost"}
+        assert first[1] == "rank 1: RankLost: rank 1 was given up: its node c4 does not answer"
+        begun = time.monotonic()
+        while left := machines.processes("c4", "alice"):
+            assert time.monotonic() - begun < 20, left
+            time.sleep(0.2)
+        assert job.do("run.interrupt(); run.wait(10); [log(run, 0), log(run, 1)]") == ["0\n", "1\n"]
+    machines.until_idle()

@@ -1,0 +1,151 @@
+"""slurm.py's words on a real Slurm: scripts of profiles, states, reasons, time left, cancel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from machines import Machines
+
+from rankroom import slurm
+from rankroom.errors import StartError
+from rankroom.jobs import JobStatus
+from rankroom.site import Job, Site
+
+SITE = Site("test", scheduler="slurm", job=Job(partition="gpu", time="00:05:00"))
+
+
+class Scheduler:
+    """The three calls, as alice types them on the login node."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+        self._count = 0
+        self.jobs: list[str] = []
+
+    def submit(self, site: Site, *commands: str) -> str:
+        self._count += 1
+        text = slurm.script(site, f"test-{self._count}", "/home/alice", commands)
+        path = self._machines.put("alice", f"test-{self._count}.sh", text)
+        said = self._machines.run("login", slurm.submit(str(path)), "alice")
+        self.jobs.append(slurm.submitted(said))
+        return self.jobs[-1]
+
+    def ask(self, job: str) -> JobStatus:
+        return slurm.answered(self._machines.run("login", slurm.ask([job]), "alice"), [job])[job]
+
+    def cancel(self, job: str) -> None:
+        self._machines.run("login", slurm.cancel(job), "alice")
+
+    def until(self, job: str, holds: Callable[[JobStatus], bool], seconds: float = 30) -> JobStatus:
+        deadline = time.monotonic() + seconds
+        while not holds(status := self.ask(job)):
+            assert time.monotonic() < deadline, status
+            time.sleep(0.2)
+        return status
+
+    def log(self, job: str) -> str:
+        [file] = self._machines.home("alice").glob(f"test-*-{job}.log")
+        return file.read_text()
+
+
+@pytest.fixture
+def scheduler(machines: Machines):
+    made = Scheduler(machines)
+    yield made
+    for job in made.jobs:
+        made.cancel(job)
+    machines.until_idle()
+
+
+def asking(**job: object) -> Site:
+    return replace(SITE, job=replace(SITE.job, **job))
+
+
+def test_a_profiles_script_runs_on_what_it_asks_for(scheduler: Scheduler):
+    site = asking(nodes=2, gpus_per_node=2, memory_per_cpu="200M")
+    job = scheduler.submit(site, "srun sh -c 'echo $(hostname) $SLURM_LOCALID' | sort")
+    scheduler.until(job, lambda status: status.state in ("ended", "gone"))
+    assert scheduler.log(job).splitlines() == ["c1 0", "c1 1", "c2 0", "c2 1"]
+
+
+def test_a_running_job_says_where_and_how_long_yet(scheduler: Scheduler):
+    job = scheduler.submit(asking(nodes=2), "sleep 60")
+    status = scheduler.until(job, lambda status: status.state == "running")
+    assert status.words == "runs on c[1-2]"
+    assert status.left is not None
+    assert 290 < status.left <= 300
+    scheduler.cancel(job)
+    ended = scheduler.until(job, lambda status: status.state in ("ended", "gone"))
+    assert (ended.state, ended.reason) in (("ended", "cancelled"), ("gone", ""))
+
+
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        (asking(time="02:00:00"), "more time than the partition allows"),
+        (asking(partition="short", nodes=2), "more nodes than the partition has"),
+        (asking(nodes=99), "more time, nodes or CPUs than the partition gives"),
+    ],
+)
+def test_what_slurm_accepts_and_never_starts_is_called_so(
+    scheduler: Scheduler, site: Site, words: str
+):
+    job = scheduler.submit(site, "true")
+    status = scheduler.until(job, lambda status: bool(status.reason))
+    assert status.state == "pending"
+    # From the first answer on, though Slurm names the limit itself some seconds later.
+    assert status.never
+    scheduler.until(job, lambda status: words in status.words)
+
+
+def test_a_job_waits_for_one_before_it_and_is_told_when_it_may_start(scheduler: Scheduler):
+    first = scheduler.submit(asking(nodes=4, extra=("--exclusive",)), "sleep 60")
+    scheduler.until(first, lambda status: status.state == "running")
+    second = scheduler.submit(asking(nodes=1), "true")
+    status = scheduler.until(second, lambda status: bool(status.start))
+    assert status.state == "pending"
+    assert "Resources" in status.reason or "Priority" in status.reason
+    assert not status.never
+    scheduler.cancel(first)
+    scheduler.until(second, lambda status: status.state in ("ended", "gone"))
+
+
+def test_a_held_job_says_who_holds_it(scheduler: Scheduler):
+    job = scheduler.submit(asking(extra=("--hold",)), "true")
+    assert "scontrol release" in scheduler.ask(job).words
+
+
+def test_a_job_that_fails_says_so(scheduler: Scheduler):
+    job = scheduler.submit(SITE, "false", "echo not reached")
+    status = scheduler.until(job, lambda status: status.state in ("ended", "gone"))
+    assert (status.state, status.reason) in (("ended", "failed"), ("gone", ""))
+    assert "not reached" not in scheduler.log(job)
+
+
+@pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        (asking(partition="gpuu"), "invalid partition"),
+        (asking(gpus_per_node=9), "(?i)not available"),
+        (asking(constraint="a100"), "(?i)feature"),
+    ],
+)
+def test_what_slurm_refuses_is_told_in_its_words(scheduler: Scheduler, site: Site, said: str):
+    with pytest.raises(StartError, match=said):
+        scheduler.submit(site, "true")
+
+
+def test_a_job_that_never_was_is_gone(scheduler: Scheduler):
+    assert scheduler.ask("99999").state == "gone"
+
+
+def test_the_batch_shell_is_warned_before_the_end(scheduler: Scheduler, machines: Machines):
+    # The signal comes at the next full minute before the end, so a short job gets it at once.
+    job = scheduler.submit(
+        asking(time="00:02:00"), "trap 'echo warned; exit 0' USR1", "sleep 60 & wait"
+    )
+    scheduler.until(job, lambda status: status.state in ("ended", "gone"), 40)
+    assert scheduler.log(job).strip() == "warned"

@@ -1,0 +1,155 @@
+"""Another user of the same machines tries to get in, from the same node, another, and outside."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+
+import pytest
+from inside import Inside, cluster_folder
+from machines import Machines
+
+PYTHON = sys.executable
+# What a stranger can try at a port without knowing anything: to speak ZMQ, ipyparallel and HTTP.
+TRY = """
+import contextlib, json, sys, threading, urllib.request
+import zmq
+from jupyter_client.session import Session
+CODE = "open('/tmp/stranger', 'w')"
+answers = {}
+
+def attempt(place):
+    session, got = Session(key=b""), []
+    for kind in (zmq.DEALER, zmq.SUB):
+        socket = zmq.Context.instance().socket(kind)
+        socket.LINGER, socket.SNDTIMEO = 0, 1000
+        if kind == zmq.SUB:
+            socket.subscribe(b"")
+        socket.connect(f"tcp://{place}")
+        # One that is turned away has nowhere to send to.
+        with contextlib.suppress(zmq.Again):
+            if kind == zmq.DEALER:
+                session.send(socket, "connection_request")
+                session.send(socket, "kernel_info_request")
+                session.send(socket, "execute_request", {"code": CODE, "silent": False})
+        got.append(bool(socket.poll(1500)))
+        socket.close()
+    body = json.dumps({"do": "stop"}).encode()
+    for seal in ("", "0" * 64):
+        request = urllib.request.Request(
+            f"http://{place}/", data=body, headers={"Authorization": seal})
+        try:
+            got.append(urllib.request.urlopen(request, timeout=1).status == 200)
+        except Exception:
+            got.append(False)
+    answers[place] = got
+
+threads = [threading.Thread(target=attempt, args=(place,)) for place in sys.argv[1:]]
+[each.start() for each in threads]
+[each.join() for each in threads]
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def job(machines: Machines) -> Iterator[Inside]:
+    """Two ranks of alice's on two nodes, and a home that all may enter."""
+    machines.home("alice").chmod(0o755)
+    with Inside(machines, "alice", "--nodes=2", "--ntasks-per-node=1") as job:
+        job.do(
+            "from cells import values\nfrom rankroom.cluster import Cluster\n"
+            "cluster = Cluster.local()\nvalues(cluster, 'rank')"
+        )
+        yield job
+        assert job.do("values(cluster, 'rank')") == [0, 1]
+        job.do("cluster.stop()")
+    machines.home("alice").chmod(0o700)
+
+
+def ports(machines: Machines, node: str, user: str) -> list[tuple[str, str]]:
+    """Where the user's processes listen on a node.
+
+    srun does as well, for the nodes, and with credentials of Slurm's own: not ours to judge.
+    """
+    found = []
+    for line in machines.run(node, ["ss", "-Hltnep"]).splitlines():
+        if f"uid:{machines.id(user)}" in line and '"srun"' not in line:
+            address, _, port = line.split()[3].rpartition(":")
+            found.append((address, port))
+    return found
+
+
+def test_nothing_listens_for_everybody(machines: Machines, job: Inside):
+    listening = {node: ports(machines, node, "alice") for node in ("c1", "c2")}
+    assert len(listening["c1"]) > 5
+    own = {"127.0.0.1", machines.address("c1")}
+    assert {address for address, _ in listening["c1"]} == own
+    # All of the cluster's doors are where its controller is.
+    assert {address for address, _ in listening["c2"]} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("place", ["c1", "c2", "login"])
+def test_no_port_answers_a_stranger(machines: Machines, job: Inside, place: str):
+    script = machines.put("bob", "try.py", TRY)
+    reached = [
+        f"{address}:{port}"
+        for node in ("c1", "c2")
+        for address, port in ports(machines, node, "alice")
+        if node == place or address != "127.0.0.1"
+    ]
+    assert len(reached) > 3
+    said = machines.run(place, [PYTHON, script, *reached], "bob")
+    assert json.loads(said.splitlines()[-1]) == {each: [False] * 4 for each in reached}
+    for node in ("c1", "c2"):
+        assert "stranger" not in machines.run(node, ["ls", "/tmp"])
+
+
+def test_its_own_user_gets_in_where_the_stranger_does_not(machines: Machines, job: Inside):
+    # The same port answers who has the files: what was tried is a door, not a wall.
+    file = "/home/alice/.local/share/rankroom/clusters/*/ipp/security/ipcontroller-client.json"
+    code = (
+        f"import glob, ipyparallel; [file] = glob.glob({file!r}); "
+        "print(ipyparallel.Client(file, timeout=20).ids)"
+    )
+    assert machines.run("c2", [PYTHON, "-c", code], "alice").splitlines()[-1] == "[0, 1]"
+    denied = machines.run("c2", [PYTHON, "-c", code.replace("[file] =", "file =")], "bob")
+    assert "[0, 1]" not in denied
+
+
+def test_no_file_of_a_cluster_can_be_read(machines: Machines, job: Inside):
+    folder = cluster_folder(machines, "alice")
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    names = {file.name for file in files}
+    assert {"cluster.json", "ipcontroller-client.json", "ipcontroller-engine.json"} <= names
+    home = machines.root / "home"
+    for file in (folder, *files):
+        path = f"/home/{file.relative_to(home)}"
+        said = machines.run("c2", ["sh", "-c", 'cat "$0" || ls "$0"', path], "bob")
+        assert "Permission denied" in said, said
+    runs = "/home/alice/.local/share/rankroom/runs"
+    assert "Permission denied" in machines.run("c2", ["ls", runs], "bob")
+
+
+def test_no_secret_is_shown_by_ps_or_scontrol(machines: Machines, job: Inside):
+    folder = cluster_folder(machines, "alice")
+    secrets = {json.loads((folder / "cluster.json").read_text())["secret"]}
+    for name in ("client", "engine"):
+        about = json.loads((folder / f"ipp/security/ipcontroller-{name}.json").read_text())
+        secrets |= {about["key"], about["curve_serverkey"]}
+    secrets.discard("")
+    assert len(secrets) >= 2
+    shown = ""
+    for node in ("c1", "c2"):
+        shown += machines.run(node, ["ps", "axeww", "-o", "pid,args"], "bob")
+    assert "rankroom.rank.remote" in shown
+    for what in ("job", "step"):
+        shown += machines.run("login", ["scontrol", "show", what, "--details"], "bob")
+    assert f"JobId={job.job}" in shown
+    for secret in secrets:
+        assert secret not in shown
+    pid = re.search(r"^ *(\d+) .*rankroom.rank.remote", shown, re.MULTILINE)
+    assert pid is not None
+    environ = machines.run("c1", ["cat", f"/proc/{pid[1]}/environ"], "bob")
+    assert "denied" in environ or "No such" in environ

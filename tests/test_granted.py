@@ -1,0 +1,165 @@
+"""What Slurm granted, read from recorded answers, and how ranks are shared out and seated."""
+
+import pytest
+
+from rankroom import allocation
+from rankroom.clusterfile import ClusterInfo
+from rankroom.errors import StartError, UsageError
+from rankroom.rank import network, step
+from rankroom.rank.environment import Seat, Wiring, rank_environment, seats
+from rankroom.rank.seating import Seating
+
+# Slurm 22.05; the older form of the GPUs is from 19.05.
+TWO = """JobId=1 JobState=RUNNING EndTime=2026-11-21T18:36:46 NodeList=c[1-2] JOB_GRES=gpu:4 \
+  Nodes=c[1-2] CPU_IDs=6-7 Mem=200 GRES=gpu:2(IDX:0-1) MinCPUsNode=2 """
+MIXED = """JobState=RUNNING EndTime=Unknown   Nodes=nid[001140-001141,7] CPU_IDs=0-31,64-95 \
+Mem=0 GRES=gpu:a100:4(IDX:0-3),craynetwork:1   Nodes=cpu1 CPU_IDs=0 Mem=0 GRES= MinCPUsNode=1"""
+OLD = "JobState=RUNNING    Nodes=taurusi2080 CPU_IDs=0-11 Mem=62000 GRES_IDX=gpu:k80(IDX:0,2-3)"
+
+
+def counts(said, ranks=None, tasks=()):
+    found = allocation.read(said, "1", ranks, list(tasks))
+    return [(node.name, node.ranks, node.devices, node.cores) for node in found.nodes]
+
+
+def test_one_rank_per_gpu():
+    assert counts(TWO, tasks=[1, 1]) == [("c1", 2, 2, 2), ("c2", 2, 2, 2)]
+    assert counts(OLD) == [("taurusi2080", 3, 3, 12)]
+
+
+def test_nodes_that_differ():
+    assert counts(MIXED, tasks=[2, 2, 2, 1]) == [
+        ("nid001140", 2, 4, 64),
+        ("nid001141", 2, 4, 64),
+        ("nid7", 2, 4, 64),
+        ("cpu1", 1, 0, 1),
+    ]
+
+
+@pytest.mark.parametrize(("ranks", "shared"), [(1, [1]), (3, [2, 1]), (8, [4, 4])])
+def test_ranks_are_shared_out(ranks, shared):
+    assert [count for _, count, _, _ in counts(TWO, ranks)] == shared
+
+
+def test_the_end_of_the_job_is_known():
+    assert allocation.read(TWO, "1", None, []).until > 1.7e9
+    assert allocation.read(MIXED, "1", None, []).until == 0
+
+
+def test_no_ranks_and_no_answer():
+    with pytest.raises(UsageError, match="at least 1 rank"):
+        allocation.read(TWO, "1", 0, [])
+    with pytest.raises(StartError, match="cannot read which nodes job 1"):
+        allocation.read("JobState=RUNNING", "1", None, [])
+
+
+def test_numbers_as_slurm_writes_them():
+    assert allocation.expand("c[01-03,7],login,r[1-2]n5") == (
+        ["c01", "c02", "c03", "c7", "login", "r1n5", "r2n5"]
+    )
+    assert allocation.tasks("4(x2),1") == [4, 4, 1]
+
+
+def fake(tmp_path, monkeypatch, script):
+    file = tmp_path / "scontrol"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+def test_a_job_that_is_over_is_told(tmp_path, monkeypatch):
+    fake(tmp_path, monkeypatch, "echo JobId=7 JobState=TIMEOUT")
+    with pytest.raises(StartError, match=r"job 7 \(SLURM_JOB_ID\) is timeout: start a new one"):
+        allocation.granted(None, {"SLURM_JOB_ID": "7"})
+    fake(tmp_path, monkeypatch, "echo slurm_load_jobs error: Invalid job id; exit 1")
+    with pytest.raises(StartError, match="Invalid job id\nIf the job is over"):
+        allocation.granted(None, {"SLURM_JOB_ID": "7"})
+
+
+def test_a_job_without_slurms_commands_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StartError, match="unset SLURM_JOB_ID"):
+        allocation.granted(None, {"SLURM_JOB_ID": "7"})
+
+
+def test_no_job():
+    assert allocation.granted(None, {}) is None
+
+
+def test_an_allocation_is_read_back():
+    granted = allocation.read(TWO, "1", None, [])
+    import dataclasses
+    import json
+
+    info = ClusterInfo("x", 4, allocation=granted)
+    assert ClusterInfo.from_json(json.loads(json.dumps(dataclasses.asdict(info)))) == info
+
+
+def test_seats_on_nodes_that_differ():
+    assert seats([2, 1]) == [Seat(0, 2, 0, 2), Seat(1, 2, 0, 1), Seat(0, 1, 1, 2)]
+
+
+def test_a_rank_on_another_node():
+    wiring = Wiring("10.0.0.2", "ib0", "c2", 4000, (1, 2, 3), ("10.0.0.1", "10.0.0.1", "10.0.0.2"))
+    env = rank_environment(2, 3, wiring, 2, 8, {}, Seat(0, 1, 1, 2))
+    assert (env["MASTER_ADDR"], env["LOCAL_RANK"], env["RANK"]) == ("10.0.0.1", "0", "2")
+    assert (env["HOROVOD_CROSS_RANK"], env["HOROVOD_CROSS_SIZE"]) == ("1", "2")
+    assert (env["HOROVOD_HOSTNAME"], env["GLOO_SOCKET_IFNAME"]) == ("c2", "ib0")
+    assert '"10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:3"' in env["TF_CONFIG"]
+    assert (env["OMP_NUM_THREADS"], env["RANKROOM_DEVICE"]) == ("8", "cuda:0")
+
+
+def test_the_users_interface_comes_first():
+    found = {"lo": "127.0.0.1", "eth0": "10.0.0.2", "ib0": "10.1.0.2"}
+    assert network.choose("10.0.0.2", found, {}) == ("eth0", "10.0.0.2")
+    assert network.choose("10.0.0.2", found, {"GLOO_SOCKET_IFNAME": "ib0"}) == ("ib0", "10.1.0.2")
+    assert network.choose("10.0.0.2", found, {"GLOO_SOCKET_IFNAME": "ib9"}) == ("eth0", "10.0.0.2")
+
+
+def test_a_single_node_needs_no_network():
+    assert network.towards([network.here()]) == "127.0.0.1"
+
+
+def test_what_srun_says_of_an_end():
+    assert [step.returncode(code) for code in (0, 3, 137, 143)] == [0, 3, -9, -15]
+    kept = step.environment({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_CONF": "x", "A": "b"})
+    assert kept == {"SLURM_JOB_ID": "1", "SLURM_CONF": "x", "A": "b"}
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in step 1.2", "out of memory on c2"),
+        ("srun: error: Node failure on c2", "node c2 has failed"),
+        (
+            "slurmstepd: error: *** STEP 1.2 ON c2 CANCELLED AT x DUE TO TIME LIMIT ***",
+            "time is over",
+        ),
+        ("srun: error: c2: task 0: Killed", ""),
+    ],
+)
+def test_what_slurm_says_of_an_end(tmp_path, said, words):
+    (tmp_path / "log").write_text(said)
+    found = step.words(tmp_path / "log", "c2")
+    assert words in found
+    assert bool(found) == bool(words)
+
+
+def sit(seating, rank, start, ports=(1, 2)):
+    return seating.answer(
+        {"do": "sit", "rank": rank, "start": start, "host": "c1", "pid": 9, "at": "10.0.0.1",
+         "ports": ports}
+    )  # fmt: skip
+
+
+def test_a_rank_started_anew_keeps_its_ports_and_its_forerunner_is_not_wanted():
+    seating = Seating(1)
+    first = seating.start(0)
+    assert sit(seating, 0, first)["ports"] == [2]
+    second = seating.start(0)
+    assert not seating.sits(0)
+    assert seating.answer({"do": "stay", "rank": 0, "start": first})["kept"] is False
+    assert sit(seating, 0, second, (7, 8))["ports"] == [2]
+    assert seating.sits(0)
+    seating.give_up(0)
+    assert seating.answer({"do": "stay", "rank": 0, "start": second})["kept"] is False
