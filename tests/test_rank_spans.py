@@ -152,7 +152,7 @@ def operation(monkeypatch):
 
 def collected():
     table = spans.here._defined
-    return [table[number] for number, _, _ in spans.here._waiting.get("collective", [])]
+    return [table[number] for number, _, _ in spans.here._waiting.get(("collective", ""), [])]
 
 
 def test_collectives_are_counted_by_group(operation):
@@ -210,7 +210,7 @@ def test_a_profiler_that_fails_says_so_and_nothing_else_fails(monkeypatch, capsy
     try:
         with profiler.profiled(True):
             done = True
-        kept = {cat: len(rows) for cat, rows in spans.here._waiting.items()}
+        kept = {cat: len(rows) for (cat, _), rows in spans.here._waiting.items()}
         names = [each["name"] for each in spans.here._defined]
     finally:
         spans.here.leave()

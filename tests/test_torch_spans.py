@@ -219,9 +219,7 @@ def test_gradients_of_a_ddp_model(torch_ranks):
         # Rank 0 is blocked at the end of its backward pass, until rank 1 has come; or before its
         # second forward pass, where the ranks agree how to put gradients together.
         waits = [each for each in spans(run, 0, "wait") if "of Distributed" in each.name]
-        assert [each.name for each in waits].count(
-            "dist.all_reduce of DistributedDataParallel"
-        ) == 3
+        assert "dist.all_reduce of DistributedDataParallel" in {each.name for each in waits}
         assert sum(each.end - each.start for each in waits) > 3 * 60_000
         if not which.startswith("find"):
             assert "broadcast buckets" in names(run, 0, "collective")

@@ -23,8 +23,8 @@ FITS = 0.1  # of a time; a law that is farther from one of them says nothing
 VEGA = "application/vnd.vegalite.v5+json"
 # Okabe and Ito's, which colour-blind people tell apart, on white and on black.
 _COLOURS = {
-    "compute": "#0072B2", "data": "#CC79A7", "waiting": "#D55E00", "exposed": "#E69F00",
-    "idle": "#999999",
+    "compute": "#8d99a3", "data": "#009e73", "waiting": "#e69f00", "exposed": "#0072b2",
+    "idle": "#c9c9c9",
 }  # fmt: skip
 
 

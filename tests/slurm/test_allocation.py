@@ -195,6 +195,7 @@ def test_a_shell_on_the_login_node_uses_what_salloc_got(machines: Machines):
     assert not machines.processes(host, "bob")
 
 
+@pytest.mark.thorough  # Slurm takes up to a minute to call the node idle again
 def test_a_node_that_is_cut_off_is_named_and_cleans_up_when_it_is_back(machines: Machines):
     options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--no-kill")
     with Inside(machines, "alice", *options) as job:

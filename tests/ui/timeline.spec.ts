@@ -87,7 +87,7 @@ test('tabs: the log first, the timeline when asked for, and again when the cell 
   trained('tl-tabs');
   const view = await openRuns(page, ['tl-tabs']);
   await whole(view);
-  await expect(view.getByRole('tab')).toHaveText(['Logs', 'Timeline']);
+  await expect(view.getByRole('tab')).toHaveText(['Logs', 'Timeline', 'Profile']);
   await expect(view.getByRole('tab', { name: 'Logs' })).toHaveAttribute('aria-selected', 'true');
   await expect(view.getByRole('log')).toBeVisible();
   await view.getByRole('tab', { name: 'Logs' }).focus();

@@ -19,9 +19,9 @@ from rankroom.profile.intervals import Interval, length, union, without
 # After Okabe and Ito, told apart by colour-blind eyes, and seen on white and on black.
 COLOURS = {
     "compute": "#8d99a3",
-    "data": "#b48f00",
-    "waiting": "#d1480f",
-    "exposed": "#1f77c4",
+    "data": "#009e73",
+    "waiting": "#e69f00",
+    "exposed": "#0072b2",
 }
 WORDS = {
     "compute": "computing",
