@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 TOOLS = Path(__file__).parent.parent / "tools"
 sys.path.insert(0, str(TOOLS))
@@ -144,3 +146,13 @@ def test_what_is_installed_starts_no_service(tmp_path, monkeypatch):
 def test_the_test_cluster_is_set_up_where_it_can_be_brought_up():
     assert set(machine.CLUSTER) >= {"slurmctld", "slurmd", "munged", "sshd"}
     assert not set(machine.CLUSTER) & {"Chromium", "npm"}
+
+
+def test_the_lock_is_for_every_python_3_11():
+    """A package that wants a later patch release shuts out Debian 12, whose Python is 3.11.2."""
+    lines = (TOOLS.parent / "requirements.lock").read_text().splitlines()
+    names = [line.partition("==")[0] for line in lines if "==" in line and line[0] != "#"]
+    wants = {name: metadata.metadata(name).get("Requires-Python") or "" for name in names}
+    assert len(wants) > 50
+    refused = {n: want for n, want in wants.items() if not SpecifierSet(want).contains("3.11.0")}
+    assert not refused
