@@ -8,7 +8,7 @@ import { RunModel } from '../src/run/model';
 import type { Run, SpansEvent } from '../src/schema';
 import { GrowingColumns } from '../src/timeline/columns';
 import { nearest, neighbour, sameName, Search } from '../src/timeline/find';
-import { layOut, Rows, type Lane } from '../src/timeline/lanes';
+import { layOut, nameOf, Rows, type Lane } from '../src/timeline/lanes';
 import { Look } from '../src/timeline/look';
 import { matching, type Matching } from '../src/timeline/match';
 import { Bands, partRows, TRANSFER, WAIT } from '../src/timeline/parts';
@@ -283,7 +283,7 @@ test('closed ranks have two lines; an open one a lane for each category, and ten
     layOut(spans, rows, samples, spans.ranks, { open: new Set(open), meters: false }).lanes;
   assert.deepEqual(lay().map(({ kind, lines }) => [kind, lines.length]), spans.ranks.map(() => ['rank', 2]));
   const open = lay('2', '2/phase');
-  assert.deepEqual(open.filter(({ kind, rank }) => kind === 'cat' && rank === 2).map(({ label }) => label), spans.cats(2));
+  assert.deepEqual(open.filter(({ kind, rank }) => kind === 'cat' && rank === 2).map(({ label }) => label), spans.cats(2).map(nameOf));
   assert.ok(open.some(({ kind }) => kind === 'tensor'));
   for (const [i, lane] of open.entries()) {
     assert.ok(i === 0 || lane.y >= open[i - 1].y + open[i - 1].height);

@@ -27,6 +27,17 @@ for epoch in range(1, 6):
 right = (model(x).argmax(1) == y).float().mean()
 f"accuracy {hvd.allreduce(right):.3f}"`;
 
+const STRAGGLER = `%%distributed
+import time
+import torch, horovod.torch as hvd
+
+hvd.init()
+for step in range(40):
+    with span("load"):
+        if rank == 1:
+            time.sleep(0.02)
+    hvd.allreduce(torch.tensor([float(step)]), name="loss")`;
+
 // Galata's stand-ins for kernels do not know how to be interrupted.
 test.use({ kernels: null });
 
@@ -177,4 +188,22 @@ train(torch.ones(3))`;
   await expect(view.locator('.rr-other summary')).toHaveText(/^rank 0 · released from .*all_?reduce.* · cell line 7$/);
   await whole(view);
   await stopRanks(page);
+});
+
+test('who waits for whom: said in a line, drawn, and in numbers', async ({ page }) => {
+  await notebookWith(page, STRAGGLER, STRAGGLER);
+  await page.notebook.runCell(1);
+  // Not with what importing and the first init() take.
+  await page.notebook.runCell(2);
+  const view = cell(page, 2).locator('.rr-view');
+  await whole(view);
+  await expect(view.locator('.rr-words')).toContainText('slowest: rank 1');
+  await view.getByRole('tab', { name: 'Timeline' }).click();
+  const body = view.locator('.rr-tl-body');
+  await expect(body).toHaveAttribute('aria-label', /40 collectives; rank 1 came last in (3[5-9]|40) of them/);
+  await view.screenshot({ path: join(__dirname, 'test-results', 'pictures', 'timeline.png') });
+  await view.getByRole('tab', { name: 'Profile' }).click();
+  await expect(view.locator('.rr-diagnosis')).toContainText(/rank 1 arrives last in .* of 40 allreduces and costs \d+ % of the cell/);
+  await view.screenshot({ path: join(__dirname, 'test-results', 'pictures', 'profile.png') });
+  await page.notebook.runCell(3);
 });

@@ -217,7 +217,7 @@ export function layOut(
       const isCatOpen = hasMore ? shown.open.has(catKey) : null;
       const layers = rows.layers(rank, cat);
       const catLines = stacked(layers);
-      add({ key: catKey, kind: 'cat', rank, cat, label: cat, lines: catLines, isOpen: isCatOpen }, heightOf(catLines));
+      add({ key: catKey, kind: 'cat', rank, cat, label: nameOf(cat), lines: catLines, isOpen: isCatOpen }, heightOf(catLines));
       for (const [tensor, tensorRows] of isCatOpen ? rows.byTensor(rank, cat) : []) {
         const own = stacked(tensorRows.map(row => ({ row, rank, cat, isParts: false })));
         const tensorKey = `${catKey}/${tensor}`;
@@ -230,6 +230,11 @@ export function layOut(
     }
   }
   return { lanes, height: y };
+}
+
+/** A category as people read it: its spans say what a rank waits in, and it is blocked meanwhile. */
+export function nameOf(cat: string): string {
+  return cat === 'wait' ? 'blocked' : cat;
 }
 
 function heightOf(lines: readonly Line[]): number {

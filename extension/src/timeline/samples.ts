@@ -49,12 +49,12 @@ export class Samples {
     }
   }
 
-  /** The curves of a rank that are anything but empty. */
+  /** The curves of a rank; one sample is none yet. */
   of(rank: number): Array<[Meter, Curve]> {
     const curves = this.byRank.get(rank);
     return METERS.flatMap(meter => {
       const curve = curves?.get(meter);
-      return curve ? [[meter, curve] as [Meter, Curve]] : [];
+      return curve && curve.t.length > 1 ? [[meter, curve] as [Meter, Curve]] : [];
     });
   }
 

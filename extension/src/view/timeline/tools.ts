@@ -1,5 +1,6 @@
 /** What stands above the picture: zoom, search, what is shown, and what the colours mean. */
 import { css, nameColour, type Palette } from '../../timeline/colours';
+import { nameOf } from '../../timeline/lanes';
 import { count } from '../../words';
 import { h } from '../dom';
 
@@ -68,12 +69,12 @@ export class Tools {
     const entries = cats.flatMap((cat): Array<[string, number]> =>
       cat === 'collective'
         ? [['waiting for others', palette.wait], ['transfer', palette.transfer]]
-        : [[cat === 'wait' ? 'blocked' : cat, palette.cats[cat] ?? nameColour(palette, cat)]]
+        : [[nameOf(cat), palette.cats[cat] ?? nameColour(palette, cat)]]
     );
     this.legend.replaceChildren(
       ...entries.map(([label, colour]) => {
         const swatch = h('span', 'rr-tl-swatch', { 'aria-hidden': 'true' });
-        const isPlain = label in palette.cats || colour === palette.wait || colour === palette.transfer || label === 'blocked';
+        const isPlain = label in palette.cats || colour === palette.wait || colour === palette.transfer || label === nameOf('wait');
         // The spans of these are told apart by their names: each of them has a colour.
         swatch.style.background = isPlain
           ? css(colour)
