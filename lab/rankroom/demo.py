@@ -108,11 +108,10 @@ def verdict(name: str, framework: str, store: Store) -> str:
         raise DemoFailed(f"{framework} did not report: no cell was run with `-o {name}`")
     if run.state != "done" or len(run.ranks) < 2:
         raise DemoFailed(f"{framework}: the run {name} is {run.state} on {len(run.ranks)} rank(s)")
-    reports = {
-        event["rank"]: _report(framework, event)
-        for event in displays_of(store.events(run.id))
-        if event.get("result")
-    }
+    shown = [event for event in displays_of(store.events(run.id)) if event.get("result")]
+    # The lowest rank that is wrong is named, whichever came first.
+    shown.sort(key=lambda event: int(event["rank"]))
+    reports = {event["rank"]: _report(framework, event) for event in shown}
     silent = [each.rank for each in run.ranks if each.rank not in reports]
     if silent:
         raise DemoFailed(f"{framework}: rank {silent[0]} reported nothing in the run {name}")
