@@ -25,7 +25,7 @@ test: set-up-test lint-only
 	$(IN) python -m pytest $(ARGS)
 
 faults: set-up-test
-	$(IN) python -m pytest tests/faults tests/slurm tests/test_scaling.py --repeat 20 $(ARGS)
+	$(IN) python -m pytest tests/faults tests/slurm --repeat 20 $(ARGS)
 
 lint: set-up lint-only
 

@@ -279,7 +279,6 @@ def python(kernel: Kernel, expression: str) -> Any:
 
 @pytest.mark.cluster
 class TestMagic:
-    @pytest.mark.thorough  # the ranks did not meet in one of some fifteen times; why is not known
     def test_one_two_and_four_ranks(self, kernel: Kernel):
         cell = (
             "import time\nimport horovod.torch as hvd, torch\nhvd.init()\n"
@@ -290,7 +289,7 @@ class TestMagic:
         rows = python(kernel, "scaled.rows()")
         assert [(row["ranks"], row["repeats"]) for row in rows] == [(1, 2), (2, 2), (4, 2)]
         for row, least in zip(rows, (0.4, 0.2, 0.1), strict=True):
-            assert least <= row["fastest"] < least + 0.25, row
+            assert least <= row["time"] < least + 0.25, row
             parts = sum(row[part] for part in NOTHING)
             assert parts == pytest.approx(row["time"], abs=0.001) or row["repeats"] > 1
         table, plot = shown.outputs
