@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from jupyter_server.base.handlers import APIHandler
@@ -77,6 +78,18 @@ class Handler(APIHandler):
             raise HTTPError(400, f"{name}={text!r}: give a number from 0 up")
         return min(value, most)
 
+    async def download(self, name: str, kind: str, pieces: Iterator[bytes]) -> None:
+        """Send a file piece by piece as it is made; each piece is made in a thread."""
+        self.set_header("Content-Type", kind)  # the first flush sends it
+        self.set_header("Content-Disposition", f'attachment; filename="{name}"')
+        try:
+            while piece := await asyncio.to_thread(next, pieces, b""):
+                self.write(piece)
+                await self.flush()
+        except StreamClosedError:
+            return
+        self.finish(set_content_type=kind)
+
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
         message = str(error) if isinstance(error, RankroomError) else ""
@@ -137,32 +150,15 @@ class Log(Handler):
         run = await asyncio.to_thread(self.store.load, run_id)
         asked = self.get_query_argument("rank", "")
         ranks = set(parse_ranks(asked, run.size)) if asked else None
-        self.set_header("Content-Type", PLAIN)  # the first flush sends it
-        self.set_header("Content-Disposition", f'attachment; filename="{run.id}.log"')
-        pieces = log_text(self.store.events(run_id), ranks)
-        try:
-            while piece := await asyncio.to_thread(next, pieces, b""):
-                self.write(piece)
-                await self.flush()
-        except StreamClosedError:
-            return
-        self.finish(set_content_type=PLAIN)
+        await self.download(f"{run.id}.log", PLAIN, log_text(self.store.events(run_id), ranks))
 
 
 class Trace(Handler):
     @authenticated
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
-        self.set_header("Content-Type", GZIP)
-        self.set_header("Content-Disposition", f'attachment; filename="{run.id}.trace.json.gz"')
         pieces = compressed(chrome_json(self.store, run_id))
-        try:
-            while piece := await asyncio.to_thread(next, pieces, b""):
-                self.write(piece)
-                await self.flush()
-        except StreamClosedError:
-            return
-        self.finish(set_content_type=GZIP)
+        await self.download(f"{run.id}.trace.json.gz", GZIP, pieces)
 
 
 class Source(Handler):
