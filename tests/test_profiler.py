@@ -5,7 +5,6 @@ from textwrap import dedent
 import pytest
 
 from cells import failure, log
-from rankroom.cluster import Cluster
 from spanned import spans
 
 pytestmark = pytest.mark.cluster
@@ -31,18 +30,6 @@ with span("products"):
 """
 
 
-@pytest.fixture(scope="module")
-def fresh(tmp_path_factory):
-    """Ranks that have imported nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RANKROOM_HOME", str(tmp_path_factory.mktemp("home")))
-        made = Cluster.local(ranks=2)
-        try:
-            yield made
-        finally:
-            made.stop()
-
-
 def profile(cluster, source):
     """A run with the profilers on; it must succeed."""
     run = cluster.run(dedent(source), profile=True)
@@ -57,8 +44,8 @@ def inside(run, rank, name):
     return [each for each in spans(run, rank, "op") if name in each.name], products
 
 
-def test_nothing_to_profile_is_said(fresh):
-    run = profile(fresh, "1 + 1")
+def test_nothing_to_profile_is_said(cluster):
+    run = profile(cluster, "1 + 1")
     for rank in (0, 1):
         assert "neither torch nor tensorflow" in log(run, rank, "stderr")
         assert not spans(run, rank, "op")
@@ -66,8 +53,8 @@ def test_nothing_to_profile_is_said(fresh):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_torch_from_its_import_on(fresh, again):
-    run = profile(fresh, TORCH)
+def test_torch_from_its_import_on(cluster, again):
+    run = profile(cluster, TORCH)
     assert run.results[0] == "'done'"
     for rank in (0, 1):
         products, around = inside(run, rank, "aten::mm")
@@ -80,20 +67,20 @@ def test_torch_from_its_import_on(fresh, again):
         assert log(run, rank, "stderr") == ""
 
 
-def test_a_cell_without_it_is_not_profiled(fresh):
-    run = fresh.run(dedent(TORCH))
+def test_a_cell_without_it_is_not_profiled(cluster):
+    run = cluster.run(dedent(TORCH))
     assert run.wait(60) and run.state == "done"
     assert not spans(run, 0, "op")
 
 
-def test_a_cell_that_raises_is_profiled_and_fails_as_it_does(fresh):
-    run = fresh.run("import torch\ntorch.ones(3) + 1\nraise ValueError('mine')", profile=True)
+def test_a_cell_that_raises_is_profiled_and_fails_as_it_does(cluster):
+    run = cluster.run("import torch\ntorch.ones(3) + 1\nraise ValueError('mine')", profile=True)
     assert run.wait(60)
     assert failure(run) in ("rank 0: ValueError: mine", "rank 1: ValueError: mine")
     assert "aten::add" in [each.name for each in spans(run, 0, "op")]
 
 
-def test_the_users_own_profiler_comes_first(fresh):
+def test_the_users_own_profiler_comes_first(cluster):
     mine = """
     import torch
     mine = torch.profiler.profile()
@@ -102,33 +89,33 @@ def test_the_users_own_profiler_comes_first(fresh):
     mine.stop()
     "aten::add" in [each.name for each in mine.events()]
     """
-    run = profile(fresh, mine)
+    run = profile(cluster, mine)
     assert run.results == {0: "True", 1: "True"}
     assert "--profile: torch could not be profiled" in log(run, 0, "stderr")
-    assert fresh.run("mine = torch.profiler.profile()\nmine.start()").wait(60)
-    run = profile(fresh, "torch.ones(3) + 1\n5")
+    assert cluster.run("mine = torch.profiler.profile()\nmine.start()").wait(60)
+    run = profile(cluster, "torch.ones(3) + 1\n5")
     assert run.results == {0: "5", 1: "5"}
     assert "a profiler of the cell's own is on" in log(run, 0, "stderr")
-    run = profile(fresh, "mine.stop()\n'aten::add' in [each.name for each in mine.events()]")
+    run = profile(cluster, "mine.stop()\n'aten::add' in [each.name for each in mine.events()]")
     assert run.results == {0: "True", 1: "True"}
 
 
-def test_only_the_longest_are_kept(fresh):
-    assert fresh.run("from rankroom.rank import profiler\nprofiler.MOST = 100").wait(10)
+def test_only_the_longest_are_kept(cluster):
+    assert cluster.run("from rankroom.rank import profiler\nprofiler.MOST = 100").wait(10)
     try:
-        run = profile(fresh, TORCH + "for _ in range(500): torch.ones(1) + 1")
+        run = profile(cluster, TORCH + "for _ in range(500): torch.ones(1) + 1")
         for rank in (0, 1):
             found = spans(run, rank, "op")
             assert len(found) == 100
             assert [each.name for each in found].count("aten::mm") == 5
             assert "--profile: the 100 longest of " in log(run, rank, "stderr")
     finally:
-        assert fresh.run("profiler.MOST = 100_000").wait(10)
+        assert cluster.run("profiler.MOST = 100_000").wait(10)
 
 
-def test_tensorflow_from_its_import_on(fresh):
+def test_tensorflow_from_its_import_on(cluster):
     for _ in range(2):
-        run = profile(fresh, TENSORFLOW)
+        run = profile(cluster, TENSORFLOW)
         for rank in (0, 1):
             products, around = inside(run, rank, "MatMul")
             within = [e for e in products if around.start - 1000 <= e.start <= around.end + 1000]
@@ -137,8 +124,8 @@ def test_tensorflow_from_its_import_on(fresh):
             assert products[0].about["thread"]
 
 
-def test_both_frameworks_in_one_cell(fresh):
-    run = profile(fresh, TORCH.replace("products", "torch") + TENSORFLOW)
+def test_both_frameworks_in_one_cell(cluster):
+    run = profile(cluster, TORCH.replace("products", "torch") + TENSORFLOW)
     for rank in (0, 1):
         found = [each.name for each in spans(run, rank, "op")]
         assert "aten::mm" in found
