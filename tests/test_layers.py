@@ -32,10 +32,7 @@ LAYERS = [
     ],
     ["timeline", "collectives", "profile/*", "scaling"],
     [
-        "slurm",
-        "pbs",
-        "jobs",
-        "tunnel",
+        "scheduler/*",
         "link",
         "allocation",
         "local",
@@ -49,14 +46,15 @@ LAYERS = [
     ["run"],
     ["adopt", "salvage", "turn"],
     ["cluster"],
-    ["notebook/*", "ladder", "server", "cli", "cli_runs", "cli_timeline", "demo", "doctor"],
+    ["notebook/*", "ladder", "server/*", "cli/*"],
 ]
 # Narrower than their layer, with the reason.
 ONLY = {
     # Runs on a rank: it must import fast, and a site may run it without the rest.
     "rank/*": {"record", "errors", "rank/*", "clusterfile", "config"},
     # Routes without logic.
-    "server": {
+    "server/*": {
+        "server/*",
         "ladder",
         "salvage",
         "store/*",
@@ -169,7 +167,7 @@ def test_importing_rankroom_loads_the_standard_library_only():
 
 @pytest.mark.parametrize(
     "module",
-    ["rankroom.server", "rankroom.cli_runs", "rankroom.display", "rankroom.notebook.magics"]
+    ["rankroom.server", "rankroom.cli.runs", "rankroom.display", "rankroom.notebook.magics"]
     + [f"rankroom.{m.replace('/', '.')}" for m in sorted(KNOWN) if m.startswith("rank/")],
 )
 def test_frameworks_are_never_forced(module: str):

@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from rankroom.demo import DemoFailed, verdict
+from rankroom.cli.demo import DemoFailed, verdict
 from rankroom.record import event_line
 from record_makers import start_record
 

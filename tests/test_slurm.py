@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 
-from rankroom import jobs, pbs, site, slurm
+from rankroom import site
 from rankroom.errors import SchedulerError, StartError
+from rankroom.scheduler import jobs, pbs, slurm
 
 PERLMUTTER = site.load("perlmutter").asking(nodes=2, account="m1234_g")
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from machines import Machines
 
-from rankroom import slurm
 from rankroom.errors import StartError
-from rankroom.jobs import JobStatus
+from rankroom.scheduler import slurm
+from rankroom.scheduler.jobs import JobStatus
 from rankroom.site import Job, Site
 
 SITE = Site("test", scheduler="slurm", job=Job(partition="gpu", time="00:05:00"))

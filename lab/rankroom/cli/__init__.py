@@ -12,9 +12,12 @@ from rankroom.errors import RankroomError
 
 # name: where the command is, and its line in `rankroom --help`.
 COMMANDS = {
-    "demo": ("rankroom.demo:demo", "Run the quickstart notebook here and check that it trained."),
+    "demo": (
+        "rankroom.cli.demo:demo",
+        "Run the quickstart notebook here and check that it trained.",
+    ),
     "doctor": (
-        "rankroom.doctor:doctor",
+        "rankroom.cli.doctor:doctor",
         "List clusters and what ended ones have left behind, and clean that up.",
     ),
     "horovod": (
@@ -22,11 +25,11 @@ COMMANDS = {
         "Build Horovod for this environment, and prove it works.",
     ),
     "runs": (
-        "rankroom.cli_runs:runs",
+        "rankroom.cli.runs:runs",
         "The records of runs: list, show, tail, export, path, prune.",
     ),
     "timeline": (
-        "rankroom.cli_timeline:timeline",
+        "rankroom.cli.timeline:timeline",
         "Show timelines of other programs: Horovod's, Chrome's, PyTorch's.",
     ),
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rankroom.errors import SchedulerError, StartError
-from rankroom.jobs import JobStatus, State, body
+from rankroom.scheduler.jobs import JobStatus, State, body
 from rankroom.site import Site, parse_time
 
 _SUBMITTED = re.compile(r"^(\d+(?:\[\])?)(?:\.\S+)?\s*$", re.MULTILINE)

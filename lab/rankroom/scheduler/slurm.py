@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from rankroom.errors import StartError
-from rankroom.jobs import JobStatus, State, body
+from rankroom.scheduler.jobs import JobStatus, State, body
 from rankroom.site import Site
 
 FORMAT = "%i|%T|%r|%S|%N|%L"  # id, state, reason, (expected) start, nodes, time left

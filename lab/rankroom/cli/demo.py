@@ -57,7 +57,7 @@ def demo(notebook: Path | None) -> None:
 
 def quickstart() -> Path:
     """The quickstart notebook: in the package when it was installed, else in the checkout."""
-    for folder in (Path(__file__).parent, Path(__file__).parents[2]):
+    for folder in (Path(__file__).parents[1], Path(__file__).parents[3]):
         notebook = folder / "notebooks" / "quickstart.ipynb"
         if notebook.is_file():
             return notebook

@@ -1,0 +1,1 @@
+"""The schedulers that grant nodes: their words, their answers, and the jobs they run."""

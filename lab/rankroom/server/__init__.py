@@ -1,0 +1,30 @@
+"""The Jupyter server extension: routes over the store and the ladder, without logic of their own.
+
+Every handler is authenticated; nothing here blocks the server's event loop (a home directory may
+be a slow network file system, so files are read in threads).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyter_server.utils import url_path_join
+
+from rankroom.ladder import Ladder
+from rankroom.salvage import TendedStore
+from rankroom.server import runs
+
+ROUTES = [*runs.ROUTES]
+
+
+def _load_jupyter_server_extension(server_app: Any) -> None:
+    """Called by Jupyter: add the routes under the server's base URL."""
+    web_app = server_app.web_app
+    base = web_app.settings["base_url"]
+    store = TendedStore()
+    parts = {"store": store, "ladder": Ladder(store)}
+    web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])
+
+
+# The name before jupyter_server 2, which some tools still look for.
+load_jupyter_server_extension = _load_jupyter_server_extension

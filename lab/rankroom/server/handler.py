@@ -1,0 +1,91 @@
+"""What all routes share: the store, the ladder, one-line errors as JSON, checked numbers."""
+
+# Jupyter's handlers and decorators carry no types that hold.
+# mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from jupyter_server.base.handlers import APIHandler
+from tornado.iostream import StreamClosedError
+from tornado.web import HTTPError
+
+from rankroom.errors import (
+    NoClusterError,
+    NotYoursError,
+    RankroomError,
+    RecordError,
+    RunOverError,
+    StartError,
+)
+from rankroom.ladder import Ladder
+from rankroom.store import Store
+
+# What is none of these is the fault of the request.
+STATUS: dict[type[RankroomError], int] = {
+    RecordError: 404,
+    NotYoursError: 403,
+    RunOverError: 409,
+    NoClusterError: 410,
+    StartError: 503,
+}
+
+
+class Handler(APIHandler):
+    """What all routes share: the store, the ladder, JSON errors, checked numbers."""
+
+    def initialize(self, store: Store, ladder: Ladder) -> None:
+        self.store = store
+        self.ladder = ladder
+        self.gone = False
+
+    def on_connection_close(self) -> None:
+        self.gone = True
+        super().on_connection_close()
+
+    def set_default_headers(self) -> None:
+        super().set_default_headers()
+        # What a rank wrote is never taken for a page.
+        self.set_header("X-Content-Type-Options", "nosniff")
+
+    def number(self, name: str, default: float, most: float) -> float:
+        """The query argument `name`, from 0 to `most`. A bad one is answered with 400."""
+        text = self.get_query_argument(name, "")
+        try:
+            value = float(text) if text else default
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < float("inf"):
+            raise HTTPError(400, f"{name}={text!r}: give a number from 0 up")
+        return min(value, most)
+
+    async def download(self, name: str, kind: str, pieces: Iterator[bytes]) -> None:
+        """Send a file piece by piece as it is made; each piece is made in a thread."""
+        self.set_header("Content-Type", kind)  # the first flush sends it
+        self.set_header("Content-Disposition", f'attachment; filename="{name}"')
+        try:
+            while piece := await asyncio.to_thread(next, pieces, b""):
+                self.write(piece)
+                await self.flush()
+        except StreamClosedError:
+            return
+        self.finish(set_content_type=kind)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        message = str(error) if isinstance(error, RankroomError) else ""
+        # The end of a log may follow, which is for a terminal.
+        message = message.partition("\n")[0].rstrip(":")
+        if isinstance(error, RankroomError):
+            self.set_status(STATUS.get(type(error), 400))
+        elif isinstance(error, HTTPError):
+            message = error.log_message or error.reason or ""
+        self.finish(json.dumps({"message": message or self._reason}))
+
+    def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
+        # The one line went to the browser; a traceback in the server's log would say no more.
+        if not isinstance(error, RankroomError):
+            super().log_exception(kind, error, trace)

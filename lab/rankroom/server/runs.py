@@ -1,0 +1,125 @@
+"""The records of runs over HTTP, and the steps for a live run that does not get on."""
+
+# Jupyter's handlers and decorators carry no types that hold.
+# mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
+from __future__ import annotations
+
+import asyncio
+
+from tornado.web import authenticated
+
+from rankroom import __version__, record
+from rankroom.server.handler import Handler
+from rankroom.spec import parse_ranks
+from rankroom.store.download import log_text
+from rankroom.store.tail import LIMIT
+from rankroom.traces import chrome_json, compressed
+
+# A proxy in front may cut idle requests at a minute; a browser asks again anyway.
+LONGEST_WAIT = 50.0
+LARGEST = 16 * LIMIT
+PLAIN = "text/plain; charset=utf-8"
+GZIP = "application/gzip"
+
+
+class Version(Handler):
+    @authenticated
+    async def get(self) -> None:
+        self.finish({"version": __version__, "record": record.VERSION})
+
+
+class Runs(Handler):
+    @authenticated
+    async def get(self) -> None:
+        limit = int(self.number("limit", 100, 10_000))
+        runs = await asyncio.to_thread(self.store.newest, limit)
+        self.finish({"runs": [run.to_json() for run in runs]})
+
+
+class OneRun(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        run = await asyncio.to_thread(self.store.load, run_id)
+        self.finish(run.to_json())
+
+
+class Events(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        after = int(self.number("after", 0, 2**53))
+        limit = int(self.number("limit", LIMIT, LARGEST))
+        wait = self.number("wait", 0, LONGEST_WAIT)
+        tail = self.store.tail(run_id, after)
+        known = self.get_query_argument("changed", "") or None
+        chunk = await tail.next(max(limit, 1), wait, lambda: self.gone, known)
+        self.set_header("X-Rankroom-Next", str(chunk.next))
+        self.set_header("X-Rankroom-State", chunk.state)
+        self.set_header("X-Rankroom-Size", str(chunk.size))
+        self.set_header("X-Rankroom-Changed", chunk.changed)
+        self.finish(chunk.data, set_content_type="application/x-ndjson")
+
+
+class Log(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        run = await asyncio.to_thread(self.store.load, run_id)
+        asked = self.get_query_argument("rank", "")
+        ranks = set(parse_ranks(asked, run.size)) if asked else None
+        await self.download(f"{run.id}.log", PLAIN, log_text(self.store.events(run_id), ranks))
+
+
+class Trace(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        run = await asyncio.to_thread(self.store.load, run_id)
+        pieces = compressed(chrome_json(self.store, run_id))
+        await self.download(f"{run.id}.trace.json.gz", GZIP, pieces)
+
+
+class Source(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        source = await asyncio.to_thread(self.store.source, run_id)
+        self.finish(source, set_content_type=PLAIN)
+
+
+class Interrupt(Handler):
+    @authenticated
+    async def post(self, run_id: str) -> None:
+        self.finish({"message": await self.ladder.interrupt(run_id)})
+
+
+class Release(Handler):
+    @authenticated
+    async def post(self, run_id: str) -> None:
+        self.finish({"message": await self.ladder.release(run_id)})
+
+
+class Restart(Handler):
+    @authenticated
+    async def post(self, run_id: str) -> None:
+        ranks = self.get_query_argument("rank", "")
+        self.finish({"message": await self.ladder.restart(run_id, ranks)})
+
+
+class Stacks(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        stacks = await self.ladder.stacks(run_id)
+        self.finish({"stacks": {str(rank): text for rank, text in stacks.items()}})
+
+
+_RUN = r"rankroom/runs/([^/]+)"
+ROUTES: list[tuple[str, type[Handler]]] = [
+    (r"rankroom/version", Version),
+    (r"rankroom/runs", Runs),
+    (_RUN, OneRun),
+    (_RUN + "/events", Events),
+    (_RUN + "/log", Log),
+    (_RUN + "/trace", Trace),
+    (_RUN + "/source", Source),
+    (_RUN + "/stacks", Stacks),
+    (_RUN + "/interrupt", Interrupt),
+    (_RUN + "/release", Release),
+    (_RUN + "/restart", Restart),
+]
