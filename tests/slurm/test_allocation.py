@@ -140,6 +140,32 @@ hvd.init()
     assert [each[0] for each in again][:3] == pids[:3]
 
 
+def test_the_load_of_ranks_on_all_nodes_is_told(job: Inside):
+    looked = job.do(
+        """
+from rankroom.rank.rendezvous import ask
+run = cluster.run('''
+if rank == 3:
+    while True: pass
+__import__("time").sleep(1000)
+''')
+info = cluster.refresh()
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline:
+    looked = ask(info.desk, info.secret, do="look")["ranks"]
+    if len(looked) == 4 and looked["3"]["cpu"] > 2 * looked["2"]["cpu"] + 5:
+        break
+    time.sleep(0.2)
+run.interrupt()
+run.wait(60)
+looked
+"""
+    )
+    assert sorted(looked) == ["0", "1", "2", "3"]
+    assert looked["3"]["cpu"] > 2 * looked["2"]["cpu"] + 5
+    assert all(each["memory"] > 10 << 20 for each in looked.values())
+
+
 def test_stop_leaves_nothing_on_any_node(job: Inside):
     assert set(job.processes()) == {"c1", "c2"}
     job.do("cluster.stop()")

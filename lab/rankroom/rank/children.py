@@ -65,6 +65,10 @@ class Children:
         """The processes of those ranks that are on this machine."""
         return {} if self.nodes else {rank: self.ranks[rank].pid for rank in ranks}
 
+    def here(self, ranks: list[int]) -> dict[int, tuple[int, str]]:
+        """Process and device of those ranks that are on this machine."""
+        return {rank: (pid, device(rank, self.devices)) for rank, pid in self.pids(ranks).items()}
+
     def returncode(self, rank: int) -> int | None:
         """How a rank has ended, as of a child; None if it has not."""
         code = self.ranks[rank].poll()

@@ -24,6 +24,7 @@ from rankroom.clusterfile import ClusterInfo, ClusterPaths
 from rankroom.rank import hub
 from rankroom.rank.children import Children, describe_exit
 from rankroom.rank.lease import Lease, held
+from rankroom.rank.load import Loads
 from rankroom.rank.memory import Memory
 from rankroom.rank.rendezvous import Rendezvous
 
@@ -45,6 +46,7 @@ class Keeper:
         self.brought_back: dict[int, list[float]] = {}
         self.stopping = threading.Event()
         self.memory = Memory()
+        self.loads = Loads()
         self.sampled = 0.0
         # What kernels ask for comes in threads of its own.
         self.lock = threading.Lock()
@@ -82,7 +84,13 @@ class Keeper:
                     self.ready.add(question["rank"])
                     self.changed = bool(self.info.allocation)
         elif question["do"] in ("sit", "stay"):
-            return self.children.seating.answer(question)
+            if load := question.get("load"):
+                self.loads.say(question["rank"], load)
+            return self.children.seating.answer(question) | {"look": self.loads.wanted}
+        elif question["do"] == "look":
+            living = self.living()
+            here = self.children.here(living)
+            return self.loads.look(here, set(living) - here.keys())
         elif question["do"] == "restart":
             return {"refused": self.ask_for(question["ranks"])}
         return {}

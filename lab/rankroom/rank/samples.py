@@ -15,10 +15,14 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Sampler:
-    """What one rank uses, from one call to the next; without /proc this process counts alone."""
+    """What one rank uses, from one call to the next; without /proc its process counts alone.
 
-    def __init__(self, device: str) -> None:
+    `pid` is the rank's process where it is not this one.
+    """
+
+    def __init__(self, device: str, pid: int = 0) -> None:
         self._device = device
+        self._pid = pid or os.getpid()
         self._gpu: Callable[[], dict[str, int]] | None = None
         self._at = 0.0
         self._used: dict[int, float] = {}
@@ -26,12 +30,12 @@ class Sampler:
     def start(self) -> None:
         """From here on the next sample counts."""
         self._at = time.monotonic()
-        self._used = {pid: used for pid, (used, _) in _usage().items()}
+        self._used = {pid: used for pid, (used, _) in _usage(self._pid).items()}
 
     def sample(self) -> dict[str, Any]:
         """The fields of a sample event: since the last call, or since `start`."""
         before, since = self._used, self._at
-        now, usage = time.monotonic(), _usage()
+        now, usage = time.monotonic(), _usage(self._pid)
         self._at, self._used = now, {pid: used for pid, (used, _) in usage.items()}
         # A process that is new has used all of its time since; one that ended is left out.
         seconds = sum(used - before.get(pid, 0.0) for pid, used in self._used.items())
@@ -49,19 +53,25 @@ class Sampler:
         return self._gpu()
 
 
-def _usage() -> dict[int, tuple[float, int]]:
-    """Seconds of processor time and bytes of memory of this process and all below it."""
-    own = os.getpid()
-    found = {own: (time.process_time(), _memory(own, shared=True))}
-    todo = _children(own)
+def _usage(rank: int) -> dict[int, tuple[float, int]]:
+    """Seconds of processor time and bytes of memory of a rank's process and all below it."""
+    found = {}
+    todo = [rank]
     while todo:
         pid = todo.pop()
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name, in brackets, may hold anything.
-            fields = (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
-            found[pid] = ((int(fields[11]) + int(fields[12])) / _TICK, _memory(pid, shared=False))
+            found[pid] = (_seconds(pid), _memory(pid, shared=pid == rank))
             todo += _children(pid)
     return found
+
+
+def _seconds(pid: int) -> float:
+    """Processor time that a process has used; of this one it is known more finely."""
+    if pid == os.getpid():
+        return time.process_time()
+    # The name, in brackets, may hold anything.
+    fields = (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def _memory(pid: int, shared: bool) -> int:

@@ -2,6 +2,7 @@
 
 A process of another machine cannot be watched. So the keeper is asked, again and again: it may be
 gone, may have given this rank up while it was cut off, or may have started another in its place.
+While somebody looks at the ranks, how busy this one is comes with the question.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from http.client import HTTPException
 from typing import Any
 
 from rankroom.rank import tree
+from rankroom.rank.load import PAUSE_S, whole
 from rankroom.rank.rendezvous import ask
+from rankroom.rank.samples import Sampler
 
 LOOK_S = 2.0  # between two questions whether this rank is wanted
 AGAIN_S = 0.5  # the same when nobody listens there
@@ -23,11 +26,20 @@ SILENT_S = 60.0  # or so long nothing is heard of its machine
 def follow(rank_pid: int) -> None:
     """Return when this rank has ended, or is not wanted any more."""
     refused, heard = 0, time.monotonic()
-    while not tree.ended_within(rank_pid, AGAIN_S if refused else LOOK_S):
+    sampler: Sampler | None = None  # while somebody looks
+    pause = LOOK_S
+    while not tree.ended_within(rank_pid, AGAIN_S if refused else pause):
         try:
-            if not ask_keeper("stay", 5.0).get("kept"):
+            load = {"load": whole(sampler.sample())} if sampler else {}
+            answer = ask_keeper("stay", 5.0, **load)
+            if not answer.get("kept"):
                 return
             refused, heard = 0, time.monotonic()
+            if not answer.get("look"):
+                sampler, pause = None, LOOK_S
+            elif sampler is None:
+                sampler, pause = Sampler(os.environ["RANKROOM_DEVICE"], rank_pid), PAUSE_S
+                sampler.start()
         except (OSError, ValueError, HTTPException) as error:  # whoever may answer there now
             gone = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
             refused = refused + 1 if gone else 0

@@ -1,0 +1,113 @@
+"""How busy ranks are at present: measured when somebody asks, here and beside ranks elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from rankroom.cluster import Cluster
+from rankroom.rank import load
+from rankroom.rank.load import Loads
+from rankroom.rank.rendezvous import ask
+
+BUSY = "while True: pass"
+ASLEEP = "import time; time.sleep(1000)"
+
+
+@pytest.fixture
+def processes():
+    """One that computes, and one that sleeps."""
+    made = [subprocess.Popen([sys.executable, "-c", code]) for code in (BUSY, ASLEEP)]
+    yield {rank: (process.pid, "cpu") for rank, process in enumerate(made)}
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+def test_a_look_tells_processor_and_memory_of_each_rank(processes, monkeypatch):
+    monkeypatch.setattr(load, "PAUSE_S", 0.0)
+    loads = Loads()
+    busy, asleep = (loads.look(processes, ())["ranks"][rank] for rank in "01")
+    assert busy["cpu"] > asleep["cpu"]
+    for each in (busy, asleep):
+        assert each["memory"] > 1 << 20
+        assert (each["gpu"], each["gpu_memory"]) == (None, None)
+
+
+def test_who_asks_too_soon_gets_what_was_seen_last(processes, monkeypatch):
+    monkeypatch.setattr(load, "PAUSE_S", 3600.0)
+    loads = Loads()
+    assert loads.look(processes, ()) == loads.look(processes, ())
+
+
+def test_a_rank_with_a_gpu_says_how_busy_that_is(monkeypatch):
+    asked = []
+
+    def handle(number: int) -> int:
+        asked.append(number)
+        return number
+
+    fake = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=handle,
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=70 + handle),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=5 << 30),
+        NVMLError=OSError,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    seen = Loads().look({3: (os.getpid(), "cuda:1")}, ())["ranks"]
+    assert (seen["3"]["gpu"], seen["3"]["gpu_memory"]) == (75, 5 << 30)
+    assert asked == [5]
+
+
+def test_nodes_measure_only_while_somebody_looks(monkeypatch):
+    loads = Loads()
+    assert not loads.wanted
+    told = load.whole({"cpu": 12.0, "memory": 1 << 30})
+
+    def say_when_wanted() -> None:
+        while not loads.wanted:
+            time.sleep(0.01)
+        loads.say(1, told)
+
+    beside = threading.Thread(target=say_when_wanted)
+    beside.start()
+    monkeypatch.setattr(load, "COMES_S", 60.0)
+    # A first look waits for what the nodes say, and leaves out who is not asked for.
+    assert loads.look({}, {1})["ranks"] == {"1": told}
+    beside.join()
+    assert loads.wanted
+    monkeypatch.setattr(load, "WANTED_S", 0.0)
+    assert not loads.wanted
+
+
+def test_what_a_node_said_long_ago_is_not_the_present(monkeypatch):
+    loads = Loads()
+    monkeypatch.setattr(load, "COMES_S", 0.0)
+    loads.say(0, load.whole({"cpu": 1.0, "memory": 1}))
+    monkeypatch.setattr(load, "OLD_S", -1.0)
+    assert loads.look({}, {0})["ranks"] == {}
+
+
+@pytest.mark.cluster
+def test_a_keeper_says_how_busy_its_ranks_are(cluster: Cluster):
+    run = cluster.run("import time\nif rank == 0:\n    while True: pass\ntime.sleep(1000)")
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            info = cluster.refresh()
+            ranks = ask(info.desk, info.secret, do="look")["ranks"]
+            if ranks["0"]["cpu"] > 2 * ranks["1"]["cpu"] + 5:
+                break
+            assert time.monotonic() < deadline, ranks
+        assert ranks["1"]["memory"] > 10 << 20
+    finally:
+        run.interrupt()
+        assert run.wait(60)
