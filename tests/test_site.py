@@ -53,7 +53,15 @@ def test_profiles_in_a_circle_are_refused(own):
         site.load("one")
 
 
+def test_whether_one_may_ssh_to_nodes_is_true_or_false(own):
+    own("one", "ssh_to_nodes = true\n")
+    assert site.load("one").ssh_to_nodes is True
+    assert site.load("perlmutter").ssh_to_nodes is False
+
+
 MISTAKES = {
+    "a switch as text": ('ssh_to_nodes = "yes"', 1, "ssh_to_nodes is true or false, not 'yes'"),
+    "a switch for a number": ("[job]\nnodes = true", 2, "nodes is a whole number, not True"),
     "unknown key": ('[job]\npartion = "gpu"', 2, "partion is not known (did you mean partition?)"),
     "unknown key at the top": ('logn = "x"', 1, "logn is not known (did you mean login?)"),
     "unknown table": ("[jobs]\nnodes = 2", 1, "jobs is not known (did you mean job?)"),

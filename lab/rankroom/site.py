@@ -76,6 +76,7 @@ class Site:
     login: str = ""  # as ssh takes it; empty: here
     scratch: str = "~/.rankroom"  # where jobs write; compute nodes and login node share it
     interface: str = ""  # of Gloo and NCCL between nodes
+    ssh_to_nodes: bool = False  # whether one may ssh to the nodes of one's job
     job: Job = field(default_factory=Job)
     environment: Environment = field(default_factory=Environment)
     container: Container = field(default_factory=Container)
@@ -203,7 +204,7 @@ class _Profile:
                 given = {**given, key: tuple(value)}
             elif wanted is str and isinstance(value, int) and key.startswith("memory"):
                 given = {**given, key: str(value)}
-            elif not isinstance(value, wanted) or isinstance(value, bool):
+            elif not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
                 raise self.wrong(key, f"is {_a(wanted)}, not {value!r}")
         return given
 
