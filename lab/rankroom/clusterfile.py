@@ -19,7 +19,11 @@ from rankroom import config
 from rankroom.record import RankInfo
 
 VERSION = 1
-ClusterState = Literal["starting", "running", "failed", "stopped"]
+ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]
+FarState = Literal[
+    "connecting", "asks", "submitting", "pending", "starting", "running", "lost", "ending",
+    "ended", "failed",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,35 @@ class Allocation:
 
 
 @dataclass
+class Far:
+    """What is known here of a cluster on a site, besides its ranks. Times are epoch seconds.
+
+    `lost` says that the line to the site is; the ranks go on. `log` is the job's output file and
+    `name` the cluster's name, both there; `until` is 0 while it is not known.
+    """
+
+    site: str
+    login: str = ""
+    state: FarState = "connecting"
+    words: str = ""  # one sentence for people
+    job: str = ""
+    reason: str = ""
+    expected: float = 0.0
+    until: float = 0.0
+    nodes: int = 0
+    gpus_per_node: int = 0
+    ranks_per_node: int = 0
+    log: str = ""
+    name: str = ""
+
+
+@dataclass
 class ClusterInfo:
     """cluster.json. `keeper` is the process that keeps the cluster; times are epoch seconds.
 
     By rank: `exits` says how the process of one that is down ended, `restarts` how often it was
     started anew, and `past` how the one before ended if it was by itself. `starting` are the ranks
-    that are being started anew. `lease` is how many hours the cluster stays when nobody holds it.
+    that are being started anew, `ready` those that have said that they are. `lease` is how many hours the cluster stays when nobody holds it.
     """
 
     name: str
@@ -72,9 +99,11 @@ class ClusterInfo:
     restarts: dict[str, int] = field(default_factory=dict)
     past: dict[str, str] = field(default_factory=dict)
     starting: list[int] = field(default_factory=list)
+    ready: list[int] = field(default_factory=list)
     auto_restart: bool = False
     lease: float = 0.0
     allocation: Allocation | None = None  # the ranks are processes of this machine without one
+    far: Far | None = None  # set where the ranks are on a site, and their keeper here
     version: int = VERSION
 
     @classmethod
@@ -84,6 +113,9 @@ class ClusterInfo:
         kept["ranks"] = [RankInfo(**rank) for rank in kept.get("ranks", [])]
         if kept.get("allocation"):
             kept["allocation"] = Allocation.from_json(kept["allocation"])
+        if kept.get("far"):
+            fields = {f.name for f in dataclasses.fields(Far)}
+            kept["far"] = Far(**{k: v for k, v in kept["far"].items() if k in fields})
         return cls(**kept)
 
 

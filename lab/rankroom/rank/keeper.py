@@ -70,6 +70,7 @@ class Keeper:
 
     def save(self) -> None:
         self.info.ranks = self.children.places()
+        self.info.ready = sorted(self.ready)
         self.paths.write(self.info)
 
     # -- what others ask
@@ -82,7 +83,7 @@ class Keeper:
             with self.lock:
                 if self.children.seating.starts[question["rank"]] == question["start"]:
                     self.ready.add(question["rank"])
-                    self.changed = bool(self.info.allocation)
+                    self.changed = True
         elif question["do"] in ("sit", "stay"):
             if load := question.get("load"):
                 self.loads.say(question["rank"], load)
@@ -215,6 +216,9 @@ class Keeper:
 
     def close(self) -> None:
         """End every process, and say that the cluster is stopped unless it has failed."""
+        if self.info.state != "failed":
+            self.info.state = "ending"
+            self.save()
         self.children.end_all()
         if self.info.state != "failed":
             self.info.state = "stopped"
