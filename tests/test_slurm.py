@@ -132,24 +132,25 @@ def test_no_job_id():
 
 
 ANSWER = """\
-101|RUNNING|None|2026-11-20T10:00:00|nid[001140-001141]|59:12
-102|PENDING|Priority|2026-11-20T12:00:00|(null)|1:00:00
-103|PENDING|PartitionTimeLimit|N/A||2-00:00:00
-104|PENDING|ReqNodeNotAvail, UnavailableNodes:c3|N/A||1:00:00
-105|COMPLETING|None|2026-11-20T10:00:00|c1|INVALID
-106|TIMEOUT|TimeLimit|2026-11-20T10:00:00|c1|0:00
-107_3|RUNNING|None|2026-11-20T10:00:00|c1|10:00
+101|RUNNING|None|2026-11-20T10:00:00|nid[001140-001141]|2026-11-20T11:00:00|rankroom-x
+102|PENDING|Priority|2026-11-20T12:00:00|(null)|2026-11-20T13:00:00|a|b
+103|PENDING|PartitionTimeLimit|N/A||N/A|rankroom-lab
+104|PENDING|ReqNodeNotAvail, UnavailableNodes:c3|N/A||N/A|x
+105|COMPLETING|None|2026-11-20T10:00:00|c1|2026-11-20T10:20:00|x
+106|TIMEOUT|TimeLimit|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x
+107_3|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x
 slurm_load_jobs error: something in between
-108|CONFIGURING|None|2026-11-20T10:00:00|c2|UNLIMITED
+108|CONFIGURING|None|2026-11-20T10:00:00|c2|N/A|x
 """
+NOON = 1795176000  # 2026-11-20 12:00 UTC
 
 
 def test_what_squeue_says():
     found = slurm.answered(ANSWER, ["101", "102", "103", "104", "105", "106", "108", "999"])
     assert {job: status.words for job, status in found.items()} == {
         "101": "runs on nid[001140-001141]",
-        "102": "waits in the queue (Priority: others are before it), expected to start at "
-        "2026-11-20T12:00:00",
+        "102": "waits in the queue (Priority: others are before it), expected to start "
+        + jobs.moment(NOON),
         "103": "waits in the queue (PartitionTimeLimit: it asks for more time than the partition "
         "allows): it will never start like this",
         "104": "waits in the queue (ReqNodeNotAvail: nodes that it needs are down or reserved)",
@@ -158,24 +159,27 @@ def test_what_squeue_says():
         "108": "waits in the queue (its nodes are being made ready)",
         "999": "is not known to the scheduler any more",
     }
-    assert found["101"].left == 59 * 60 + 12
-    assert found["103"].left == 2 * 86400
+    assert (found["101"].until, found["101"].name) == (NOON - 3600, "rankroom-x")
+    assert (found["102"].expected, found["102"].name) == (NOON, "a|b")
     assert found["103"].never
     assert not found["102"].never
     assert found["105"].state == "ending"
-    assert found["108"].left is None
+    assert found["108"].until == 0
 
 
 def test_one_command_asks_for_all_jobs():
     words = slurm.ask(["1", "2"])
-    assert words[0] == "squeue"
+    assert words[:2] == ["env", "TZ=UTC"]
+    assert "squeue" in words
     assert "--me" in words
     assert pbs.ask(["1", "2"])[-2:] == ["1", "2"]
 
 
 PBS_ANSWER = {
+    "timestamp": NOON,
     "Jobs": {
         "11.polaris-pbs-01": {
+            "Job_Name": "rankroom-x",
             "job_state": "R",
             "exec_host": "x3006c0s13b0n0/0*64+x3006c0s19b0n0/0*64",
             "Resource_List": {"walltime": "00:30:00"},
@@ -188,18 +192,33 @@ PBS_ANSWER = {
         },
         "13.polaris-pbs-01": {"job_state": "Q", "comment": "Can Never Run: too many nodes"},
         "14.polaris-pbs-01": {"job_state": "F", "Exit_status": 271},
-    }
+        "16.polaris-pbs-01": {
+            "job_state": "R",
+            "stime": "Fri Nov 20 12:00:00 2026",
+            "Resource_List": {"walltime": "01:00:00"},
+        },
+    },
 }
 
 
 def test_what_qstat_says():
-    found = pbs.answered(json.dumps(PBS_ANSWER), ["11", "12", "13", "14", "15"])
+    said = json.dumps(PBS_ANSWER, indent=4)
+    found = pbs.answered(f"Welcome!\n{said}\nqstat: Unknown Job Id 15.polaris-pbs-01\n",
+                         ["11", "12", "13", "14", "15", "16"])  # fmt: skip
     assert found["11"].words == "runs on x3006c0s13b0n0,x3006c0s19b0n0"
-    assert found["11"].left == 19 * 60 + 30
-    assert "expected to start at Fri Nov 20" in found["12"].words
+    assert found["11"].until == NOON + 19 * 60 + 30
+    assert found["11"].name == "rankroom-x"
+    assert found["12"].expected == NOON
     assert found["13"].never
     assert found["14"].words == "has ended (exit status 271)"
     assert found["15"].state == "gone"
+    assert found["16"].until == NOON + 3600
+
+
+def test_qstat_that_knows_none_of_the_jobs():
+    said = "qstat: Unknown Job Id 15.polaris-pbs-01\n"
+    assert pbs.is_answer(said)
+    assert pbs.answered(said, ["15"])["15"].state == "gone"
 
 
 def test_an_answer_that_is_none():

@@ -122,6 +122,11 @@ def files() -> dict[str, Path]:
     return found
 
 
+def profile_of(name: str) -> Path:
+    """Where a user changes what the site called `name` says: a profile of the user's own."""
+    return own_folder() / f"{name}.toml"
+
+
 def own_folder() -> Path:
     """Where a user keeps profiles."""
     return config.config_file().with_name("sites")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,24 +15,26 @@ State = Literal["pending", "running", "ending", "ended", "gone"]
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How a job stands. `reason` is why it waits or how it ended; `start` when it may begin.
+    """How a job stands. `reason` is why it waits or how it ended.
 
-    `never` says that it will wait for ever as it is.
+    Times are epoch seconds, 0 if not known: `expected` is when a waiting job may begin, `until`
+    when a running one's time is over. `never` says that it will wait for ever as it is.
     """
 
     id: str
     state: State
     reason: str = ""
-    start: str = ""
+    expected: float = 0.0
     nodes: str = ""
-    left: int | None = None  # seconds until its time is over
+    until: float = 0.0
     never: bool = False
+    name: str = ""
 
     @property
     def words(self) -> str:
         """One line for people."""
         if self.state == "pending":
-            when = f", expected to start at {self.start}" if self.start else ""
+            when = f", expected to start {moment(self.expected)}" if self.expected else ""
             end = ": it will never start like this" if self.never else when
             return f"waits in the queue ({self.reason or 'no reason given'}){end}"
         if self.state == "running":
@@ -41,23 +44,49 @@ class JobStatus:
         return f"has ended ({self.reason})" if self.reason else "has ended"
 
 
+def moment(then: float, now: float | None = None) -> str:
+    """A time in the reader's time zone, as near as need be: `at 14:02`, `on Tue 24 Nov, 14:02`."""
+    at = time.localtime(then)
+    if at[:3] == time.localtime(time.time() if now is None else now)[:3]:
+        return time.strftime("at %H:%M", at)
+    return time.strftime("on %a %d %b, %H:%M", at)
+
+
 def body(site: Site, commands: Sequence[str]) -> list[str]:
     """What follows a script's header: the environment of the site, then `commands`."""
-    environment = site.environment
-    lines = ["set -e"]
-    if environment.modules:
-        lines.append(f"module load {' '.join(map(shlex.quote, environment.modules))}")
-    lines += environment.setup
-    if environment.venv:
-        lines.append(f'source "{expand(environment.venv)}/bin/activate"')
-    if environment.conda:
+    return ["", "set -e", *environment(site), "", *commands, ""]
+
+
+def environment(site: Site) -> list[str]:
+    """The lines of shell that make Python with Rankroom available, on login and compute nodes."""
+    given, lines = site.environment, []
+    if given.modules:
+        lines.append(f"module load {' '.join(map(shlex.quote, given.modules))}")
+    lines += given.setup
+    if given.venv:
+        lines.append(f'source "{expand(given.venv)}/bin/activate"')
+    if given.conda:
         lines.append('eval "$(conda shell.bash hook)"')
-        lines.append(f'conda activate "{expand(environment.conda)}"')
+        lines.append(f'conda activate "{expand(given.conda)}"')
     if site.interface:
         name = shlex.quote(site.interface)
         lines.append(f"export GLOO_SOCKET_IFNAME={name} NCCL_SOCKET_IFNAME={name}")
         lines.append(f"export HOROVOD_GLOO_IFACE={name}")
-    return ["", *lines, "", *commands, ""]
+    return lines
+
+
+def there(site: Site, argv: Sequence[str]) -> list[str]:
+    """`argv` within the site's environment, as it is run on a login node.
+
+    What the environment's own lines print goes to standard error: standard output is `argv`'s.
+    """
+    lines = "\n".join(["exec 3>&1 1>&2", "set -e", *environment(site), 'exec 1>&3 3>&- "$@"'])
+    return ["bash", "-lc", lines, "bash", *argv]
+
+
+def login_shell(argv: Sequence[str]) -> list[str]:
+    """`argv` where only a login shell knows the commands."""
+    return ["bash", "-lc", 'exec "$@"', "bash", *argv]
 
 
 def contained(site: Site, argv: Sequence[str]) -> list[str]:

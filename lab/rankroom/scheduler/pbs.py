@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 import re
 import shlex
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ from rankroom.scheduler.jobs import JobStatus, State, body
 from rankroom.site import Site, parse_time
 
 _SUBMITTED = re.compile(r"^(\d+(?:\[\])?)(?:\.\S+)?\s*$", re.MULTILINE)
+_UNKNOWN = re.compile(r"Unknown Job Id", re.IGNORECASE)
 _STATES: dict[str, State] = {
     "Q": "pending",
     "H": "pending",
@@ -59,9 +62,9 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     )
 
 
-def submit(path: str) -> list[str]:
-    """The command that submits a script."""
-    return ["qsub", path]
+def submit() -> list[str]:
+    """The command that submits the script on its standard input."""
+    return ["qsub"]
 
 
 def submitted(output: str) -> str:
@@ -74,7 +77,15 @@ def submitted(output: str) -> str:
 
 def ask(ids: Iterable[str]) -> list[str]:
     """The one command that asks for many jobs, those that have ended lately too."""
-    return ["qstat", "-x", "-f", "-F", "json", *ids]
+    return ["env", "TZ=UTC", "qstat", "-x", "-f", "-F", "json", *ids]
+
+
+def is_answer(output: str) -> bool:
+    """Whether the output of an `ask` that failed is an answer all the same.
+
+    One job that is not known any more makes qstat fail, though it tells of the others.
+    """
+    return bool(_UNKNOWN.search(output))
 
 
 def answered(output: str, ids: Iterable[str]) -> dict[str, JobStatus]:
@@ -82,12 +93,23 @@ def answered(output: str, ids: Iterable[str]) -> dict[str, JobStatus]:
 
     Raises SchedulerError when it is no answer: a job that nothing is known of is not gone.
     """
-    try:
-        jobs: dict[str, Any] = json.loads(output).get("Jobs", {})
-    except (ValueError, AttributeError):
-        raise SchedulerError(f"qstat gave no answer; it said:\n{output.strip()[:2000]}") from None
-    found = {key.partition(".")[0]: _status(key, about) for key, about in jobs.items()}
+    found = listed(output)
     return {each: found.get(each) or JobStatus(each, "gone") for each in ids}
+
+
+def listed(output: str) -> dict[str, JobStatus]:
+    """All jobs of an answer."""
+    # What login shells print, and errors for single jobs, stand around it.
+    text = output[output.find("{") : output.rfind("}") + 1]
+    if not text and is_answer(output):
+        return {}
+    try:
+        answer = json.loads(text)
+        jobs: dict[str, Any] = answer.get("Jobs", {})
+        now = float(answer.get("timestamp", 0))
+    except (ValueError, AttributeError, TypeError):
+        raise SchedulerError(f"qstat gave no answer; it said:\n{output.strip()[:2000]}") from None
+    return {key.partition(".")[0]: _status(key, about, now) for key, about in jobs.items()}
 
 
 def cancel(job: str) -> list[str]:
@@ -95,22 +117,42 @@ def cancel(job: str) -> list[str]:
     return ["qdel", job]
 
 
-def _status(key: str, about: dict[str, Any]) -> JobStatus:
+def is_over(output: str) -> bool:
+    """Whether `cancel` failed only because there is no such job any more."""
+    return bool(_UNKNOWN.search(output)) or "has finished" in output
+
+
+def _status(key: str, about: dict[str, Any], now: float) -> JobStatus:
     state = _STATES.get(str(about.get("job_state", "")), "ended")
     reason = str(about.get("comment", "")) if state == "pending" else ""
     if state == "ended" and "Exit_status" in about:
         reason = f"exit status {about['Exit_status']}"
     never = state == "pending" and reason.startswith("Can Never Run")
     hosts = sorted({part.partition("/")[0] for part in str(about.get("exec_host", "")).split("+")})
-    left = None
+    expected = until = 0.0
+    if state == "pending":
+        expected = _epoch(about.get("estimated", {}).get("start_time"))
     if state == "running":
         asked = _seconds(about.get("Resource_List", {}).get("walltime"))
-        used = _seconds(about.get("resources_used", {}).get("walltime"))
-        left = None if asked is None else max(0, asked - (used or 0))
-    start = str(about.get("estimated", {}).get("start_time", "")) if state == "pending" else ""
+        used = _seconds(about.get("resources_used", {}).get("walltime")) or 0
+        begun = _epoch(about.get("stime")) or (now - used if now else 0.0)
+        until = begun + asked if begun and asked else 0.0
     return JobStatus(
-        key.partition(".")[0], state, reason, start, ",".join(filter(None, hosts)), left, never
-    )
+        key.partition(".")[0], state, reason, expected, ",".join(filter(None, hosts)), until, never,
+        str(about.get("Job_Name", "")),
+    )  # fmt: skip
+
+
+def _epoch(value: Any) -> float:
+    """A time as PBS writes it: a number, or `Fri Nov 20 12:00:00 2026` in UTC, as was asked for."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        pass
+    try:
+        return float(calendar.timegm(time.strptime(str(value), "%a %b %d %H:%M:%S %Y")))
+    except ValueError:
+        return 0.0
 
 
 def _seconds(text: Any) -> int | None:

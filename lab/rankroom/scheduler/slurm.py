@@ -6,19 +6,21 @@ formats are those that hold from Slurm 20 to 25; `squeue --json` does not.
 
 from __future__ import annotations
 
+import calendar
 import re
 import shlex
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rankroom.errors import StartError
 from rankroom.scheduler.jobs import JobStatus, State, body
 from rankroom.site import Site
 
-FORMAT = "%i|%T|%r|%S|%N|%L"  # id, state, reason, (expected) start, nodes, time left
+FORMAT = "%i|%T|%r|%S|%N|%e|%j"  # id, state, reason, (expected) start, nodes, end, name
 WARNING_S = 120  # the batch shell gets SIGUSR1 so long before the job's time is over
 # One number per line in sbatch's answers: `1234`, or `1234;cluster` with --parsable.
 _SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?\s*$", re.MULTILINE)
-_LEFT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 _STATES: dict[str, State] = {
     "PENDING": "pending",
@@ -48,8 +50,6 @@ _REASONS = {
     "Licenses": "no licence is free",
     "QOSMaxJobsPerUserLimit": "you have as many jobs as the QoS allows: it waits for yours",
     "AssocMaxJobsLimit": "your account has as many jobs as it may: it waits for them",
-    "QOSGrpCpuLimit": "the QoS has all the CPUs in use that it may",
-    "AssocGrpCpuLimit": "your account has all the CPUs in use that it may",
     "Cleaning": "an earlier try is being cleaned up",
 }
 _NEVER = {
@@ -62,20 +62,25 @@ _NEVER = {
     "InvalidQOS": "its QoS is not valid",
     "AccountNotAllowed": "its account may not use this partition",
     "QOSNotAllowed": "its QoS may not be used in this partition or by this account",
-    "AssocMaxWallDurationPerJobLimit": "it asks for more time than your account may",
-    "AssocMaxNodePerJobLimit": "it asks for more nodes than your account may",
-    "AssocMaxCpuPerJobLimit": "it asks for more CPUs than your account may",
-    "AssocGrpCPUMinutesLimit": "your account has no CPU time left for it",
-    "AssocGrpBillingMinutes": "your account's budget is used up",
-    "QOSMaxWallDurationPerJobLimit": "it asks for more time than the QoS allows",
-    "QOSMaxNodePerUserLimit": "it asks for more nodes than the QoS allows",
-    "QOSMaxCpuPerUserLimit": "it asks for more CPUs than the QoS allows",
-    "QOSMaxGRESPerUser": "it asks for more GPUs than the QoS allows",
-    "QOSMinGRES": "it asks for fewer GPUs than the QoS wants",
     "DependencyNeverSatisfied": "it waits for a job that has failed",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition is inactive",
+    "ReservationDeleted": "its reservation is gone",
+    "ReservationInvalid": "its reservation is not valid",
+    "DeadLine": "its deadline has passed",
 }
+# The others are made of parts, like QOSMaxGRESPerUser or AssocGrpCPUMinutesLimit.
+_LIMIT = re.compile(
+    r"(?P<whose>QOS|Assoc)(?P<kind>Max|Min|Grp)(?P<what>[A-Z]+(?=Run|Per|Min|$)|[A-Z][a-zA-Z]*?)"
+    r"(?P<span>RunMin(?:ute)?s|Min(?:ute)?sPerJob|Minutes|PerJob|PerNode|PerUser|PerAccount)?"
+    r"(?:NotSatisfied)?(?:Limit)?"
+)
+_PER_USER = re.compile(r"QOSMax\w+PerUser")
+_AMOUNTS = {
+    "cpu": "CPUs", "gres": "GPUs", "node": "nodes", "mem": "memory", "memory": "memory",
+    "wall": "time", "wallduration": "time", "jobs": "jobs", "submitjob": "jobs",
+    "submitjobs": "jobs", "billing": "billing units", "license": "licences", "energy": "energy",
+}  # fmt: skip
 
 
 def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
@@ -109,9 +114,9 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     return "\n".join(["#!/bin/bash -l", *head, *body(site, commands)])
 
 
-def submit(path: str) -> list[str]:
-    """The command that submits a script."""
-    return ["sbatch", "--parsable", path]
+def submit() -> list[str]:
+    """The command that submits the script on its standard input."""
+    return ["sbatch", "--parsable"]
 
 
 def submitted(output: str) -> str:
@@ -124,19 +129,38 @@ def submitted(output: str) -> str:
 
 def ask(ids: Iterable[str]) -> list[str]:
     """The one command that asks for many jobs."""
-    # An id that is gone makes `--jobs` fail for all; the user's own jobs are few.
+    # An id that is gone makes `--jobs` fail for all; the user's own jobs are few. Times are asked
+    # for in UTC, as the login node's clock may show another zone's.
     del ids
-    return ["squeue", "--noheader", "--me", f"--format={FORMAT}"]
+    zone = ["env", "TZ=UTC", "SLURM_TIME_FORMAT=standard"]
+    return [*zone, "squeue", "--noheader", "--me", f"--format={FORMAT}"]
+
+
+def is_answer(output: str) -> bool:
+    """Whether the output of an `ask` that failed is an answer all the same."""
+    return False
 
 
 def answered(output: str, ids: Iterable[str]) -> dict[str, JobStatus]:
     """How each job stands by the answer to `ask`; one that is not in it is gone."""
+    found = listed(output)
+    return {each: found.get(each) or JobStatus(each, "gone") for each in ids}
+
+
+def listed(output: str) -> dict[str, JobStatus]:
+    """All jobs of an answer."""
     found = {}
     for line in output.splitlines():
-        fields = line.strip().split("|")
+        fields = line.strip().split("|", FORMAT.count("|"))
         if len(fields) == FORMAT.count("|") + 1 and fields[0].isdigit():
             found[fields[0]] = _status(*fields)
-    return {each: found.get(each) or JobStatus(each, "gone") for each in ids}
+    if sum(status.state != "pending" for status in found.values()):
+        return found
+    # Limits on all of a user's jobs together do not pass when there is nothing to wait for.
+    return {
+        job: replace(status, never=status.never or bool(_PER_USER.match(status.reason)))
+        for job, status in found.items()
+    }
 
 
 def cancel(job: str) -> list[str]:
@@ -144,30 +168,57 @@ def cancel(job: str) -> list[str]:
     return ["scancel", job]
 
 
-def _status(job: str, state: str, reason: str, start: str, nodes: str, left: str) -> JobStatus:
+def is_over(output: str) -> bool:
+    """Whether `cancel` failed only because there is no such job any more."""
+    return "Invalid job id" in output or "already completing or completed" in output
+
+
+def _status(
+    job: str, state: str, reason: str, start: str, nodes: str, end: str, name: str
+) -> JobStatus:
     kind = _STATES.get(state, "ended")
     reason = "" if reason in ("None", "(null)", "") else reason
-    if state == "CONFIGURING":
-        reason, start = "its nodes are being made ready", ""
     # Slurm says "ReqNodeNotAvail, UnavailableNodes:c3" and "(Resources)".
     key = reason.strip("()").partition(",")[0]
-    never = kind == "pending" and key in _NEVER
-    words = _NEVER.get(key) or _REASONS.get(key)
-    if kind == "pending":
+    words, never = _why(key) if kind == "pending" else ("", False)
+    if state == "CONFIGURING":
+        reason, start = "its nodes are being made ready", ""
+    elif kind == "pending":
         reason = f"{key}: {words}" if words else reason
     elif kind == "ended":
         reason = state.lower().replace("_", " ")
-    started = "" if start in ("N/A", "Unknown", "") or kind != "pending" else start
-    return JobStatus(job, kind, reason, started, _nodes(nodes), seconds(left), never)
+    expected = _epoch(start) if kind == "pending" else 0.0
+    until = _epoch(end) if kind == "running" else 0.0
+    return JobStatus(job, kind, reason, expected, _nodes(nodes), until, never, name)
 
 
-def seconds(text: str) -> int | None:
-    """Slurm's `[days-][hours:]minutes:seconds`, or None where it says UNLIMITED or nothing."""
-    match = _LEFT.fullmatch(text)
-    if match is None:
-        return None
-    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+def _why(key: str) -> tuple[str, bool]:
+    """A reason to wait in words, and whether it does not pass by waiting."""
+    if key in _NEVER:
+        return _NEVER[key], True
+    if key in _REASONS:
+        return _REASONS[key], False
+    if (match := _LIMIT.fullmatch(key)) is None:
+        return "", False
+    whose = "the QoS" if match["whose"] == "QOS" else "your account"
+    what = _AMOUNTS.get(match["what"].lower(), match["what"])
+    kind, span = match["kind"], match["span"] or ""
+    if kind == "Min":
+        return f"it asks for fewer {what} than {whose} wants", True
+    if kind == "Grp" and span == "Minutes":
+        return f"{whose} has no time left of {what}: its budget is used up", True
+    if kind == "Grp":
+        return f"{whose} has all the {what} in use that it may", False
+    if span in ("PerUser", "PerAccount"):
+        return f"with your other jobs it asks for more {what} than {whose} allows", False
+    return f"it asks for more {what} than {whose} allows", True
+
+
+def _epoch(text: str) -> float:
+    try:
+        return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return 0.0
 
 
 def _nodes(text: str) -> str:

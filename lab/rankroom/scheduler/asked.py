@@ -1,0 +1,122 @@
+"""One question to a scheduler for all processes of a user on this machine.
+
+Its last answer is a file; whoever finds it too old asks anew, holding the file's lock, while the
+others wait for that answer. After a failure it is asked ever more rarely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from rankroom import config
+
+PERIOD_S = 5.0
+LONGEST_S = 60.0  # between two questions, however often they have failed
+KEPT_S = 120.0  # an id that nobody asked for in this time is not asked for
+LOCK_S = 45.0  # whoever holds the lock for longer is stopped or hangs: it is passed over
+LOOK_S = 0.05
+SLOW = 4  # a scheduler that takes a while to answer is given as many times that while
+
+Question = Callable[[Sequence[str]], Awaitable[tuple[str, str]]]
+
+
+@dataclass
+class Answer:
+    """What was answered to a question put `at`, or the `error` instead. Times are epoch seconds.
+
+    Nobody asks before `again`. `wanted` are the jobs somebody asked for, and when; `ids` those that
+    this answer is about.
+    """
+
+    at: float = 0.0
+    output: str = ""
+    error: str = ""
+    again: float = 0.0
+    failures: int = 0
+    ids: list[str] = field(default_factory=list)
+    wanted: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_one(self) -> bool:
+        return self.at > 0
+
+
+class Asked:
+    """The question called `name`."""
+
+    def __init__(self, name: str) -> None:
+        self.file = config.home() / "asked" / f"{re.sub(r'[^A-Za-z0-9@._-]', '_', name)}.json"
+
+    async def latest(self, ids: Sequence[str], question: Question) -> Answer:
+        """The last answer, after asking if it is too old; `question` gives output and error."""
+        while True:
+            async with self._locked():
+                answer = self._read()
+                now = time.time()
+                answer.wanted = {
+                    job: then for job, then in answer.wanted.items() if now - KEPT_S < then <= now
+                } | dict.fromkeys(ids, now)
+                # A clock that was set back must not keep anybody from asking.
+                if not answer.at <= now < answer.again <= now + LONGEST_S:
+                    return await self._ask(answer, question)
+                self._write(answer)
+            if answer.is_one:
+                return answer
+            # Who asked has ended before the answer came, and still it was a question.
+            await asyncio.sleep(max(LOOK_S, answer.again - now))
+
+    async def _ask(self, last: Answer, question: Question) -> Answer:
+        begun = time.time()
+        # Before asking: a question counts, also if whoever puts it is killed meanwhile.
+        self._write(dataclasses.replace(last, again=begun + PERIOD_S))
+        ids = list(last.wanted)
+        output, error = await question(ids)
+        failures = last.failures + 1 if error else 0
+        pause = max(PERIOD_S, SLOW * (time.time() - begun)) * 2.0 ** min(failures, 9)
+        again = begun + min(LONGEST_S, pause)
+        answer = Answer(begun, output, error, again, failures, ids, last.wanted)
+        self._write(answer)
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def _locked(self) -> AsyncIterator[None]:
+        self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self.file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            deadline = time.monotonic() + LOCK_S
+            while not _lock(fd) and time.monotonic() < deadline:
+                await asyncio.sleep(LOOK_S)
+            yield
+        finally:
+            os.close(fd)
+
+    def _read(self) -> Answer:
+        try:
+            return Answer(**json.loads(self.file.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            return Answer()
+
+    def _write(self, answer: Answer) -> None:
+        fresh = self.file.with_suffix(f".{os.getpid()}")
+        fresh.touch(mode=0o600)
+        fresh.write_text(json.dumps(dataclasses.asdict(answer)), "utf-8")
+        fresh.replace(self.file)
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks: each asks for itself
+    return True

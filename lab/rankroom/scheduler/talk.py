@@ -1,0 +1,149 @@
+"""Talking to a site's scheduler: submit, ask and cancel, here or on its login node.
+
+Each call is a command with a time limit, and what it refuses is told with the command, its output
+and what to do. However many processes ask, the scheduler is asked at most once in PERIOD_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+from rankroom import shell
+from rankroom.errors import RankroomError, SchedulerError, UsageError
+from rankroom.scheduler import pbs, slurm
+from rankroom.scheduler.asked import Asked
+from rankroom.scheduler.jobs import JobStatus, login_shell
+from rankroom.scheduler.remedies import remedy
+from rankroom.site import Site, expand
+
+ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
+SUBMIT_S = 60.0
+_KINDS: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
+_NO_COMMAND = 127
+
+
+class Place(Protocol):
+    """Where commands are run: this machine, or a login node over ssh."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def run(
+        self, argv: Sequence[str], *, timeout: float | None = None, input: str | None = None
+    ) -> shell.Completed: ...
+
+
+class Scheduler:
+    """The scheduler of a site, as its commands are reached at `place`."""
+
+    def __init__(self, site: Site, place: Place) -> None:
+        if site.scheduler not in _KINDS:
+            raise UsageError(NO_SCHEDULER.format(site=site.name))
+        self.site = site
+        self.place = place
+        self.kind: Any = _KINDS[site.scheduler]
+        self._asked = Asked(f"{site.scheduler}-{place.name or 'here'}")
+        self._in_login_shell = False
+
+    def script(self, name: str, folder: str, commands: Sequence[str]) -> str:
+        """The job script that runs `commands`; `folder` is an absolute path there."""
+        text: str = self.kind.script(self.site, name, folder, commands)
+        return text
+
+    async def folder(self) -> str:
+        """The site's scratch folder as an absolute path there; it is made, private to the user."""
+        there = expand(self.site.scratch)
+        # The path in a line of its own: login shells greet, and some do so on standard output.
+        make = f'umask 077; mkdir -p "{there}" && cd "{there}" && echo "{_MARK}$PWD"'
+        done = await self.call(["bash", "-c", make], ASK_S)
+        found = re.search(rf"^{_MARK}(/.*)$", done.output, re.MULTILINE)
+        if not done.ok or found is None:
+            raise self.failed(done, SCRATCH.format(scratch=self.site.scratch))
+        return found[1]
+
+    async def submit(self, script: str) -> str:
+        """Submit a job script; the job's id. Raises SchedulerError if it is refused."""
+        done = await self.call(self.kind.submit(), SUBMIT_S, script)
+        if not done.ok:
+            raise self.failed(done)
+        job: str = self.kind.submitted(done.output)
+        return job
+
+    async def ask(self, ids: Sequence[str]) -> dict[str, JobStatus]:
+        """How jobs stand, by an answer that may be some seconds old.
+
+        A job is gone only by an answer to a question that was put after this call. Raises
+        SchedulerError while the scheduler does not answer; it is asked again after a while.
+        """
+        called, wanted = time.time(), list(ids)
+        while True:
+            answer = await self._asked.latest(wanted, self._question)
+            if answer.error:
+                raise SchedulerError(answer.error)
+            found: dict[str, JobStatus] = self.kind.answered(answer.output, wanted)
+            unknown = {job for job, status in found.items() if status.state == "gone"}
+            if (answer.at >= called and unknown <= set(answer.ids)) or not unknown:
+                return found
+            await asyncio.sleep(max(0.0, answer.again - time.time()))
+
+    async def cancel(self, job: str) -> None:
+        """End a job; one that has ended is fine. Raises SchedulerError if it cannot be."""
+        done = await self.call(self.kind.cancel(job), ASK_S)
+        if not done.ok and not self.kind.is_over(done.output):
+            raise self.failed(done)
+
+    async def call(
+        self, argv: Sequence[str], timeout: float, input: str | None = None
+    ) -> shell.Completed:
+        """Run a command there, in a login shell where only that finds the scheduler's commands."""
+        words = login_shell(argv) if self._in_login_shell else list(argv)
+        try:
+            done = await self.place.run(words, timeout=timeout, input=input)
+        except FileNotFoundError:
+            done = shell.Completed(tuple(words), _NO_COMMAND, f"{argv[0]}: command not found\n")
+        if done.returncode == _NO_COMMAND and not self._in_login_shell:
+            self._in_login_shell = True
+            return await self.call(argv, timeout, input)
+        return shell.Completed(tuple(argv), done.returncode, done.output, done.timed_out)
+
+    def failed(self, done: shell.Completed, what: str = "") -> SchedulerError:
+        """The error for a command that failed: where, what it said, and what to do."""
+        where = f" on {self.place.name}" if self.place.name else ""
+        how = "did not answer in time" if done.timed_out else f"failed (status {done.returncode})"
+        said = done.tail() or "(it said nothing)"
+        what = what or remedy(self.site, done)
+        return SchedulerError(
+            FAILED.format(
+                site=self.site.name, command=shlex.join(done.argv), where=where, how=how,
+                said=said, remedy=what,
+            )
+        )  # fmt: skip
+
+    async def _question(self, ids: Sequence[str]) -> tuple[str, str]:
+        """What the scheduler answers, and what went wrong instead."""
+        try:
+            done = await self.call(self.kind.ask(ids), ASK_S)
+            if not done.ok and not self.kind.is_answer(done.output):
+                return "", str(self.failed(done))
+            self.kind.answered(done.output, [])
+        except RankroomError as error:
+            return "", str(error)
+        return done.output, ""
+
+
+_MARK = "folder="
+NO_SCHEDULER = (
+    'the site {site} has no scheduler (its profile says `scheduler = "none"`): '
+    "`%cluster start` without --site starts ranks on this machine"
+)
+FAILED = "{site}: `{command}`{where} {how}:\n{said}\n{remedy}"
+SCRATCH = (
+    "Rankroom writes to the profile's `scratch`, {scratch}: set it to a folder that you may write "
+    "to and that login and compute nodes share"
+)
