@@ -30,9 +30,10 @@ LAYERS = [
         "horovod/*",
         "traces/*",
     ],
-    ["timeline", "collectives", "profile/*", "scaling"],
+    ["timeline", "collectives", "profile/*", "scaling", "export"],
     [
         "scheduler/*",
+        "ssh/*",
         "link",
         "allocation",
         "local",
@@ -46,6 +47,7 @@ LAYERS = [
     ["run"],
     ["adopt", "salvage", "turn"],
     ["cluster"],
+    ["course/*"],
     ["notebook/*", "ladder", "server/*", "cli/*"],
 ]
 # Narrower than their layer, with the reason.
@@ -58,7 +60,7 @@ ONLY = {
         "ladder",
         "salvage",
         "store/*",
-        "traces/*",
+        "export",
         "spec",
         "record",
         "errors",

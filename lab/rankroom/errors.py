@@ -38,6 +38,14 @@ class SchedulerError(RankroomError):
     """The scheduler does not answer as it should: nothing is known of a job then."""
 
 
+class LineError(RankroomError):
+    """A login host cannot be reached, or not as asked; `why` is one of ssh.trouble's words for it."""
+
+    def __init__(self, message: str, why: str = "other") -> None:
+        super().__init__(message)
+        self.why = why
+
+
 class RankLostError(RankroomError):
     """A rank's process ended by itself."""
 

@@ -41,26 +41,31 @@ async def run(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     timeout: float | None = None,
+    input: str | None = None,
     on_line: Callable[[str], None] | None = None,
     keep: int = 4 << 20,
+    terminal: bool = False,
 ) -> Completed:
     """Run a command to its end and keep its output (the last `keep` characters).
 
-    `env` replaces the environment, `on_line` sees each line as it is written, without its newline.
-    After `timeout` seconds, and when the caller is cancelled, the command and all it started in
-    its process group are ended. Raises FileNotFoundError when there is no such program.
+    `env` replaces the environment, `input` is what it reads, `on_line` sees each line as it is
+    written, without its newline; what it raises ends the command. After `timeout` seconds, and when
+    the caller is cancelled, the command and all it started in its process group are ended. With
+    `terminal` it stays in ours, and may ask whoever sits there. Raises FileNotFoundError when there
+    is no such program.
     """
     words = tuple(os.fspath(word) for word in argv)
     process = await asyncio.create_subprocess_exec(
         *words,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=dict(env) if env is not None else None,
         cwd=cwd,
         limit=LONGEST_LINE,
-        start_new_session=True,
+        start_new_session=not terminal,
     )
+    given = asyncio.ensure_future(_give(process, input)) if input is not None else None
     lines: list[str] = []
     timed_out = False
     try:
@@ -68,7 +73,9 @@ async def run(
     except asyncio.TimeoutError:
         timed_out = True
     finally:
-        await _end(process)
+        if given:
+            given.cancel()
+        await _end(process, process.pid if terminal else -process.pid)
         # Nothing public closes our end of a pipe that a background process still holds.
         process._transport.close()  # type: ignore[attr-defined]
     assert process.returncode is not None
@@ -81,10 +88,11 @@ def run_sync(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     timeout: float | None = None,
+    input: str | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> Completed:
     """`run` for callers without an event loop (the command line)."""
-    return asyncio.run(run(argv, env=env, cwd=cwd, timeout=timeout, on_line=on_line))
+    return asyncio.run(run(argv, env=env, cwd=cwd, timeout=timeout, input=input, on_line=on_line))
 
 
 async def _collect(
@@ -134,13 +142,22 @@ async def _line(stream: asyncio.StreamReader) -> bytes:
         return await stream.read(error.consumed)  # a line without end comes in pieces
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End what is left of the process group: asked first, then by force."""
+async def _give(process: asyncio.subprocess.Process, text: str) -> None:
+    assert process.stdin is not None
+    # One that reads no further than it needs is none of our concern.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(text.encode())
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _end(process: asyncio.subprocess.Process, whom: int) -> None:
+    """End what is left of it: asked first, then by force. A negative `whom` is a process group."""
     if process.returncode is not None:
         return
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
+            os.kill(whom, sign)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(_exited(process), KILL_GRACE_S)
             return

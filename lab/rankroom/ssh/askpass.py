@@ -1,0 +1,46 @@
+"""What ssh calls to ask its user something where it has no terminal (SSH_ASKPASS).
+
+ssh reads the answer from our output. How the asking went, it passes on with its own errors, as
+lines that begin with one of the words below; `Line` reads them there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rankroom.ssh import questions
+
+ASKS = "rankroom asks: "
+UNANSWERED = "rankroom: nobody answered: "
+REFUSED = "rankroom: not answered: "
+HOST = "RANKROOM_ASKS_FOR"
+# sshd hangs up after 120 s, unless its site has it otherwise.
+WAIT_S = 110.0
+
+
+def main(text: str) -> int:
+    """Ask, and print the answer; 1 when there is none."""
+    # With a key's agent, some questions want no answer but yes or no.
+    confirm = os.environ.get("SSH_ASKPASS_PROMPT") == "confirm"
+    secret = not confirm and "(yes/no" not in text
+    shown = " ".join(text.split())
+    say(ASKS + shown)
+    try:
+        answer = questions.ask(os.environ.get(HOST, ""), text.strip(), secret, WAIT_S)
+    except TimeoutError:
+        say(UNANSWERED + shown)
+        return 1
+    if answer is None or (confirm and answer.strip().lower() not in ("", "y", "yes", "ok")):
+        say(REFUSED + shown)
+        return 1
+    print(answer)
+    return 0
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))

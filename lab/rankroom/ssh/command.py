@@ -1,0 +1,84 @@
+"""ssh's command lines, made without running anything.
+
+The user's own configuration holds; these options only add what one shared line needs.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+# A line that nobody uses ends after this many seconds, and with it what was authenticated.
+IDLE_S = 600
+# A dead link is noticed after three of these.
+ALIVE_S = 1
+
+
+def ssh() -> str:
+    """The user's ssh, or what RANKROOM_SSH names: a command line such as `ssh -F FILE`."""
+    return os.environ.get("RANKROOM_SSH", "").strip() or "ssh"
+
+
+def master(command: str, socket: Path, login: str, connect_s: float) -> list[str]:
+    """Opens the line, and leaves it open behind a socket."""
+    return [
+        *shlex.split(command),
+        *_options(
+            ControlMaster="auto",
+            ControlPath=_path(socket),
+            ControlPersist=str(IDLE_S),
+            ServerAliveInterval=str(ALIVE_S),
+            ServerAliveCountMax="3",
+            ConnectTimeout=f"{connect_s:.0f}",
+            # Theirs belong to their terminal, and would be in the way of each other.
+            ClearAllForwardings="yes",
+            StreamLocalBindUnlink="yes",
+            RemoteCommand="none",
+        ),
+        *("-f", "-N", "-T", "-x", "--", login),
+    ]
+
+
+def through(command: str, socket: Path, login: str, argv: Sequence[str]) -> list[str]:
+    """Runs `argv` at the other end of the open line; never opens a connection of its own."""
+    return [
+        *shlex.split(command),
+        *_options(
+            ControlMaster="no",
+            ControlPath=_path(socket),
+            ClearAllForwardings="yes",
+            RemoteCommand="none",
+            # Where the line is closed, ssh would open a connection for this command alone.
+            ProxyCommand="false",
+        ),
+        *("-T", "-x", "--", login, shlex.join(argv)),
+    ]
+
+
+def ask(command: str, socket: Path, login: str, what: str, *more: str) -> list[str]:
+    """Asks the process that holds the line: exit, forward, cancel."""
+    return [
+        *shlex.split(command),
+        # Without the user's file, whose own forwards would be asked for as well.
+        *("-F", "none"),
+        *_options(ControlPath=_path(socket)),
+        *("-O", what, *more, "--", login),
+    ]
+
+
+def forwarding(local: int | Path, host: str, port: int) -> str:
+    """What follows -L: a port of loopback or a Unix socket here, a port of a host there."""
+    here = f"127.0.0.1:{local}" if isinstance(local, int) else _path(local).replace(":", "\\:")
+    there = f"[{host}]" if ":" in host else host
+    return f"{here}:{there}:{port}"
+
+
+def _options(**options: str) -> list[str]:
+    return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+
+
+def _path(path: Path) -> str:
+    """As ssh takes it, to whom % begins a name of its own."""
+    return os.fspath(path).replace("%", "%%")

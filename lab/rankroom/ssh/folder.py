@@ -1,0 +1,77 @@
+"""Where the sockets of the lines lie: a folder that nobody else may enter, with a short name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import stat
+from functools import cache
+from pathlib import Path
+
+from rankroom import config
+from rankroom.errors import LineError
+
+# A Unix socket's path has 104 bytes on some systems, and ssh adds 17 while it makes one.
+LONGEST_PATH = 103 - 17
+LONGEST_NAME = 16
+
+
+def control_path(ssh: str, login: str) -> Path:
+    """The socket of the line from this machine to `login` by the command `ssh`."""
+    # A home may be shared by several machines, a socket is one machine's.
+    about = "\0".join((ssh, login, socket.gethostname()))
+    return folder() / hashlib.sha256(about.encode()).hexdigest()[:LONGEST_NAME]
+
+
+def folder() -> Path:
+    """The user's own folder for sockets: beside the records, or in /tmp if that is too long."""
+    return _folder(config.home() / "ssh")
+
+
+@cache
+def _folder(own: Path) -> Path:
+    longest = len(os.fsencode(own)) + 1 + LONGEST_NAME
+    if longest <= LONGEST_PATH and _holds_sockets(_made(own)):
+        return own
+    return _made(Path("/tmp", f"rankroom-{os.getuid()}"))
+
+
+def _made(folder: Path) -> Path:
+    """Make the folder, unless it is there and the user's own: in /tmp anybody may have made it."""
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        about = folder.lstat()
+    except OSError as error:
+        raise LineError(NOT_MADE.format(folder=folder, error=error), "folder") from None
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+        raise LineError(NOT_OURS.format(folder=folder), "folder")
+    folder.chmod(0o700)
+    return folder
+
+
+def _holds_sockets(folder: Path) -> bool:
+    """Whether ssh can make its socket there; some shared file systems have none, or no links."""
+    first = folder / f".{os.getpid()}"
+    second = first.with_suffix(".l")
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(os.fspath(first))
+            os.link(first, second)
+    except OSError:
+        return False
+    finally:
+        first.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
+    return True
+
+
+NOT_MADE = (
+    "cannot make {folder} for ssh's sockets: {error}; make room there, or set RANKROOM_HOME to a "
+    "folder of your own"
+)
+NOT_OURS = (
+    "{folder} belongs to another user, so ssh's sockets are not safe there: set RANKROOM_HOME to a "
+    "folder of your own with a shorter name"
+)

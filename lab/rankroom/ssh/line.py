@@ -1,0 +1,242 @@
+"""One open ssh connection to a login host, shared by all processes of the user on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import random
+import shlex
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from rankroom import shell
+from rankroom.errors import LineError
+from rankroom.ssh import askpass, command, master
+from rankroom.ssh.folder import control_path, folder
+from rankroom.ssh.trouble import AWAY, PASSING, explain
+
+LineState = Literal["open", "lost", "asks"]
+Tell = Callable[[LineState, str], None]
+
+TRIES = 6  # where a server has too many logins at once
+CONNECT_S = 15.0
+# A try that began while the link was down asks ever more rarely: short ones find it sooner.
+AGAIN_S = 2.0
+PAUSE_S = 0.5
+REFUSED_S = 30.0
+LONGEST_PAUSE_S = 600.0
+# What a server answers to more commands at once than it allows on one connection (10 by default).
+CROWDED = "Session open refused by peer"
+
+
+class Line:
+    """The line to `login`. It stays open for others, and a while for who comes next."""
+
+    def __init__(self, login: str, terminal: bool | None = None) -> None:
+        self.name = login
+        self._ssh = command.ssh()
+        self._terminal = _at_a_terminal() if terminal is None else terminal
+        self._forwards: list[tuple[int | Path, str, int]] = []
+        self._lost: LineError | None = None  # while `keep` waits to try again
+
+    @property
+    def socket(self) -> Path:
+        """Where the open line is found."""
+        return control_path(self._ssh, self.name)
+
+    def words(self, argv: Sequence[str]) -> list[str]:
+        return command.through(self._ssh, self.socket, self.name, argv)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float | None = None,
+        input: str | None = None,
+        on_line: Callable[[str], None] | None = None,
+    ) -> shell.Completed:
+        """Run `argv` at the other end, opening the line if it is not."""
+        if self._lost:
+            raise self._lost  # whoever keeps it is trying already
+        await self.open()
+        for attempt in range(TRIES):
+            done = await shell.run(self.words(argv), timeout=timeout, input=input, on_line=on_line)
+            if done.returncode != 255 or CROWDED not in done.output:
+                break
+            await _some_time(attempt)
+        # ssh's own trouble; a command that ends with 255 by itself says something else.
+        if done.returncode == 255 and not await self.alive():
+            raise explain(self.name, done)
+        return done
+
+    async def open(self, tell: Tell | None = None, connect_s: float = CONNECT_S) -> None:
+        """Open the line if it is not. What ssh asks is told as "asks", with the question."""
+        if await self.alive():
+            return
+        async with _alone(self.socket.with_suffix(".lock")):
+            for attempt in range(TRIES):
+                if await self.alive():
+                    return
+                try:
+                    await self._connect(tell, connect_s)
+                except LineError as trouble:
+                    if trouble.why not in PASSING or attempt + 1 == TRIES:
+                        raise
+                    await _some_time(attempt)
+
+    async def close(self) -> None:
+        """Take back what was forwarded from here. The line stays for others, and for a while."""
+        for local, host, port in list(self._forwards):
+            with contextlib.suppress(LineError):
+                await self.unforward(local, host, port)
+
+    async def end(self) -> None:
+        """End the line for everybody; whoever comes next is asked again what ssh asks."""
+        await self._ask("exit")
+
+    async def alive(self) -> bool:
+        """Whether the line is open. A dead link is noticed within 5 s."""
+        return await master.alive(self.socket)
+
+    async def forward(self, local: int | Path, host: str, port: int) -> None:
+        """Let a port of loopback here, or a Unix socket, lead to `port` of `host` as seen there.
+
+        Raises LineError when that is taken.
+        """
+        words = command.forwarding(local, host, port)
+        done = await self._ask("forward", "-L", words)
+        if not done.ok:
+            if not await self.alive():
+                raise self._lost or LineError(CLOSED.format(host=self.name), "closed")
+            raise LineError(TAKEN.format(local=local, host=host, port=port, said=done.tail(3)))
+        if (local, host, port) not in self._forwards:
+            self._forwards.append((local, host, port))
+
+    async def unforward(self, local: int | Path, host: str, port: int) -> None:
+        """Take it back."""
+        with contextlib.suppress(ValueError):
+            self._forwards.remove((local, host, port))
+        await self._ask("cancel", "-L", command.forwarding(local, host, port))
+        if isinstance(local, Path):
+            local.unlink(missing_ok=True)
+
+    async def keep(self, tell: Tell) -> NoReturn:
+        """Keep the line open, and what is forwarded, until cancelled; tell how it stands."""
+        pause, tries = PAUSE_S, 0
+        try:
+            while True:
+                try:
+                    slow = tries % 4 == 3 and self._lost is not None and self._lost.why == "slow"
+                    await self.open(tell, CONNECT_S if slow or not tries else AGAIN_S)
+                    await self._hold(tell)
+                    tries, pause = 1, PAUSE_S
+                    tell("lost", LOST.format(host=self.name))
+                except LineError as trouble:
+                    tries += 1
+                    self._lost = trouble
+                    tell("lost", str(trouble))
+                    refused = trouble.why not in AWAY | PASSING
+                    pause = min(max(2 * pause, REFUSED_S), LONGEST_PAUSE_S) if refused else PAUSE_S
+                await self._until_open(pause)
+        finally:
+            self._lost = None
+
+    async def _hold(self, tell: Tell) -> None:
+        """Returns when the open line is gone."""
+        async with master.held(self.socket) as reader:
+            if reader is None:
+                return
+            self._lost = None
+            for local, host, port in list(self._forwards):
+                await self.forward(local, host, port)
+            tell("open", "")
+            await master.gone(reader)
+        self._lost = LineError(LOST.format(host=self.name), "unreachable")
+
+    async def _until_open(self, seconds: float) -> None:
+        """Wait, but no longer than until somebody else has opened it."""
+        for _ in range(max(1, round(seconds / PAUSE_S))):
+            if await self.alive():
+                return
+            await asyncio.sleep(PAUSE_S)
+
+    async def _connect(self, tell: Tell | None, connect_s: float) -> None:
+        words = command.master(self._ssh, self.socket, self.name, connect_s)
+        said: list[str] = []
+
+        def heard(line: str) -> None:
+            said.append(line)
+            if tell and line.startswith(askpass.ASKS):
+                tell("asks", line.removeprefix(askpass.ASKS))
+            # ssh would ask again.
+            if line.startswith((askpass.UNANSWERED, askpass.REFUSED)):
+                raise explain(self.name, shell.Completed(tuple(words), 255, "\n".join(said)))
+
+        done = await shell.run(
+            words,
+            env=None if self._terminal else _asking(self.name),
+            terminal=self._terminal,
+            on_line=heard,
+        )
+        if not done.ok or not await self.alive():
+            raise explain(self.name, done)
+
+    async def _ask(self, what: str, *more: str) -> shell.Completed:
+        return await shell.run(
+            command.ask(self._ssh, self.socket, self.name, what, *more), timeout=CONNECT_S
+        )
+
+
+def _at_a_terminal() -> bool:
+    # Whoever uses a Jupyter server looks at a browser, and not at where it was started.
+    return sys.stdin is not None and sys.stdin.isatty() and "jupyter_server" not in sys.modules
+
+
+def _asking(host: str) -> dict[str, str]:
+    """The environment in which ssh asks by way of `questions`."""
+    script = folder() / "ask"
+    python = f'exec {shlex.quote(sys.executable)} -m rankroom.ssh.askpass "$@"\n'
+    part = script.with_name(f".ask.{os.getpid()}")
+    part.write_text(f"#!/bin/sh\n{python}")
+    part.chmod(0o700)
+    part.replace(script)
+    return {
+        # Older versions ask only where there is a display.
+        "DISPLAY": "none:0",
+        **os.environ,
+        "SSH_ASKPASS": str(script),
+        "SSH_ASKPASS_REQUIRE": "force",
+        askpass.HOST: host,
+    }
+
+
+@contextlib.asynccontextmanager
+async def _alone(file: Path) -> AsyncIterator[None]:
+    """One process at a time opens a line, so that the user is asked once."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.05)
+            except OSError:
+                break  # a file system without locks
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def _some_time(attempt: int) -> None:
+    """Longer each time, and not all at the same moment."""
+    await asyncio.sleep(random.uniform(0.2, 1.0) * (attempt + 1))
+
+
+CLOSED = "the line to {host} is not open: open it first"
+LOST = "the link to {host} is lost; it is opened again as soon as it can be"
+TAKEN = "cannot forward {local} to {host}:{port}: it may be taken; choose another. ssh said: {said}"

@@ -1,0 +1,146 @@
+"""What ssh asks (a password, a one-time code, a host's key), from the process that must know it to
+whoever can answer: a dialog in JupyterLab.
+
+The question lies in a file that only its user can read. The answer goes through a pipe with a name,
+from memory to memory: it is never written to a disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import select
+import socket
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rankroom import config
+from rankroom.errors import UsageError
+
+LONGEST_ANSWER = select.PIPE_BUF - 64  # goes through the pipe in one piece
+_ID = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What ssh asks on the way to `host`; `secret` where the answer must not be shown."""
+
+    id: str
+    host: str
+    text: str
+    secret: bool
+    asked: float  # epoch s
+    machine: str = ""  # where it is asked; a home may be shared by many
+
+
+def folder() -> Path:
+    return config.home() / "questions"
+
+
+def pending() -> list[Question]:
+    """What is asked on this machine now, the oldest first."""
+    found = []
+    for file in folder().glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            question = Question(**json.loads(file.read_text("utf-8")))
+            if question.machine != socket.gethostname():
+                continue
+            if _waits(question.id):
+                found.append(question)
+            else:
+                _forget(question.id)  # whoever asked was killed
+    return sorted(found, key=lambda question: question.asked)
+
+
+def answer(id: str, text: str) -> None:
+    """Answer a question. Raises UsageError when nobody waits for the answer any more."""
+    _tell(id, {"answer": text})
+
+
+def refuse(id: str) -> None:
+    """Say that there will be no answer: whoever asked gives up at once."""
+    _tell(id, {"refused": True})
+
+
+def ask(host: str, text: str, secret: bool, seconds: float) -> str | None:
+    """Ask, and wait for the answer. None: refused. Raises TimeoutError when nobody answered."""
+    question = Question(secrets.token_hex(8), host, text, secret, time.time(), socket.gethostname())
+    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder().chmod(0o700)
+    pipe = _pipe(question.id)
+    os.mkfifo(pipe, 0o600)
+    # Both ways: else it would end with the first look whether we still wait.
+    descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        _write(question)
+        said = _heard(descriptor, seconds)
+    finally:
+        os.close(descriptor)
+        _forget(question.id)
+    return None if said.get("refused") else str(said.get("answer", ""))
+
+
+def _heard(descriptor: int, seconds: float) -> dict[str, object]:
+    deadline = time.monotonic() + seconds
+    said = b""
+    while not said.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            raise TimeoutError
+        said += os.read(descriptor, select.PIPE_BUF)
+    return dict(json.loads(said.splitlines()[0]))
+
+
+def _write(question: Question) -> None:
+    whole = folder() / f"{question.id}.json"
+    part = whole.with_suffix(".part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(asdict(question), file)
+    part.replace(whole)
+
+
+def _tell(id: str, what: dict[str, object]) -> None:
+    line = json.dumps(what).encode() + b"\n"
+    if len(line) > LONGEST_ANSWER:
+        raise UsageError(TOO_LONG.format(most=LONGEST_ANSWER // 2))
+    try:
+        descriptor = _opened(id)
+    except OSError:
+        raise UsageError(OVER) from None
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def _waits(id: str) -> bool:
+    try:
+        os.close(_opened(id))
+    except OSError:
+        return False
+    return True
+
+
+def _opened(id: str) -> int:
+    """The pipe to whoever asks; OSError when nobody does. `id` may come from anywhere."""
+    if not _ID.fullmatch(id):
+        raise FileNotFoundError(id)
+    return os.open(_pipe(id), os.O_WRONLY | os.O_NONBLOCK)
+
+
+def _forget(id: str) -> None:
+    for file in (folder() / f"{id}.json", folder() / f"{id}.part", _pipe(id)):
+        file.unlink(missing_ok=True)
+
+
+def _pipe(id: str) -> Path:
+    return folder() / f"{id}.pipe"
+
+
+OVER = "nobody waits for this answer any more; if ssh still needs one, it asks again"
+TOO_LONG = "an answer has at most {most} characters"

@@ -1,0 +1,137 @@
+"""What OpenSSH says when it does not get through, explained."""
+
+from __future__ import annotations
+
+import re
+
+from rankroom.errors import LineError
+from rankroom.shell import Completed
+from rankroom.ssh.askpass import REFUSED, UNANSWERED
+
+# In this order: the first that matches explains. A jump's or a site's own words may follow.
+# Each: why, what ssh says, what that is, what to do.
+KNOWN = (
+    (
+        "unanswered",
+        re.escape(UNANSWERED),
+        "nobody answered what ssh asked ({question})",
+        "try again, and answer in the dialog or the terminal",
+    ),
+    (
+        "refused",
+        re.escape(REFUSED),
+        "what ssh asked was not answered ({question})",
+        "try again to be asked again",
+    ),
+    (
+        "changed",
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .* has changed",
+        "its host key is not the one that ssh knows: the machine was set up anew, or somebody "
+        "listens in between",
+        "ask the site for its key; if it is new, remove the old one with `ssh-keygen -R {host}`, "
+        "and connect again",
+    ),
+    (
+        "unknown key",
+        r"Host key verification failed",
+        "its host key is not known here, and was not accepted",
+        "run `ssh {host}` once in a terminal, compare the key with what the site publishes, and "
+        "accept it",
+    ),
+    (
+        "too many keys",
+        r"Too many authentication failures",
+        "it hung up after too many keys were tried",
+        "name the one for this host in ~/.ssh/config, with `IdentitiesOnly yes` and `IdentityFile`",
+    ),
+    (
+        "denied",
+        r"Permission denied|No more authentication methods|no such identity",
+        "it does not let you in with your key or password",
+        "check the user name and the key in ~/.ssh/config and that `ssh {host}` works in a "
+        "terminal; an expired key or account is the site's to renew",
+    ),
+    (
+        "unknown host",
+        r"Could not resolve hostname",
+        "no machine with this name is found",
+        "check `login` in the site's profile, the name in ~/.ssh/config, and your network or VPN",
+    ),
+    (
+        "slow",
+        r"timed out during banner exchange|Connection to UNKNOWN port \d+ timed out",
+        "it answers too slowly, or a machine on the way does",
+        "try again; if it stays so, the login node is overloaded or down: see the site's status "
+        "page",
+    ),
+    (
+        "unreachable",
+        r"timed out|No route to host|Network is (unreachable|down)|Host is (unreachable|down)",
+        "no answer comes from there",
+        "check your network or VPN, and the site's status page",
+    ),
+    (
+        "unreachable",
+        r"Connection refused",
+        "the machine is there, but no ssh server answers on its port",
+        "check the port in ~/.ssh/config, and the site's status page",
+    ),
+    (
+        "busy",
+        r"Exceeded MaxStartups|Not allowed at this time|"
+        r"kex_exchange_identification: (read: )?Connection (closed|reset)|"
+        r"ssh_exchange_identification: .*(closed|reset)|"
+        r"Connection (closed|reset) by .* port",
+        "it hung up before anything was said, as a server does that has too many logins at once",
+        "try again in a minute; if it stays so, the site has closed this machine's way in",
+    ),
+    (
+        "settings",
+        r"Bad configuration option|Bad owner or permissions|terminating, \d+ bad configuration",
+        "ssh does not accept its configuration",
+        "correct the file that it names",
+    ),
+)
+# Which of them may be over when it is tried again a little later.
+PASSING = {"busy"}
+# Which of them are the network's, and may be over at any time.
+AWAY = {"unreachable", "unknown host", "slow"}
+
+
+def explain(host: str, completed: Completed) -> LineError:
+    """Why ssh did not get through to `host`, in a sentence, with what it said."""
+    said = completed.output
+    why, what, remedy = "other", "ssh did not get through", "run `ssh {host}` in a terminal to see"
+    if completed.timed_out:
+        said += "\nConnection timed out"
+    for known, pattern, meaning, cure in KNOWN:
+        if re.search(pattern, said):
+            why, what, remedy = known, meaning, cure
+            break
+    question = _question(said)
+    return LineError(
+        FAILED.format(
+            host=host,
+            what=what.format(host=host, question=question),
+            remedy=remedy.format(host=host),
+            said=_indented(completed) or "nothing",
+        ),
+        why,
+    )
+
+
+def _question(said: str) -> str:
+    for word in (UNANSWERED, REFUSED):
+        if word in said:
+            return said.partition(word)[2].splitlines()[0].strip()
+    return ""
+
+
+def _indented(completed: Completed) -> str:
+    """The last lines of what ssh said, without our own."""
+    lines = [line.rstrip() for line in completed.output.splitlines()]
+    kept = [line for line in lines if line.strip() and not line.startswith("rankroom")]
+    return "\n".join(f"  {line}" for line in kept[-12:])
+
+
+FAILED = "cannot reach {host}: {what}; {remedy}\n`ssh {host}` said:\n{said}"
