@@ -39,7 +39,7 @@ class SchedulerError(RankroomError):
 
 
 class LineError(RankroomError):
-    """A login host cannot be reached, or not as asked; `why` is one of ssh.trouble's words for it."""
+    """A login host cannot be reached, or not as asked; `why` is a word of ssh/trouble.py."""
 
     def __init__(self, message: str, why: str = "other") -> None:
         super().__init__(message)
