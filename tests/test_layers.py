@@ -45,9 +45,11 @@ LAYERS = [
     ["hang", "rescue"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
-    ["adopt", "salvage", "turn"],
-    ["cluster"],
+    ["adopt", "salvage", "turn", "kept", "restarts", "anycluster"],
+    # The desk of a cluster on a site uses a cluster; to attach to one may be to attach to the other.
+    ["cluster", "far/*"],
     ["course/*"],
+    ["cards", "wishes", "acts"],
     ["notebook/*", "ladder", "server/*", "cli/*"],
 ]
 # Narrower than their layer, with the reason.
@@ -58,6 +60,10 @@ ONLY = {
     "server/*": {
         "server/*",
         "ladder",
+        "cards",
+        "wishes",
+        "acts",
+        "ssh/*",
         "salvage",
         "store/*",
         "export",

@@ -12,6 +12,10 @@ from rankroom.errors import RankroomError
 
 # name: where the command is, and its line in `rankroom --help`.
 COMMANDS = {
+    "course": (
+        "rankroom.cli.course:course",
+        "The course: list its lessons, copy its notebooks, show progress.",
+    ),
     "demo": (
         "rankroom.cli.demo:demo",
         "Run the quickstart notebook here and check that it trained.",

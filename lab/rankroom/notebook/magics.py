@@ -10,18 +10,19 @@ from typing import Any
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.display import display as show
 
-from rankroom import cluster as clusters
 from rankroom import display
+from rankroom.anycluster import AnyCluster, AnyRun
 from rankroom.cluster import Cluster
 from rankroom.errors import NO_CLUSTER, NoClusterError, RunFailed, UsageError
 from rankroom.horovod.features import Features, features
+from rankroom.kept import running_clusters
 from rankroom.notebook.cells import check_syntax, notes
 from rankroom.notebook.complete import RankMatcher
+from rankroom.notebook.course import CourseMagics
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.notebook.pressed import kept
 from rankroom.notebook.scaling import Plan, scale
-from rankroom.run import Run
 from rankroom.salvage import TendedStore
 from rankroom.scaling import VEGA, Scaling, bundle, counts
 from rankroom.spec import format_ranks, parse_ranks
@@ -29,7 +30,7 @@ from rankroom.spec import format_ranks, parse_ranks
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
 FOLLOW_S = 1.0  # between two looks at whether a run gets on
-_OWN = ("%cluster", "%ranks", "%runs", "%distributed", "%load_ext", "%reload_ext")
+_OWN = ("%cluster", "%course", "%ranks", "%runs", "%distributed", "%load_ext", "%reload_ext")
 
 
 @magics_class
@@ -39,6 +40,7 @@ class RankroomMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.every_cell = False
+        self.refuses = ""  # why the lesson of this notebook cannot be walked here
 
     # -- cells
 
@@ -119,6 +121,8 @@ class RankroomMagics(Magics):
         chosen = cell_options().read(line)
         if chosen.output and not chosen.output.isidentifier():
             raise UsageError(f"-o {chosen.output}: not a variable name")
+        if self.refuses:
+            raise UsageError(self.refuses)
         cluster = self._cluster()
         ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
         said = notes(check_syntax(self.shell, source), ranks, cluster.size)
@@ -140,7 +144,7 @@ class RankroomMagics(Magics):
         self._raise(run, chosen.timeout)
 
     def _follow(
-        self, run: Run, timeout: float | None, output: CellOutput | None, pressed: bool
+        self, run: AnyRun, timeout: float | None, output: CellOutput | None, pressed: bool
     ) -> None:
         """Wait for the run; an interrupt of the notebook becomes one of the ranks.
 
@@ -165,7 +169,7 @@ class RankroomMagics(Magics):
             with contextlib.suppress(KeyboardInterrupt):
                 run.wait(INTERRUPT_S)
 
-    def _raise(self, run: Run, timeout: float | None) -> None:
+    def _raise(self, run: AnyRun, timeout: float | None) -> None:
         """Make the notebook's cell end as the run did, so that "run all" stops where it should."""
         if run.running:
             ranks = format_ranks(run.running)
@@ -216,7 +220,7 @@ class RankroomMagics(Magics):
         options.add_argument("--name", metavar="NAME")
         options.add_argument("--auto-restart", action="store_true")
         chosen = options.read(line)
-        current = Cluster.current
+        current = AnyCluster.current
         if current is not None and current.running:
             if chosen.ranks in (None, current.size) and chosen.name in (None, current.name):
                 print(f"{current.describe()} (already running)")
@@ -298,7 +302,7 @@ class RankroomMagics(Magics):
         options = Options("%cluster attach")
         options.add_argument("name", nargs="?", metavar="NAME")
         name = options.read(line).name
-        before = Cluster.current
+        before = AnyCluster.current
         attached = Cluster.attach(name)
         if before is not None:
             before.close()
@@ -314,9 +318,9 @@ class RankroomMagics(Magics):
 
     def _status(self, line: str) -> None:
         Options("%cluster").read(line)
-        current = Cluster.current
+        current = AnyCluster.current
         if current is None:
-            others = clusters.running_clusters()
+            others = running_clusters()
             print(NO_CLUSTER if not others else _attachable(others))
             return
         print(current.describe())
@@ -331,10 +335,10 @@ class RankroomMagics(Magics):
         if current.running:
             print(STAYS.format(hours=current.info.lease))
 
-    def _cluster(self) -> Cluster:
-        if Cluster.current is not None:
-            return Cluster.current
-        others = clusters.running_clusters()
+    def _cluster(self) -> AnyCluster:
+        if AnyCluster.current is not None:
+            return AnyCluster.current
+        others = running_clusters()
         raise NoClusterError(NO_CLUSTER if not others else _attachable(others))
 
     # -- variables and records
@@ -433,6 +437,7 @@ def load_ipython_extension(shell: Any) -> None:
     """Register the magics, the `%distributed on` transformation and completion."""
     magics = RankroomMagics(shell)
     shell.register_magics(magics)
+    shell.register_magics(CourseMagics(shell, magics))
 
     def every_cell(lines: list[str]) -> list[str]:
         first = lines[0].lstrip() if lines else ""

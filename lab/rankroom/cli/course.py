@@ -1,0 +1,74 @@
+"""`rankroom course`: the lessons, a copy of them to work in, and how far readers have come."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import click
+
+from rankroom.course import progress
+from rankroom.course.exercise import every
+from rankroom.course.lessons import LESSONS, folder
+from rankroom.errors import UsageError
+
+
+@click.group()
+def course() -> None:
+    """The course: lessons in notebooks, with exercises that check themselves."""
+
+
+@course.command("list")
+def list_lessons() -> None:
+    """The lessons, and what you have passed of their exercises."""
+    from rankroom.notebook.course import overview
+
+    click.echo(overview())
+
+
+@course.command()
+@click.argument("into", type=click.Path(path_type=Path), default=Path("rankroom-course"))
+def copy(into: Path) -> None:
+    """Copy the notebooks to the folder INTO (rankroom-course), to work in. Yours are kept."""
+    source = folder()
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        for name in [*(each.file for each in LESSONS), "README.md"]:
+            if (into / name).exists():
+                click.echo(f"kept {into / name}, which was there")
+            else:
+                shutil.copy(source / name, into / name)
+    except OSError as error:
+        raise UsageError(f"cannot copy the course to {into}: {error}") from None
+    click.echo(f"the course is in {into}: `jupyter lab {into / LESSONS[0].file}`")
+
+
+@course.command("progress")
+@click.argument(
+    "collected", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+def show_progress(collected: Path | None) -> None:
+    """Your own progress, or that of everybody whose course.json is in the folder COLLECTED."""
+    if collected is None:
+        mine = progress.read()
+        if not mine.tries:
+            click.echo(f"no exercise tried yet (they would be noted in {progress.file()})")
+        for name, tries in sorted(mine.tries.items()):
+            day = mine.passed.get(name)
+            click.echo(f"{name:<16} {'passed ' + day if day else 'not yet':<18} {tries} tries")
+        return
+    everybody = progress.collect(collected)
+    if not everybody:
+        raise UsageError(f"no course.json in {collected}: participants send theirs, NAME.json")
+    names = every()
+    click.echo(f"{len(everybody)} participants")
+    for each in everybody:
+        done = sum(name in each.passed for name in names)
+        click.echo(f"{each.user:<20} {done:>3} of {len(names)} passed")
+    click.echo("\nexercise          passed  tried  tries each")
+    for name in names:
+        tried = [each.tries[name] for each in everybody if name in each.tries]
+        if tried:
+            passed = sum(name in each.passed for each in everybody)
+            mean = sum(tried) / len(tried)
+            click.echo(f"{name:<16}  {passed:>6}  {len(tried):>5}  {mean:>10.1f}")

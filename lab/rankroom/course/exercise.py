@@ -1,0 +1,102 @@
+"""An exercise: what is asked of the reader's cell, and how the ranks find out whether it holds.
+
+Each exercise is a function that runs on every rank after the reader's cell, in one module a topic
+in `course/exercises`; it raises Wrong with what is wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from rankroom.errors import RankroomError, UsageError
+
+LIMIT_S = 30.0
+
+
+class Wrong(RankroomError):
+    """What is wrong with an answer, in a sentence for its author."""
+
+
+class Learner:
+    """The reader's variables on one rank, and chance that cannot be known beforehand.
+
+    `chance` gives the same numbers on all ranks, `own` different ones on each.
+    """
+
+    def __init__(self, variables: Mapping[str, Any], rank: int, size: int, seed: int) -> None:
+        self.variables = variables
+        self.rank = rank
+        self.size = size
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.own = random.Random(f"{seed}/{rank}")
+
+    def get(self, name: str) -> Any:
+        """The variable of that name. Raises Wrong if the cell has not made it."""
+        if name not in self.variables:
+            raise Wrong(f"there is no `{name}`: your cell should define it")
+        value = self.variables[name]
+        if value is None or value is ...:
+            raise Wrong(f"`{name}` is {value!r}: put your answer there")
+        return value
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """The function of that name. Raises Wrong if it is none."""
+        value = self.get(name)
+        if not callable(value):
+            raise Wrong(f"`{name}` is {type(value).__name__}, and should be a function")
+        found: Callable[..., Any] = value
+        return found
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """`run` examines the answer on one rank. `answer` is the variable or function it looks at, for
+    `check(name, answer)`; `ranks` are the fewest it can be tried on."""
+
+    name: str
+    run: Callable[[Learner], None]
+    answer: str
+    limit: float = LIMIT_S
+    ranks: int = 2
+
+
+TOPICS = ("hello", "collectives", "ring")
+_FOUND: dict[str, Exercise] = {}
+
+
+def exercise(
+    name: str, answer: str, limit: float = LIMIT_S, ranks: int = 2
+) -> Callable[[Callable[[Learner], None]], Callable[[Learner], None]]:
+    """Make a function the exercise `TOPIC.NUMBER`."""
+
+    def take(run: Callable[[Learner], None]) -> Callable[[Learner], None]:
+        _FOUND[name] = Exercise(name, run, answer, limit, ranks)
+        return run
+
+    return take
+
+
+def find(name: str) -> Exercise:
+    """The exercise of that name. Raises UsageError with those there are."""
+    topic = name.partition(".")[0]
+    if topic not in TOPICS:
+        raise UsageError(f"there is no exercise {name!r}; the topics are {', '.join(TOPICS)}")
+    import_module(f"rankroom.course.exercises.{topic}")
+    if name not in _FOUND:
+        there = ", ".join(sorted(each for each in _FOUND if each.startswith(f"{topic}.")))
+        raise UsageError(f"there is no exercise {name!r}; there are {there}")
+    return _FOUND[name]
+
+
+def every() -> dict[str, Exercise]:
+    """All exercises, in the order of the course."""
+    for topic in TOPICS:
+        import_module(f"rankroom.course.exercises.{topic}")
+    order = {topic: place for place, topic in enumerate(TOPICS)}
+    names = sorted(_FOUND, key=lambda name: (order[name.partition(".")[0]], name))
+    return {name: _FOUND[name] for name in names}

@@ -1,0 +1,100 @@
+"""What collectives do, tried with numbers that nobody has seen before."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+
+@exercise("collectives.1", answer="mean_of_all")
+def mean_of_all(learner: Learner) -> None:
+    """The mean over all values of ranks that have different numbers of them."""
+    mean = learner.function("mean_of_all")
+    for empty in (-1, learner.chance.randrange(learner.size)):
+        lists = [
+            [learner.chance.uniform(0, 10) for _ in range(0 if rank == empty else 2 + 3 * rank)]
+            for rank in range(learner.size)
+        ]
+        every = [value for values in lists for value in values]
+        wanted = sum(every) / len(every)
+        found = mean(list(lists[learner.rank]))
+        lengths = ", ".join(str(len(values)) for values in lists)
+        if not _is_close(found, wanted):
+            means = [sum(values) / len(values) for values in lists if values]
+            hint = ""
+            if _is_close(found, sum(means) / len(means)):
+                hint = ": that is the mean of the ranks' means"
+            raise Wrong(
+                f"with lists of {lengths} values the mean is {wanted:.4f}, and you have "
+                f"{_short(found)}{hint}"
+            )
+
+
+@exercise("collectives.2", answer="best")
+def best(learner: Learner) -> None:
+    """The rank with the smallest loss, known to all."""
+    find = learner.function("best")
+    for winner in (learner.chance.randrange(learner.size), learner.size - 1, 0):
+        losses = [1 + learner.chance.random() for _ in range(learner.size)]
+        losses[winner] = learner.chance.random()
+        found = find(losses[learner.rank])
+        if not _is_close(found, winner):
+            raise Wrong(
+                f"rank {winner} has the smallest loss, and best() says {_short(found)} "
+                f"on rank {learner.rank}"
+            )
+    found = find(0.5)
+    if not _is_close(found, 0):
+        raise Wrong(f"all losses are equal: then it is rank 0, and not {_short(found)}")
+
+
+@exercise("collectives.3", answer="columns")
+def columns(learner: Learner) -> None:
+    """Rows become columns, block by block."""
+    import torch
+
+    turn = learner.function("columns")
+    for width in (1, learner.chance.randrange(2, 5)):
+        table = torch.tensor(
+            [[learner.chance.randrange(1000) for _ in range(learner.size * width)]
+             for _ in range(learner.size)]
+        )  # fmt: skip
+        found = turn(table[learner.rank].clone(), width)
+        begin = learner.rank * width
+        wanted = table[:, begin : begin + width]
+        shape = list(getattr(found, "shape", []))
+        if shape != list(wanted.shape):
+            raise Wrong(
+                f"columns() should give a tensor of shape {list(wanted.shape)}, and gives {shape}"
+            )
+        if not torch.equal(found.to(wanted.dtype), wanted):
+            raise Wrong(
+                f"rank {learner.rank} should get {wanted.tolist()}, block {learner.rank} of every "
+                f"row, and has {found.tolist()}"
+            )
+
+
+@exercise("collectives.4", answer="report")
+def report(learner: Learner) -> None:
+    """A collective that all ranks join, though only one uses what comes of it."""
+    tell = learner.function("report")
+    losses = [learner.chance.random() for _ in range(learner.size)]
+    found = tell(losses[learner.rank])
+    wanted = sum(losses) / learner.size
+    if learner.rank == 0 and not _is_close(found, wanted):
+        raise Wrong(f"rank 0 should report {wanted:.4f}, and reports {_short(found)}")
+    if learner.rank != 0 and found is not None:
+        raise Wrong(f"rank {learner.rank} should return None, and returns {_short(found)}")
+
+
+def _is_close(found: Any, wanted: float) -> bool:
+    try:
+        return math.isclose(float(found), wanted, rel_tol=1e-5)
+    except (TypeError, ValueError):
+        return False
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else repr(value)[:80]

@@ -1,0 +1,66 @@
+"""Ranks and their numbers."""
+
+from __future__ import annotations
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+
+@exercise("hello.1", answer="share", ranks=1)
+def shares(learner: Learner) -> None:
+    """Each rank's part of a list: all of it is taken, nothing twice, and nobody has two more."""
+    share = learner.function("share")
+    for length in (learner.chance.randrange(20, 60), learner.size, learner.chance.randrange(7)):
+        values = [learner.chance.randrange(1000) for _ in range(length)]
+        parts = []
+        for rank in range(learner.size):
+            part = share(list(values), rank, learner.size)
+            if part is None:
+                raise Wrong("`share` returns None: does it end with a `return`?")
+            parts.append(list(part))
+        together = [value for part in parts for value in part]
+        if sorted(together) != sorted(values):
+            raise Wrong(
+                f"of {length} values for {learner.size} ranks, the shares hold {len(together)} "
+                f"together: {_lost(values, together)}"
+            )
+        counts = [len(part) for part in parts]
+        if max(counts) - min(counts) > 1:
+            raise Wrong(
+                f"{length} values are shared out as {counts}: no rank should have two more than "
+                "another"
+            )
+
+
+def _lost(values: list[int], together: list[int]) -> str:
+    if len(together) < len(values):
+        return f"{len(values) - len(together)} are lost"
+    if len(together) > len(values):
+        return "some are given out more than once"
+    return "they are others than those that came in"
+
+
+@exercise("hello.2", answer="speaks", ranks=2)
+def last_rank_speaks(learner: Learner) -> None:
+    """True on the last rank only, whatever the number of ranks."""
+    speaks = learner.function("speaks")
+    for size in (1, learner.size, learner.chance.randrange(3, 50)):
+        said = [rank for rank in range(size) if speaks(rank, size)]
+        if said != [size - 1]:
+            who = ", ".join(map(str, said)) or "nobody"
+            raise Wrong(f"of {size} ranks, {who} would speak: it should be rank {size - 1} alone")
+
+
+@exercise("hello.3", answer="careful", ranks=2)
+def a_careful_division(learner: Learner) -> None:
+    """A function that does not take the other ranks down with it."""
+    careful = learner.function("careful")
+    number = learner.own.randrange(2, 100)
+    try:
+        whole = careful(number * 3, number)
+        odd = careful(number, 0)
+    except ZeroDivisionError:
+        raise Wrong("dividing by 0 still raises: catch ZeroDivisionError") from None
+    if whole != 3:
+        raise Wrong(f"careful({number * 3}, {number}) gives {whole!r}, and should give 3.0")
+    if odd != float("inf"):
+        raise Wrong(f'careful({number}, 0) gives {odd!r}, and should give float("inf")')

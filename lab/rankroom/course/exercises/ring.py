@@ -1,0 +1,115 @@
+"""Ring all-reduce, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+
+@exercise("ring.1", answer="neighbours", ranks=2)
+def neighbours(learner: Learner) -> None:
+    """Whom a rank sends to and receives from in a ring of any size."""
+    ask = learner.function("neighbours")
+    for size in (2, learner.size, learner.chance.randrange(5, 40)):
+        for rank in range(size):
+            found = ask(rank, size)
+            wanted = ((rank + 1) % size, (rank - 1) % size)
+            if not isinstance(found, (tuple, list)) or tuple(found) != wanted:
+                raise Wrong(
+                    f"in a ring of {size}, rank {rank} sends to rank {wanted[0]} and receives from "
+                    f"rank {wanted[1]}: you have {found!r}"
+                )
+
+
+@exercise("ring.2", answer="reduce_scatter", ranks=2)
+def reduce_scatter(learner: Learner) -> None:
+    """After the first half, rank r has the sum of chunk (r + 1) % size."""
+    import torch
+
+    half = learner.function("reduce_scatter")
+    rows = _rows(learner, 3 * learner.size)
+    chunks = list(rows[learner.rank].clone().chunk(learner.size))
+    _without_help(lambda: half(chunks), "reduce_scatter")
+    own = (learner.rank + 1) % learner.size
+    wanted = rows.sum(0).chunk(learner.size)[own]
+    if len(chunks) != learner.size:
+        raise Wrong(f"there are {len(chunks)} chunks left of {learner.size}: change them in place")
+    if not torch.equal(chunks[own], wanted):
+        mine = rows[learner.rank].chunk(learner.size)[own]
+        hint = " (it is still what it was)" if torch.equal(chunks[own], mine) else ""
+        raise Wrong(
+            f"chunk {own} of rank {learner.rank} should be {wanted.tolist()}, the sum of all "
+            f"ranks, and is {chunks[own].tolist()}{hint}"
+        )
+
+
+@exercise("ring.3", answer="all_gather", ranks=2)
+def all_gather(learner: Learner) -> None:
+    """After the second half, all ranks have all chunks."""
+    import torch
+
+    half = learner.function("all_gather")
+    rows = _rows(learner, 2 * learner.size)
+    whole = rows.sum(0)
+    own = (learner.rank + 1) % learner.size
+    chunks = [
+        chunk.clone() if place == own else torch.full_like(chunk, -1)
+        for place, chunk in enumerate(whole.chunk(learner.size))
+    ]
+    _without_help(lambda: half(chunks), "all_gather")
+    missing = [
+        place
+        for place, wanted in enumerate(whole.chunk(learner.size))
+        if not torch.equal(chunks[place], wanted)
+    ]
+    if missing:
+        raise Wrong(
+            f"rank {learner.rank} began with the finished chunk {own}, and does not have chunk "
+            f"{', '.join(map(str, missing))} of the others at the end"
+        )
+
+
+@exercise("ring.4", answer="bytes_sent", ranks=1)
+def bytes_sent(learner: Learner) -> None:
+    """What one rank sends in a ring all-reduce."""
+    ask = learner.function("bytes_sent")
+    for _ in range(4):
+        ranks = learner.chance.randrange(2, 200)
+        length = ranks * learner.chance.randrange(8, 10_000)
+        wanted = 2 * (ranks - 1) * length / ranks
+        found = ask(length, ranks)
+        if not isinstance(found, (int, float)) or abs(found - wanted) > 1:
+            half = isinstance(found, (int, float)) and abs(2 * found - wanted) <= 2
+            hint = ": there are two halves" if half else ""
+            raise Wrong(
+                f"for {length} bytes on {ranks} ranks each sends {wanted:.0f} bytes, and "
+                f"bytes_sent gives {found!r}{hint}"
+            )
+
+
+def _rows(learner: Learner, length: int) -> Any:
+    import torch
+
+    return torch.tensor(
+        [[learner.chance.randrange(1000) for _ in range(length)] for _ in range(learner.size)]
+    )
+
+
+def _without_help(call: Any, name: str) -> None:
+    """Call the reader's half with the library's own collectives out of reach."""
+    import torch.distributed as dist
+
+    forbidden = ("all_reduce", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor")
+    kept = {each: getattr(dist, each) for each in forbidden}
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise Wrong(f"{name} should get by with sends and receives, without the library's own")
+
+    try:
+        for each in forbidden:
+            setattr(dist, each, refuse)
+        call()
+    finally:
+        for each, own in kept.items():
+            setattr(dist, each, own)

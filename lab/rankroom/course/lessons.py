@@ -1,0 +1,53 @@
+"""The lessons of the course: in which order, how long, and what each needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankroom.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One notebook. `needs` are the packages that its cells import; `ranks` the fewest it makes
+    sense on; `minutes` how long it takes to read."""
+
+    number: int
+    file: str
+    title: str
+    minutes: int
+    needs: tuple[str, ...] = ()
+    ranks: int = 2
+
+    @property
+    def name(self) -> str:
+        """How it is told from the others: `03 Ring all-reduce`."""
+        return f"{self.number:02} {self.title}"
+
+
+TORCH = ("torch", "horovod.torch")
+LESSONS = (
+    Lesson(0, "00_start_here.ipynb", "Start here", 5, ranks=1),
+    Lesson(1, "01_hello_ranks.ipynb", "Hello, ranks", 15, ranks=2),
+    Lesson(2, "02_collectives.ipynb", "Collectives", 20, ("torch", "matplotlib")),
+    Lesson(3, "03_ring_allreduce.ipynb", "Ring all-reduce", 20, ("torch",)),
+)
+
+
+def lesson(number: int) -> Lesson:
+    """The lesson of that number. Raises UsageError with those there are."""
+    for each in LESSONS:
+        if each.number == number:
+            return each
+    there = f"{LESSONS[0].number} to {LESSONS[-1].number}"
+    raise UsageError(f"there is no lesson {number}: the course has {there}")
+
+
+def folder() -> Path:
+    """Where the notebooks are: in the package when it was installed, else in the checkout."""
+    for base in (Path(__file__).parents[1], Path(__file__).parents[3]):
+        found = base / "notebooks"
+        if (found / LESSONS[0].file).is_file():
+            return found
+    raise UsageError("the notebooks of the course are not installed here")

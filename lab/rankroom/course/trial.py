@@ -1,0 +1,90 @@
+"""Check an answer: run it on all ranks with its exercise behind it, for a limited time."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+import textwrap
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rankroom.anycluster import AnyCluster
+from rankroom.course import progress
+from rankroom.course.exercise import Exercise, find
+from rankroom.course.verdict import Verdict, judge
+from rankroom.errors import NO_CLUSTER, NoClusterError, UsageError
+from rankroom.run import Run
+
+LOOK_S = 0.2
+STAYS_S = 2.0  # an explained hang that does not pass by itself within this is one
+TIDY_S = 20.0  # for ranks to let go after they were interrupted
+
+
+def check(name: str, answer: Any) -> Verdict:
+    """Try `answer`, a value or a function, on all ranks of this process's cluster.
+
+    `%%check NAME` above a cell does the same with the cell. Raises UsageError for exercises that
+    there are not, NoClusterError without ranks.
+    """
+    exercise = find(name)
+    if callable(answer):
+        source = textwrap.dedent(inspect.getsource(answer))
+        if (own := getattr(answer, "__name__", exercise.answer)) != exercise.answer:
+            source += f"\n{exercise.answer} = {own}\n"
+        return follow(exercise, start(exercise, source))
+    ranks().push({exercise.answer: answer}, list(range(ranks().size)))
+    return follow(exercise, start(exercise, ""))
+
+
+def ranks() -> AnyCluster:
+    """The cluster that answers are tried on. Raises NoClusterError."""
+    if AnyCluster.current is None:
+        raise NoClusterError(NO_CLUSTER)
+    return AnyCluster.current
+
+
+def start(exercise: Exercise, source: str, count: int | None = None) -> Run:
+    """Send the reader's cell with the exercise behind it."""
+    cluster = ranks()
+    if cluster.size < exercise.ranks:
+        raise UsageError(
+            f"{exercise.name} needs {exercise.ranks} ranks at least, and there "
+            f"{'is' if cluster.size == 1 else 'are'} {cluster.size}: "
+            f"`%cluster resize {exercise.ranks}`"
+        )
+    return cluster.run(f"{source.rstrip()}\n\n{examination(exercise)}", count=count)
+
+
+def examination(exercise: Exercise) -> str:
+    """The lines that follow the reader's cell."""
+    seed = secrets.randbelow(1 << 30)
+    return (
+        "from rankroom.course.examine import examine as _examine\n"
+        f"_examine({exercise.name!r}, globals(), rank, size, {seed})\n"
+    )
+
+
+def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda run: None) -> Verdict:
+    """Wait for the run, end it if it hangs or takes too long, and judge it."""
+    until = time.monotonic() + exercise.limit
+    since = 0.0  # when a hang was first explained
+    hang = ""
+    try:
+        while not run.wait(LOOK_S):
+            now = time.monotonic()
+            found = run.info.hang
+            since = (since or now) if found else 0.0
+            if found and now - since > STAYS_S:
+                hang = found.text
+            if hang or now > until:
+                run.interrupt()
+                run.wait(TIDY_S)
+                break
+    except KeyboardInterrupt:
+        run.interrupt()
+        run.wait(TIDY_S)
+    show(run)
+    verdict = judge(exercise.name, run.info, hang, exercise.limit)
+    progress.note(exercise.name, verdict.passed)
+    return verdict

@@ -1,0 +1,69 @@
+"""What came of an exercise, from the run of the reader's cell on all ranks, in words."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Literal
+
+from rankroom.record import Json, RunInfo
+
+State = Literal["right", "wrong", "raised", "hung", "slow", "stopped"]
+_MARK = {"right": "✓"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an answer did. `words` say what is wrong with it, and where."""
+
+    exercise: str
+    state: State
+    words: str
+
+    @property
+    def passed(self) -> bool:
+        return self.state == "right"
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __repr__(self) -> str:
+        return f"{_MARK.get(self.state, '✗')} {self.exercise}: {self.words}"
+
+    def bundle(self) -> Json:
+        """For the notebook."""
+        colour = "var(--jp-success-color1, #2e7d32)" if self.passed else (
+            "var(--jp-error-color1, #c62828)"
+        )  # fmt: skip
+        mark = _MARK.get(self.state, "✗")
+        words = html.escape(self.words).replace("\n", "<br>")
+        name = html.escape(self.exercise)
+        return {
+            "text/html": f'<p style="border-left:4px solid {colour};padding-left:8px">'
+            f"<b>{mark} {name}</b>: {words}</p>",
+            "text/plain": repr(self),
+        }
+
+
+def judge(name: str, run: RunInfo, hang: str, limit: float) -> Verdict:
+    """The verdict on a run that is over. `hang` is why it did not get on, where it was ended."""
+    if run.state == "done":
+        return Verdict(name, "right", "right, on every rank")
+    if hang:
+        return Verdict(name, "hung", f"{HUNG} {hang}")
+    failure = run.failure
+    if run.state == "failed" and failure is not None:
+        who = f"on rank {failure.rank}"
+        if failure.ename == "Wrong":
+            return Verdict(name, "wrong", f"not yet: {failure.evalue} (seen {who})")
+        if failure.ename == "RankLost":
+            return Verdict(name, "raised", failure.evalue)
+        where = f", cell line {failure.cell_line}" if failure.cell_line else ""
+        what = f"{failure.ename}: {failure.evalue}"[:500]
+        return Verdict(name, "raised", f"your code raised {who}{where}: {what}")
+    if run.end is not None and (run.end - run.start) / 1e6 >= limit:
+        return Verdict(name, "slow", f"it did not end within {limit:g} s; nobody waits for anybody")
+    return Verdict(name, "stopped", "stopped before it was known")
+
+
+HUNG = "the ranks wait for one another, and will for ever:"

@@ -1,0 +1,91 @@
+"""The course's own magics: `%course 3` begins a lesson, `%%check ring.1` examines a cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.display import display as show
+
+from rankroom import display
+from rankroom.anycluster import AnyCluster
+from rankroom.course import progress, trial
+from rankroom.course.exercise import find
+from rankroom.course.lessons import LESSONS, lesson
+from rankroom.course.needs import lacking
+from rankroom.errors import UsageError
+from rankroom.notebook.cells import check_syntax
+from rankroom.notebook.options import Options
+from rankroom.notebook.output import CellOutput
+from rankroom.run import Run
+
+
+@magics_class
+class CourseMagics(Magics):
+    """What lessons have beside the magics of every notebook, which are `every`."""
+
+    def __init__(self, shell: Any, every: Any) -> None:
+        super().__init__(shell)
+        self.every = every
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def course(self, line: str) -> None:
+        """%course [LESSON] [--ranks N]
+
+        Begins a lesson: starts ranks if there are none, and says what the lesson lacks here.
+        Without a number, lists the lessons and what you have passed of their exercises.
+        """
+        options = Options("%course")
+        options.add_argument("lesson", nargs="?", type=int, metavar="LESSON")
+        options.add_argument("--ranks", type=int, metavar="N")
+        chosen = options.read(line)
+        if chosen.lesson is None:
+            print(overview())
+            return
+        here = lesson(chosen.lesson)
+        self.every.refuses = ""
+        if AnyCluster.current is None or not AnyCluster.current.running:
+            self.every.cluster(f"start --ranks {chosen.ranks or max(2, here.ranks)}")
+        cluster = trial.ranks()
+        if chosen.ranks not in (None, cluster.size):
+            raise UsageError(
+                f"{cluster.name} has {cluster.size} ranks: `%cluster resize {chosen.ranks}` first"
+            )
+        why = lacking(cluster, here)
+        if why:
+            # The cells below say the same, instead of failing for reasons of their own.
+            self.every.refuses = why
+            raise UsageError(why)
+        print(f"lesson {here.name}: all it needs is here ({cluster.describe()})")
+
+    @cell_magic("check")  # type: ignore[untyped-decorator]
+    def check_cell(self, line: str, cell: str) -> None:
+        """%%check EXERCISE: run the cell on all ranks, and see whether it does what is asked."""
+        if not line.strip():
+            raise UsageError("%%check needs the name of an exercise, like ring.1")
+        exercise = find(line.strip())
+        if self.every.refuses:
+            raise UsageError(self.every.refuses)
+        check_syntax(self.shell, cell)
+        run = trial.start(exercise, cell, self.shell.execution_count)
+        output = CellOutput(self.shell, run.id)
+        output.show(display.running_bundle(run.info))
+
+        def over(run: Run) -> None:
+            output.show(display.bundle(run.info, trial.ranks().store, run.seen, run.spans))
+
+        show(trial.follow(exercise, run, over).bundle(), raw=True)
+
+
+def overview() -> str:
+    """The lessons, and what the reader has passed of each."""
+    from rankroom.course.map import exercises_of
+
+    passed = progress.read().passed
+    lines = []
+    for each in LESSONS:
+        there = exercises_of(each)
+        done = sum(name in passed for name in there)
+        count = f"{done} of {len(there)} exercises" if there else ""
+        lines.append(f"{each.name:<36} {each.minutes:>3} min  {count}".rstrip())
+    return "\n".join(lines)

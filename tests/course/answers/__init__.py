@@ -1,0 +1,1 @@
+"""What readers get wrong, and what a lesson claims, a module a lesson."""

@@ -1,0 +1,44 @@
+"""Ring all-reduce."""
+
+from playing import Played
+
+WRONG = {
+    "ring.1": [("def neighbours(rank, size):\n    return (rank - 1) % size, (rank + 1) % size", "sends to rank")],
+    "ring.2": [
+        (
+            "def reduce_scatter(chunks):\n    whole = torch.cat(chunks)\n    dist.all_reduce(whole)\n"
+            "    chunks[:] = whole.chunk(size)",
+            "without the library's own",
+        ),
+        (
+            "def reduce_scatter(chunks):\n    for step in range(size - 1):\n"
+            "        out = chunks[(rank - step) % size]\n"
+            "        own = chunks[(rank - step - 1) % size]\n"
+            "        into = torch.empty_like(own)\n        pass_on(out, into)\n        own.copy_(into)",
+            "the sum of all ranks",
+        ),
+    ],
+    "ring.3": [
+        (
+            "def all_gather(chunks):\n    for step in range(size - 1):\n"
+            "        out = chunks[(rank - step) % size]\n"
+            "        own = chunks[(rank - step - 1) % size]\n"
+            "        into = torch.empty_like(own)\n        pass_on(out, into)\n        own.copy_(into)",
+            "does not have chunk",
+        )
+    ],
+    "ring.4": [("def bytes_sent(length, ranks):\n    return (ranks - 1) * length / ranks", "two halves")],
+}  # fmt: skip
+
+
+def claims(played: Played) -> None:
+    assert "[30.0, 32.0, 34.0, 36.0]" in played.text("naive")
+    assert "20.0" in played.text("step") and "10.0" in played.text("step")
+    assert "True" in played.text("whole") and "False" not in played.text("whole")
+    factors = played.text("factor").splitlines()
+    assert "2 ranks: ring 1.00" in factors[0] and "1024 ranks: ring 2.00" in factors[-2]
+    assert "bus bandwidth in MB/s over message in bytes" in played.text("curve")
+    # Latency rules small messages: time grows by far less than the data does.
+    said = played.text("latency").replace(",", "")
+    more, longer = (float(word) for word in said.split() if word[0].isdigit())
+    assert longer < more / 4

@@ -1,0 +1,88 @@
+"""Walks a lesson as a reader would: cell by cell in one kernel, with every check tried on the cell
+as it stands, on typical wrong answers, and on the lesson's own solution, which stays."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+
+from kernel import Kernel, Shown
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+SOLUTION = re.compile(r"<summary>Solution</summary>\s+```python\n(.*?)```", re.DOTALL)
+CHECK = re.compile(r"%%check (\S+)\n")
+
+
+@dataclass
+class Played:
+    """What each cell showed, by its id, and what checks said of each answer."""
+
+    shown: dict[str, Shown] = field(default_factory=dict)
+    verdicts: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def text(self, cell: str) -> str:
+        """All that a cell printed and showed."""
+        shown = self.shown[cell]
+        return f"{shown.stdout}\n{shown.text}"
+
+
+def read(name: str) -> nbformat.NotebookNode:
+    return nbformat.read(NOTEBOOKS / name, as_version=4)
+
+
+def solutions(notebook: nbformat.NotebookNode) -> dict[str, str]:
+    """The folded solution of each exercise: the first one after its cell."""
+    found: dict[str, str] = {}
+    name = ""
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and (match := CHECK.match(cell.source)):
+            name = match[1]
+        elif cell.cell_type == "markdown" and name and (fold := SOLUTION.search(cell.source)):
+            found[name] = fold[1]
+            name = ""
+    return found
+
+
+def wrong_answers(notebook: str) -> dict[str, list[tuple[str, str]]]:
+    """Typical wrong answers, each with a part of what is to be said of it."""
+    module = importlib.import_module(f"answers.lesson_{notebook[:2]}")
+    return module.WRONG
+
+
+def play(name: str, **env: str) -> Played:
+    """Walk the lesson to its end; its ranks are stopped then."""
+    notebook = read(name)
+    solved = solutions(notebook)
+    wrong = wrong_answers(name)
+    played = Played()
+    kernel = Kernel(**env)
+    try:
+        for cell in notebook.cells:
+            if cell.cell_type != "code":
+                continue
+            match = CHECK.match(cell.source)
+            if match is None:
+                shown = kernel.run(cell.source, timeout=300)
+                played.shown[cell.id] = shown
+                if shown.error and "raises-exception" not in cell.metadata.get("tags", []):
+                    played.errors[cell.id] = shown.error
+                continue
+            exercise = match[1]
+            tries = [("start", cell.source)]
+            tries += [("wrong", f"%%check {exercise}\n{code}") for code, _ in wrong[exercise]]
+            tries += [("solution", f"%%check {exercise}\n{solved[exercise]}")]
+            for kind, source in tries:
+                shown = kernel.run(source, timeout=300)
+                said = shown.error or next(
+                    (o["text/plain"] for o in reversed(shown.outputs) if exercise in str(o)), ""
+                )
+                played.verdicts.setdefault(exercise, []).append((kind, said))
+        kernel.run("%cluster stop", timeout=60)
+    finally:
+        kernel.close()
+    return played

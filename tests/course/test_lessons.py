@@ -1,0 +1,47 @@
+"""Every lesson, walked on two ranks: it runs through, its checks tell right from wrong, and what
+its words claim comes out of its cells."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playing import Played, play, wrong_answers
+
+from rankroom.course.lessons import LESSONS
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module", params=LESSONS, ids=lambda each: each.file[:2])
+def lesson(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Played]]:
+    file = request.param.file
+    home: Path = tmp_path_factory.mktemp(f"lesson{file[:2]}")
+    yield file, play(file, RANKROOM_HOME=str(home))
+
+
+def test_a_lesson_runs_through(lesson: tuple[str, Played]):
+    assert not lesson[1].errors
+
+
+def test_checks_tell_right_from_wrong(lesson: tuple[str, Played]):
+    file, played = lesson
+    for exercise, expected in wrong_answers(file).items():
+        said = played.verdicts[exercise]
+        told = {kind: words for kind, words in said if kind != "wrong"}
+        assert told["start"].startswith(f"✗ {exercise}"), told["start"]
+        assert told["solution"].startswith(f"✓ {exercise}"), told["solution"]
+        wrong = [words for kind, words in said if kind == "wrong"]
+        for words, (_, part) in zip(wrong, expected, strict=True):
+            assert words.startswith(f"✗ {exercise}"), words
+            assert part in words
+    assert set(played.verdicts) == set(wrong_answers(file)), "an exercise without wrong answers"
+
+
+def test_what_a_lesson_claims_comes_true(lesson: tuple[str, Played]):
+    file, played = lesson
+    importlib.import_module(f"answers.lesson_{file[:2]}").claims(played)
