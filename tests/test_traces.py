@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from rankroom.record import RankInfo, event_line
 from rankroom.store import Store
-from rankroom.traces import Import, chrome_json, import_files, repair
+from rankroom.traces import Import, import_files, repair
 from rankroom.traces.file import rank_in_name
 from rankroom.traces.lanes import MOST_NAMES
 from rankroom.traces.repair import TraceError
-from record_makers import finished_record
 
 Span = tuple[int, str, str, int, int]  # rank, category, name, start, duration
 
@@ -432,80 +430,3 @@ def test_threads_of_a_category_of_its_own_are_lanes(bench: Bench):
     events = [name, x("a", 1, 9, tid=1, cat="net"), x("b", 1, 9, tid=2, cat="net")]
     _, spans = bench.read(bench.file(events))
     assert {cat for _, cat, _, _, _ in spans} == {"net · IO", "net · thread 2"}
-
-
-# -- export
-
-
-def record(folder: Path, count: int = 3000) -> tuple[Store, str]:
-    """A record with spans of all kinds, on two ranks."""
-    dice = random.Random(3)
-    out = []
-    for rank in range(2):
-        seq = 0
-        for at, cat in enumerate(("cell", "collective", "phase", "custom")):
-            define = [{"name": f'{cat} "{i}" ü', "tensor": f"t{i}", "ranks": [0, 1], "line": i}
-                      for i in range(20)]  # fmt: skip
-            name = [20 * at + dice.randrange(20) for _ in range(count)]
-            start = [dice.randrange(-5, 40) for _ in range(count)]
-            dur = [dice.randrange(0, 60) for _ in range(count)]
-            fields = {"from": 20 * at, "define": define, "name": name, "start": start, "dur": dur}
-            out.append(event_line("spans", rank, seq, 10**6, cat=cat, **fields))
-            seq += 1
-        out.append(event_line("sample", rank, seq, 500, cpu=51.5))
-    store, run = finished_record(folder, *out, ranks=[RankInfo(0, "n1", 1, "cuda:0"),
-                                                      RankInfo(1, "n2", 2, "cuda:1")])  # fmt: skip
-    return store, run.id
-
-
-def test_what_is_exported_comes_back_the_same(bench: Bench):
-    store, run_id = record(bench.folder / "from")
-    data = b"".join(chrome_json(store, run_id))
-    made, spans = bench.read(bench.file(data))
-    assert spans == spans_of(store, run_id)
-    before = store.load(run_id)
-    assert (made.run.start, made.run.title) == (before.start, before.title)
-    assert [(r.host, r.device) for r in made.run.ranks] == [("n1", "cuda:0"), ("n2", "cuda:1")]
-    assert made.files[0].dropped == {"counters": 2} and not made.files[0].repaired
-
-
-def test_an_export_has_a_process_per_rank_and_no_spans_that_cross(bench: Bench):
-    store, run_id = record(bench.folder / "from", count=200)
-    trace = json.loads(b"".join(chrome_json(store, run_id)))
-    events = trace["traceEvents"]
-    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert names == {0: "rank 0", 1: "rank 1"}
-    threads = {
-        (e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"
-    }
-    lanes: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for event in events:
-        if event["ph"] == "X":
-            where = event["pid"], event["tid"]
-            assert threads[where].startswith(event["cat"])
-            lanes.setdefault(where, []).append((event["ts"], event["ts"] + event["dur"]))
-    crossing = 0
-    for where, spans in lanes.items():
-        if threads[where].endswith(" 16"):
-            continue  # the last row takes what is left
-        open_ends: list[int] = []
-        for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
-            while open_ends and open_ends[-1] <= start:
-                open_ends.pop()
-            crossing += bool(open_ends and end > open_ends[-1])
-            open_ends.append(end)
-    assert crossing == 0
-
-
-def test_an_export_leaves_out_what_is_not_sound(bench: Bench):
-    bad = [
-        event_line("spans", 0, 0, 1, cat="c", name=[0, 0], start=[1], dur=[1, 2]),
-        event_line("spans", 0, 1, 1, cat="c", name=[0, 0, 9], start=[1, 1, 1], dur=[-1, 2, 3],
-                   define=[{"name": "n"}]),
-        event_line("spans", 0, 2, 1, cat="c", name=[0, "x"], start=[None, 1], dur=[1, 1]),
-        event_line("spans", 0, 3, 1, cat="c", name=[0], start=[float("nan")], dur=[1]),
-    ]  # fmt: skip
-    store, run = finished_record(bench.folder / "from", *bad)
-    trace = json.loads(b"".join(chrome_json(store, run.id)))
-    spans = [(e["name"], e["ts"], e["dur"]) for e in trace["traceEvents"] if e["ph"] == "X"]
-    assert spans == [("n", 2, 2), ("?", 3, 3)]

@@ -1,4 +1,7 @@
 /** The timeline of a run: what is painted, and what can be done with it. */
+import { readFileSync } from 'node:fs';
+import { gunzipSync } from 'node:zlib';
+
 import type { Locator } from '@playwright/test';
 
 import { expect, LiveRecord, openRuns, picture, readRun, test, whole, type Page } from './rankroom';
@@ -299,6 +302,26 @@ for (const name of ['hostile', 'nan', 'jumping', 'overlap', 'nested', 'many_name
     expect(found).toEqual([]);
   });
 }
+
+test('the timeline can be downloaded, for Perfetto', async ({ page }) => {
+  trained('tl-download');
+  const view = await openRuns(page, ['tl-download']);
+  await whole(view);
+  await timeline(view);
+  const coming = page.waitForEvent('download');
+  await view.getByRole('link', { name: 'download the timeline' }).click();
+  const download = await coming;
+  expect(download.suggestedFilename()).toBe('tl-download.trace.json.gz');
+  const trace = JSON.parse(gunzipSync(readFileSync(await download.path())).toString()) as {
+    traceEvents: Array<{ ph: string; pid: number; name: string; cat?: string }>;
+  };
+  const of = (ph: string): typeof trace.traceEvents => trace.traceEvents.filter(event => event.ph === ph);
+  expect(of('X')).toHaveLength(82);
+  expect(new Set(of('C').map(({ name }) => name))).toEqual(new Set(['CPU', 'memory']));
+  // Rank 1 is late each time.
+  expect(of('i').map(({ pid, name }) => [pid, name])).toEqual(Array(10).fill([1, 'last in allreduce grad.0']));
+  await expect(page.locator('.jp-NotebookPanel:not(.lm-mod-hidden)')).toBeVisible();
+});
 
 test('a record without a sound span says so', async ({ page }) => {
   const record = new LiveRecord('tl-unsound');

@@ -178,7 +178,10 @@ export class RunView extends Panel {
     const { model, tab } = this;
     const hasSpans = model.spans.count > 0 || model.spans.dropped.size > 0;
     if (tab === 'timeline' && !this.timeline) {
-      const actions = { toLog: (t: number, rank: number | null) => this.toLog(t, rank) };
+      const actions = {
+        toLog: (t: number, rank: number | null) => this.toLog(t, rank),
+        traceUrl: this.options.api.traceUrl(model.id)
+      };
       this.timeline = new Timeline(model, this.memory.look, actions, this.options.isInline);
       this.timeline.setRanks(this.filter.ranks);
       this.insertWidget(this.widgets.indexOf(this.displays), this.timeline);

@@ -18,6 +18,7 @@ from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
 from rankroom.display.words import headline, label
+from rankroom.export import chrome_json, compressed
 from rankroom.profile import Profile
 from rankroom.record import Json, RunInfo, parse_event
 from rankroom.salvage import TendedStore
@@ -26,7 +27,6 @@ from rankroom.store import Store
 from rankroom.store.retention import DAY
 from rankroom.store.tail import LIMIT, Tail, line_near_end
 from rankroom.timeline import Timeline
-from rankroom.traces import chrome_json, compressed
 
 # Seconds between two looks at a run that is being followed.
 PAUSE = 0.1

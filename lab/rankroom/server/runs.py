@@ -9,16 +9,15 @@ import asyncio
 from tornado.web import authenticated
 
 from rankroom import __version__, record
-from rankroom.server.handler import Handler
+from rankroom.export import chrome_json, compressed
+from rankroom.server.handler import PLAIN, Handler
 from rankroom.spec import parse_ranks
 from rankroom.store.download import log_text
 from rankroom.store.tail import LIMIT
-from rankroom.traces import chrome_json, compressed
 
 # A proxy in front may cut idle requests at a minute; a browser asks again anyway.
 LONGEST_WAIT = 50.0
 LARGEST = 16 * LIMIT
-PLAIN = "text/plain; charset=utf-8"
 GZIP = "application/gzip"
 
 

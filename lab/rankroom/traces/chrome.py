@@ -65,6 +65,10 @@ class Reader:
                 self.repaired["spans without an end"] += 1
                 self._add(event, begin, max(0, self._last.get(where, begin) - begin))
 
+    def drop_lanes(self, category: str) -> None:
+        """Forget the spans of this category of the file."""
+        self.lanes = {key: lane for key, lane in self.lanes.items() if key[2] != category}
+
     def _unusual(self, event: Json) -> None:
         phase = event.get("ph")
         try:

@@ -12,7 +12,7 @@ from typing import Any
 from rankroom.record import RankInfo
 from rankroom.traces import horovod
 from rankroom.traces.chrome import Reader
-from rankroom.traces.known import OURS, is_annotation, recognise
+from rankroom.traces.known import MARKS, OURS, is_annotation, recognise
 from rankroom.traces.lanes import Lane, Names, middle_of
 from rankroom.traces.repair import Events
 
@@ -72,6 +72,7 @@ def read_file(path: Path, alone: bool = True) -> TraceFile:
     """
     events, reader = Events(path), Reader()
     zero: int | None = None
+    start: int | None = None
     for batch in events:
         reader.take(batch)
         if zero is None:
@@ -95,13 +96,14 @@ def read_file(path: Path, alone: bool = True) -> TraceFile:
     ours = _object(about)
     ranks = _ranks(reader, events.about, ours, path, alone)
     if ours:
-        zero = ours["start"] if isinstance(ours.get("start"), int) else None
+        start = ours["start"] if isinstance(ours.get("start"), int) else None
+        zero = start + int(ours.get("zero") or 0) if start is not None else None
     else:
         zero = _zero(events.about, middle)
     program = "Rankroom" if ours else "PyTorch" if _is_kineto(events.about) else "Chrome"
     return TraceFile(
         path, program, reader.names, ranks, zero, dropped, repaired,
-        start=zero if ours else None, title=str(ours.get("title", "")),
+        start=start, title=str(ours.get("title", "")),
     )  # fmt: skip
 
 
@@ -189,6 +191,8 @@ def _sort_in(
     """Give each rank its lanes: by our category where it is known, else by the file's own."""
     defined = reader.names.defined
     threads: dict[tuple[int | None, str], set[Any]] = {}
+    if ours:
+        reader.drop_lanes(MARKS)
     for process, thread, category in reader.lanes:
         threads.setdefault((whose[process], category), set()).add((process, thread))
     kernels = {

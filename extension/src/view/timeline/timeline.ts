@@ -40,6 +40,8 @@ const HELP =
 export interface TimelineActions {
   /** Show the line of the log nearest to a moment. */
   toLog(t: number, rank: number | null): void;
+  /** Where this timeline can be downloaded from. */
+  traceUrl: string;
 }
 
 export class Timeline extends Widget {
@@ -96,7 +98,8 @@ export class Timeline extends Widget {
       next: step => this.steer.nextMatch(step),
       openAll: () => this.openAll(),
       meters: isShown => this.moved(() => (look.meters = isShown)),
-      leave: () => this.body.focus()
+      leave: () => this.body.focus(),
+      traceUrl: actions.traceUrl
     });
     this.tools.setMeters(look.meters);
     this.tools.setText(look.text);

@@ -12,6 +12,8 @@ export interface ToolActions {
   openAll(): void;
   meters(isShown: boolean): void;
   leave(): void;
+  /** Where the timeline can be downloaded from. */
+  traceUrl: string;
 }
 
 export class Tools {
@@ -43,7 +45,7 @@ export class Tools {
         this.button('+', 'zoom in (W, or Ctrl and the wheel)', () => actions.zoom(1 / 1.6)),
         this.button('fit', 'show what is selected, or all (F)', () => actions.fit())),
       h('span', 'rr-chips', { role: 'search' }, this.find, this.back, this.on, this.found),
-      this.open, this.metersLabel, this.legend
+      this.open, this.metersLabel, this.save(actions.traceUrl), this.legend
     );
     this.say(null);
   }
@@ -95,6 +97,11 @@ export class Tools {
 
   setText(text: string): void {
     this.find.value = text;
+  }
+
+  private save(href: string): HTMLElement {
+    const title = 'download the timeline of all ranks as Chrome JSON, which Perfetto opens';
+    return h('a', 'rr-button', { href, download: '', title, 'aria-label': title }, '⤓');
   }
 
   private button(label: string, title: string, act: () => void): HTMLButtonElement {
