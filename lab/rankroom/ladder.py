@@ -80,14 +80,21 @@ class Ladder:
         who = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
         return f"{who} {'were' if len(ranks) > 1 else 'was'} started anew, without variables"
 
+    async def interrupt_cluster(self, name: str) -> None:
+        """KeyboardInterrupt on every rank of a cluster, whatever it runs."""
+        await self._on(name, "interrupt", lambda cluster: cluster.interrupt())
+
     async def _step(self, run_id: str, what: str, act: Callable[[Steps], T]) -> T:
         run = await self._live(run_id)
+        return await self._on(run.cluster, what, act)
+
+    async def _on(self, name: str, what: str, act: Callable[[Steps], T]) -> T:
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._pool, partial(_act, run.cluster, what, act))
+        work = loop.run_in_executor(self._pool, partial(_act, name, what, act))
         try:
             return await asyncio.wait_for(work, LONGEST)
         except asyncio.TimeoutError:  # not TimeoutError itself before Python 3.11
-            raise StartError(SLOW.format(name=run.cluster, seconds=LONGEST)) from None
+            raise StartError(SLOW.format(name=name, seconds=LONGEST)) from None
 
     async def _live(self, run_id: str) -> RunInfo:
         run = await asyncio.to_thread(self._store.load, run_id)
@@ -134,7 +141,7 @@ LOST = (
     "run {id} is lost, as the kernel that started it is gone: `%cluster interrupt` in a notebook"
     " ends what its ranks still do"
 )
-GONE = "cluster {name} of this run is gone: `%cluster` in a notebook tells what there is"
+GONE = "cluster {name} is gone: `%cluster` in a notebook tells what there is"
 DEAF = "cluster {name} does not answer: `%cluster stop` in a notebook ends it"
 SLOW = (
     "cluster {name} did not answer within {seconds:.0f} s: try the next step, or end it with"

@@ -61,8 +61,7 @@ def launch(
         where, cores = f"job {granted.job}", sum(node.cores for node in granted.nodes)
     if size < 1:
         raise UsageError(f"--ranks {size}: a cluster has at least 1 rank")
-    # More CPU ranks than that on one machine is a typing error, not a wish.
-    if size > max(64, 4 * cores):
+    if size > most_ranks(cores):
         raise UsageError(f"--ranks {size}: {where} has {cores} cores")
     kind = f"job-{granted.job}" if granted else "local"
     paths = ClusterPaths(name or f"{kind}-{secrets.token_hex(2)}")
@@ -91,9 +90,20 @@ def launch(
     return paths, keeper
 
 
+def most_ranks(cores: int) -> int:
+    """More CPU ranks than that on one machine is a typing error, not a wish."""
+    return max(64, 4 * cores)
+
+
 def alive(info: ClusterInfo | None) -> bool:
     """True if the process that keeps this cluster is running."""
     return info is not None and info.state not in ("failed", "stopped") and _keeper_runs(info)
+
+
+def far_on(info: ClusterInfo) -> bool:
+    """Whether a cluster on a site may go on there, as its job is not known to be over."""
+    far = info.far
+    return far is not None and bool(far.job) and far.state not in ("ended", "failed")
 
 
 def _keeper_runs(info: ClusterInfo) -> bool:
@@ -109,7 +119,7 @@ def _keeper_runs(info: ClusterInfo) -> bool:
         return bool(
             process.is_running()
             and process.status() != psutil.STATUS_ZOMBIE
-            and KEEPER in process.cmdline()
+            and any(each in process.cmdline() for each in KEEPERS)
         )
     except psutil.Error:
         return False
@@ -202,7 +212,7 @@ def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
     found = tree.marked(tree.CLUSTER, paths.folder)
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if words[1:4] == ["-m", KEEPER, str(paths.folder)]:
+        if words[1:4] in [["-m", keeper, str(paths.folder)] for keeper in KEEPERS]:
             found.add(process)
     return sorted(found, key=lambda process: process.pid)
 
@@ -221,3 +231,4 @@ def _own_environment() -> dict[str, str]:
 
 
 KEEPER = "rankroom.rank.keeper"
+KEEPERS = (KEEPER, "rankroom.far.keeper")  # the second one keeps a cluster on a site

@@ -12,9 +12,10 @@ from jupyter_server.utils import url_path_join
 
 from rankroom.ladder import Ladder
 from rankroom.salvage import TendedStore
-from rankroom.server import runs
+from rankroom.server import clusters, questions, runs, sites
+from rankroom.server.threads import Threads
 
-ROUTES = [*runs.ROUTES]
+ROUTES = [*runs.ROUTES, *clusters.ROUTES, *sites.ROUTES, *questions.ROUTES]
 
 
 def _load_jupyter_server_extension(server_app: Any) -> None:
@@ -22,7 +23,7 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
     web_app = server_app.web_app
     base = web_app.settings["base_url"]
     store = TendedStore()
-    parts = {"store": store, "ladder": Ladder(store)}
+    parts = {"store": store, "ladder": Ladder(store), "threads": Threads()}
     web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])
 
 

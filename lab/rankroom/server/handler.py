@@ -22,7 +22,9 @@ from rankroom.errors import (
     StartError,
 )
 from rankroom.ladder import Ladder
+from rankroom.server.threads import Threads
 from rankroom.store import Store
+from rankroom.wishes import WishError
 
 # What is none of these is the fault of the request.
 STATUS: dict[type[RankroomError], int] = {
@@ -34,12 +36,16 @@ STATUS: dict[type[RankroomError], int] = {
 }
 
 
-class Handler(APIHandler):
-    """What all routes share: the store, the ladder, JSON errors, checked numbers."""
+PLAIN = "text/plain; charset=utf-8"
 
-    def initialize(self, store: Store, ladder: Ladder) -> None:
+
+class Handler(APIHandler):
+    """What all routes share: the store, the ladder, threads, JSON errors, checked arguments."""
+
+    def initialize(self, store: Store, ladder: Ladder, threads: Threads) -> None:
         self.store = store
         self.ladder = ladder
+        self.threads = threads
         self.gone = False
 
     def on_connection_close(self) -> None:
@@ -62,6 +68,13 @@ class Handler(APIHandler):
             raise HTTPError(400, f"{name}={text!r}: give a number from 0 up")
         return min(value, most)
 
+    def words(self) -> dict[str, str]:
+        """The body: a JSON object of texts, or nothing. A bad one is answered with 400."""
+        body = self.get_json_body() or {}
+        if not isinstance(body, dict) or not all(isinstance(v, str) for v in body.values()):
+            raise HTTPError(400, "the body is a JSON object of texts")
+        return body
+
     async def download(self, name: str, kind: str, pieces: Iterator[bytes]) -> None:
         """Send a file piece by piece as it is made; each piece is made in a thread."""
         self.set_header("Content-Type", kind)  # the first flush sends it
@@ -83,7 +96,10 @@ class Handler(APIHandler):
             self.set_status(STATUS.get(type(error), 400))
         elif isinstance(error, HTTPError):
             message = error.log_message or error.reason or ""
-        self.finish(json.dumps({"message": message or self._reason}))
+        said: dict[str, Any] = {"message": message or self._reason}
+        if isinstance(error, WishError):
+            said["errors"] = error.errors
+        self.finish(json.dumps(said))
 
     def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
         # The one line went to the browser; a traceback in the server's log would say no more.

@@ -1,0 +1,117 @@
+"""What can be done to a cluster of which only the name is known: start, stop, resize, look, …
+
+Its keeper does it; whoever asked follows the cluster's card. Nothing here connects to ranks, so
+that a Jupyter server need not load ipyparallel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rankroom import local, site, wishes
+from rankroom.clusterfile import ClusterInfo, ClusterPaths, tail
+from rankroom.errors import NoClusterError, NotYoursError, UsageError
+from rankroom.rank.rendezvous import ask
+from rankroom.spec import format_ranks
+
+ANSWER_S = 10.0  # for a keeper on this machine; it has threads for what takes time
+LOG_LINES = 500
+_NAME = re.compile(r"\w[\w.-]*")
+
+
+def start(name: str, asked: Mapping[str, str], cwd: str | None) -> str:
+    """Start ranks on the site called `name`; returns the cluster's name while they start.
+
+    Raises WishError for what cannot be, by field; UsageError and StartError.
+    """
+    where = wishes.granted(site.load(name), asked)
+    if where.scheduler != "none":
+        raise UsageError(f"{name}: ranks on sites are not there yet")
+    again = asked.get("auto_restart", "") == "true"
+    paths, _ = local.launch(wishes.ranks(asked), asked.get("name") or None, cwd, again)
+    return paths.name
+
+
+def stop(name: str) -> None:
+    """End a cluster and all that belongs to it; of one that has failed, take away what is left."""
+    paths, info = find(name)
+    if local.alive(info):
+        with contextlib.suppress(OSError, ValueError):
+            ask(info.desk, info.secret, ANSWER_S, do="stop")
+    local.wait_end(paths)
+
+
+def restart(name: str, ranks: Sequence[int] | None = None) -> str:
+    """Start ranks anew, all of them unless said; a cluster that has failed, from the beginning.
+
+    Says what was done.
+    """
+    _, info = find(name)
+    if not local.alive(info):
+        local.launch(info.size, name, info.cwd, info.auto_restart)
+        return f"{name} was started anew"
+    chosen = sorted(set(range(info.size) if ranks is None else ranks))
+    if outside := [rank for rank in chosen if not 0 <= rank < info.size]:
+        there = format_ranks(range(info.size))
+        raise UsageError(f"no rank {outside[0]}: cluster {name} has ranks {there}")
+    if refused := _ask(info, do="restart", ranks=chosen).get("refused"):
+        raise UsageError(refused)
+    who = f"rank{'s' if len(chosen) > 1 else ''} {format_ranks(chosen)}"
+    return f"{who} of {name} {'are' if len(chosen) > 1 else 'is'} being started anew"
+
+
+def resize(name: str, asked: Mapping[str, str]) -> None:
+    """Start a cluster anew with another number of ranks; their variables are gone."""
+    _, info = find(name)
+    # Nothing is stopped before it is clear that the new one can be.
+    wishes.granted(site.load("local"), asked)
+    if (ranks := wishes.ranks(asked)) is None:
+        raise wishes.WishError({"ranks": "is how many ranks there are to be"})
+    stop(name)
+    local.launch(ranks, name, info.cwd, info.auto_restart)
+
+
+def look(name: str) -> dict[str, Any]:
+    """How busy each rank is."""
+    _, info = find(name)
+    return _ask(info, do="look")
+
+
+def log(name: str) -> str:
+    """What the job has written; of a cluster here, its processes, each with the end of its log."""
+    paths, info = find(name)
+    if info.far is not None:
+        return str(_ask(info, do="log").get("text", ""))
+    logs = [paths.keeper_log, paths.controller_log, *map(paths.rank_log, range(info.size))]
+    return "\n\n".join(f"── {each}\n{tail(each, LOG_LINES) or '(empty)'}" for each in logs)
+
+
+def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
+    """A cluster by a name that may come from anywhere. Raises NoClusterError, NotYoursError."""
+    if not _NAME.fullmatch(name):
+        raise NoClusterError(f"{name!r} is no name of a cluster")
+    paths = ClusterPaths(name)
+    info = paths.read()
+    if info is None:
+        raise NoClusterError(f"cluster {name} is gone: it was stopped")
+    # An administrator's server sees the clusters of others, and leaves them alone.
+    if (owner := paths.folder.stat().st_uid) != os.geteuid():
+        raise NotYoursError(NOT_YOURS.format(name=name, uid=owner))
+    return paths, info
+
+
+def _ask(info: ClusterInfo, **question: Any) -> dict[str, Any]:
+    if not local.alive(info):
+        raise NoClusterError(f"cluster {info.name} is gone: Restart starts it anew")
+    try:
+        return ask(info.desk, info.secret, ANSWER_S, **question)
+    except (OSError, ValueError):
+        raise NoClusterError(SILENT.format(name=info.name, seconds=ANSWER_S)) from None
+
+
+NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on it"
+SILENT = "the keeper of cluster {name} did not answer within {seconds:.0f} s: Stop ends it"

@@ -1,0 +1,86 @@
+"""Clusters over HTTP: their cards, and what can be done to them."""
+
+# Jupyter's handlers and decorators carry no types that hold.
+# mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+from tornado.web import authenticated
+
+from rankroom import acts, cards
+from rankroom.server.handler import PLAIN, Handler
+from rankroom.spec import parse_ranks
+
+
+class Clusters(Handler):
+    @authenticated
+    async def get(self) -> None:
+        found = await self.threads.look("cards", cards.cards)
+        self.finish({"clusters": [asdict(card) for card in found], "now": time.time()})
+
+    @authenticated
+    async def post(self) -> None:
+        wishes = self.words()
+        site = wishes.pop("site", "local")
+        cwd = wishes.pop("cwd", "") or None
+        name = await self.threads.act(lambda: acts.start(site, wishes, cwd))
+        self.finish({"name": name})
+
+
+class Look(Handler):
+    @authenticated
+    async def get(self, name: str) -> None:
+        self.finish(await self.threads.look(f"load of {name}", lambda: acts.look(name)))
+
+
+class Log(Handler):
+    @authenticated
+    async def get(self, name: str) -> None:
+        text = await self.threads.look(f"log of {name}", lambda: acts.log(name))
+        self.finish(text, set_content_type=PLAIN)
+
+
+class Stop(Handler):
+    @authenticated
+    async def post(self, name: str) -> None:
+        await self.threads.act(lambda: acts.stop(name))
+        self.finish({"message": f"{name} was stopped"})
+
+
+class Restart(Handler):
+    @authenticated
+    async def post(self, name: str) -> None:
+        text = self.words().get("ranks", "")
+        size = (await self.threads.act(lambda: acts.find(name)))[1].size
+        ranks = parse_ranks(text, size) if text else None
+        self.finish({"message": await self.threads.act(lambda: acts.restart(name, ranks))})
+
+
+class Resize(Handler):
+    @authenticated
+    async def post(self, name: str) -> None:
+        wishes = self.words()
+        await self.threads.act(lambda: acts.resize(name, wishes))
+        self.finish({"message": f"{name} is being started anew"})
+
+
+class Interrupt(Handler):
+    @authenticated
+    async def post(self, name: str) -> None:
+        await self.threads.act(lambda: acts.find(name))
+        await self.ladder.interrupt_cluster(name)
+        self.finish({"message": f"every rank of {name} was sent an interrupt"})
+
+
+_CLUSTER = r"rankroom/clusters/([^/]+)"
+ROUTES: list[tuple[str, type[Handler]]] = [
+    (r"rankroom/clusters", Clusters),
+    (_CLUSTER + "/look", Look),
+    (_CLUSTER + "/log", Log),
+    (_CLUSTER + "/stop", Stop),
+    (_CLUSTER + "/restart", Restart),
+    (_CLUSTER + "/resize", Resize),
+    (_CLUSTER + "/interrupt", Interrupt),
+]

@@ -1,0 +1,39 @@
+"""What ssh asks, over HTTP; an answer goes from the browser to ssh and is never kept."""
+
+# Jupyter's handlers and decorators carry no types that hold.
+# mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
+from __future__ import annotations
+
+from tornado.web import authenticated
+
+from rankroom.server.handler import Handler
+from rankroom.ssh import questions
+
+SHOWN = ("id", "host", "text", "secret", "asked")
+
+
+class Questions(Handler):
+    @authenticated
+    async def get(self) -> None:
+        found = await self.threads.look("questions", questions.pending)
+        asked = [{key: getattr(question, key) for key in SHOWN} for question in found]
+        self.finish({"questions": asked})
+
+
+class Answer(Handler):
+    """A body without an answer refuses to give one."""
+
+    @authenticated
+    async def post(self, question: str) -> None:
+        said = self.words()
+        if "answer" in said:
+            await self.threads.act(lambda: questions.answer(question, said["answer"]))
+        else:
+            await self.threads.act(lambda: questions.refuse(question))
+        self.finish({"message": "ssh was told"})
+
+
+ROUTES: list[tuple[str, type[Handler]]] = [
+    (r"rankroom/questions", Questions),
+    (r"rankroom/questions/([^/]+)", Answer),
+]

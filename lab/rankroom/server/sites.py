@@ -1,0 +1,33 @@
+"""Sites over HTTP: which there are, and the job that a start on one of them would submit."""
+
+# Jupyter's handlers and decorators carry no types that hold.
+# mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from tornado.web import authenticated
+
+from rankroom import wishes
+from rankroom.server.handler import Handler
+
+
+class Sites(Handler):
+    @authenticated
+    async def get(self) -> None:
+        found = await self.threads.look("sites", wishes.choices)
+        self.finish({"sites": [asdict(site) for site in found]})
+
+
+class Script(Handler):
+    @authenticated
+    async def post(self, name: str) -> None:
+        asked = self.words()
+        run = await self.threads.act(lambda: wishes.dry_run(name, asked))
+        self.finish(asdict(run))
+
+
+ROUTES: list[tuple[str, type[Handler]]] = [
+    (r"rankroom/sites", Sites),
+    (r"rankroom/sites/([^/]+)/script", Script),
+]
