@@ -1,11 +1,11 @@
-// Writes src/schema.ts from the record's JSON Schema, so that nobody mirrors Python by hand.
-// `node scripts/schema.mjs --check` fails if the file on disk says something else.
+// Writes TypeScript from the package's JSON Schemas, so that nobody mirrors Python by hand.
+// `node scripts/schema.mjs --check` fails if a file on disk says something else.
 import { readFileSync, writeFileSync } from 'node:fs';
 
-const source = new URL('../../lab/rankroom/record.schema.json', import.meta.url);
-const target = new URL('../src/schema.ts', import.meta.url);
-
-const schema = JSON.parse(readFileSync(source, 'utf8'));
+const MADE = [
+  ['record.schema.json', 'schema.ts'],
+  ['cards.schema.json', 'cards.ts']
+];
 const PLAIN = {
   integer: 'number',
   number: 'number',
@@ -39,8 +39,11 @@ function type(node, indent) {
   if (node.type === 'object' && node.properties) {
     return object(node, indent);
   }
+  if (node.type === 'object' && node.additionalProperties?.type) {
+    return `{ [key: string]: ${type(node.additionalProperties, indent)} }`;
+  }
   if (!(node.type in PLAIN)) {
-    throw new Error(`${source.pathname}: no TypeScript for ${JSON.stringify(node)}`);
+    throw new Error(`no TypeScript for ${JSON.stringify(node)}`);
   }
   return PLAIN[node.type];
 }
@@ -68,17 +71,18 @@ function declare([name, node]) {
   return [...comment(node, ''), `export ${text}`].join('\n');
 }
 
-const text = [
-  '// Made from lab/rankroom/record.schema.json by `npm run build:schema`; do not edit.',
-  ...Object.entries(schema.$defs).map(declare),
-  ''
-].join('\n\n').replace(/\n+$/, '\n');
-
-if (process.argv.includes('--check')) {
-  if (readFileSync(target, 'utf8') !== text) {
-    console.error('src/schema.ts is not what record.schema.json says: run `npm run build:schema`');
+for (const [from, to] of MADE) {
+  const source = new URL(`../../lab/rankroom/${from}`, import.meta.url);
+  const target = new URL(`../src/${to}`, import.meta.url);
+  const text = [
+    `// Made from lab/rankroom/${from} by \`npm run build:schema\`; do not edit.`,
+    ...Object.entries(JSON.parse(readFileSync(source, 'utf8')).$defs).map(declare),
+    ''
+  ].join('\n\n').replace(/\n+$/, '\n');
+  if (!process.argv.includes('--check')) {
+    writeFileSync(target, text);
+  } else if (readFileSync(target, 'utf8') !== text) {
+    console.error(`src/${to} is not what ${from} says: run \`npm run build:schema\``);
     process.exit(1);
   }
-} else {
-  writeFileSync(target, text);
 }

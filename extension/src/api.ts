@@ -27,7 +27,9 @@ export class ApiError extends Error {
   constructor(
     message: string,
     /** HTTP's number, or 0 when no answer came. */
-    readonly status: number
+    readonly status: number,
+    /** What is wrong with a form, by field. */
+    readonly errors: { [field: string]: string } = {}
   ) {
     super(message);
   }
@@ -118,16 +120,22 @@ export class Api {
     return this.ask('GET', parts, query, signal);
   }
 
-  private async ask(
+  /** Ask a route; ApiError when it refuses, or nobody answers. */
+  async ask(
     method: 'GET' | 'POST',
     parts: string[],
     query: Query,
-    signal?: AbortSignal
+    signal?: AbortSignal,
+    body?: { [name: string]: string }
   ): Promise<Response> {
     const url = this.url(parts, query);
+    const init: RequestInit = { method, signal };
+    if (body) {
+      init.body = JSON.stringify(body);
+    }
     let response: Response;
     try {
-      response = await ServerConnection.makeRequest(url, { method, signal }, this.settings);
+      response = await ServerConnection.makeRequest(url, init, this.settings);
     } catch (error) {
       if (signal?.aborted) {
         throw error;
@@ -135,22 +143,23 @@ export class Api {
       throw new ApiError('the Jupyter server does not answer', 0);
     }
     if (!response.ok) {
-      throw new ApiError(await reason(response), response.status);
+      throw await refusal(response);
     }
     return response;
   }
 }
 
 /** What the server said was wrong. */
-async function reason(response: Response): Promise<string> {
+async function refusal(response: Response): Promise<ApiError> {
   const text = await response.text();
+  const { status, statusText } = response;
   try {
-    const { message } = JSON.parse(text) as { message?: unknown };
+    const { message, errors } = JSON.parse(text) as { message?: unknown; errors?: { [field: string]: string } };
     if (typeof message === 'string' && message) {
-      return message;
+      return new ApiError(message, status, errors);
     }
   } catch {
     // Not from a route of ours; a proxy's page says less than its number.
   }
-  return `the server answered ${response.status} ${response.statusText}`;
+  return new ApiError(`the server answered ${status} ${statusText}`, status);
 }

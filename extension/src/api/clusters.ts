@@ -1,0 +1,69 @@
+/** What the sidebar asks the server: clusters, what can be done to them, sites, and ssh's questions. */
+import type { Api } from '../api';
+import type { Card, Cards, DryRun, Load, Question, SiteChoice, Wishes } from '../cards';
+import type { Run } from '../schema';
+
+/** What a card's buttons ask for. */
+export type Act = 'stop' | 'restart' | 'resize' | 'interrupt';
+
+export class ClustersApi {
+  constructor(private api: Api) {}
+
+  async cards(): Promise<Cards> {
+    return (await this.get(['clusters'])) as Cards;
+  }
+
+  async load(cluster: Card): Promise<Map<number, Load>> {
+    const { ranks } = (await this.get(['clusters', cluster.name, 'look'])) as { ranks?: { [rank: string]: Load } };
+    return new Map(Object.entries(ranks ?? {}).map(([rank, load]) => [Number(rank), load]));
+  }
+
+  /** What the cluster's job has written. */
+  async log(name: string): Promise<string> {
+    return (await this.api.ask('GET', ['clusters', name, 'log'], {})).text();
+  }
+
+  /** Returns the name of the cluster that starts. */
+  async start(site: string, wishes: Wishes): Promise<string> {
+    const { name } = (await this.post(['clusters'], { ...wishes, site })) as { name: string };
+    return name;
+  }
+
+  /** Returns what was done, in a sentence. */
+  async act(name: string, act: Act, wishes: Wishes = {}): Promise<string> {
+    const { message } = (await this.post(['clusters', name, act], wishes)) as { message: string };
+    return message;
+  }
+
+  async sites(): Promise<SiteChoice[]> {
+    return ((await this.get(['sites'])) as { sites: SiteChoice[] }).sites;
+  }
+
+  /** What a start would submit. */
+  async dryRun(site: string, wishes: Wishes): Promise<DryRun> {
+    return (await this.post(['sites', site, 'script'], wishes)) as DryRun;
+  }
+
+  async questions(): Promise<Question[]> {
+    return ((await this.get(['questions'])) as { questions: Question[] }).questions;
+  }
+
+  /** Without a text, ssh is told that nobody answers. */
+  async answer(question: string, text: string | null): Promise<void> {
+    await this.post(['questions', question], text === null ? {} : { answer: text });
+  }
+
+  /** The newest runs. */
+  async runs(limit: number): Promise<Run[]> {
+    const answer = await this.api.ask('GET', ['runs'], { limit });
+    return ((await answer.json()) as { runs: Run[] }).runs;
+  }
+
+  private async get(parts: string[]): Promise<unknown> {
+    return (await this.api.ask('GET', parts, {})).json();
+  }
+
+  private async post(parts: string[], body: Wishes): Promise<unknown> {
+    return (await this.api.ask('POST', parts, {}, undefined, body)).json();
+  }
+}

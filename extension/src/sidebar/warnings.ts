@@ -1,0 +1,41 @@
+/** Who is to be warned that a cluster's time is nearly over; once for each limit. */
+import type { Card } from '../cards';
+import { secondsLeft } from './phrases';
+
+/** Seconds before the end, the most urgent first. */
+const LIMITS = [120, 600];
+
+export interface Warning {
+  cluster: string;
+  /** The limit that was reached, in seconds. */
+  limit: number;
+  text: string;
+}
+
+export class Warnings {
+  /** The most urgent limit that was told, by cluster and when its time ends. */
+  private told = new Map<string, number>();
+
+  /** What is to be told now. */
+  due(cards: readonly Card[], now: number): Warning[] {
+    const found: Warning[] = [];
+    for (const card of cards) {
+      const left = secondsLeft(card, now);
+      const limit = left === null ? undefined : LIMITS.find(each => left <= each);
+      // A resized cluster of the same name has another end.
+      const key = `${card.name} ${card.until}`;
+      if (limit === undefined || left === 0 || (this.told.get(key) ?? Infinity) <= limit) {
+        continue;
+      }
+      this.told.set(key, limit);
+      found.push({ cluster: card.name, limit, text: sentence(card.name, left ?? 0) });
+    }
+    return found;
+  }
+}
+
+function sentence(name: string, left: number): string {
+  const minutes = Math.max(1, Math.round(left / 60));
+  const time = left < 50 ? 'less than a minute' : `${minutes} ${minutes === 1 ? 'minute' : 'minutes'}`;
+  return `${name}: ${time} left, then its job ends with all ranks and their variables. Save what you need.`;
+}
