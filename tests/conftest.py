@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fake_scheduler import FakeScheduler, put_first
 from rankroom.cluster import Cluster
 
 pytest_plugins = ["fault_table"]
@@ -39,3 +40,10 @@ def frameworks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
     finally:
         made.stop()
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
+    """Pretended commands of Slurm and PBS on PATH, and a Rankroom home of one's own."""
+    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
+    return put_first(tmp_path / "scheduler", monkeypatch)

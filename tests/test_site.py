@@ -114,8 +114,27 @@ def test_wishes_replace_what_the_profile_says_and_are_checked():
         found.asking(nodes=0)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("00:30:00", 1800), ("1:00", 3600), ("2-00:00:00", 172800)]
-)
-def test_times(text: str, seconds: int):
-    assert site.parse_time(text) == seconds
+TIMES = {
+    "00:30:00": 1800,
+    # Two numbers are minutes and seconds for Slurm and PBS alike.
+    "30:00": 1800,
+    "1:00": 60,
+    "90:00": 5400,
+    "2-00:00:00": 172800,
+    "1-12": 129600,
+    "1-00:30": 88200,
+    "48:00:00": 172800,
+    "100:00:01": 360001,
+}
+
+
+@pytest.mark.parametrize("text", TIMES)
+def test_times(text: str):
+    assert site.parse_time(text) == TIMES[text]
+    assert site.parse_time(site.clock(TIMES[text])) == TIMES[text]
+
+
+@pytest.mark.parametrize("text", ["", "90", "an hour", "1:60", "1:90:00", "1-", "-1:00", "1:2:3:4"])
+def test_no_times(text: str):
+    with pytest.raises(ValueError, match="is no time: write hours:minutes:seconds"):
+        site.parse_time(text)

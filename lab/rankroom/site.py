@@ -21,7 +21,8 @@ from rankroom.errors import UsageError
 
 Scheduler = Literal["slurm", "pbs", "none"]
 Runtime = Literal["shifter", "apptainer", "podman-hpc", "charliecloud"]
-_TIME = re.compile(r"(?:(\d+)-)?(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
+_TIME = re.compile(r"(?:(\d+):)?(\d+):([0-5]\d)")
+_DAYS = re.compile(r"(\d+)-(\d+)(?::([0-5]\d))?(?::([0-5]\d))?")
 _MEMORY = re.compile(r"\d+[KMGT]?")
 # A name in a job script's header or on a command line; a newline would begin a line of its own.
 _WORD = re.compile(r"[^\s'\"`$\\;&|<>]*")
@@ -42,7 +43,7 @@ class Job:
     cpus_per_task: int = 0  # 0: as the scheduler decides
     memory_per_node: str = ""  # like 60000 (MB) or 64G
     memory_per_cpu: str = ""
-    time: str = "01:00:00"
+    time: str = "01:00:00"  # hours:minutes:seconds
     extra: tuple[str, ...] = ()  # further options, as after #SBATCH or #PBS
 
 
@@ -139,12 +140,25 @@ def shipped_folder() -> Path:
 
 
 def parse_time(text: str) -> int:
-    """Seconds of `[days-]hours:minutes[:seconds]`. Raises ValueError."""
-    match = _TIME.fullmatch(text)
-    if match is None:
+    """Seconds of `[hours:]minutes:seconds` or `days-hours[:minutes[:seconds]]`. Raises ValueError.
+
+    Two numbers are minutes and seconds, as they are for Slurm and for PBS.
+    """
+    days = hours = minutes = seconds = "0"
+    if (match := _DAYS.fullmatch(text)) is not None:
+        days, hours, minutes, seconds = match.groups("0")
+    elif (match := _TIME.fullmatch(text)) is not None:
+        hours, minutes, seconds = match.groups("0")
+    if match is None or (hours != "0" and int(minutes) > 59):
         raise ValueError(f"{text!r} is no time: write hours:minutes:seconds, like 01:30:00")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+
+
+def clock(seconds: int) -> str:
+    """A span of time as hh:mm:ss, which means the same to every scheduler."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{rest:02}"
 
 
 def _read(name: str, profiles: Mapping[str, Path], before: tuple[Path, ...]) -> Site:
@@ -248,7 +262,8 @@ def _check(site: Site, wrong: Any) -> None:
         if not isinstance(value, int) or value < least:
             raise wrong(f"{key} is a number from {least} up, not {value!r}")
     try:
-        parse_time(job.time)
+        if parse_time(job.time) == 0:
+            raise wrong("time is 0: a job needs some")
     except ValueError as error:
         raise wrong(f"time {error}") from None
     for key in ("account", "partition", "qos", "constraint", "reservation"):

@@ -12,7 +12,7 @@ from typing import Any
 
 from rankroom.errors import SchedulerError, StartError
 from rankroom.scheduler.jobs import JobStatus, State, body
-from rankroom.site import Site, parse_time
+from rankroom.site import Site, clock, parse_time
 
 _SUBMITTED = re.compile(r"^(\d+(?:\[\])?)(?:\.\S+)?\s*$", re.MULTILINE)
 _UNKNOWN = re.compile(r"Unknown Job Id", re.IGNORECASE)
@@ -42,12 +42,10 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
         chunk.append(f"mem={memory + 'mb' if memory.isdigit() else memory.lower() + 'b'}")
     if job.constraint:
         chunk.append(job.constraint)
-    minutes, rest = divmod(parse_time(job.time), 60)
-    hours, minutes = divmod(minutes, 60)
     head = [
         f"-N {shlex.quote(name)}",
         f"-l select={':'.join(chunk)}",
-        f"-l walltime={hours:02}:{minutes:02}:{rest:02}",
+        f"-l walltime={clock(site.seconds)}",
         "-j oe",
         f"-o {folder}/",
     ]
@@ -99,17 +97,26 @@ def answered(output: str, ids: Iterable[str]) -> dict[str, JobStatus]:
 
 def listed(output: str) -> dict[str, JobStatus]:
     """All jobs of an answer."""
-    # What login shells print, and errors for single jobs, stand around it.
-    text = output[output.find("{") : output.rfind("}") + 1]
-    if not text and is_answer(output):
-        return {}
-    try:
-        answer = json.loads(text)
-        jobs: dict[str, Any] = answer.get("Jobs", {})
-        now = float(answer.get("timestamp", 0))
-    except (ValueError, AttributeError, TypeError):
-        raise SchedulerError(f"qstat gave no answer; it said:\n{output.strip()[:2000]}") from None
+    answer = _answer(output)
+    if answer is None:
+        if is_answer(output):
+            return {}
+        raise SchedulerError(f"qstat gave no answer; it said:\n{output.strip()[:2000]}")
+    now, jobs = float(answer["timestamp"]), answer.get("Jobs", {})
     return {key.partition(".")[0]: _status(key, about, now) for key, about in jobs.items()}
+
+
+def _answer(output: str) -> dict[str, Any] | None:
+    """The object among what login shells print, and errors for single jobs between its lines."""
+    text = "\n".join(line for line in output.splitlines() if not line.startswith("qstat: "))
+    for begin in re.finditer("{", text):
+        try:
+            found, _ = json.JSONDecoder().raw_decode(text, begin.start())
+        except ValueError:
+            continue
+        if "timestamp" in found:
+            return dict(found)
+    return None
 
 
 def cancel(job: str) -> list[str]:

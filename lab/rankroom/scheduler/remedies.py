@@ -13,7 +13,7 @@ _NO_COMMAND = 127
 def remedy(site: Site, done: Completed) -> str:
     """One sentence or two for a command of the scheduler's that failed."""
     values = {
-        "command": done.argv[0] if done.argv[0] != "env" else done.argv[-3],
+        "command": next(word for word in done.argv if word != "env" and "=" not in word),
         "account": site.job.account or "none",
         "partition": site.job.partition or "none: the default",
         "qos": site.job.qos or "none: the default",
@@ -55,6 +55,11 @@ _LIMITS = (
 )
 # By the words of Slurm 20.11 to 25.05 and of PBS; the first that fits.
 _REMEDIES = [
+    (
+        r"establish a configuration source|Unable to process configuration",
+        "Slurm's commands are there, and no Slurm: is this the machine that `login` of {profile} "
+        "means?",
+    ),
     (
         r"Unable to contact slurm controller|connect failure|Connection refused|Zero Bytes were"
         r"|Socket timed out|cannot connect to server|Communication failure|Slurm backup controller",

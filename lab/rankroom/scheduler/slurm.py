@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from rankroom.errors import StartError
 from rankroom.scheduler.jobs import JobStatus, State, body
-from rankroom.site import Site
+from rankroom.site import Site, clock
 
 FORMAT = "%i|%T|%r|%S|%N|%e|%j"  # id, state, reason, (expected) start, nodes, end, name
 WARNING_S = 120  # the batch shell gets SIGUSR1 so long before the job's time is over
@@ -99,7 +99,7 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
         "cpus-per-task": job.cpus_per_task,
         "mem": job.memory_per_node,
         "mem-per-cpu": job.memory_per_cpu,
-        "time": job.time,
+        "time": clock(site.seconds),
         "account": job.account,
         "partition": job.partition,
         "qos": job.qos,

@@ -1,0 +1,78 @@
+"""A scheduler that pretends: its commands are first on PATH, its state is a folder a test writes.
+
+A test asks for the fixture `fake` (see `fakes/README.md` for what the commands do).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rankroom import shell
+
+FAKES = Path(__file__).parent / "fakes"
+DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+
+
+class FakeScheduler:
+    """What the pretended commands answer, and how often they were called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "instead").mkdir(parents=True)
+        (folder / "jobs").mkdir()
+
+    def set(self, job: str, line: str) -> None:
+        """What is answered of a job: squeue's line, or the inside of qstat's object."""
+        fresh = self.folder / f"fresh-{job}"
+        fresh.write_text(f"{line}\n")
+        fresh.replace(self.folder / "jobs" / job)
+
+    def instead(self, command: str, script: str) -> None:
+        """Run lines of shell in place of a command, from now on."""
+        (self.folder / "instead" / command).write_text(f"{script}\n")
+
+    def again(self, command: str) -> None:
+        """Let a command do its own work again."""
+        (self.folder / "instead" / command).unlink()
+
+    def fails(self, command: str, said: str, code: int = 1) -> None:
+        """Let a command say something and fail, from now on."""
+        self.instead(command, f"cat >&2 <<'END'\n{said}\nEND\nexit {code}")
+
+    def script(self, job: str) -> str:
+        """The script that was submitted."""
+        return (self.folder / "scripts" / job).read_text()
+
+    def calls(self, command: str) -> list[float]:
+        """When a command was called, in epoch seconds."""
+        log = self.folder / "calls"
+        words = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+        return [float(at) for at, name, *_ in words if name == command]
+
+
+class Elsewhere:
+    """A login node that is this machine under another name."""
+
+    name = "login.example.org"
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float | None = None,
+        input: str | None = None,
+        on_line: object = None,
+    ) -> shell.Completed:
+        return await shell.run(["env", *argv], timeout=timeout, input=input)
+
+
+def put_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
+    """Both schedulers' commands first on PATH, with their state in `folder`."""
+    monkeypatch.setenv("FAKE_SCHEDULER", str(folder))
+    path = [str(FAKES / "slurm"), str(FAKES / "pbs"), os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(path))
+    return FakeScheduler(folder)
