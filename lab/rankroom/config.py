@@ -46,6 +46,14 @@ def lease_hours() -> float:
     return _number("lease_hours", 12.0)
 
 
+def ask_seconds() -> float:
+    """What ssh asks waits this long for its answer (RANKROOM_ASK_SECONDS).
+
+    Servers hang up after 120 s, unless their site has it otherwise.
+    """
+    return _number("ask_seconds", 110.0)
+
+
 def config_file() -> Path:
     """Where config.toml would be."""
     chosen = os.environ.get("XDG_CONFIG_HOME")

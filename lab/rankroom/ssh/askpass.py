@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import sys
 
+from rankroom import config
 from rankroom.ssh import questions
 
 ASKS = "rankroom asks: "
 UNANSWERED = "rankroom: nobody answered: "
 REFUSED = "rankroom: not answered: "
 HOST = "RANKROOM_ASKS_FOR"
-# sshd hangs up after 120 s, unless its site has it otherwise.
-WAIT_S = 110.0
 
 
 def main(text: str) -> int:
@@ -27,7 +26,7 @@ def main(text: str) -> int:
     shown = " ".join(text.split())
     say(ASKS + shown)
     try:
-        answer = questions.ask(os.environ.get(HOST, ""), text.strip(), secret, WAIT_S)
+        answer = questions.ask(os.environ.get(HOST, ""), text.strip(), secret, config.ask_seconds())
     except TimeoutError:
         say(UNANSWERED + shown)
         return 1

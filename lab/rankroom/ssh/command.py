@@ -41,6 +41,18 @@ def master(command: str, socket: Path, login: str, connect_s: float) -> list[str
     ]
 
 
+def behind(command: str, socket: Path, login: str, node: str) -> list[str]:
+    """What leads a connection on to a node, as the user of `login`, over the open line to it."""
+    hop = [
+        *shlex.split(command),
+        *_options(ControlMaster="no", ControlPath=_path(socket), ProxyCommand="false"),
+        *("-W", "%h:%p", "--", login),
+    ]
+    # Its own percent signs come through ProxyCommand's reading.
+    words = [word if word == "%h:%p" else word.replace("%", "%%") for word in hop]
+    return _options(HostName=node, HostKeyAlias=node, Port="22", ProxyCommand=shlex.join(words))
+
+
 def through(command: str, socket: Path, login: str, argv: Sequence[str]) -> list[str]:
     """Runs `argv` at the other end of the open line; never opens a connection of its own."""
     return [

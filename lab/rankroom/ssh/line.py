@@ -31,13 +31,18 @@ REFUSED_S = 30.0
 LONGEST_PAUSE_S = 600.0
 # What a server answers to more commands at once than it allows on one connection (10 by default).
 CROWDED = "Session open refused by peer"
+CROWDED_TRIES = 12
 
 
 class Line:
-    """The line to `login`. It stays open for others, and a while for who comes next."""
+    """The line to `login`. It stays open for others, and a while for who comes next.
 
-    def __init__(self, login: str, terminal: bool | None = None) -> None:
-        self.name = login
+    With `node` it is one to a node behind that host, through the open line to it.
+    """
+
+    def __init__(self, login: str, terminal: bool | None = None, node: str = "") -> None:
+        self.name = node or login
+        self._login, self._node = login, node
         self._ssh = command.ssh()
         self._terminal = _at_a_terminal() if terminal is None else terminal
         self._forwards: list[tuple[int | Path, str, int]] = []
@@ -46,10 +51,10 @@ class Line:
     @property
     def socket(self) -> Path:
         """Where the open line is found."""
-        return control_path(self._ssh, self.name)
+        return control_path(self._ssh, f"{self._login} {self._node}".strip())
 
     def words(self, argv: Sequence[str]) -> list[str]:
-        return command.through(self._ssh, self.socket, self.name, argv)
+        return command.through(self._ssh, self.socket, self._login, argv)
 
     async def run(
         self,
@@ -63,14 +68,16 @@ class Line:
         if self._lost:
             raise self._lost  # whoever keeps it is trying already
         await self.open()
-        for attempt in range(TRIES):
+        for attempt in range(CROWDED_TRIES):
             done = await shell.run(self.words(argv), timeout=timeout, input=input, on_line=on_line)
             if done.returncode != 255 or CROWDED not in done.output:
                 break
             await _some_time(attempt)
-        # ssh's own trouble; a command that ends with 255 by itself says something else.
+        else:
+            raise LineError(FULL.format(host=self.name, command=argv[0], said=done.tail(3)), "full")
+        # A command may end with 255 by itself.
         if done.returncode == 255 and not await self.alive():
-            raise explain(self.name, done)
+            raise LineError(CUT.format(host=self.name, command=argv[0], said=done.tail(3)), "lost")
         return done
 
     async def open(self, tell: Tell | None = None, connect_s: float = CONNECT_S) -> None:
@@ -127,6 +134,7 @@ class Line:
     async def keep(self, tell: Tell) -> NoReturn:
         """Keep the line open, and what is forwarded, until cancelled; tell how it stands."""
         pause, tries = PAUSE_S, 0
+        tell = _changes(tell)
         try:
             while True:
                 try:
@@ -151,11 +159,15 @@ class Line:
             if reader is None:
                 return
             self._lost = None
+            taken = []
             for local, host, port in list(self._forwards):
-                await self.forward(local, host, port)
-            tell("open", "")
+                try:
+                    await self.forward(local, host, port)
+                except LineError as trouble:
+                    taken.append(str(trouble))
+            tell("open", "; ".join(taken))
             await master.gone(reader)
-        self._lost = LineError(LOST.format(host=self.name), "unreachable")
+        self._lost = LineError(LOST.format(host=self.name), "lost")
 
     async def _until_open(self, seconds: float) -> None:
         """Wait, but no longer than until somebody else has opened it."""
@@ -165,7 +177,10 @@ class Line:
             await asyncio.sleep(PAUSE_S)
 
     async def _connect(self, tell: Tell | None, connect_s: float) -> None:
-        words = command.master(self._ssh, self.socket, self.name, connect_s)
+        words = command.master(self._ssh, self.socket, self._login, connect_s)
+        if self._node:
+            login = control_path(self._ssh, self._login)
+            words[-3:-3] = command.behind(self._ssh, login, self._login, self._node)
         said: list[str] = []
 
         def heard(line: str) -> None:
@@ -189,6 +204,18 @@ class Line:
         return await shell.run(
             command.ask(self._ssh, self.socket, self.name, what, *more), timeout=CONNECT_S
         )
+
+
+def _changes(tell: Tell) -> Tell:
+    """Tells only what was not told just before."""
+    last: list[tuple[LineState, str]] = []
+
+    def told(state: LineState, words: str) -> None:
+        if last != [(state, words)]:
+            last[:] = [(state, words)]
+            tell(state, words)
+
+    return told
 
 
 def _at_a_terminal() -> bool:
@@ -238,5 +265,13 @@ async def _some_time(attempt: int) -> None:
 
 
 CLOSED = "the line to {host} is not open: open it first"
+FULL = (
+    "{host} takes no more commands on one connection, so `{command}` did not run there: wait for "
+    "others to end, or ask the site for a greater MaxSessions; ssh said:\n{said}"
+)
+CUT = (
+    "the link to {host} was lost while `{command}` ran there, and how that ended is not known; "
+    "it said:\n{said}"
+)
 LOST = "the link to {host} is lost; it is opened again as soon as it can be"
 TAKEN = "cannot forward {local} to {host}:{port}: it may be taken; choose another. ssh said: {said}"

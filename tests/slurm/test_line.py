@@ -1,0 +1,451 @@
+"""The line from a laptop to a login node, over real ssh: asked, shared, cut and opened again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from elsewhere import Elsewhere
+from machines import Machines
+
+LINE = "from rankroom.errors import LineError\nfrom rankroom.ssh.line import Line\n"
+PORT = 2222
+
+
+@pytest.fixture
+def home(machines: Machines) -> Iterator[Path]:
+    """A folder of the laptop's user, seen alike from here, with an ssh configuration to change."""
+    folder = machines.root / f"laptop-{time.monotonic_ns()}"
+    folder.mkdir(mode=0o700)
+    config = (machines.root / "client" / "ssh_config").read_text()
+    (folder / "config").write_text(config)
+    yield folder
+    ended = ["sh", "-c", f"for each in {folder}/ssh/*; do ssh -F none -S $each -O exit x; done"]
+    machines.run("laptop", ended)
+
+
+def settings(home: Path) -> dict[str, str]:
+    return {"RANKROOM_SSH": f"ssh -F {home}/config", "RANKROOM_HOME": str(home)}
+
+
+@pytest.fixture
+def laptop(machines: Machines, home: Path) -> Iterator[Elsewhere]:
+    with Elsewhere(machines, "laptop", "root", settings(home)) as python:
+        python.do(LINE)
+        yield python
+
+
+def prepend(home: Path, text: str) -> None:
+    """What stands first holds."""
+    config = home / "config"
+    config.write_text(text + config.read_text())
+
+
+@contextlib.contextmanager
+def another_sshd(machines: Machines, home: Path, options: str) -> Iterator[Path]:
+    """A second server on the login node, known as `strict`; the file it logs to."""
+    base = (machines.root / "ssh" / "sshd_config").read_text()
+    lines = [line for line in base.splitlines() if line.split()[0] not in options + "PortPidFile"]
+    file = home / "sshd_config"
+    file.write_text("\n".join([options, f"Port {PORT}", "PidFile none", *lines]) + "\n")
+    log = home / "sshd.log"
+    words = ["/usr/sbin/sshd", "-D", "-f", file, "-E", log]
+    server = machines.start("login", words, "root", stdin=subprocess.DEVNULL)
+    prepend(home, f"Host strict\n  HostName login\n  Port {PORT}\n  HostKeyAlias login\n")
+    try:
+        deadline = time.monotonic() + 60
+        while not (log.exists() and "listening" in log.read_text()):
+            assert server.poll() is None and time.monotonic() < deadline, log
+            time.sleep(0.02)
+        yield log
+    finally:
+        # Those it has let in would stay, and their lines with them.
+        machines.run("login", ["pkill", "-KILL", "-P", str(_inner(machines, server))])
+        server.kill()
+        server.wait()
+
+
+def _inner(machines: Machines, server: subprocess.Popen[str]) -> int:
+    """The server's id as its machine has it."""
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("NSpid")).split()[-1])
+
+
+def trouble(python: Elsewhere, what: str) -> tuple[str, str]:
+    """Why it failed, and the message."""
+    why, message = python.do(
+        f"why = message = ''\ntry:\n    wait({what})\nexcept LineError as error:\n"
+        "    why, message = error.why, str(error)\n[why, message]"
+    )
+    return why, message
+
+
+def logins(machines: Machines) -> int:
+    """How many connections the login node's own server has let in."""
+    return (machines.root / "log" / "sshd-login.log").read_text().count("Accepted publickey")
+
+
+# -- one line for all
+
+
+def test_a_command_runs_there_as_it_was_written(laptop: Elsewhere):
+    laptop.do("line = Line('login')")
+    said = "['printf', '%s|', 'a b', '$HOME', \"it's\", '*', '`id`', 'x\\ny']"
+    assert laptop.do(f"wait(line.run({said})).output") == "a b|$HOME|it's|*|`id`|x\ny|"
+    assert laptop.do("wait(line.run(['sh', '-c', 'cat; exit 7'], input='to there')).output") == (
+        "to there"
+    )
+    assert laptop.do("wait(line.run(['sh', '-c', 'exit 7'])).returncode") == 7
+    assert laptop.do("wait(line.run(['sh', '-c', 'exit 255'])).returncode") == 255
+    assert laptop.do("wait(line.run(['hostname'])).output.strip()") == "login"
+
+
+def test_two_processes_share_one_login(machines: Machines, home: Path, laptop: Elsewhere):
+    before = logins(machines)
+    with Elsewhere(machines, "laptop", "root", settings(home)) as other:
+        other.do(LINE)
+        for python in (laptop, other):
+            python.do("line = Line('login')\nfirst = go(line.run(['hostname']))")
+        for python in (laptop, other):
+            assert python.do("first.result(60).output.strip()") == "login"
+    # One has ended, the line is still there for the other.
+    assert laptop.do("wait(line.run(['hostname'])).output.strip()") == "login"
+    assert logins(machines) == before + 1
+    laptop.do("wait(line.end())")
+    assert laptop.do("wait(line.alive())") is False
+
+
+def test_words_never_log_in_beside_the_line(machines: Machines, laptop: Elsewhere):
+    before = logins(machines)
+    done = laptop.do(
+        "from rankroom import shell\n"
+        "done = wait(shell.run(Line('login').words(['hostname'])))\n[done.returncode, done.output]"
+    )
+    assert done[0] == 255 and "login\n" not in done[1]
+    assert logins(machines) == before
+
+
+def test_through_the_login_node_to_a_compute_node(laptop: Elsewhere):
+    assert laptop.do("wait(Line('c2').run(['hostname'])).output.strip()") == "c2"
+
+
+def test_what_lies_there_after_a_crash_is_no_line(machines: Machines, laptop: Elsewhere):
+    laptop.do("line = Line('login')\nwait(line.open())")
+    socket = laptop.do("str(line.socket)")
+    machines.run("laptop", ["pkill", "-KILL", "-f", f"ControlPath={socket}"])
+    laptop.until("not wait(line.alive())")
+    assert Path(socket).is_socket() or not Path(socket).exists()
+    assert laptop.do("wait(line.run(['hostname'])).output.strip()") == "login"
+
+
+def test_more_commands_at_once_than_a_connection_takes(
+    machines: Machines, home: Path, laptop: Elsewhere
+):
+    with another_sshd(machines, home, "MaxSessions 2") as log:
+        laptop.do(
+            "import asyncio\nline = Line('strict')\nasync def many():\n"
+            "    runs = [line.run(['sh', '-c', f'sleep 0.2; echo {n}']) for n in range(7)]\n"
+            "    return [done.output.strip() for done in await asyncio.gather(*runs)]\n"
+        )
+        assert laptop.do("wait(many())") == [str(n) for n in range(7)]
+        assert log.read_text().count("Accepted") == 1
+
+
+# -- forwards, and a link that is cut
+
+SERVER = (
+    "import http.server, sys\n"
+    "class Handler(http.server.BaseHTTPRequestHandler):\n"
+    "    def do_GET(self):\n"
+    "        self.send_response(200); self.end_headers(); self.wfile.write(b'it is c1')\n"
+    "    def log_message(self, *words): pass\n"
+    "server = http.server.ThreadingHTTPServer((sys.argv[1], 0), Handler)\n"
+    "print(server.server_port, flush=True)\nserver.serve_forever()\n"
+)
+GET = (
+    "import socket, urllib.request\n"
+    "def get(port):\n"
+    "    url = f'http://127.0.0.1:{port}'\n"
+    "    try: return urllib.request.urlopen(url, timeout=5).read().decode()\n"
+    "    except OSError as error: return ''\n"
+    "def get_unix(path):\n"
+    "    with socket.socket(socket.AF_UNIX) as it:\n"
+    "        it.settimeout(5); it.connect(path); it.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n')\n"
+    "        return it.makefile('rb').read().decode().splitlines()[-1]\n"
+    "def free():\n"
+    "    with socket.socket() as it: it.bind(('127.0.0.1', 0)); return it.getsockname()[1]\n"
+)
+
+
+@pytest.fixture
+def there(machines: Machines) -> Iterator[int]:
+    """The port of a web server on c1, which the laptop does not reach by itself."""
+    words = [sys.executable, "-c", SERVER, machines.address("c1")]
+    server = machines.start("c1", words, "alice", stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    try:
+        yield int(server.stdout.readline())
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_ports_and_sockets_lead_there(
+    machines: Machines, home: Path, laptop: Elsewhere, there: int
+):
+    laptop.do(
+        GET + "from pathlib import Path\nport, line = free(), Line('login')\nwait(line.open())"
+    )
+    laptop.do(f"wait(line.forward(port, 'c1', {there}))")
+    assert laptop.do("get(port)") == "it is c1"
+    # Only on loopback.
+    port = laptop.do("port")
+    listening = machines.run("laptop", ["ss", "-Hltn", f"sport = :{port}"]).split()
+    assert f"127.0.0.1:{port}" in listening and len(listening) == 5
+    path = home / "to: 100% c1"
+    laptop.do(f"wait(line.forward(Path({str(path)!r}), 'c1', {there}))")
+    assert laptop.do(f"get_unix({str(path)!r})") == "it is c1"
+    assert path.stat().st_mode & 0o777 == 0o600
+    why, message = trouble(laptop, f"Line('login').forward(port, 'c2', {there})")
+    assert "cannot forward" in message and str(port) in message
+    laptop.do("wait(line.close())")
+    assert laptop.do("get(port)") == "" and not path.exists()
+    assert laptop.do("wait(line.alive())")
+    # Closed by hand, it says what to do.
+    laptop.do("wait(line.end())")
+    why, message = trouble(laptop, f"line.forward(port, 'c1', {there})")
+    assert why == "closed" and "open it first" in message
+
+
+def test_a_cut_link_is_noticed_and_opened_again_with_its_forwards(
+    machines: Machines, laptop: Elsewhere, there: int
+):
+    laptop.do(GET + "import time\nport, line, told = free(), Line('login'), []")
+    laptop.do("kept = go(line.keep(lambda state, words: told.append([state, words])))")
+    laptop.until("told")
+    laptop.do(f"wait(line.forward(port, 'c1', {there}))")
+    assert laptop.do("get(port)") == "it is c1"
+    laptop.do("hanging = go(line.run(['sleep', '600']))")
+    machines.unplug("login", "campus")
+    try:
+        assert laptop.until("told[1:]")[0][0] == "lost"
+        # What ran over it says so, and what comes now does not wait.
+        message = laptop.do(
+            "try: hanging.result(60)\nexcept LineError as error: said = str(error)\nsaid"
+        )
+        assert "was lost while `sleep` ran there" in message
+        why, _ = trouble(laptop, "line.run(['hostname'])")
+        assert why in ("lost", "unreachable")
+        laptop.until("'no answer comes from there' in told[-1][1]")
+        assert laptop.do("wait(line.alive())") is False
+    finally:
+        machines.plug("login", "campus")
+    laptop.until("told[-1][0] == 'open'")
+    assert laptop.until("get(port)") == "it is c1"
+    assert laptop.do("wait(line.run(['hostname'])).output.strip()") == "login"
+    states = [state for state, _ in laptop.do("told")]
+    assert [states[0], states[-1]] == ["open", "open"] and set(states[1:-1]) == {"lost"}
+    # The same is never told twice.
+    assert laptop.do("all(a != b for a, b in zip(told, told[1:]))")
+
+
+def test_a_line_that_another_process_opened_again_is_taken(
+    machines: Machines, home: Path, laptop: Elsewhere, there: int
+):
+    laptop.do(GET + "port, line, told = free(), Line('login'), []")
+    laptop.do("kept = go(line.keep(lambda state, words: told.append([state, words])))")
+    laptop.until("told")
+    laptop.do(f"wait(line.forward(port, 'c1', {there}))")
+    with Elsewhere(machines, "laptop", "root", settings(home)) as other:
+        other.do(LINE + "line = Line('login')\nwait(line.end())\nwait(line.open())")
+        laptop.until("[state for state, _ in told] == ['open', 'lost', 'open']")
+        assert laptop.until("get(port)") == "it is c1"
+
+
+# -- trouble
+
+
+def test_too_many_logins_at_once_are_tried_again(machines: Machines, home: Path, laptop: Elsewhere):
+    with another_sshd(machines, home, "MaxStartups 1:100:1\nLoginGraceTime 20") as log:
+        # One that says nothing holds the only place, until it is let go.
+        hold = "import socket\nheld = socket.create_connection(('10.88.0.10', 2222))\nheld.recv(99)"
+        laptop.do(hold)
+        laptop.do("opening = go(Line('strict').open())")
+        deadline = time.monotonic() + 60
+        while "MaxStartups" not in log.read_text():
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+        laptop.do("held.close()")
+        laptop.do("opening.result(60)")
+        laptop.do(hold)
+        laptop.do("wait(Line('strict').end())")
+        why, message = trouble(laptop, "Line('strict').open()")
+        assert why == "busy" and "too many logins at once" in message
+        assert "kex_exchange_identification" in message
+
+
+def test_a_changed_host_key_is_not_accepted(machines: Machines, home: Path, laptop: Elsewhere):
+    key = home / "another"
+    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
+    subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
+    (home / "known").write_text("login " + key.with_suffix(".pub").read_text())
+    prepend(home, f"Host *\n  UserKnownHostsFile {home}/known\n")
+    why, message = trouble(laptop, "Line('login').open()")
+    assert why == "changed" and "ssh-keygen -R login" in message
+    (home / "known").write_text("")
+    why, message = trouble(laptop, "Line('login').open()")
+    assert why == "unknown key" and "compare the key" in message
+
+
+def test_a_wrong_key_and_a_wrong_name(machines: Machines, laptop: Elsewhere):
+    assert trouble(laptop, "Line('carol@login').open()")[0] == "denied"
+    assert trouble(laptop, "Line('no.such.machine').open()")[0] == "unknown host"
+    why, message = trouble(laptop, f"Line('{machines.address('c3')}').open()")
+    assert why == "unreachable" and "VPN" in message
+    # No option, whatever a profile says.
+    trouble(laptop, "Line('-oProxyCommand=touch /tmp/fooled').open()")
+    assert laptop.do("import os\nos.path.exists('/tmp/fooled')") is False
+
+
+# -- questions
+
+
+@pytest.fixture
+def locked(home: Path) -> None:
+    """The laptop's key has a passphrase, and its host keys are to be asked for."""
+    key = home / "locked"
+    words = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "open sesame", "-f", str(key)]
+    key.write_bytes((home.parent / "client" / "id_ed25519").read_bytes())
+    key.chmod(0o600)
+    subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
+    prepend(
+        home,
+        f"Host *\n  IdentityFile {key}\n  IdentitiesOnly yes\n  IdentityAgent none\n"
+        f"  UserKnownHostsFile {home}/known\n  StrictHostKeyChecking ask\n",
+    )
+
+
+ASKED = (
+    "from rankroom.ssh import questions\nfrom dataclasses import asdict\n"
+    "def asked(word): return [q for q in questions.pending() if word in q.text]\n"
+)
+
+
+def test_what_ssh_asks_is_answered_from_another_process(
+    machines: Machines, home: Path, locked: None, laptop: Elsewhere
+):
+    laptop.do("told = []\nline = Line('login')")
+    laptop.do("opening = go(line.open(lambda *words: told.append(words)))")
+    with Elsewhere(machines, "laptop", "root", settings(home)) as lab:
+        lab.do(ASKED)
+        lab.until("asked('authenticity')")
+        assert lab.do("[[q.host, q.secret] for q in asked('authenticity')]") == [["login", False]]
+        file = next((home / "questions").glob("*.json"))
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert (home / "questions").stat().st_mode & 0o777 == 0o700
+        lab.do("questions.answer(asked('authenticity')[0].id, 'yes')")
+        lab.until("asked('passphrase')")
+        assert lab.do("[q.secret for q in questions.pending()]") == [True]
+        lab.do("id = asked('passphrase')[0].id\nquestions.answer(id, 'open sesame')")
+        laptop.do("opening.result(90)")
+        assert laptop.do("wait(line.run(['hostname'])).output.strip()") == "login"
+        assert laptop.do("[state for state, _ in told]") == ["asks", "asks"]
+        assert "passphrase" in laptop.do("told[-1][1]")
+        # Over: nothing is left of it, nowhere is the answer.
+        assert list((home / "questions").iterdir()) == []
+        with pytest.raises(AssertionError, match="nobody waits for this answer"):
+            lab.do("questions.answer(id, 'again')")
+    for file in home.rglob("*"):
+        assert not file.is_file() or b"open sesame" not in file.read_bytes(), file
+
+
+def test_a_refused_question_ends_it_at_once(
+    machines: Machines, home: Path, locked: None, laptop: Elsewhere
+):
+    laptop.do(ASKED + "opening = go(Line('login').open())")
+    laptop.until("asked('authenticity')")
+    laptop.do("questions.refuse(asked('authenticity')[0].id)")
+    why, message = laptop.do(
+        "try: opening.result(90)\nexcept LineError as error: said = [error.why, str(error)]\nsaid"
+    )
+    assert why == "refused" and "try again to be asked again" in message
+    assert laptop.do("questions.pending()") == []
+
+
+def test_nobody_answers(machines: Machines, home: Path, locked: None):
+    patience = {**settings(home), "RANKROOM_ASK_SECONDS": "1"}
+    with Elsewhere(machines, "laptop", "root", patience) as laptop:
+        laptop.do(LINE)
+        why, message = trouble(laptop, "Line('login').open()")
+        assert why == "unanswered" and "nobody answered what ssh asked (The authent" in message
+        # Kept, it is not asked again and again.
+        laptop.do(ASKED + "told = []\ngo(Line('login').keep(lambda *words: told.append(words)))")
+        laptop.until("told and told[-1][0] == 'lost'")
+        assert laptop.do("[state for state, _ in told]") == ["asks", "lost"]
+        assert laptop.do("questions.pending()") == []
+
+
+def test_a_password_is_asked_and_a_wrong_one_asked_again(
+    machines: Machines, home: Path, laptop: Elsewhere
+):
+    shadow = machines.root / "etc" / "shadow"
+    before = shadow.read_text()
+    words = ["openssl", "passwd", "-6", "-stdin"]
+    hashed = subprocess.run(words, input="tomato", capture_output=True, text=True, check=True)
+    line = f"bob:{hashed.stdout.strip()}:19000:0:99999:7:::"
+    shadow.write_text(
+        "\n".join([line, *(x for x in before.splitlines() if x[:4] != "bob:")]) + "\n"
+    )
+    options = "PasswordAuthentication yes\nPubkeyAuthentication no"
+    try:
+        with another_sshd(machines, home, options):
+            laptop.do(ASKED + "line = Line('bob@strict')\nopening = go(line.open())")
+            for word in ("potato", "tomato"):
+                laptop.until("asked('password')")
+                assert laptop.do("asked('password')[0].secret")
+                laptop.do(f"id = asked('password')[0].id\nquestions.answer(id, {word!r})")
+                laptop.until("id not in [q.id for q in questions.pending()]")
+            laptop.do("opening.result(90)")
+            assert laptop.do("wait(line.run(['whoami'])).output.strip()") == "bob"
+    finally:
+        shadow.write_text(before)
+
+
+def test_in_a_terminal_ssh_asks_there(machines: Machines, home: Path, locked: None):
+    code = (
+        "import asyncio\nfrom rankroom.ssh.place import place\nhere = place('login')\n"
+        "asyncio.run(here.open())\n"
+        "print('it is', asyncio.run(here.run(['hostname'])).output)"
+    )
+    own = [f"{name}={value}" for name, value in settings(home).items()]
+    words = machines.words("laptop", ["env", *own, sys.executable, "-c", code], "root")
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvp(words[0], words)
+    try:
+        read_until(terminal, "(yes/no")
+        os.write(terminal, b"yes\n")
+        read_until(terminal, "passphrase")
+        os.write(terminal, b"open sesame\n")
+        said = read_until(terminal, "it is login")
+        assert "open sesame" not in said
+    finally:
+        os.close(terminal)
+        os.waitpid(child, 0)
+
+
+def read_until(terminal: int, word: str) -> str:
+    said, deadline = "", time.monotonic() + 90
+    while word not in said:
+        ready = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0]
+        assert ready, f"no {word!r} in {said!r}"
+        said += os.read(terminal, 4096).decode()
+    return said
