@@ -129,20 +129,29 @@ def test_what_srun_says_of_an_end():
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("slurmstepd: error: Detected 1 oom-kill event(s) in step 1.2", "out of memory on c2"),
-        ("srun: error: Node failure on c2", "node c2 has failed"),
+        (
+            "slurmstepd: error: Detected 1 oom-kill event(s) in step 1.2",
+            "was killed by SIGTERM (out of memory on c2: the job has no more there)",
+        ),
+        # The failed node need not be the rank's own.
+        (
+            "srun: error: Node failure on c3\n*** STEP 1.2 ON c2 CANCELLED AT DUE TO NODE FAILURE",
+            "was killed by SIGTERM (node c3 has failed)",
+        ),
         (
             "slurmstepd: error: *** STEP 1.2 ON c2 CANCELLED AT x DUE TO TIME LIMIT ***",
-            "time is over",
+            "was ended: the time of job 1 is over",
         ),
-        ("srun: error: c2: task 0: Killed", ""),
+        (
+            "slurmstepd: error: *** STEP 1.2 ON c2 CANCELLED AT 2026-11-22T09:17:15 ***",
+            "was ended: job 1 was cancelled",
+        ),
+        ("srun: error: c2: task 0: Killed", "was killed by SIGTERM"),
     ],
 )
 def test_what_slurm_says_of_an_end(tmp_path, said, words):
     (tmp_path / "log").write_text(said)
-    found = step.words(tmp_path / "log", "c2")
-    assert words in found
-    assert bool(found) == bool(words)
+    assert step.how_ended("was killed by SIGTERM", tmp_path / "log", "c2", "1") == words
 
 
 def sit(seating, rank, start, ports=(1, 2)):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
-from rankroom.clusterfile import ClusterInfo, ClusterPaths
+from rankroom.clusterfile import Allocation, ClusterInfo, ClusterPaths, Node
 from rankroom.record import RankInfo, RunInfo, event_line
 from rankroom.salvage import GOES_ON, TendedStore, salvage
 from record_makers import gone_process, log, start_record
@@ -79,3 +80,22 @@ def test_a_cluster_that_was_set_aside_goes_when_its_records_are_complete(home, l
     assert ClusterPaths("local.3c4d").folder.exists()
     assert TendedStore().load(ended.id).state == "done"
     assert TendedStore().load(goes_on.id).state == "running"
+
+
+def test_a_record_whose_job_took_its_kernel_along_is_completed_from_any_machine(home, lost):
+    run = lost(*SAID, pid=os.getpid())
+    paths, store = ClusterPaths("local"), TendedStore()
+    raw = store.paths(run.id)
+    raw.run.write_text(raw.run.read_text().replace(socket.gethostname(), "c1"))
+    assert store.load(run.id).state == "running", "it was written to a moment ago"
+    os.utime(raw.events, (0, 0))
+    assert store.load(run.id).state == "lost", "of other machines only a job's end is known"
+    info = paths.read()
+    info.allocation = Allocation("12", (Node("c1", 1),), time.time() + 1000)
+    info.state, info.message = "stopped", "job 12 was cancelled"
+    paths.write(info)
+    found = store.load(run.id)
+    assert found.state == "failed"
+    assert found.failure.evalue == "rank 0 ended with its cluster: job 12 was cancelled"
+    assert texts(store, run) == ["one\n"]
+    assert not paths.folder.exists()

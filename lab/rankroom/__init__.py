@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rankroom.cluster import Cluster as Cluster
+    from rankroom.rank.deadline import on_time_limit as on_time_limit
+    from rankroom.rank.deadline import time_left as time_left
     from rankroom.rank.spans import span as span
     from rankroom.run import Run as Run
 
 __version__ = "0.1.0"
-_LAZY = {"Cluster": "rankroom.cluster", "Run": "rankroom.run", "span": "rankroom.rank.spans"}
+_LAZY = {
+    "Cluster": "rankroom.cluster",
+    "Run": "rankroom.run",
+    "on_time_limit": "rankroom.rank.deadline",
+    "span": "rankroom.rank.spans",
+    "time_left": "rankroom.rank.deadline",
+}
 
 
 def __getattr__(name: str) -> Any:

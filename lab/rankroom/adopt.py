@@ -143,11 +143,19 @@ class AdoptedRun(Run):
 
 
 def adopt(
-    run_id: str, link: Link, store: Store, spool: Spool, how_ended: Callable[[int], str]
+    run_id: str,
+    link: Link,
+    store: Store,
+    spool: Spool,
+    how_ended: Callable[[int], str],
+    elsewhere: bool = False,
 ) -> AdoptedRun:
-    """Take up a run that has lost its kernel. Raises RecordError if somebody else has."""
+    """Take up a run that has lost its kernel; `elsewhere` says that this was on another host.
+
+    Raises RecordError if somebody else has.
+    """
     source = store.source(run_id)
-    info, writer = take_over(store, run_id)
+    info, writer = take_over(store, run_id, elsewhere)
     run = AdoptedRun(info, source, link, store, spool, how_ended)
     try:
         run.resume(writer)

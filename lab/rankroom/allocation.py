@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-import time
 from collections.abc import Mapping, Sequence
 
 from rankroom import shell
 from rankroom.clusterfile import Allocation, Node
 from rankroom.errors import StartError, UsageError
+from rankroom.rank.jobend import end_time, field
 
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
 # `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=gpu:a100:2(IDX:0-1)`, once for nodes that are alike.
@@ -30,7 +30,7 @@ def granted(ranks: int | None, env: Mapping[str, str]) -> Allocation | None:
     if not job:
         return None
     said = _ask(["scontrol", "show", "job", "--details", "--oneliner", job], job)
-    if (state := _field(said, "JobState")) != "RUNNING":
+    if (state := field(said, "JobState")) != "RUNNING":
         raise StartError(NOT_RUNNING.format(job=job, state=state.lower().replace("_", " ")))
     return read(said, job, ranks, tasks(env.get("SLURM_TASKS_PER_NODE", "")))
 
@@ -58,7 +58,7 @@ def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> All
         Node(node.name, count, node.devices, node.cores)
         for node, count in zip(found, counts, strict=True)
     )
-    return Allocation(job, tuple(node for node in nodes if node.ranks), _time(said))
+    return Allocation(job, tuple(node for node in nodes if node.ranks), end_time(said))
 
 
 def share(ranks: int, nodes: int) -> list[int]:
@@ -99,18 +99,6 @@ def _count(ranges: str) -> int:
         first, _, last = part.partition("-")
         count += int(last or first) - int(first) + 1
     return count
-
-
-def _field(said: str, name: str) -> str:
-    match = re.search(rf"\b{name}=(\S+)", said)
-    return match[1] if match else ""
-
-
-def _time(said: str) -> float:
-    try:
-        return time.mktime(time.strptime(_field(said, "EndTime"), "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
-        return 0.0
 
 
 def _ask(argv: Sequence[str], job: str) -> str:

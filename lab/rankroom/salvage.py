@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -56,20 +57,22 @@ def salvage(store: Store) -> None:
                 run = store.load(run_id)
                 if run.state == "lost":
                     tend(store, run)
-        info = paths.read()
-        if info is not None and info.name != each.name and not _held(paths):
-            paths.remove()
+        if (info := paths.read()) is not None:
+            _let_go(paths, info)
 
 
 def tend(store: Store, run: RunInfo) -> RunInfo:
     """What a lost run is by now: complete, or going on without a kernel, or lost indeed."""
-    if run.owner is None or run.owner.host != socket.gethostname():
-        return run  # nobody here can tell whether its ranks go on
+    if run.owner is None:
+        return run
+    elsewhere = run.owner.host != socket.gethostname()
     for folder in clusters_folder().glob(f"*/spool/*/{run.id}.jsonl"):
         paths = ClusterPaths(folder.parents[2].name)
         info = paths.read()
         if info is None:
             continue
+        if elsewhere and (info.allocation is None or local.alive(info)):
+            return run  # nobody here can tell whether its kernel lives, and its ranks go on
         if not all(_has_ended(paths, info, run.id, rank) for rank in run.ranks):
             return replace(run, state="running", notes=[*run.notes, GOES_ON])
         # Not before it is needed: ipyparallel would slow the start of every Jupyter server.
@@ -77,9 +80,20 @@ def tend(store: Store, run: RunInfo) -> RunInfo:
 
         how_ended = partial(_how_ended, info)
         with contextlib.suppress(RecordError):
-            adopt(run.id, cast("Link", NoLink()), store, paths.spool, how_ended)
+            adopt(run.id, cast("Link", NoLink()), store, paths.spool, how_ended, elsewhere)
+            _let_go(paths, info)
         return store.load(run.id)
     return run
+
+
+def _let_go(paths: ClusterPaths, info: ClusterInfo) -> None:
+    """Remove the folder of a cluster that is kept for its runs only, when it holds none any more.
+
+    Its name is another's by now, or it ended with its job.
+    """
+    ended = info.allocation is not None and info.state == "stopped"
+    if (info.name != paths.name or ended) and not _held(paths):
+        paths.remove()
 
 
 def _held(paths: ClusterPaths) -> list[str]:
@@ -104,7 +118,10 @@ def _has_ended(paths: ClusterPaths, info: ClusterInfo, run_id: str, rank: RankIn
 
 
 def _how_ended(info: ClusterInfo, rank: int) -> str:
-    return info.exits.get(str(rank)) or "ended with its cluster"
+    job, why = info.allocation, info.message
+    if not why and job is not None and job.until and time.time() > job.until:
+        why = f"the time of job {job.job} is over"
+    return info.exits.get(str(rank)) or f"ended with its cluster{f': {why}' if why else ''}"
 
 
 class NoLink:

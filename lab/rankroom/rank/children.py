@@ -77,9 +77,10 @@ class Children:
     def how_ended(self, rank: int, code: int) -> str:
         """The same in words."""
         how = describe_exit(code)
-        if self.nodes and (words := step.words(self.paths.rank_log(rank), self.nodes[rank].name)):
-            how = f"{how} ({words})"
-        return how
+        if self.info.allocation is None:
+            return how
+        log, node = self.paths.rank_log(rank), self.nodes[rank].name
+        return step.how_ended(how, log, node, self.info.allocation.job)
 
     def start_controller(self) -> None:
         argv = [

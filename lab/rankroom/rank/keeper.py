@@ -7,6 +7,7 @@ started by `rankroom.local`; it does what its cluster.json asks and writes the o
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import shutil
@@ -23,6 +24,7 @@ from rankroom import config
 from rankroom.clusterfile import ClusterInfo, ClusterPaths
 from rankroom.rank import hub
 from rankroom.rank.children import Children, describe_exit
+from rankroom.rank.jobend import JobEnd
 from rankroom.rank.lease import Lease, held
 from rankroom.rank.load import Loads
 from rankroom.rank.memory import Memory
@@ -47,6 +49,8 @@ class Keeper:
         self.stopping = threading.Event()
         self.memory = Memory()
         self.loads = Loads()
+        self.job_end: JobEnd | None = None
+        self.told_to_end = False  # by a signal, as Slurm does when the job is over
         self.sampled = 0.0
         # What kernels ask for comes in threads of its own.
         self.lock = threading.Lock()
@@ -65,6 +69,9 @@ class Keeper:
         self.children.start_controller()
         for rank in range(info.size):
             self.children.start_rank(rank)
+        if info.allocation is not None:
+            self.job_end = JobEnd(info.allocation.job, info.allocation.until)
+            self.job_end.follow()
         info.state = "running"
         self.save()
 
@@ -92,6 +99,8 @@ class Keeper:
             living = self.living()
             here = self.children.here(living)
             return self.loads.look(here, set(living) - here.keys())
+        elif question["do"] == "until":
+            return {"until": self.job_end.until if self.job_end else 0.0}
         elif question["do"] == "restart":
             return {"refused": self.ask_for(question["ranks"])}
         return {}
@@ -118,6 +127,7 @@ class Keeper:
             if code is not None:
                 self.fail(f"the ipyparallel controller {describe_exit(code)}")
                 return
+            self.note_limit()
             self.note_silence()
             self.note_ends()
             self.do_restarts()
@@ -156,6 +166,20 @@ class Keeper:
             if self.info.allocation:
                 # The process beside it may have ended with it, and told nobody.
                 hub.unregister(self.paths.engine_file, rank)
+
+    def note_limit(self) -> None:
+        """Write down when the job ends, as soon as that is another time."""
+        known = self.info.allocation
+        if self.job_end and known and known.until != self.job_end.until:
+            self.info.allocation = dataclasses.replace(known, until=self.job_end.until)
+            self.save()
+
+    def note_end_of_job(self) -> None:
+        """Say why all ranks end before they do: Slurm leaves some seconds, if that."""
+        if self.told_to_end and self.job_end and (why := self.job_end.why()):
+            self.info.message = why
+            for rank in self.living():
+                self.info.exits[str(rank)] = f"was ended: {why}"
 
     def note_silence(self) -> None:
         """Give up ranks on nodes that nothing is heard of; those that just started have time."""
@@ -217,6 +241,7 @@ class Keeper:
     def close(self) -> None:
         """End every process, and say that the cluster is stopped unless it has failed."""
         if self.info.state != "failed":
+            self.note_end_of_job()
             self.info.state = "ending"
             self.save()
         self.children.end_all()
@@ -242,6 +267,7 @@ def main(argv: list[str]) -> None:
 
     def stop(number: int, frame: FrameType | None) -> None:
         if keeper is not None:
+            keeper.told_to_end = True
             keeper.stopping.set()
 
     signal.signal(signal.SIGTERM, stop)

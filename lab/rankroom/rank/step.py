@@ -6,17 +6,20 @@ it ended. srun's environment becomes the rank's.
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from rankroom.clusterfile import tail
+from rankroom.rank.jobend import why_cancelled
 
 # Of the variables that Slurm sets, those that say in which job we are; the others would be taken
 # for options of this step.
 _JOB = ("SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_JOB_", "SLURM_JOBID", "SLURM_SUBMIT_")
 _SIGNALLED = 128
+_FAILED = re.compile(r"Node failure on (\S+)", re.IGNORECASE)
 
 
 def command(job: str, node: str, rank: int, cwd: str) -> list[str]:
@@ -45,13 +48,13 @@ def returncode(code: int) -> int:
     return -(code - _SIGNALLED) if code - _SIGNALLED in named else code
 
 
-def words(log: Path, node: str) -> str:
-    """What Slurm said of a rank's end, in words; empty if nothing out of the ordinary."""
+def how_ended(how: str, log: Path, node: str, job: str) -> str:
+    """How a rank on `node` ended, in words: `how` its process did, and what Slurm said of it."""
     said = tail(log, 8)
+    if failed := _FAILED.search(said):
+        return f"{how} (node {failed[1]} has failed)"
+    if over := why_cancelled(said, job):
+        return f"was ended: {over}"
     if "oom-kill" in said or "Out Of Memory" in said:
-        return f"out of memory on {node}: the job has no more there"
-    if "Node failure" in said or "NODE FAILURE" in said:
-        return f"node {node} has failed"
-    if "DUE TO TIME LIMIT" in said:
-        return "the job's time is over"
-    return ""
+        return f"{how} (out of memory on {node}: the job has no more there)"
+    return how

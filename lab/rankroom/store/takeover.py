@@ -29,10 +29,11 @@ def orphans(store: Store, cluster: str, since: float = 0.0) -> list[RunInfo]:
     return found[::-1]
 
 
-def take_over(store: Store, run_id: str) -> tuple[RunInfo, Writer]:
+def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunInfo, Writer]:
     """Become the writer of a record that has lost its own.
 
     What the record's events tell is to be told anew: the states of the ranks, lines, the failure.
+    `elsewhere` says that a writer on another host, which writes no more, is known to be gone.
     Raises RecordError when somebody else was quicker, or the writer is not gone.
     """
     paths = store.paths(run_id)
@@ -44,7 +45,7 @@ def take_over(store: Store, run_id: str) -> tuple[RunInfo, Writer]:
     try:
         # Only while the owner changes: a process that forks would keep such a lock after its end.
         fcntl.flock(events, fcntl.LOCK_EX)
-        run = _lost(store, run_id)
+        run = _lost(store, run_id, elsewhere)
         if run is None:
             raise RecordError(f"run {run_id} is written by another process, or has ended")
         run.state, run.owner = "running", this_process()
@@ -60,14 +61,14 @@ def take_over(store: Store, run_id: str) -> tuple[RunInfo, Writer]:
     return run, writer
 
 
-def _lost(store: Store, run_id: str) -> RunInfo | None:
+def _lost(store: Store, run_id: str, elsewhere: bool = False) -> RunInfo | None:
     try:
         run = store.load(run_id)
     except RecordError:
         return None
     # A record that cannot be read is in this state too, in a list.
     here = run.owner is not None and run.owner.host == socket.gethostname()
-    return run if here and run.state == "lost" else None
+    return run if (here or elsewhere) and run.state == "lost" else None
 
 
 def _running(rank: RankInfo) -> RankInfo:

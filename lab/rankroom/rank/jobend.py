@@ -1,0 +1,103 @@
+"""When the time of a Slurm job is over, asked again as it may be changed, and why a job ended."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+
+ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
+QUICK_S = 2.0  # the same in a job that is being ended: there is little time
+OFTEN_S, SELDOM_S = 10.0, 60.0  # between two questions; more often as the end comes near
+PART = 0.1  # of the time left, between two questions
+
+_OVER = "the time of job {job} is over"
+_ENDS = {
+    "TIMEOUT": _OVER,
+    "DEADLINE": "the deadline of job {job} has passed",
+    "CANCELLED": "job {job} was cancelled",
+    "PREEMPTED": "job {job} had to give way to another",
+    "NODE_FAIL": "a node of job {job} has failed",
+    "OUT_OF_MEMORY": "job {job} was out of memory",
+    "BOOT_FAIL": "a node of job {job} did not start",
+    "REQUEUED": "job {job} was put back into the queue",
+    "PENDING": "job {job} was put back into the queue",
+    "FAILED": "job {job} has ended",
+    "COMPLETED": "job {job} has ended",
+    # On its way to one of these; only a time limit gives its reason then.
+    "COMPLETING": "job {job} was ended",
+}
+_REASONS = {"TimeLimit": _OVER, "NodeDown": _ENDS["NODE_FAIL"], "Preempted": _ENDS["PREEMPTED"]}
+# What a step's own log says of its end.
+_SAID = {
+    "DUE TO TIME LIMIT": _OVER,
+    "DUE TO PREEMPTION": _ENDS["PREEMPTED"],
+    "DUE TO NODE FAILURE": _ENDS["NODE_FAIL"],
+    "DUE TO JOB REQUEUE": _ENDS["REQUEUED"],
+}
+
+
+def asked(job: str, seconds: float = ASK_S) -> str:
+    """What Slurm says of a job; empty if it says nothing, or there is no Slurm."""
+    words = ["scontrol", "show", "job", "--oneliner", job]
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def field(said: str, name: str) -> str:
+    """A field of what `scontrol show job` says."""
+    match = re.search(rf"\b{name}=(\S+)", said)
+    return match[1] if match else ""
+
+
+def end_time(said: str) -> float:
+    """When the job's time is over (epoch seconds); 0 if it never is."""
+    try:
+        return time.mktime(time.strptime(field(said, "EndTime"), "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return 0.0
+
+
+def why_over(said: str, job: str) -> str:
+    """Why a job ends or has ended, in words, by what Slurm says of it; empty if it does not."""
+    words = _REASONS.get(field(said, "Reason")) or _ENDS.get(field(said, "JobState"))
+    return words.format(job=job) if words else ""
+
+
+def why_cancelled(log: str, job: str) -> str:
+    """The same by what a step's log says; empty if it says nothing of the kind."""
+    if "CANCELLED AT" not in log:
+        return ""
+    words = next((words for sign, words in _SAID.items() if sign in log), _ENDS["CANCELLED"])
+    return words.format(job=job)
+
+
+class JobEnd:
+    """When the time of `job` is over, as Slurm last said; asked in a thread of its own."""
+
+    def __init__(self, job: str, until: float) -> None:
+        self.job = job
+        self.until = until
+
+    def follow(self) -> None:
+        """Ask again from now on."""
+        threading.Thread(target=self._follow, name="rankroom-job-end", daemon=True).start()
+
+    def why(self) -> str:
+        """Why this job is being ended, in words; empty if nobody says. Quick."""
+        if self.until and time.time() >= self.until:
+            return _OVER.format(job=self.job)
+        return why_over(asked(self.job, QUICK_S), self.job)
+
+    def _follow(self) -> None:
+        while True:
+            left = self.until - time.time() if self.until else SELDOM_S / PART
+            time.sleep(min(SELDOM_S, max(OFTEN_S, PART * left)))
+            if said := asked(self.job):
+                self.until = end_time(said)
