@@ -42,6 +42,7 @@ def test_a_sites_own(site: Path) -> None:
         "a native timeline on other ranks than 0",
         "every rank's collectives in the timeline",
         "Keras 3",
+        "waiting without keeping a core busy",
     ]
     lines = check.describe(here)
     assert "not built by Rankroom" in lines[0] and lines[1].startswith("  lacks ")
@@ -51,7 +52,8 @@ def test_rankrooms(site: Path) -> None:
     mark(site, [edit.id for edit in ALL_EDITS])
     here = features.features()
     assert here is not None and here.patched and here.key == "a-key"
-    assert here.rank_timelines and here.keras3 and here.rank_spans and here.lacks == []
+    assert here.rank_timelines and here.keras3 and here.rank_spans and here.waits_asleep
+    assert here.lacks == []
     assert (
         "a native timeline on every rank, Keras 3, every rank's collectives in"
         in (check.describe(here)[1])
@@ -74,6 +76,14 @@ def test_an_older_build_of_rankrooms_is_called_so(site: Path, left_out: str) -> 
     assert "is an older build of Rankroom's and lacks every rank's" in horovod_line(here)
 
 
+@pytest.mark.parametrize("left_out", sorted(features.WAIT_EDITS))
+def test_waiting_needs_all_of_its_edits(site: Path, left_out: str) -> None:
+    mark(site, [edit.id for edit in ALL_EDITS if edit.id != left_out])
+    here = features.features()
+    assert here is not None and not here.waits_asleep
+    assert here.lacks == ["waiting without keeping a core busy (horovod.torch)"]
+
+
 def test_without_tensorflow_keras_is_not_missed(site: Path) -> None:
     next((site / "tensorflow").iterdir()).unlink()
     here = features.features()
@@ -81,6 +91,7 @@ def test_without_tensorflow_keras_is_not_missed(site: Path) -> None:
     assert here.lacks == [
         "a native timeline on other ranks than 0",
         "every rank's collectives in the timeline",
+        "waiting without keeping a core busy (horovod.torch)",
     ]
 
 

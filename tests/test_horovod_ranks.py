@@ -50,6 +50,13 @@ def test_loops(script: str) -> None:
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_it_starts_again_after_whatever_went_wrong(framework: str) -> None:
+    script = "again.py"
+    for findings in on_ranks(script, worlds=9, env={"FRAMEWORK": framework}):
+        assert set(findings) == all_of(script)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_every_rank_writes_a_timeline(framework: str, tmp_path: Path) -> None:
     env = {"FOLDER": str(tmp_path), "FRAMEWORK": framework}
     ranks = on_ranks("timelines.py", worlds=7, env=env)
@@ -95,7 +102,7 @@ def test_a_proof_that_fails_is_told_with_its_last_lines(monkeypatch: pytest.Monk
 
     def broken(argv: list[str], size: int, **options: object) -> object:
         source = "import os, sys, time; print('what went wrong'); "
-        source += "sys.exit(3) if os.environ['HOROVOD_RANK'] == '1' else time.sleep(60)"
+        source += "sys.exit(3) if os.environ['HOROVOD_RANK'] == '1' else time.sleep(600)"
         return real(["-c", source], size, **options)
 
     monkeypatch.setattr(check, "run_ranks", broken)
@@ -105,11 +112,13 @@ def test_a_proof_that_fails_is_told_with_its_last_lines(monkeypatch: pytest.Monk
     assert result.exit_code == 1
     assert "torch       FAILED on rank 1 (exit status 3)" in result.output
     assert "what went wrong" in result.output
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 300
 
 
 def test_a_rank_that_hangs_runs_into_the_timeout() -> None:
-    ended = run_ranks(["-c", "import time; print('here', flush=True); time.sleep(60)"], timeout=2.0)
+    ended = run_ranks(
+        ["-c", "import time; print('here', flush=True); time.sleep(600)"], timeout=5.0
+    )
     assert [end.timed_out for end in ended] == [True, True]
     assert [end.output for end in ended] == ["here\n", "here\n"]
 

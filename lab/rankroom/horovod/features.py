@@ -20,6 +20,9 @@ SPANS_EDITS = frozenset(f"spans-{what}" for what in _SPANS.split())
 KERAS_EDITS = frozenset(
     f"keras3-{what}" for what in ("variable", "optimizer", "reduction", "callbacks")
 )
+WAIT_EDITS = frozenset(
+    f"wait-{what}" for what in "include declare member done cleared asleep broadcast".split()
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,11 @@ class Features:
         return self.edits >= KERAS_EDITS
 
     @property
+    def waits_asleep(self) -> bool:
+        """A rank that waits for others leaves the core to them."""
+        return self.edits >= WAIT_EDITS
+
+    @property
     def lacks(self) -> list[str]:
         """What does not work, in the user's words."""
         missing = []
@@ -64,6 +72,8 @@ class Features:
             missing.append("every rank's collectives in the timeline")
         if "tensorflow" in self.frameworks and not self.keras3:
             missing.append("Keras 3 (horovod.keras, and Keras variables in horovod.tensorflow)")
+        if "torch" in self.frameworks and not self.waits_asleep:
+            missing.append("waiting without keeping a core busy (horovod.torch)")
         return missing
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from rankroom.horovod.edits import Change, Edit
+from rankroom.horovod.recovery_edits import RECOVERY
 from rankroom.horovod.spans_edits import SPANS
 from rankroom.horovod.timeline_edits import TIMELINE
+from rankroom.horovod.wait_edits import WAIT
 
 BUILD = (
     Edit(
@@ -58,49 +60,4 @@ BUILD = (
     ),
 )
 
-# What lets a process go on after a failure, which Horovod was not made for.
-RECOVERY = (
-    Edit(
-        "join-reset",
-        "horovod/common/process_set.cc",
-        """\
-  registered_global_ranks.clear();
-  initialization_done = false;
-""",
-        """\
-  registered_global_ranks.clear();
-  initialization_done = false;
-  joined = false;
-  joined_size = 0;
-  last_joined_rank = -1;
-""",
-        "a join() that a failure ended must not be remembered after a new initialisation",
-    ),
-    Edit(
-        "finalize-alone",
-        "horovod/common/process_set.cc",
-        """\
-      InitializeRegisteredAndRemoveMarkedIfReady_(context, status);
-      if (ProcessSetHasJustBeenRemoved()) {
-        break;
-      } else {
-""",
-        """\
-      try {
-        InitializeRegisteredAndRemoveMarkedIfReady_(context, status);
-      } catch (const std::exception&) {
-        // A process is gone: there is nobody left to agree with.
-        id_to_process_set_[id].Finalize(status);
-        DeregisterProcessSet(id);
-        id_to_be_removed_ = NO_PENDING_REMOVAL;
-        break;
-      }
-      if (ProcessSetHasJustBeenRemoved()) {
-        break;
-      } else {
-""",
-        "with process sets, a killed rank must not abort those that shut down",
-    ),
-)
-
-NATIVE: tuple[Change, ...] = BUILD + TIMELINE + SPANS + RECOVERY
+NATIVE: tuple[Change, ...] = BUILD + TIMELINE + SPANS + RECOVERY + WAIT

@@ -175,4 +175,17 @@ ELASTIC = (
     ),
 )
 
-PYTHON_EDITS: tuple[Change, ...] = (*PYTHON, *VARIABLES, *KERAS, *ELASTIC)
+# Operations match by name, and each object's was its own type's.
+OBJECTS = tuple(
+    Edit(
+        f"objects-{framework}",
+        f"horovod/{framework}/functions.py",
+        "        name = type(obj).__name__\n",
+        '        name = "object"\n',
+        "broadcast_object() hung where ranks passed objects of different types",
+        count=2,
+    )
+    for framework in ("torch", "tensorflow")
+)
+
+PYTHON_EDITS: tuple[Change, ...] = (*PYTHON, *VARIABLES, *KERAS, *ELASTIC, *OBJECTS)
