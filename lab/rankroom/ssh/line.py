@@ -191,12 +191,15 @@ class Line:
             if line.startswith((askpass.UNANSWERED, askpass.REFUSED)):
                 raise explain(self.name, shell.Completed(tuple(words), 255, "\n".join(said)))
 
-        done = await shell.run(
-            words,
-            env=None if self._terminal else _asking(self.name),
-            terminal=self._terminal,
-            on_line=heard,
-        )
+        try:
+            done = await shell.run(
+                words,
+                env=None if self._terminal else _asking(self.name),
+                terminal=self._terminal,
+                on_line=heard,
+            )
+        except OSError as error:
+            raise LineError(NO_SSH.format(ssh=self._ssh, error=error), "no ssh") from None
         if not done.ok or not await self.alive():
             raise explain(self.name, done)
 
@@ -265,6 +268,7 @@ async def _some_time(attempt: int) -> None:
 
 
 CLOSED = "the line to {host} is not open: open it first"
+NO_SSH = "cannot run `{ssh}`: {error}; install OpenSSH's client, or name it with RANKROOM_SSH"
 FULL = (
     "{host} takes no more commands on one connection, so `{command}` did not run there: wait for "
     "others to end, or ask the site for a greater MaxSessions; ssh said:\n{said}"

@@ -1,0 +1,350 @@
+"""ssh/*: what is said to ssh and what it says, in words; questions; where the sockets lie."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rankroom import shell
+from rankroom.errors import LineError, UsageError
+from rankroom.ssh import command, folder, questions
+from rankroom.ssh.line import Line
+from rankroom.ssh.place import Here, place
+from rankroom.ssh.trouble import KNOWN, explain
+
+# What OpenSSH 8.0 to 9.9 say, as recorded.
+SAID = {
+    "unreachable": [
+        "ssh: connect to host login port 22: Connection timed out",
+        "ssh: connect to host login port 22: No route to host",
+        "ssh: connect to host login port 22: Network is unreachable",
+        "ssh: connect to host login port 22: Connection refused",
+        "ssh: connect to host login.example.org port 22: Operation timed out",
+    ],
+    "unknown host": [
+        "ssh: Could not resolve hostname nowhere: Name or service not known",
+        "ssh: Could not resolve hostname nowhere: Temporary failure in name resolution",
+        "ssh: Could not resolve hostname nowhere: nodename nor servname provided, or not known",
+    ],
+    "denied": [
+        "alice@login: Permission denied (publickey).",
+        "Permission denied, please try again.\n"
+        "alice@login: Permission denied (publickey,password).",
+        'Load key "/home/alice/.ssh/id": bad permissions\nalice@login: Permission denied '
+        "(publickey,keyboard-interactive).",
+    ],
+    "changed": [
+        "@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\n"
+        "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
+        "@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\n"
+        "IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!\n"
+        "Host key for login has changed and you have requested strict checking.\n"
+        "Host key verification failed.",
+    ],
+    "unknown key": [
+        "No ED25519 host key is known for login and you have requested strict checking.\n"
+        "Host key verification failed.",
+    ],
+    "busy": [
+        "kex_exchange_identification: read: Connection reset by peer\n"
+        "Connection reset by 10.88.0.10 port 22",
+        "kex_exchange_identification: Connection closed by remote host\n"
+        "Connection closed by 10.88.0.10 port 22",
+        "ssh_exchange_identification: Connection closed by remote host",
+        "Not allowed at this time\r\nConnection closed by 10.88.0.10 port 22",
+        "Exceeded MaxStartups\r\nkex_exchange_identification: Connection closed by remote host",
+    ],
+    "slow": [
+        "Connection timed out during banner exchange\nConnection to 10.88.0.10 port 22 timed out",
+        "Connection timed out during banner exchange\nConnection to UNKNOWN port 65535 timed out",
+    ],
+    "too many keys": [
+        "Received disconnect from 10.88.0.10 port 22:2: Too many authentication failures\n"
+        "Disconnected from 10.88.0.10 port 22",
+    ],
+    "settings": [
+        "/home/alice/.ssh/config: line 3: Bad configuration option: proxyjmp\n"
+        "/home/alice/.ssh/config: terminating, 1 bad configuration options",
+        "Bad owner or permissions on /home/alice/.ssh/config",
+    ],
+    "unanswered": [
+        "rankroom asks: alice@login's password:\nrankroom: nobody answered: alice@login's "
+        "password:\nalice@login: Permission denied (publickey,password).",
+    ],
+    "refused": ["rankroom asks: One-time code:\nrankroom: not answered: One-time code:"],
+    "late": [
+        "rankroom asks: One-time code:\nConnection closed by 10.88.0.10 port 22",
+        "rankroom asks: One-time code:\nclient_loop: Connection reset by 10.88.0.10 port 22",
+    ],
+    "other": ["something never seen", ""],
+}
+
+
+def completed(output: str, timed_out: bool = False) -> shell.Completed:
+    return shell.Completed(("ssh", "login"), 255, output, timed_out)
+
+
+@pytest.mark.parametrize(("why", "said"), [(why, each) for why in SAID for each in SAID[why]])
+def test_what_ssh_says_is_explained(why: str, said: str):
+    error = explain("login", completed(said))
+    assert error.why == why
+    first, *rest = str(error).splitlines()
+    # What failed, where, what to do; then the command and what it said.
+    assert first.startswith("cannot reach login: ") and "; " in first and "{" not in first
+    assert rest[0] == "`ssh login` said:"
+    last = said.splitlines()[-1].strip() if said else "nothing"
+    if not last.startswith("rankroom"):
+        assert rest[-1].strip() == last
+
+
+def test_every_explanation_was_seen():
+    assert {why for why, *_ in KNOWN} == set(SAID) - {"other"}
+
+
+def test_the_question_is_named_and_a_time_out_is_one():
+    assert "(alice@login's password:)" in str(explain("login", completed(SAID["unanswered"][0])))
+    assert explain("login", completed("", timed_out=True)).why == "unreachable"
+
+
+def test_command_lines(tmp_path: Path):
+    socket = tmp_path / "50% s"
+    opening = command.master("ssh -F 'my file'", socket, "alice@login", 15)
+    assert opening[:3] == ["ssh", "-F", "my file"] and opening[-2:] == ["--", "alice@login"]
+    assert f"ControlPath={tmp_path}/50%% s" in opening
+    assert {"ServerAliveInterval=1", "ServerAliveCountMax=3", "ConnectTimeout=15"} <= {*opening}
+    through = command.through("ssh", socket, "login", ["echo", "it's", "$HOME"])
+    assert through[-3:] == ["--", "login", "echo 'it'\"'\"'s' '$HOME'"]
+    # Where the line is not open, nothing else is.
+    assert {"ControlMaster=no", "ProxyCommand=false"} <= {*through}
+    assert command.forwarding(8000, "c1", 9000) == "127.0.0.1:8000:c1:9000"
+    assert command.forwarding(8000, "fe80::1", 9000) == "127.0.0.1:8000:[fe80::1]:9000"
+    assert command.forwarding(Path("/a:b/50%"), "c1", 9) == "/a\\:b/50%%:c1:9"
+
+
+def test_a_place_is_here_or_there():
+    assert isinstance(place(""), Here) and place("").name == ""
+    there = place("alice@login")
+    assert isinstance(there, Line) and there.name == "alice@login"
+    done = asyncio.run(place("").run(["cat"], input="as given"))
+    assert done.output == "as given" and place("").words(["a", "b c"]) == ["a", "b c"]
+
+
+# -- where the sockets lie
+
+
+def test_sockets_lie_with_the_records(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANKROOM_HOME", "/tmp/rankroom-test-home")
+    try:
+        path = folder.control_path("ssh", "alice@login")
+        assert path.parent == Path("/tmp/rankroom-test-home/ssh")
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        others = {
+            folder.control_path("ssh", "bob@login"),
+            folder.control_path("ssh -F x", "alice@login"),
+        }
+        assert len(others | {path}) == 3
+        assert list(path.parent.iterdir()) == []  # the probe has left nothing
+    finally:
+        Path("/tmp/rankroom-test-home/ssh").rmdir()
+        Path("/tmp/rankroom-test-home").rmdir()
+
+
+def test_a_long_path_has_its_sockets_in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / ("long" * 20)))
+    path = folder.control_path("ssh", "alice@login")
+    assert path.parent == Path(f"/tmp/rankroom-{os.getuid()}")
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert len(os.fsencode(path)) <= folder.LONGEST_PATH
+
+
+def test_a_folder_that_is_not_ours_is_not_used(tmp_path: Path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (tmp_path / "link").symlink_to(theirs)
+    for each in ("link", "file"):
+        (tmp_path / "file").touch()
+        with pytest.raises(LineError):
+            folder._made(tmp_path / each)
+    if os.getuid() == 0:
+        os.chown(theirs, 20001, 20001)
+        with pytest.raises(LineError, match="belongs to another user"):
+            folder._made(theirs)
+
+
+# -- questions
+
+
+def asking(host: str, text: str, seconds: float = 60) -> tuple[threading.Thread, list[object]]:
+    said: list[object] = []
+
+    def ask() -> None:
+        try:
+            said.append(questions.ask(host, text, True, seconds))
+        except TimeoutError:
+            said.append(TimeoutError)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread, said
+
+
+def first() -> questions.Question:
+    deadline = time.monotonic() + 60
+    while not (found := questions.pending()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found[0]
+
+
+@pytest.mark.parametrize("text", ["secret", "", "ü ' \" \\ $HOME \n two lines", "x" * 1500])
+def test_an_answer_arrives_as_it_was_given(home: Path, text: str):
+    thread, said = asking("login", "Password:")
+    question = first()
+    assert (question.host, question.text, question.secret) == ("login", "Password:", True)
+    assert questions.pending() == [question]
+    folder = home / "questions"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+    questions.answer(question.id, text)
+    thread.join(60)
+    assert said == [text]
+    assert list(folder.iterdir()) == []
+
+
+def test_a_refusal_and_silence(home: Path):
+    thread, said = asking("login", "Password:")
+    questions.refuse(first().id)
+    thread.join(60)
+    assert said == [None]
+    thread, said = asking("login", "Password:", 0.05)
+    thread.join(60)
+    assert said == [TimeoutError] and questions.pending() == []
+
+
+def test_only_one_that_waits_can_be_answered(home: Path, tmp_path: Path):
+    (tmp_path / "other").write_text("untouched")
+    for id in ("0" * 16, "../other", "/etc/passwd", ""):
+        with pytest.raises(UsageError, match="nobody waits"):
+            questions.answer(id, "secret")
+    thread, _ = asking("login", "Password:")
+    with pytest.raises(UsageError, match="at most"):
+        questions.answer(first().id, "x" * 5000)
+    questions.refuse(first().id)
+    thread.join(60)
+
+
+def test_a_question_of_a_killed_asker_and_one_of_another_machine(home: Path):
+    code = "from rankroom.ssh import questions; questions.ask('login', 'Password:', True, 600)"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        question = first()
+    finally:
+        process.kill()
+        process.wait()
+    assert questions.pending() == []
+    assert list((home / "questions").iterdir()) == []
+    # Whoever shares the home cannot answer it, and leaves it alone.
+    about = {**question.__dict__, "machine": "another"}
+    elsewhere = home / "questions" / f"{question.id}.json"
+    elsewhere.write_text(json.dumps(about))
+    (home / "questions" / "damaged.json").write_text("{")
+    assert questions.pending() == [] and elsewhere.exists()
+
+
+def test_askpass_gives_ssh_the_answer(home: Path):
+    words = [sys.executable, "-m", "rankroom.ssh.askpass", "alice@login's password: "]
+    process = subprocess.Popen(
+        words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "RANKROOM_ASKS_FOR": "login"},
+    )  # fmt: skip
+    question = first()
+    assert (question.host, question.secret) == ("login", True)
+    questions.answer(question.id, "open sesame")
+    out, error = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "open sesame\n")
+    assert error == "rankroom asks: alice@login's password:\n"
+
+
+# -- a line by ssh that does as it is told
+
+
+def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """An ssh that notes its calls; nothing is ever behind its socket."""
+    file = tmp_path / "ssh"
+    calls = tmp_path / "calls"
+    file.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n{script}\n')
+    file.chmod(0o700)
+    monkeypatch.setenv("RANKROOM_SSH", str(file))
+    return calls
+
+
+def test_one_that_is_refused_is_tried_ever_more_rarely(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    calls = fake_ssh(
+        tmp_path, monkeypatch, "echo 'alice@login: Permission denied (publickey).'; exit 255"
+    )
+    line, told, pauses = Line("login"), [], []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 7:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(line, "_until_open", pause)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(line.keep(lambda state, words: told.append((state, words))))
+    assert pauses == [30, 60, 120, 240, 480, 600, 600]
+    assert len(calls.read_text().splitlines()) == 7
+    [(state, words)] = told  # the same seven times over
+    assert state == "lost" and "does not let you in" in words
+
+
+def test_a_full_server_is_tried_a_few_times_and_then_told(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    said = "kex_exchange_identification: Connection closed by remote host"
+    calls = fake_ssh(tmp_path, monkeypatch, f"echo '{said}'; exit 255")
+
+    async def no_time(attempt: int) -> None:
+        pass
+
+    monkeypatch.setattr("rankroom.ssh.line._some_time", no_time)
+    with pytest.raises(LineError, match="too many logins at once"):
+        asyncio.run(Line("login").open())
+    assert len(calls.read_text().splitlines()) == 6
+
+
+def test_a_hanging_ssh_does_not_hold_up_the_loop(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fake_ssh(tmp_path, monkeypatch, "sleep 600")
+
+    async def both() -> int:
+        opening = asyncio.ensure_future(Line("login").open())
+        ticks = 0
+        while ticks < 20:
+            await asyncio.sleep(0.01)
+            ticks += 1
+        assert not opening.done()
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        return ticks
+
+    assert asyncio.run(both()) == 20
+
+
+def test_no_such_ssh(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANKROOM_SSH", "rankroom-no-such-ssh")
+    with pytest.raises(LineError, match="rankroom-no-such-ssh") as caught:
+        asyncio.run(Line("login").open())
+    assert caught.value.why == "no ssh"
