@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.cluster import end, running_clusters
 from rankroom.clusterfile import ClusterPaths
+from rankroom.kept import end, running_clusters
 
 UI = Path(__file__).parent / "ui"
 PLAYWRIGHT = UI / "node_modules" / ".bin" / "playwright"

@@ -1,4 +1,4 @@
-"""A cluster of ranks, wherever they run: start, attach, run cells, stop."""
+"""A cluster whose ranks this process reaches by itself: start, attach, run cells, stop."""
 
 from __future__ import annotations
 
@@ -10,30 +10,23 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from rankroom import local, rescue
+from rankroom import kept, local, rescue
 from rankroom.adopt import AdoptedRun, adopt
+from rankroom.anycluster import AnyCluster
 from rankroom.clock import Clocks
-from rankroom.clusterfile import ClusterInfo, ClusterPaths, all_clusters, tail
-from rankroom.errors import (
-    NO_CLUSTER,
-    NoClusterError,
-    RankroomError,
-    RecordError,
-    StartError,
-    UsageError,
-)
+from rankroom.clusterfile import ClusterInfo, ClusterPaths, tail
+from rankroom.errors import NoClusterError, RankroomError, RecordError, StartError, UsageError
 from rankroom.link import Link
 from rankroom.rank import lease
-from rankroom.rank.rendezvous import ask
 from rankroom.record import RankInfo
+from rankroom.restarts import Restarts
 from rankroom.run import Run
 from rankroom.salvage import TendedStore, salvage
 from rankroom.spec import format_ranks
-from rankroom.store import Store
 from rankroom.store.takeover import orphans
-from rankroom.turn import STOPPED, Turn
+from rankroom.turn import Turn
 
 Progress = Callable[[str], None]
 MIND_S = 0.5  # between two looks at who keeps the cluster, while a run is on
@@ -44,26 +37,20 @@ STEP_ENDS_S = 5.0  # for Slurm to say how a rank on a node ended
 STOP_S = 8.0  # for a run that is on when its cluster is stopped
 
 
-class Cluster:
-    """Ranks that stay until stopped; this object is one process's connection to them."""
-
-    current: ClassVar[Cluster | None] = None  # what this process last started or attached to
+class Cluster(AnyCluster):
+    """Ranks that this process reaches by itself: on this machine, or on nodes of its own job."""
 
     def __init__(self, paths: ClusterPaths, info: ClusterInfo, link: Link) -> None:
-        self.paths = paths
-        self.info = info
-        self.store = Store()
+        super().__init__(paths, info)
         self._link = link
         self._clocks = Clocks(link.request)
         self._clocks.compare(info.ranks)
         self._turn = Turn(paths)
-        self._read = 0  # when the state that is known was written
-        self._told = dict(info.restarts)
+        self._restarts = Restarts(paths, info, link)
         self._lease = lease.hold(paths.folder)
         self._cells = 0
         self._latest: Run | None = None
-        self.adopted: list[AdoptedRun] = []  # runs of other kernels that this one took up
-        Cluster.current = self
+        self._adopted: list[AdoptedRun] = []
 
     @classmethod
     def local(
@@ -112,32 +99,31 @@ class Cluster:
         except BaseException:
             if link is not None:
                 link.close()
-            end(paths)
+            kept.end(paths)
             raise
         finally:
             os.close(held)
 
     @classmethod
-    def attach(cls, name: str | None = None) -> Cluster:
+    def attach(cls, name: str | None = None) -> AnyCluster:
         """Connect to a running cluster, the one named or the newest, and look after its records.
 
         Runs whose kernel is gone are taken up. Raises NoClusterError with the names there are.
         """
         attached = cls.connect(name)
-        attached.adopt()
-        attached._tidy()
+        if isinstance(attached, Cluster):
+            attached.adopt()
+            attached._tidy()
         return attached
 
     @classmethod
-    def connect(cls, name: str | None = None) -> Cluster:
+    def connect(cls, name: str | None = None) -> AnyCluster:
         """Only the connection of `attach`: enough to interrupt, release or restart its ranks."""
-        running = running_clusters()
-        if not running:
-            raise NoClusterError(NO_CLUSTER)
-        chosen = running[0] if name is None else next((c for c in running if c.name == name), None)
-        if chosen is None:
-            names = ", ".join(info.name for info in running)
-            raise NoClusterError(f"no running cluster is named {name!r}; running: {names}")
+        chosen = kept.find(name)
+        if chosen.far is not None:
+            from rankroom.far.cluster import FarCluster
+
+            return FarCluster.to(chosen)
         paths = ClusterPaths(chosen.name)
         try:
             return cls(paths, chosen, Link(paths.client_file))
@@ -151,64 +137,22 @@ class Cluster:
     # -- what it is
 
     @property
-    def name(self) -> str:
-        return self.info.name
-
-    @property
-    def size(self) -> int:
-        return self.info.size
-
-    @property
-    def ranks(self) -> list[RankInfo]:
-        """Where each rank lives."""
-        return self.refresh().ranks
+    def adopted(self) -> list[AdoptedRun]:
+        return self._adopted
 
     @property
     def alive(self) -> list[int]:
-        """The ranks that answer now."""
         return sorted(self._link.ranks)
 
     @property
     def running(self) -> bool:
-        """True while the cluster is kept, whatever its ranks do."""
         return local.alive(self.paths.read())
 
     @property
     def busy(self) -> bool:
-        """True while a run of this process is on."""
         return self._latest is not None and self._latest.state == "running"
 
-    def __repr__(self) -> str:
-        return f"<Cluster {self.name}: {self.size} ranks>"
-
-    def describe(self) -> str:
-        """One line: name, ranks, where and on what."""
-        hosts = sorted({rank.host for rank in self.ranks})
-        devices = "CPU" if self.ranks[0].device == "cpu" else "one GPU each"
-        word = "rank" if self.size == 1 else "ranks"
-        return f"{self.name}: {self.size} {word} on {', '.join(hosts)} ({devices})"
-
-    def warning(self) -> str:
-        """What is likely a mistake in how the ranks were placed; empty if nothing."""
-        places = [(rank.host, rank.device) for rank in self.info.ranks if rank.device != "cpu"]
-        shared = [place for place in set(places) if places.count(place) > 1]
-        if not shared:
-            return ""
-        return (
-            f"{len(places)} ranks share {len(set(places))} GPUs: one rank per GPU is what most "
-            "code expects, and NCCL refuses two on one"
-        )
-
-    def refresh(self) -> ClusterInfo:
-        """What the keeper last wrote about the cluster."""
-        with contextlib.suppress(OSError):
-            written = self.paths.info.stat().st_mtime_ns
-            if written != self._read and (info := self.paths.read()) is not None:
-                self.info, self._read = info, written
-        return self.info
-
     def how_ended(self, rank: int, pid: int = 0) -> str:
-        """How a rank's process (`pid`, or the latest) ended, in words, as its keeper saw it."""
         # Slurm says it some time after the process beside the rank does.
         deadline = time.monotonic() + (STEP_ENDS_S if self.info.allocation else 1.0)
         while time.monotonic() < deadline:
@@ -220,7 +164,7 @@ class Cluster:
             if str(rank) in info.exits:
                 return info.exits[str(rank)]
             if not local.alive(info):
-                return f"ended with its cluster: {why_gone(info)}"
+                return f"ended with its cluster: {kept.why_gone(info)}"
             time.sleep(0.05)
         return "does not answer any more"
 
@@ -236,16 +180,7 @@ class Cluster:
         profile: bool = False,
         own: bool = False,
     ) -> Run:
-        """Run `source` as a cell on all ranks, or on `ranks`; returns while it runs.
-
-        `count` numbers the cell in tracebacks; `notes` go into the record; `profile` adds the
-        operators that PyTorch's and TensorFlow's profilers see. With `own`, the ranks, which are
-        0, 1, … then, are all there are for this cell: its collectives are theirs alone. Raises
-        UsageError for ranks that are not there, NoClusterError if ranks have died, RankroomError
-        if another run is on.
-        """
-        chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
-        self._check(chosen)
+        chosen = self._check(ranks)
         if own and chosen != list(range(len(chosen))):
             raise UsageError("a world of its own has the ranks 0, 1, …")
         if self._turn.is_abandoned():
@@ -264,7 +199,8 @@ class Cluster:
             each.clock = clocks.get(each.rank)
         run = Run(
             source, told, self.size, self.name, self._link, self.store, self.paths.spool,
-            lambda rank: self.how_ended(rank, pids[rank]), name, (*notes, *self._news(chosen)),
+            lambda rank: self.how_ended(rank, pids[rank]), name,
+            (*notes, *self._restarts.news(self.info, chosen)),
         )  # fmt: skip
         epoch = self.info.epoch
         settle = self._turn.begin(lock, epoch)
@@ -285,8 +221,6 @@ class Cluster:
         return run
 
     def rejoin(self, seconds: float = REJOIN_S) -> bool:
-        """After a run in a world of its own, set up anew now what all ranks had set up together,
-        instead of with the next cell on all of them. False if that fails."""
         run = self.run("")
         if not run.wait(seconds):
             run.interrupt()
@@ -314,7 +248,7 @@ class Cluster:
                 found.append(
                     adopt(info.id, self._link, self.store, self.paths.spool, self.how_ended)
                 )
-        self.adopted += found
+        self._adopted += found
         for run in found:
             if run.state == "running":
                 self._latest = run
@@ -330,7 +264,6 @@ class Cluster:
         return found
 
     def left_running(self) -> str:
-        """What ranks still run for a process that is gone, in words; empty if nothing."""
         busy = self._link.busy()
         if not busy:
             return ""
@@ -341,11 +274,6 @@ class Cluster:
         )
 
     def interrupt(self) -> None:
-        """KeyboardInterrupt on every rank, whatever it runs and whoever started that.
-
-        What is blocked in a collective is released a little later. Returns when all ranks are
-        free, or after a few seconds.
-        """
         if self._latest is not None and self._latest.state == "running":
             self._latest.interrupt()
             self._latest.wait(rescue.FREE_S)
@@ -353,62 +281,31 @@ class Cluster:
             rescue.interrupt(self._link, self.size, self._turn.doubt)
 
     def release(self) -> str:
-        """Let go of blocked collectives on all ranks; says which libraries let go.
-
-        Raises UsageError when no rank runs anything.
-        """
         let_go = rescue.release(self._link, self._turn.doubt)
         if not let_go:
             return f"no rank of {self.name} waits in a collective: nothing to release"
         return f"released {', '.join(let_go)} on the ranks of {self.name}"
 
     def stacks(self, ranks: Sequence[int] | None = None) -> dict[int, str]:
-        """Where the threads of each rank are, as text; of a rank stuck in C code too."""
-        chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
-        self._check(chosen)
+        chosen = self._check(ranks)
         return rescue.stacks(self._link, chosen, self.paths.spool)
 
     def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
-        """Set variables on ranks."""
         self._view(ranks).push(names, block=True)
 
     def pull(self, name: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
-        """The value of a variable (or attribute, `a.b`) on each rank."""
         chosen = list(range(self.size)) if ranks is None else list(ranks)
         values = self._view(chosen).pull(name, block=True)
         return dict(zip(chosen, values, strict=True))
 
     def apply(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
-        """ipyparallel's asynchronous result of `function(*args)` on one rank."""
         return self._link.view([rank]).apply_async(function, *args)
 
     def restart(self, ranks: Sequence[int]) -> None:
-        """Start some ranks anew, without their variables; the others keep theirs.
-
-        Returns when they are ready. The ranks are wired again by the next cell on all of them.
-        Raises UsageError for ranks that are not there or not ready, NoClusterError if the cluster
-        is gone, StartError with the end of the log if one of them does not start.
-        """
-        chosen = self._chosen(ranks)
-        before = self._living()
-        known = {rank: self._link.identity(rank) for rank in chosen}
-        try:
-            refused = ask(before.desk, before.secret, do="restart", ranks=chosen).get("refused")
-        except (OSError, ValueError):
-            raise NoClusterError(GONE.format(name=self.name, why="it does not answer")) from None
-        if refused:
-            raise UsageError(refused)
-        deadline = time.monotonic() + local.start_s(before)
-        while waiting := self._unready(chosen, before, known):
-            self._living()
-            if time.monotonic() > deadline:
-                raise local.timed_out(self.paths, waiting)
-            time.sleep(0.02)
-        # Whoever asked for it needs no telling.
-        self._told = {**self._told, **{str(r): self.info.restarts[str(r)] for r in chosen}}
+        self._restarts.restart(self._chosen(ranks))
+        self.refresh()
 
     def close(self) -> None:
-        """Let go of the cluster; its ranks stay."""
         if self._latest is not None and self._latest.state == "running":
             self._latest.let_go()
         self._link.close()
@@ -416,74 +313,34 @@ class Cluster:
         self.store.forget()
         if held >= 0:
             os.close(held)
-        if Cluster.current is self:
-            Cluster.current = None
+        if AnyCluster.current is self:
+            AnyCluster.current = None
 
     def stop(self) -> None:
-        """End the ranks and everything that was started with them; a run that is on ends, too."""
         run = self._latest
         if run is not None and run.state == "running":
             # Its record takes in what ranks have said until they are ended; then the spool goes.
-            ask_to_stop(self.paths)
+            kept.ask_to_stop(self.paths)
             run.wait(STOP_S)
         self.close()
-        end(self.paths)
+        kept.end(self.paths)
 
-    def _living(self) -> ClusterInfo:
-        """The cluster's state; NoClusterError if nobody keeps it any more."""
-        info = self.paths.read()
-        if info is None or info.state == "stopped":
-            raise NoClusterError(STOPPED.format(name=self.name))
-        if not local.alive(info):
-            raise NoClusterError(GONE.format(name=self.name, why=why_gone(info)))
-        self.info = info
-        return info
-
-    def _unready(
-        self, ranks: Sequence[int], before: ClusterInfo, known: dict[int, bytes]
-    ) -> list[int]:
-        """Which of the ranks that are started anew are not ready; StartError if one will not be."""
-        info = self.refresh()
-        waiting = []
-        for rank in ranks:
-            key = str(rank)
-            again = info.restarts.get(key, 0) > before.restarts.get(key, 0)
-            if again and key in info.exits:
-                raise local.ended_while_starting(self.paths, rank, info.exits[key])
-            if not again or rank in info.starting or not self._is_new(rank, known[rank]):
-                waiting.append(rank)
-        return waiting
-
-    def _is_new(self, rank: int, known: bytes) -> bool:
-        return self._link.identity(rank) not in (b"", known)
-
-    def _mind(self, run: Run, kept: float = 0.0) -> None:
+    def _mind(self, run: Run, last: float = 0.0) -> None:
         """While a run is on, see that its cluster is kept: a dead controller tells nobody.
 
-        `kept` is when it last was.
+        `last` is when it was found to be.
         """
         if run.state != "running":
             return
         info, now = self.paths.read(), time.monotonic()
-        if (alive := local.alive(info)) or not local.ended(info, now - (kept or now)):
+        if (alive := local.alive(info)) or not local.ended(info, now - (last or now)):
             # Only when the ranks have ended is everything that they said in their spool.
-            kept = now if alive else kept or now
+            last = now if alive else last or now
             if not isinstance(run, AdoptedRun):  # whose writer may have been on another host
                 self._clocks.compare(run.info.ranks, run.set_clocks)
-            self._link.later(MIND_S, lambda: self._mind(run, kept))
+            self._link.later(MIND_S, lambda: self._mind(run, last))
         else:
             run.lose()
-
-    def _news(self, ranks: Sequence[int]) -> list[str]:
-        """What to tell once of ranks that were started anew since the last cell."""
-        info, told = self.info, self._told
-        self._told = {**told, **{k: n for k, n in info.restarts.items() if int(k) in ranks}}
-        return [
-            RESTARTED.format(rank=rank, why=f" after it {past}" if past else "")
-            for rank in ranks
-            if info.restarts.get(str(rank), 0) > told.get(str(rank), 0)
-            for past in [info.past.get(str(rank), "")]
-        ]
 
     def _prepare(self) -> None:
         if self._lease >= 0:  # it may have been let go meanwhile
@@ -504,27 +361,16 @@ class Cluster:
         info = self.info.ranks[rank]
         return RankInfo(rank, info.host, info.pid, info.device, info.local_rank, "running")
 
-    def _chosen(self, ranks: Sequence[int]) -> list[int]:
-        """These ranks in order. Raises UsageError if one of them is not there."""
-        if not ranks:
-            raise UsageError("no ranks chosen: leave --ranks out for all of them")
-        outside = [rank for rank in ranks if not 0 <= rank < self.size]
-        if outside:
-            raise UsageError(
-                f"no rank {outside[0]}: cluster {self.name} has ranks "
-                f"{format_ranks(range(self.size))}"
-            )
-        return sorted(set(ranks))
-
-    def _check(self, ranks: Sequence[int]) -> None:
+    def _check(self, ranks: Sequence[int] | None) -> list[int]:
+        """These ranks, or all, once they are ready; NoClusterError for those that are not."""
         chosen = self._chosen(ranks)
         info = self.refresh()
         if not local.alive(info):
-            self._living()
+            kept.living(self.paths)
         deadline = time.monotonic() + local.start_s(info)
         while set(info.starting) & set(chosen) and time.monotonic() < deadline:
             time.sleep(0.02)
-            info = self._living()
+            info = self.info = kept.living(self.paths)
         deadline = time.monotonic() + COMES_S
         while dead := [rank for rank in chosen if rank not in self._link.ranks]:
             # One that was started anew is known here a moment after it says that it is ready.
@@ -534,7 +380,8 @@ class Cluster:
                     f"--ranks {format_ranks(dead)}` starts it anew, without its variables"
                 )
             time.sleep(0.02)
-            info = self._living()
+            info = self.info = kept.living(self.paths)
+        return chosen
 
     def _view(self, ranks: Sequence[int] | None) -> Any:
         chosen = list(range(self.size)) if ranks is None else list(ranks)
@@ -551,35 +398,6 @@ def _written(file: Path) -> bool:
     return True
 
 
-def running_clusters() -> list[ClusterInfo]:
-    """The clusters whose keeper lives, newest first."""
-    return [info for info in all_clusters() if local.alive(info)]
-
-
-def end(paths: ClusterPaths) -> None:
-    """End a cluster: ask its keeper; if that does not answer, it is ended by signal."""
-    if paths.read() is not None:
-        ask_to_stop(paths)
-        local.wait_end(paths)
-
-
-def ask_to_stop(paths: ClusterPaths) -> None:
-    """Ask a cluster's keeper to end it, if there is one."""
-    info = paths.read()
-    if info is not None:
-        with contextlib.suppress(OSError, ValueError):
-            ask(info.desk, info.secret, do="stop")
-
-
-def why_gone(info: ClusterInfo | None) -> str:
-    """Why nobody keeps a cluster any more, in words."""
-    if info is None or info.state == "stopped":
-        return "it was stopped"
-    return info.message or "the process that kept it was killed"
-
-
-GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it anew"
-RESTARTED = "rank {rank} was restarted{why}: its variables are gone"
 GOES_ON = (
     "run {id} still goes on, started by a kernel that is gone: wait for it (`%runs {id}` shows "
     "it), or end it with `%cluster interrupt`"

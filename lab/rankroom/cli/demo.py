@@ -20,6 +20,7 @@ from traitlets.config import Config
 from rankroom import cluster
 from rankroom.display.digest import displays_of
 from rankroom.errors import RankroomError, UsageError
+from rankroom.kept import running_clusters
 from rankroom.store import Store
 
 LEAST_ACCURACY = 0.9
@@ -49,7 +50,7 @@ def demo(notebook: Path | None) -> None:
     except RankroomError as error:
         raise DemoFailed(f"{error}\n(the records of this demo are in {home})") from None
     finally:
-        for left in cluster.running_clusters():
+        for left in running_clusters():
             cluster.Cluster.attach(left.name).stop()
     shutil.rmtree(home, ignore_errors=True)
     click.echo("\n".join(["", *lines, f"trained, in {time.monotonic() - begun:.0f} s"]))

@@ -6,7 +6,7 @@ from typing import Any
 
 from IPython.core.completer import SimpleCompletion
 
-from rankroom.cluster import Cluster
+from rankroom.anycluster import AnyCluster
 
 WAIT_S = 0.5  # a completion that comes later than this is of no use
 
@@ -37,14 +37,14 @@ class RankMatcher:
         distributed = first.startswith("%%distributed") or (
             self._magics.every_cell and not first.startswith("%%")
         )
-        cluster = Cluster.current
+        cluster = AnyCluster.current
         if not distributed or context.cursor_line == 0 or cluster is None or cluster.busy:
             return {"completions": [], "suppress": False}
         piece, texts = self._ask(cluster, context)
         found = [SimpleCompletion(text) for text in texts]
         return {"completions": found, "matched_fragment": piece, "suppress": False}
 
-    def _ask(self, cluster: Cluster, context: Any) -> tuple[str, list[str]]:
+    def _ask(self, cluster: AnyCluster, context: Any) -> tuple[str, list[str]]:
         line = context.full_text.split("\n")[context.cursor_line]
         try:
             asked = cluster.apply(0, complete_here, line, context.cursor_position)

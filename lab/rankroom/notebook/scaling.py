@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from rankroom.cluster import Cluster
+from rankroom.anycluster import AnyCluster, AnyRun
 from rankroom.errors import RankroomError
 from rankroom.notebook.pressed import kept
-from rankroom.run import Run
 from rankroom.scaling import Measured, Scaling
 from rankroom.timeline import Timeline
 
 # Returns when the run has ended, or has been asked to; True if the stop button was pressed already.
-Follow = Callable[[Run, bool], None]
+Follow = Callable[[AnyRun, bool], None]
 
 
 @dataclass
@@ -41,13 +40,13 @@ class Outcome:
     """What came of a plan: the numbers so far, and what ended it early, if something did."""
 
     scaling: Scaling
-    broken: Run | None = None
+    broken: AnyRun | None = None
     interrupted: bool = False  # between two runs
     notes: list[str] = field(default_factory=list)
 
 
 def scale(
-    cluster: Cluster,
+    cluster: AnyCluster,
     source: str,
     plan: Plan,
     weak: bool,
@@ -85,7 +84,7 @@ def scale(
     return outcome
 
 
-def _rejoin(cluster: Cluster) -> list[str]:
+def _rejoin(cluster: AnyCluster) -> list[str]:
     """Have all ranks be one world again; what to say if they are not."""
     try:
         if cluster.rejoin():

@@ -1,0 +1,66 @@
+"""Whether a cluster is kept, by whom it was ended, and how to have it end."""
+
+from __future__ import annotations
+
+import contextlib
+
+from rankroom import local
+from rankroom.clusterfile import ClusterInfo, ClusterPaths, all_clusters
+from rankroom.errors import NO_CLUSTER, NoClusterError
+from rankroom.rank.rendezvous import ask
+from rankroom.turn import STOPPED
+
+
+def running_clusters() -> list[ClusterInfo]:
+    """The clusters whose keeper lives, newest first."""
+    return [info for info in all_clusters() if local.alive(info)]
+
+
+def find(name: str | None) -> ClusterInfo:
+    """The running cluster of that name, or the newest. Raises NoClusterError with those there are.
+
+    One on a site counts as long as its job is not known to be over, with a keeper here or not.
+    """
+    running = [info for info in all_clusters() if local.alive(info) or local.far_on(info)]
+    if not running:
+        raise NoClusterError(NO_CLUSTER)
+    chosen = running[0] if name is None else next((c for c in running if c.name == name), None)
+    if chosen is None:
+        names = ", ".join(info.name for info in running)
+        raise NoClusterError(f"no running cluster is named {name!r}; running: {names}")
+    return chosen
+
+
+def living(paths: ClusterPaths) -> ClusterInfo:
+    """The cluster's state; NoClusterError if nobody keeps it any more."""
+    info = paths.read()
+    if info is None or info.state == "stopped":
+        raise NoClusterError(STOPPED.format(name=paths.name))
+    if not local.alive(info):
+        raise NoClusterError(GONE.format(name=paths.name, why=why_gone(info)))
+    return info
+
+
+def end(paths: ClusterPaths) -> None:
+    """End a cluster: ask its keeper; if that does not answer, it is ended by signal."""
+    if paths.read() is not None:
+        ask_to_stop(paths)
+        local.wait_end(paths)
+
+
+def ask_to_stop(paths: ClusterPaths) -> None:
+    """Ask a cluster's keeper to end it, if there is one."""
+    info = paths.read()
+    if info is not None:
+        with contextlib.suppress(OSError, ValueError):
+            ask(info.desk, info.secret, do="stop")
+
+
+def why_gone(info: ClusterInfo | None) -> str:
+    """Why nobody keeps a cluster any more, in words."""
+    if info is None or info.state == "stopped":
+        return "it was stopped"
+    return info.message or "the process that kept it was killed"
+
+
+GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it anew"
