@@ -20,9 +20,8 @@ SPANS_EDITS = frozenset(f"spans-{what}" for what in _SPANS.split())
 KERAS_EDITS = frozenset(
     f"keras3-{what}" for what in ("variable", "optimizer", "reduction", "callbacks")
 )
-WAIT_EDITS = frozenset(
-    f"wait-{what}" for what in "include declare member done cleared asleep broadcast".split()
-)
+_WAIT = "include declare member done cleared asleep broadcast"
+WAIT_EDITS = frozenset(f"wait-{what}" for what in _WAIT.split())
 
 
 @dataclass(frozen=True)
