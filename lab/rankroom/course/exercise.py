@@ -65,7 +65,7 @@ class Exercise:
     ranks: int = 2
 
 
-TOPICS = ("hello", "collectives", "ring")
+TOPICS = ("hello", "collectives", "ring", "horovod")
 _FOUND: dict[str, Exercise] = {}
 
 

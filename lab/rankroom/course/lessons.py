@@ -26,12 +26,13 @@ class Lesson:
         return f"{self.number:02} {self.title}"
 
 
-TORCH = ("torch", "horovod.torch")
+HVD_TORCH = ("torch", "horovod.torch")
 LESSONS = (
     Lesson(0, "00_start_here.ipynb", "Start here", 5, ranks=1),
     Lesson(1, "01_hello_ranks.ipynb", "Hello, ranks", 15, ranks=2),
-    Lesson(2, "02_collectives.ipynb", "Collectives", 20, ("torch", "matplotlib")),
+    Lesson(2, "02_collectives.ipynb", "Collectives", 20, ("torch",)),
     Lesson(3, "03_ring_allreduce.ipynb", "Ring all-reduce", 20, ("torch",)),
+    Lesson(4, "04_horovod_pytorch.ipynb", "Horovod and PyTorch", 20, (*HVD_TORCH, "sklearn")),
 )
 
 

@@ -1,0 +1,109 @@
+"""The steps of data-parallel training with Horovod and PyTorch."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+
+@exercise("horovod.1", answer="device_of", ranks=1)
+def pin(learner: Learner) -> None:
+    """The GPU that belongs to a rank, on any number of nodes, and without GPUs."""
+    choose = learner.function("device_of")
+    gpus = learner.chance.choice([2, 4, 6, 8])
+    for rank in range(3 * gpus):
+        wanted = f"cuda:{rank % gpus}"
+        found = str(choose(rank, rank % gpus, gpus))
+        if found != wanted:
+            raise Wrong(
+                f"with {gpus} GPUs on each node, rank {rank} is local rank {rank % gpus} of node "
+                f"{rank // gpus} and uses {wanted}: you have {found}"
+            )
+    if (found := str(choose(5, 5, 0))) != "cpu":
+        raise Wrong(f"without GPUs every rank computes on the cpu: you have {found}")
+
+
+@exercise("horovod.2", answer="my_part", ranks=1)
+def shard(learner: Learner) -> None:
+    """Each rank's images of an epoch: apart, equally many, and in another order each epoch."""
+    part = learner.function("my_part")
+    count = learner.size * learner.chance.randrange(10, 30) + max(0, learner.size - 1)
+    epochs = []
+    for epoch in (0, 1):
+        parts = [[int(i) for i in part(count, epoch, rank, learner.size)]
+                 for rank in range(learner.size)]  # fmt: skip
+        together = [each for indices in parts for each in indices]
+        if any(not 0 <= each < count for each in together):
+            raise Wrong(f"there are images 0 to {count - 1}, and a part holds others")
+        if len(set(together)) < len(together):
+            raise Wrong(f"epoch {epoch}: some image is in the parts of two ranks")
+        lengths = [len(indices) for indices in parts]
+        if len(set(lengths)) > 1:
+            raise Wrong(
+                f"of {count} images the ranks get {lengths}: a rank that has more steps than the "
+                "others waits for them for ever"
+            )
+        if lengths[0] < count // learner.size:
+            raise Wrong(
+                f"each rank could have {count // learner.size} images, and has {lengths[0]}"
+            )
+        epochs.append(parts)
+    if epochs[0][0] == epochs[1][0]:
+        raise Wrong("epoch 1 has the same images in the same order as epoch 0: shuffle by `epoch`")
+    again = [int(i) for i in part(count, 1, 0, learner.size)]
+    if again != epochs[1][0]:
+        raise Wrong("asked twice for the same epoch, it gives two orders: ranks would not agree")
+
+
+@exercise("horovod.3", answer="accuracy")
+def metric(learner: Learner) -> None:
+    """The accuracy over the test images of all ranks."""
+    ask = learner.function("accuracy")
+    counts = [learner.chance.randrange(20, 30) * (rank + 1) for rank in range(learner.size)]
+    rights = [learner.chance.randrange(1, count) for count in counts]
+    wanted = sum(rights) / sum(counts)
+    found = ask(rights[learner.rank], counts[learner.rank])
+    own = rights[learner.rank] / counts[learner.rank]
+    if not isinstance(found, float) or abs(found - wanted) > 1e-5:
+        hint = ": that is this rank's own" if found == own else ""
+        raise Wrong(
+            f"{sum(rights)} of {sum(counts)} images were right, which is {wanted:.4f}: you have "
+            f"{found!r} on rank {learner.rank}{hint}"
+        )
+
+
+@exercise("horovod.4", answer="save")
+def checkpoint(learner: Learner) -> None:
+    """A checkpoint that one rank writes, and that is there for all when `save` returns."""
+    import torch
+
+    save = learner.function("save")
+    folder = Path(tempfile.gettempdir()) / f"rankroom-course-{os.getuid()}-{learner.seed}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / "model.pt"
+    writers: list[int] = []
+    before = torch.save
+
+    def watched(*args: object, **kwargs: object) -> object:
+        writers.append(learner.rank)
+        return before(*args, **kwargs)  # type: ignore[arg-type]
+
+    torch.save = watched
+    try:
+        state = {"step": learner.seed, "weight": torch.ones(3) * learner.seed}
+        save(state, path)
+        there = path.exists()
+    finally:
+        torch.save = before
+    if writers and learner.rank != 0:
+        raise Wrong(f"rank {learner.rank} writes the checkpoint as well: only rank 0 should")
+    if learner.rank == 0 and not writers:
+        raise Wrong("rank 0 does not write the checkpoint: use torch.save(state, path)")
+    if not there:
+        raise Wrong(
+            f"when save returns on rank {learner.rank}, the file is not there yet: let all ranks "
+            "wait for rank 0 with hvd.barrier()"
+        )

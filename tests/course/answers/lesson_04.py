@@ -1,0 +1,54 @@
+"""Data parallelism with Horovod and PyTorch."""
+
+import re
+
+from playing import Played
+
+WRONG = {
+    "horovod.1": [("def device_of(rank, local_rank, gpus):\n    return f'cuda:{local_rank}'", "without GPUs")],
+    "horovod.2": [
+        (
+            "def my_part(count, epoch, rank, size):\n"
+            "    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))\n"
+            "    return order[: count // size * size][rank::size]",
+            "same order",
+        ),
+        (
+            "def my_part(count, epoch, rank, size):\n"
+            "    order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))\n"
+            "    return order[rank::size]",
+            "waits for them for ever",
+        ),
+    ],
+    "horovod.3": [
+        (
+            "def accuracy(right, count):\n"
+            "    return hvd.allreduce(torch.tensor(right / count)).item()",
+            "images were right",
+        )
+    ],
+    "horovod.4": [
+        ("def save(state, path):\n    if rank == 0:\n        torch.save(state, path)\n        hvd.barrier()", "not there yet"),
+        ("def save(state, path):\n    hvd.barrier()", "rank 0 does not write"),
+    ],
+}
+
+
+def prints(played: Played, cell: str) -> list[str]:
+    """The fingerprints of all ranks that a cell shows."""
+    return re.findall(r"\b[0-9a-f]{8}\b", played.text(cell))
+
+
+def claims(played: Played) -> None:
+    assert "has not been initialized" in played.shown["no-init"].error
+    assert "2.0" in played.text("init")
+    dealt, same = map(int, re.search(r"out': (\d+), .*where': (\d+)", played.text("shards")).groups())
+    assert dealt == 2 * same
+    each, one = map(int, re.search(r"each': (\d+), .*seed': (\d+)", played.text("seeds")).groups())
+    assert each > 1.5 * one
+    made = re.findall(r"made': '(\w+)', 'after the broadcast': '(\w+)'", played.text("model"))
+    assert len({before for before, _ in made}) == 2 and len({after for _, after in made}) == 1
+    assert len(set(prints(played, "train"))) == 1
+    assert len(set(prints(played, "no-broadcast"))) == 2
+    assert len(set(prints(played, "no-wrap"))) == 2
+    assert all(float(n) > 0.85 for n in re.findall(r"0\.\d+", played.text("test")))
