@@ -31,9 +31,11 @@ NAMES = [
     "spans_overhead",
     "straggler",
     "start",
+    "line",
     "memory",
     "browser",
     "timeline_view",
+    "timeline_import",
 ]
 RESULTS = Path(__file__).parent / "results"
 

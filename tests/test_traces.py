@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from rankroom.store import Store
-from rankroom.traces import Import, import_files, repair
+from rankroom.traces import Import, apart, import_files, repair
+from rankroom.traces.chrome import Reader
 from rankroom.traces.file import rank_in_name
 from rankroom.traces.lanes import MOST_NAMES
 from rankroom.traces.repair import TraceError
@@ -31,8 +32,8 @@ def spans_of(store: Store, run_id: str) -> list[Span]:
         for number, define in enumerate(event.get("define", ()), event.get("from", 0)):
             names[rank, number] = define
         columns = zip(event["name"], event["start"], event["dur"], strict=True)
-        for number, apart, dur in columns:
-            at += apart
+        for number, step, dur in columns:
+            at += step
             define = json.dumps(names[rank, number], sort_keys=True)
             found.append((rank, event["cat"], define, at, dur))
     return sorted(found)
@@ -176,6 +177,49 @@ def test_wherever_the_pieces_end_that_are_read(
         made, spans = bench.read(bench.file(text))
         assert plain(spans) == sorted(EXPECTED), how
         assert made.files[0].repaired[told] > 0, how
+
+
+KINDS = [
+    {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "rank 1"}},
+    *[x(f"s{i % 5}", 100 * i, 50, pid=i % 2, cat=f"c{i % 3}", args={"n": i % 4})
+      for i in range(60)],
+    *[{"ph": ph, "name": "long", "ts": ts, "pid": 1, "tid": 2, "cat": "c0"}
+      for ph, ts in (("B", 5), ("B", 7), ("E", 9), ("E", 90), ("E", 99), ("B", 100))],
+    {"ph": "C", "name": "c", "ts": 1, "args": {"v": 1}}, {"ph": "b", "ts": 1}, x("late", "8", 1),
+    x("bad", "nine", 1), x("negative", 5, -5), {"hello": 1}, {"ph": "i", "ts": 5000, "pid": 0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("block", [150, 1000])
+def test_stretches_parsed_apart_give_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, block: int
+):
+    monkeypatch.setattr(repair, "BLOCK", block)
+    monkeypatch.setattr(repair, "LONGEST", 400)
+    files = {"kinds": json.dumps(KINDS), "named": json.dumps({"traceEvents": [*KINDS, *SOUND]})}
+    files |= {how: text for how, (text, _) in (DAMAGED | LOST).items() if isinstance(text, str)}
+    for how, text in files.items():
+        found = []
+        for is_worth in (False, True):
+            monkeypatch.setattr(apart, "is_worth", lambda path, worth=is_worth: worth)
+            made, spans = bench.read(bench.file(text))
+            found.append((spans, made.files[0].dropped, made.files[0].repaired))
+        assert found[0] == found[1], how
+
+
+def test_a_large_file_is_parsed_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(apart, "LARGE", 1000)
+    monkeypatch.setattr(repair, "BLOCK", 1000)
+    monkeypatch.setattr("threading.active_count", lambda: 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    joined: list[int] = []
+    join = Reader.join
+    monkeypatch.setattr(
+        Reader, "join", lambda self, names, lanes: (joined.append(1), join(self, names, lanes))
+    )
+    _, spans = bench.read(bench.file(SOUND))
+    assert plain(spans) == sorted(EXPECTED)
+    assert len(joined) > 2
 
 
 def test_a_file_cut_at_any_byte_gives_what_came_before(bench: Bench):

@@ -1,51 +1,12 @@
 /** A run with a million spans or more: how soon it is on the screen, frames while one moves, memory. */
 import { expect, test, type Page } from '../../tests/ui/rankroom';
+import { openTimeline, type Opened } from './opened';
 import { ASKED, framesOf, percentile95, report, tabMemory, watchFrames } from './page';
 
 const STEPS = 240;
 
 interface Lab {
   jupyterapp: { commands: { execute(id: string, args: object): Promise<unknown> } };
-}
-
-interface Opened {
-  early: number;
-  first: number;
-  matched: number;
-}
-
-/** Seconds from the command that opens the run to frames that show its spans. */
-async function open(page: Page): Promise<Opened> {
-  return page.evaluate(async ({ run, ranks, spans }) => {
-    const { commands } = (window as unknown as Lab).jupyterapp;
-    const begun = performance.now();
-    void commands.execute('rankroom:open-run', { id: run, tab: 'timeline' });
-    /** When the first frame was painted of which this holds. */
-    const painted = (holds: (data: DOMStringMap) => boolean): Promise<number> =>
-      new Promise((done, fail) => {
-        const look = (): void => {
-          const body = document.querySelector<HTMLElement>('.rr-tl-body');
-          if (body && holds(body.dataset)) {
-            // A message posted in a frame arrives after that frame has been painted.
-            const channel = new MessageChannel();
-            channel.port1.onmessage = () => done((performance.now() - begun) / 1000);
-            channel.port2.postMessage(null);
-          } else if (performance.now() - begun > 60_000) {
-            fail(new Error(`not painted: ${JSON.stringify(body?.dataset)}`));
-          } else {
-            requestAnimationFrame(look);
-          }
-        };
-        requestAnimationFrame(look);
-      });
-    const all = (data: DOMStringMap): boolean => Number(data.spans) === spans && Number(data.ranks) === ranks;
-    const [early, first, matched] = await Promise.all([
-      painted(data => Number(data.ranks) === ranks),
-      painted(all),
-      painted(data => all(data) && data.matched === 'true')
-    ]);
-    return { early, first, matched };
-  }, ASKED);
 }
 
 /** Zoom in and out and pan, a step in each frame, as a mouse and held keys would. */
@@ -87,7 +48,7 @@ test('timeline', async ({ page }) => {
     await expect(page.locator('.rr-view')).toHaveCount(0);
     await page.evaluate(() => new Promise(done => setTimeout(done, 1000)));
     const before = await tabMemory(page);
-    samples.push(await open(page));
+    samples.push(await openTimeline(page, ASKED.run));
     memory.push((await tabMemory(page)) - before);
   }
   report('early', 'ours', samples.map(({ early }) => early));

@@ -44,14 +44,15 @@ def timeline(
             click.echo(str(each))
         for note in made.notes:
             click.echo(note)
+        if not text:
+            # Before the profile, which takes its time with a large file.
+            click.echo(f"{made.run.id}: `%runs {made.run.id}` shows it in a notebook")
         if show:
             _open(made.run, display.bundle(made.run, store))
         if page is not None:
             _write_page(page, made.run, str(display.bundle(made.run, store)["text/html"]))
         profile = Profile.of(Timeline.read(made.run, store.paths(made.run.id).events))
         click.echo(f"\n{keep_colours(str(profile))}\n")
-    if not text:
-        click.echo(f"{made.run.id}: `%runs {made.run.id}` shows it in a notebook")
 
 
 def _write_page(path: Path, run: RunInfo, body: str) -> None:

@@ -5,6 +5,7 @@ This is the loop that a million events go through: what is usual comes first and
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Hashable
 from typing import Any
@@ -55,7 +56,7 @@ class Reader:
                     continue
             except (KeyError, TypeError, ValueError, OverflowError):
                 pass
-            self._unusual(event)
+            self.take_unusual(event)
 
     def close(self) -> None:
         """The file is over: what is still open ends with the last that is known of its thread."""
@@ -65,11 +66,25 @@ class Reader:
                 self.repaired["spans without an end"] += 1
                 self._add(event, begin, max(0, self._last.get(where, begin) - begin))
 
+    def join(self, names: list[Json], lanes: dict[Key, Lane]) -> None:
+        """Take in spans that another reader took, with the names that it gave numbers."""
+        numbers = [
+            self.names.number(each["name"], {k: v for k, v in each.items() if k != "name"})
+            for each in names
+        ]
+        for key, lane in lanes.items():
+            lane.name = array("i", [numbers[number] for number in lane.name])
+            if key in self.lanes:
+                self.lanes[key].extend(lane)
+            else:
+                self.lanes[key] = lane
+
     def drop_lanes(self, category: str) -> None:
         """Forget the spans of this category of the file."""
         self.lanes = {key: lane for key, lane in self.lanes.items() if key[2] != category}
 
-    def _unusual(self, event: Json) -> None:
+    def take_unusual(self, event: Json) -> None:
+        """An event that is no span like most."""
         phase = event.get("ph")
         try:
             if phase == "M":

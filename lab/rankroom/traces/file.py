@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Hashable
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.record import RankInfo
-from rankroom.traces import horovod
+from rankroom.traces import apart, horovod
 from rankroom.traces.chrome import Reader
 from rankroom.traces.known import MARKS, OURS, is_annotation, recognise
 from rankroom.traces.lanes import Lane, Names, middle_of
@@ -70,13 +71,8 @@ def read_file(path: Path, alone: bool = True) -> TraceFile:
 
     Raises TraceError if it is no trace.
     """
-    events, reader = Events(path), Reader()
-    zero: int | None = None
+    events, reader, zero = _read(path)
     start: int | None = None
-    for batch in events:
-        reader.take(batch)
-        if zero is None:
-            zero = _horovods(batch)
     reader.close()
     lanes = list(reader.lanes.values())
     middle = middle_of(lanes)
@@ -113,6 +109,22 @@ def rank_in_name(path: Path) -> int | None:
     found = [told] if told else list(_IN_NAME.finditer(_SUFFIXES.sub("", path.name)))
     # What comes last says more: `run2-rank0.json`.
     return next((int(number) for number in found[-1].groups() if number), None) if found else None
+
+
+def _read(path: Path) -> tuple[Events, Reader, int | None]:
+    """All events of a file, and the epoch that a Horovod timeline tells."""
+    if apart.is_worth(path):
+        with contextlib.suppress(apart.Unsound):
+            events, reader = Events(path), Reader()
+            zeros = [_horovods(head) for head in apart.read(events, reader)]
+            return events, reader, next((zero for zero in zeros if zero is not None), None)
+    events, reader = Events(path), Reader()
+    found: int | None = None
+    for batch in events:
+        reader.take(batch)
+        if found is None:
+            found = _horovods(batch)
+    return events, reader, found
 
 
 def _horovods(batch: list[Json]) -> int | None:

@@ -60,11 +60,16 @@ class Events:
         self._blocks = self._decoded()
 
     def __iter__(self) -> Iterator[list[Json]]:
+        for piece in self.stretches():
+            yield self._parsed(piece) if isinstance(piece, str) else piece
+
+    def stretches(self) -> Iterator[str | list[Json]]:
+        """The same, but what is probably sound as text that nobody has parsed yet."""
         self._begin()
         while True:
             if (cut := self._last_sound()) > 0:
                 piece, self._text = self._text[:cut], self._text[cut:]
-                yield self._parsed(piece)
+                yield _without_comma(piece)
             elif len(self._text) > LONGEST or self._over:
                 yield self._one_by_one(whole=self._over)
             if self._over and not self._text:
@@ -184,11 +189,8 @@ class Events:
         return 0
 
     def _parsed(self, piece: str) -> list[Json]:
-        start = cast(re.Match[str], _OPENING.match(piece)).end()
-        if piece[start : start + 1] == ",":
-            start += 1
         try:
-            events = _DECODER.decode(f"[{piece[start:]}]")
+            events = _DECODER.decode(f"[{piece}]")
         except (ValueError, RecursionError):
             events = None
         if events is None or not all(map(dict.__instancecheck__, events)):
@@ -300,6 +302,12 @@ class Events:
         if following is None:
             return len(text)
         return following.end()
+
+
+def _without_comma(piece: str) -> str:
+    """A stretch of events without the comma that parted it from the one before."""
+    start = cast(re.Match[str], _OPENING.match(piece)).end()
+    return piece[start + 1 :] if piece[start : start + 1] == "," else piece
 
 
 def _is_at_end(error: json.JSONDecodeError, text: str) -> bool:

@@ -1,0 +1,47 @@
+/** How soon the timeline of a run is on the screen. */
+import type { Page } from '../../tests/ui/rankroom';
+import { ASKED } from './page';
+
+interface Lab {
+  jupyterapp: { commands: { execute(id: string, args: object): Promise<unknown> } };
+}
+
+export interface Opened {
+  early: number;
+  first: number;
+  matched: number;
+}
+
+/** Seconds from the command that opens the run to frames that show its spans. */
+export async function openTimeline(page: Page, run: string): Promise<Opened> {
+  return page.evaluate(async ({ run, ranks, spans }) => {
+    const { commands } = (window as unknown as Lab).jupyterapp;
+    const begun = performance.now();
+    void commands.execute('rankroom:open-run', { id: run, tab: 'timeline' });
+    /** When the first frame was painted of which this holds. */
+    const painted = (holds: (data: DOMStringMap) => boolean): Promise<number> =>
+      new Promise((done, fail) => {
+        const look = (): void => {
+          const body = document.querySelector<HTMLElement>('.rr-tl-body');
+          if (body && holds(body.dataset)) {
+            // A message posted in a frame arrives after that frame has been painted.
+            const channel = new MessageChannel();
+            channel.port1.onmessage = () => done((performance.now() - begun) / 1000);
+            channel.port2.postMessage(null);
+          } else if (performance.now() - begun > 60_000) {
+            fail(new Error(`not painted: ${JSON.stringify(body?.dataset)}`));
+          } else {
+            requestAnimationFrame(look);
+          }
+        };
+        requestAnimationFrame(look);
+      });
+    const all = (data: DOMStringMap): boolean => Number(data.spans) === spans && Number(data.ranks) === ranks;
+    const [early, first, matched] = await Promise.all([
+      painted(data => Number(data.ranks) === ranks),
+      painted(all),
+      painted(data => all(data) && data.matched === 'true')
+    ]);
+    return { early, first, matched };
+  }, { ...ASKED, run });
+}
