@@ -34,6 +34,10 @@ class StartError(RankroomError):
     """A cluster did not start; the message carries the cause and the log's tail."""
 
 
+class LabError(RankroomError):
+    """JupyterLab on a compute node did not come up, or has failed there."""
+
+
 class SchedulerError(RankroomError):
     """The scheduler does not answer as it should: nothing is known of a job then."""
 
@@ -44,6 +48,10 @@ class LineError(RankroomError):
     def __init__(self, message: str, why: str = "other") -> None:
         super().__init__(message)
         self.why = why
+
+
+class CheckFailed(RankroomError):
+    """A step of a site's check failed; the message says what to do."""
 
 
 class RankLostError(RankroomError):

@@ -28,9 +28,17 @@ COMMANDS = {
         "rankroom.horovod.cli:horovod",
         "Build Horovod for this environment, and prove it works.",
     ),
+    "lab": (
+        "rankroom.cli.lab:lab",
+        "JupyterLab on a compute node, opened here.",
+    ),
     "runs": (
         "rankroom.cli.runs:runs",
         "The records of runs: list, show, tail, export, path, prune.",
+    ),
+    "site": (
+        "rankroom.cli.site:site",
+        "The machine rooms there are: list, show, check.",
     ),
     "timeline": (
         "rankroom.cli.timeline:timeline",

@@ -1,0 +1,194 @@
+"""`rankroom lab`: JupyterLab on a compute node, opened here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import webbrowser
+from typing import Any
+
+import click
+
+from rankroom import site as sites
+from rankroom.cli.terminal import Terminal
+from rankroom.errors import LabError, RankroomError, UsageError
+from rankroom.lab import kept, script
+from rankroom.lab.follow import follow
+from rankroom.lab.kept import Kept
+from rankroom.lab.lab import Lab, alive, folder
+from rankroom.lab.where import is_here
+from rankroom.scheduler.talk import Scheduler
+from rankroom.ssh.place import Place, place
+
+NEWEST = "newest"
+
+
+@click.command()
+@click.option("--site", "name", metavar="NAME", help="Where: a profile, as `rankroom site list`.")
+@click.option("--nodes", type=int, metavar="N")
+@click.option("--gpus-per-node", type=int, metavar="G")
+@click.option("--time", metavar="HH:MM:SS")
+@click.option("--account", metavar="NAME")
+@click.option("--partition", metavar="NAME")
+@click.option("--qos", metavar="NAME")
+@click.option("--reservation", metavar="NAME")
+@click.option("--attach", is_flag=False, flag_value=NEWEST, metavar="[JOB]",
+              help="Go on with one that runs, wherever it was started.")  # fmt: skip
+@click.option("--port", type=click.IntRange(1, 65535),
+              help="The port of this machine that leads to it.")  # fmt: skip
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.option("--dry-run", is_flag=True, help="Print the job's script, and submit nothing.")
+@click.option("--here", is_flag=True, help="This machine is the site's login node.")
+def lab(
+    name: str | None, attach: str | None, port: int | None, no_browser: bool, dry_run: bool,
+    here: bool, **wishes: Any,
+) -> None:  # fmt: skip
+    """Start JupyterLab on a compute node of a site, and open it here.
+
+    On your laptop it waits for the job, and opens the tunnel and the page. On the login node it
+    prints what to type on the laptop. Ctrl-C asks whether to leave the job or to cancel it.
+    """
+    last = _kept(attach, name)
+    name = name or (last.site if last else None)
+    if name is None:
+        raise UsageError(WHERE.format(names=", ".join(sorted(sites.files()))))
+    site = sites.load(name).asking(**wishes)
+    if site.scheduler == "none":
+        raise UsageError(NO_SCHEDULER.format(name=name))
+    at = place("" if here or is_here(site) else site.login)
+    scheduler = Scheduler(site, at)
+    if dry_run:
+        labs = f"{site.scratch}/labs"
+        click.echo(scheduler.script(script.NAME, labs, script.commands(site, labs)), nl=False)
+        return
+    command = _Command(scheduler, at, Terminal(), not no_browser, port or 0)
+    asyncio.run(command.run(attach, last))
+
+
+class _Command:
+    """One call of `rankroom lab`: what is under way, and what Ctrl-C does about it."""
+
+    def __init__(
+        self, scheduler: Scheduler, at: Place, terminal: Terminal, browser: bool, port: int
+    ) -> None:
+        self._scheduler = scheduler
+        self._place = at
+        self._terminal = terminal
+        self._browser = browser
+        self._port = port
+        self._lab: Lab | None = None
+        self._cancelled = False
+
+    async def run(self, attach: str | None, last: Kept | None) -> None:
+        work = asyncio.create_task(self._work(attach, last))
+        with self._terminal.pressed() as pressed:
+            try:
+                while not work.done():
+                    await _first(work, pressed.wait())
+                    if not work.done():
+                        await self._pressed(work, pressed)
+                await work
+            except asyncio.CancelledError:
+                if not self._cancelled:
+                    self._terminal.say(self._left() if self._lab else "nothing was started")
+            except RankroomError:
+                # A job that nobody can reach is of no use; one that was only looked for stays.
+                if self._lab and attach is None:
+                    await self._cancel()
+                raise
+            finally:
+                self._terminal.clear()
+
+    async def _work(self, attach: str | None, last: Kept | None) -> None:
+        await self._place.open()
+        if attach is None:
+            self._terminal.show(f"submitting a job at {self._scheduler.site.name}")
+            self._lab = await Lab.submit(self._scheduler)
+            self._terminal.say(f"job {self._lab.job} was submitted at {self._scheduler.site.name}")
+        else:
+            self._lab = await self._find(attach, last)
+        self._terminal.page = self._open
+        await follow(self._lab, self._terminal, self._port)
+
+    async def _find(self, attach: str, last: Kept | None) -> Lab:
+        labs = await folder(self._scheduler)
+        if attach == NEWEST:
+            there = await alive(self._scheduler, labs)
+            if not there:
+                raise LabError(NONE_RUNS.format(site=self._scheduler.site.name))
+            attach = last.job if last and last.job in there else there[0]
+        if not last or last.job != attach:
+            last = Kept(self._scheduler.site.name, attach)
+        lab = Lab(self._scheduler, labs, last)
+        if (await lab.status()).state in ("ended", "gone"):
+            last.remove()
+            raise LabError(NO_SUCH.format(job=attach, site=self._scheduler.site.name))
+        return lab
+
+    def _open(self, url: str) -> None:
+        self._terminal.say(f"JupyterLab: {url}")
+        if self._browser and self._place.name and self._lab:
+            page = self._lab.kept.write_page(url)
+            with contextlib.suppress(webbrowser.Error):
+                webbrowser.open(page.as_uri())
+
+    async def _pressed(self, work: asyncio.Task[None], pressed: asyncio.Event) -> None:
+        """Ask what becomes of the job; asking again, and no answer, leave it."""
+        pressed.clear()
+        if self._lab is None:
+            work.cancel()
+            await asyncio.wait([work])
+            return
+        question = f"job {self._lab.job}: leave it running, or cancel it? [l/c] "
+        answering = asyncio.ensure_future(self._terminal.ask(question, {"l", "c"}))
+        await _first(work, pressed.wait(), answering)
+        if work.done():
+            answering.cancel()
+            return
+        answer = answering.result() if answering.done() else "l"
+        answering.cancel()
+        work.cancel()
+        await asyncio.wait([work])
+        if answer == "c":
+            await self._cancel()
+
+    async def _cancel(self) -> None:
+        assert self._lab is not None
+        try:
+            await self._lab.cancel()
+        except RankroomError as error:
+            self._terminal.say(NOT_CANCELLED.format(job=self._lab.job, error=error))
+        else:
+            self._terminal.say(f"job {self._lab.job} was cancelled, and nothing is left of it")
+        self._cancelled = True
+
+    def _left(self) -> str:
+        assert self._lab is not None
+        return LEFT.format(job=self._lab.job, site=self._scheduler.site.name)
+
+
+def _kept(job: str | None, name: str | None) -> Kept | None:
+    found = kept.all_kept(name or "") if job else []
+    return next((each for each in found if job in (NEWEST, each.job)), None)
+
+
+async def _first(*waited: Any) -> None:
+    """Wait for the first of them, and give up waiting for those that are only waited for."""
+    tasks = [asyncio.ensure_future(each) for each in waited]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, each in zip(tasks, waited, strict=True):
+            if task is not each:
+                task.cancel()
+
+
+WHERE = "say where: --site NAME, of {names}"
+NO_SCHEDULER = "{name} has no scheduler: `jupyter lab` starts JupyterLab on this machine"
+NONE_RUNS = "no lab of yours runs at {site}: `rankroom lab --site {site}` starts one"
+NO_SUCH = "{site} has no job {job} of yours (any more): `rankroom lab --attach` looks for others"
+NOT_CANCELLED = "job {job} could not be cancelled: {error}"
+LEFT = (
+    "job {job} goes on: `rankroom lab --site {site} --attach {job}` finds it again, "
+    "`scancel {job}` there ends it"
+)

@@ -1,0 +1,95 @@
+"""What a command that waits tells: one line written anew; and Ctrl-C as a question."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+
+import click
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Terminal:
+    """Standard output and input; where they are no terminal, what changed is told in lines."""
+
+    def __init__(self) -> None:
+        self._live = sys.stdout.isatty()
+        self._shown = ""
+        self._asking = False
+        self.page: Callable[[str], None] = self.say
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        click.echo(text)
+
+    def show(self, text: str) -> None:
+        """How it stands, in the place of what was shown before."""
+        if self._asking or text == self._shown:
+            return
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            cut = text if len(text) <= width else f"{text[: width - 1]}…"
+            sys.stdout.write(f"\r\x1b[K{cut}")
+            sys.stdout.flush()
+            self._shown = text
+        elif (news := text.partition(" · ")[0]) != self._shown:
+            click.echo(news)
+            self._shown = news
+
+    def clear(self) -> None:
+        """Take back what is shown."""
+        if self._live and self._shown:
+            sys.stdout.write("\r\x1b[K")
+            self._shown = ""
+
+    @contextlib.contextmanager
+    def pressed(self) -> Iterator[asyncio.Event]:
+        """An event that Ctrl-C sets; so do the ends of the terminal and of the machine."""
+        event, loop = asyncio.Event(), asyncio.get_running_loop()
+        for each in SIGNALS:
+            loop.add_signal_handler(each, event.set)
+        try:
+            yield event
+        finally:
+            for each in SIGNALS:
+                loop.remove_signal_handler(each)
+
+    async def ask(self, question: str, answers: set[str]) -> str:
+        """The first letter of what is answered; empty where nobody can answer."""
+        if not sys.stdin.isatty():
+            return ""
+        self.clear()
+        self._asking = True
+        try:
+            while True:
+                sys.stdout.write(f"\n{question}")
+                sys.stdout.flush()
+                line = await _line()
+                if not line or line.strip()[:1].lower() in answers:
+                    return line.strip()[:1].lower()
+        finally:
+            self._asking = False
+
+
+async def _line() -> str:
+    """A line that is typed, read without a thread that could not be stopped."""
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[str] = loop.create_future()
+    descriptor = sys.stdin.fileno()
+
+    def read() -> None:
+        if not typed.done():
+            typed.set_result(os.read(descriptor, 4096).decode("utf-8", "replace"))
+
+    loop.add_reader(descriptor, read)
+    try:
+        return await typed
+    finally:
+        loop.remove_reader(descriptor)

@@ -1,0 +1,1 @@
+"""JupyterLab on a compute node: submitted, waited for, and reached from here."""

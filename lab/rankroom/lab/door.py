@@ -1,0 +1,73 @@
+"""Where a lab's server listens, and the token that opens it: what it writes for its user alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+
+from rankroom.errors import LabError
+
+ANSWER_S = 5.0
+
+
+@dataclass(frozen=True)
+class Door:
+    """As its own node sees it."""
+
+    host: str
+    port: int
+    token: str = field(repr=False)
+
+    def url(self, port: int) -> str:
+        """The address to open, where `port` of this machine leads to the door."""
+        return f"http://127.0.0.1:{port}/lab?token={self.token}"
+
+
+def read(text: str) -> Door | None:
+    """The door of a server by its own file; None if that is not written yet."""
+    try:
+        about = json.loads(text)
+        return Door(str(about["hostname"]), int(about["port"]), str(about["token"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+async def opens(door: Door, port: int) -> bool:
+    """Whether the server answers at `port` of this machine.
+
+    Raises LabError if it answers to those who do not know the token.
+    """
+    if await _status(port, door.token) != 200:
+        return False
+    if (status := await _status(port, "")) == 200:
+        raise LabError(OPEN_TO_ALL.format(status=status))
+    return True
+
+
+async def _status(port: int, token: str) -> int:
+    """The HTTP status of a request, 0 if there is no answer."""
+    headers = {"Authorization": f"token {token}"} if token else {}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/status", headers=headers)
+
+    def ask() -> int:
+        # What a proxy is set for is elsewhere.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=ANSWER_S) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except (OSError, ValueError):
+            return 0
+
+    return await asyncio.to_thread(ask)
+
+
+OPEN_TO_ALL = (
+    "JupyterLab answers without its token (status {status}): somebody's settings there let "
+    "everybody in. Look for `token`, `password` and `identity_provider_class` in the files that "
+    "`jupyter --paths` lists under config"
+)
