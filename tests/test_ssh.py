@@ -67,6 +67,10 @@ SAID = {
         "Connection timed out during banner exchange\nConnection to 10.88.0.10 port 22 timed out",
         "Connection timed out during banner exchange\nConnection to UNKNOWN port 65535 timed out",
     ],
+    "lost": [
+        "kex_exchange_identification: Connection closed by remote host\n"
+        "Connection closed by UNKNOWN port 65535",
+    ],
     "too many keys": [
         "Received disconnect from 10.88.0.10 port 22:2: Too many authentication failures\n"
         "Disconnected from 10.88.0.10 port 22",

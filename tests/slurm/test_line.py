@@ -137,6 +137,17 @@ def test_through_the_login_node_to_a_compute_node(laptop: Elsewhere):
     assert laptop.do("wait(Line('c2').run(['hostname'])).output.strip()") == "c2"
 
 
+def test_a_node_behind_the_open_line(machines: Machines, laptop: Elsewhere):
+    before = logins(machines)
+    laptop.do("login, node = Line('login'), Line('login', node='c2')\nwait(login.open())")
+    assert laptop.do("wait(node.run(['hostname'])).output.strip()") == "c2"
+    assert laptop.do("wait(login.run(['hostname'])).output.strip()") == "login"
+    assert logins(machines) == before + 1
+    laptop.do("wait(node.end())\nwait(login.end())")
+    why, message = trouble(laptop, "node.open()")
+    assert why == "lost" and "c2" in message and logins(machines) == before + 1
+
+
 def test_what_lies_there_after_a_crash_is_no_line(machines: Machines, laptop: Elsewhere):
     laptop.do("line = Line('login')\nwait(line.open())")
     socket = laptop.do("str(line.socket)")

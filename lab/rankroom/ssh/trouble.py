@@ -64,6 +64,12 @@ KNOWN = (
         "check `login` in the site's profile, the name in ~/.ssh/config, and your network or VPN",
     ),
     (
+        "lost",
+        r"Connection closed by UNKNOWN port",
+        "the way to it is not open: the line to the host before it is lost or closed",
+        "open that first, or wait until it is open again",
+    ),
+    (
         "slow",
         r"timed out during banner exchange|Connection to UNKNOWN port \d+ timed out",
         "it answers too slowly, or a machine on the way does",
