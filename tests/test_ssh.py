@@ -29,6 +29,9 @@ SAID = {
         "ssh: connect to host login port 22: Network is unreachable",
         "ssh: connect to host login port 22: Connection refused",
         "ssh: connect to host login.example.org port 22: Operation timed out",
+        "ssh: connect to host jump port 22: No route to host\n"
+        "kex_exchange_identification: Connection closed by remote host\n"
+        "Connection closed by UNKNOWN port 65535",
     ],
     "unknown host": [
         "ssh: Could not resolve hostname nowhere: Name or service not known",
@@ -60,6 +63,10 @@ SAID = {
         "kex_exchange_identification: Connection closed by remote host\n"
         "Connection closed by 10.88.0.10 port 22",
         "ssh_exchange_identification: Connection closed by remote host",
+        "kex_exchange_identification: read: Connection reset by peer\n"
+        "Connection reset by 10.88.0.10 port 22\n"
+        "kex_exchange_identification: Connection closed by remote host\n"
+        "Connection closed by UNKNOWN port 65535",
         "Not allowed at this time\r\nConnection closed by 10.88.0.10 port 22",
         "Exceeded MaxStartups\r\nkex_exchange_identification: Connection closed by remote host",
     ],

@@ -64,12 +64,6 @@ KNOWN = (
         "check `login` in the site's profile, the name in ~/.ssh/config, and your network or VPN",
     ),
     (
-        "lost",
-        r"Connection closed by UNKNOWN port",
-        "the way to it is not open: the line to the host before it is lost or closed",
-        "open that first, or wait until it is open again",
-    ),
-    (
         "slow",
         r"timed out during banner exchange|Connection to UNKNOWN port \d+ timed out",
         "it answers too slowly, or a machine on the way does",
@@ -87,6 +81,13 @@ KNOWN = (
         r"Connection refused",
         "the machine is there, but no ssh server answers on its port",
         "check the port in ~/.ssh/config, and the site's status page",
+    ),
+    (
+        "lost",
+        # Said by nothing but our own way there; a jump has words of its own.
+        r"(?s)\A(?!.*(closed|reset) by (?!UNKNOWN|remote|peer)).*closed by UNKNOWN port",
+        "the way to it is not open: the line to the host before it is lost or closed",
+        "open that first, or wait until it is open again",
     ),
     (
         "busy",
@@ -107,7 +108,7 @@ KNOWN = (
 # Which of them may be over when it is tried again a little later.
 PASSING = {"busy"}
 # Which of them are the network's, and may be over at any time.
-AWAY = {"unreachable", "unknown host", "slow"}
+AWAY = {"unreachable", "unknown host", "slow", "lost"}
 
 
 def explain(host: str, completed: Completed) -> LineError:
