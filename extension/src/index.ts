@@ -1,4 +1,4 @@
-/** Rankroom in JupyterLab and Notebook 7: the view of a run under its cell, and in a panel. */
+/** Rankroom in JupyterLab and Notebook 7: the view of a run under its cell, and in a panel; the Ranks sidebar. */
 import {
   ILabShell,
   ILayoutRestorer,
@@ -9,6 +9,7 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 
 import { Api } from './api';
 import { Runs } from './run/runs';
+import { ranks } from './sidebar/plugin';
 import { addPanels } from './view/panel';
 import { MIME, RunRenderer } from './view/renderer';
 
@@ -42,4 +43,4 @@ const runView: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export default [runView];
+export default [runView, ranks];

@@ -7,7 +7,7 @@ import type { Run } from '../schema';
 import type { RendererParts } from './renderer';
 import { PANEL, RunView } from './runview';
 
-const OPEN = 'rankroom:open-run';
+export const OPEN = 'rankroom:open-run';
 
 /** Add the command that opens a run; returns how to call it. */
 export function addPanels(

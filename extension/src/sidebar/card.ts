@@ -1,0 +1,131 @@
+/** One cluster in the sidebar: how it stands, its ranks, and what can be done to it. */
+import type { Act } from '../api/clusters';
+import type { Card } from '../cards';
+import { h } from '../view/dom';
+import { setUnderWay, stepButton } from '../view/step';
+import type { Clusters } from './clusters';
+import { dragCell } from './drag';
+import { Grid, setText } from './grid';
+import { expectedAt, isLive, isOver, sign, stateName, timeLeft, where } from './phrases';
+
+/** What a card leaves to others. */
+export interface CardActions {
+  /** Do something to the cluster, after asking where variables would go. */
+  act(card: Card, act: Act, ranks?: string): Promise<void>;
+  openLog(card: Card): void;
+  insertCell(card: Card): void;
+}
+
+const DRAG = 'drag into a notebook to attach it to these ranks';
+
+export class CardView {
+  readonly node: HTMLElement;
+  private sign = h('span', 'rr-sign', { 'aria-hidden': 'true' });
+  private state = h('span', 'rr-card-state');
+  private left = h('span', 'rr-left', { role: 'timer' });
+  private where = h('div', 'rr-where');
+  private words = h('div', 'rr-card-words', { role: 'status' });
+  private remedy = h('div', 'rr-remedy');
+  private complaint = h('span', '');
+  private said = h(
+    'div', 'rr-said-wrong', { role: 'alert', hidden: true }, this.complaint,
+    h('button', 'rr-away', { 'aria-label': 'put this message away', onclick: () => this.clusters.putAway(this.card) }, '×')
+  );
+  private buttons: { [name: string]: HTMLButtonElement };
+  private size = h('input', 'rr-size', { type: 'number', min: '1', 'aria-label': 'how many ranks', required: true });
+  private resize = h(
+    'form', 'rr-resize', { hidden: true, onsubmit: (event: Event) => this.onResize(event) },
+    h('label', '', {}, this.size, ' ranks'),
+    h('button', 'rr-button', { type: 'submit' }, 'Resize'),
+    h('button', 'rr-button', { type: 'button', onclick: () => this.askSize(false) }, 'Cancel')
+  );
+  private grid: Grid;
+  private ranks: HTMLElement;
+
+  constructor(
+    private card: Card,
+    private clusters: Clusters,
+    private actions: CardActions
+  ) {
+    const act = (name: Act) => () => void this.actions.act(this.card, name);
+    this.buttons = {
+      insert: stepButton('Insert cell', 'insert a cell that attaches the current notebook to these ranks', () => this.actions.insertCell(this.card)),
+      interrupt: stepButton('Interrupt', 'end what the ranks run; their variables are kept', act('interrupt')),
+      log: stepButton('Log', 'what the cluster’s processes have written', () => this.actions.openLog(this.card)),
+      restart: stepButton('Restart…', 'start the ranks anew, without their variables', act('restart')),
+      resize: stepButton('Resize…', 'start anew with another number of ranks', () => this.askSize(this.resize.hidden)),
+      stop: stepButton('Stop…', 'end the ranks', act('stop'))
+    };
+    this.grid = new Grid(rank => void this.actions.act(this.card, 'restart', String(rank)));
+    this.ranks = h('details', 'rr-card-ranks', { open: true }, h('summary', '', {}, 'Ranks'), this.grid.node);
+    const head = h('div', 'rr-card-head', { title: DRAG }, this.sign, h('strong', 'rr-card-name', {}, card.name), this.state, this.left);
+    dragCell(head, () => this.card.name);
+    this.node = h(
+      'section', 'rr-card', { 'aria-label': `cluster ${card.name}`, 'data-cluster': card.name },
+      head, this.where, this.words, this.remedy, this.said,
+      h('div', 'rr-actions', { role: 'group', 'aria-label': `what to do with ${card.name}` }, ...Object.values(this.buttons)),
+      this.resize, this.ranks
+    );
+  }
+
+  refresh(card: Card): void {
+    const { clusters } = this;
+    this.card = card;
+    this.node.dataset.state = card.state;
+    setText(this.sign, sign(card.state));
+    this.sign.className = `rr-sign rr-card-is-${card.state}`;
+    const under = clusters.actOn(card);
+    setText(this.state, under === 'stop' ? stateName('ending') : stateName(card.state));
+    setText(this.where, where(card));
+    setText(this.words, [card.words, expectedAt(card, clusters.now)].filter(Boolean).join(', '));
+    setText(this.remedy, card.remedy);
+    this.remedy.hidden = !card.remedy;
+    setText(this.complaint, clusters.complaintOf(card));
+    this.said.hidden = this.complaint.textContent === '';
+    this.refreshButtons(card, under);
+    this.grid.refresh(card, clusters.loadOf(card));
+    this.ranks.hidden = card.ranks.length === 0 || isOver(card);
+    this.tick();
+  }
+
+  /** The time that is left counts down. */
+  tick(): void {
+    const left = timeLeft(this.card, this.clusters.now);
+    setText(this.left, left);
+    this.left.classList.toggle('rr-is-short', left !== '' && !left.includes(':'));
+  }
+
+  private refreshButtons(card: Card, under: Act | null): void {
+    const { insert, interrupt, log, restart, resize, stop } = this.buttons;
+    const isUp = isLive(card);
+    insert.hidden = interrupt.hidden = !isUp;
+    restart.hidden = !isUp && !isOver(card);
+    resize.hidden = !isUp || card.far;
+    log.hidden = !isUp && !isOver(card) && card.state !== 'ending';
+    setText(restart, isOver(card) ? 'Restart' : 'Restart…');
+    setText(stop, isOver(card) ? 'Remove' : card.state === 'pending' ? 'Cancel job…' : 'Stop…');
+    stop.title = isOver(card) ? 'take it off this list' : 'end the ranks; their variables are gone then';
+    const isEnding = card.state === 'ending';
+    for (const button of [interrupt, restart, resize, stop]) {
+      setUnderWay(button, under !== null || isEnding);
+    }
+    if (!isUp) {
+      this.resize.hidden = true;
+    }
+  }
+
+  private askSize(isAsked: boolean): void {
+    this.resize.hidden = !isAsked;
+    if (isAsked) {
+      this.size.value = String(this.card.size);
+      this.size.select();
+      this.size.focus();
+    }
+  }
+
+  private onResize(event: Event): void {
+    event.preventDefault();
+    this.askSize(false);
+    void this.actions.act(this.card, 'resize', this.size.value);
+  }
+}

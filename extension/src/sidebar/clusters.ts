@@ -1,0 +1,172 @@
+/** The clusters as the server last told, and what was asked of them; nothing of it is kept here. */
+import { Poll } from '@lumino/polling';
+import { type ISignal, Signal } from '@lumino/signaling';
+
+import { ApiError } from '../api';
+import type { Act, ClustersApi } from '../api/clusters';
+import type { Card, Load, Question, Wishes } from '../cards';
+import type { Run } from '../schema';
+import { isLive, isMoving } from './phrases';
+
+const SOON_MS = 1_000;
+const LOOK_MS = 2_000;
+const SLOWEST_MS = 30_000;
+const RUNS = 15;
+
+const ABSENT =
+  'This Jupyter server lacks Rankroom’s routes: run “jupyter server extension enable rankroom” and restart it.';
+
+export class Clusters {
+  /** Newest first. */
+  cards: readonly Card[] = [];
+  /** False until the server has told for the first time. */
+  isKnown = false;
+  /** Why nothing is heard from the server; '' if all is well. */
+  trouble = '';
+  runs: readonly Run[] = [];
+  questions: readonly Question[] = [];
+  private loads = new Map<string, Map<number, Load>>();
+  private underWay = new Map<string, Act>();
+  private complaints = new Map<string, string>();
+  /** Seconds that the server's clock is ahead of this one. */
+  private ahead = 0;
+  private intervalMs = 3_000;
+  private poll: Poll;
+  private looks: Poll;
+  private changedSignal = new Signal<this, void>(this);
+
+  constructor(readonly api: ClustersApi) {
+    this.poll = new Poll({
+      name: 'rankroom:clusters',
+      factory: () => this.fetch(),
+      frequency: { interval: this.intervalMs, backoff: true, max: SLOWEST_MS },
+      standby: 'when-hidden'
+    });
+    this.looks = new Poll({
+      auto: false,
+      name: 'rankroom:loads',
+      factory: () => this.look(),
+      frequency: { interval: LOOK_MS, backoff: true, max: SLOWEST_MS },
+      standby: 'when-hidden'
+    });
+  }
+
+  /** Something of it all has changed. */
+  get changed(): ISignal<this, void> {
+    return this.changedSignal;
+  }
+
+  /** Seconds since the epoch, by the server's clock. */
+  get now(): number {
+    return Date.now() / 1000 + this.ahead;
+  }
+
+  loadOf(card: Card): ReadonlyMap<number, Load> {
+    return this.loads.get(card.name) ?? new Map<number, Load>();
+  }
+
+  /** What is being done to a cluster, by this window. */
+  actOn(card: Card): Act | null {
+    return this.underWay.get(card.name) ?? null;
+  }
+
+  /** What could not be done to a cluster; '' if nothing. */
+  complaintOf(card: Card): string {
+    return this.complaints.get(card.name) ?? '';
+  }
+
+  /** How often the server is asked. */
+  setInterval(seconds: number): void {
+    this.intervalMs = seconds * 1000;
+    this.pace();
+  }
+
+  refresh(): Promise<void> {
+    return this.poll.refresh();
+  }
+
+  /** Whether somebody looks at the ranks: how busy they are is asked for only then. */
+  setSeen(isSeen: boolean): void {
+    void (isSeen ? this.looks.start() : this.looks.stop());
+  }
+
+  /** Start ranks; the cluster's name. Throws what the server says is wrong. */
+  async start(site: string, wishes: Wishes): Promise<string> {
+    const name = await this.api.start(site, wishes);
+    this.complaints.delete(name);
+    await this.refresh();
+    return name;
+  }
+
+  /** Do something to a cluster; what goes wrong is kept until it is done again or put away. */
+  async act(card: Card, act: Act, wishes: Wishes = {}): Promise<void> {
+    if (this.underWay.has(card.name)) {
+      return;
+    }
+    this.underWay.set(card.name, act);
+    this.complaints.delete(card.name);
+    this.tell();
+    try {
+      await this.api.act(card.name, act, wishes);
+    } catch (error) {
+      this.complaints.set(card.name, `${act}: ${message(error)}`);
+    } finally {
+      this.underWay.delete(card.name);
+      this.tell();
+    }
+    await this.refresh();
+  }
+
+  putAway(card: Card): void {
+    this.complaints.delete(card.name);
+    this.tell();
+  }
+
+  async answer(question: Question, text: string | null): Promise<void> {
+    await this.api.answer(question.id, text).catch(() => undefined); // another window was quicker
+    await this.refresh();
+  }
+
+  private async fetch(): Promise<void> {
+    try {
+      const [{ clusters, now }, questions] = await Promise.all([this.api.cards(), this.api.questions()]);
+      this.ahead = now - Date.now() / 1000;
+      this.cards = clusters;
+      this.questions = questions;
+      this.isKnown = true;
+      this.trouble = '';
+      this.pace();
+      this.tell();
+    } catch (error) {
+      const isAbsent = error instanceof ApiError && error.status === 404;
+      this.trouble = isAbsent ? ABSENT : `${message(error)}: trying again.`;
+      this.tell();
+      throw error; // the poll waits longer then
+    }
+  }
+
+  private async look(): Promise<void> {
+    const live = this.cards.filter(card => isLive(card) && card.state !== 'lost');
+    const looks = live.map(async card => [card.name, await this.api.load(card)] as const);
+    const seen = await Promise.allSettled([...looks]);
+    this.loads = new Map(seen.flatMap(one => (one.status === 'fulfilled' ? [one.value] : [])));
+    this.runs = await this.api.runs(RUNS);
+    this.tell();
+  }
+
+  /** While something is under way it is looked at more often. */
+  private pace(): void {
+    const interval = this.cards.some(isMoving) ? Math.min(SOON_MS, this.intervalMs) : this.intervalMs;
+    if (interval !== this.poll.frequency.interval) {
+      this.poll.frequency = { ...this.poll.frequency, interval, max: Math.max(SLOWEST_MS, interval) };
+    }
+  }
+
+  private tell(): void {
+    this.changedSignal.emit();
+  }
+}
+
+export function message(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,151 @@
+/** The form that starts ranks: made from a site's profile, checked by the server while it is filled in. */
+import { Debouncer } from '@lumino/polling';
+
+import { ApiError } from '../api';
+import type { SiteChoice } from '../cards';
+import { h } from '../view/dom';
+import { setUnderWay, stepButton } from '../view/step';
+import { type Clusters, message } from './clusters';
+import { Fields } from './fields';
+import { setText } from './grid';
+
+/** After the last key, until the server is asked what is wrong. */
+const PAUSE_MS = 300;
+
+export class StartForm {
+  readonly node: HTMLFormElement;
+  private sites: SiteChoice[] = [];
+  private fields: Fields | null = null;
+  private place = h('select', 'rr-input', { 'aria-label': 'where', onchange: () => this.choose(this.place.value) });
+  private about = h('div', 'rr-about');
+  private box = h('div', '');
+  private wrong = h('div', 'rr-said-wrong', { role: 'alert', hidden: true });
+  private start = h('button', 'rr-button rr-primary', { type: 'submit' }, 'Start ranks');
+  private show = stepButton('Show script', 'the job script that would be submitted', () => this.showScript());
+  private script = h('pre', 'rr-script', { tabindex: '0', 'aria-label': 'job script', hidden: true });
+  private checking = new Debouncer(() => this.check(), PAUSE_MS);
+
+  constructor(
+    private clusters: Clusters,
+    private started: (name: string) => void
+  ) {
+    this.show.type = 'button';
+    this.node = h(
+      'form', 'rr-form', { 'aria-label': 'start ranks', novalidate: true, onsubmit: (event: Event) => void this.submit(event) },
+      h('label', 'rr-field', {}, h('span', '', {}, 'Where'), this.place), this.about,
+      this.box, this.wrong, h('div', 'rr-actions', {}, this.start, this.show), this.script
+    );
+  }
+
+  /** Ask which sites there are, and show the form of one. */
+  async load(preferred: string): Promise<void> {
+    try {
+      this.sites = await this.clusters.api.sites();
+    } catch (error) {
+      this.complain(message(error));
+      return;
+    }
+    this.complain('');
+    const before = this.place.value;
+    this.place.replaceChildren(...this.sites.map(site => h('option', '', { value: site.name }, site.description || site.name)));
+    const chosen = [before, preferred].find(name => this.sites.some(site => site.name === name)) ?? this.sites[0]?.name ?? '';
+    this.place.value = chosen;
+    if (!this.fields || chosen !== before) {
+      this.choose(chosen);
+    }
+  }
+
+  dispose(): void {
+    this.checking.dispose();
+  }
+
+  private get site(): SiteChoice | undefined {
+    return this.sites.find(site => site.name === this.place.value);
+  }
+
+  private choose(name: string): void {
+    const site = this.sites.find(each => each.name === name);
+    this.complain(site?.wrong ?? '');
+    this.script.hidden = true;
+    if (!site || site.wrong) {
+      this.fields = null;
+      this.box.replaceChildren();
+      setText(this.about, '');
+      setUnderWay(this.start, true);
+      return;
+    }
+    this.fields = new Fields(site, () => this.change());
+    this.box.replaceChildren(this.fields.node);
+    setUnderWay(this.start, false);
+    const isHere = site.scheduler === 'none';
+    setText(this.start, isHere ? 'Start ranks' : 'Submit job');
+    this.show.hidden = isHere;
+    setText(this.about, isHere ? '' : `${site.name}: ${site.scheduler === 'pbs' ? 'PBS' : 'Slurm'} on ${site.login || 'this machine'}`);
+    this.about.hidden = isHere;
+  }
+
+  private change(): void {
+    this.complain('');
+    // A newer key takes the place of the older one's check.
+    void this.checking.invoke().catch(() => undefined);
+  }
+
+  /** Have the server say what is wrong, before anything is started. */
+  private async check(): Promise<boolean> {
+    const { site, fields } = this;
+    if (!site || !fields) {
+      return false;
+    }
+    try {
+      const { script, errors } = await this.clusters.api.dryRun(site.name, fields.wishes);
+      if (fields !== this.fields) {
+        return false;
+      }
+      const isAtFields = fields.complain(errors);
+      this.complain(isAtFields ? '' : Object.values(errors).join('; '));
+      setText(this.script, script);
+      return Object.keys(errors).length === 0;
+    } catch (error) {
+      this.complain(message(error));
+      return false;
+    }
+  }
+
+  private async showScript(): Promise<void> {
+    if (!this.script.hidden) {
+      this.script.hidden = true;
+    } else if (await this.check()) {
+      this.script.hidden = false;
+    } else {
+      this.fields?.focusWrong();
+    }
+    setText(this.show, this.script.hidden ? 'Show script' : 'Hide script');
+  }
+
+  private async submit(event: Event): Promise<void> {
+    event.preventDefault();
+    const { site, fields } = this;
+    if (!site || !fields || this.start.getAttribute('aria-disabled') === 'true') {
+      return;
+    }
+    setUnderWay(this.start, true);
+    try {
+      const name = await this.clusters.start(site.name, fields.wishes);
+      fields.complain({});
+      this.complain('');
+      this.started(name);
+    } catch (error) {
+      const errors = error instanceof ApiError ? error.errors : {};
+      const isAtFields = fields.complain(errors) && Object.keys(errors).length > 0;
+      this.complain(isAtFields ? '' : message(error));
+      fields.focusWrong();
+    } finally {
+      setUnderWay(this.start, false);
+    }
+  }
+
+  private complain(sentence: string): void {
+    setText(this.wrong, sentence);
+    this.wrong.hidden = sentence === '';
+  }
+}

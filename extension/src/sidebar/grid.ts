@@ -1,0 +1,109 @@
+/** The ranks of a cluster: where each is, how it stands, and how busy it is. */
+import type { Card, CardRank, Load } from '../cards';
+import { rankClass } from '../ranks';
+import { h, setChildren } from '../view/dom';
+import { shown } from './phrases';
+
+/** More ranks than these are shown when asked for. */
+const FIRST = 16;
+
+const SIGNS: { [state in CardRank['state']]: string } = { starting: '◌', ready: '●', restarting: '↻', down: '✗' };
+
+export class Grid {
+  readonly node = h('div', 'rr-grid', { role: 'list', 'aria-label': 'ranks' });
+  private rows = new Map<number, Row>();
+  private hosts = new Map<string, HTMLElement>();
+  private isWhole = false;
+  private more = h('button', 'rr-button rr-more', { onclick: () => this.showAll() });
+  private last: { card: Card; load: ReadonlyMap<number, Load> } | null = null;
+
+  constructor(private restart: (rank: number) => void) {}
+
+  refresh(card: Card, load: ReadonlyMap<number, Load>): void {
+    this.last = { card, load };
+    const seen = this.isWhole ? card.ranks : card.ranks.slice(0, FIRST);
+    const nodes: HTMLElement[] = [];
+    let host = '';
+    for (const rank of seen) {
+      if (rank.host !== host) {
+        host = rank.host;
+        nodes.push(this.hostNode(host));
+      }
+      nodes.push(this.row(rank.rank).refresh(rank, load.get(rank.rank), card.state === 'ending'));
+    }
+    this.more.textContent = `show all ${card.ranks.length} ranks`;
+    setChildren(this.node, seen.length < card.ranks.length ? [...nodes, this.more] : nodes);
+  }
+
+  private row(rank: number): Row {
+    const row = this.rows.get(rank) ?? new Row(rank, this.restart);
+    this.rows.set(rank, row);
+    return row;
+  }
+
+  private hostNode(host: string): HTMLElement {
+    const node = this.hosts.get(host) ?? h('div', 'rr-host', { role: 'presentation', title: host }, host || 'no host yet');
+    this.hosts.set(host, node);
+    return node;
+  }
+
+  private showAll(): void {
+    this.isWhole = true;
+    if (this.last) {
+      this.refresh(this.last.card, this.last.load);
+    }
+  }
+}
+
+class Row {
+  private sign = h('span', 'rr-sign', { 'aria-hidden': 'true' });
+  private device = h('span', 'rr-device');
+  private fill = h('span', 'rr-fill');
+  private bar = h('span', 'rr-load', { 'aria-hidden': 'true' }, this.fill);
+  private percent = h('span', 'rr-percent');
+  private memory = h('span', 'rr-memory');
+  private note = h('div', 'rr-note');
+  private again: HTMLButtonElement;
+  private node: HTMLElement;
+
+  constructor(
+    private rank: number,
+    restart: (rank: number) => void
+  ) {
+    const label = `restart rank ${rank}, without its variables`;
+    const onclick = (): void => void (this.again.getAttribute('aria-disabled') === 'true' || restart(rank));
+    this.again = h('button', 'rr-again', { title: label, 'aria-label': label, onclick }, '↻');
+    this.node = h(
+      'div', `rr-rank-row ${rankClass(rank)}`, { role: 'listitem' },
+      this.sign, h('span', 'rr-number', {}, String(rank)), this.device, this.bar, this.percent, this.memory, this.again,
+      this.note
+    );
+  }
+
+  refresh(rank: CardRank, load: Load | undefined, isEnding: boolean): HTMLElement {
+    const busy = rank.state === 'ready' ? shown(load) : null;
+    setText(this.sign, SIGNS[rank.state]);
+    this.sign.className = `rr-sign rr-rank-is-${rank.state}`;
+    setText(this.device, rank.device === 'cpu' ? 'CPU' : rank.device);
+    this.fill.style.width = `${100 * (busy?.share ?? 0)}%`;
+    setText(this.percent, busy?.percent ?? '');
+    setText(this.memory, busy?.memory ?? '');
+    setText(this.note, rank.state === 'down' ? rank.note : rank.state === 'ready' ? '' : rank.state);
+    this.note.hidden = this.note.textContent === '';
+    this.again.setAttribute('aria-disabled', String(isEnding || rank.state === 'restarting' || rank.state === 'starting'));
+    const words = [`rank ${this.rank} on ${rank.host || 'no host yet'}, ${rank.device}, ${rank.state}`, `pid ${rank.pid}`, busy?.title ?? ''];
+    const title = words.filter(Boolean).join('; ');
+    if (this.node.title !== title) {
+      this.node.title = title;
+      this.node.setAttribute('aria-label', title);
+    }
+    return this.node;
+  }
+}
+
+/** Set a text only when it differs: what is selected in it stays so. */
+export function setText(node: HTMLElement, text: string): void {
+  if (node.textContent !== text) {
+    node.textContent = text;
+  }
+}

@@ -1,0 +1,24 @@
+/** Putting the attach cell into the notebook that is open. */
+import { Clipboard, Notification } from '@jupyterlab/apputils';
+import type { INotebookTracker } from '@jupyterlab/notebook';
+
+import { attachCell, attachSource } from './attach';
+
+/** Below the active cell, and selected; without a notebook it is offered to be copied. */
+export function insertAttachCell(notebooks: INotebookTracker | null, cluster: string): void {
+  const notebook = notebooks?.currentWidget?.content;
+  const cells = notebook?.model?.sharedModel;
+  if (!notebook || !cells) {
+    Notification.info(`Open a notebook first: the cell goes below its active cell.`, {
+      autoClose: 8_000,
+      actions: [{ label: 'Copy the cell', callback: () => Clipboard.copyToSystem(attachSource(cluster)) }]
+    });
+    return;
+  }
+  const index = notebook.activeCellIndex + 1;
+  cells.insertCell(index, attachCell(cluster) as Parameters<typeof cells.insertCell>[1]);
+  notebook.deselectAll();
+  notebook.activeCellIndex = index;
+  notebook.mode = 'command';
+  notebook.activate();
+}

@@ -1,0 +1,127 @@
+/** The sidebar: what ranks there are, a form to start some, and the newest runs. */
+import { Widget } from '@lumino/widgets';
+
+import type { Card } from '../cards';
+import type { Run } from '../schema';
+import { h, setChildren } from '../view/dom';
+import { Sight } from '../view/sight';
+import { setUnderWay, stepButton } from '../view/step';
+import { CardView, type CardActions } from './card';
+import { type Clusters, message } from './clusters';
+import { StartForm } from './form';
+import { setText } from './grid';
+import { ranksIcon } from './icon';
+import { RunList } from './runlist';
+
+const TICK_MS = 1_000;
+
+const NEWCOMERS =
+  'A rank is a Python process with a number: one for each GPU, or a few on this machine’s CPU. ' +
+  'A cell that starts with %%distributed runs on all of them.';
+
+export interface PanelActions extends CardActions {
+  openRun(run: Run): void;
+  /** The site that the form begins with. */
+  defaultSite(): string;
+}
+
+export class RanksPanel extends Widget {
+  private views = new Map<string, CardView>();
+  private trouble = h('div', 'rr-trouble', { role: 'alert', hidden: true });
+  private list = h('div', 'rr-cards');
+  private wrong = h('div', 'rr-said-wrong', { role: 'alert', hidden: true });
+  private begin = stepButton('Start ranks here', 'start a rank per GPU of this machine, or two on its CPU', () => this.startHere());
+  private empty = h(
+    'div', 'rr-empty', { hidden: true },
+    h('strong', '', {}, 'No ranks yet'), h('p', '', {}, NEWCOMERS), this.begin, this.wrong,
+    h('p', 'rr-hint', {}, 'or choose where and how many below.')
+  );
+  private form: StartForm;
+  private start: HTMLDetailsElement;
+  private runs: RunList;
+  private timer = 0;
+  private sight: Sight;
+
+  constructor(
+    private clusters: Clusters,
+    private actions: PanelActions
+  ) {
+    super();
+    this.id = 'rankroom-ranks';
+    this.addClass('rr-sidebar');
+    this.title.caption = 'Ranks';
+    this.title.icon = ranksIcon;
+    this.node.setAttribute('role', 'region');
+    this.node.setAttribute('aria-label', 'Ranks');
+    this.begin.classList.add('rr-primary');
+    this.form = new StartForm(clusters, () => (this.start.open = false));
+    this.runs = new RunList(run => actions.openRun(run));
+    const ontoggle = (): void => void (this.start.open && this.form.load(actions.defaultSite()));
+    this.start = h('details', 'rr-section', { ontoggle }, h('summary', '', {}, 'Start ranks…'), this.form.node);
+    const runs = h('details', 'rr-section', { open: true }, h('summary', '', {}, 'Runs'), this.runs.node);
+    this.node.append(h('h2', 'rr-sidebar-title', {}, 'Ranks'), this.trouble, this.list, this.empty, this.start, runs);
+    clusters.changed.connect(this.refresh, this);
+    this.sight = new Sight(this.node, isSeen => this.onSeen(isSeen));
+    this.refresh();
+  }
+
+  dispose(): void {
+    if (!this.isDisposed) {
+      this.sight.dispose();
+      this.form.dispose();
+      this.clusters.changed.disconnect(this.refresh, this);
+      super.dispose();
+    }
+  }
+
+  /** Show the form, at the site that is set. */
+  openForm(): void {
+    this.start.open = true;
+    this.start.querySelector<HTMLElement>('select, input')?.focus();
+  }
+
+  /** One click: as many ranks as fit on this machine. */
+  async startHere(): Promise<void> {
+    setUnderWay(this.begin, true);
+    this.complain('');
+    try {
+      await this.clusters.start('local', {});
+    } catch (error) {
+      this.complain(message(error));
+    } finally {
+      setUnderWay(this.begin, false);
+    }
+  }
+
+  private complain(sentence: string): void {
+    setText(this.wrong, sentence);
+    this.wrong.hidden = sentence === '';
+  }
+
+  private refresh(): void {
+    const { clusters } = this;
+    setText(this.trouble, clusters.trouble);
+    this.trouble.hidden = clusters.trouble === '';
+    const there = new Set(clusters.cards.map(card => card.name));
+    [...this.views.keys()].filter(name => !there.has(name)).forEach(name => this.views.delete(name));
+    setChildren(this.list, clusters.cards.map(card => this.viewOf(card).node));
+    clusters.cards.forEach(card => this.viewOf(card).refresh(card));
+    this.empty.hidden = !clusters.isKnown || clusters.cards.length > 0;
+    this.runs.refresh(clusters.runs, clusters.now);
+    this.node.dataset.known = String(clusters.isKnown);
+  }
+
+  private viewOf(card: Card): CardView {
+    const view = this.views.get(card.name) ?? new CardView(card, this.clusters, this.actions);
+    this.views.set(card.name, view);
+    return view;
+  }
+
+  private onSeen(isSeen: boolean): void {
+    this.clusters.setSeen(isSeen);
+    clearInterval(this.timer);
+    if (isSeen) {
+      this.timer = window.setInterval(() => this.views.forEach(view => view.tick()), TICK_MS);
+    }
+  }
+}

@@ -1,0 +1,51 @@
+/** The newest runs; each opens in a panel. */
+import type { Run } from '../schema';
+import { h, setChildren } from '../view/dom';
+import { how, who } from '../words';
+import { setText } from './grid';
+
+const SIGNS: { [state in Run['state']]: string } = { running: '●', done: '✓', failed: '✗', interrupted: '■', lost: '?' };
+
+export class RunList {
+  readonly node = h('div', 'rr-run-list', { role: 'list', 'aria-label': 'newest runs' });
+  private rows = new Map<string, Row>();
+  private none = h('div', 'rr-nothing', {}, 'No run yet: a cell that starts with %%distributed is one.');
+
+  constructor(private open: (run: Run) => void) {}
+
+  refresh(runs: readonly Run[], now: number): void {
+    const nodes = runs.map(run => {
+      const row = this.rows.get(run.id) ?? new Row(run, () => this.open(run));
+      this.rows.set(run.id, row);
+      return row.refresh(run, now);
+    });
+    const there = new Set(runs.map(run => run.id));
+    [...this.rows.keys()].filter(id => !there.has(id)).forEach(id => this.rows.delete(id));
+    setChildren(this.node, nodes.length ? nodes : [this.none]);
+  }
+}
+
+class Row {
+  private sign = h('span', 'rr-sign', { 'aria-hidden': 'true' });
+  private words = h('span', 'rr-run-words');
+  private node: HTMLElement;
+
+  constructor(run: Run, open: () => void) {
+    const title = run.name || run.title || run.id;
+    const when = new Date(run.start / 1000).toLocaleString();
+    this.node = h(
+      'div', '', { role: 'listitem' },
+      h(
+        'button', 'rr-run-row', { title: `${title}\n${run.id}, ${when}: open in a panel`, onclick: open },
+        this.sign, h('span', 'rr-run-title', {}, title), this.words
+      )
+    );
+  }
+
+  refresh(run: Run, now: number): HTMLElement {
+    setText(this.sign, SIGNS[run.state] ?? '?');
+    this.sign.className = `rr-sign rr-is-${run.state}`;
+    setText(this.words, `${who(run)} · ${run.state === 'lost' ? 'lost' : how(run, now * 1e6)}`);
+    return this.node;
+  }
+}
