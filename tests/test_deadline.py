@@ -151,7 +151,7 @@ def test_another_thread_is_told_where_to_ask(limit: deadline.Limit):
         ("TIMEOUT", "TimeLimit", "the time of job 12 is over"),
         ("COMPLETING", "TimeLimit", "the time of job 12 is over"),
         ("CANCELLED", "None", "job 12 was cancelled"),
-        ("COMPLETING", "None", "job 12 was ended"),
+        ("COMPLETING", "None", "job 12 was cancelled or has ended"),
         ("NODE_FAIL", "NodeDown", "a node of job 12 has failed"),
         ("PREEMPTED", "None", "job 12 had to give way to another"),
         ("PENDING", "BeginTime", "job 12 was put back into the queue"),
@@ -177,7 +177,7 @@ def test_a_new_end_of_the_job_is_noticed(scontrol: Path, monkeypatch: pytest.Mon
 def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path):
     assert jobend.JobEnd("12", time.time() - 1).why() == "the time of job 12 is over"
     scontrol.write_text(said("COMPLETING"))
-    assert jobend.JobEnd("12", time.time() + 60).why() == "job 12 was ended"
+    assert jobend.JobEnd("12", time.time() + 60).why() == "job 12 was cancelled or has ended"
 
 
 @pytest.mark.cluster

@@ -26,6 +26,7 @@ from rankroom.run import Run
 from rankroom.salvage import TendedStore, salvage
 from rankroom.spec import format_ranks
 from rankroom.store.takeover import orphans
+from rankroom.timelimit import TimeLimit
 from rankroom.turn import Turn
 
 Progress = Callable[[str], None]
@@ -47,6 +48,7 @@ class Cluster(AnyCluster):
         self._clocks.compare(info.ranks)
         self._turn = Turn(paths)
         self._restarts = Restarts(paths, info, link)
+        self._limit = TimeLimit()
         self._lease = lease.hold(paths.folder)
         self._cells = 0
         self._latest: Run | None = None
@@ -193,6 +195,7 @@ class Cluster(AnyCluster):
             raise RankroomError(left)
         self._cells += 1
         told = [self._rank(rank) for rank in chosen]
+        granted = self.info.allocation
         pids = {rank.rank: rank.pid for rank in told}
         clocks = self._clocks.of(told)
         for each in told:
@@ -200,7 +203,7 @@ class Cluster(AnyCluster):
         run = Run(
             source, told, self.size, self.name, self._link, self.store, self.paths.spool,
             lambda rank: self.how_ended(rank, pids[rank]), name,
-            (*notes, *self._restarts.news(self.info, chosen)),
+            (*notes, *self._restarts.news(self.info, chosen), *self._limit.news(granted)),
         )  # fmt: skip
         epoch = self.info.epoch
         settle = self._turn.begin(lock, epoch)
@@ -333,6 +336,8 @@ class Cluster(AnyCluster):
         if run.state != "running":
             return
         info, now = self.paths.read(), time.monotonic()
+        for warning in self._limit.news(info.allocation if info else None):
+            run.remark(warning)
         if (alive := local.alive(info)) or not local.ended(info, now - (last or now)):
             # Only when the ranks have ended is everything that they said in their spool.
             last = now if alive else last or now

@@ -7,6 +7,7 @@ import contextlib
 from rankroom import local
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, all_clusters
 from rankroom.errors import NO_CLUSTER, NoClusterError
+from rankroom.rank import jobend
 from rankroom.rank.rendezvous import ask
 from rankroom.turn import STOPPED
 
@@ -34,8 +35,10 @@ def find(name: str | None) -> ClusterInfo:
 def living(paths: ClusterPaths) -> ClusterInfo:
     """The cluster's state; NoClusterError if nobody keeps it any more."""
     info = paths.read()
-    if info is None or info.state == "stopped":
+    if info is None or (info.state == "stopped" and not info.message):
         raise NoClusterError(STOPPED.format(name=paths.name))
+    if info.state == "stopped":
+        raise NoClusterError(ENDED.format(name=paths.name, why=info.message))
     if not local.alive(info):
         raise NoClusterError(GONE.format(name=paths.name, why=why_gone(info)))
     return info
@@ -58,9 +61,15 @@ def ask_to_stop(paths: ClusterPaths) -> None:
 
 def why_gone(info: ClusterInfo | None) -> str:
     """Why nobody keeps a cluster any more, in words."""
-    if info is None or info.state == "stopped":
+    if info is None or (info.state == "stopped" and not info.message):
         return "it was stopped"
+    if not info.message and info.allocation and info.far is None:
+        # It may have had no time to write that down.
+        job = info.allocation.job
+        if words := jobend.why_over(jobend.asked(job, jobend.QUICK_S), job):
+            return words
     return info.message or "the process that kept it was killed"
 
 
+ENDED = "cluster {name} has ended: {why}; `%cluster start` starts a new one"
 GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it anew"

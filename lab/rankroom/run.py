@@ -315,6 +315,15 @@ class Run:
             with contextlib.suppress(RecordError):
                 self._writer.update(self.info)
 
+    def remark(self, note: str) -> None:
+        """Put a note into the record, while the run is on."""
+        with self._lock:
+            if self._ended or self._writer is None:
+                return
+            self._note(note)
+            with contextlib.suppress(RecordError):
+                self._writer.update(self.info)
+
     def set_clocks(self, clocks: dict[int, Clock]) -> None:
         """Take note of how far the clocks of ranks on other hosts are ahead, while the run is on.
 

@@ -148,18 +148,20 @@ class RankroomMagics(Magics):
     ) -> None:
         """Wait for the run; an interrupt of the notebook becomes one of the ranks.
 
-        Where there is no live view, `output` tells that the run does not get on, and that it does.
+        Where there is no live view, `output` tells that the run does not get on, that it does, and
+        what is noted of it.
         """
         until = float("inf") if timeout is None else time.monotonic() + timeout
-        hangs = False
+        told = (False, len(run.info.notes))
         try:
             if pressed:
                 raise KeyboardInterrupt
             while time.monotonic() < until:
                 if run.wait(min(FOLLOW_S, max(0.0, until - time.monotonic()))):
                     return
-                if output is not None and hangs != (run.info.hang is not None):
-                    hangs = not hangs
+                now = (run.info.hang is not None, len(run.info.notes))
+                if output is not None and now != told:
+                    told = now
                     output.show(display.running_bundle(run.info))
             run.interrupt()
             run.wait(INTERRUPT_S)

@@ -118,7 +118,7 @@ class Limit:
 
     def _ask(self) -> None:
         if not _on_rank():
-            if said := jobend.asked(os.environ["SLURM_JOB_ID"]):
+            if said := jobend.asked(os.environ.get("SLURM_JOB_ID", "")):
                 self.until = jobend.end_time(said)
             return
         # A keeper that does not answer for a moment changes nothing.

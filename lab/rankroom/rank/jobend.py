@@ -26,7 +26,7 @@ _ENDS = {
     "FAILED": "job {job} has ended",
     "COMPLETED": "job {job} has ended",
     # On its way to one of these; only a time limit gives its reason then.
-    "COMPLETING": "job {job} was ended",
+    "COMPLETING": "job {job} was cancelled or has ended",
 }
 _REASONS = {"TimeLimit": _OVER, "NodeDown": _ENDS["NODE_FAIL"], "Preempted": _ENDS["PREEMPTED"]}
 # What a step's own log says of its end.

@@ -1,0 +1,47 @@
+"""Warnings of a cluster's time limit: once each, and anew when the limit was moved."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rankroom.clusterfile import Allocation
+from rankroom.timelimit import TimeLimit
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch):
+    """Says what is told when so many seconds are left, of an hour that began at 13:00."""
+    limit = TimeLimit()
+    end = time.mktime((2026, 11, 22, 14, 0, 0, 0, 0, -1))
+
+    def news(seconds: float, until: float = end) -> list[str]:
+        monkeypatch.setattr("rankroom.timelimit.time.time", lambda: until - seconds)
+        return limit.news(Allocation("12", (), until))
+
+    return news
+
+
+def test_each_warning_comes_once(left):
+    assert [len(left(each)) for each in (3600, 601, 599, 400, 119, 60, 0)] == [0, 0, 1, 0, 1, 0, 0]
+
+
+def test_a_warning_says_when_and_how_long_yet(left):
+    assert left(540) == [
+        "the time of job 12 is over at 14:00, in 9 min 00 s: the ranks end then, with their "
+        "variables"
+    ]
+
+
+def test_who_comes_late_is_told_once(left):
+    assert [len(left(each)) for each in (100, 90)] == [1, 0]
+
+
+def test_more_time_is_warned_of_anew(left):
+    assert [len(left(each)) for each in (100, 3000, 500, 100)] == [1, 0, 1, 1]
+
+
+def test_where_nothing_ends_nothing_is_said():
+    assert TimeLimit().news(None) == []
+    assert TimeLimit().news(Allocation("12", (), 0.0)) == []
