@@ -65,7 +65,7 @@ class Exercise:
     ranks: int = 2
 
 
-TOPICS = ("hello", "collectives", "ring", "horovod")
+TOPICS = ("hello", "collectives", "ring", "horovod", "tf", "keras", "ddp")
 _FOUND: dict[str, Exercise] = {}
 
 

@@ -27,12 +27,16 @@ class Lesson:
 
 
 HVD_TORCH = ("torch", "horovod.torch")
+HVD_TENSORFLOW = ("tensorflow", "horovod.tensorflow")
 LESSONS = (
     Lesson(0, "00_start_here.ipynb", "Start here", 5, ranks=1),
     Lesson(1, "01_hello_ranks.ipynb", "Hello, ranks", 15, ranks=2),
     Lesson(2, "02_collectives.ipynb", "Collectives", 20, ("torch",)),
     Lesson(3, "03_ring_allreduce.ipynb", "Ring all-reduce", 20, ("torch",)),
     Lesson(4, "04_horovod_pytorch.ipynb", "Horovod and PyTorch", 20, (*HVD_TORCH, "sklearn")),
+    Lesson(5, "05_tensorflow.ipynb", "Horovod and TensorFlow", 15, (*HVD_TENSORFLOW, "sklearn")),
+    Lesson(6, "06_keras.ipynb", "Horovod and Keras", 15, (*HVD_TENSORFLOW, "sklearn")),
+    Lesson(7, "07_ddp.ipynb", "PyTorch's DDP", 15, ("torch", "sklearn")),
 )
 
 

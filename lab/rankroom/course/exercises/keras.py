@@ -1,0 +1,103 @@
+"""Data parallelism with Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+
+@exercise("keras.1", answer="compiled", limit=60)
+def optimizer(learner: Learner) -> None:
+    """A compiled model whose optimizer is Horovod's, with a scaled learning rate."""
+    import keras
+    import numpy
+
+    compiled = learner.function("compiled")
+    rate = round(learner.chance.uniform(0.01, 0.05), 3)
+    keras.utils.set_random_seed(learner.seed)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
+    before = model.get_weights()[0]
+    result = compiled(model, rate)
+    model = model if result is None else result
+    if getattr(model, "optimizer", None) is None:
+        raise Wrong("the model is not compiled: call model.compile(…)")
+    found = float(numpy.asarray(model.optimizer.learning_rate))
+    if abs(found - rate * learner.size) > 1e-6:
+        raise Wrong(
+            f"with a rate of {rate} for one rank, {learner.size} ranks learn with "
+            f"{rate * learner.size:g}: you have {found:g}"
+        )
+    x = numpy.full((8, 4), learner.rank + 1.0, "float32")
+    model.fit(x, numpy.zeros((8, 1), "float32"), epochs=1, batch_size=8, verbose=0)
+    after = model.get_weights()[0]
+    if numpy.allclose(before, after):
+        raise Wrong("a step of training does not change the weights")
+    means = _of_all(after)
+    if not all(numpy.allclose(each, after.ravel(), atol=1e-5) for each in means):
+        raise Wrong(
+            "after one step from the same weights the ranks have different ones: the optimizer "
+            "does not average gradients. Wrap it in hvd.DistributedOptimizer"
+        )
+
+
+@exercise("keras.2", answer="callbacks", limit=90)
+def callbacks(learner: Learner) -> None:
+    """The callbacks that give all ranks one start, and one number for each metric."""
+    import keras
+    import numpy
+
+    make = learner.function("callbacks")
+    hvd = _horovod()
+    keras.utils.set_random_seed(learner.seed + learner.rank)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    wrapped = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    model.compile(optimizer=wrapped, loss="mse")
+    made = make()
+    if not isinstance(made, (list, tuple)) or not made:
+        raise Wrong(f"callbacks() should return a list of callbacks, and gives {made!r}"[:300])
+    x = numpy.random.default_rng([learner.seed, learner.rank]).normal(size=(16, 3))
+    told = model.fit(x, x.sum(1), epochs=1, batch_size=8, callbacks=list(made), verbose=0)
+    weights = _of_all(numpy.concatenate([w.ravel() for w in model.get_weights()]))
+    if not all(numpy.allclose(each, weights[0], atol=1e-5) for each in weights):
+        raise Wrong(
+            "the ranks hold different weights: BroadcastGlobalVariablesCallback gives all of them "
+            "those of rank 0"
+        )
+    losses = _of_all(numpy.array([told.history["loss"][-1]], "float64"))
+    if not all(numpy.allclose(each, losses[0], rtol=1e-4) for each in losses):
+        raise Wrong(
+            "each rank tells a loss of its own: MetricAverageCallback makes one of them, if it "
+            "comes before those that use it"
+        )
+
+
+@exercise("keras.3", answer="checkpoints", ranks=2)
+def checkpoints(learner: Learner) -> None:
+    """A checkpoint callback on rank 0 alone."""
+    import keras
+
+    make = learner.function("checkpoints")
+    made = make("weights.keras", learner.rank)
+    savers = [c for c in made or [] if isinstance(c, keras.callbacks.ModelCheckpoint)]
+    if learner.rank == 0 and not savers:
+        raise Wrong("rank 0 has no ModelCheckpoint in its list")
+    if learner.rank != 0 and savers:
+        raise Wrong(f"rank {learner.rank} would write the checkpoint, too: only rank 0 should")
+    if not isinstance(made, list):
+        raise Wrong(f"rank {learner.rank} gets {made!r}: a list, please, also if it is empty")
+
+
+def _horovod() -> Any:
+    import horovod.tensorflow.keras as hvd
+
+    return hvd
+
+
+def _of_all(array: Any) -> list[Any]:
+    """The arrays of all ranks."""
+    import numpy
+
+    hvd = _horovod()
+    flat = numpy.asarray(array, "float64").reshape(1, -1)
+    return list(numpy.asarray(hvd.allgather(flat)))

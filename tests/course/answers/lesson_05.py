@@ -1,0 +1,30 @@
+"""Data parallelism with TensorFlow."""
+
+import re
+
+from playing import Played
+
+WRONG = {
+    "tf.1": [
+        (
+            "def part_of(dataset, batch, rank, size):\n"
+            "    return dataset.shard(size, rank).shuffle(10_000).batch(batch)",
+            "drop_remainder",
+        ),
+        (
+            "def part_of(dataset, batch, rank, size):\n"
+            "    return dataset.shard(size, rank).batch(batch, drop_remainder=True)",
+            "old order",
+        ),
+    ],
+    "tf.2": [("def gradients(model, x, y):\n    return [tf.zeros_like(v) for v in model.trainable_variables]", "not the average")],
+    "tf.3": [("def same_start(model, optimizer):\n    hvd.broadcast_variables(optimizer.variables, root_rank=0)", "weights of rank 1")],
+}
+
+
+def claims(played: Played) -> None:
+    assert len(set(re.findall(r"\b[0-9a-f]{8}\b", played.text("train")))) == 1
+    assert len(set(re.findall(r"\b[0-9a-f]{8}\b", played.text("apart")))) == 2
+    assert all(float(n) > 0.85 for n in re.findall(r"0\.\d+", played.text("test")))
+    assert "saved as digits-1" in played.text("save")
+    assert "this rank's own" in played.verdicts["tf.2"][0][1]

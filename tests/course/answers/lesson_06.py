@@ -1,0 +1,29 @@
+"""Data parallelism with Keras."""
+
+import re
+
+from playing import Played
+
+WRONG = {
+    "keras.1": [
+        (
+            "def compiled(model, rate):\n    optimizer = keras.optimizers.SGD(rate * size, momentum=0.9)\n"
+            "    model.compile(optimizer=optimizer, loss='mse')\n    return model",
+            "does not average gradients",
+        )
+    ],
+    "keras.2": [
+        ("def callbacks():\n    return [hvd.callbacks.MetricAverageCallback()]", "different weights"),
+        ("def callbacks():\n    return [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]", "a loss of its own"),
+    ],
+    "keras.3": [("def checkpoints(path, rank):\n    return [keras.callbacks.ModelCheckpoint(path)] if rank else []", "rank")],
+}
+
+
+def claims(played: Played) -> None:
+    said = played.text("train")
+    assert len(set(re.findall(r"weights': '(\w{8})'", said))) == 1
+    assert len(set(re.findall(r"'loss': ([\d.]+)", said))) == 1
+    assert sorted(re.findall(r"files': (\[.*?\])", said)) == ["['digits.keras']", "[]"]
+    assert len(set(re.findall(r"\b[0-9a-f]{8}\b", played.text("apart")))) == 2
+    assert all(float(n) > 0.85 for n in re.findall(r"0\.\d+", played.text("test")))

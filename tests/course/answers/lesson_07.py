@@ -1,0 +1,21 @@
+"""DistributedDataParallel."""
+
+import re
+
+from playing import Played
+
+WRONG = {
+    "ddp.1": [("def epoch_of(count, epoch, rank, size):\n    return list(range(count))[rank::size]", "same order")],
+    "ddp.2": [("def accumulate(model, batches):\n    with model.no_sync():\n        for batch in batches:\n            model(batch).sum().backward()", "never put together")],
+    "ddp.3": [("def unwrapped(model):\n    return {name: 0 * value for name, value in model.module.state_dict().items()}", "not the model's weights")],
+}
+
+
+def claims(played: Played) -> None:
+    said = re.findall(r"made': '(\w+)', 'wrapped': '(\w+)'", played.text("wrap"))
+    assert len({made for made, _ in said}) == 2 and len({wrapped for _, wrapped in said}) == 1
+    assert len(set(re.findall(r"\b[0-9a-f]{8}\b", played.text("train")))) == 1
+    assert "all_reduce" in played.text("profile")
+    many, few = map(int, re.findall(r"\d+", played.text("compare")))
+    assert many == 8 * few
+    assert all(float(n) > 0.85 for n in re.findall(r"0\.\d+", played.text("test")))
