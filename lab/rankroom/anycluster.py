@@ -20,10 +20,10 @@ from rankroom.timeline import Timeline
 class AnyRun(Protocol):
     """One cell on some ranks, as its user sees it."""
 
-    info: RunInfo
-    source: str
-    spans: list[bytes]
-
+    @property
+    def info(self) -> RunInfo: ...
+    @property
+    def spans(self) -> Sequence[bytes] | None: ...
     @property
     def id(self) -> str: ...
     @property

@@ -62,15 +62,17 @@ class Cluster(AnyCluster):
         cwd: str | None = None,
         progress: Progress = lambda words: None,
         auto_restart: bool = False,
+        reached_from: str = "",
     ) -> Cluster:
         """Start ranks on this machine: one per GPU, or `ranks` CPU ranks (2 unless said).
 
         In a Slurm job it is the job's nodes: one rank per GPU, or as many as the job has tasks.
         With `auto_restart`, a rank that dies by itself is brought back, without its variables.
+        `reached_from` is a machine outside of the job whose processes reach the ranks as well.
         `progress(words)` is called as the start goes on. Raises StartError with the cause and the
         end of the log that tells it, within 30 s (90 s in a job); nothing is left running then.
         """
-        paths, keeper = local.launch(ranks, name, cwd, auto_restart)
+        paths, keeper = local.launch(ranks, name, cwd, auto_restart, reached_from)
         begun = time.monotonic()
         link: Link | None = None
         told = ""
@@ -153,6 +155,11 @@ class Cluster(AnyCluster):
     @property
     def busy(self) -> bool:
         return self._latest is not None and self._latest.state == "running"
+
+    @property
+    def latest(self) -> Run | None:
+        """The run that this process last started or took up."""
+        return self._latest
 
     def how_ended(self, rank: int, pid: int = 0) -> str:
         # Slurm says it some time after the process beside the rank does.
@@ -294,11 +301,11 @@ class Cluster(AnyCluster):
         return rescue.stacks(self._link, chosen, self.paths.spool)
 
     def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
-        self._view(ranks).push(names, block=True)
+        self.view(ranks).push(names, block=True)
 
     def pull(self, name: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
         chosen = list(range(self.size)) if ranks is None else list(ranks)
-        values = self._view(chosen).pull(name, block=True)
+        values = self.view(chosen).pull(name, block=True)
         return dict(zip(chosen, values, strict=True))
 
     def apply(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
@@ -388,7 +395,8 @@ class Cluster(AnyCluster):
             info = self.info = kept.living(self.paths)
         return chosen
 
-    def _view(self, ranks: Sequence[int] | None) -> Any:
+    def view(self, ranks: Sequence[int] | None) -> Any:
+        """ipyparallel's own view of some ranks."""
         chosen = list(range(self.size)) if ranks is None else list(ranks)
         self._check(chosen)
         return self._link.view(chosen)

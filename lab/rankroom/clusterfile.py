@@ -104,6 +104,7 @@ class ClusterInfo:
     auto_restart: bool = False
     lease: float = 0.0
     allocation: Allocation | None = None  # the ranks are processes of this machine without one
+    reached_from: str = ""  # a machine outside of the job from which its ranks are reached
     far: Far | None = None  # set where the ranks are on a site, and their keeper here
     version: int = VERSION
 
@@ -118,6 +119,9 @@ class ClusterInfo:
             fields = {f.name for f in dataclasses.fields(Far)}
             kept["far"] = Far(**{k: v for k, v in kept["far"].items() if k in fields})
         return cls(**kept)
+
+
+MARK_AT = 16  # in the file `busy`, behind a process's id: whether ranks are in step
 
 
 class ClusterPaths:
@@ -176,6 +180,11 @@ class ClusterPaths:
         with os.fdopen(fd, "w") as file:
             json.dump(dataclasses.asdict(info), file)
         fresh.replace(self.info)
+
+    def doubt(self) -> None:
+        """Note that ranks may be out of step, by what happened to them beside any run."""
+        with contextlib.suppress(OSError), self.busy.open("r+b") as file:
+            os.pwrite(file.fileno(), b"2", MARK_AT)
 
     def remove(self) -> None:
         """Delete the cluster's folder."""

@@ -45,7 +45,11 @@ def gpu_count() -> int:
 
 
 def launch(
-    ranks: int | None, name: str | None, cwd: str | None, auto_restart: bool = False
+    ranks: int | None,
+    name: str | None,
+    cwd: str | None,
+    auto_restart: bool = False,
+    reached_from: str = "",
 ) -> tuple[ClusterPaths, subprocess.Popen[bytes]]:
     """Start the keeper of a new cluster and return at once; `wait_ready` waits for its ranks.
 
@@ -77,13 +81,14 @@ def launch(
         info = ClusterInfo(
             paths.name, size, created=time.time(), python=sys.executable,
             cwd=cwd or str(Path.cwd()), auto_restart=auto_restart, allocation=granted,
+            reached_from=reached_from,
         )  # fmt: skip
         paths.write(info)
         with paths.keeper_log.open("ab") as log:
             keeper = subprocess.Popen(
                 [sys.executable, "-m", KEEPER, str(paths.folder), str(devices)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True, cwd="/", env=_own_environment(),
+                start_new_session=True, cwd="/", env=own_environment(),
             )  # fmt: skip
     except OSError as error:
         raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
@@ -224,7 +229,7 @@ def set_aside(paths: ClusterPaths) -> None:
             paths.folder.rename(paths.folder.with_name(f"{paths.name}.{secrets.token_hex(2)}"))
 
 
-def _own_environment() -> dict[str, str]:
+def own_environment() -> dict[str, str]:
     """A cluster that a cell of a rank starts belongs to itself, not to that rank."""
     marks = (tree.CLUSTER, tree.SPOOL, tree.KEEPER, tree.START, tree.STEP)
     return {name: value for name, value in os.environ.items() if name not in marks}

@@ -39,7 +39,8 @@ class Children:
         # Of each rank, where the ranks are on nodes of an allocation.
         self.nodes = [node for node in nodes for _ in range(node.ranks)]
         self.seats = seats([node.ranks for node in nodes])
-        self.address = network.towards(node.name for node in nodes)
+        others = [*(node.name for node in nodes), *filter(None, [info.reached_from])]
+        self.address = network.towards(others)
         self.seating = Seating(info.size)
         self.ranks: dict[int, subprocess.Popen[bytes]] = {}
         self.born: dict[int, float] = {}

@@ -93,9 +93,13 @@ class Writer:
 
     def update(self, run: RunInfo) -> None:
         """Replace run.json in one step: a reader sees the old one or the new one."""
+        self.replace(_run_json(run))
+
+    def replace(self, raw: bytes) -> None:
+        """The same with the text that run.json is to hold."""
         fresh = f"{self.paths.run}.{os.getpid()}"
         try:
-            _write(fresh, _run_json(run))
+            _write(fresh, raw)
             os.replace(fresh, self.paths.run)  # noqa: PTH105 - strings are quicker, and a cell waits
         except OSError as error:
             with contextlib.suppress(OSError):

@@ -1,0 +1,1 @@
+"""A cluster on a site as it is used from here: its keeper here, its desk and its job there."""

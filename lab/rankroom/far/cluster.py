@@ -1,0 +1,324 @@
+"""A cluster whose ranks are on a site: the same words as of one here, carried by its keeper."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late
+from pathlib import Path
+from typing import Any
+
+from rankroom import errors, local
+from rankroom.anycluster import AnyCluster
+from rankroom.clusterfile import ClusterInfo, ClusterPaths, tail
+from rankroom.errors import LineError, NoClusterError, RankroomError, StartError
+from rankroom.far import start
+from rankroom.far.run import FarRun
+from rankroom.rank import lease, values
+from rankroom.rank.rendezvous import ask
+from rankroom.record import Json
+from rankroom.site import Site
+from rankroom.store.retention import DAY
+
+Progress = Callable[[str], None]
+PATIENCE_S = 30.0
+RUN_S = 60.0
+LONG_S = 600.0  # a value may be large and a line slow
+COMES_S = 20.0  # for a keeper to begin
+BACK_S = 15.0  # for a keeper that was started again to reach the ranks
+STOP_S = 45.0
+LOOK_S = 0.05
+
+
+class FarCluster(AnyCluster):
+    """Ranks on a site; this object is one process's connection to their keeper here."""
+
+    def __init__(self, paths: ClusterPaths, info: ClusterInfo) -> None:
+        super().__init__(paths, info)
+        self._lease = lease.hold(paths.folder)
+        self._latest: FarRun | None = None
+        self._adopted: list[FarRun] = []
+        self._told = dict(info.restarts)
+
+    @classmethod
+    def start(
+        cls,
+        site: Site,
+        name: str | None = None,
+        progress: Progress = lambda words: None,
+        auto_restart: bool = False,
+    ) -> FarCluster:
+        """Submit a job to `site` whose ranks are this cluster, and wait until they are ready.
+
+        However long it waits in the queue. Raises StartError with what failed; nothing is left
+        running then. An interrupt leaves the job in the queue: `attach` waits for it again.
+        """
+        return cls.wait_for(start.launch(site, name, auto_restart), progress)
+
+    @classmethod
+    def wait_for(
+        cls, paths: ClusterPaths, progress: Progress = lambda words: None, patience: float = DAY
+    ) -> FarCluster:
+        """The cluster in `paths` once its ranks are ready. Raises StartError if they will not be,
+        or are not after `patience` seconds."""
+        begun = kept = time.monotonic()
+        told = ""
+        held = lease.hold(paths.folder)
+        try:
+            while True:
+                info, now = paths.read(), time.monotonic()
+                if info is None or info.far is None:
+                    raise StartError(f"cluster {paths.name} was stopped before it was ready")
+                if info.state in ("failed", "stopped"):
+                    raise StartError(info.message or info.far.words)
+                if info.far.words != told:
+                    told = info.far.words
+                    progress(told)
+                alive = local.alive(info)
+                kept = now if alive else kept
+                if alive and info.state == "running" and info.far.state == "running":
+                    made = cls(paths, info)
+                    made._adopt()
+                    return made
+                if now > kept + COMES_S:
+                    log = tail(paths.keeper_log)
+                    raise StartError(NO_KEEPER.format(path=paths.keeper_log, log=log))
+                if now > begun + patience:
+                    raise StartError(NOT_YET.format(name=paths.name, words=info.far.words))
+                time.sleep(LOOK_S)
+        finally:
+            os.close(held)
+
+    @classmethod
+    def to(cls, info: ClusterInfo, progress: Progress | None = None) -> FarCluster:
+        """The cluster that `info` tells of, with a keeper here again if that was gone.
+
+        With `progress`, it is waited for however long its job is in the queue.
+        """
+        paths = ClusterPaths(info.name)
+        if not local.alive(info):
+            start.relaunch(paths)
+        if progress is not None:
+            return cls.wait_for(paths, progress)
+        return cls.wait_for(paths, patience=BACK_S)
+
+    # -- what it is
+
+    @property
+    def alive(self) -> list[int]:
+        info = self.refresh()
+        down = {*map(int, info.exits), *info.starting}
+        return [rank for rank in info.ready if rank not in down] if self.running else []
+
+    @property
+    def running(self) -> bool:
+        return local.alive(self.paths.read())
+
+    @property
+    def busy(self) -> bool:
+        return self._latest is not None and self._latest.state == "running"
+
+    @property
+    def adopted(self) -> list[FarRun]:
+        return self._adopted
+
+    def describe(self) -> str:
+        far = self.refresh().far
+        assert far is not None
+        where = f"job {far.job} on {far.site}" if far.job else far.site
+        left = f", {_left(far.until)}" if far.until else ""
+        if not self.info.ranks:
+            return f"{self.name}: {far.words}"
+        words = f"{super().describe()}, {where}{left}"
+        return words if far.state == "running" else f"{words}; {far.words}"
+
+    def how_ended(self, rank: int, pid: int = 0) -> str:
+        info = self.paths.read()
+        if info is None:
+            return "ended with its cluster"
+        if str(rank) in info.exits:
+            return info.exits[str(rank)]
+        if info.far is not None and local.alive(info) and info.far.state != "running":
+            return info.far.words
+        return f"ended with its cluster: {info.message or 'it was stopped'}"
+
+    # -- what it does
+
+    def run(
+        self,
+        source: str,
+        ranks: Sequence[int] | None = None,
+        name: str | None = None,
+        count: int | None = None,
+        notes: Sequence[str] = (),
+        profile: bool = False,
+        own: bool = False,
+    ) -> FarRun:
+        chosen = self._chosen(ranks)
+        said = self._ask(
+            "run", patience=RUN_S, source=source, ranks=chosen, name=name, count=count,
+            notes=list(notes), profile=profile, own=own,
+        )  # fmt: skip
+        run = FarRun(said["runs"][0], self.store, self._ask)
+        self._latest = run
+        return run
+
+    def rejoin(self, seconds: float = 0.0) -> bool:
+        return bool(self._ask("rejoin", patience=LONG_S)["well"])
+
+    def left_running(self) -> str:
+        return "" if self.busy else str(self._ask("left")["text"])
+
+    def interrupt(self) -> None:
+        self._ask("interrupt")
+
+    def release(self) -> str:
+        return str(self._ask("release")["text"])
+
+    def stacks(self, ranks: Sequence[int] | None = None) -> dict[int, str]:
+        said = self._ask("stacks", ranks=self._chosen(ranks))["stacks"]
+        return {int(rank): str(text) for rank, text in said.items()}
+
+    def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
+        with self._bytes(values.pack(names)) as given:
+            self._ask("push", patience=LONG_S, ranks=self._chosen(ranks), given=str(given))
+
+    def pull(self, name: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
+        chosen = self._chosen(ranks)
+        with self._bytes(b"") as into:
+            self._ask("pull", patience=LONG_S, name=name, ranks=chosen, into=str(into))
+            packed: list[bytes] = values.unpack(into.read_bytes())
+        return {rank: values.unpack(each) for rank, each in zip(chosen, packed, strict=True)}
+
+    def apply(self, rank: int, function: Callable[..., Any], *args: Any) -> _Applied:
+        return _Applied(lambda: self._applied(rank, function, *args))
+
+    def restart(self, ranks: Sequence[int]) -> None:
+        self._ask("restart", patience=LONG_S, ranks=self._chosen(ranks))
+
+    def log(self) -> str:
+        """The last lines of the job's output."""
+        return str(self._ask("log")["text"])
+
+    def close(self) -> None:
+        held, self._lease = self._lease, -1
+        self.store.forget()
+        if held >= 0:
+            os.close(held)
+        if AnyCluster.current is self:
+            AnyCluster.current = None
+
+    def stop(self) -> None:
+        """End the ranks, their job, and everything that was started with them.
+
+        Raises LineError where the site cannot be reached now: the job is cancelled later.
+        """
+        info = self.paths.read()
+        if info is not None and not local.alive(info) and local.far_on(info):
+            start.relaunch(self.paths)
+            _until(lambda: local.alive(self.paths.read()), COMES_S)
+        try:
+            later = self._ask("stop", patience=STOP_S).get("text", "")
+        except NoClusterError:
+            later = ""  # it is over already
+        run = self._latest
+        self.close()
+        if later:
+            raise LineError(str(later))
+        _until(lambda: not local.alive(self.paths.read()), STOP_S)
+        if run is not None:
+            run.wait(1.0)
+        self.paths.remove()
+
+    # -- how
+
+    def _ask(self, do: str, patience: float = PATIENCE_S, **question: Any) -> Json:
+        """The keeper's answer. Raises what the desk there raised, NoClusterError without a keeper,
+        LineError while the site cannot be reached."""
+        info = self.paths.read()
+        if info is None or info.state == "stopped":
+            raise NoClusterError(STOPPED.format(name=self.name))
+        if info.state == "failed":
+            raise NoClusterError(OVER.format(name=self.name, why=info.message))
+        try:
+            said = ask(info.desk, info.secret, patience, do=do, **question)
+        except TimeoutError:
+            raise LineError(SLOW.format(name=self.name, do=do, seconds=patience)) from None
+        except (OSError, ValueError):
+            raise NoClusterError(UNKEPT.format(name=self.name)) from None
+        if "error" in said:
+            kind = getattr(errors, str(said["error"]), RankroomError)
+            raise kind(said["text"])
+        return said
+
+    def _adopt(self) -> None:
+        """The runs of this cluster that go on, or have ended while nobody looked."""
+        since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self.info.created))
+        for run_id in self.store.ids():
+            if run_id < since:
+                break
+            with contextlib.suppress(RankroomError):
+                run = self.store.load(run_id)
+                if run.cluster == self.name and run.state == "running":
+                    self._adopted.append(FarRun(run_id, self.store, self._ask))
+        if self._adopted:
+            self._latest = self._adopted[0]
+
+    def _applied(self, rank: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+        with self._bytes(values.pack((function, args))) as file:
+            self._ask("apply", rank=rank, given=str(file), into=str(file))
+            return [values.unpack(file.read_bytes())]
+
+    @contextlib.contextmanager
+    def _bytes(self, data: bytes) -> Any:
+        """A file here, in the cluster's folder, by which keeper and kernel pass on bytes."""
+        fd, name = tempfile.mkstemp(dir=self.paths.folder)
+        path = Path(name)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+
+class _Applied:
+    """What `apply` returns: asked for in a thread, as whoever waits has little patience."""
+
+    def __init__(self, call: Callable[[], list[Any]]) -> None:
+        pool = ThreadPoolExecutor(1)
+        self._future = pool.submit(call)
+        pool.shutdown(wait=False)
+
+    def get(self, timeout: float | None = None) -> list[Any]:
+        try:
+            return self._future.result(timeout)
+        except Late:
+            raise TimeoutError("it did not answer in time") from None
+
+
+def _until(holds: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+
+
+def _left(until: float) -> str:
+    """How much time a job has left, in words."""
+    minutes = max(0, int((until - time.time()) // 60))
+    return f"{minutes // 60}:{minutes % 60:02} h left" if minutes else "less than a minute left"
+
+
+STOPPED = "cluster {name} has been stopped: `%cluster start --site …` starts a new one"
+OVER = "cluster {name} is over: {why}; `%cluster start --site …` starts a new one"
+UNKEPT = (
+    "nobody keeps cluster {name} from here any more; its job may go on: `%cluster attach {name}` "
+    "takes it up again"
+)
+SLOW = "cluster {name} did not answer `{do}` within {seconds:.0f} s"
+NO_KEEPER = "the process that keeps the cluster from here did not start; {path} ends with:\n{log}"
+NOT_YET = "cluster {name} cannot be used yet: {words}; `%cluster attach {name}` waits until it can"

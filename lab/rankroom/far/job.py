@@ -1,0 +1,82 @@
+"""What runs in the job of a cluster on a site: starts it on the granted nodes, and stays.
+
+`python -m rankroom.far.job NAME` takes the place of the script's shell, so that the scheduler's
+warning and its end reach it. It ends with the cluster, and the cluster with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+from rankroom import kept, local
+from rankroom.cluster import Cluster
+from rankroom.clusterfile import ClusterPaths
+from rankroom.errors import RankroomError
+from rankroom.rank import lease
+
+LOOK_S = 0.2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Start the cluster and stay until it is over; the exit status of the job."""
+    options = argparse.ArgumentParser("rankroom.far.job")
+    options.add_argument("name")
+    options.add_argument("--ranks", type=int, required=True)
+    options.add_argument("--reached-from", default="")
+    options.add_argument("--folder", default=None)
+    options.add_argument("--auto-restart", action="store_true")
+    chosen = options.parse_args(argv)
+    over = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        say("the job is told to end")
+        over.set()
+
+    def warn(number: int, frame: FrameType | None) -> None:
+        say("the job's time is nearly over")
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGUSR1, warn)
+    try:
+        cluster = Cluster.local(
+            chosen.ranks, chosen.name, chosen.folder or str(Path.home()), say,
+            chosen.auto_restart, chosen.reached_from,
+        )  # fmt: skip
+    except RankroomError as error:
+        say(str(error))
+        return 1
+    say(f"{cluster.describe()}: ready")
+    paths, held = cluster.paths, lease.hold(cluster.paths.folder)
+    # The desk talks to the ranks; here, nothing of what they say is needed.
+    cluster.close()
+    try:
+        return stay(paths, over)
+    finally:
+        os.close(held)
+
+
+def stay(paths: ClusterPaths, over: threading.Event) -> int:
+    """Until the cluster has ended or the job is to end; 1 if the cluster has failed."""
+    while local.alive(paths.read()):
+        if over.wait(LOOK_S):
+            kept.end(paths)
+            say("ended")
+            return 0
+    info = paths.read()
+    say(f"the cluster is over: {kept.why_gone(info)}")
+    return int(info is not None and info.state == "failed")
+
+
+def say(words: str) -> None:
+    """A line of the job's log."""
+    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

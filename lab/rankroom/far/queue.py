@@ -1,0 +1,118 @@
+"""The job of a cluster on a site: submitted, followed through the queue, and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Callable
+
+from rankroom.clusterfile import Far, FarState
+from rankroom.errors import LineError, SchedulerError, StartError
+from rankroom.scheduler.asked import PERIOD_S
+from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.talk import Scheduler
+from rankroom.site import Site
+from rankroom.ssh.place import Place
+
+RUNS_S = 30.0  # between two looks at a job that runs
+END_S = 30.0  # for the scheduler to say how a job ended
+Tell = Callable[["FarState | None", str], None]
+
+
+class Queue:
+    """One job; what is known of it goes to `far`, and changes to `tell`."""
+
+    def __init__(self, site: Site, place: Place, far: Far, tell: Tell) -> None:
+        self.state: FarState = "pending" if far.job else "connecting"
+        self.words = f"job {far.job}" if far.job else "connects"
+        self._scheduler = Scheduler(site, place)
+        self._far = far
+        self._tell = tell
+        self._last: JobStatus | None = None
+
+    async def submit(self, name: str, host: str, cwd: str, auto_restart: bool) -> None:
+        """Submit the job of the cluster `name`, whose desk is on `host`."""
+        folder = await self._scheduler.folder()
+        script = self._scheduler.script(
+            name, folder, [command(self._scheduler.site, name, host, cwd, auto_restart)]
+        )
+        job = await self._scheduler.submit(script)
+        self._far.job, self._far.log = job, f"{folder}/{name}-{job}.log"
+        self._set("pending", f"job {job} waits in the queue")
+
+    async def follow(self) -> None:
+        """Tell how the job stands, until it is over."""
+        never = 0
+        while True:
+            try:
+                status = (await self._scheduler.ask([self._far.job]))[self._far.job]
+            except LineError:
+                await asyncio.sleep(PERIOD_S)
+                continue
+            except SchedulerError as error:
+                self._set(self.state, f"job {self._far.job}: {error}")
+                await asyncio.sleep(PERIOD_S)
+                continue
+            self._last = status
+            words = f"job {status.id} {status.words}"
+            if status.state == "pending":
+                self._far.reason, self._far.expected = status.reason, status.expected
+                self._set("pending", words)
+                # What is said at first of every limit may be another reason with the next look.
+                never = never + 1 if status.never else 0
+                if never > 1:
+                    raise StartError(NEVER.format(job=status.id, reason=status.reason))
+            elif status.state == "running":
+                self._far.until = status.until or self._far.until
+                self._set("starting", f"{words}: its ranks start")
+            elif status.state in ("ended", "gone"):
+                self._tell(None, self._over(words))
+                return
+            await asyncio.sleep(RUNS_S if status.state == "running" else PERIOD_S)
+
+    async def end(self) -> str:
+        """How the job ended, in words, once the scheduler says so; or that it goes on."""
+        deadline = time.monotonic() + END_S
+        while time.monotonic() < deadline:
+            try:
+                status = (await self._scheduler.ask([self._far.job]))[self._far.job]
+            except (LineError, SchedulerError):
+                await asyncio.sleep(1)
+                continue
+            if status.state in ("ended", "gone"):
+                return self._over(f"job {status.id} {status.words}")
+            await asyncio.sleep(1)
+        return "its ranks have ended"
+
+    async def cancel(self) -> None:
+        """End the job; one that is over is fine."""
+        await self._scheduler.cancel(self._far.job)
+
+    def _over(self, words: str) -> str:
+        """What is said of a job that is over; a scheduler forgets soon how it was."""
+        if self._far.until and time.time() > self._far.until - 2:
+            return f"the time of job {self._far.job} is over"
+        return words
+
+    def _set(self, state: FarState, words: str) -> None:
+        self.state, self.words = state, words
+        self._tell(state, words)
+
+
+def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> str:
+    """The line of the job's script that starts the ranks and stays."""
+    words = [
+        site.environment.python, "-m", "rankroom.far.job", name,
+        f"--ranks={site.job.nodes * site.ranks_per_node}", f"--reached-from={host}",
+    ]  # fmt: skip
+    words += [f"--folder={cwd}"] if cwd else []
+    words += ["--auto-restart"] if auto_restart else []
+    # In place of the shell: its signals are for us.
+    return f"exec {shlex.join(words)}"
+
+
+NEVER = (
+    "job {job} would never start: {reason}. It is cancelled; ask for something else, with the "
+    "options of `%cluster start` or in the site's profile"
+)

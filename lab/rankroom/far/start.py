@@ -1,0 +1,103 @@
+"""Starting the process here that keeps a cluster on a site, for the first time or again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rankroom import local
+from rankroom.clusterfile import ClusterInfo, ClusterPaths, Far, all_clusters
+from rankroom.errors import StartError, UsageError
+from rankroom.site import Container, Environment, Job, Site
+
+KEEPER = "rankroom.far.keeper"
+
+
+def launch(
+    site: Site, name: str | None = None, auto_restart: bool = False, cwd: str | None = None
+) -> ClusterPaths:
+    """Start the keeper of a new cluster on `site` and return at once; its cluster.json is written.
+
+    Raises UsageError for a site without a scheduler and a name that is in use, StartError if
+    nothing can be started here.
+    """
+    if site.scheduler == "none":
+        raise UsageError(NO_SCHEDULER.format(site=site.name))
+    paths = ClusterPaths(name or f"{site.name}-{secrets.token_hex(2)}")
+    before = paths.read()
+    if before is not None and (local.alive(before) or local.far_on(before)):
+        raise UsageError(IN_USE.format(name=paths.name))
+    _sweep()
+    local.set_aside(paths)
+    paths.remove()
+    job = site.job
+    far = Far(
+        site.name, site.login, words=f"connects to {site.login or 'the scheduler'}",
+        nodes=job.nodes, gpus_per_node=job.gpus_per_node, ranks_per_node=site.ranks_per_node,
+        name=paths.name,
+    )  # fmt: skip
+    # The folder of this notebook is one of the site's only where that is this machine.
+    folder = "" if site.login else (cwd or str(Path.cwd()))
+    info = ClusterInfo(
+        paths.name, job.nodes * site.ranks_per_node, created=time.time(), python=sys.executable,
+        cwd=folder, auto_restart=auto_restart, far=far,
+    )  # fmt: skip
+    try:
+        paths.make(0)
+        paths.write(info)
+        _site_file(paths).write_text(json.dumps(dataclasses.asdict(site)))
+    except OSError as error:
+        raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
+    relaunch(paths)
+    return paths
+
+
+def relaunch(paths: ClusterPaths) -> None:
+    """Start a keeper for a cluster that has none here, or not any more."""
+    try:
+        with paths.keeper_log.open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-m", KEEPER, str(paths.folder)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True, cwd="/", env=local.own_environment(),
+            )  # fmt: skip
+    except OSError as error:
+        raise StartError(f"cannot keep {paths.name} from here: {error}") from None
+
+
+def site_of(paths: ClusterPaths) -> Site:
+    """The site as it was when the cluster was started. Raises OSError or ValueError."""
+    data: dict[str, Any] = json.loads(_site_file(paths).read_text())
+    parts = {"job": Job, "environment": Environment, "container": Container}
+    for key, kind in parts.items():
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data[key].items()}
+        data[key] = kind(**values)
+    return Site(**data)
+
+
+def _site_file(paths: ClusterPaths) -> Path:
+    return paths.folder / "site.json"
+
+
+def _sweep() -> None:
+    """Remove what was kept of clusters on sites to tell how they ended."""
+    for info in all_clusters():
+        if info.far is not None and info.far.state in ("ended", "failed"):
+            paths = ClusterPaths(info.name)
+            if not local.alive(info):
+                with contextlib.suppress(OSError):
+                    paths.remove()
+
+
+NO_SCHEDULER = (
+    'the site {site} has no scheduler (its profile says `scheduler = "none"`): '
+    "`%cluster start` without --site starts ranks on this machine"
+)
+IN_USE = "a cluster named {name} is running: `%cluster attach {name}`, or choose another --name"
