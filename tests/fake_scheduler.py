@@ -31,6 +31,10 @@ class FakeScheduler:
         fresh.write_text(f"{line}\n")
         fresh.replace(self.folder / "jobs" / job)
 
+    def cancelled(self, job: str) -> None:
+        """Forget a job."""
+        (self.folder / "jobs" / job).unlink()
+
     def instead(self, command: str, script: str) -> None:
         """Run lines of shell in place of a command, from now on."""
         (self.folder / "instead" / command).write_text(f"{script}\n")
@@ -58,6 +62,15 @@ class Elsewhere:
     """A login node that is this machine under another name."""
 
     name = "login.example.org"
+
+    def words(self, argv: Sequence[str]) -> list[str]:
+        return list(argv)
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
 
     async def run(
         self,

@@ -25,6 +25,8 @@ SLURM_SCRIPT = """\
 #SBATCH --constraint=gpu
 #SBATCH --signal=B:USR1@120
 
+trap : USR1
+
 set -e
 module load cudnn/8.7.0 nccl/2.15.5-ofi evp-patch
 export SLURM_CPU_BIND="cores"

@@ -32,6 +32,10 @@ COMMANDS = {
         "rankroom.cli.lab:lab",
         "JupyterLab on a compute node, opened here.",
     ),
+    "jobs": (
+        "rankroom.cli.jobs:jobs",
+        "The jobs that were submitted from here, and how they stand.",
+    ),
     "runs": (
         "rankroom.cli.runs:runs",
         "The records of runs: list, show, tail, export, path, prune.",

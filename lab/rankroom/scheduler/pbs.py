@@ -65,6 +65,21 @@ def submit() -> list[str]:
     return ["qsub"]
 
 
+def version() -> list[str]:
+    """The command that says which PBS this is."""
+    return ["qstat", "--version"]
+
+
+def alive() -> list[str]:
+    """The command that is answered where PBS works."""
+    return ["qstat", "-B"]
+
+
+def test() -> list[str]:
+    """There is no command that says whether a script would be accepted."""
+    return []
+
+
 def submitted(output: str) -> str:
     """The job's id in what `qsub` said. Raises StartError if there is none."""
     found = _SUBMITTED.search(output)

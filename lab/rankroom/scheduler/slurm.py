@@ -110,13 +110,30 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     }
     head = [f"#SBATCH --{key}={_word(value)}" for key, value in asked.items() if value]
     head += [f"#SBATCH {line}" for line in job.extra]
+    # Or the warning would end the shell; a trap of the commands' own takes its place.
+    warned = ["", "trap : USR1"]
     # A login shell: it is what makes `module` and `conda` known.
-    return "\n".join(["#!/bin/bash -l", *head, *body(site, commands)])
+    return "\n".join(["#!/bin/bash -l", *head, *warned, *body(site, commands)])
 
 
 def submit() -> list[str]:
     """The command that submits the script on its standard input."""
     return ["sbatch", "--parsable"]
+
+
+def version() -> list[str]:
+    """The command that says which Slurm this is."""
+    return ["sbatch", "--version"]
+
+
+def alive() -> list[str]:
+    """The command that is answered where Slurm works."""
+    return ask([])
+
+
+def test() -> list[str]:
+    """The command that says whether the script on its standard input would be accepted."""
+    return ["sbatch", "--test-only"]
 
 
 def submitted(output: str) -> str:

@@ -12,7 +12,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from rankroom import shell
 from rankroom.errors import RankroomError, SchedulerError, UsageError
@@ -20,23 +20,14 @@ from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.asked import Asked
 from rankroom.scheduler.jobs import JobStatus, login_shell
 from rankroom.scheduler.remedies import remedy
+from rankroom.scheduler.submitted import Submitted, named
 from rankroom.site import Site, expand
+from rankroom.ssh.place import Place
 
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
 SUBMIT_S = 60.0
 _KINDS: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
 _NO_COMMAND = 127
-
-
-class Place(Protocol):
-    """Where commands are run: this machine, or a login node over ssh."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def run(
-        self, argv: Sequence[str], *, timeout: float | None = None, input: str | None = None
-    ) -> shell.Completed: ...
 
 
 class Scheduler:
@@ -73,6 +64,7 @@ class Scheduler:
         if not done.ok:
             raise self.failed(done)
         job: str = self.kind.submitted(done.output)
+        Submitted(self.site.name, self.place.name, job, named(script), time.time()).write()
         return job
 
     async def ask(self, ids: Sequence[str]) -> dict[str, JobStatus]:

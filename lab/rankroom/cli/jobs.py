@@ -1,0 +1,109 @@
+"""`rankroom jobs`: what was submitted from here, and how it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import click
+
+from rankroom import site
+from rankroom.errors import RankroomError, UsageError
+from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.submitted import Submitted, all_submitted
+from rankroom.scheduler.talk import Scheduler
+from rankroom.ssh.place import place
+
+OVER = ("ended", "gone")
+
+
+@click.command()
+@click.option("--site", "only", metavar="NAME", help="Only jobs of this site.")
+@click.option("--all", "everything", is_flag=True, help="Those that are over, too.")
+@click.option("--cancel", metavar="JOB", help="End this job instead.")
+def jobs(only: str | None, everything: bool, cancel: str | None) -> None:
+    """List the jobs that Rankroom submitted from here: clusters, labs, batch runs, test jobs."""
+    kept = [each for each in all_submitted() if only in (None, each.site)]
+    if cancel is not None:
+        click.echo(asyncio.run(_cancel([each for each in kept if each.job == cancel], cancel)))
+        return
+    rows, troubles = asyncio.run(_states(kept))
+    shown = [(each, status) for each, status in rows if everything or not _over(status)]
+    for each, status in shown:
+        when = time.strftime("%d %b %H:%M", time.localtime(each.at))
+        words = status.words if status else "not known"
+        click.echo(f"{each.job:>9}  {each.site:12}  {when}  {each.name:24}  {words}")
+    for trouble in troubles:
+        click.echo(trouble, err=True)
+    if not shown:
+        over = len(rows)
+        hint = f" ({over} that are over: `rankroom jobs --all`)" if over else ""
+        click.echo(f"no jobs{hint}")
+
+
+def _over(status: JobStatus | None) -> bool:
+    return status is not None and status.state in OVER
+
+
+async def _states(
+    kept: list[Submitted],
+) -> tuple[list[tuple[Submitted, JobStatus | None]], list[str]]:
+    """How each job stands, None where nobody can say; and why not. Old ones are forgotten."""
+    by_site: dict[str, list[Submitted]] = {}
+    for each in kept:
+        by_site.setdefault(each.site, []).append(each)
+    answers = await asyncio.gather(
+        *(_ask(name, [each.job for each in all_]) for name, all_ in by_site.items()),
+        return_exceptions=True,
+    )
+    found: dict[str, dict[str, JobStatus]] = {}
+    troubles = []
+    for name, answer in zip(by_site, answers, strict=True):
+        if isinstance(answer, RankroomError):
+            troubles.append(str(answer))
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found[name] = answer
+    rows = []
+    for each in kept:
+        status = found.get(each.site, {}).get(each.job)
+        if _over(status) and each.is_old:
+            each.remove()
+        else:
+            rows.append((each, status))
+    return rows, troubles
+
+
+async def _ask(name: str, ids: list[str]) -> dict[str, JobStatus]:
+    async with _at(name) as scheduler:
+        return await scheduler.ask(ids)
+
+
+async def _cancel(found: list[Submitted], job: str) -> str:
+    if not found:
+        raise UsageError(NO_JOB.format(job=job))
+    if len(found) > 1:
+        raise UsageError(MANY.format(job=job, sites=", ".join(each.site for each in found)))
+    async with _at(found[0].site) as scheduler:
+        await scheduler.cancel(job)
+    return f"job {job} at {found[0].site} is cancelled"
+
+
+@contextlib.asynccontextmanager
+async def _at(name: str) -> AsyncIterator[Scheduler]:
+    """The scheduler of a site."""
+    known = site.load(name)
+    there = place(known.login)
+    try:
+        yield Scheduler(known, there)
+    finally:
+        await there.close()
+
+
+NO_JOB = "job {job} was not submitted from here: `rankroom jobs --all` lists those that were"
+MANY = (
+    "job {job} is at several sites: {sites}. Say which: `rankroom jobs --site NAME --cancel {job}`"
+)

@@ -1,0 +1,99 @@
+"""`rankroom site …`: the machine rooms there are, and whether one works."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+
+import click
+
+from rankroom import site as sites
+from rankroom.cli.terminal import Terminal
+from rankroom.errors import UsageError
+from rankroom.scheduler.check import Check, Step, failed
+from rankroom.scheduler.talk import Scheduler
+from rankroom.ssh.place import Here, place
+
+MARKS = {"ok": "✓", "warned": "!", "failed": "✗", "skipped": "–"}
+COLOURS = {"ok": "green", "warned": "yellow", "failed": "red", "skipped": None}
+NAME = click.argument("name")
+
+
+@click.group()
+def site() -> None:
+    """The machine rooms there are, and whether one works.
+
+    A site is described by a profile, NAME.toml. docs/sites.md says how to write one.
+    """
+
+
+@site.command("list")
+def list_() -> None:
+    """List the sites."""
+    for name, path in sorted(sites.files().items()):
+        try:
+            about = sites.load(name)
+            words = about.description or about.login
+        except UsageError as error:
+            words = f"✗ {error}"
+        own = "  (yours)" if path.parent == sites.own_folder() else ""
+        click.echo(f"{name:14}  {words}{own}")
+    click.echo(f"\nYour own go to {sites.own_folder()}/NAME.toml; `extends` builds on one of these")
+
+
+@site.command()
+@NAME
+@click.option("--script", is_flag=True, help="Show the head of a job's script instead.")
+def show(name: str, script: bool) -> None:
+    """Show what a profile says, with all that it extends."""
+    found = sites.load(name)
+    if script:
+        text = Scheduler(found, Here()).script("NAME", found.scratch, ["# what the job runs"])
+        click.echo(text, nl=False)
+        return
+    click.echo(f"# {sites.files()[name]}")
+    for key, value in dataclasses.asdict(found).items():
+        if isinstance(value, dict) and any(value.values()):
+            click.echo(f"\n[{key}]")
+            for each, said in value.items():
+                _line(each, said)
+        elif not isinstance(value, dict) and key != "name":
+            _line(key, value)
+
+
+def _line(key: str, value: object) -> None:
+    if value:
+        click.echo(f"{key} = {json.dumps(value)}")
+
+
+@site.command()
+@NAME
+@click.option("--job", is_flag=True, help="Submit a test job of one minute, too.")
+def check(name: str, job: bool) -> None:
+    """Try a site step by step, and say which step fails and what to do.
+
+    Ends with 0 if no step has failed.
+    """
+    found = sites.load(name)
+    if failed(asyncio.run(_check(found, job))):
+        sys.exit(1)
+
+
+async def _check(found: sites.Site, job: bool) -> list[Step]:
+    terminal, steps = Terminal(), []
+    there = place(found.login)
+    trying = Check(found, there, terminal.show)
+    try:
+        async for step in trying.steps(job):
+            mark = click.style(MARKS[step.state], fg=COLOURS[step.state])
+            first, *more = step.words.splitlines() or [""]
+            terminal.say(f"{mark} {step.name}: {first}")
+            for line in more:
+                terminal.say(f"    {line}")
+            steps.append(step)
+    finally:
+        terminal.clear()
+        await there.close()
+    return steps

@@ -1,0 +1,237 @@
+"""Trying a site step by step, until it is known to work or which step does not, and why."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import rankroom
+from rankroom import shell
+from rankroom.errors import CheckFailed, RankroomError
+from rankroom.scheduler import jobs, probe
+from rankroom.scheduler.talk import ASK_S, Scheduler
+from rankroom.scheduler.trial import FULL, Trial, probed
+from rankroom.site import Site, profile_of
+from rankroom.ssh.place import Place
+
+State = Literal["ok", "warned", "failed", "skipped"]
+PYTHON_S = 120.0  # a first import on a busy shared file system
+
+
+@dataclass(frozen=True)
+class Step:
+    """How one step went: `words` in a line; of one that failed also what to do."""
+
+    name: str
+    state: State
+    words: str
+
+
+class Check:
+    """The steps for one site. `tell` hears how the test job stands while it is waited for."""
+
+    def __init__(self, site: Site, place: Place, tell: Callable[[str], None]) -> None:
+        self.site = site
+        self.place = place
+        self.tell = tell
+        self.scheduler = Scheduler(site, place) if site.scheduler != "none" else None
+        self.folder = ""
+        self.found: dict[str, Any] = {}
+
+    async def steps(self, job: bool) -> AsyncIterator[Step]:
+        """Try each step. What needs one that failed is not tried."""
+        all_: list[tuple[str, str, Callable[[], Awaitable[Step]]]] = [
+            ("login node", "", self.reach),
+            ("scheduler", "login node", self.commands),
+            ("scratch", "login node", self.scratch),
+            ("account and partition", "scheduler", self.accepted),
+            ("environment", "login node", self.environment),
+            ("Python with Rankroom", "environment", self.python),
+            ("Horovod", "Python with Rankroom", self.horovod),
+        ]
+        if job:
+            all_.append(("test job", "account and partition", self.job))
+        bad: set[str] = set()
+        for name, needs, attempt in all_:
+            if needs in bad:
+                bad.add(name)
+                yield Step(name, "skipped", f"not tried, as {needs} failed")
+                continue
+            try:
+                step = await attempt()
+            except RankroomError as error:
+                step = Step(name, "failed", str(error))
+            if step.state == "failed":
+                bad.add(name)
+            yield step
+
+    async def reach(self) -> Step:
+        begun = time.monotonic()
+        await self.place.open()
+        if not self.place.name:
+            return Step("login node", "ok", "this machine")
+        took = time.monotonic() - begun
+        return Step("login node", "ok", f"{self.place.name} answers ({took:.1f} s)")
+
+    async def commands(self) -> Step:
+        if self.scheduler is None:
+            return Step("scheduler", "skipped", "this site has none")
+        version = await self.scheduler.call(self.scheduler.kind.version(), ASK_S)
+        if not version.ok:
+            raise self.scheduler.failed(version)
+        alive = await self.scheduler.call(self.scheduler.kind.alive(), ASK_S)
+        if not alive.ok:
+            raise self.scheduler.failed(alive)
+        said = version.output.strip().splitlines()[-1]
+        return Step("scheduler", "ok", f"{said} answers")
+
+    async def scratch(self) -> Step:
+        if self.scheduler is None:
+            return Step("scratch", "skipped", "no job writes to it")
+        self.folder = await self.scheduler.folder()
+        # A quota that is full lets folders be made, and files of no bytes.
+        write = 'head -c 65536 /dev/zero >"$1/.check" && sync; s=$?; rm -f "$1/.check"; exit $s'
+        done = await self.place.run(["sh", "-c", write, "sh", self.folder], timeout=ASK_S)
+        if not done.ok:
+            raise self.failed("writing a file", done, FULL.format(folder=self.folder))
+        return Step("scratch", "ok", f"{self.folder} can be written to")
+
+    async def accepted(self) -> Step:
+        name = "account and partition"
+        if self.scheduler is None:
+            return Step(name, "skipped", "there are no jobs here")
+        test = self.scheduler.kind.test()
+        if not test:
+            return Step(name, "skipped", "PBS tells only of a real job: try `--job`")
+        script = self.scheduler.script("check", self.folder or "/tmp", ["true"])
+        done = await self.scheduler.call(test, ASK_S, script)
+        if not done.ok:
+            raise self.scheduler.failed(done)
+        return Step(name, "ok", f"a job as in the profile is accepted: {_last(done)}")
+
+    async def environment(self) -> Step:
+        lines = jobs.environment(self.site)
+        if not lines:
+            return Step("environment", "ok", "as your login shell there sets it")
+        # Which line fails is known by the last that was begun.
+        numbered = [part for n, line in enumerate(lines) for part in (f"echo {_AT}{n}", line)]
+        done = await self.place.run(
+            ["bash", "-lc", "\n".join(["set -e", *numbered])], timeout=PYTHON_S
+        )
+        begun = [int(n) for n in re.findall(rf"^{_AT}(\d+)$", done.output, re.MULTILINE)]
+        # Older `module` says what it does not find, and goes on.
+        missed = re.search(r"Unable to locate a modulefile|module\(s\) are unknown", done.output)
+        if done.ok and not missed:
+            return Step("environment", "ok", "; ".join(lines))
+        line = lines[begun[-1]] if begun and not done.ok else lines[0]
+        said = re.sub(rf"^{_AT}\d+\n", "", done.output, flags=re.MULTILINE)
+        done = shell.Completed(done.argv, done.returncode, said, done.timed_out)
+        raise self.failed(line, done, ENVIRONMENT.format(profile=profile_of(self.site.name)))
+
+    async def python(self) -> Step:
+        name = "Python with Rankroom"
+        argv = self._probe()
+        there = argv if self.scheduler is None else jobs.there(self.site, argv)
+        done = await self.place.run(there, timeout=PYTHON_S)
+        self.found = probed(done.output)
+        if not self.found:
+            shown = f"{shlex.join(argv[:-1])} …"
+            raise self.failed(shown, done, NO_PYTHON.format(profile=profile_of(self.site.name)))
+        self._same_version(self.found)
+        where = f"{self.found['rankroom']}, Python {self.found['python']}"
+        return Step(name, "ok", f"{where}, {self.found['executable']}")
+
+    async def horovod(self) -> Step:
+        return self._horovod(self.found)
+
+    async def job(self) -> Step:
+        """A job of a minute on one node, that does there what the steps before did here."""
+        if self.scheduler is None:
+            return Step("test job", "skipped", "this site has no scheduler")
+        if not self.folder:
+            raise CheckFailed("a job needs the scratch folder, and that step failed")
+        trial = Trial(self.site, self.place, self.folder, self.tell)
+        found = await trial.run(self._probe())
+        self._same_version(found)
+        horovod = self._horovod(found)
+        words = f"job {trial.job} ran on {found['host']} after {trial.waited:.0f} s in the queue"
+        return Step("test job", horovod.state, f"{words}; {horovod.words}")
+
+    def _probe(self) -> list[str]:
+        """The command that says which Python is there, where ranks would run."""
+        python = self.site.environment.python
+        if self.site.scheduler == "none":
+            python = sys.executable
+        return jobs.contained(self.site, [python, "-c", Path(probe.__file__).read_text("utf-8")])
+
+    def _same_version(self, found: dict[str, Any]) -> None:
+        """Raise CheckFailed unless Rankroom is there in our version."""
+        ours, theirs = rankroom.__version__, found.get("rankroom")
+        about = {
+            "python": found["executable"], "ours": ours, "theirs": theirs,
+            "error": found.get("error", ""), "host": found["host"], "number": found["python"],
+            "profile": profile_of(self.site.name),
+        }  # fmt: skip
+        if tuple(map(int, found["python"].split("."))) < (3, 10):
+            raise CheckFailed(OLD_PYTHON.format(**about))
+        if theirs is None:
+            raise CheckFailed(NO_RANKROOM.format(**about))
+        if theirs != ours:
+            raise CheckFailed(OTHER_VERSION.format(**about))
+
+    def _horovod(self, found: dict[str, Any]) -> Step:
+        build = f"{found['executable']} -m rankroom horovod build"
+        if "horovod" not in found:
+            return Step("Horovod", "warned", NO_HOROVOD.format(build=build))
+        if error := found.get("horovod_error"):
+            return Step("Horovod", "failed", BROKEN_HOROVOD.format(error=error, build=build))
+        what = f"Horovod {found['horovod']} for {', '.join(found['frameworks']) or 'no framework'}"
+        if not found["ours"]:
+            return Step("Horovod", "warned", f"{what}, {STRANGE_HOROVOD.format(build=build)}")
+        return Step("Horovod", "ok", what)
+
+    def failed(self, command: str, done: shell.Completed, remedy: str) -> CheckFailed:
+        """The error for a command that is not the scheduler's."""
+        how = "did not answer in time" if done.timed_out else f"failed (status {done.returncode})"
+        where = f" on {self.place.name}" if self.place.name else ""
+        said = done.tail() or "(it said nothing)"
+        return CheckFailed(f"`{command}`{where} {how}:\n{said}\n{remedy}")
+
+
+def _last(done: shell.Completed) -> str:
+    return done.output.strip().splitlines()[-1].removeprefix("sbatch: ") if done.output else ""
+
+
+def failed(steps: Sequence[Step]) -> bool:
+    """Whether the site does not work as it is."""
+    return any(step.state == "failed" for step in steps)
+
+
+_AT = "rankroom-line="
+ENVIRONMENT = "Correct [environment] of {profile}: `modules`, `setup`, `venv`, `conda`"
+NO_PYTHON = (
+    "No Python answers there: set `python`, `venv`, `conda` or `modules` in "
+    "[environment] of {profile}"
+)
+OLD_PYTHON = (
+    "{python} on {host} is Python {number}, and Rankroom needs 3.10 or newer: choose another by "
+    "`modules`, `venv` or `conda` in [environment] of {profile}"
+)
+NO_RANKROOM = (
+    "{python} on {host} has no Rankroom ({error}). Install it there:\n"
+    "  {python} -m pip install rankroom=={ours}\n"
+    "or, of a wheel made by `make dist`, {python} -m pip install rankroom-{ours}-py3-none-any.whl"
+)
+OTHER_VERSION = (
+    "Rankroom is {theirs} for {python} on {host}, and {ours} here: both sides need the same. "
+    "Install ours there:\n  {python} -m pip install rankroom=={ours}"
+)
+NO_HOROVOD = "not there; torch.distributed and tf.distribute work without it. To have it: `{build}`"
+BROKEN_HOROVOD = "cannot be imported: {error}\nBuild it anew there: `{build} --force`"
+STRANGE_HOROVOD = "not built by Rankroom: only rank 0's collectives are recorded. `{build}`"

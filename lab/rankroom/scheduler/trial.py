@@ -1,0 +1,132 @@
+"""The test job of a site's check: does what works on the login node work on a compute node?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rankroom import shell
+from rankroom.errors import CheckFailed, RankroomError
+from rankroom.scheduler import probe
+from rankroom.scheduler.talk import ASK_S, Scheduler
+from rankroom.site import Site, clock, profile_of
+from rankroom.ssh.place import Place
+
+JOB_S = 60
+WAIT_S = 900.0  # for it to start
+LOOK_S = 1.0
+SHOWN = 5  # looks for its log: a shared file system may show it late
+
+
+class Trial:
+    """A job of a minute on one node; `folder` is the site's scratch folder there.
+
+    `tell` hears how it stands. `job` is its id, and `waited` how many seconds it was in the queue.
+    """
+
+    def __init__(self, site: Site, place: Place, folder: str, tell: Callable[[str], None]) -> None:
+        self.site = site.asking(nodes=1, time=clock(min(JOB_S, site.seconds)))
+        self.place = place
+        self.folder = folder
+        self.tell = tell
+        self.scheduler = Scheduler(self.site, place)
+        self.job = ""
+        self.waited = 0.0
+
+    async def run(self, argv: Sequence[str]) -> dict[str, Any]:
+        """What the probe `argv` finds on the node. Raises CheckFailed with the job's log."""
+        file = f"{self.folder}/check-{secrets.token_hex(4)}"
+        done = await self._there('echo "$2" >"$1"', file, SHARED)
+        if not done.ok:
+            raise CheckFailed(FULL.format(folder=self.folder))
+        commands = [f"cat {shlex.quote(file)}", shlex.join(argv)]
+        try:
+            text = self.scheduler.script("check", self.folder, commands)
+            self.job = await self.scheduler.submit(text)
+            await self._wait()
+            return self._judge(await self._log())
+        finally:
+            with contextlib.suppress(RankroomError):
+                await self._clear(file)
+
+    async def _wait(self) -> None:
+        begun = time.monotonic()
+        started = False
+        while True:
+            status = (await self.scheduler.ask([self.job]))[self.job]
+            self.tell(f"job {self.job} {status.words} · {time.monotonic() - begun:.0f} s")
+            started = started or status.state != "pending"
+            if not started:
+                self.waited = time.monotonic() - begun
+            if status.state in ("ended", "gone"):
+                return
+            if status.never:
+                raise CheckFailed(NEVER.format(job=self.job, words=status.words))
+            if not started and self.waited > WAIT_S:
+                about = {"job": self.job, "words": status.words, "minutes": WAIT_S / 60}
+                raise CheckFailed(LONG.format(**about))
+            await asyncio.sleep(LOOK_S)
+
+    async def _log(self) -> str:
+        """The job's output; empty if it cannot be seen from the login node."""
+        look = 'cat "$1"/check-"$2".log "$1/$2".*OU 2>/dev/null; true'
+        for _ in range(SHOWN):
+            if said := (await self._there(look, self.folder, self.job)).output.strip():
+                return said
+            await asyncio.sleep(LOOK_S)
+        return ""
+
+    def _judge(self, said: str) -> dict[str, Any]:
+        found = probed(said)
+        if SHARED in said and found:
+            return found
+        shared = SHARED in said or (said and "No such file" not in said)
+        about = {
+            "job": self.job, "folder": self.folder, "profile": profile_of(self.site.name),
+            "said": "\n".join(f"  {line}" for line in said.splitlines()[-20:]) or "  (nothing)",
+        }  # fmt: skip
+        raise CheckFailed((FAILED if shared else NOT_SHARED).format(**about))
+
+    async def _clear(self, file: str) -> None:
+        """End the job if it has not, and leave nothing of it."""
+        if self.job:
+            await self.scheduler.cancel(self.job)
+        remove = 'rm -f "$1"; [ -z "$3" ] || rm -f "$2/check-$3.log" "$2/$3".*OU'
+        await self._there(remove, file, self.folder, self.job)
+
+    async def _there(self, code: str, *words: str) -> shell.Completed:
+        return await self.place.run(["sh", "-c", code, "sh", *words], timeout=ASK_S)
+
+
+def probed(output: str) -> dict[str, Any]:
+    """What the probe found, among what else was printed."""
+    for line in output.splitlines():
+        if line.startswith(probe.MARK):
+            with contextlib.suppress(ValueError):
+                return dict(json.loads(line.removeprefix(probe.MARK)))
+    return {}
+
+
+SHARED = "rankroom-scratch-is-shared"
+FULL = (
+    "Nothing can be written to {folder}: free some space (`rankroom runs prune` there removes old "
+    "records), or set `scratch` to another folder"
+)
+NEVER = (
+    "job {job} {words}. It was cancelled: ask for less, or for another partition, in the profile"
+)
+LONG = "job {job} {words}, after {minutes:.0f} minutes, and was cancelled: try when it is quieter"
+NOT_SHARED = (
+    "job {job} ran, and the compute node does not see {folder} as the login node does; its log "
+    "says:\n{said}\nSet `scratch` in {profile} to a folder on a file system that both share"
+)
+FAILED = (
+    "job {job} failed; its log says:\n{said}\nWhat works on the login node may be missing on "
+    "compute nodes: look at [environment] of {profile}"
+)

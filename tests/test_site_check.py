@@ -1,0 +1,356 @@
+"""`rankroom site` and `rankroom jobs`: each step that fails says which, why, and what to do."""
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import rankroom
+from fake_scheduler import DOWN, Elsewhere, FakeScheduler
+from rankroom import site
+from rankroom.cli import main
+from rankroom.errors import LineError
+from rankroom.scheduler import asked, trial
+from rankroom.scheduler.check import Check, Step, failed
+from rankroom.site import Container, Environment, Job, Site
+from rankroom.ssh.place import Here
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch) -> Site:
+    """A site whose Python is this one, whatever login shells say."""
+    monkeypatch.setattr(asked, "PERIOD_S", 0.2)
+    monkeypatch.setattr(trial, "LOOK_S", 0.05)
+    package = Path(rankroom.__file__).parents[1]
+    setup = (f"export PYTHONPATH={package}", f"export PATH={tmp_path}/bin:$PATH")
+    python = Environment(setup=setup, python=sys.executable)
+    scratch = str(tmp_path / "scratch")
+    return Site("mine", scratch=scratch, job=Job(partition="gpu"), environment=python)
+
+
+def run(found: Site, job: bool = False, place: object = None) -> dict[str, Step]:
+    told: list[str] = []
+
+    async def all_of_it() -> list[Step]:
+        check = Check(found, place or Elsewhere(), told.append)
+        return [step async for step in check.steps(job)]
+
+    return {step.name: step for step in asyncio.run(asyncio.wait_for(all_of_it(), 200))}
+
+
+def states(steps: dict[str, Step]) -> dict[str, str]:
+    return {name: step.state for name, step in steps.items() if name != "Horovod"}
+
+
+ALL = ["login node", "scheduler", "scratch", "account and partition", "environment",
+       "Python with Rankroom"]  # fmt: skip
+
+
+def test_a_site_that_works(fake: FakeScheduler, here: Site):
+    steps = run(here)
+    assert states(steps) == dict.fromkeys(ALL, "ok")
+    assert steps["Horovod"].state in ("ok", "warned")
+    assert "to start at" in steps["account and partition"].words
+    assert rankroom.__version__ in steps["Python with Rankroom"].words
+    assert not failed(list(steps.values()))
+
+
+def test_pbs_is_checked_alike(fake: FakeScheduler, here: Site):
+    steps = run(replace(here, scheduler="pbs"))
+    assert states(steps) == dict.fromkeys(ALL, "ok") | {"account and partition": "skipped"}
+    assert "pbs_version = 2022.1.1 answers" in steps["scheduler"].words
+
+
+def test_this_machine_needs_no_scheduler(fake: FakeScheduler):
+    steps = run(site.load("local"), place=Here())
+    assert states(steps)["Python with Rankroom"] == "ok"
+    assert states(steps)["scheduler"] == "skipped"
+
+
+class Unreachable(Elsewhere):
+    async def open(self) -> None:
+        raise LineError("cannot reach login.example.org: no answer comes from there", "unreachable")
+
+
+def test_a_login_node_that_does_not_answer(fake: FakeScheduler, here: Site):
+    steps = run(here, job=True, place=Unreachable())
+    assert steps.pop("login node") == Step(
+        "login node", "failed", "cannot reach login.example.org: no answer comes from there"
+    )
+    assert {step.state for step in steps.values()} == {"skipped"}
+    assert not fake.calls("sbatch")
+
+
+def test_slurm_that_is_down(fake: FakeScheduler, here: Site):
+    fake.fails("squeue", DOWN)
+    steps = run(here)
+    assert steps["scheduler"].state == "failed"
+    assert "down or being restarted" in steps["scheduler"].words
+    assert steps["account and partition"].words == "not tried, as scheduler failed"
+    # What does not need it is known all the same.
+    assert steps["Python with Rankroom"].state == "ok"
+
+
+def test_an_account_that_is_refused(fake: FakeScheduler, here: Site):
+    said = "allocation failure: Invalid account or account/partition combination specified"
+    fake.instead(
+        "sbatch",
+        f'case $1 in --version) echo slurm 20.11.9; exit;; esac\necho "{said}" >&2; exit 1',
+    )
+    steps = run(here)
+    assert steps["account and partition"].state == "failed"
+    words = steps["account and partition"].words
+    assert said in words
+    assert "`sbatch --test-only` on login.example.org failed (status 1)" in words
+    assert f"Set `account` in [job] of {site.own_folder()}/mine.toml" in words
+
+
+def test_a_scratch_that_cannot_be_written(fake: FakeScheduler, here: Site, tmp_path: Path):
+    (tmp_path / "file").touch()
+    steps = run(replace(here, scratch=f"{tmp_path}/file/x"), job=True)
+    assert steps["scratch"].state == "failed"
+    assert "set it to a folder that you may write to" in steps["scratch"].words
+    assert "that step failed" in steps["test job"].words
+
+
+def test_a_module_that_is_not_there(fake: FakeScheduler, here: Site):
+    load = 'module() { echo "Lmod has detected the following error: $2 is unknown"; return 1; }'
+    environment = replace(here.environment, setup=(load, "module load cudnn/9", "echo never"))
+    steps = run(replace(here, environment=environment))
+    words = steps["environment"].words
+    assert words.startswith("`module load cudnn/9` on login.example.org failed (status 1):\nLmod")
+    assert "Correct [environment]" in words
+    assert "never" not in words.splitlines()
+    assert steps["Python with Rankroom"].state == "skipped"
+
+
+def test_an_old_module_command_that_says_nothing_by_its_status(fake: FakeScheduler, here: Site):
+    load = 'module() { echo "ModuleCmd_Load.c(213):ERROR:105: Unable to locate a modulefile for '
+    environment = replace(here.environment, setup=(f"{load}'$2'\"; }}", "module load x"))
+    steps = run(replace(here, environment=environment))
+    assert steps["environment"].state == "failed"
+    assert "Unable to locate a modulefile for 'x'" in steps["environment"].words
+
+
+def pretend(tmp_path: Path, **found: object) -> Environment:
+    """A Python that is what a test says."""
+    about = {"python": "3.11.2", "executable": "/there/python", "host": "c1"} | found
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    python = tmp_path / "bin" / "python"
+    python.write_text(f"#!/bin/sh\ncat <<'END'\nrankroom-probe {json.dumps(about)}\nEND\n")
+    python.chmod(0o755)
+    return Environment(python=str(python))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (
+            {"error": "ModuleNotFoundError: x"},
+            "/there/python on c1 has no Rankroom (ModuleNotFoundError: x). "
+            "Install it there:\n  /there/python -m pip install rankroom==OURS",
+        ),
+        ({"rankroom": "0.0.9"}, "Rankroom is 0.0.9 for /there/python on c1, and OURS here"),
+        ({"python": "3.6.8"}, "Rankroom needs 3.10 or newer"),
+    ],
+)
+def test_a_python_that_does_not_fit(fake, here: Site, tmp_path: Path, found, words: str):
+    steps = run(replace(here, environment=pretend(tmp_path, **found)))
+    assert steps["Python with Rankroom"].state == "failed"
+    said = steps["Python with Rankroom"].words
+    assert words.replace("OURS", rankroom.__version__) in said
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "words"),
+    [
+        ({}, "warned", "`/there/python -m rankroom horovod build`"),
+        (
+            {"horovod": "0.28.1", "ours": False, "frameworks": ["torch"]},
+            "warned",
+            "Horovod 0.28.1 for torch, not built by Rankroom",
+        ),
+        (
+            {"horovod": "0.28.1", "ours": True, "frameworks": ["torch"], "horovod_error": "E: x"},
+            "failed",
+            "cannot be imported: E: x",
+        ),
+        (
+            {"horovod": "0.28.1", "ours": True, "frameworks": ["tensorflow", "torch"]},
+            "ok",
+            "Horovod 0.28.1 for tensorflow, torch",
+        ),
+    ],
+)
+def test_horovod_there(fake, here: Site, tmp_path: Path, found, state: str, words: str):
+    found = found | {"rankroom": rankroom.__version__}
+    steps = run(replace(here, environment=pretend(tmp_path, **found)))
+    assert steps["Horovod"].state == state
+    assert words in steps["Horovod"].words
+
+
+def test_a_python_that_is_not_there(fake, here: Site):
+    steps = run(replace(here, environment=Environment(python="python9")))
+    assert "`python9 -c …` on login" in steps["Python with Rankroom"].words
+    assert "No Python answers there" in steps["Python with Rankroom"].words
+
+
+def test_a_container_is_looked_into(fake, here: Site, tmp_path: Path):
+    (tmp_path / "bin").mkdir()
+    runtime = tmp_path / "bin" / "ch-run"
+    skip = 'while [ "$1" != -- ]; do shift; done; shift'
+    runtime.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/called\n{skip}\nexec "$@"\n')
+    runtime.chmod(0o755)
+    steps = run(replace(here, container=Container("charliecloud", "/images/x")))
+    assert steps["Python with Rankroom"].state == "ok"
+    assert "/images/x --" in (tmp_path / "called").read_text()
+
+
+# --- the test job
+
+AT_ONCE = r"""
+job=77; cat >"$FAKE_SCHEDULER/script"
+log=$(sed -n 's/^#SBATCH --output=//p' "$FAKE_SCHEDULER/script" | sed "s/%x-%j/check-$job/")
+bash "$FAKE_SCHEDULER/script" >"$log" 2>&1
+echo $job
+"""
+
+
+def submitting(fake: FakeScheduler, script: str) -> None:
+    fake.instead("sbatch", f'case $1 in --version) echo slurm 23.02.6; exit;; '
+                           f'--test-only) exit;; esac\n{script}')  # fmt: skip
+
+
+def test_a_test_job_that_works(fake: FakeScheduler, here: Site, tmp_path: Path):
+    submitting(fake, AT_ONCE)
+    steps = run(here, job=True)
+    assert steps["test job"].state in ("ok", "warned"), steps["test job"]
+    assert steps["test job"].words.startswith("job 77 ran on")
+    script = (fake.folder / "script").read_text()
+    assert "#SBATCH --time=00:01:00" in script
+    assert "#SBATCH --nodes=1" in script
+    assert [file.name for file in (tmp_path / "scratch").iterdir()] == []
+
+
+def test_a_test_job_on_a_node_that_sees_another_scratch(fake: FakeScheduler, here: Site):
+    submitting(fake, "cat >/dev/null; echo 77")
+    steps = run(here, job=True)
+    assert "the compute node does not see" in steps["test job"].words
+    assert "Set `scratch` in" in steps["test job"].words
+
+
+def test_a_test_job_that_fails(fake: FakeScheduler, here: Site, tmp_path: Path):
+    submitting(fake, AT_ONCE.replace("bash ", "export LAB=no; bash "))
+    environment = replace(here.environment, setup=(*here.environment.setup, '[ -z "$LAB" ]'))
+    steps = run(replace(here, environment=environment), job=True)
+    assert "job 77 failed; its log says:\n  (nothing)" in steps["test job"].words or (
+        "does not see" in steps["test job"].words
+    )
+    assert [file.name for file in (tmp_path / "scratch").iterdir()] == []
+
+
+def test_a_test_job_that_will_never_start_is_cancelled(fake: FakeScheduler, here: Site):
+    submitting(fake, "cat >/dev/null; echo 77")
+    fake.set("77", "77|PENDING|PartitionTimeLimit|N/A||N/A|check")
+    steps = run(here, job=True)
+    assert "it will never start like this" in steps["test job"].words
+    assert len(fake.calls("scancel")) == 1
+
+
+# --- the commands
+
+
+def cli(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(main, list(words))
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.fixture
+def own(fake: FakeScheduler, tmp_path: Path, monkeypatch) -> Path:
+    """A profile of a user's for this machine's pretended Slurm."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(asked, "PERIOD_S", 0.2)
+    folder = site.own_folder()
+    folder.mkdir(parents=True)
+    package = Path(rankroom.__file__).parents[1]
+    (folder / "mine.toml").write_text(
+        f'description = "Mine"\nscratch = "{tmp_path}/scratch"\n[job]\npartition = "gpu"\n'
+        f'[environment]\nsetup = ["export PYTHONPATH={package}"]\npython = "{sys.executable}"\n'
+    )
+    return folder / "mine.toml"
+
+
+def test_sites_are_listed_and_shown(own: Path):
+    assert "mine            Mine  (yours)" in cli("site", "list")
+    own.with_name("bad.toml").write_text("[job]\npartion = 1\n")
+    assert "✗" in cli("site", "list")
+    shown = cli("site", "show", "mine")
+    assert shown.startswith(f"# {own}\n")
+    assert '[job]\npartition = "gpu"' in shown
+    assert "#SBATCH --partition=gpu" in cli("site", "show", "mine", "--script")
+    assert "there is no site 'x'" in cli("site", "show", "x", code=1)
+
+
+def test_what_is_shown_of_a_site_is_a_profile(own: Path):
+    for name in site.files():
+        own.with_name("again.toml").write_text(cli("site", "show", name))
+        assert replace(site.load("again"), name=name) == site.load(name)
+
+
+def test_a_check_says_what_works(own: Path):
+    said = cli("site", "check", "mine")
+    assert "✓ login node: this machine" in said
+    assert "✓ scheduler: slurm 22.05.8 answers" in said
+
+
+def test_a_check_that_fails_ends_with_1(own: Path, fake: FakeScheduler):
+    fake.fails("squeue", DOWN)
+    said = cli("site", "check", "mine", code=1)
+    assert "✗ scheduler: mine: `env" in said
+    assert f"    {DOWN}" in said
+
+
+def submit(name: str) -> str:
+    from rankroom.scheduler.talk import Scheduler
+
+    scheduler = Scheduler(site.load("mine"), Here())
+    return asyncio.run(scheduler.submit(scheduler.script(name, "/tmp", ["true"])))
+
+
+def test_jobs_are_listed_with_their_state(own: Path, fake: FakeScheduler):
+    assert cli("jobs") == "no jobs\n"
+    first, second = submit("lab"), submit("tiger")
+    fake.set(first, f"{first}|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|lab")
+    lines = cli("jobs").splitlines()
+    assert [line.split()[0] for line in lines] == [second, first]
+    assert "tiger" in lines[0] and "waits in the queue (Priority" in lines[0]
+    assert lines[1].endswith("runs on c1")
+    assert cli("jobs", "--cancel", second) == f"job {second} at mine is cancelled\n"
+    assert first not in cli("jobs", "--site", "other")
+    while second in cli("jobs"):
+        pass
+    assert second in cli("jobs", "--all")
+    assert "was not submitted from here" in cli("jobs", "--cancel", "1", code=1)
+
+
+def test_jobs_of_a_site_that_does_not_answer(own: Path, fake: FakeScheduler):
+    job = submit("lab")
+    fake.fails("squeue", DOWN)
+    said = cli("jobs")
+    assert f"{job}  mine" in said and "not known" in said
+    assert DOWN in said
+
+
+def test_jobs_that_are_over_are_forgotten_after_a_week(own: Path, fake: FakeScheduler, tmp_path):
+    job = submit("lab")
+    fake.cancelled(job)
+    [file] = (tmp_path / "home" / "jobs").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"at": 1.0}))
+    assert cli("jobs", "--all") == "no jobs\n"
+    assert not file.exists()
