@@ -29,6 +29,8 @@ export interface Card {
   log: string;
   /** Whether its ranks are on a site, reached from here. */
   far: boolean;
+  /** Whether a process here keeps it. */
+  kept: boolean;
 }
 
 export interface CardRank {

@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rankroom import local, site, wishes
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, tail
 from rankroom.errors import NoClusterError, NotYoursError, UsageError
+from rankroom.far import start as far
 from rankroom.rank.rendezvous import ask
 from rankroom.spec import format_ranks
 
 ANSWER_S = 10.0  # for a keeper on this machine; it has threads for what takes time
+FAR_END_S = 45.0  # for a job to end, while somebody waits for it
 LOG_LINES = 500
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -29,20 +32,31 @@ def start(name: str, asked: Mapping[str, str], cwd: str | None) -> str:
     Raises WishError for what cannot be, by field; UsageError and StartError.
     """
     where = wishes.granted(site.load(name), asked)
-    if where.scheduler != "none":
-        raise UsageError(f"{name}: ranks on sites are not there yet")
+    called = asked.get("name") or None
     again = asked.get("auto_restart", "") == "true"
-    paths, _ = local.launch(wishes.ranks(asked), asked.get("name") or None, cwd, again)
+    if where.scheduler != "none":
+        return far.launch(where, called, again, cwd).name
+    paths, _ = local.launch(wishes.ranks(asked), called, cwd, again)
     return paths.name
 
 
 def stop(name: str) -> None:
     """End a cluster and all that belongs to it; of one that has failed, take away what is left."""
     paths, info = find(name)
-    if local.alive(info):
+    if not local.alive(info) and local.far_on(info):
+        far.relaunch(paths)  # nobody else can end its job
+        info = _hears(paths, info)
+    alive = local.alive(info)
+    if alive:
         with contextlib.suppress(OSError, ValueError):
             ask(info.desk, info.secret, ANSWER_S, do="stop")
-    local.wait_end(paths)
+    if info.far is None or not alive:
+        local.wait_end(paths)
+        return
+    # Its keeper here must not be ended before the job is; how long that takes is the site's affair.
+    deadline = time.monotonic() + FAR_END_S
+    while time.monotonic() < deadline and local.alive(paths.read()):
+        time.sleep(0.1)
 
 
 def restart(name: str, ranks: Sequence[int] | None = None) -> str:
@@ -50,9 +64,9 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
 
     Says what was done.
     """
-    _, info = find(name)
+    paths, info = find(name)
     if not local.alive(info):
-        local.launch(info.size, name, info.cwd, info.auto_restart)
+        _again(paths, info)
         return f"{name} was started anew"
     chosen = sorted(set(range(info.size) if ranks is None else ranks))
     if outside := [rank for rank in chosen if not 0 <= rank < info.size]:
@@ -66,8 +80,13 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
 
 def resize(name: str, asked: Mapping[str, str]) -> None:
     """Start a cluster anew with another number of ranks; their variables are gone."""
-    _, info = find(name)
+    paths, info = find(name)
     # Nothing is stopped before it is clear that the new one can be.
+    if info.far is not None:
+        there = wishes.granted(far.site_of(paths), asked)
+        stop(name)
+        far.launch(there, name, info.auto_restart, info.cwd or None)
+        return
     wishes.granted(site.load("local"), asked)
     if (ranks := wishes.ranks(asked)) is None:
         raise wishes.WishError({"ranks": "is how many ranks there are to be"})
@@ -88,6 +107,27 @@ def log(name: str) -> str:
         return str(_ask(info, do="log").get("text", ""))
     logs = [paths.keeper_log, paths.controller_log, *map(paths.rank_log, range(info.size))]
     return "\n\n".join(f"── {each}\n{tail(each, LOG_LINES) or '(empty)'}" for each in logs)
+
+
+def _again(paths: ClusterPaths, info: ClusterInfo) -> None:
+    """Start a cluster that nobody keeps: from the beginning, unless its job may go on."""
+    if info.far is None:
+        local.launch(info.size, paths.name, info.cwd, info.auto_restart)
+    elif local.far_on(info):
+        far.relaunch(paths)
+    else:
+        far.launch(far.site_of(paths), paths.name, info.auto_restart, info.cwd or None)
+
+
+def _hears(paths: ClusterPaths, info: ClusterInfo) -> ClusterInfo:
+    """What is written of a cluster once its new keeper can be asked."""
+    deadline = time.monotonic() + local.START_S
+    while time.monotonic() < deadline:
+        info = paths.read() or info
+        if info.desk and local.alive(info):
+            break
+        time.sleep(0.05)
+    return info
 
 
 def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from rankroom import local
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, Far, FarState, clusters_folder, tail
+from rankroom.spec import format_ranks
 
 CardState = FarState
 RankState = Literal["starting", "ready", "restarting", "down"]
@@ -50,6 +51,7 @@ class Card:
     created: float
     log: str
     far: bool
+    kept: bool
 
 
 def cards() -> list[Card]:
@@ -89,6 +91,7 @@ def card(info: ClusterInfo) -> Card:
         created=info.created,
         log=far.log,
         far=info.far is not None,
+        kept=_young(info) or local.alive(info),
     )
 
 
@@ -117,9 +120,9 @@ def _how(info: ClusterInfo, ranks: tuple[CardRank, ...]) -> tuple[CardState, str
     age = time.time() - info.created
     if info.state == "failed":
         return "failed", info.message or "it has failed", _cause(info) or AGAIN
+    if _young(info):
+        return "starting", "the controller is starting", ""
     if not local.alive(info):
-        if info.state == "starting" and age < local.start_s(info):
-            return "starting", "the controller is starting", ""
         return "failed", KILLED, AGAIN
     if info.state == "ending":
         return "ending", "its ranks are being ended", ""
@@ -134,7 +137,9 @@ def _how_ranks(
     coming = [rank for rank in ranks if rank.state in ("starting", "restarting")]
     words = f"{ready} of {info.size} ranks ready" if ready < info.size else _ready(info.size)
     if down:
-        return "running", f"{words}; rank {down[0].rank} {down[0].note}", DOWN
+        gone = format_ranks([rank.rank for rank in down])
+        are = "is" if len(down) == 1 else "are"
+        return "running", f"{words}; rank{'s' if len(down) > 1 else ''} {gone} {are} down", DOWN
     if any(rank.state == "starting" for rank in coming):
         late = age > local.start_s(info)
         return "starting", words, LATE.format(rank=coming[0].rank) if late else ""
@@ -150,8 +155,9 @@ def _how_far(
 ) -> tuple[CardState, str, str]:
     """As the keeper here wrote it; it is believed only while it lives."""
     over = far.state in ("ended", "failed")
-    young = not info.keeper and time.time() - info.created < local.START_S
-    if not (over or young or local.alive(info)):
+    if not (over or _young(info) or local.alive(info)):
+        if local.far_on(info):
+            return "lost", UNKEPT, RECONNECT
         return "failed", KILLED, AGAIN
     if far.state == "pending":
         # The browser adds when it is expected to start, in its reader's time zone.
@@ -160,6 +166,12 @@ def _how_far(
         return _how_ranks(info, ranks, 0.0)
     words = far.words or info.message or WORDS[far.state]
     return far.state, words, AGAIN if far.state == "failed" else ""
+
+
+def _young(info: ClusterInfo) -> bool:
+    """Whether the process that will keep it has not begun yet."""
+    age = time.time() - info.created
+    return info.state == "starting" and not info.keeper and age < local.START_S
 
 
 def _cause(info: ClusterInfo) -> str:
@@ -185,7 +197,9 @@ WORDS: dict[FarState, str] = {
     "failed": "has failed",
 }
 KILLED = "the process that kept it was killed"
+UNKEPT = "nobody here keeps it any more; its job may go on"
+RECONNECT = "Reconnect takes it up again; the ranks keep their variables."
 AGAIN = "Restart starts it anew; Remove takes it off this list."
-DOWN = "Restart brings the rank back, without its variables."
+DOWN = "Restart (↻) brings it back, without its variables."
 LATE = "Rank {rank} takes long to start: its log tells why, or restart it."
 SAID = "{log} ends with: {text}"

@@ -102,7 +102,8 @@ export class CardView {
     restart.hidden = !isUp && !isOver(card);
     resize.hidden = !isUp || card.far;
     log.hidden = !isUp && !isOver(card) && card.state !== 'ending';
-    setText(restart, isOver(card) ? 'Restart' : 'Restart…');
+    setText(restart, isOver(card) ? 'Restart' : card.kept ? 'Restart…' : 'Reconnect');
+    restart.title = card.kept || isOver(card) ? 'start the ranks anew, without their variables' : 'take it up again; the ranks keep their variables';
     setText(stop, isOver(card) ? 'Remove' : card.state === 'pending' ? 'Cancel job…' : 'Stop…');
     stop.title = isOver(card) ? 'take it off this list' : 'end the ranks; their variables are gone then';
     const isEnding = card.state === 'ending';

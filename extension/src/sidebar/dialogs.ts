@@ -18,7 +18,7 @@ export async function isMeant(card: Card, act: Act, ranks: string): Promise<bool
 
 function question(card: Card, act: Act, ranks: string): [string, string, string] | null {
   const all = card.size === 1 ? 'its rank' : `its ${card.size} ranks`;
-  if (isOver(card) || act === 'interrupt') {
+  if (isOver(card) || act === 'interrupt' || (act === 'restart' && !card.kept)) {
     return null;
   }
   if (act === 'stop' && card.state === 'pending') {

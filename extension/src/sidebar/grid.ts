@@ -21,7 +21,8 @@ export class Grid {
 
   refresh(card: Card, load: ReadonlyMap<number, Load>): void {
     this.last = { card, load };
-    const seen = this.isWhole ? card.ranks : card.ranks.slice(0, FIRST);
+    // Those that are not as they should be are always among them.
+    const seen = card.ranks.filter(rank => this.isWhole || rank.rank < FIRST || rank.state !== 'ready');
     const nodes: HTMLElement[] = [];
     let host = '';
     for (const rank of seen) {

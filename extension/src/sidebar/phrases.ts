@@ -56,8 +56,9 @@ export function stateName(state: CardState): string {
 /** `perlmutter · job 1234 · 2 nodes × 4 GPUs`. */
 export function where(card: Card): string {
   const hosts = new Set(card.ranks.map(rank => rank.host));
-  const nodes = `${card.nodes} ${card.nodes === 1 ? 'node' : 'nodes'}`;
-  const gpus = card.gpus_per_node ? ` × ${card.gpus_per_node} ${card.gpus_per_node === 1 ? 'GPU' : 'GPUs'}` : '';
+  // With spaces at which no line ends.
+  const nodes = `${card.nodes}\u00a0${card.nodes === 1 ? 'node' : 'nodes'}`;
+  const gpus = card.gpus_per_node ? `\u00a0×\u00a0${card.gpus_per_node}\u00a0${card.gpus_per_node === 1 ? 'GPU' : 'GPUs'}` : '';
   if (card.site || card.job) {
     return [card.site, card.job && `job ${card.job}`, `${nodes}${gpus}`].filter(Boolean).join(' · ');
   }

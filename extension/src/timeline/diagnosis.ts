@@ -1,4 +1,5 @@
 /** What a profile comes to, in one sentence; rankroom/profile.py says the same. */
+import type { OwnSpan } from './own';
 import type { RankProfile, StragglerProfile } from './profile';
 
 interface Found {
@@ -8,38 +9,54 @@ interface Found {
   stragglers: readonly StragglerProfile[];
 }
 
-/** Percent of the wall that a straggler must cost to be named. */
-const NAMED = 3;
+/** What is known of collectives with two or more ranks, and whether any was given up. */
+interface Shared {
+  count: number;
+  ops: ReadonlySet<string>;
+  hasGivenUp: boolean;
+}
 
-/** The sentence; `shared` collectives have two or more ranks, and do these operations. */
-export function diagnosis(found: Found, shared: number, ops: ReadonlySet<string>): string {
+/** Percent of the wall that a straggler must cost to be named, and microseconds. */
+const NAMED = 3;
+const LEAST = 10_000;
+/** Microseconds that a cell must last for a word about it. */
+const SHORTEST = 100_000;
+
+/** The sentence; `own` are the user's spans that may explain what the named ranks cost. */
+export function diagnosis(found: Found, { count: shared, ops, hasGivenUp }: Shared, own: readonly OwnSpan[]): string {
   const { wall, ranks } = found;
-  if (ranks.length < 2 || shared === 0 || wall === 0) {
+  if (ranks.length < 2 || shared === 0 || wall < SHORTEST) {
     return '';
   }
   const named = namedOf(found);
   if (named.length === 0) {
-    return ['no rank stands out', ...nobody(found)].join('; ');
+    return ['no rank stands out', ...nobody(found, hasGivenUp)].join('; ');
   }
   const who = named.map(({ rank }) => rank).sort((a, b) => a - b);
   const isOne = who.length === 1;
   const names = isOne ? `rank ${who[0]}` : `ranks ${who.slice(0, -1).join(', ')} and ${who[who.length - 1]}`;
-  const cost = Math.min(sum(named.map(one => one.cost)), wall);
+  const cost = costOf(found, named);
   const share = percent(sum(named.map(({ last }) => last)), shared);
   const op = ops.size === 1 && !ops.has('') && !ops.has('?') ? [...ops][0] : 'collective';
   const many = `${op}${/(s|x|ch|sh)$/.test(op) ? 'es' : 's'}`;
   const where = shared > 1 ? `${share} of ${shared.toLocaleString('en')} ${many}` : `the only ${op}`;
   return (
     `${names} ${isOne ? 'arrives' : 'arrive'} last in ${where}` +
-    ` and ${isOne ? 'costs' : 'cost'} ${percent(cost, wall)} of the cell${cause(ranks, who, cost)}`
+    ` and ${isOne ? 'costs' : 'cost'} ${percent(cost, wall)} of the cell` +
+    (ownCause(own, who, cost) || cause(ranks, who, cost))
   );
+}
+
+/** What the named ranks cost together. */
+export function costOf({ wall }: Found, named: readonly StragglerProfile[]): number {
+  return Math.min(sum(named.map(({ cost }) => cost)), wall);
 }
 
 /** The stragglers that are named: few, and dear enough. */
 export function namedOf({ wall, ranks, stragglers }: Found): StragglerProfile[] {
   const top = stragglers.length ? stragglers[0].cost : 0;
   const named = stragglers.filter(({ cost }) => 2 * cost >= top);
-  return 100 * top < NAMED * wall || 2 * named.length > ranks.length ? [] : named;
+  return top < LEAST || 100 * top < NAMED * wall || 2 * named.length > ranks.length ? [] : named;
 }
 
 /** `31 %` */
@@ -47,15 +64,42 @@ export function percent(part: number, whole: number): string {
   return `${Math.floor((100 * part) / whole + 0.5)} %`;
 }
 
-function nobody({ wall, ranks }: Found): string[] {
+function nobody({ wall, ranks }: Found, hasGivenUp: boolean): string[] {
   const waiting = sum(ranks.map(rank => rank.waiting)) / ranks.length;
   const exposed = sum(ranks.map(rank => rank.exposed)) / ranks.length;
   if (waiting >= 0.1 * wall && waiting >= exposed) {
-    return [`they wait for each other in turn, ${percent(waiting, wall)} of the cell`];
+    const what = hasGivenUp ? 'ranks that come no more' : 'each other in turn';
+    return [`they wait for ${what}, ${percent(waiting, wall)} of the cell`];
   }
   return exposed >= 0.2 * wall
     ? [`${percent(exposed, wall)} of the cell is communication that nothing overlaps`]
     : [];
+}
+
+/** Which of the user's own spans they spend more time in; a span around all else says little. */
+function ownCause(own: readonly OwnSpan[], who: readonly number[], cost: number): string {
+  const isOne = who.length === 1;
+  const [first] = own
+    .map(({ name, times: spent }) => {
+      const values = (isNamed: boolean): number[] =>
+        [...spent].filter(([rank]) => who.includes(rank) === isNamed).map(([, time]) => time);
+      const mine = Math.floor(sum(values(true)) / who.length);
+      return { name, mine, rest: middle(values(false)) };
+    })
+    .filter(one => explains(one, who.length, cost))
+    .map(one => ({ ...one, share: one.rest ? one.mine / one.rest : Infinity }))
+    .sort((a, b) => (a.share === b.share ? 0 : b.share - a.share) || b.mine - b.rest - (a.mine - a.rest) || (a.name < b.name ? -1 : 1));
+  if (!first) {
+    return '';
+  }
+  const verb = isOne ? 'it spends' : 'they spend';
+  return first.rest === 0
+    ? `; only ${verb} time in ${first.name}`
+    : `; ${verb} ${times(first.mine, first.rest)} the others' time in ${first.name}`;
+}
+
+function explains({ mine, rest }: { mine: number; rest: number }, count: number, cost: number): boolean {
+  return 5 * mine >= 6 * rest && 2 * (mine - rest) * count >= cost;
 }
 
 /** Why they are late: they load data, or compute, for longer than the others do. */
@@ -68,7 +112,7 @@ function cause(ranks: readonly RankProfile[], who: readonly number[], cost: numb
       const mine = Math.floor(sum(values(true)) / who.length);
       return { what, mine, rest: middle(values(false)) };
     })
-    .filter(({ mine, rest }) => 5 * mine >= 6 * rest && 2 * (mine - rest) * who.length >= cost)
+    .filter(one => explains(one, who.length, cost))
     // Stable: data, if they are equal.
     .sort((a, b) => b.mine - b.rest - (a.mine - a.rest));
   if (found.length === 0) {

@@ -76,7 +76,7 @@ export class Rows {
     const { bands } = this;
     const rows = isParts
       ? this.cached(this.parts, rank, cat, columns =>
-          partRows(columns, bands!.matching.of.get(rank)!, bands!.matching.collectives)
+          partRows(rank, columns, bands!.matching.of.get(rank)!, bands!.matching.collectives)
         )
       : this.of(rank, cat);
     return rows.map(row => ({ row, rank, cat, isParts }));

@@ -24,6 +24,8 @@ export interface Collective {
   cost: number;
   /** Ranks that should have taken part. */
   absent: number[];
+  /** Those of `ranks` that waited for the absent ones until their cell was broken off. */
+  givenUp: number[];
 }
 
 export interface Matching {
@@ -55,7 +57,9 @@ export function* matching(source: SpanSource, run: Run): Generator<void, Matchin
     const { start, dur, name, length } = source.columns(rank, 'collective');
     return { rank, columns: { start, dur, name, length } };
   });
-  const found = new Occurrences(run.ranks.length ? run.ranks.map(({ rank }) => rank) : source.ranks);
+  const everybody = run.ranks.length ? run.ranks.map(({ rank }) => rank) : source.ranks;
+  const failed = run.ranks.filter(({ state }) => state && state !== 'running' && state !== 'ok');
+  const found = new Occurrences(everybody, new Set(failed.map(({ rank }) => rank)));
   const of: Uint32Array[] = [];
   for (const { rank, columns } of parts) {
     of.push(yield* found.number(columns, number => source.name(rank, number)));
@@ -98,7 +102,10 @@ class Occurrences {
   private order: number[] = [];
   private everybody: number[];
 
-  constructor(ranks: readonly number[]) {
+  constructor(
+    ranks: readonly number[],
+    private failed: ReadonlySet<number>
+  ) {
     this.everybody = [...ranks].sort((a, b) => a - b);
   }
 
@@ -187,7 +194,7 @@ class Occurrences {
         ranks = Array.from({ length: count }, (_, i) => parts[partAt[from + i]].rank);
       }
       one.ranks = ranks;
-      judge(one, scratch);
+      judge(one, scratch, this.failed);
       made.push(one);
       if (place % (PIECE / 50) === 0) {
         yield;
@@ -201,7 +208,7 @@ class Occurrences {
     return {
       op, tensor, library, group, n: this.n[id],
       ranks: NOBODY, starts: new Array<number>(count), ends: new Array<number>(count),
-      last: 0, straggler: 0, spread: 0, cost: 0, absent: this.expected[id] ?? this.everybody
+      last: 0, straggler: 0, spread: 0, cost: 0, absent: this.expected[id] ?? this.everybody, givenUp: NOBODY
     };
   }
 
@@ -245,8 +252,16 @@ function compare(a: Key, b: Key): number {
   return 0;
 }
 
+/** When the wait of a rank in a collective was over, and the transfer began. */
+export function waitedUntil(one: Collective, rank: number, start: number, end: number): number {
+  if (one.givenUp.length && one.givenUp.includes(rank)) {
+    return end;
+  }
+  return start + Math.max(0, Math.min(one.last, end) - start);
+}
+
 /** Who came last, and by how much. */
-function judge(one: Collective, scratch: Float64Array): void {
+function judge(one: Collective, scratch: Float64Array, failed: ReadonlySet<number>): void {
   const { ranks, starts } = one;
   let at = 0;
   let first = starts[0];
@@ -262,6 +277,9 @@ function judge(one: Collective, scratch: Float64Array): void {
   one.absent = one.absent.every((rank, i) => rank === ranks[i])
     ? NOBODY
     : one.absent.filter(rank => !ranks.includes(rank));
+  if (one.absent.length) {
+    one.givenUp = ranks.filter(rank => failed.has(rank));
+  }
   if (starts.length > 1) {
     let others = 0;
     for (let i = 0; i < starts.length; i++) {

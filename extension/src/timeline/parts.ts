@@ -1,6 +1,6 @@
 /** Collectives as the picture needs them: each span in its wait and its transfer, and who came last. */
 import { lowerBound, type Columns } from './columns';
-import type { Collective, Matching } from './match';
+import { waitedUntil, type Collective, type Matching } from './match';
 import type { Range } from './range';
 import { Row, stack } from './row';
 
@@ -9,7 +9,7 @@ export const WAIT = 0;
 export const TRANSFER = 1;
 
 /** The rows of a rank's collectives, each span cut at the last arrival. */
-export function partRows(columns: Columns, of: Uint32Array, collectives: readonly Collective[]): Row[] {
+export function partRows(rank: number, columns: Columns, of: Uint32Array, collectives: readonly Collective[]): Row[] {
   return stack(columns).map(row => {
     const room = 2 * row.length;
     const parts = { start: new Float64Array(room), dur: new Float64Array(room), name: new Uint32Array(room), length: 0 };
@@ -23,8 +23,8 @@ export function partRows(columns: Columns, of: Uint32Array, collectives: readonl
     };
     for (let i = 0; i < row.length; i++) {
       const [place, start, end] = [row.place(i), row.start(i), row.end(i)];
-      const last = collectives[of[place]]?.last ?? start;
-      const cut = Math.min(Math.max(last, start), end);
+      const collective = collectives[of[place]];
+      const cut = collective ? waitedUntil(collective, rank, start, end) : start;
       if (cut > start) {
         put(start, cut, WAIT, place);
       }

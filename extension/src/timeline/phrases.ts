@@ -1,6 +1,6 @@
 /** What is said about spans, collectives and ranges, in words. */
 import type { SpanName } from '../schema';
-import type { Collective } from './match';
+import { waitedUntil, type Collective } from './match';
 import { least, most } from './parts';
 import { lasting } from './range';
 
@@ -50,7 +50,7 @@ export function who(collective: Collective): string {
     return `All ${ranks.length} ranks arrived together; it took ${lasting(most(ends) - last)}.${missing}`;
   }
   const first = ranks[starts.indexOf(least(starts))];
-  const waited = starts.reduce((sum, start, i) => sum + Math.max(0, Math.min(last, ends[i]) - start), 0);
+  const waited = starts.reduce((sum, start, i) => sum + waitedUntil(collective, ranks[i], start, ends[i]) - start, 0);
   const others = ranks.length > 2 ? `, ${lasting(cost)} after the others’ median` : '';
   return (
     `Rank ${straggler} came last, ${lasting(spread)} after rank ${first}, the first${others}. ` +
@@ -68,16 +68,14 @@ export interface Arrival {
 }
 
 /** Each rank's part in a collective, in order of arrival. */
-export function arrivals({ ranks, starts, ends, last, straggler }: Collective): Arrival[] {
+export function arrivals(collective: Collective): Arrival[] {
+  const { ranks, starts, ends, straggler } = collective;
   const first = least(starts);
   return ranks
-    .map((rank, i) => ({
-      rank,
-      after: starts[i] - first,
-      wait: Math.max(0, Math.min(last, ends[i]) - starts[i]),
-      transfer: Math.max(0, ends[i] - Math.max(last, starts[i])),
-      isLast: rank === straggler
-    }))
+    .map((rank, i) => {
+      const until = waitedUntil(collective, rank, starts[i], ends[i]);
+      return { rank, after: starts[i] - first, wait: until - starts[i], transfer: ends[i] - until, isLast: rank === straggler };
+    })
     .sort((a, b) => a.after - b.after || a.rank - b.rank);
 }
 

@@ -1,8 +1,9 @@
 /** Where the time of a run went: per rank, per kind of collective, and who made the others wait. */
 import type { Run } from '../schema';
-import { diagnosis } from './diagnosis';
+import { costOf, diagnosis, namedOf } from './diagnosis';
 import { Gathering, Measure, intersection, lengthOf, union, without, type Intervals } from './intervals';
-import type { Collective, Matching } from './match';
+import { waitedUntil, type Collective, type Matching } from './match';
+import { ownSpans } from './own';
 import type { Columns, SpanSource } from './spans';
 import type { Stays, Wall } from './stays';
 
@@ -70,6 +71,7 @@ export function* profiling(
   const kinds = new Kinds(collectives, wall);
   const profiles: RankProfile[] = [];
   const waits: Intervals[] = [];
+  const free = new Map<number, Intervals>();
   for (const rank of ranks) {
     const stay = wall.isKnown ? stays.of(rank, run) : wall;
     const one = new OneRank(rank, wall, stay);
@@ -79,10 +81,10 @@ export function* profiling(
     const places = of.get(rank) ?? new Uint32Array(0);
     const untils = new Float64Array(places.length);
     for (let i = 0; i < places.length; i++) {
-      const { last, library } = collectives[places[i]];
+      const collective = collectives[places[i]];
       const end = start[i] + dur[i];
-      untils[i] = start[i] + Math.max(0, Math.min(last, end) - start[i]);
-      one.collect(start[i], untils[i], end, !hasWaits || library === GRAPH);
+      untils[i] = waitedUntil(collective, rank, start[i], end);
+      one.collect(start[i], untils[i], end, !hasWaits || collective.library === GRAPH);
       if (i % PIECE === PIECE - 1) {
         yield;
       }
@@ -90,6 +92,7 @@ export function* profiling(
     yield* kinds.take(start, untils, dur, places, i => source.name(rank, name[i]).bytes);
     profiles.push(one.profile());
     waits.push(one.waiting);
+    free.set(rank, one.free);
     yield;
   }
   const found = yield* stragglersOf(collectives, ranks, waits, wall);
@@ -101,7 +104,10 @@ export function* profiling(
     stragglers: found
   };
   const ops = new Set(shared.map(({ op }) => op));
-  return { ...profile, diagnosis: diagnosis(profile, shared.length, ops) };
+  const named = namedOf(profile);
+  const own = yield* ownSpans(source, free, named.map(({ rank }) => rank), costOf(profile, named));
+  const hasGivenUp = collectives.some(({ givenUp }) => givenUp.length > 0);
+  return { ...profile, diagnosis: diagnosis(profile, { count: shared.length, ops, hasGivenUp }, own) };
 }
 
 /** From the earliest start to the latest end of all spans. */
@@ -127,6 +133,8 @@ function* limits(
 /** Each instant of the wall, as one rank spent it. */
 class OneRank {
   waiting: Intervals = new Float64Array(0);
+  /** When nothing held it up. */
+  free: Intervals = new Float64Array(0);
   private begin: number;
   private end: number;
   private waits: Gathering;
@@ -175,6 +183,7 @@ class OneRank {
     this.waiting = intersection(blocked, waits);
     const waiting = lengthOf(this.waiting);
     const active = this.end - this.begin;
+    this.free = active > 0 ? without(Float64Array.of(this.begin, this.end), blocked) : this.free;
     return {
       rank: this.rank,
       compute: active - lengthOf(blocked) - data,

@@ -2,7 +2,7 @@
 import { css, inkOn } from '../../timeline/colours';
 import type { Spot } from '../../timeline/find';
 import type { Lane, Line } from '../../timeline/lanes';
-import type { Collective } from '../../timeline/match';
+import { waitedUntil, type Collective } from '../../timeline/match';
 import { least, most, type Bands } from '../../timeline/parts';
 import type { Label, Pixels } from '../../timeline/pixels';
 import { TimeScale, type Range } from '../../timeline/range';
@@ -176,7 +176,7 @@ export class Painter {
       if (!above || !below) {
         continue;
       }
-      const cut = (at: number): number => Math.min(Math.max(one.last, one.starts[at]), one.ends[at]);
+      const cut = (at: number): number => waitedUntil(one, one.ranks[at], one.starts[at], one.ends[at]);
       const shape = (a: number, b: number, c: number, d: number, colour: number): void => {
         context.fillStyle = css(colour, alpha);
         context.beginPath();

@@ -1,6 +1,6 @@
 /** What is under the pointer. */
 import type { Spot } from '../../timeline/find';
-import type { Collective } from '../../timeline/match';
+import { waitedUntil, type Collective } from '../../timeline/match';
 import { argsOf } from '../../timeline/phrases';
 import { lasting } from '../../timeline/range';
 import type { Spans } from '../../timeline/spans';
@@ -29,8 +29,9 @@ export class Tip {
     ];
     const at = collective ? collective.ranks.indexOf(rank) : -1;
     if (collective && at >= 0 && collective.ranks.length > 1) {
-      const waited = Math.max(0, Math.min(collective.last, collective.ends[at]) - collective.starts[at]);
-      facts.push(['waited', waited ? `${lasting(waited)} for rank ${collective.straggler}` : 'not: came last']);
+      const waited = waitedUntil(collective, rank, collective.starts[at], collective.ends[at]) - collective.starts[at];
+      const whom = collective.givenUp.includes(rank) ? 'for ranks that did not come' : `for rank ${collective.straggler}`;
+      facts.push(['waited', waited ? `${lasting(waited)} ${whom}` : 'not: came last']);
     }
     this.show([said.name, ...facts.map(([key, value]) => `${key}: ${value}`)], x, y);
   }

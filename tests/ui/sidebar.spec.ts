@@ -1,0 +1,288 @@
+/** The Ranks sidebar: real ranks of this machine, and made-up clusters of a site. */
+import { spawn } from 'node:child_process';
+
+import type { Locator } from '@playwright/test';
+
+import { expect, picture, saveRuns, test, type Page } from './rankroom';
+import {
+  ASK, card, endAll, execute, openRanks, python, pythonEnv, ranksOn, removeCluster, setWidth, writeCluster, writeFar
+} from './sidebar';
+
+// Galata's stand-ins for kernels would run nothing.
+test.use({ kernels: null });
+test.afterEach(() => endAll());
+
+const HOSTS = ['nid001234', 'nid001235'];
+const READY = { size: 8, ranks: ranksOn(HOSTS, 4), ready: [0, 1, 2, 3, 4, 5, 6, 7] };
+
+async function openNotebook(page: Page): Promise<void> {
+  const path = await saveRuns(page, []);
+  await execute(page, 'docmanager:open', { path });
+  await page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook-ExecutionIndicator[data-status=idle]').waitFor();
+}
+
+function codeCells(page: Page): Locator {
+  return page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell');
+}
+
+async function startTwo(panel: Locator, name: string): Promise<Locator> {
+  await panel.getByText('Start ranks…').click();
+  const form = panel.getByRole('form', { name: 'start ranks' });
+  await form.getByLabel('Ranks', { exact: true }).fill('2');
+  await form.getByText('More').click();
+  await form.getByLabel('Name').fill(name);
+  await form.getByRole('button', { name: 'Start ranks' }).click();
+  const made = card(panel, name);
+  await expect(made).toHaveAttribute('data-state', 'running', { timeout: 90_000 });
+  return made;
+}
+
+async function agree(page: Page, label: string): Promise<void> {
+  await page.locator('.jp-Dialog').getByRole('button', { name: label }).click();
+}
+
+test('from nothing to a cell on two ranks, and back', async ({ page }) => {
+  await page.setViewportSize({ width: 1200, height: 900 });
+  const panel = await openRanks(page);
+  await expect(panel.getByRole('button', { name: 'Start ranks here' })).toBeVisible();
+  await openNotebook(page);
+  const two = await startTwo(panel, 'two');
+  await expect(panel.locator('.rr-empty')).toBeHidden();
+  await expect(two.locator('.rr-card-words')).toHaveText('2 ranks ready');
+  await expect(two.locator('.rr-where')).toHaveText('this machine · CPU');
+  await expect(page.locator('.rr-status-button')).toHaveText('2 ranks');
+  const rows = two.getByRole('listitem');
+  await expect(rows).toHaveCount(2);
+  await expect(rows.first().locator('.rr-percent')).toHaveText(/^\d+ %$/);
+  await expect(rows.first().locator('.rr-memory')).toHaveText(/^\d+ MB$/);
+
+  await two.getByRole('button', { name: 'Insert cell' }).click();
+  const inserted = codeCells(page).filter({ hasText: 'attach two' });
+  await expect(inserted.locator('.cm-line')).toHaveText(['%load_ext rankroom', '%cluster attach two']);
+  await page.keyboard.press('Shift+Enter');
+  await expect(inserted).toContainText('two: 2 ranks on', { timeout: 60_000 });
+  const cell = codeCells(page).last();
+  await cell.locator('.cm-content').click();
+  await page.keyboard.type("%%distributed\nprint('rank', rank, 'of', size)");
+  await page.keyboard.press('Shift+Enter');
+  await expect(page.locator('.rr-view .rr-row')).toHaveText([/rank 0 of 2/, /rank 1 of 2/], { timeout: 60_000 });
+  // The run is in the list, and opens.
+  const run = panel.locator('.rr-run-row').first();
+  await expect(run).toContainText('2 ranks · done');
+  await picture(page, 'sidebar-running');
+  await run.click();
+  await expect(page.locator('.rr-view.rr-panel')).toContainText('rank 1 of 2');
+
+  await two.getByRole('button', { name: 'Log' }).click();
+  await expect(page.locator('.rr-job-log')).toContainText('controller.log');
+  await picture(page, 'sidebar-log');
+
+  await two.getByRole('button', { name: 'Stop…' }).click();
+  await expect(page.locator('.jp-Dialog')).toContainText('variables on the ranks are gone');
+  await agree(page, 'Stop');
+  await expect(panel.locator('.rr-empty')).toBeVisible({ timeout: 60_000 });
+  await expect(page.locator('.rr-status-button')).toBeHidden();
+});
+
+test('one click is enough; two windows and a reload see the same', async ({ page }) => {
+  let panel = await openRanks(page);
+  const other = (await page.context().newPage()) as Page;
+  await other.goto(page.url());
+  await other.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
+  const otherPanel = await openRanks(other);
+  await panel.getByRole('button', { name: 'Start ranks here' }).click();
+  const first = panel.locator('.rr-card');
+  await expect(first).toHaveAttribute('data-state', 'running', { timeout: 90_000 });
+  const name = (await first.getAttribute('data-cluster')) ?? '';
+  await expect(card(otherPanel, name)).toHaveAttribute('data-state', 'running');
+
+  // What one window does, the other one shows.
+  await other.bringToFront();
+  await card(otherPanel, name).getByRole('button', { name: 'restart rank 1, without its variables' }).click();
+  await agree(other, 'Restart');
+  await expect(card(otherPanel, name).getByRole('listitem').nth(1)).toContainText('restarting');
+  await page.bringToFront();
+  await expect(first.locator('.rr-card-words')).toHaveText('2 ranks ready', { timeout: 60_000 });
+
+  await page.reload();
+  await page.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
+  panel = await openRanks(page);
+  await expect(card(panel, name)).toHaveAttribute('data-state', 'running');
+  await card(panel, name).getByRole('button', { name: 'Resize…' }).click();
+  await panel.getByLabel('how many ranks').fill('3');
+  await panel.getByRole('button', { name: 'Resize', exact: true }).click();
+  await agree(page, 'Resize');
+  await expect(card(panel, name).locator('.rr-card-words')).toHaveText('3 ranks ready', { timeout: 90_000 });
+  await other.bringToFront();
+  await expect(card(otherPanel, name).getByRole('listitem')).toHaveCount(3);
+  await card(otherPanel, name).getByRole('button', { name: 'Stop…' }).click();
+  await agree(other, 'Stop');
+  await page.bringToFront();
+  await expect(panel.locator('.rr-empty')).toBeVisible({ timeout: 60_000 });
+  await other.close();
+});
+
+test('a card is dragged into a notebook', async ({ page }) => {
+  writeFar('dragged', { state: 'running' }, READY);
+  const panel = await openRanks(page);
+  await openNotebook(page);
+  const from = (await card(panel, 'dragged').locator('.rr-card-head').boundingBox())!;
+  const to = (await page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook').boundingBox())!;
+  await page.mouse.move(from.x + 60, from.y + 8);
+  await page.mouse.down();
+  await page.mouse.move(from.x + 90, from.y + 30, { steps: 4 });
+  await page.mouse.move(to.x + 200, to.y + 100, { steps: 8 });
+  await expect(page.locator('.rr-drag-image')).toBeVisible();
+  await page.mouse.up();
+  await expect(codeCells(page).filter({ hasText: 'attach dragged' })).toHaveCount(1);
+  removeCluster('dragged');
+});
+
+test('a rank that is down is named and brought back; one that was killed with its keeper is said', async ({ page }) => {
+  const panel = await openRanks(page);
+  const made = await startTwo(panel, 'falls');
+  const tip = (await made.getByRole('listitem').nth(1).getAttribute('title')) ?? '';
+  process.kill(Number(/pid (\d+)/.exec(tip)?.[1]), 'SIGKILL');
+  await expect(made.locator('.rr-card-words')).toHaveText('1 of 2 ranks ready; rank 1 is down');
+  await expect(made.locator('.rr-note').last()).toContainText('SIGKILL');
+  await picture(page, 'sidebar-down');
+  await made.getByRole('button', { name: 'restart rank 1, without its variables' }).click();
+  await expect(made.locator('.rr-card-words')).toHaveText('2 ranks ready', { timeout: 60_000 });
+});
+
+test('a job that waits, and one whose time is nearly over', async ({ page }) => {
+  await page.setViewportSize({ width: 1200, height: 900 });
+  const now = Date.now() / 1000;
+  const expected = new Date((now + 1800) * 1000);
+  writeFar('waits', { state: 'pending', reason: 'Priority: others are before it', expected: now + 1800 });
+  const panel = await openRanks(page);
+  const waits = card(panel, 'waits');
+  const clock = await page.evaluate(
+    at => new Date(at).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' }),
+    expected.getTime()
+  );
+  await expect(waits.locator('.rr-card-words')).toContainText(`waits in the queue (Priority: others are before it), expected to start`);
+  await expect(waits.locator('.rr-card-words')).toContainText(clock);
+  await expect(waits.locator('.rr-where')).toHaveText('perlmutter · job 4711 · 2 nodes × 4 GPUs');
+  await expect(waits.getByRole('button', { name: 'Cancel job…' })).toBeVisible();
+  await expect(waits.getByRole('button', { name: 'Interrupt' })).toBeHidden();
+  await expect(page.locator('.rr-status-button')).toHaveText('ranks wait in the queue');
+
+  // The job runs at last, for another 119 s.
+  writeFar('waits', { state: 'running', until: Date.now() / 1000 + 119 }, READY);
+  await expect(waits).toHaveAttribute('data-state', 'running');
+  await expect(waits.locator('.rr-left')).toHaveText(/^(1 min )?\d\d s left$/);
+  await expect(page.locator('.rr-status-button')).toHaveText(/^8 ranks · .* s left$/);
+  const notice = page.locator('.jp-toast-message, .Toastify__toast').filter({ hasText: 'waits:' });
+  await expect(notice.first()).toContainText('2 minutes left, then its job ends');
+  await picture(page, 'sidebar-warning');
+  removeCluster('waits');
+  await expect(waits).toBeHidden();
+});
+
+test('ssh asks: in every window, until one answers', async ({ page }) => {
+  await openRanks(page);
+  const other = (await page.context().newPage()) as Page;
+  await other.goto(page.url());
+  await other.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
+  await page.bringToFront();
+  const secret = ask('perlmutter.nersc.gov', 'One-time code for user:', 'secret');
+  const dialog = page.locator('.jp-Dialog');
+  await expect(dialog).toContainText('ssh asks on the way to perlmutter.nersc.gov');
+  await expect(dialog.locator('input')).toHaveAttribute('type', 'password');
+  await expect(dialog.locator('input')).toBeFocused();
+  await picture(page, 'sidebar-question');
+  await other.bringToFront();
+  await expect(other.locator('.jp-Dialog')).toContainText('One-time code');
+  await other.locator('.jp-Dialog input').fill('123 456');
+  await other.keyboard.press('Enter');
+  expect(await secret).toBe('told 123 456');
+  await page.bringToFront();
+  await expect(dialog).toBeHidden();
+
+  const host = "The authenticity of host 'login (10.0.0.2)' can't be established.\nED25519 key fingerprint is SHA256:abc.\nAre you sure you want to continue connecting (yes/no/[fingerprint])?";
+  const trusts = ask('login', host, 'plain');
+  await expect(dialog).toContainText('Do you trust login?');
+  await expect(dialog).toContainText('SHA256:abc');
+  await picture(page, 'sidebar-host-key');
+  await agree(page, 'Yes, trust it');
+  expect(await trusts).toBe('told yes');
+  const refuses = ask('login', host, 'plain');
+  await agree(page, 'No');
+  expect(await refuses).toBe('refused');
+  await expect(dialog).toBeHidden();
+  await other.close();
+});
+
+test('the form says what is wrong before anything is started', async ({ page }) => {
+  await page.setViewportSize({ width: 1200, height: 1000 });
+  const panel = await openRanks(page);
+  await panel.getByText('Start ranks…').click();
+  const form = panel.getByRole('form', { name: 'start ranks' });
+  await form.getByLabel('Ranks', { exact: true }).fill('100000');
+  await expect(form.locator('.rr-wrong:not([hidden])')).toHaveText(/^is a number from 1 to \d+ on this machine, not '100000'$/);
+  await form.getByRole('button', { name: 'Start ranks' }).click();
+  await expect(form.getByLabel('Ranks', { exact: true })).toBeFocused();
+  await form.getByLabel('where').selectOption('perlmutter');
+  await form.getByLabel('Nodes', { exact: true }).fill('0');
+  await form.getByLabel('Time', { exact: true }).fill('tomorrow');
+  await expect(form.locator('.rr-wrong:not([hidden])')).toHaveCount(2);
+  await picture(page, 'sidebar-form-errors');
+  await form.getByLabel('Nodes', { exact: true }).fill('3');
+  await form.getByLabel('Time', { exact: true }).fill('00:30:00');
+  await form.getByRole('button', { name: 'Show script' }).click();
+  await expect(form.locator('.rr-script')).toContainText('#SBATCH --nodes=3');
+  await expect(form.locator('.rr-wrong:not([hidden])')).toHaveCount(0);
+  expect(await panel.locator('.rr-card').count()).toBe(0);
+});
+
+test('every state, narrow and wide, light and dark', async ({ page }) => {
+  await page.setViewportSize({ width: 1200, height: 1300 });
+  const now = Date.now() / 1000;
+  writeFar('pm-waits', { state: 'pending', reason: 'Priority: others are before it', expected: now + 4000 });
+  writeFar('pm-runs', { state: 'running', until: now + 2500, job: '4710' }, { ...READY, ready: [0, 1, 2, 3, 4, 5, 7], exits: { '6': 'was ended by signal 9 (SIGKILL)' } });
+  writeFar('pm-lost', { state: 'lost', until: now + 400, words: 'the line to perlmutter.nersc.gov is lost; the ranks go on' });
+  writeFar('pm-ended', { state: 'ended', words: 'the time of job 4709 is over' });
+  writeFar('pm-failed', { state: 'failed', words: 'sbatch: error: invalid account or account/partition combination specified' });
+  writeFar('pm-asks', { state: 'asks', words: 'ssh asks for a one-time code' });
+  writeCluster('local-xy', { state: 'failed', size: 2, message: 'every rank has ended' });
+  const names = ['pm-waits', 'pm-runs', 'pm-lost', 'pm-ended', 'pm-failed', 'pm-asks', 'local-xy'];
+  const panel = await openRanks(page, 250);
+  await expect(panel.locator('.rr-card')).toHaveCount(names.length);
+  for (const width of [250, 300, 520]) {
+    await setWidth(page, width);
+    // Nothing is cut off, and nothing sticks out.
+    const wide = await panel.evaluate(node => {
+      const edge = node.getBoundingClientRect().right;
+      const parts = [...node.querySelectorAll<HTMLElement>('.rr-card *, .rr-section *')];
+      return parts.filter(part => part.offsetParent && part.getBoundingClientRect().right > edge + 1).map(part => part.className);
+    });
+    expect(wide).toEqual([]);
+    await picture(page, `sidebar-states-${width}`);
+  }
+  await page.theme.setDarkTheme();
+  await picture(page, 'sidebar-states-dark');
+  await card(panel, 'local-xy').getByRole('button', { name: 'Remove' }).click();
+  await expect(card(panel, 'local-xy')).toBeHidden();
+  names.forEach(removeCluster);
+});
+
+test('a server that does not answer: it is said, and what was known stays', async ({ page }) => {
+  writeFar('stays', { state: 'running' }, READY);
+  const panel = await openRanks(page);
+  await expect(card(panel, 'stays')).toBeVisible();
+  await page.route(/rankroom\/(clusters|questions)/, route => route.abort());
+  await expect(panel.locator('.rr-trouble')).toContainText('does not answer: trying again');
+  await expect(card(panel, 'stays')).toBeVisible();
+  await page.unroute(/rankroom\/(clusters|questions)/);
+  await expect(panel.locator('.rr-trouble')).toBeHidden({ timeout: 60_000 });
+  removeCluster('stays');
+});
+
+/** Ask as ssh does; what it is told. */
+function ask(host: string, text: string, kind: string): Promise<string> {
+  const asking = spawn(python(), ['-c', ASK, host, text, kind], { env: pythonEnv() });
+  let said = '';
+  asking.stdout.on('data', data => (said += String(data)));
+  return new Promise(resolve => asking.on('exit', () => resolve(said.trim())));
+}

@@ -1,0 +1,104 @@
+/** What the tests of the sidebar have in common: made-up clusters and questions on the server's disk. */
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { hostname } from 'node:os';
+import { join } from 'node:path';
+
+import type { Locator } from '@playwright/test';
+
+import type { Json, Page } from './rankroom';
+
+const HOME = join(process.env.RANKROOM_UI_HOME ?? '', 'home');
+
+interface Lab {
+  jupyterapp: { commands: { execute(id: string, args?: Json): Promise<unknown>; hasCommand(id: string): boolean } };
+}
+
+export async function execute(page: Page, command: string, args: Json = {}): Promise<void> {
+  await page.evaluate(async ([command, args]) => {
+    await (window as unknown as Lab).jupyterapp.commands.execute(command as string, args as Json);
+  }, [command, args] as const);
+}
+
+/** Open the sidebar; what it shows comes from the server. */
+export async function openRanks(page: Page, width = 300): Promise<Locator> {
+  await page.waitForFunction(() => (window as unknown as Partial<Lab>).jupyterapp?.commands.hasCommand('rankroom:show-ranks'));
+  await execute(page, 'rankroom:show-ranks');
+  const panel = page.locator('.rr-sidebar');
+  await panel.and(page.locator('[data-known=true]')).waitFor();
+  await setWidth(page, width);
+  return panel;
+}
+
+/** Drag the sidebar's edge until it is so wide. */
+export async function setWidth(page: Page, width: number): Promise<void> {
+  const box = (await page.locator('#jp-left-stack').boundingBox())!;
+  const handle = page.locator('#jp-main-split-panel > .lm-SplitPanel-handle:not(.lm-mod-hidden)').first();
+  const at = (await handle.boundingBox())!;
+  const y = at.y + 200;
+  await page.mouse.move(at.x + at.width / 2, y);
+  await page.mouse.down();
+  await page.mouse.move(at.x + at.width / 2 + width - box.width, y, { steps: 5 });
+  await page.mouse.up();
+}
+
+export function card(panel: Locator, name: string): Locator {
+  return panel.locator(`.rr-card[data-cluster="${name}"]`);
+}
+
+/** A cluster's file as a keeper would write it; one that is not of this world and never begins. */
+export function writeCluster(name: string, fields: Json): void {
+  const folder = join(HOME, 'clusters', name);
+  mkdirSync(folder, { recursive: true });
+  // Made in the future: nobody misses its keeper.
+  const info = { name, size: 0, state: 'starting', created: Date.now() / 1000 + 86_400, host: hostname(), ...fields };
+  writeFileSync(join(folder, 'cluster.json.new'), JSON.stringify(info));
+  renameSync(join(folder, 'cluster.json.new'), join(folder, 'cluster.json'));
+}
+
+export function writeFar(name: string, far: Json, fields: Json = {}): void {
+  const site = { site: 'perlmutter', login: 'perlmutter.nersc.gov', job: '4711', nodes: 2, gpus_per_node: 4, ranks_per_node: 4 };
+  writeCluster(name, { ...fields, far: { ...site, ...far } });
+}
+
+/** Ranks with GPUs on some hosts. */
+export function ranksOn(hosts: string[], perHost: number): Json[] {
+  return Array.from({ length: hosts.length * perHost }, (_, rank) => ({
+    rank, local_rank: rank % perHost, host: hosts[Math.floor(rank / perHost)], pid: 1000 + rank, device: `cuda:${rank % perHost}`
+  }));
+}
+
+export function removeCluster(name: string): void {
+  rmSync(join(HOME, 'clusters', name), { recursive: true, force: true });
+}
+
+/** Ask as ssh does; resolves to what it is told. */
+export const ASK = `
+import sys
+from rankroom.ssh import questions
+said = questions.ask(sys.argv[1], sys.argv[2], sys.argv[3] == "secret", 120)
+print("refused" if said is None else "told " + said)
+`;
+
+export function python(): string {
+  return process.env.RANKROOM_PYTHON ?? join(__dirname, '../../.venv/bin/python');
+}
+
+export function pythonEnv(): NodeJS.ProcessEnv {
+  return { ...process.env, RANKROOM_HOME: HOME, PYTHONPATH: join(__dirname, '../../lab') };
+}
+
+/** End whatever clusters a test has left. */
+export function endAll(): void {
+  // Made-up ones have no job to be ended.
+  const source = `
+import shutil
+from rankroom import acts, cards, clusterfile
+for card in cards.cards():
+    if card.far:
+        shutil.rmtree(clusterfile.ClusterPaths(card.name).folder)
+    else:
+        acts.stop(card.name)
+`;
+  execFileSync(python(), ['-c', source], { env: pythonEnv(), timeout: 60_000 });
+}
