@@ -2,7 +2,7 @@
 
 The file `busy` is locked by whoever runs a cell; the system drops the lock when that process ends.
 It holds the process's id and, behind it, a mark: `0` the last run ended well, `1` it did not or is
-still on, `2` ranks were let go from outside.
+still on, `2` ranks were let go from outside, or a library of theirs gave up.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import os
 
 import psutil
 
-from rankroom.clusterfile import ClusterPaths
+from rankroom.clusterfile import MARK_AT, ClusterPaths
 from rankroom.errors import NoClusterError, RankroomError
 from rankroom.run import Run
 
-MARK_AT = 16  # behind the process's id
 STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
 
 
@@ -70,8 +69,7 @@ class Turn:
 
     def doubt(self) -> None:
         """Note that ranks are let go from outside the run that is on, which does not know it."""
-        with contextlib.suppress(OSError), self._paths.busy.open("r+b") as file:
-            os.pwrite(file.fileno(), b"2", MARK_AT)
+        self._paths.doubt()
 
     def end(self, lock: int, run: Run, settle: bool, epoch: int) -> None:
         """Give the cluster free after `run`; only a cell on all ranks brings them in step again."""

@@ -26,7 +26,7 @@ class Guard:
     """Watches the main thread of a rank.
 
     `running()` is the run whose cell is on, or None; `emit(name, args)` reports a mark;
-    `cells()` gives the file names of this session's cells.
+    `cells()` gives the file names of this session's cells; `idle()` is called between cells.
     """
 
     def __init__(
@@ -34,10 +34,12 @@ class Guard:
         running: Callable[[], str | None],
         emit: Callable[[str, dict[str, Any]], None],
         cells: Callable[[], set[str]],
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
         self._running = running
         self._emit = emit
         self._cells = cells
+        self._idle = idle
         main = threading.main_thread()
         self._clock = time.pthread_getcpuclockid(main.ident) if main.ident else 0
         self._step: object = None  # where the main thread was when it last took a step
@@ -79,6 +81,7 @@ class Guard:
             self._look()
             if run is None:
                 self._told = None
+                self._idle()
                 continue
             stuck = self._is_stuck()
             if stuck and self._told != run:
@@ -107,6 +110,14 @@ class Guard:
         return now - self._since > STILL_S
 
 
+def is_running() -> bool:
+    """True if the main thread has the processor or waits for it, not for anything else."""
+    with contextlib.suppress(OSError), open(_STATE, "rb") as file:  # noqa: PTH123
+        # Behind the name, which may hold anything.
+        return file.read().rpartition(b")")[2].split()[:1] == [b"R"]
+    return False
+
+
 def _step(frame: FrameType | None) -> tuple[int, int, bytes]:
     """What changes whenever the main thread does something.
 
@@ -120,3 +131,4 @@ def _step(frame: FrameType | None) -> tuple[int, int, bytes]:
 
 # Its last number counts the time slices of the thread; the main thread has the process's id.
 _SCHEDULE = f"/proc/self/task/{os.getpid()}/schedstat"
+_STATE = f"/proc/self/task/{os.getpid()}/stat"

@@ -8,6 +8,7 @@ initialise anew before the next cell on all ranks.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import json
 import sys
@@ -21,13 +22,17 @@ from rankroom.rank import horovod_calls, horovod_sets, horovod_spans, sockets
 from rankroom.rank.imports import when_imported
 from rankroom.rank.world import World
 
+TRIES = 3  # to initialise: a connection may break while it is made
 TOGETHER_S = 0.5  # a shutdown that all ranks agree on takes milliseconds
 SHUTDOWN_S = 2.0  # a shutdown may wait for a rank that hangs; others must not wait for it
 
+_MAY_BE_MADE = "initialization failed"  # what Horovod says when a connection could not be made
 JOIN_EDIT = "join-reset"  # the edit of Horovod that lets it start anew after a broken join
 
 # What a rank says of a library that it has imported only.
-NEVER_STARTED = {"on": False, "started": False, "released": False, "spoilt": False}
+NEVER_STARTED = {
+    "on": False, "started": False, "released": False, "spoilt": False, "gave_up": "",
+}  # fmt: skip
 
 _libraries: dict[str, Library] = {}
 
@@ -95,9 +100,18 @@ def state() -> dict[str, Any]:
     return unused | {name: library.state() for name, library in _libraries.items()}
 
 
+def gave_up() -> bool:
+    """True if a library here has ended by itself since it was started."""
+    return any(library.gave_up for library in list(_libraries.values()))
+
+
 def settle(states: list[dict[str, Any]]) -> None:
     """Initialise anew what the ranks' `states` show to be released or out of step."""
     horovod_calls.reset_optimizers()
+    # Every rank says the same; the others only saw that its connections were closed.
+    words = {each["gave_up"] for mine in states for each in mine.values()} - {""}
+    if words:
+        print(GAVE_UP.format(words=min(words, key=_is_consequence)), file=sys.stderr)
     for name in sorted({name for each in states for name in each}):
         mine = [each.get(name) for each in states]
         same = all(each == mine[0] for each in mine)
@@ -148,6 +162,7 @@ class Library:
         self.started = False
         self._made_for = 0  # the size of the world that it was started in
         self._started_whole = False
+        self._epoch = 0
         self._initialise = initialise
         self._world = world
         self._lock = threading.Lock()
@@ -196,26 +211,55 @@ class Library:
         size = self._world.size
         return all(horovod_sets.find(self.name, each.ranks, size) is not None for each in wanted)
 
-    def _start(self, comm: Any, wanted: list[Any], also: list[list[int]] | None = None) -> None:
+    def _start(
+        self,
+        comm: Any,
+        wanted: list[Any],
+        also: list[list[int]] | None = None,
+        tries: int = TRIES,
+    ) -> None:
         self.shut_down()
         horovod_sets.focus(self.basics)
         ranks = [each.ranks for each in wanted] + (also or [])
         sets = horovod_sets.to_start_with(self.name, ranks, self._world.size)
         key = self._world.meet(self.topic)
+        failed = None
         try:
             self._sockets.clear()
             with sockets.noting(self._sockets):
                 self._initialise(self.basics, comm, sets)
+        except ValueError as error:
+            failed = error
         finally:
             self._world.met(key)
+        said = self._world.gather(self.topic, {"failed": str(failed or "")})
+        if causes := [each["failed"] for each in said if each.get("failed")]:
+            if tries > 1 and all(_MAY_BE_MADE in each for each in causes):
+                self._start(comm, wanted, also, tries - 1)
+                return
+            raise failed or RuntimeError(NOT_UP.format(library=self.name, cause=causes[0]))
         self.released, self.started, self._made_for = False, True, self._world.size
         self._started_whole |= self._made_for == self._world.whole
+        self._epoch = self._world.epoch
         self.spans.started()
 
     @property
     def spoilt(self) -> bool:
         """True if this library cannot start anew in this process."""
         return horovod_calls.spoilt(self.name) and JOIN_EDIT not in _edits(self.basics)
+
+    @property
+    def gave_up(self) -> str:
+        """Why this library ended by itself, in its own words.
+
+        Nothing is said where it was let go, or where ranks have been wired anew since.
+        """
+        asked = getattr(self.basics.MPI_LIB_CTYPES, "horovod_gave_up", None)
+        anew = self.released or self._epoch != self._world.epoch
+        if asked is None or anew or not self.basics.is_initialized():
+            return ""
+        asked.restype = ctypes.c_char_p
+        return str(asked().decode("utf-8", "replace"))
 
     @property
     def topic(self) -> str:
@@ -243,7 +287,10 @@ class Library:
             "on": on,
             "started": self._started_whole if whole else self.started,
             # What was started for another world is of as little use as what was released.
-            "released": self.released or (on and self._made_for != self._world.size),
+            "released": self.released
+            or bool(self.gave_up)
+            or (on and self._made_for != self._world.size),
+            "gave_up": self.gave_up,
             "over": whole and not self._started_whole,
             "spoilt": self.spoilt,
             "round": self._world.round(self.topic),
@@ -309,6 +356,10 @@ def _wrap_basics(module: ModuleType, world: World) -> None:
     basics_class._remove_process_set_impl = remove
 
 
+def _is_consequence(words: str) -> bool:
+    return "by peer" in words
+
+
 UNLIKE = (
     "hvd.add_process_set() was given different ranks on different ranks ({asked}): every rank "
     "makes every set, also those it is not in"
@@ -317,3 +368,8 @@ SPOILT = (
     "Horovod cannot start anew in these processes, as a cell failed while a rank was in "
     "hvd.join(): `%cluster restart`"
 )
+GAVE_UP = (
+    "Horovod has given up between two cells and is set up anew for this one: {words} "
+    "(HOROVOD_GLOO_TIMEOUT_SECONDS, set on the ranks before hvd.init(), gives it more time)"
+)
+NOT_UP = "hvd.init() of horovod.{library} failed on another rank: {cause}"

@@ -86,6 +86,8 @@ class Keeper:
         """Requests of kernels and ranks, which come with the cluster's secret; in a thread."""
         if question["do"] == "stop":
             self.stopping.set()
+        elif question["do"] == "doubt":
+            self.paths.doubt()
         elif question["do"] == "ready":
             with self.lock:
                 if self.children.seating.starts[question["rank"]] == question["start"]:
@@ -135,6 +137,9 @@ class Keeper:
                 self.fail("every rank has ended")
                 return
             self.note_memory()
+            if self.job_end and self.job_end.over:
+                self.told_to_end = True
+                return
             living = {rank: self.children.born[rank] for rank in self.living()}
             if self.lease.over(living):
                 self.info.message = f"nobody held it for {self.info.lease:g} h"

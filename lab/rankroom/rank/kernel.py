@@ -14,7 +14,7 @@ from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
 from rankroom.rank import horovod_spans, lines, stacks
-from rankroom.rank.guard import Guard
+from rankroom.rank.guard import Guard, is_running
 from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
@@ -59,6 +59,7 @@ class RankKernel(IPythonParallelKernel):
             lambda: reporter.run,
             lambda name, args: reporter.emit_now("mark", name=name, args=args),
             self.shell.cells,
+            recovery.look,
         )
         self.control_handlers["rankroom_request"] = self.rankroom_request
         Waiting.keep = _waited
@@ -208,6 +209,7 @@ class RankKernel(IPythonParallelKernel):
             "failing": bool(self.shell.failing),
             "tidying": stacks.handles_interrupt(),
             "stands": self.guard.standing(),
+            "computes": Waiting.current is None and is_running(),
         }
 
 

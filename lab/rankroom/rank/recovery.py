@@ -13,7 +13,6 @@ from rankroom.rank.world import World
 # What a blocked collective says when another rank shut its library down or closed a connection.
 RELEASED_WORDS = (
     "Horovod has been shut down",
-    "Horovod has not been initialized",
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
@@ -54,6 +53,7 @@ class Recovery:
         self._world = world
         self._lock = threading.Lock()
         self._smaller = Smaller(world)
+        self._doubted = False
         for adapter in ADAPTERS.values():
             adapter.install(world)
 
@@ -68,6 +68,7 @@ class Recovery:
         with self._lock:
             # A release that is under way ends first; one that comes later is not for this cell.
             self._world.begin(run, tuple(ranks), epoch, own)
+        self._doubted = False
         horovod_calls.mend_refused()
         horovod_spans.begin()
         if self._world.size < self._world.whole:
@@ -84,6 +85,12 @@ class Recovery:
         horovod_spans.finish()
         self._world.end()
         self._smaller.leave(ADAPTERS)
+
+    def look(self) -> None:
+        """Between two cells: have all ranks compare before the next one if something broke here."""
+        if not self._doubted and horovod.gave_up():
+            self._doubted = True
+            self._world.doubt()
 
     def release(self, run: str) -> list[str]:
         """Let go of blocked collectives of this run, from any thread; what was released."""

@@ -84,6 +84,11 @@ class World:
         with contextlib.suppress(OSError):
             self._ask(do="ready", start=int(os.environ.get(tree.START, "0")))
 
+    def doubt(self) -> None:
+        """Have the next cell on all ranks begin with a comparison of what they have."""
+        with contextlib.suppress(OSError):
+            self._ask(do="doubt")
+
     def begin(self, run: str, ranks: tuple[int, ...], epoch: int, own: bool = False) -> None:
         """A cell starts on `ranks`; `epoch` differs from before when ranks were wired anew.
 

@@ -1,0 +1,98 @@
+"""A Horovod that ended by itself between two cells is told, and set up anew; so is a failed init."""
+
+import time
+
+import pytest
+
+from cells import failure, finish, log, states, values
+from rankroom.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+START = """
+import os
+os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "2"
+import horovod.torch as hvd, torch
+from rankroom.rank import horovod as adapter
+hvd.init()
+ones = torch.ones(2)
+"""
+ADD = "hvd.allreduce(ones, op=hvd.Sum).tolist()"
+# Rank 1 stands still for longer than rank 0 waits for a word from it.
+STOPPED = """
+if rank == 1:
+    import signal, subprocess
+    waker = subprocess.Popen(["sh", "-c", f"sleep 5; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    waker.wait()
+import time
+while not adapter._libraries["torch"].gave_up:
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def ranks(home):
+    made = Cluster.local(ranks=2)
+    try:
+        finish(made, START)
+        yield made
+    finally:
+        made.stop()
+
+
+def test_the_next_cell_says_so_and_sets_it_up_anew(ranks):
+    assert finish(ranks, STOPPED).state == "done"
+    doubted = ranks.paths.busy
+    deadline = time.monotonic() + 60
+    while doubted.read_bytes()[-1:] != b"2":  # noted between cells
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    run = finish(ranks, ADD)
+    assert run.results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}
+    for rank in (0, 1):
+        assert "Horovod has given up between two cells and is set up anew" in log(
+            run, rank, "stderr"
+        )
+        assert "Timed out" in log(run, rank, "stderr")
+    assert log(finish(ranks, ADD), 0, "stderr") == ""
+
+
+def test_a_cell_in_which_it_gives_up_fails_and_the_next_one_works(ranks):
+    run = finish(ranks, STOPPED + ADD)
+    assert run.state == "failed", run
+    assert "HorovodInternalError" in failure(run)
+    assert finish(ranks, ADD).results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}
+
+
+def test_an_init_that_fails_once_is_made_again(ranks):
+    """As when a connection breaks while it is made: all ranks try again together."""
+    source = """
+    hvd.shutdown()
+    library = adapter._libraries["torch"]
+    whole, tried = library._initialise, []
+    def broken(*args):
+        tried.append(rank)
+        if len(tried) == 1 and rank == 1:
+            raise ValueError("Horovod initialization failed. Please check log messages above.")
+        whole(*args)
+    library._initialise = broken
+    try:
+        hvd.init()
+    finally:
+        library._initialise = whole
+    len(tried)
+    """
+    assert values(ranks, source) == [2, 2]
+    assert values(ranks, ADD) == [[2.0, 2.0]] * 2
+
+
+def test_a_forgotten_init_is_the_cells_failure(home):
+    cluster = Cluster.local(ranks=2)
+    try:
+        run = finish(cluster, "import horovod.torch as hvd\nhvd.rank()")
+        assert run.state == "failed"
+        assert "has not been initialized" in failure(run)
+        assert set(states(run).values()) == {"error"}
+    finally:
+        cluster.stop()
