@@ -34,6 +34,7 @@ from rankroom.store.patient import PatientWriter
 from rankroom.timeline import Timeline
 
 GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
+COMPUTES_S = 0.3  # after it, for a rank that is on its way to where the first one failed
 ANSWER_S = 0.3  # for a rank to say how it is
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
 RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
@@ -93,6 +94,7 @@ class Run:
         self._kept = 0
         self.spans: list[bytes] = []  # the record's lines for the summary, as far as that reads
         self._spans_size = 0
+        self._failed_at = float("inf")  # when that was noticed of the first rank
         self._raised: dict[int, int] = {}  # when each rank's error left its cell
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -367,6 +369,7 @@ class Run:
 
     def _failed(self) -> None:
         """A rank has raised, or is gone: soon see what the others do."""
+        self._failed_at = min(self._failed_at, time.monotonic())
         if not self._interrupted:
             timer = threading.Timer(GRACE_S, self._release_if_stuck)
             timer.daemon = True
@@ -375,8 +378,11 @@ class Run:
     def _release_if_stuck(self) -> None:
         """Release, unless every rank that still runs has failed as well and is about to end.
 
-        A cell that fails alike on all ranks must not cost them their groups.
+        A cell that fails alike on all ranks must not cost them their groups: whoever computes, or
+        waits for the processor only, may be about to fail.
         """
+        if self._ended or self._releasing:
+            return
         asked: list[Future[Any]] = []
         with contextlib.suppress(RankroomError, OSError):
             asked = self._link.request(self.running, do="status")
@@ -390,7 +396,10 @@ class Run:
             self.release()
 
     def _release_unless_failing(self, answer: Future[Any]) -> None:
-        if answer.exception() or not answer.result()["content"].get("failing"):
+        said = {} if answer.exception() else answer.result()["content"]
+        if said.get("computes") and time.monotonic() - self._failed_at < COMPUTES_S:
+            self._link.later(GRACE_S, self._release_if_stuck)
+        elif not said.get("failing"):
             self.release()
 
     def _finish_if_over(self, waited: bool = False) -> None:

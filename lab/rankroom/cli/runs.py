@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import sys
 import time
 from collections import deque
@@ -99,9 +100,9 @@ def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
     reader, last = _last_lines(store, info.id, assembly, wanted, number)
     if not follow:
         last.extend(line for line in assembly.rest() if line.rank in wanted)
-    with contextlib.suppress(KeyboardInterrupt):
+    with _interruptible() as pressed:
         _print(_group(line) for line in last)
-        for event in _follow(reader) if follow else ():
+        for event in _follow(reader, pressed) if follow else ():
             _print(_group(line) for line in assembly.add(event) if line.rank in wanted)
     _print(_group(line) for line in assembly.rest() if line.rank in wanted)
     if follow:
@@ -215,9 +216,26 @@ def _last_lines(
     return reader, last
 
 
-def _follow(reader: Tail) -> Iterator[Json]:
-    """Events as they come, until the run has ended."""
-    while True:
+@contextlib.contextmanager
+def _interruptible() -> Iterator[list[int]]:
+    """Ends at an interrupt, and fills: Python drops the exception where a destructor runs."""
+    pressed: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        pressed.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _follow(reader: Tail, pressed: list[int]) -> Iterator[Json]:
+    """Events as they come, until the run has ended or somebody has `pressed`."""
+    while not pressed:
         chunk = reader.read()
         yield from _events(chunk.data)
         if not chunk.data:

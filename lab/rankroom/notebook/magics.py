@@ -29,6 +29,7 @@ from rankroom.spec import format_ranks, parse_ranks
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
+STOP_S = 20.0  # for ranks to let go after --timeout, when nobody presses again
 FOLLOW_S = 1.0  # between two looks at whether a run gets on
 _OWN = ("%cluster", "%course", "%ranks", "%runs", "%distributed", "%load_ext", "%reload_ext")
 
@@ -164,7 +165,7 @@ class RankroomMagics(Magics):
                     told = now
                     output.show(display.running_bundle(run.info))
             run.interrupt()
-            run.wait(INTERRUPT_S)
+            run.wait(STOP_S)
         except KeyboardInterrupt:
             run.interrupt()
             # Pressed again: the notebook gets its prompt back, and is told who still runs.
@@ -175,8 +176,9 @@ class RankroomMagics(Magics):
         """Make the notebook's cell end as the run did, so that "run all" stops where it should."""
         if run.running:
             ranks = format_ranks(run.running)
+            patience = INTERRUPT_S if timeout is None else STOP_S
             raise RunFailed(
-                f"rank {ranks} did not stop within {INTERRUPT_S:.0f} s: "
+                f"rank {ranks} did not stop within {patience:.0f} s: "
                 f"`%cluster restart --ranks {ranks}` ends it"
             )
         if timeout is not None and run.state == "interrupted" and run.duration >= timeout:
