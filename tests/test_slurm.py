@@ -229,3 +229,91 @@ def test_an_answer_that_is_none():
     assert pbs.submitted("123456.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov\n") == "123456"
     with pytest.raises(StartError, match="no job id"):
         pbs.submitted("qsub: Unknown queue")
+
+
+LIMITS = "gpu*|1-00:00:00|4\ndebug|30:00|2\nlong|infinite|4\nlong|infinite|2\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"partition": ""}, ""),
+        ({"partition": "", "time": "25:00:00"}, "the partition gpu gives 1-00:00:00 at most"),
+        ({"partition": "debug"}, "it asks for 01:00:00, and the partition debug gives 30:00"),
+        ({"partition": "debug", "time": "10:00", "nodes": 3}, "asks for 3 nodes, and debug has 2"),
+        ({"partition": "long", "time": "9-00", "nodes": 3}, ""),
+        ({"partition": "debug,long"}, ""),
+        ({"partition": "of another kind"}, ""),
+    ],
+)
+def test_what_is_beyond_all_limits(asked, words: str):
+    plain = site.Site("x", job=site.Job(**asked))
+    found = slurm.too_much(plain, LIMITS)
+    assert words in found
+    assert bool(found) == bool(words)
+
+
+# Why jobs waited: as squeue says it from 20.11 to 24.11, and whether that passes by waiting.
+PASSES = [
+    "None", "Priority", "Resources", "Dependency", "BeginTime", "JobHeldUser", "Licenses",
+    "ReqNodeNotAvail, UnavailableNodes:nid[001140-001141]", "ReqNodeNotAvail, May be reserved for "
+    "other job", "(Nodes required for job are DOWN, DRAINED or reserved for jobs in higher "
+    "priority partitions)", "QOSMaxJobsPerUserLimit", "AssocMaxJobsLimit", "QOSGrpCpuLimit",
+    "QOSGrpGRES", "QOSGrpNodeLimit", "AssocGrpGRES", "AssocGrpNodeLimit",
+    "AssocGrpCPURunMinutesLimit", "QOSGrpCPURunMinutesLimit", "Cleaning", "Reservation",
+    "(launch failed requeued held)", "JobHoldMaxRequeue",
+]  # fmt: skip
+FOR_EVER = {
+    "PartitionTimeLimit": "more time than the partition",
+    "PartitionNodeLimit": "more nodes than the partition",
+    "QOSMaxWallDurationPerJobLimit": "more time than the QoS allows",
+    "AssocMaxWallDurationPerJobLimit": "more time than your account allows",
+    "QOSMaxNodePerJobLimit": "more nodes than the QoS",
+    "QOSMaxCpuPerJobLimit": "more CPUs than the QoS",
+    "QOSMaxGRESPerJob": "more GPUs than the QoS",
+    "QOSMaxMemoryPerJob": "more memory than the QoS",
+    "QOSMaxCpuPerNode": "more CPUs than the QoS",
+    "AssocMaxCpuPerJobLimit": "more CPUs than your account",
+    "AssocMaxNodePerJobLimit": "more nodes than your account",
+    "AssocMaxGRESPerJob": "more GPUs than your account",
+    "AssocMaxCpuMinutesPerJobLimit": "more CPUs than your account",
+    "QOSMinGRES": "fewer GPUs than the QoS wants",
+    "QOSMinCpuNotSatisfied": "fewer CPUs than the QoS wants",
+    "AssocGrpCPUMinutesLimit": "budget is used up",
+    "AssocGrpBillingMinutes": "budget is used up",
+    "QOSGrpGRESMinutes": "budget is used up",
+    "InvalidQOS": "QoS is not valid",
+    "AccountNotAllowed": "may not use this partition",
+    "DependencyNeverSatisfied": "a job that has failed",
+    "Job's account not known, so it can't use this partition (gpu allows course)": "account not",
+}
+
+
+def waiting(reason: str, *others: str):
+    lines = [f"7|PENDING|{reason}|N/A|(null)|N/A|x", *others]
+    return slurm.answered("\n".join(lines), ["7"])["7"]
+
+
+@pytest.mark.parametrize("reason", PASSES)
+def test_reasons_that_pass_by_waiting(reason: str):
+    assert not waiting(reason).never
+    assert waiting(reason).words.startswith("waits in the queue (")
+
+
+@pytest.mark.parametrize("reason", FOR_EVER)
+def test_reasons_that_do_not(reason: str):
+    status = waiting(reason)
+    assert status.never
+    assert FOR_EVER[reason] in status.words
+    assert status.words.endswith("): it will never start like this")
+
+
+@pytest.mark.parametrize(
+    "reason", ["QOSMaxGRESPerUser", "QOSMaxCpuPerUserLimit", "QOSMaxNodePerUserLimit"]
+)
+def test_limits_of_all_your_jobs_together(reason: str):
+    # It waits for another of the user's, if there is one that runs; else for nothing.
+    running = "8|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
+    assert waiting(reason).never
+    assert not waiting(reason, running).never
+    assert "with your other jobs it asks for more" in waiting(reason, running).words

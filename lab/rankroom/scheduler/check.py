@@ -113,6 +113,10 @@ class Check:
         done = await self.scheduler.call(test, ASK_S, script)
         if not done.ok:
             raise self.scheduler.failed(done)
+        limits = await self.scheduler.call(self.scheduler.kind.limits(), ASK_S)
+        if why := self.scheduler.kind.too_much(self.site, limits.output):
+            profile = profile_of(self.site.name)
+            raise CheckFailed(TOO_MUCH.format(why=why, profile=profile))
         return Step(name, "ok", f"a job as in the profile is accepted: {_last(done)}")
 
     async def environment(self) -> Step:
@@ -214,6 +218,10 @@ def failed(steps: Sequence[Step]) -> bool:
 
 
 _AT = "rankroom-line="
+TOO_MUCH = (
+    "a job as in the profile is accepted, and will never start like this: {why}. Ask for less in "
+    "[job] of {profile}, or of another partition"
+)
 ENVIRONMENT = "Correct [environment] of {profile}: `modules`, `setup`, `venv`, `conda`"
 NO_PYTHON = (
     "No Python answers there: set `python`, `venv`, `conda` or `modules` in "

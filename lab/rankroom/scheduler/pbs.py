@@ -80,6 +80,15 @@ def test() -> list[str]:
     return []
 
 
+def limits() -> list[str]:
+    """There is no command that says what each queue gives in a form that all sites share."""
+    return []
+
+
+def too_much(site: Site, output: str) -> str:
+    return ""
+
+
 def submitted(output: str) -> str:
     """The job's id in what `qsub` said. Raises StartError if there is none."""
     found = _SUBMITTED.search(output)

@@ -7,6 +7,7 @@ formats are those that hold from Slurm 20 to 25; `squeue --json` does not.
 from __future__ import annotations
 
 import calendar
+import contextlib
 import re
 import shlex
 import time
@@ -15,7 +16,7 @@ from dataclasses import replace
 
 from rankroom.errors import StartError
 from rankroom.scheduler.jobs import JobStatus, State, body
-from rankroom.site import Site, clock
+from rankroom.site import Site, clock, parse_time
 
 FORMAT = "%i|%T|%r|%S|%N|%e|%j"  # id, state, reason, (expected) start, nodes, end, name
 WARNING_S = 120  # the batch shell gets SIGUSR1 so long before the job's time is over
@@ -69,13 +70,14 @@ _NEVER = {
     "ReservationInvalid": "its reservation is not valid",
     "DeadLine": "its deadline has passed",
 }
+_NEVER_IN_WORDS = re.compile(r"can't use this partition|not permitted to use this partition")
 # The others are made of parts, like QOSMaxGRESPerUser or AssocGrpCPUMinutesLimit.
 _LIMIT = re.compile(
     r"(?P<whose>QOS|Assoc)(?P<kind>Max|Min|Grp)(?P<what>[A-Z]+(?=Run|Per|Min|$)|[A-Z][a-zA-Z]*?)"
     r"(?P<span>RunMin(?:ute)?s|Min(?:ute)?sPerJob|Minutes|PerJob|PerNode|PerUser|PerAccount)?"
     r"(?:NotSatisfied)?(?:Limit)?"
 )
-_PER_USER = re.compile(r"QOSMax\w+PerUser")
+_PER_USER = re.compile(r"QOSMax(?!Jobs|SubmitJob)\w+PerUser")
 _AMOUNTS = {
     "cpu": "CPUs", "gres": "GPUs", "node": "nodes", "mem": "memory", "memory": "memory",
     "wall": "time", "wallduration": "time", "jobs": "jobs", "submitjob": "jobs",
@@ -134,6 +136,34 @@ def alive() -> list[str]:
 def test() -> list[str]:
     """The command that says whether the script on its standard input would be accepted."""
     return ["sbatch", "--test-only"]
+
+
+def limits() -> list[str]:
+    """The command that says what each partition gives at most."""
+    return ["sinfo", "--noheader", "--format=%P|%l|%D"]
+
+
+def too_much(site: Site, output: str) -> str:
+    """What a job asks for beyond all its partitions' limits, in words; empty if nothing.
+
+    Slurm accepts such a job at many sites, and never starts it.
+    """
+    names = site.job.partition.split(",") if site.job.partition else []
+    why = ""
+    for line in output.splitlines():
+        name, longest, nodes = ([*line.split("|"), "", ""])[:3]
+        if name.rstrip("*") not in names and not (name.endswith("*") and not names):
+            continue
+        with contextlib.suppress(ValueError):
+            if site.seconds > parse_time(longest):
+                about = (clock(site.seconds), name.rstrip("*"), longest)
+                why = "it asks for {}, and the partition {} gives {} at most".format(*about)
+                continue
+        if nodes.isdigit() and site.job.nodes > int(nodes):
+            why = f"it asks for {site.job.nodes} nodes, and {name.rstrip('*')} has {nodes}"
+            continue
+        return ""
+    return why
 
 
 def submitted(output: str) -> str:
@@ -198,6 +228,8 @@ def _status(
     # Slurm says "ReqNodeNotAvail, UnavailableNodes:c3" and "(Resources)".
     key = reason.strip("()").partition(",")[0]
     words, never = _why(key) if kind == "pending" else ("", False)
+    # Some reasons are said in words at once, as that an account may not use a partition.
+    never = never or (kind == "pending" and bool(_NEVER_IN_WORDS.search(reason)))
     if state == "CONFIGURING":
         reason, start = "its nodes are being made ready", ""
     elif kind == "pending":

@@ -1,0 +1,169 @@
+"""`rankroom site check` from a laptop through the login node: a site that works, each fault."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from machines import Machines
+
+import rankroom
+
+Say = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def laptop(machines: Machines) -> Iterator[Path]:
+    """The folder of the laptop's user, whose one line to the login node all tests here share."""
+    folder = machines.root / "laptop-site"
+    (folder / "rankroom" / "sites").mkdir(mode=0o700, parents=True)
+    yield folder
+    ended = f"for each in {folder}/home/ssh/*; do ssh -F none -S $each -O exit x; done"
+    machines.run("laptop", ["sh", "-c", ended])
+
+
+@pytest.fixture
+def check(machines: Machines, laptop: Path) -> Say:
+    """Write a profile and check it; what is said, without colours."""
+
+    def run(*options: str, top: str = "", job: str = "", environment: str = "") -> str:
+        lines = [f'login = "login"\nscratch = "~/room"\n{top}'] if "login" not in top else [top]
+        lines.append('[job]\npartition = "gpu"\n' if "partition" not in job else "[job]\n")
+        lines.append(f"gpus_per_node = 2\n{job}\n[environment]\n")
+        lines.append(environment or f'python = "{sys.executable}"\n')
+        (laptop / "rankroom" / "sites" / "test.toml").write_text("".join(lines))
+        settings = [
+            f"RANKROOM_SSH=ssh -F {machines.root}/client/ssh_config",
+            f"RANKROOM_HOME={laptop}/home", f"XDG_CONFIG_HOME={laptop}", "PYTHONPATH=",
+        ]  # fmt: skip
+        command = [sys.executable, "-m", "rankroom", "site", "check", "test", *options]
+        return machines.run("laptop", ["env", *settings, *command], timeout=300)
+
+    return run
+
+
+def room(machines: Machines) -> list[str]:
+    return sorted(file.name for file in (machines.home("alice") / "room").iterdir())
+
+
+def test_a_site_that_works(machines: Machines, check: Say):
+    said = check("--job")
+    marks = [line[0] for line in said.splitlines() if line[0] in "✓!✗–"]
+    assert len(marks) == 8, said
+    assert set(marks) <= {"✓", "!"}, said
+    assert "✓ login node: login answers" in said
+    assert "✓ scheduler: slurm" in said
+    assert "✓ scratch: /home/alice/room can be written to" in said
+    assert f"✓ Python with Rankroom: {rankroom.__version__}" in said
+    assert "ran on c" in said
+    # Nothing of the job is left.
+    assert room(machines) == []
+    assert machines.run("login", ["squeue", "-h", "-t", "PD,R"], "alice") == ""
+
+
+@pytest.mark.parametrize(
+    ("job", "said", "remedy"),
+    [
+        ('partition = "gpuu"', "invalid partition specified: gpuu", "(it is: gpuu)"),
+        ('partition = "staff"', "not permitted to use this partition", "You may not use"),
+        ('constraint = "a100"', "Invalid feature specification", "Set `constraint`"),
+        ("nodes = 1\ncpus_per_task = 99", "node configuration is not available", "No node has"),
+    ],
+)
+def test_what_slurm_refuses(check: Say, laptop: Path, job: str, said: str, remedy: str):
+    found = check(job=job)
+    assert "✗ account and partition: test: `sbatch --test-only` on login failed" in found
+    assert said in found
+    assert remedy in found
+    # What has nothing to do with it is known all the same.
+    assert "✓ Python with Rankroom" in found
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ('time = "02:00:00"', "it asks for 02:00:00, and the partition gpu gives 1:00:00 at most"),
+        ('partition = "short"', "it asks for 01:00:00, and the partition short gives 5:00"),
+    ],
+)
+def test_what_slurm_accepts_and_never_starts(check: Say, job: str, said: str):
+    found = check(job=job)
+    assert f"✗ account and partition: a job as in the profile is accepted, and will never start " \
+           f"like this: {said}" in found  # fmt: skip
+
+
+def test_a_wrong_account(machines: Machines, check: Say):
+    # Without a database of accounts Slurm notices only when it should start.
+    said = check("--job", job='account = "other"\npartition = "closed"\ntime = "00:05:00"')
+    assert "✗ test job: job" in said
+    assert "account not known" in said
+    assert "it will never start like this. It was cancelled" in said
+    assert machines.run("login", ["squeue", "-h", "-t", "PD,R"], "alice") == ""
+
+
+def test_no_rankroom_there(check: Say):
+    said = check(environment='python = "/usr/bin/python3"\n')
+    assert "✗ Python with Rankroom: /usr/bin/python3 on login has no Rankroom" in said
+    assert f"/usr/bin/python3 -m pip install rankroom=={rankroom.__version__}" in said
+
+
+def test_another_version_there(machines: Machines, check: Say):
+    package = machines.home("alice") / "old" / "rankroom"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('__version__ = "0.0.9"\n')
+    setup = json.dumps(["export PYTHONPATH=$HOME/old"])
+    said = check(environment=f'python = "{sys.executable}"\nsetup = {setup}\n')
+    assert (
+        f"Rankroom is 0.0.9 for {sys.executable} on login, and {rankroom.__version__} here" in said
+    )
+
+
+def test_a_module_that_is_not_there(check: Say):
+    said = check(environment=f'python = "{sys.executable}"\nmodules = ["cudnn/9"]\n')
+    assert "✗ environment: `module load cudnn/9` on login failed" in said
+    assert "Correct [environment] of" in said
+
+
+def test_a_scratch_that_is_not_ours(check: Say):
+    said = check(top='login = "login"\nscratch = "/proc/room"\n')
+    assert "✗ scratch: test: `bash -c" in said
+    assert "set it to a folder that you may write to" in said
+
+
+def test_a_scratch_that_compute_nodes_do_not_see(machines: Machines, check: Say):
+    said = check("--job", top='login = "login"\nscratch = "/tmp/room"\n')
+    assert "✓ scratch: /tmp/room can be written to" in said
+    assert "the compute node does not see /tmp/room as the login node does" in said
+    assert machines.run("login", ["ls", "/tmp/room"], "alice") == ""
+
+
+def test_a_login_node_with_another_name(check: Say):
+    said = check(top='login = "logn"\n')
+    assert "✗ login node: cannot reach logn: no machine with this name is found" in said
+    assert "– scheduler: not tried, as login node failed" in said
+
+
+def test_a_login_node_that_is_unplugged(machines: Machines, check: Say, laptop: Path):
+    machines.unplug("login", "campus")
+    try:
+        said = check()
+    finally:
+        machines.plug("login", "campus")
+    assert "✗ login node: cannot reach login" in said
+    assert "check your network or VPN" in said
+
+
+def test_slurm_that_is_down(machines: Machines, check: Say):
+    machines.crash("ctl")
+    try:
+        said = check()
+    finally:
+        machines.boot("ctl")
+        machines.until_idle()
+    assert "✗ scheduler: test: `env" in said
+    assert "Unable to contact slurm controller" in said
+    assert "down or being restarted" in said
+    assert "✓ Python with Rankroom" in said
