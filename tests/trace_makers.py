@@ -45,6 +45,8 @@ class Trace(Plan):
         if end is not None:
             self.ended[rank] = end
             self.ends[rank] = state
+            if state != "ok":
+                self.failed.add(rank)
 
     def event(self, line: str, **dropped: int) -> None:
         """A line of events.jsonl as it is, and how many of its spans must be dropped, and why."""
@@ -219,6 +221,65 @@ def straggler() -> Trace:
     return trace
 
 
+def own_span() -> Trace:
+    """Four ranks; rank 1 spends most of its time in a span of the user's own, part of it loading."""
+    trace = Trace(4)
+    loop(trace, 20, lambda rank, step: (2_000, 22_000 if rank == 1 else 3_000))
+    for rank in range(4):
+        steps = [s for s in trace.spans if s.rank == rank and s.cat == "step"]
+        trace.add(rank, "user", "epoch", steps[0].start, steps[-1].end - steps[0].start)
+        for at, step in enumerate(steps):
+            inside = 19_000 if rank == 1 else 450
+            trace.add(rank, "user", {"name": "augment", "fold": at % 3}, step.start + 1_000, inside)
+            trace.add(rank, "user", "x" * 41, step.start + 500, inside + 1_200)
+            trace.add(rank, "user", "two\nlines", step.start + 500, inside + 1_200)
+    return trace
+
+
+def own_spans() -> Trace:
+    """Six ranks; two of them alone spend time in `validate`."""
+    trace = Trace(6)
+    loop(trace, 12, lambda rank, step: (0, 18_000 if rank in (2, 4) else 6_000))
+    for rank in (2, 4):
+        for step in [s for s in trace.spans if s.rank == rank and s.cat == "step"]:
+            trace.add(rank, "user", "validate", step.start + 100, 12_000)
+    return trace
+
+
+def few_milliseconds() -> Trace:
+    """A rank that costs 5 % of a cell, which are 9 ms: nobody is named for that."""
+    trace = Trace(2)
+    loop(trace, 3, lambda rank, step: (0, 40_000 + 2_700 * rank))
+    return trace
+
+
+def short() -> Trace:
+    """A cell of 80 ms, of which a rank costs half: nothing is said of so short a time."""
+    trace = Trace(2)
+    loop(trace, 2, lambda rank, step: (0, 5_000 + 18_000 * rank))
+    return trace
+
+
+def broken() -> Trace:
+    """Rank 0 fails: the others wait for it until they are released, one of them interrupted."""
+    trace = Trace(4)
+    for rank in range(4):
+        for n in range(3):
+            arrival = 10_000 + 20_000 * n + 700 * rank
+            end = 14_000 + 20_000 * n
+            trace.add(rank, "collective", collective("allreduce", "g"), arrival, end - arrival)
+            trace.add(rank, "wait", "hvd.allreduce g", arrival, end - arrival)
+    for rank in (1, 2):
+        trace.add(rank, "collective", collective("allreduce", "g"), 75_000 + rank, 150_000)
+        trace.add(rank, "wait", "hvd.allreduce g", 75_000 + rank, 150_000)
+    # In a graph nobody sees it wait.
+    named = collective("allreduce", "h", "hvd.tensorflow")
+    trace.add(3, "collective", named, 80_000, 145_000)
+    for rank, state in enumerate(("error", "released", "interrupted", "released")):
+        trace.active(rank, 0, 226_000 - 140_000 * (rank == 0), state)
+    return trace
+
+
 def slow_loader() -> Trace:
     """Four ranks; rank 2's data loader takes three times as long."""
     trace = Trace(4)
@@ -345,6 +406,7 @@ def clocks() -> Trace:
     trace = Trace(3, offsets={1: 3_600_000_000, 2: -20_000}, errors={1: 180, 2: 75})
     loop(trace, 12, lambda rank, step: (0, 5_000 + 10_000 * (rank == 1)))
     trace.ends[2] = "lost"
+    trace.failed.add(2)
     return trace
 
 
@@ -572,8 +634,8 @@ def nan() -> Trace:
 
 
 ALL: list[Callable[[], Trace]] = [
-    straggler, slow_loader, even, turns, slow_host, uneven, groups, overlap, graph_mode, alone,
-    clocks, live, imported, one_rank, empty, no_spans, nested, many_names, jumping, hostile, nan,
+    straggler, own_span, own_spans, few_milliseconds, short, broken, slow_loader, even, turns,
+    slow_host, uneven, groups, overlap, graph_mode, alone, clocks, live, imported, one_rank, empty, no_spans, nested, many_names, jumping, hostile, nan,
 ]  # fmt: skip
 
 

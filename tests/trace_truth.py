@@ -36,6 +36,7 @@ class Plan:
     dropped: dict[str, int] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)  # ranks on which the cell did not end by itself
     last_words: int = -(10**15)  # the latest time in the record, for runs that go on
 
 
@@ -78,7 +79,10 @@ def _collectives(plan: Plan) -> list[Json]:
             {
                 "library": library, "group": group, "op": op, "tensor": tensor, "n": n,
                 "ranks": [s.rank for s in spans],
-                "absent": sorted(set(asked) - {s.rank for s in spans}),
+                "absent": (absent := sorted(set(asked) - {s.rank for s in spans})),
+                "given_up": (
+                    given_up := [s.rank for s in spans if absent and s.rank in plan.failed]
+                ),
                 "arrivals": arrivals,
                 "ends": [s.end for s in spans],
                 "last": last,
@@ -86,7 +90,10 @@ def _collectives(plan: Plan) -> list[Json]:
                 "spread": last - min(arrivals),
                 "cost": last - math.floor(statistics.median(others)) if others else 0,
                 "spans": spans,
-                "waits": [s.start + max(0, min(last, s.end) - s.start) for s in spans],
+                "waits": [
+                    s.end if s.rank in given_up else s.start + max(0, min(last, s.end) - s.start)
+                    for s in spans
+                ],
             }
         )  # fmt: skip
     out.sort(
@@ -121,6 +128,7 @@ def _profile(plan: Plan, collectives: list[Json]) -> Json:
             waits[span.rank].append((span.start, until))
             moves[span.rank].append((until, span.end))
     ranks, waiting_at = [], {}
+    own: dict[str, dict[int, int]] = {}
     for rank in range(plan.size):
         mine = [s for s in plan.spans if s.rank == rank]
         begin, end = (w0, w1) if not plan.begun else (
@@ -139,7 +147,14 @@ def _profile(plan: Plan, collectives: list[Json]) -> Json:
         communication = 0
         waiting_at[rank] = []
         for a, b in _instants(
-            w0, w1, [(begin, end)], blocks[rank], loads, waits[rank], moves[rank]
+            w0,
+            w1,
+            [(begin, end)],
+            blocks[rank],
+            loads,
+            waits[rank],
+            moves[rank],
+            [(s.start, s.end) for s in mine if s.cat == "user"],
         ):
             if not begin <= a < end:
                 what = "idle"
@@ -148,6 +163,11 @@ def _profile(plan: Plan, collectives: list[Json]) -> Json:
             else:
                 what = "data" if _in(a, loads) else "compute"
             sums[what] += b - a
+            if what in ("data", "compute"):
+                for name in {s.name["name"] for s in mine if s.cat == "user"
+                             and s.start <= a < s.end}:  # fmt: skip
+                    times = own.setdefault(name, dict.fromkeys(range(plan.size), 0))
+                    times[rank] += b - a
             if what == "waiting":
                 waiting_at[rank].append((a, b))
             if what == "exposed" or (what != "idle" and _in(a, moves[rank])):
@@ -161,8 +181,9 @@ def _profile(plan: Plan, collectives: list[Json]) -> Json:
         "ranks": ranks,
         "kinds": kinds,
         "stragglers": stragglers,
-        "diagnosis": diagnosis(w1 - w0, ranks, stragglers, [c["op"] for c in shared]),
-    }
+        "diagnosis": diagnosis(w1 - w0, ranks, stragglers, [c["op"] for c in shared], own,
+                               any(c["given_up"] for c in collectives)),
+    }  # fmt: skip
 
 
 def _kinds(plan: Plan, collectives: list[Json], w0: int, w1: int) -> list[Json]:
@@ -209,18 +230,26 @@ def _stragglers(
     return sorted(out, key=lambda s: (-s["cost"], s["rank"]))
 
 
-def diagnosis(wall: int, ranks: list[Json], stragglers: list[Json], ops: list[str]) -> str:
+def diagnosis(
+    wall: int,
+    ranks: list[Json],
+    stragglers: list[Json],
+    ops: list[str],
+    own: dict[str, dict[int, int]],
+    given_up: bool,
+) -> str:
     """The sentence, by the rules of the README."""
-    if len(ranks) < 2 or not ops or not wall:
+    if len(ranks) < 2 or not ops or wall < 100_000:
         return ""
     top = stragglers[0]["cost"] if stragglers else 0
     named = [s for s in stragglers if 2 * s["cost"] >= top]
-    if 100 * top < 3 * wall or 2 * len(named) > len(ranks):
+    if top < 10_000 or 100 * top < 3 * wall or 2 * len(named) > len(ranks):
         parts = ["no rank stands out"]
         waiting = sum(r["waiting"] for r in ranks) / len(ranks)
         exposed = sum(r["exposed"] for r in ranks) / len(ranks)
         if waiting >= 0.1 * wall and waiting >= exposed:
-            parts.append(f"they wait for each other in turn, {_percent(waiting, wall)} of the cell")
+            why = "ranks that come no more" if given_up else "each other in turn"
+            parts.append(f"they wait for {why}, {_percent(waiting, wall)} of the cell")
         elif exposed >= 0.2 * wall:
             share = _percent(exposed, wall)
             parts.append(f"{share} of the cell is communication that nothing overlaps")
@@ -237,6 +266,19 @@ def diagnosis(wall: int, ranks: list[Json], stragglers: list[Json], ops: list[st
         f"{names} {'arrives' if one else 'arrive'} last in {in_what}"
         f" and {'costs' if one else 'cost'} {_percent(cost, wall)} of the cell"
     )
+    spent = []
+    for name, times in own.items():
+        mine = sum(times[r] for r in who) // len(who)
+        rest = math.floor(statistics.median(t for r, t in times.items() if r not in who))
+        plain = 0 < len(name) <= 40 and not any(ord(c) < 32 or ord(c) == 127 for c in name)
+        if plain and 5 * mine >= 6 * rest and 2 * (mine - rest) * len(who) >= cost:
+            spent.append((-mine / rest if rest else -math.inf, rest - mine, name, mine, rest))
+    if spent:
+        _, _, name, mine, rest = min(spent)
+        verb = "it spends" if one else "they spend"
+        if not rest:
+            return f"{sentence}; only {verb} time in {name}"
+        return f"{sentence}; {verb} {_times(mine, rest)} the others' time in {name}"
     causes = []
     for what in ("data", "compute"):
         mine = sum(r[what] for r in ranks if r["rank"] in who) // len(who)

@@ -17,7 +17,7 @@ test('who came last, by how much, and who was spared', () => {
   assert.deepEqual(one, {
     op: 'allreduce', tensor: 'grad.1', library: 'hvd.torch', group: '', n: 0,
     ranks: [0, 1, 2], starts: [100, 1000, 140], ends: [1050, 1055, 1040],
-    last: 1000, straggler: 1, spread: 900, cost: 880, absent: []
+    last: 1000, straggler: 1, spread: 900, cost: 880, absent: [], givenUp: []
   });
 });
 

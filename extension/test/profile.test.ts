@@ -13,7 +13,7 @@ import { toEnd } from './schedule';
 const TRACES = join(__dirname, '../../../tests/traces');
 
 interface Expected {
-  collectives: Array<Omit<Collective, 'starts'> & { arrivals: number[] }>;
+  collectives: Array<Omit<Collective, 'starts' | 'givenUp'> & { arrivals: number[]; given_up: number[] }>;
   profile: Profile;
 }
 
@@ -26,7 +26,7 @@ for (const name of readdirSync(TRACES).filter(name => !name.includes('.'))) {
     model.complete();
     const found = toEnd(matching(model.spans, model.run));
     const expected = JSON.parse(file('expected.json')) as Expected;
-    const seen = found.collectives.map(({ starts, ...one }) => ({ ...one, arrivals: starts }));
+    const seen = found.collectives.map(({ starts, givenUp, ...one }) => ({ ...one, arrivals: starts, given_up: givenUp }));
     assert.deepEqual(seen, expected.collectives);
     const profile = toEnd(profiling(model.spans, model.run, model.stays, found));
     assert.deepEqual(rounded(profile), rounded(expected.profile));

@@ -107,7 +107,7 @@ for (const name of names) {
     for (const [rank, numbers] of of) {
       const lane = model.spans.columns(rank, 'collective');
       let sum = 0;
-      for (const row of partRows(lane, numbers, collectives)) {
+      for (const row of partRows(rank, lane, numbers, collectives)) {
         for (let i = 0; i < row.length; i++) {
           sum += row.columns.dur[i];
           assert.ok([WAIT, TRANSFER].includes(row.name(i)));

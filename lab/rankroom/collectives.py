@@ -5,7 +5,7 @@ The n-th time that a rank calls an operation on a tensor belongs to the n-th tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rankroom.record import Json
@@ -36,6 +36,7 @@ class Collective:
     arrivals: list[int]
     ends: list[int]
     absent: list[int]
+    given_up: list[int] = field(default_factory=list)  # of `ranks`: nobody came any more
     last: int = 0
     straggler: int = 0
 
@@ -57,6 +58,8 @@ class Collective:
     def until(self, place: int) -> int:
         """When the wait of the rank at `place` of `ranks` was over, and the transfer began."""
         start = self.arrivals[place]
+        if self.given_up and self.ranks[place] in self.given_up:
+            return self.ends[place]
         return start + max(0, min(self.last, self.ends[place]) - start)
 
     def to_json(self) -> Json:
@@ -66,6 +69,7 @@ class Collective:
             "n": self.n,
             "ranks": self.ranks,
             "absent": self.absent,
+            "given_up": self.given_up,
             "arrivals": self.arrivals,
             "ends": self.ends,
             "last": self.last,
@@ -108,6 +112,8 @@ def match(timeline: Timeline) -> list[Collective]:
             expected = timeline.ranks if asked_of is None else asked_of
             if expected != collective.ranks:
                 collective.absent = sorted(set(expected) - set(collective.ranks))
+                if collective.absent:
+                    collective.given_up = sorted(timeline.failed.intersection(collective.ranks))
     every = [collective for same in found.values() for collective in same]
     every.sort(key=lambda c: (min(c.arrivals), c.key, c.n))
     return every

@@ -44,6 +44,8 @@ class Timeline:
 
     def __init__(self, run: RunInfo) -> None:
         self.ranks = sorted({rank.rank for rank in run.ranks})
+        # Ranks on which the cell did not end by itself.
+        self.failed = {rank.rank for rank in run.ranks if rank.state not in (None, "running", "ok")}
         self.lanes: dict[int, dict[str, Lane]] = {rank: {} for rank in self.ranks}
         self.begun: dict[int, int] = {}
         self.ended: dict[int, int] = {}

@@ -1,18 +1,25 @@
 """One sentence on what held a run up; tests/traces/README.md has the rules, shared with the view.
 
-It names ranks only if they cost enough, and a cause only if that explains half of the cost.
+It names ranks only if they cost enough, and a cause only if that explains half of the cost. A span
+of the user's own says more than where Rankroom counts its time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 CAUSES: dict[str, tuple[str, str, str]] = {
     "data": ("data loading takes", "loads data", "load data"),
     "compute": ("own computing takes", "computes", "compute"),
 }
+
+
+SHORTEST = 100_000  # µs that a cell must last for a word about it
+LEAST = 10_000  # µs that a rank must cost to be named
+
+Own = Callable[[list[int], int], Mapping[str, Mapping[int, int]]]
 
 
 class Row(Protocol):
@@ -35,19 +42,25 @@ class Late(Protocol):
 
 
 def diagnosis(
-    wall: int, rows: Sequence[Row], stragglers: Sequence[Late], ops: Sequence[str]
+    wall: int,
+    rows: Sequence[Row],
+    stragglers: Sequence[Late],
+    ops: Sequence[str],
+    own: Own = lambda who, cost: {},
+    given_up: bool = False,
 ) -> str:
     """The sentence, or "" if there is nothing to say.
 
     `stragglers` come with the costliest first; `ops` are those of the collectives in which two or
-    more ranks took part.
+    more ranks took part; `own(who, cost)` finds how long each rank spent in the user's spans that
+    may have cost so much; `given_up`: some waited for ranks that did not come any more.
     """
-    if len(rows) < 2 or not ops or not wall:
+    if len(rows) < 2 or not ops or wall < SHORTEST:
         return ""
     top = stragglers[0].cost if stragglers else 0
     named = [late for late in stragglers if 2 * late.cost >= top]
-    if 100 * top < 3 * wall or 2 * len(named) > len(rows):
-        return _nobody(wall, rows)
+    if top < LEAST or 100 * top < 3 * wall or 2 * len(named) > len(rows):
+        return _nobody(wall, rows, given_up)
     who = sorted(late.rank for late in named)
     cost = min(sum(late.cost for late in named), wall)
     last = sum(late.last for late in named)
@@ -57,7 +70,7 @@ def diagnosis(
     found = (
         f"{names} {arrive} last in {_of(last, ops)} and {costs} {percent(cost, wall)} of the cell"
     )
-    return found + _cause(cost, who, rows)
+    return found + (_own(cost, who, own(who, cost)) or _cause(cost, who, rows))
 
 
 def percent(part: float, whole: float) -> str:
@@ -65,11 +78,12 @@ def percent(part: float, whole: float) -> str:
     return f"{math.floor(100 * part / whole + 0.5) if whole else 0} %"
 
 
-def _nobody(wall: int, rows: Sequence[Row]) -> str:
+def _nobody(wall: int, rows: Sequence[Row], given_up: bool) -> str:
     waiting = sum(row.waiting for row in rows) / len(rows)
     exposed = sum(row.exposed for row in rows) / len(rows)
     if waiting >= 0.1 * wall and waiting >= exposed:
-        return f"{NOBODY}; they wait for each other in turn, {percent(waiting, wall)} of the cell"
+        what = "ranks that come no more" if given_up else "each other in turn"
+        return f"{NOBODY}; they wait for {what}, {percent(waiting, wall)} of the cell"
     if exposed >= 0.2 * wall:
         share = percent(exposed, wall)
         return f"{NOBODY}; {share} of the cell is communication that nothing overlaps"
@@ -85,13 +99,46 @@ def _of(last: int, ops: Sequence[str]) -> str:
     return f"{percent(last, len(ops))} of {len(ops):,} {many}"
 
 
+def _own(cost: int, who: list[int], spans: Mapping[str, Mapping[int, int]]) -> str:
+    """Which of the user's own spans they spend more time in than the others."""
+    found = []
+    for name, times in spans.items():
+        mine, rest = _compared(times, who)
+        if _explains(mine, rest, len(who), cost):
+            share = mine / rest if rest else math.inf
+            found.append((-share, rest - mine, name, mine, rest))
+    if not found:
+        return ""
+    _, _, name, mine, rest = min(found)
+    one = len(who) == 1
+    if not rest:
+        return f"; only it spends time in {name}" if one else f"; only they spend time in {name}"
+    spend = "it spends" if one else "they spend"
+    return f"; {spend} {_times(mine, rest)} × the others' time in {name}"
+
+
+def _compared(times: Mapping[int, int], who: list[int]) -> tuple[int, int]:
+    """The mean of the named ranks' times, and the median of the others'."""
+    mine = sum(time for rank, time in times.items() if rank in who) // len(who)
+    return mine, _median([time for rank, time in times.items() if rank not in who])
+
+
+def _explains(mine: int, rest: int, count: int, cost: int) -> bool:
+    return 5 * mine >= 6 * rest and 2 * (mine - rest) * count >= cost
+
+
+def _times(mine: int, rest: int) -> str:
+    if mine < 10 * rest:
+        return f"{math.floor(10 * mine / rest + 0.5) / 10:.1f}"
+    return f"{math.floor(mine / rest + 0.5)}"
+
+
 def _cause(cost: int, who: list[int], rows: Sequence[Row]) -> str:
     """What those ranks spend more time on than the others, if that makes up half of their cost."""
     found = []
     for name in CAUSES:
-        mine = sum(getattr(row, name) for row in rows if row.rank in who) // len(who)
-        rest = _median([getattr(row, name) for row in rows if row.rank not in who])
-        if 5 * mine >= 6 * rest and 2 * (mine - rest) * len(who) >= cost:
+        mine, rest = _compared({row.rank: getattr(row, name) for row in rows}, who)
+        if _explains(mine, rest, len(who), cost):
             found.append((mine - rest, name == "data", mine, rest, CAUSES[name]))
     if not found:
         return ""
@@ -99,11 +146,7 @@ def _cause(cost: int, who: list[int], rows: Sequence[Row]) -> str:
     one = len(who) == 1
     if not rest:
         return f"; only it {does}" if one else f"; only they {do}"
-    if mine < 10 * rest:
-        times = f"{math.floor(10 * mine / rest + 0.5) / 10:.1f}"
-    else:
-        times = f"{math.floor(mine / rest + 0.5)}"
-    return f"; {'its' if one else 'their'} {takes} {times} × the others'"
+    return f"; {'its' if one else 'their'} {takes} {_times(mine, rest)} × the others'"
 
 
 def _median(values: list[int]) -> int:

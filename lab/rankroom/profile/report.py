@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from rankroom.profile import tables
 from rankroom.profile.diagnosis import diagnosis
 from rankroom.profile.intervals import length
 from rankroom.profile.kinds import kinds, stragglers
+from rankroom.profile.own import own_spans
 from rankroom.profile.rows import Kind, RankTimes, Straggler
 from rankroom.profile.shares import Shares
 from rankroom.record import Json
@@ -49,7 +51,10 @@ class Profile:
             for rank, times in shares.ranks.items()
         ]
         late = stragglers(shares)
-        words = diagnosis(shares.wall, ranks, late, [c.key.op for c in shares.shared])
+        ops = [collective.key.op for collective in shares.shared]
+        own = functools.partial(own_spans, shares)
+        given_up = any(collective.given_up for collective in shares.collectives)
+        words = diagnosis(shares.wall, ranks, late, ops, own, given_up)
         dropped = dict(sorted(shares.timeline.dropped.items()))
         return cls(shares.wall, ranks, kinds(shares), late, words, dropped)
 
