@@ -90,7 +90,7 @@ def test_hostile_words_stay_words():
     assert """#SBATCH --output='/tmp/it'"'"'s here/%x-%j.log'""" in text
 
 
-PODMAN = ["podman-hpc", "run", "--rm", "--gpu", "--network=host", "--ipc=host"]
+PODMAN = ["podman-hpc", "run", "--rm", "--gpu", "--network=host", "--ipc=host", "--env-host"]
 
 
 @pytest.mark.parametrize(

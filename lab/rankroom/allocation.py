@@ -1,16 +1,19 @@
-"""The Slurm job that this process runs in: what was granted, and how many ranks each node gets."""
+"""The job that this process runs in: what was granted, and how many ranks each node gets."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from rankroom import shell
 from rankroom.clusterfile import Allocation, Node
 from rankroom.errors import StartError, UsageError
 from rankroom.rank.jobend import end_time, field
+from rankroom.scheduler import pbs_job
 
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
 # `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=gpu:a100:2(IDX:0-1)`, once for nodes that are alike.
@@ -21,18 +24,25 @@ _PART = re.compile(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)")
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
-def granted(ranks: int | None, env: Mapping[str, str]) -> Allocation | None:
+def granted(
+    ranks: int | None, env: Mapping[str, str], devices: Callable[[], int] = lambda: 0
+) -> Allocation | None:
     """The allocation that this process runs in, with `ranks` shared out; None outside of one.
 
-    Raises StartError if Slurm does not say what it granted, UsageError if there is less.
+    `devices` counts this node's GPUs. Raises StartError if the scheduler does not say what it
+    granted, UsageError if there is less.
     """
-    job = env.get("SLURM_JOB_ID", "")
-    if not job:
-        return None
-    said = _ask(["scontrol", "show", "job", "--details", "--oneliner", job], job)
-    if (state := field(said, "JobState")) != "RUNNING":
-        raise StartError(NOT_RUNNING.format(job=job, state=state.lower().replace("_", " ")))
-    return read(said, job, ranks, tasks(env.get("SLURM_TASKS_PER_NODE", "")))
+    if job := env.get("SLURM_JOB_ID", ""):
+        said = _ask(["scontrol", "show", "job", "--details", "--oneliner", job], job)
+        if (state := field(said, "JobState")) != "RUNNING":
+            raise StartError(NOT_RUNNING.format(job=job, state=state.lower().replace("_", " ")))
+        return read(said, job, ranks, tasks(env.get("SLURM_TASKS_PER_NODE", "")))
+    if job := env.get("PBS_JOBID", ""):
+        said = _ask(pbs_job.ask(job), job, "PBS")
+        here = (devices(), os.cpu_count() or 1)
+        nodes, asked, until = pbs_job.read(said, job, _text(env.get("PBS_NODEFILE", "")), here)
+        return pbs_job.allocation(job, nodes, _counts(ranks, nodes, asked), until)
+    return None
 
 
 def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> Allocation:
@@ -44,21 +54,30 @@ def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> All
     ]
     if not found:
         raise StartError(UNREADABLE.format(job=job, said=said.strip()[:2000]))
-    if ranks is not None:
-        if ranks < 1:
-            raise UsageError(f"--ranks {ranks}: a cluster has at least 1 rank")
-        counts = share(ranks, len(found))
-    elif all(node.devices for node in found):
-        counts = [node.devices for node in found]
-    elif len(per_node) == len(found):
-        counts = list(per_node)
-    else:
-        counts = [1] * len(found)
+    counts = _counts(ranks, found, per_node)
     nodes = (
         Node(node.name, count, node.devices, node.cores)
         for node, count in zip(found, counts, strict=True)
     )
     return Allocation(job, tuple(node for node in nodes if node.ranks), end_time(said))
+
+
+def _counts(ranks: int | None, nodes: Sequence[Node], per_node: Sequence[int]) -> list[int]:
+    """How many ranks each node gets: those that were asked for, one per GPU, or one per task."""
+    if ranks is not None:
+        if ranks < 1:
+            raise UsageError(f"--ranks {ranks}: a cluster has at least 1 rank")
+        return share(ranks, len(nodes))
+    if all(node.devices for node in nodes):
+        return [node.devices for node in nodes]
+    return list(per_node) if len(per_node) == len(nodes) else [1] * len(nodes)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError:
+        return ""
 
 
 def share(ranks: int, nodes: int) -> list[int]:
@@ -101,7 +120,7 @@ def _count(ranges: str) -> int:
     return count
 
 
-def _ask(argv: Sequence[str], job: str) -> str:
+def _ask(argv: Sequence[str], job: str, scheduler: str = "Slurm") -> str:
     """What a command says. Kernels have a loop of their own, so it is run beside it."""
     answers: list[shell.Completed | BaseException] = []
 
@@ -115,22 +134,26 @@ def _ask(argv: Sequence[str], job: str) -> str:
     asking.start()
     asking.join()
     answer = answers[0]
-    if isinstance(answer, FileNotFoundError):
-        raise StartError(NO_SLURM.format(job=job, command=argv[0]))
+    about = {"job": job, "scheduler": scheduler, "variable": VARIABLES[scheduler]}
+    if isinstance(answer, FileNotFoundError) or getattr(answer, "returncode", 0) == 127:
+        command = next(word for word in argv if word != "env" and "=" not in word)
+        raise StartError(NO_COMMAND.format(command=command, **about))
     if isinstance(answer, BaseException):
         raise answer
     if not answer.ok:
-        raise StartError(NO_ANSWER.format(job=job, command=" ".join(argv), said=answer.tail()))
+        raise StartError(NO_ANSWER.format(command=" ".join(argv), said=answer.tail(), **about))
     return answer.output
 
 
-NO_SLURM = (
-    "this is Slurm job {job} (SLURM_JOB_ID), but there is no `{command}` here to ask what it was "
-    "granted: load Slurm's module, or unset SLURM_JOB_ID to start ranks on this machine only"
+VARIABLES = {"Slurm": "SLURM_JOB_ID", "PBS": "PBS_JOBID"}
+NO_COMMAND = (
+    "this is {scheduler} job {job} ({variable}), but there is no `{command}` here to ask what it "
+    "was granted: load {scheduler}'s module, or unset {variable} to start ranks on this machine "
+    "only"
 )
 NO_ANSWER = (
-    "Slurm does not say what job {job} (SLURM_JOB_ID) was granted; `{command}` said:\n{said}\n"
-    "If the job is over, start a new one, or unset SLURM_JOB_ID to start ranks on this machine"
+    "{scheduler} does not say what job {job} ({variable}) was granted; `{command}` said:\n{said}\n"
+    "If the job is over, start a new one, or unset {variable} to start ranks on this machine"
 )
 NOT_RUNNING = (
     "job {job} (SLURM_JOB_ID) is {state}: start a new one, or unset SLURM_JOB_ID to start ranks "

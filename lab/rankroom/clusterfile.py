@@ -38,15 +38,17 @@ class Node:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What Slurm granted; `until` is when it ends (epoch seconds), 0 if it does not."""
+    """What a scheduler granted; `until` is when it ends (epoch seconds), 0 if it does not."""
 
     job: str
     nodes: tuple[Node, ...]
     until: float = 0.0
+    scheduler: Literal["slurm", "pbs"] = "slurm"
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Allocation:
-        return cls(data["job"], tuple(Node(**node) for node in data["nodes"]), data["until"])
+        nodes = tuple(Node(**node) for node in data["nodes"])
+        return cls(data["job"], nodes, data["until"], data.get("scheduler", "slurm"))
 
 
 @dataclass

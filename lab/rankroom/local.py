@@ -55,7 +55,7 @@ def launch(
 
     Raises UsageError for a number of ranks that makes no sense, StartError if nothing starts.
     """
-    granted = allocation.granted(ranks, os.environ)
+    granted = allocation.granted(ranks, os.environ, gpu_count)
     if granted is None:
         devices = gpu_count()
         size = ranks if ranks is not None else (devices or 2)

@@ -29,7 +29,9 @@ def laptop(machines: Machines) -> Iterator[Path]:
 def check(machines: Machines, laptop: Path) -> Say:
     """Write a profile and check it; what is said, without colours."""
 
-    def run(*options: str, top: str = "", job: str = "", environment: str = "") -> str:
+    def run(
+        *options: str, top: str = "", job: str = "", environment: str = "", home: str = "home"
+    ) -> str:
         lines = [f'login = "login"\nscratch = "~/room"\n{top}'] if "login" not in top else [top]
         lines.append('[job]\npartition = "gpu"\n' if "partition" not in job else "[job]\n")
         lines.append(f"gpus_per_node = 2\n{job}\n[environment]\n")
@@ -37,7 +39,7 @@ def check(machines: Machines, laptop: Path) -> Say:
         (laptop / "rankroom" / "sites" / "test.toml").write_text("".join(lines))
         settings = [
             f"RANKROOM_SSH=ssh -F {machines.root}/client/ssh_config",
-            f"RANKROOM_HOME={laptop}/home", f"XDG_CONFIG_HOME={laptop}", "PYTHONPATH=",
+            f"RANKROOM_HOME={laptop}/{home}", f"XDG_CONFIG_HOME={laptop}", "PYTHONPATH=",
         ]  # fmt: skip
         command = [sys.executable, "-m", "rankroom", "site", "check", "test", *options]
         return machines.run("laptop", ["env", *settings, *command], timeout=300)
@@ -146,10 +148,11 @@ def test_a_login_node_with_another_name(check: Say):
     assert "– scheduler: not tried, as login node failed" in said
 
 
-def test_a_login_node_that_is_unplugged(machines: Machines, check: Say, laptop: Path):
+def test_a_login_node_that_is_unplugged(machines: Machines, check: Say):
     machines.unplug("login", "campus")
     try:
-        said = check()
+        # With no line that is open yet.
+        said = check(home="another-home")
     finally:
         machines.plug("login", "campus")
     assert "✗ login node: cannot reach login" in said
@@ -157,6 +160,20 @@ def test_a_login_node_that_is_unplugged(machines: Machines, check: Say, laptop: 
 
 
 def test_slurm_that_is_down(machines: Machines, check: Say):
+    # By name, but within the machine's own processes.
+    machines.run("ctl", ["pkill", "-x", "slurmctld"])
+    try:
+        said = check()
+    finally:
+        machines.run("ctl", ["slurmctld"])
+        machines.until_idle()
+    assert "✗ scheduler: test: `env" in said
+    assert "Unable to contact slurm controller" in said
+    assert "down or being restarted" in said
+    assert "✓ Python with Rankroom" in said
+
+
+def test_a_controller_that_is_gone(machines: Machines, check: Say):
     machines.crash("ctl")
     try:
         said = check()
@@ -164,6 +181,6 @@ def test_slurm_that_is_down(machines: Machines, check: Say):
         machines.boot("ctl")
         machines.until_idle()
     assert "✗ scheduler: test: `env" in said
-    assert "Unable to contact slurm controller" in said
-    assert "down or being restarted" in said
+    # Slurm's own time limit or ours, whichever comes first.
+    assert "did not answer in time" in said or "Unable to contact" in said
     assert "✓ Python with Rankroom" in said

@@ -88,8 +88,9 @@ class Children:
             sys.executable, "-m", "rankroom.rank.controller",
             f"--profile-dir={self.paths.profile}",
             f"--ip={self.address}", f"--location={self.address}",
-            # What other machines reach is encrypted, and closed to who cannot read our files.
-            f"--IPController.enable_curve={self.address != network.LOOPBACK}",
+            # Encrypted, and closed to who cannot read our files: on a machine that is shared,
+            # others reach loopback's ports as well, and could hear all that ranks print.
+            "--IPController.enable_curve=True",
             # The hub's history of all requests is memory nobody reads: records hold everything.
             "--IPController.db_class=NoDB",
             # Ranks are addressed one by one; no task queue, and no tree for broadcasts.
@@ -141,7 +142,7 @@ class Children:
             "PYTHONFAULTHANDLER": "1",
         }
         node = self.nodes[rank].name
-        argv = step.command(self.info.allocation.job, node, rank, self.info.cwd)
+        argv = step.command(self.info.allocation, node, rank, self.info.cwd)
         self.ranks[rank] = self.spawn([*argv, *self.options(rank)], env, self.paths.rank_log(rank))
         self.born[rank] = time.time()
 

@@ -7,6 +7,7 @@ becomes a rank like any other.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -30,6 +31,9 @@ def main() -> None:
     info = ClusterPaths(folder.name, folder.parent).read()
     if info is None:
         raise SystemExit(f"no cluster.json in {folder}: is the folder on a shared file system?")
+    # mpiexec and containers have a working directory of their own.
+    with contextlib.suppress(OSError):
+        os.chdir(info.cwd)
     os.environ.update(RANKROOM_DESK=info.desk, RANKROOM_SECRET=info.secret)
     os.environ.update(seated(info, int(os.environ["RANKROOM_RANK"])))
     engine.main()
@@ -51,9 +55,10 @@ def seated(info: ClusterInfo, rank: int) -> dict[str, str]:
         tuple(all_["addresses"]),
     )  # fmt: skip
     cores = min(len(os.sched_getaffinity(0)), node.cores)
-    return rank_environment(
-        rank, info.size, wiring, node.devices, cores, os.environ, seat
-    ) | in_slurm(rank, info.size, seat)
+    found = rank_environment(rank, info.size, wiring, node.devices, cores, os.environ, seat)
+    if info.allocation.scheduler == "slurm":
+        found |= in_slurm(rank, info.size, seat)
+    return found
 
 
 def in_slurm(rank: int, size: int, seat: Seat) -> dict[str, str]:

@@ -1,40 +1,53 @@
-"""A rank on a node of the allocation: the `srun` that starts it, and what its end means.
+"""A rank on a node of the allocation: what starts it there, and what its end means.
 
 All of it is one task in a step of its own, so that one rank can be started anew and each tells how
-it ended. srun's environment becomes the rank's.
+it ended: Slurm's `srun`, and in a PBS job `mpiexec`. Their environment becomes the rank's.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from rankroom.clusterfile import tail
+from rankroom.clusterfile import Allocation, tail
 from rankroom.rank.jobend import why_cancelled
 
 # Of the variables that Slurm sets, those that say in which job we are; the others would be taken
 # for options of this step.
 _JOB = ("SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_JOB_", "SLURM_JOBID", "SLURM_SUBMIT_")
+PYTHON = "RANKROOM_RANK_PYTHON"  # a command line; set in jobs of sites with a container
 _SIGNALLED = 128
 _FAILED = re.compile(r"Node failure on (\S+)", re.IGNORECASE)
 
 
-def command(job: str, node: str, rank: int, cwd: str) -> list[str]:
+def command(granted: Allocation, node: str, rank: int, cwd: str) -> list[str]:
     """The command that starts `rank` on `node`."""
+    remote = [*python(os.environ), "-m", "rankroom.rank.remote"]
+    if granted.scheduler == "pbs":
+        # As HPE's PALS has it; a rank has the cores of its node, or it would be bound to one.
+        place = ["-n", "1", "--ppn", "1", "--hosts", node, "--cpu-bind", "none"]
+        return ["mpiexec", *place, *remote]
     return [
-        "srun", f"--jobid={job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1",
+        "srun", f"--jobid={granted.job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1",
         # Ranks share what the job has on the node; a step would wait for the one before else.
         "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none",
         f"--job-name=rank-{rank}", f"--chdir={cwd}", "--input=none", "--export=ALL",
-        sys.executable, "-m", "rankroom.rank.remote",
+        *remote,
     ]  # fmt: skip
 
 
+def python(own: Mapping[str, str]) -> list[str]:
+    """What runs Python on a node: ours, or the one in the site's container."""
+    return shlex.split(own.get(PYTHON, "")) or [sys.executable]
+
+
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of srun, of this process's own."""
+    """The environment of the command, of this process's own."""
     return {
         name: value
         for name, value in own.items()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rankroom.rank.step import PYTHON
 from rankroom.site import Site, expand
 
 State = Literal["pending", "running", "ending", "ended", "gone"]
@@ -54,7 +55,12 @@ def moment(then: float, now: float | None = None) -> str:
 
 def body(site: Site, commands: Sequence[str]) -> list[str]:
     """What follows a script's header: the environment of the site, then `commands`."""
-    return ["", "set -e", *environment(site), "", *commands, ""]
+    lines = environment(site)
+    if site.container.image:
+        # The keeper's Python is the environment's; the ranks' is the container's.
+        python = shlex.join(contained(site, [site.environment.python]))
+        lines.append(f"export {PYTHON}={shlex.quote(python)}")
+    return ["", "set -e", *lines, "", *commands, ""]
 
 
 def environment(site: Site) -> list[str]:
@@ -97,7 +103,7 @@ def contained(site: Site, argv: Sequence[str]) -> list[str]:
         "shifter": ["shifter", f"--image={container.image}", *container.options],
         "apptainer": ["apptainer", "exec", "--nv", *container.options, container.image],
         "podman-hpc": [
-            "podman-hpc", "run", "--rm", "--gpu", "--network=host", "--ipc=host",
+            "podman-hpc", "run", "--rm", "--gpu", "--network=host", "--ipc=host", "--env-host",
             *container.options, container.image,
         ],
         "charliecloud": ["ch-run", *container.options, container.image, "--"],

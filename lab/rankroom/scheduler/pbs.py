@@ -130,6 +130,12 @@ def listed(output: str) -> dict[str, JobStatus]:
     return {key.partition(".")[0]: _status(key, about, now) for key, about in jobs.items()}
 
 
+def details(output: str, job: str) -> dict[str, Any]:
+    """All that an answer says of one job."""
+    jobs = (_answer(output) or {}).get("Jobs", {})
+    return next((about for key, about in jobs.items() if key.partition(".")[0] == job), {})
+
+
 def _answer(output: str) -> dict[str, Any] | None:
     """The object among what login shells print, and errors for single jobs between its lines."""
     text = "\n".join(line for line in output.splitlines() if not line.startswith("qstat: "))

@@ -1,0 +1,75 @@
+"""The PBS job that this process runs in: what was granted, read from its node file and qstat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rankroom.clusterfile import Allocation, Node
+from rankroom.errors import SchedulerError, StartError
+from rankroom.scheduler import pbs
+
+
+def ask(job: str) -> list[str]:
+    """The command that says what a job was granted."""
+    return ["env", "TZ=UTC", "qstat", "-f", "-F", "json", job]
+
+
+def read(
+    said: str, job: str, node_file: str, here: tuple[int, int]
+) -> tuple[list[Node], list[int], float]:
+    """Its nodes, how many processes each was asked for, and when its time is over (epoch seconds).
+
+    `here` are the GPUs and cores of this node: the others are taken to be like it where PBS does
+    not say, as at sites that grant whole nodes. Raises StartError if there is no such job.
+    """
+    number = job.partition(".")[0]
+    try:
+        status = pbs.listed(said).get(number)
+    except SchedulerError as error:
+        raise StartError(str(error)) from None
+    if status is None or status.state != "running":
+        raise StartError(NOT_RUNNING.format(job=job, state=status.words if status else "unknown"))
+    # One line for each process; a name with its domain is the same node.
+    names = [line.partition(".")[0] for line in node_file.split()]
+    if not names:
+        raise StartError(NO_NODES.format(job=job))
+    granted = _granted(pbs.details(said, number).get("exec_vnode", ""))
+    nodes = []
+    for name in dict.fromkeys(names):
+        gpus, cores = granted.get(name, (0, 0))
+        nodes.append(Node(name, 0, gpus or here[0], cores or here[1]))
+    return nodes, [names.count(node.name) for node in nodes], status.until
+
+
+def allocation(job: str, nodes: list[Node], counts: list[int], until: float) -> Allocation:
+    """The nodes with their ranks."""
+    shared = [
+        Node(node.name, count, node.devices, node.cores)
+        for node, count in zip(nodes, counts, strict=True)
+    ]
+    return Allocation(
+        job.partition(".")[0], tuple(node for node in shared if node.ranks), until, "pbs"
+    )
+
+
+def _granted(vnodes: str) -> Mapping[str, tuple[int, int]]:
+    """GPUs and cores by node, of `(x1:ncpus=64:ngpus=4)+(x2[0]:ncpus=4+x2[1]:ncpus=4)`."""
+    found: dict[str, tuple[int, int]] = {}
+    for part in vnodes.replace("(", "").replace(")", "").split("+"):
+        name, *rest = part.split(":")
+        # A node may be in parts.
+        node = name.partition("[")[0].partition(".")[0]
+        given = dict(each.split("=", 1) for each in rest if "=" in each)
+        gpus, cores = found.get(node, (0, 0))
+        found[node] = (gpus + int(given.get("ngpus", 0)), cores + int(given.get("ncpus", 0)))
+    return found
+
+
+NOT_RUNNING = (
+    "job {job} (PBS_JOBID) is not running ({state}): start a new one, or unset PBS_JOBID to start "
+    "ranks on this machine"
+)
+NO_NODES = (
+    "the file that PBS_NODEFILE names lists no nodes of job {job}: it is on the job's first node "
+    "only. Start the notebook there, or unset PBS_JOBID to start ranks on this machine"
+)
