@@ -1,6 +1,7 @@
 """torch.distributed's collectives as spans on two real ranks, and what they wait for."""
 
 import json
+from statistics import median
 
 import pytest
 
@@ -57,25 +58,38 @@ def test_a_collective_is_described(torch_ranks):
         waits = spans(run, rank, "wait")
         assert [each.name for each in waits][:2] == ["dist.all_reduce", "dist.all_gather"]
         for wait, each in zip(waits, found, strict=True):
-            assert abs(wait.start - each.start) < 1000 and abs(wait.end - each.end) < 1000
+            assert each.start <= wait.start + 1 and wait.end <= each.end + 1
 
 
 def test_the_last_rank_to_arrive_is_seen(torch_ranks):
     run = done(
         torch_ranks,
         """
+        import json
         dist.barrier()
+        told = {}
         for step in range(5):
             if rank == 1:
                 time.sleep(0.05)
-            dist.all_reduce(torch.ones(10))
+            ones = torch.ones(10)
+            told[f"called {step}"] = time.time_ns()
+            dist.all_reduce(ones)
+            told[f"back {step}"] = time.time_ns()
+        print(json.dumps(told))
         """,
     )
     ranks = [spans(run, rank, "collective")[1:] for rank in (0, 1)]
+    for mine, times in zip(ranks, [told(run, rank) for rank in (0, 1)], strict=True):
+        for step, each in enumerate(mine):
+            assert (
+                times[f"called {step}"] <= each.start + 1 and each.end - 1 <= times[f"back {step}"]
+            )
+        # It begins with the call, not when the other comes.
+        assert median(each.start - times[f"called {n}"] for n, each in enumerate(mine)) < 20_000
     for zero, one in zip(*ranks, strict=True):
         assert zero.name == one.name
-        assert 40_000 < one.start - zero.start < 200_000
-        assert zero.end >= one.start
+        assert min(zero.end, one.end) >= max(zero.start, one.start)
+    assert median(one.start - zero.start for zero, one in zip(*ranks, strict=True)) > 0
 
 
 def test_counts_are_equal_though_ranks_use_groups_apart(torch_ranks):
@@ -114,7 +128,7 @@ def test_an_asynchronous_collective_ends_when_its_work_does(torch_ranks):
         work = dist.all_reduce(torch.ones(10), async_op=True)
         told["back"] = time.time_ns()
         if rank == 1:
-            time.sleep(0.3)
+            time.sleep(1)
         told["wait"] = time.time_ns()
         work.wait()
         told["over"] = time.time_ns()
@@ -126,11 +140,11 @@ def test_an_asynchronous_collective_ends_when_its_work_does(torch_ranks):
         span = spans(run, rank, "collective")[1]
         assert span.name == "all_reduce #1"
         assert times[rank]["called"] <= span.start + 1 <= times[rank]["back"] + 1
-        assert times[1]["called"] <= span.end <= times[1]["back"] + 50_000, "not at wait()"
+        assert times[1]["called"] <= span.end < times[1]["wait"]
     waited = spans(run, 0, "wait")[-1]
     assert waited.name == "dist.all_reduce"
-    assert abs(waited.start - times[0]["wait"]) < 2000 and abs(waited.end - times[0]["over"]) < 2000
-    assert waited.end - waited.start > 50_000
+    assert times[0]["wait"] <= waited.start + 1 and waited.end - 1 <= times[0]["over"]
+    assert waited.end >= times[1]["called"]
 
 
 def test_messages_match_their_receipt(torch_ranks):
@@ -185,7 +199,7 @@ def test_gradients_of_a_ddp_model(torch_ranks):
     x = torch.randn(8, 300, generator=torch.Generator().manual_seed(rank))
     for step in range(3):
         if rank == 1:
-            time.sleep(0.1)
+            time.sleep(0.3)
         model.zero_grad()
         model(x).sum().backward()
     sums = [float(each.grad.double().sum()) for each in plain.parameters()]
@@ -220,7 +234,7 @@ def test_gradients_of_a_ddp_model(torch_ranks):
         # second forward pass, where the ranks agree how to put gradients together.
         waits = [each for each in spans(run, 0, "wait") if "of Distributed" in each.name]
         assert "dist.all_reduce of DistributedDataParallel" in {each.name for each in waits}
-        assert sum(each.end - each.start for each in waits) > 3 * 60_000
+        assert sum(each.end - each.start for each in waits) > 100_000
         if not which.startswith("find"):
             assert "broadcast buckets" in names(run, 0, "collective")
 
@@ -263,3 +277,105 @@ def test_compiled_code_is_left_alone(torch_ranks):
     for rank in (0, 1):
         assert "all_reduce gradients" in names(run, rank, "collective")
         assert "does not know how to trace the builtin `time" not in log(run, rank, "stderr")
+
+
+HOOKED = """
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+torch.manual_seed(3)
+layers = [torch.nn.Linear(300, 300) for _ in range(4)]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.5)
+"""
+
+
+def test_gradients_of_a_ddp_model_with_a_hook(torch_ranks):
+    source = f"""{HOOKED}
+model.register_comm_hook(None, default_hooks.allreduce_hook)
+assert model._comm_hooks == [(default_hooks.allreduce_hook, None)]
+for step in range(3):
+    if rank == 1:
+        time.sleep(0.1)
+    model.zero_grad()
+    model(torch.ones(8, 300)).sum().backward()
+"""
+    run = done(torch_ranks, source)
+    both = []
+    for rank in (0, 1):
+        found = spans(run, rank, "collective")
+        both.append([each for each in found if each.about["op"] == "all_reduce"])
+    assert len(both[0]) == len(both[1])
+    total = 3 * 4 * 4 * (300 * 300 + 300)
+    assert [sum(each.about["bytes"] for each in mine) for mine in both] == [total, total]
+    late = [one.start - zero.start for zero, one in zip(*both, strict=True)]
+    assert max(late) > 50_000
+    waits = [each for each in spans(run, 0, "wait") if "of Distributed" in each.name]
+    assert sum(each.end - each.start for each in waits) > 2 * 60_000
+
+
+def test_what_a_cell_leaves_behind_is_seen(torch_ranks):
+    run = done(torch_ranks, "dist.barrier()\n_ = dist.all_reduce(torch.ones(9), async_op=True)")
+    for rank in (0, 1):
+        assert names(run, rank, "collective") == ["barrier #1", "all_reduce #1"]
+    run = done(torch_ranks, "futures = [dist.all_reduce(torch.ones(9), async_op=True).get_future()"
+               " for _ in range(50)]\nfor each in futures:\n    each.wait()")  # fmt: skip
+    for rank in (0, 1):
+        assert len(names(run, rank, "collective")) == 50
+
+
+def test_making_a_ddp_model_communicates_only_at_times(torch_ranks):
+    run = done(
+        torch_ranks,
+        """
+        class Slow(torch.nn.Linear):
+            def named_parameters(self, *args, **kwargs):
+                time.sleep(0.2)
+                return super().named_parameters(*args, **kwargs)
+        model = torch.nn.parallel.DistributedDataParallel(Slow(4, 4))
+        """,
+    )
+    for rank in (0, 1):
+        waits = [each for each in spans(run, rank, "wait") if each.name.startswith("Distributed")]
+        assert len(waits) == 2
+        made = names(run, rank, "collective")
+        assert made[:2] == ["all_gather shapes", "broadcast parameters"]
+        (cell,) = [each for each in spans(run, rank, "cell") if "model =" in each.name]
+        assert sum(each.end - each.start for each in waits) < (cell.end - cell.start) / 2
+
+
+def test_a_batch_of_messages_names_its_peers(torch_ranks):
+    run = done(
+        torch_ranks,
+        """
+        other = 1 - rank
+        for work in dist.batch_isend_irecv([
+            dist.P2POp(dist.isend, torch.ones(3), other),
+            dist.P2POp(dist.irecv, torch.empty(3), other),
+        ]):
+            work.wait()
+        """,
+    )
+    for rank in (0, 1):
+        assert set(names(run, rank, "collective")) == {"send 0→1 #1", "send 1→0 #1"}
+
+
+def test_a_wait_that_is_broken_off_counts_as_waiting(torch_ranks):
+    source = """
+    dist.barrier()
+    if rank == 1:
+        time.sleep(1)
+        raise ValueError("no more")
+    WAIT
+    """
+    waits = {
+        "dist.all_reduce(torch.ones(2))": "dist.all_reduce",
+        "dist.all_reduce(torch.ones(2), async_op=True).wait()": "dist.all_reduce",
+        "model(torch.ones(8, 300)).sum().backward()": "of DistributedDataParallel",
+    }
+    values(torch_ranks, HOOKED + "1")
+    for wait, name in waits.items():
+        run = finish(torch_ranks, source.replace("WAIT", wait))
+        assert failure(run) == "rank 1: ValueError: no more"
+        waited = spans(run, 0, "wait")[-1]
+        assert waited.name.endswith(name) and waited.end - waited.start > 800_000
+        times = run.profile().ranks[0]
+        assert times.waiting > 800_000, "it computes, or communicates"
+        assert values(torch_ranks, START.replace("dist.init", "dist.is_initialized() or dist.init"))

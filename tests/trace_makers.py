@@ -222,7 +222,7 @@ def straggler() -> Trace:
 
 
 def own_span() -> Trace:
-    """Four ranks; rank 1 spends most of its time in a span of the user's own, part of it loading."""
+    """Four ranks; rank 1 spends most of its time in a span of the user's own."""
     trace = Trace(4)
     loop(trace, 20, lambda rank, step: (2_000, 22_000 if rank == 1 else 3_000))
     for rank in range(4):
@@ -635,7 +635,8 @@ def nan() -> Trace:
 
 ALL: list[Callable[[], Trace]] = [
     straggler, own_span, own_spans, few_milliseconds, short, broken, slow_loader, even, turns,
-    slow_host, uneven, groups, overlap, graph_mode, alone, clocks, live, imported, one_rank, empty, no_spans, nested, many_names, jumping, hostile, nan,
+    slow_host, uneven, groups, overlap, graph_mode, alone, clocks, live, imported, one_rank,
+    empty, no_spans, nested, many_names, jumping, hostile, nan,
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from rankroom.rank import stacks
+from rankroom.rank import horovod_spans, stacks
 from rankroom.rank.waiting import Waiting
 
 LOOK_S = 0.5
@@ -72,6 +72,10 @@ class Guard:
         # It may have moved since the thread looked.
         still = now - self._since if _step(frame) == self._step else 0.0
         state = "still" if still > STILL_S else "busy"
+        # In a graph nobody sees the main thread wait; but it stands, and this is not done.
+        if state == "still" and (found := horovod_spans.in_flight("tensorflow")):
+            what, seconds = found
+            return {"state": "waits", "what": what, "seconds": seconds, **about}
         return {"state": state, "what": None, "seconds": still if state == "still" else 0, **about}
 
     def _watch(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import re
+import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -79,6 +80,17 @@ def finish() -> None:
             here.note(f"the last spans of Horovod are missing: {error!r}")
 
 
+def in_flight(library: str) -> tuple[str, float] | None:
+    """What a library has been given and has not done, in words, and for how many seconds."""
+    source = _sources.get(library)
+    found = source.in_flight() if isinstance(source, NativeSource) else []
+    if not found:
+        return None
+    since, what = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return what + more, time.time() - since / 1e6
+
+
 class NativeSource:
     """The recorder in Rankroom's Horovod.
 
@@ -118,6 +130,22 @@ class NativeSource:
                 self._hand_over(cat, count)
         if dropped := self._compiled.horovod_take_spans_dropped():
             here.note(DROPPED.format(library=self._library, count=dropped))
+
+    def in_flight(self) -> list[tuple[int, str]]:
+        """When each collective was handed over that is not over, and which; the oldest first."""
+        tell = getattr(self._compiled, "horovod_tell_open", None)
+        if tell is None:  # built by an earlier Rankroom
+            return []
+        room = ctypes.create_string_buffer(NAMES)
+        tell.restype = ctypes.c_int64
+        tell.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        found = []
+        for line in netstrings(ctypes.string_at(room, tell(room, NAMES))):
+            since, operation, _, tensor = line.split(" ", 3)
+            if prefix := _PREFIX.match(tensor):
+                tensor = tensor[prefix.end() :]
+            found.append((int(since), f"hvd.{operation.lower()} {tensor}".rstrip()))
+        return sorted(found)
 
     def begin(self) -> None:
         self.record(True)

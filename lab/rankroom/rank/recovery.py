@@ -83,6 +83,7 @@ class Recovery:
     def end(self) -> None:
         """The cell is over: until the next one, every rank is there."""
         horovod_spans.finish()
+        torch.finish()
         self._world.end()
         self._smaller.leave(ADAPTERS)
 

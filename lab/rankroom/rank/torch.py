@@ -16,8 +16,16 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from rankroom.rank import sockets, torch_calls, torch_compile, torch_steps
+from rankroom.rank import (
+    sockets,
+    torch_calls,
+    torch_compile,
+    torch_ddp,
+    torch_spans,
+    torch_steps,
+)
 from rankroom.rank.imports import when_imported
+from rankroom.rank.spans import here
 from rankroom.rank.world import World
 
 C10D = "torch.distributed.distributed_c10d"
@@ -74,6 +82,15 @@ def release() -> list[str]:
         with contextlib.suppress(RuntimeError, ValueError):
             c10d._abort_process_group()
     return ["torch.distributed"]
+
+
+def finish() -> None:
+    """A cell is over: what still goes on is seen to end. It must not keep the cell from ending."""
+    for end in (torch_ddp.finish, torch_spans.finish):
+        try:
+            end()
+        except Exception as error:
+            here.note(f"the last spans of torch.distributed are missing: {error!r}")
 
 
 def state() -> dict[str, Any]:

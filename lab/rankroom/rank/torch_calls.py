@@ -152,8 +152,7 @@ def _guard_ddp(module: Any, world: World, models: Any) -> None:
         group = kwargs.get("process_group")
         if world.partial and not _members(group, c10d, world) <= set(world.present):
             raise world.refuse("DistributedDataParallel()", "Run the cell on all ranks.")
-        with Waiting("DistributedDataParallel()"):
-            initialise(self, *args, **kwargs)
+        initialise(self, *args, **kwargs)
         if self.process_group == c10d._get_default_group():
             models.add(self)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import time
 import weakref
@@ -23,6 +24,8 @@ WHAT = "dist.all_reduce of DistributedDataParallel"
 
 # What a reducer uses from C++ only: Python has to keep it.
 _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# What ranks do together while a model is made, and what of: the rest of making one is their own.
+_MAKING = {"_verify_param_shape_across_processes": "shapes", "_sync_module_states": "parameters"}
 
 
 def watch(module: Any, world: World) -> None:
@@ -32,6 +35,39 @@ def watch(module: Any, world: World) -> None:
         _watch_reducer(ddp, world)
     if hasattr(ddp, "_distributed_broadcast_coalesced"):
         _watch_buffers(ddp)
+    for name, what in _MAKING.items():
+        if hasattr(module, name):
+            _watch_making(module, name, what)
+
+
+def finish() -> None:
+    """A cell is over, and a pass in it may have been broken off."""
+    for watched in list(_groups.values()):
+        watched.backward.settle(final=True)
+
+
+def _watch_making(module: Any, name: str, what: str) -> None:
+    original = getattr(module, name)
+    parameters = list(inspect.signature(original).parameters)
+
+    @functools.wraps(original)
+    def together(*args: Any, **kwargs: Any) -> Any:
+        if not here.on:
+            return original(*args, **kwargs)
+        given = dict(zip(parameters, args, strict=False)) | kwargs
+        about = torch_spans.members(given.get("process_group"))
+        op = "all_gather" if what == "shapes" else "broadcast"
+        number = here.number(
+            ("making", what, about.get("group")), lambda: _define(op, what, about, None)
+        )
+        start = time.time_ns() // 1000
+        try:
+            with Waiting("DistributedDataParallel()"):
+                return original(*args, **kwargs)
+        finally:
+            here.add("collective", number, start, time.time_ns() // 1000 - start)
+
+    setattr(module, name, together)
 
 
 def _watch_buffers(ddp: Any) -> None:
@@ -68,8 +104,38 @@ def _watch_reducer(ddp: Any, world: World) -> None:
             self.process_group = own
 
     ddp._ddp_init_helper = make_reducer
+    if hasattr(ddp, "register_comm_hook"):
+        _watch_hooks(ddp)
     if hasattr(ddp, "_pre_forward"):
         _watch_forward(ddp)
+
+
+def _watch_hooks(ddp: Any) -> None:
+    """A hook averages in place of the reducer, which waits for the hook's future all the same."""
+    original = ddp.register_comm_hook
+
+    @functools.wraps(original)
+    def register_comm_hook(self: Any, state: object, hook: Any) -> None:
+        watched = _groups.get(self)
+        if watched is None:
+            return original(self, state, hook)
+
+        @functools.wraps(hook)
+        def seen(state: object, bucket: Any) -> Any:
+            return watched.backward.hooked(hook, state, bucket)
+
+        original(self, state, seen)
+        if getattr(self, "_comm_hooks", None):
+            self._comm_hooks[-1] = (hook, state)  # as it was given, for whoever pickles the model
+
+    ddp.register_comm_hook = register_comm_hook
+
+
+class Answer:
+    """The future of a hook, which is asked like a work."""
+
+    def __init__(self, future: Any) -> None:
+        self.is_completed = future.done
 
 
 def _watch_forward(ddp: Any) -> None:
@@ -161,6 +227,18 @@ class Backward:
             return group.broadcast(tensors, *args)
         self._wait("dist.broadcast of DistributedDataParallel")
         return self._begin(group.broadcast, "broadcast", "buckets", tensors, args)
+
+    def hooked(self, hook: Any, state: Any, bucket: Any) -> Any:
+        """Call a hook; the collectives in it are seen as others are."""
+        self.settle()
+        if not here.on:
+            return hook(state, bucket)
+        if not self._open:
+            self._call_at_end()
+        self._run = self._world.run
+        future = hook(state, bucket)
+        self._open.append((Answer(future), torch_spans.Begun("", -1, 0, self._world)))
+        return future
 
     def _begin(self, function: Any, op: str, name: str, tensors: Any, args: Any) -> Any:
         tensor = tensors[0]

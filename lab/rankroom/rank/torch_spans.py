@@ -147,9 +147,18 @@ class Operation:
     def _peers(self, args: Any, kwargs: Any) -> str:
         """Of a message: from whom to whom, the same words on both."""
         peer = args[1] if len(args) > 1 else kwargs.get(self._peer)
+        if peer is None:
+            peer = self._peer_in_group(kwargs)
         other = peer if isinstance(peer, int) else "?"
         mine = self._world.rank
         return f"{mine}→{other}" if self._peer == "dst" else f"{other}→{mine}"
+
+    def _peer_in_group(self, kwargs: Any) -> Any:
+        """Where the peer is given by its place in the group, as batch_isend_irecv does."""
+        place, group = kwargs.get(f"group_{self._peer}"), kwargs.get("group")
+        if place is None or group is None:
+            return place
+        return self._c10d.get_global_rank(_object(group, self._c10d), place)
 
     def _define(self, group: Any, peers: str, count: int, tensor: Any) -> dict[str, Any]:
         label = f"#{count}" if count else f"after #{NUMBERED}"
@@ -221,18 +230,22 @@ def members(group: Any) -> dict[str, Any]:
 class Follower:
     """Looks when works end that nobody waits for yet, in a thread that sleeps without any.
 
+    It keeps them: whoever takes a work's future, as hooks of DDP do, leaves the work itself.
+
     Gloo would call us when a work ends, but in its own thread: that waits for Python's lock then,
     and whoever destroys a group holds the lock and waits for that thread.
     """
 
     def __init__(self) -> None:
-        self._open: list[tuple[weakref.ref[Any], Begun]] = []
+        self._open: list[tuple[Any, Begun]] = []
+        self._looking = threading.Lock()
         self._some = threading.Event()
         self._thread: threading.Thread | None = None
 
     def follow(self, work: Any, begun: Begun) -> None:
         """Have `begun` end when `work` does."""
-        self._open.append((weakref.ref(work), begun))
+        with self._looking:
+            self._open.append((work, begun))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="rankroom-works", daemon=True)
             self._thread.start()
@@ -243,24 +256,32 @@ class Follower:
             self._some.wait()
             self._some.clear()
             while self._open:
-                for each in self._open[:]:
-                    if self._is_over(*each):
-                        self._open.remove(each)
+                self.look()
                 youngest = max((begun.start for _, begun in self._open[-8:]), default=0)
                 age = time.time() - youngest / 1e6
                 time.sleep(min(LOOK_MOST_S, max(LOOK_S, age * LOOK_SHARE)))
 
-    def _is_over(self, reference: weakref.ref[Any], begun: Begun) -> bool:
-        work = reference()
-        if work is None or begun.number < 0 or not begun.is_present:
+    def look(self, final: bool = False) -> None:
+        """End what has ended; `final`: the cell has, and what it leaves behind with it."""
+        with self._looking:
+            self._open = [each for each in self._open if not self._is_over(*each, final)]
+
+    def _is_over(self, work: Any, begun: Begun, final: bool) -> bool:
+        if begun.number < 0 or not begun.is_present:
             return True
-        if work.is_completed():
+        if final or work.is_completed():
             begun.end()
             return True
         return False
 
 
 _follower = Follower()
+
+
+def finish() -> None:
+    """A cell is over: the last works of it are seen to end."""
+    _follower.look()
+    _follower.look(final=True)
 
 
 def _is_on_cpu(tensor: Any) -> bool:
@@ -279,11 +300,12 @@ def watch_works(c10d: Any) -> None:
         if _thread.inside or not here.on:
             return original(self, *args, **kwargs)
         begun = _works.pop(self, None)
-        with Waiting(begun.what if begun is not None else "dist.Work.wait"):
-            result = original(self, *args, **kwargs)
-        if begun is not None:
-            begun.end()
-        return result
+        try:
+            with Waiting(begun.what if begun is not None else "dist.Work.wait"):
+                return original(self, *args, **kwargs)
+        finally:
+            if begun is not None:
+                begun.end()
 
     c10d.Work.wait = wait
 
@@ -293,7 +315,8 @@ def wait_for(original: Callable[[Any], Any], tensor: Any) -> Any:
     begun = _results.pop(id(tensor), None)
     if begun is None:
         return original(tensor)
-    with Waiting(begun.what):
-        result = original(tensor)
-    begun.end()
-    return result
+    try:
+        with Waiting(begun.what):
+            return original(tensor)
+    finally:
+        begun.end()

@@ -27,6 +27,11 @@ struct Span {
   int64_t dur;
 };
 
+struct Handed {
+  std::string description;
+  int64_t since;
+};
+
 } // namespace
 
 // Numbers are never used twice, so that whoever takes spans can keep their names.
@@ -75,6 +80,34 @@ public:
     return count;
   }
 
+  // A tensor is handed over, and its collective is over. Names are unique while they are open.
+  void Open(const std::string& key, const std::string& description,
+            int64_t since) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    open_[key] = {description, since};
+  }
+
+  void Close(const std::string& key) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    open_.erase(key);
+  }
+
+  int64_t TellOpen(char* out, int64_t most) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    int64_t count = 0;
+    for (auto& each : open_) {
+      auto line = std::to_string(each.second.since) + " " +
+                  each.second.description;
+      auto text = std::to_string(line.size()) + ":" + line;
+      if (count + (int64_t)text.size() > most) {
+        break;
+      }
+      std::memcpy(out + count, text.data(), text.size());
+      count += text.size();
+    }
+    return count;
+  }
+
   int64_t TakeDropped() {
     std::lock_guard<std::mutex> guard(mutex_);
     auto dropped = dropped_;
@@ -86,6 +119,7 @@ private:
   std::mutex mutex_;
   std::vector<Span> waiting_[2];
   std::unordered_map<std::string, int64_t> numbers_;
+  std::unordered_map<std::string, Handed> open_;
   std::string names_;
   int64_t last_ = -1;
   int64_t dropped_ = 0;
@@ -157,10 +191,20 @@ void AddPhase(const std::vector<TensorTableEntry>& entries,
 
 } // namespace
 
+static std::string OpenKey(const TensorTableEntry& entry) {
+  return std::to_string(entry.process_set_id) + " " + entry.tensor_name;
+}
+
 void SpanArrive(TensorTableEntry& entry, const Request& request) {
   entry.spans = &recorder();
   entry.arrived = Now();
   entry.request_type = request.request_type();
+  auto operation =
+      Request::RequestType_Name((Request::RequestType)entry.request_type);
+  entry.spans->Open(OpenKey(entry),
+                    operation + " " + std::to_string(entry.process_set_id) +
+                        " " + TensorName(entry.tensor_name),
+                    entry.arrived);
 }
 
 void SpanBegin(const std::vector<TensorTableEntry>& entries) {
@@ -189,6 +233,9 @@ void SpanActivityEnd(const std::vector<TensorTableEntry>& entries) {
 }
 
 void SpanEnd(const TensorTableEntry& entry) {
+  if (entry.spans != nullptr) {
+    entry.spans->Close(OpenKey(entry));
+  }
   // The entry of a join is finished twice, the second time without its name.
   if (!Recorded(entry) || entry.tensor_name.empty()) {
     return;
@@ -232,6 +279,12 @@ int64_t horovod_take_spans(int kind, int64_t* out, int64_t most) {
 // Bytes of what the names' numbers stand for, in netstrings; after the spans that use them.
 int64_t horovod_take_span_names(char* out, int64_t most) {
   return horovod::common::recorder().TakeNames(out, most);
+}
+
+// What was handed over and is not over yet, as far as there is room: netstrings of
+// `SINCE OPERATION SET TENSOR`.
+int64_t horovod_tell_open(char* out, int64_t most) {
+  return horovod::common::recorder().TellOpen(out, most);
 }
 
 // How many spans nobody took in time since the last call.
