@@ -41,13 +41,14 @@ srun python train.py
 PBS_SCRIPT = """\
 #!/bin/bash -l
 #PBS -N rankroom-one
-#PBS -l select=2:mpiprocs=4:ngpus=4
+#PBS -l select=2:mpiprocs=4:ngpus=4:system=polaris
 #PBS -l walltime=00:30:00
 #PBS -j oe
 #PBS -o /home/elvis/rankroom/
 #PBS -A fallwkshp23
 #PBS -q debug
 #PBS -l filesystems=home:eagle
+#PBS -l place=scatter
 
 cd "$PBS_O_WORKDIR"
 

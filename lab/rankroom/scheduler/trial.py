@@ -18,20 +18,20 @@ from rankroom.scheduler.talk import ASK_S, Scheduler
 from rankroom.site import Site, clock, profile_of
 from rankroom.ssh.place import Place
 
-JOB_S = 60
+JOB_S = {"slurm": 60, "pbs": 300}  # queues of PBS often take nothing below five minutes
 WAIT_S = 900.0  # for it to start
 LOOK_S = 1.0
 SHOWN = 5  # looks for its log: a shared file system may show it late
 
 
 class Trial:
-    """A job of a minute on one node; `folder` is the site's scratch folder there.
+    """A short job on one node; `folder` is the site's scratch folder there.
 
     `tell` hears how it stands. `job` is its id, and `waited` how many seconds it was in the queue.
     """
 
     def __init__(self, site: Site, place: Place, folder: str, tell: Callable[[str], None]) -> None:
-        self.site = site.asking(nodes=1, time=clock(min(JOB_S, site.seconds)))
+        self.site = site.asking(nodes=1, time=clock(min(JOB_S[site.scheduler], site.seconds)))
         self.place = place
         self.folder = folder
         self.tell = tell
