@@ -58,7 +58,7 @@ class Lab:
 
     async def door(self) -> Door | None:
         """Where the server listens; None until it does."""
-        done = await self._there('cat "$1/$2"/jpserver-*.json')
+        done = await self._there('cat "$1/$2/server.json"')
         return door.read(done.output) if done.ok else None
 
     async def said(self) -> str:
@@ -113,7 +113,8 @@ class Lab:
         return shlex.join(["ssh", "-N", "-L", f"{port}:{to.host}:{to.port}", *way])
 
     async def close(self) -> None:
-        """Close the tunnel."""
+        """Close the tunnel, and forget the page that leads through it."""
+        self.kept.page.unlink(missing_ok=True)
         if self._line is not None:
             await self._line.close()
             self._line = None

@@ -1,0 +1,262 @@
+"""`rankroom lab` from a laptop, over a login node, to a compute node: the whole way, and back."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from labs import (
+    CTRL_C,
+    PYTHON,
+    Typed,
+    end_lines,
+    jobs,
+    listening,
+    make_home,
+    profile,
+    until_nothing_is_left,
+)
+from machines import Machines
+
+
+@pytest.fixture(scope="module")
+def home(machines: Machines) -> Iterator[Path]:
+    """The laptop user's, with profiles of the test cluster."""
+    folder = make_home(
+        machines, machines.root / "laptop-home", "root",
+        test=profile(nodes=2, ranks_per_node=1),
+        loopback=profile(ssh_to_nodes=True),
+        broken=profile().replace(PYTHON, "/usr/bin/no-python"),
+        down=profile(login="nowhere.invalid"),
+    )  # fmt: skip
+    yield folder
+    end_lines(machines, folder)
+
+
+@pytest.fixture
+def lab(machines: Machines, home: Path) -> Iterator[object]:
+    """Type `rankroom lab …` on the laptop; whatever it started is over at the end."""
+    with ExitStack() as stack:
+        yield lambda *words: stack.enter_context(
+            Typed(machines, "laptop", "root", home, list(words))
+        )
+    for job in jobs(machines):
+        machines.run("login", ["scancel", job], "alice")
+    until_nothing_is_left(machines)
+
+
+def test_the_whole_way_and_back_again(machines: Machines, lab):
+    typed = lab("--site", "test")
+    job = typed.until(r"job (\d+) was submitted at test")[1]
+    typed.until(rf"job {job} runs on c\[1-2\]")
+    opened = typed.opened()
+    assert opened.answers() == "200"
+    assert opened.answers(token="") == "403"
+    assert opened.answers(token="0" * 43) == "403"
+    assert listening(machines, "c1") == {machines.address("c1")}
+    said = opened.kernel(
+        "%load_ext rankroom",
+        "%cluster start",
+        "%%distributed\nimport socket\nprint('rank', rank, 'of', size, 'on', socket.gethostname())",
+        "%cluster stop",
+    )
+    assert "rank 0 of 2 on c1" in said and "rank 1 of 2 on c2" in said, said
+
+    # Leave it: the tunnel closes, and the job goes on.
+    typed.type(CTRL_C)
+    typed.until(r"leave it running, or cancel it\?")
+    typed.type("l\n")
+    assert typed.ended() == 0
+    assert f"--attach {job}" in typed.text
+    assert opened.answers() == "URLError"
+    assert jobs(machines) == [job]
+
+    # Come back, by what is kept here: the same address.
+    again = lab("--attach")
+    found = again.opened()
+    assert (found.address, found.token) == (opened.address, opened.token)
+    assert found.answers() == "200"
+    again.type(CTRL_C)
+    again.until(r"leave it running, or cancel it\?")
+    again.type("c\n")
+    again.until(f"job {job} was cancelled, and nothing is left of it")
+    assert again.ended() == 0
+    assert jobs(machines) == []
+    until_nothing_is_left(machines)
+
+
+def test_no_secret_is_kept_on_the_laptop(machines: Machines, home: Path, lab):
+    opened = lab("--site", "test").opened()
+    holding = machines.run("laptop", ["grep", "-rl", opened.token, home])
+    assert holding == ""
+    assert opened.token not in machines.run("laptop", ["ps", "axeww", "-o", "args"])
+
+
+def test_a_line_that_is_cut_opens_again_and_says_so(machines: Machines, lab):
+    typed = lab("--site", "test")
+    opened = typed.opened()
+    machines.unplug("laptop", "campus")
+    try:
+        typed.until("the line to login is lost")
+    finally:
+        machines.plug("laptop", "campus")
+    typed.until("the line to login is open again, and the tunnel with it")
+    assert opened.answers() == "200"
+
+
+def test_attached_from_a_machine_that_knows_nothing_of_it(machines: Machines, home: Path, lab):
+    typed = lab("--site", "test")
+    opened = typed.opened()
+    other = make_home(machines, machines.root / "other-home", "root", test=profile())
+    try:
+        with Typed(machines, "laptop", "root", other, ["--site", "test", "--attach"]) as attached:
+            found = attached.opened()
+            assert found.token == opened.token
+            # That one's port is taken here, so this has another.
+            assert found.port != opened.port
+            assert found.answers() == "200"
+            attached.type(CTRL_C)
+            attached.until(r"leave it running, or cancel it\?")
+            attached.type(CTRL_C)  # the second one leaves
+            assert attached.ended() == 0
+        assert opened.answers() == "200"
+    finally:
+        end_lines(machines, other)
+
+
+def test_cancelled_from_elsewhere(machines: Machines, home: Path, lab):
+    typed = lab("--site", "test")
+    opened = typed.opened()
+    [job] = jobs(machines)
+    assert (home / "data" / "labs" / f"test-{job}.json").exists()
+    machines.run("login", ["scancel", job], "alice")
+    typed.until(r"job \d+ is over: it was cancelled, or JupyterLab was shut down")
+    assert typed.ended() == 0
+    assert opened.answers() == "URLError"
+    until_nothing_is_left(machines)
+    assert not (home / "data" / "labs" / f"test-{job}.json").exists()
+
+
+def test_a_port_that_somebody_has_is_passed_over(machines: Machines, lab):
+    last = int(machines.run("login", ["sbatch", "--parsable", "--wrap=true"], "alice"))
+    machines.until_idle()
+    taken = 20000 + (last + 1) % 12000
+    words = [PYTHON, "-m", "http.server", str(taken), "--bind", machines.address("c1")]
+    squatter = machines.start("c1", words, "bob", **SILENT)
+    try:
+        wait_for(lambda: str(taken) in machines.run("c1", ["ss", "-Hltn"]))
+        typed = lab("--site", "test")
+        typed.until(rf"job {last + 1} runs on c\[1-2\]")
+        opened = typed.opened()
+        assert opened.port != taken
+        assert opened.answers() == "200"
+        assert opened.answers(token="") == "403"
+    finally:
+        end(squatter)
+
+
+def test_where_one_may_ssh_to_nodes_it_listens_on_loopback_only(machines: Machines, lab):
+    typed = lab("--site", "loopback", "--nodes", "1")
+    node = typed.until(r"runs on (c\d)")[1]
+    opened = typed.opened()
+    assert listening(machines, node) == {"127.0.0.1"}
+    assert opened.answers() == "200"
+    assert opened.answers(token="") == "403"
+    machines.unplug("laptop", "campus")
+    try:
+        typed.until("the line to login is lost")
+    finally:
+        machines.plug("laptop", "campus")
+    typed.until(f"the line to {node} is open again")
+    assert opened.answers() == "200"
+
+
+def test_what_would_wait_for_ever_is_said_and_cancelled(machines: Machines, lab):
+    typed = lab("--site", "test", "--time", "05:00:00")
+    assert typed.ended() == 1
+    assert re.search(r"Error: job \d+ waits .*: it will never start like this", typed.text)
+    assert "was cancelled" in typed.text
+    assert jobs(machines) == []
+
+
+def test_a_job_that_fails_shows_its_log(machines: Machines, lab):
+    typed = lab("--site", "broken")
+    assert typed.ended() == 1
+    assert "/usr/bin/no-python has no JupyterLab in this job" in typed.text
+    assert "pip install" in typed.text
+    assert jobs(machines) == []
+    for log in (machines.home("alice") / ".rankroom/labs").iterdir():
+        assert log.name.endswith(".log")  # what has failed can be read again
+        log.unlink()
+
+
+def test_a_job_that_waits_says_why_and_can_be_left_or_cancelled(machines: Machines, lab):
+    held = machines.run("login", ["sbatch", "--parsable", "-N4", "--exclusive", "--wrap=sleep 300"],
+                        "bob").strip()  # fmt: skip
+    try:
+        typed = lab("--site", "test")
+        typed.until(r"job \d+ waits in the queue \((Resources|Priority): .*expected to start at")
+        typed.type(CTRL_C)
+        typed.until(r"leave it running, or cancel it\?")
+        typed.type("x\n")
+        typed.until(r"leave it running, or cancel it\?")
+        typed.type("c\n")
+        assert typed.ended() == 0
+        assert jobs(machines) == []
+    finally:
+        machines.run("login", ["scancel", held], "bob")
+        machines.until_idle()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--site", "tset"], "there is no site 'tset' (did you mean test?)"),
+        ([], "say where: --site NAME, of "),
+        (["--site", "local"], "local has no scheduler"),
+        (["--site", "test", "--partition", "gpuu"], "invalid partition"),
+        (["--site", "test", "--time", "long"], "time 'long' is no time"),
+        (["--site", "test", "--attach", "99999"], "test has no job 99999 of yours"),
+        (["--site", "test", "--attach"], "no lab of yours runs at test"),
+        (["--site", "down"], "nowhere.invalid"),
+    ],
+)
+def test_bad_input_is_answered_in_a_line(machines: Machines, lab, words: list[str], said: str):
+    typed = lab(*words)
+    assert typed.ended() == 1
+    assert said in typed.text, typed.text
+    assert jobs(machines) == []
+
+
+def test_a_port_that_is_taken_here_is_refused(machines: Machines, lab):
+    words = [PYTHON, "-m", "http.server", "18080", "--bind", "127.0.0.1"]
+    server = machines.start("laptop", words, "root", **SILENT)
+    try:
+        wait_for(lambda: "18080" in machines.run("laptop", ["ss", "-Hltn"]))
+        typed = lab("--site", "test", "--port", "18080")
+        assert typed.ended() == 1
+        assert "port 18080 of this machine is taken" in typed.text
+        assert "was cancelled" in typed.text
+        assert jobs(machines) == []
+    finally:
+        end(server)
+
+
+def wait_for(holds, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+SILENT = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
