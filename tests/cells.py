@@ -10,20 +10,20 @@ from rankroom.run import Run
 
 
 def finish(
-    cluster: Cluster, source: str, seconds: float = 60, ranks: Sequence[int] | None = None
+    cluster: Cluster, source: str, seconds: float = 120, ranks: Sequence[int] | None = None
 ) -> Run:
     """Run a cell to its end; one that hangs fails the test and leaves the ranks usable."""
     run = cluster.run(dedent(source), ranks=ranks)
     if not run.wait(seconds):
         waiting = run.running
         run.interrupt()
-        run.wait(10)
+        run.wait(60)
         raise AssertionError(f"ranks {waiting} still ran after {seconds} s: {run.source!r}")
     return run
 
 
 def values(
-    cluster: Cluster, source: str, seconds: float = 60, ranks: Sequence[int] | None = None
+    cluster: Cluster, source: str, seconds: float = 120, ranks: Sequence[int] | None = None
 ) -> list[Any]:
     """The last expression's value on each rank of a cell that must succeed; plain data only."""
     run = finish(cluster, source, seconds, ranks)

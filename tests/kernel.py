@@ -34,9 +34,9 @@ class Kernel:
     """One ipykernel process."""
 
     def __init__(self, **env: str) -> None:
-        self.manager, self.client = start_new_kernel(env=env)
+        self.manager, self.client = start_new_kernel(startup_timeout=120, env=env)
 
-    def run(self, code: str, timeout: float = 60, after: Any = None) -> Shown:
+    def run(self, code: str, timeout: float = 120, after: Any = None) -> Shown:
         """Execute `code`; `after()` is called once the kernel has begun."""
         request = self.client.execute(code, allow_stdin=False)
         shown = Shown()
@@ -65,13 +65,13 @@ class Kernel:
 
     def complete(self, code: str) -> list[str]:
         """The last line of `code` as each completion at its end would make it."""
-        reply = self.client.complete(code, len(code), reply=True, timeout=30)
+        reply = self.client.complete(code, len(code), reply=True, timeout=120)
         start = reply["content"]["cursor_start"]
         return [(code[:start] + match).split("\n")[-1] for match in reply["content"]["matches"]]
 
     def restart(self) -> None:
         self.manager.restart_kernel(now=True)
-        self.client.wait_for_ready(timeout=30)
+        self.client.wait_for_ready(timeout=120)
 
     def interrupt(self) -> None:
         self.manager.interrupt_kernel()

@@ -31,7 +31,7 @@ def test_start_says_what_it_does_and_stop_leaves_nothing(home):
         assert told[-1] == "3 of 3 ranks ready"
         assert cluster.describe().startswith("three: 3 ranks on ")
         run = cluster.run("size")
-        assert run.wait(20)
+        assert run.wait(60)
         assert run.results == dict.fromkeys(range(3), "3")
         assert processes_of(cluster.paths)
     finally:
@@ -45,17 +45,16 @@ def test_a_failing_start_shows_the_cause_and_leaves_nothing(home, monkeypatch, t
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('this ipyparallel is broken')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    begun = time.monotonic()
-    with pytest.raises(StartError, match="this ipyparallel is broken"):
+    with pytest.raises(StartError, match="this ipyparallel is broken") as error:
         Cluster.local(ranks=1, name="broken")
-    assert time.monotonic() - begun < 15
+    assert "not ready after" not in str(error.value), "it was waited for in vain"
     assert processes_of(ClusterPaths("broken")) == []
 
 
 def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path):
     slow = tmp_path / "sitecustomize.py"
     slow.write_text(
-        "import sys, time\nif 'rankroom.rank.engine' in sys.orig_argv: time.sleep(60)\n"
+        "import sys, time\nif 'rankroom.rank.engine' in sys.orig_argv: time.sleep(600)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(local, "START_S", 3.0)
@@ -88,13 +87,11 @@ def test_a_stale_cluster_file_is_no_cluster(home):
 def test_a_killed_rank_is_reported_with_its_last_words(home):
     cluster = Cluster.local(ranks=2)
     try:
-        begun = time.monotonic()
         run = cluster.run(
             "import os, time\nif rank == 1:\n    print('last words')\n"
             "    os.kill(os.getpid(), 9)\ntime.sleep(0.2)"
         )
-        assert run.wait(10)
-        assert time.monotonic() - begun < 5
+        assert run.wait(60)
         assert run.state == "failed"
         assert run.info.failure.evalue.startswith("rank 1 was killed by SIGKILL")
         said = [
@@ -105,7 +102,7 @@ def test_a_killed_rank_is_reported_with_its_last_words(home):
         assert states == {0: "ok", 1: "lost"}
         with pytest.raises(NoClusterError, match="rank 1 was killed by SIGKILL"):
             cluster.run("1")
-        assert cluster.run("1", ranks=[0]).wait(10)
+        assert cluster.run("1", ranks=[0]).wait(60)
     finally:
         cluster.stop()
 
@@ -115,13 +112,13 @@ def test_a_killed_keeper_is_noticed_and_stop_still_cleans_up(home):
     info = cluster.paths.read()
     os.kill(info.keeper, signal.SIGKILL)
     try:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 120
         while cluster.running and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not cluster.running
     finally:
         cluster.stop()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while processes_of(cluster.paths) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert processes_of(cluster.paths) == []
@@ -136,7 +133,7 @@ def test_the_cluster_outlives_the_process_that_started_it(home):
     cluster = Cluster.attach("outlives")
     try:
         run = cluster.run("'here'")
-        assert run.wait(10)
+        assert run.wait(60)
         assert run.results == {0: "'here'"}
     finally:
         cluster.stop()

@@ -175,7 +175,7 @@ def test_jupyterlab_serves_extension_and_routes(bare):
         assert len(get(port, f"lab/extensions/rankroom/{entry['load']}")) > 1000
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(60)
 
 
 def get(port: int, path: str) -> str:

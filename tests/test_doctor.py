@@ -69,7 +69,7 @@ def test_a_dead_cluster_and_its_processes():
             before[2],
             "    removed its folder",
         ]
-        assert mine.wait(5) == -signal.SIGTERM
+        assert mine.wait(60) == -signal.SIGTERM
         assert stranger.poll() is None
         assert not paths.folder.exists()
         assert not other.folder.exists()
@@ -89,7 +89,7 @@ def test_processes_of_a_cluster_without_a_folder():
         assert what == f"cluster gone: its folder is gone; process {process.pid} is left"
         assert remedy == "    `rankroom doctor --clean` ends what is left"
         doctor("--clean")
-        assert process.wait(5) == -signal.SIGTERM
+        assert process.wait(60) == -signal.SIGTERM
     finally:
         process.kill()
         process.wait()
@@ -145,7 +145,7 @@ def test_a_cluster_that_runs_is_left_alone_but_for_a_stale_lock():
         assert f"a run of pid {owner.pid} is on, which has ended" in doctor()[1]
         assert doctor("--clean")[2] == "    gave the cluster a new lock"
         run = cluster.run("rank")
-        assert run.wait(10)
+        assert run.wait(60)
         assert run.results == {0: "0"}
         os.close(lock)
     finally:
@@ -157,7 +157,7 @@ def test_a_cluster_whose_processes_were_all_killed_but_for_a_child():
     cluster = Cluster.local(ranks=1)
     source = "import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True).pid"
     run = cluster.run(source)
-    assert run.wait(10)
+    assert run.wait(60)
     child = psutil.Process(int(run.results[0]))
     keeper = psutil.Process(cluster.paths.read().keeper)
     for process in [keeper, *(p for p in keeper.children(recursive=True) if p != child)]:

@@ -1,4 +1,4 @@
-"""A Horovod that ended by itself between two cells is told, and set up anew; so is a failed init."""
+"""A Horovod that ended by itself between two cells is told and set up anew; so is a failed init."""
 
 import time
 

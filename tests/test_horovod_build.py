@@ -237,25 +237,31 @@ def test_a_build_that_fails_leaves_nothing_that_looks_built(
     assert not stage.installed and not list((tmp_path / "horovod").glob("build-*"))
 
 
-def hold(path: Path, held: Path) -> None:
+def hold(path: Path, held: Path, seen: Path) -> None:
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         held.touch()
-        time.sleep(0.5)
+        while not seen.exists():
+            time.sleep(0.01)
 
 
 def test_a_second_build_waits_for_the_first(tmp_path: Path) -> None:
-    held = tmp_path / "held"
+    held, seen = tmp_path / "held", tmp_path / "seen"
     other = multiprocessing.get_context("spawn").Process(
-        target=hold, args=(tmp_path / "lock", held)
+        target=hold, args=(tmp_path / "lock", held, seen)
     )
     other.start()
     while not held.exists():
         time.sleep(0.01)
     waited: list[bool] = []
-    with cache.lock(tmp_path, lambda: waited.append(True)):
+
+    def wait() -> None:
+        waited.append(True)
+        seen.touch()
+
+    with cache.lock(tmp_path, wait):
         assert waited == [True]
-        other.join(5)
+        other.join(60)
         assert other.exitcode == 0
     with cache.lock(tmp_path, lambda: waited.append(False)):
         assert waited == [True]

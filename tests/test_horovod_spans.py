@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -419,9 +421,9 @@ def test_torch_on_both_ranks(frameworks: Cluster) -> None:
         x = torch.ones(4, 3)
         hvd.allreduce(x, name="warm")
         time.sleep(0.2 * rank)
-        begin = time.time()
+        begin = time.time_ns() // 1000
         hvd.allreduce(x, name="late")
-        took = time.time() - begin
+        end = time.time_ns() // 1000
         hvd.allreduce(x)
         hvd.grouped_allreduce([x, x[0]], name="both")
         hvd.broadcast(x.double(), 0, name="weights")
@@ -429,7 +431,7 @@ def test_torch_on_both_ranks(frameworks: Cluster) -> None:
         hvd.barrier()
         for name in ('a "b"', "a\\nb", "größe"):
             hvd.allreduce(x, name=name)
-        took
+        [begin, end]
         """,
     )
     by_rank = [collectives(made, rank) for rank in (0, 1)]
@@ -457,10 +459,11 @@ def test_torch_on_both_ranks(frameworks: Cluster) -> None:
         assert (late["shape"], late["bytes"]) == ([4, 3], 48)
         assert mine[5]["dtype"] == "float64" and mine[6]["shape"] == [3]
     waited, hurried = by_rank[0][1], by_rank[1][1]
-    # One clock: rank 1 comes 0.2 s after rank 0, which waits, and both end together.
-    assert hurried["start"] - waited["start"] == pytest.approx(200_000, abs=50_000)
-    assert abs(hurried["end"] - waited["end"]) < 20_000
-    assert waited["dur"] == pytest.approx(float(made.results[0]) * 1e6, abs=20_000)
+    # One clock: each begins and ends within its own call, and none ends before both have come.
+    for rank, whole in enumerate((waited, hurried)):
+        begin, end = (each - made.info.start for each in ast.literal_eval(made.results[rank]))
+        assert begin <= whole["start"] + 100 and whole["end"] - 100 <= end
+        assert whole["end"] >= max(waited["start"], hurried["start"])
     for rank, whole in enumerate((waited, hurried)):
         parts = [each for each in recorded(made, rank, "phase") if each.get("tensor") == "late"]
         assert [each["name"] for each in parts] == ["NEGOTIATE", "GLOO_ALLREDUCE"]
@@ -582,9 +585,13 @@ def test_tensorflow_eager_and_in_a_graph(frameworks: Cluster) -> None:
         def double(x):
             return hvd.allreduce(x, name="graph") * 2
 
+        calls = []
         for step in range(3):
             time.sleep(0.1 * (1 - rank))
-            double(tf.ones(7))
+            begin = time.time_ns() // 1000
+            double(tf.ones(7)).numpy()
+            calls.append((begin, time.time_ns() // 1000))
+        calls
         """,
     )
     both = [collectives(made, rank) for rank in (0, 1)]
@@ -598,9 +605,15 @@ def test_tensorflow_eager_and_in_a_graph(frameworks: Cluster) -> None:
         parts = recorded(made, rank, "phase")
         assert {each["library"] for each in parts} == {"hvd.tensorflow"}
         assert Counter(each["name"] for each in parts)["GLOO_ALLREDUCE"] == 4
-    # In the graph, too, each rank's own arrival: rank 0 is the late one.
-    for early, late in list(zip(both[1], both[0], strict=True))[2:]:
-        assert late["start"] - early["start"] == pytest.approx(100_000, abs=40_000)
+    # In the graph, too, each rank's own arrival, which is in its own call.
+    for rank in (0, 1):
+        calls = ast.literal_eval(made.results[rank])
+        for (begin, end), mine in zip(calls, both[rank][1:], strict=True):
+            assert begin <= made.info.start + mine["start"] + 100
+            assert made.info.start + mine["end"] - 100 <= end
+    # Rank 0 is the late one.
+    apart = [late["start"] - early["start"] for late, early in zip(*both, strict=True)][1:]
+    assert median(apart) > 0
 
 
 @pytest.mark.cluster
@@ -673,7 +686,7 @@ def test_samples_say_how_busy_a_rank_is(frameworks: Cluster) -> None:
         for rank in (0, 1)
     }  # fmt: skip
     for mine in samples.values():
-        assert 1 <= len(mine) <= 4
+        assert 1 <= len(mine) <= made.duration + 1
         assert all(each["memory"] > 10 << 20 for each in mine)
     # The work is a child's.
     assert max(each["cpu"] for each in samples[1]) > 3 * max(each["cpu"] for each in samples[0])

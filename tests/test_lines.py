@@ -37,11 +37,11 @@ def test_progress_bars_leave_their_last_state():
 
 
 def test_a_line_without_end_is_cut_and_costs_linear_time():
-    began = time.perf_counter()
+    began = time.process_time()
     found = texts(*[log(0, "x" * 50_000, seq=n) for n in range(100)])
     assert sum(len(t) for _, _, t in found) == 5_000_000
     assert max(len(t) for _, _, t in found) < 1_200_000
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_equal_lines_are_shown_once():

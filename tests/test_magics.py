@@ -9,7 +9,7 @@ import pytest
 
 from kernel import MIME, Kernel
 from rankroom.horovod.features import Features
-from rankroom.notebook.magics import horovod_line
+from rankroom.notebook.clusters import horovod_line
 from rankroom.store import Store
 
 pytestmark = pytest.mark.cluster
@@ -115,7 +115,7 @@ def test_a_collective_that_some_ranks_do_not_reach_is_noted_before_the_cell_runs
     (note,) = shown.run["notes"]
     assert note.startswith("cell line 3: hvd.allreduce under `if rank == 0` is not reached")
     assert note in shown.text
-    assert started.run("noted.wait(10) and noted.info.notes").text == str([note])
+    assert started.run("noted.wait(60) and noted.info.notes").text == str([note])
     assert (
         "will be refused in a cell on rank 1"
         in started.run("%%distributed --ranks 1\nif size > 5:\n    hvd.allreduce(1)").run["notes"][
@@ -132,10 +132,8 @@ def test_a_failing_rank_fails_the_cell_in_one_line(started):
 
 
 def test_the_stop_button_ends_the_cell_on_all_ranks(started):
-    began = time.monotonic()
     timer = threading.Timer(0.5, started.interrupt)
-    shown = started.run("%%distributed\nimport time; time.sleep(60)", after=timer.start)
-    assert time.monotonic() - began < 3
+    shown = started.run("%%distributed\nimport time; time.sleep(600)", after=timer.start)
     assert shown.error == "interrupted; the ranks' variables are kept"
     assert shown.run["state"] == "interrupted"
 
@@ -145,12 +143,15 @@ def test_timeout(started):
     assert shown.error == "stopped after --timeout 0.5 s"
 
 
-def test_detach_returns_at_once(started):
-    began = time.monotonic()
-    shown = started.run("%%distributed --detach -o later\nimport time; time.sleep(1)\n'late'")
-    assert time.monotonic() - began < 0.8
+GATED = "import os, time\nwhile not os.path.exists({gate!r}): time.sleep(0.01)\n'late'"
+
+
+def test_detach_returns_at_once(started, tmp_path):
+    gate = tmp_path / "gate"
+    shown = started.run("%%distributed --detach -o later\n" + GATED.format(gate=str(gate)))
     assert shown.run["state"] == "running"
-    assert started.run("later.wait(10), later.state, later.results").text == (
+    gate.touch()
+    assert started.run("later.wait(60), later.state, later.results").text == (
         "(True, 'done', {0: \"'late'\", 1: \"'late'\"})"
     )
 
@@ -204,27 +205,29 @@ def test_the_same_cluster_after_a_kernel_restart(started):
 
 
 def test_a_cell_left_by_a_dead_kernel_is_taken_up(started):
-    started.run("%%distributed --detach\nimport time; time.sleep(60)")
+    started.run("%%distributed --detach\nimport time; time.sleep(600)")
     started.restart()
     out = started.run("%load_ext rankroom\n%cluster attach").stdout
     assert out.startswith("attached to lesson: 2 ranks on ") and "goes on: `%runs`" in out
     assert "busy with a run of this notebook" in started.run("%distributed 1").error
     started.run("%cluster interrupt")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while started.run("%distributed 5").error and time.monotonic() < deadline:
         pass
     assert "ranks 0–1: 5" in started.run("%distributed 5").text
     assert "interrupted" in started.run("%runs").stdout
 
 
-def test_two_kernels_on_one_cluster(started):
+def test_two_kernels_on_one_cluster(started, tmp_path):
     other = Kernel(**{**os.environ, "RANKROOM_HOME": str(started.home)})
     try:
         other.run("%load_ext rankroom\n%cluster attach")
         assert "ranks 0–1: 7" in other.run("%distributed 7").text
-        started.run("%%distributed --detach -o busy\nimport time; time.sleep(1.5)")
+        gate = tmp_path / "gate"
+        started.run("%%distributed --detach -o busy\n" + GATED.format(gate=str(gate)))
         assert "busy with a run of another process (pid" in other.run("%distributed 8").error
-        started.run("busy.wait(10)")
+        gate.touch()
+        started.run("busy.wait(60)")
         assert "ranks 0–1: 8" in other.run("%distributed 8").text
     finally:
         other.close()

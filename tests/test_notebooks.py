@@ -56,7 +56,7 @@ def demo(notebook, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
     assert str(temporary) not in left, "the demo left processes behind"

@@ -1,5 +1,6 @@
 """--profile on real ranks: what the frameworks' profilers see, on the clock of the other spans."""
 
+import ast
 from textwrap import dedent
 
 import pytest
@@ -11,10 +12,13 @@ pytestmark = pytest.mark.cluster
 TORCH = """
 import time, torch
 x = torch.ones(400, 400)
+calls = []
 with span("products"):
     for _ in range(5):
+        begin = time.time_ns() // 1000
         y = x @ x
-"done"
+        calls.append((begin, time.time_ns() // 1000))
+calls
 """
 TENSORFLOW = """
 import tensorflow as tf
@@ -55,14 +59,15 @@ def test_nothing_to_profile_is_said(cluster):
 @pytest.mark.parametrize("again", [False, True])
 def test_torch_from_its_import_on(cluster, again):
     run = profile(cluster, TORCH)
-    assert run.results[0] == "'done'"
     for rank in (0, 1):
         products, around = inside(run, rank, "aten::mm")
         assert len(products) == 5
-        for each in products:
+        # The clocks are the same.
+        calls = ast.literal_eval(run.results[rank])
+        for each, (begin, end) in zip(products, calls, strict=True):
+            assert begin - 1000 <= run.info.start + each.start
+            assert run.info.start + each.end <= end + 1000
             assert around.start - 1000 <= each.start and each.end <= around.end + 1000
-        # They fill that span but for the calls: the clocks are the same.
-        assert products[0].start - around.start < 20_000
         assert products[0].about["thread"].startswith("thread ")
         assert log(run, rank, "stderr") == ""
 
@@ -101,7 +106,7 @@ def test_the_users_own_profiler_comes_first(cluster):
 
 
 def test_only_the_longest_are_kept(cluster):
-    assert cluster.run("from rankroom.rank import profiler\nprofiler.MOST = 100").wait(10)
+    assert cluster.run("from rankroom.rank import profiler\nprofiler.MOST = 100").wait(60)
     try:
         run = profile(cluster, TORCH + "for _ in range(500): torch.ones(1) + 1")
         for rank in (0, 1):
@@ -110,7 +115,7 @@ def test_only_the_longest_are_kept(cluster):
             assert [each.name for each in found].count("aten::mm") == 5
             assert "--profile: the 100 longest of " in log(run, rank, "stderr")
     finally:
-        assert cluster.run("profiler.MOST = 100_000").wait(10)
+        assert cluster.run("profiler.MOST = 100_000").wait(60)
 
 
 def test_tensorflow_from_its_import_on(cluster):

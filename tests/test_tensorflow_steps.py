@@ -9,7 +9,7 @@ pytestmark = pytest.mark.cluster
 
 
 def done(cluster, source):
-    run = finish(cluster, source, 120)
+    run = finish(cluster, source)
     assert run.state == "done", failure(run)
     return run
 
@@ -59,13 +59,15 @@ def test_a_batch_that_raised_does_not_spoil_the_next(frameworks):
             model.fit(x, y, verbose=0, callbacks=[Stop()])
         except ValueError:
             pass
-        time.sleep(0.2)
+        print(time.time_ns() // 1000)
         model.fit(x, y, batch_size=16, verbose=0)
         """,
     )
     for rank in (0, 1):
         found = [each for each in spans(run, rank, "step") if each.name == "batch"]
-        assert len(found) == 2 and all(each.end - each.start < 200_000 for each in found)
+        # Both began after the one that raised.
+        again = int(log(run, rank)) - run.info.start
+        assert len(found) == 2 and all(each.start >= again for each in found)
 
 
 def test_waits_for_a_dataset(frameworks):

@@ -88,9 +88,9 @@ def test_overprint(raw: str, shown: str):
 
 @pytest.mark.parametrize("raw", ["\ra" * 300_000, "x" * 300_000 + "\ry" * 300_000, "a\b" * 300_000])
 def test_overprinting_takes_no_long_time(raw: str):
-    began = time.perf_counter()
+    began = time.process_time()
     overprint(raw)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_colours_become_spans():

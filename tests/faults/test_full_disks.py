@@ -84,7 +84,7 @@ def ranks(disk) -> Iterator[Cluster]:
     made.stop()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not come true"
@@ -113,7 +113,7 @@ def test_a_full_spool(ranks, disk, tmp_path):
     make_step(tmp_path, 2)
     disk.free()
     (tmp_path / "3").touch()
-    assert run.wait(30) and run.state == "done", failure(run)
+    assert run.wait(120) and run.state == "done", failure(run)
     for rank in (0, 1):
         assert_numbered(ranks.store, run.id, rank, 4 * A_STEP)
         assert any(
@@ -136,7 +136,7 @@ def test_a_rank_killed_on_a_full_disk(ranks, disk, tmp_path):
     disk.free()
     for step in (2, 3):
         (tmp_path / str(step)).touch()
-    assert run.wait(30)
+    assert run.wait(120)
     assert states(run) == {0: "ok", 1: "lost"}
     assert_numbered(ranks.store, run.id, 0, 4 * A_STEP)
     assert_numbered(ranks.store, run.id, 1, 2 * A_STEP)
@@ -161,7 +161,7 @@ def test_a_full_disk_of_records(ranks, disk, tmp_path):
     make_step(tmp_path, 2)
     disk.free()
     (tmp_path / "3").touch()
-    assert run.wait(30) and run.state == "done"
+    assert run.wait(120) and run.state == "done"
     assert run.info.notes == [] and run.info.lines == 8 * A_STEP
     for rank in (0, 1):
         assert_numbered(ranks.store, run.id, rank, 4 * A_STEP)
@@ -178,7 +178,7 @@ def test_a_disk_of_records_that_stays_full(ranks, disk, tmp_path):
     disk.fill()
     for step in (1, 2, 3):
         (tmp_path / str(step)).touch()
-    assert run.wait(30) and run.state == "done"
+    assert run.wait(120) and run.state == "done"
     assert [note.partition(";")[0] for note in run.info.notes] == [
         f"cannot write the record in {run.path}: No space left on device"
     ]

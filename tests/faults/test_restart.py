@@ -37,7 +37,7 @@ def three(tmp_path_factory):
         patch.setenv("RANKROOM_HOME", str(tmp_path_factory.mktemp("home")))
         made = Cluster.local(ranks=3)
         try:
-            finish(made, SETUP, 120)
+            finish(made, SETUP)
             yield made
         finally:
             made.stop()
@@ -46,12 +46,12 @@ def three(tmp_path_factory):
 @pytest.fixture
 def wired(three):
     """All three ranks connected by both libraries, each with something of its own."""
-    finish(three, SETUP, 120)
-    assert values(three, f"kept = [rank]\n{BOTH}", 60) == [[[3.0] * 2] * 2] * 3
+    finish(three, SETUP)
+    assert values(three, f"kept = [rank]\n{BOTH}") == [[[3.0] * 2] * 2] * 3
     return three
 
 
-def until(met, seconds=15):
+def until(met, seconds=120):
     """Wait for a condition; AssertionError if it does not come."""
     deadline = time.monotonic() + seconds
     while not met():
@@ -73,7 +73,7 @@ def test_a_restarted_rank_is_wired_again_and_the_others_keep_their_state(wired, 
     assert not lives(before[rank])
     # The names of every rank are there, and nothing else is.
     assert values(wired, "[rank, size, 'kept' in globals()]", ranks=[rank]) == [[rank, 3, False]]
-    finish(wired, SETUP, 60, ranks=[rank])
+    finish(wired, SETUP, ranks=[rank])
     kept = values(wired, "globals().get('kept', [])")
     assert kept == [[] if r == rank else [r] for r in range(3)]
     # Nobody has initialised anything again: that cell did it for all.
@@ -84,15 +84,15 @@ def test_a_restarted_rank_is_wired_again_and_the_others_keep_their_state(wired, 
 
 
 def test_a_run_that_is_on_loses_its_rank_and_the_others_are_released(wired):
-    run = wired.run("if rank == 1: time.sleep(60)\nhvd.allreduce(ones)")
+    run = wired.run("if rank == 1: time.sleep(300)\nhvd.allreduce(ones)")
     until(lambda: set(wired._link.busy()) == {0, 1, 2})
     wired.restart([1])
-    assert run.wait(10)
+    assert run.wait(60)
     # They feel the broken connection before, or after, they are told to let go.
     assert states(run)[1] == "lost"
     assert {states(run)[0], states(run)[2]} <= {"released", "error"}
     assert failure(run) == "rank 1: RankLost: rank 1 was restarted"
-    finish(wired, SETUP, 60, ranks=[1])
+    finish(wired, SETUP, ranks=[1])
     assert values(wired, BOTH) == [[[3.0] * 2] * 2] * 3
     assert values(wired, "kept", ranks=[0, 2]) == [[0], [2]]
 

@@ -19,7 +19,8 @@ import pytest
 from jupyter_client import BlockingKernelClient
 
 from numbered import GATED, assert_numbered
-from rankroom.cluster import Cluster, running_clusters
+from rankroom.cluster import Cluster
+from rankroom.kept import running_clusters
 from rankroom.store import Store
 
 pytestmark = pytest.mark.cluster
@@ -60,7 +61,7 @@ class Jupyter:
     def end(self, how: signal.Signals) -> None:
         if self.process is not None:
             self.process.send_signal(how)
-            self.process.wait(20)
+            self.process.wait(60)
             self.process = None
 
     def answers(self) -> bool:
@@ -74,7 +75,7 @@ class Jupyter:
         body = b"{}" if method == "POST" else None
         request = urllib.request.Request(url, method=method, data=body)
         request.add_header("Authorization", f"token {TOKEN}")
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return reply.status, dict(reply.headers), reply.read()
 
     def open_kernel(self) -> BlockingKernelClient:
@@ -92,14 +93,14 @@ class Jupyter:
 def is_ready(client: BlockingKernelClient) -> bool:
     """While a kernel starts on a busy machine, its heart may miss a beat."""
     try:
-        client.wait_for_ready(timeout=30)
+        client.wait_for_ready(timeout=60)
     except RuntimeError:
         return False
     return True
 
 
 def wait_for(condition: Callable[[], bool], why: Callable[[], str] = str) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < until, why()
         time.sleep(0.02)
@@ -113,7 +114,7 @@ def run(client: BlockingKernelClient, code: str) -> str:
         if message["msg_type"] == "stream":
             said.append(message["content"]["text"])
 
-    reply = client.execute_interactive(code, output_hook=take, timeout=60, allow_stdin=False)
+    reply = client.execute_interactive(code, output_hook=take, timeout=120, allow_stdin=False)
     assert reply["content"]["status"] == "ok", reply["content"]
     return "".join(said)
 

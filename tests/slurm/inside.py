@@ -62,7 +62,7 @@ class Inside:
         assert self.job.isdigit(), said
         self.log = home / f"job-{self.job}.log"
 
-    def do(self, source: str, seconds: float = 90) -> Any:
+    def do(self, source: str, seconds: float = 180) -> Any:
         """Run code there; the value of its last expression. Fails with its traceback."""
         os.write(self._pipes[0], json.dumps(source).encode() + b"\n")
         deadline = time.monotonic() + seconds
@@ -90,7 +90,7 @@ class Inside:
                 found[node] = kept
         return found
 
-    def until_gone(self, seconds: float = 15) -> float:
+    def until_gone(self, seconds: float = 60) -> float:
         """Wait until nothing of it runs on any node; how long that took."""
         begun = time.monotonic()
         while left := self.processes():

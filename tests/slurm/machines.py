@@ -24,7 +24,7 @@ PROGRAMS = (
 FILES = Path(__file__).parent / "testbed"
 CHECKOUT = Path(__file__).parents[2]
 PREFIX = "rankroom-slurm-"
-UP_S = 30.0
+UP_S = 120.0
 
 
 def missing() -> str:

@@ -85,32 +85,30 @@ dist.all_reduce(x := torch.ones(1) * rank)
 
 
 def test_an_interrupt_reaches_all_nodes(job: Inside):
-    seconds, ended = job.do(
+    ended = job.do(
         """
-import threading
 run = cluster.run('''
 import time
+print("here", flush=True)
 if rank == 3:
-    time.sleep(100)
+    time.sleep(1000)
 hvd.allreduce(torch.ones(1))
 ''')
-time.sleep(1)
-begun = time.monotonic()
+while not all(log(run, rank) for rank in range(4)):
+    time.sleep(0.05)
 run.interrupt()
-run.wait(20)
-[time.monotonic() - begun, [states(run)[rank] for rank in range(4)]]
+run.wait(60)
+[states(run)[rank] for rank in range(4)]
 """
     )
-    assert seconds < 5
     assert ended[3] == "interrupted"
     assert "running" not in ended
     assert job.do("values(cluster, 'hvd.allreduce(torch.ones(1), op=hvd.Sum).item()')") == [4.0] * 4
 
 
 def test_a_rank_killed_on_another_node_is_told_and_comes_back(job: Inside):
-    seconds, first, ended, said = job.do(
+    first, ended, said = job.do(
         """
-begun = time.monotonic()
 run = finish(cluster, '''
 kept = rank
 print("last words of", rank, flush=True)
@@ -118,10 +116,9 @@ if rank == 3:
     os.kill(os.getpid(), 9)
 hvd.allreduce(torch.ones(1))
 ''')
-[time.monotonic() - begun, failure(run), states(run)[3], [log(run, rank) for rank in range(4)]]
+[failure(run), states(run)[3], [log(run, rank) for rank in range(4)]]
 """
     )
-    assert seconds < 10
     assert "rank 3" in first
     assert "SIGKILL" in first
     assert ended == "lost"
@@ -169,7 +166,7 @@ looked
 def test_stop_leaves_nothing_on_any_node(job: Inside):
     assert set(job.processes()) == {"c1", "c2"}
     job.do("cluster.stop()")
-    assert job.until_gone(5) < 5
+    job.until_gone()
     assert list((job.machines.home("alice") / ".local/share/rankroom/clusters").iterdir()) == []
 
 
@@ -179,15 +176,16 @@ def test_ranks_without_their_keeper_end(job: Inside):
     state, words = job.do(
         """
 import os, signal
-run = cluster.run("print('before', flush=True); import time; time.sleep(100)")
-time.sleep(1)
+run = cluster.run("print('before', flush=True); import time; time.sleep(1000)")
+while not log(run, 2):
+    time.sleep(0.05)
 os.kill(cluster.info.keeper, signal.SIGKILL)
-run.wait(30)
+run.wait(60)
 [states(run)[2], log(run, 2)]
 """
     )
     assert (state, words) == ("lost", "before\n")
-    job.until_gone(20)
+    job.until_gone()
     job.do("cluster.stop()")
 
 
@@ -201,7 +199,7 @@ def test_the_end_of_the_job_ends_everything(machines: Machines):
     while left := {node: machines.processes(node, "bob") for node in machines.nodes}:
         if not any(left.values()):
             break
-        assert time.monotonic() - begun < 20, left
+        assert time.monotonic() - begun < 60, left
         time.sleep(0.2)
 
 
@@ -214,7 +212,7 @@ def test_a_shell_on_the_login_node_uses_what_salloc_got(machines: Machines):
     )
     words = ["salloc", "--nodes=1", "--ntasks-per-node=2", "--time=5"]
     path = f"import sys; sys.path.insert(0, {TESTS!r}); exec(open({str(file)!r}).read())"
-    said = machines.run("login", [*words, PYTHON, "-c", path], "bob", 90)
+    said = machines.run("login", [*words, PYTHON, "-c", path], "bob", 180)
     host = said.split("'")[1] if "'" in said else ""
     assert host in machines.nodes, said
     assert said.count(f"['{host}', 2, 'eth0']") == 2, said
@@ -226,7 +224,7 @@ def test_a_node_that_is_cut_off_is_named_and_cleans_up_when_it_is_back(machines:
     options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--no-kill")
     with Inside(machines, "alice", *options) as job:
         job.do(START.format(how=""))
-        job.do("run = cluster.run('import time; print(rank, flush=True); time.sleep(90)')")
+        job.do("run = cluster.run('import time; print(rank, flush=True); time.sleep(900)')")
         machines.unplug("c4")
         try:
             first = job.do(
@@ -243,7 +241,7 @@ while states(run)[1] == "running" and time.monotonic() < deadline:
         assert first[1] == "rank 1: RankLost: rank 1 was given up: its node c4 does not answer"
         begun = time.monotonic()
         while left := machines.processes("c4", "alice"):
-            assert time.monotonic() - begun < 20, left
+            assert time.monotonic() - begun < 60, left
             time.sleep(0.2)
-        assert job.do("run.interrupt(); run.wait(10); [log(run, 0), log(run, 1)]") == ["0\n", "1\n"]
+        assert job.do("run.interrupt(); run.wait(60); [log(run, 0), log(run, 1)]") == ["0\n", "1\n"]
     machines.until_idle()

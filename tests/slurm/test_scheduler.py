@@ -39,7 +39,9 @@ class Scheduler:
     def cancel(self, job: str) -> None:
         self._machines.run("login", slurm.cancel(job), "alice")
 
-    def until(self, job: str, holds: Callable[[JobStatus], bool], seconds: float = 30) -> JobStatus:
+    def until(
+        self, job: str, holds: Callable[[JobStatus], bool], seconds: float = 120
+    ) -> JobStatus:
         deadline = time.monotonic() + seconds
         while not holds(status := self.ask(job)):
             assert time.monotonic() < deadline, status
@@ -146,5 +148,5 @@ def test_the_batch_shell_is_warned_before_the_end(scheduler: Scheduler, machines
     job = scheduler.submit(
         asking(time="00:02:00"), "trap 'echo warned; exit 0' USR1", "sleep 60 & wait"
     )
-    scheduler.until(job, lambda status: status.state in ("ended", "gone"), 40)
+    scheduler.until(job, lambda status: status.state in ("ended", "gone"))
     assert scheduler.log(job).strip() == "warned"
