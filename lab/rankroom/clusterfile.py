@@ -156,14 +156,8 @@ class ClusterPaths:
 
     def make(self, size: int) -> None:
         """Create the folders, private to the user."""
-        clusters_folder().parent.mkdir(parents=True, exist_ok=True)
-        for folder in (
-            clusters_folder(),
-            self.folder,
-            self.logs,
-            self.profile,
-            self.folder / "spool",
-        ):
+        config.private(clusters_folder())
+        for folder in (self.folder, self.logs, self.profile, self.folder / "spool"):
             folder.mkdir(mode=0o700, exist_ok=True)
         for rank in range(size):
             self.spool(rank).mkdir(mode=0o700, exist_ok=True)

@@ -26,6 +26,13 @@ def home() -> Path:
     return base / "rankroom"
 
 
+def private(folder: Path) -> None:
+    """Make the home or a folder of it, for nobody else to enter."""
+    home().parent.mkdir(parents=True, exist_ok=True)
+    for each in (home(), folder):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
 def keep_days() -> float:
     """Records older than this many days are pruned (RANKROOM_KEEP_DAYS)."""
     return _number("keep_days", 30.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -50,6 +51,23 @@ threads = [threading.Thread(target=attempt, args=(place,)) for place in sys.argv
 [each.start() for each in threads]
 [each.join() for each in threads]
 print(json.dumps(answers))
+"""
+# Listens at ports as a subscriber does, without a word, and tells what it has heard.
+LISTEN = """
+import sys, zmq
+poller, heard = zmq.Poller(), b""
+for place in sys.argv[1:]:
+    socket = zmq.Context.instance().socket(zmq.SUB)
+    socket.LINGER = 0
+    socket.subscribe(b"")
+    socket.connect(f"tcp://{place}")
+    poller.register(socket, zmq.POLLIN)
+print("listening", flush=True)
+poller.register(sys.stdin.fileno(), zmq.POLLIN)
+while sys.stdin.fileno() not in (ready := dict(poller.poll())):
+    for socket in ready:
+        heard += b"".join(socket.recv_multipart())
+print(heard.hex())
 """
 
 
@@ -104,6 +122,29 @@ def test_no_port_answers_a_stranger(machines: Machines, job: Inside, place: str)
     assert json.loads(said.splitlines()[-1]) == {each: [False] * 4 for each in reached}
     for node in ("c1", "c2"):
         assert "stranger" not in machines.run(node, ["ls", "/tmp"])
+
+
+def test_nobody_on_the_same_node_hears_what_ranks_print(machines: Machines):
+    script = machines.put("bob", "listen.py", LISTEN)
+    with Inside(machines, "alice", "--nodelist=c3", "--ntasks=2") as job:
+        job.do(
+            "from cells import values\nfrom rankroom.cluster import Cluster\n"
+            "cluster = Cluster.local()\nvalues(cluster, 'rank')"
+        )
+        places = [":".join(each) for each in ports(machines, "c3", "alice")]
+        # On one node nothing need be reached from elsewhere; but bob is on the node.
+        assert len(places) > 5 and all(each.startswith("127.0.0.1:") for each in places)
+        with machines.start(
+            "c3", [PYTHON, script, *places], "bob", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as listener:
+            assert listener.stdout is not None
+            assert listener.stdout.readline() == "listening\n"
+            # A subscription takes effect a little later, and nobody says when.
+            for _ in range(20):
+                job.do("cluster.run('print(\"a secret\"); import time; time.sleep(0.1)').wait(60)")
+            heard = bytes.fromhex(listener.communicate("\n", timeout=60)[0])
+        job.do("cluster.stop()")
+    assert b"a secret" not in heard and b"IDS|MSG" not in heard
 
 
 def test_its_own_user_gets_in_where_the_stranger_does_not(machines: Machines, job: Inside):

@@ -49,7 +49,7 @@ def note(exercise: str, passed: bool) -> None:
         now.passed.setdefault(exercise, time.strftime("%Y-%m-%d"))
     with contextlib.suppress(OSError):
         path = file()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        config.private(path.parent)
         fresh = path.with_suffix(f".{os.getpid()}")
         fresh.write_text(json.dumps(now.__dict__, indent=1), "utf-8")
         fresh.replace(path)

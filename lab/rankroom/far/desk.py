@@ -122,7 +122,7 @@ class Desk:
     def _follow(self, name: str, have: dict[str, Any]) -> None:
         if self._acts is None:
             self._turn = config.home() / "desks" / name
-            self._turn.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            config.private(self._turn.parent)
             self._turn.write_text(self._token)
             self._acts = Acts(ClusterPaths(name))
             threading.Thread(target=self._look, daemon=True).start()

@@ -89,7 +89,7 @@ class Asked:
 
     @contextlib.asynccontextmanager
     async def _locked(self) -> AsyncIterator[None]:
-        self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        config.private(self.file.parent)
         fd = os.open(self.file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             deadline = time.monotonic() + LOCK_S

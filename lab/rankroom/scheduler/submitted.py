@@ -33,7 +33,7 @@ class Submitted:
     def write(self) -> None:
         """Keep it. A disk that is full does not undo what was submitted."""
         with contextlib.suppress(OSError):
-            folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+            config.private(folder())
             self._file.touch(mode=0o600)
             self._file.write_text(json.dumps(dataclasses.asdict(self)), "utf-8")
 

@@ -69,8 +69,7 @@ def refuse(id: str) -> None:
 def ask(host: str, text: str, secret: bool, seconds: float) -> str | None:
     """Ask, and wait for the answer. None: refused. Raises TimeoutError when nobody answered."""
     question = Question(secrets.token_hex(8), host, text, secret, time.time(), socket.gethostname())
-    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder().chmod(0o700)
+    config.private(folder())
     pipe = _pipe(question.id)
     os.mkfifo(pipe, 0o600)
     # Both ways: else it would end with the first look whether we still wait.

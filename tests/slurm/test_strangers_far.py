@@ -1,0 +1,146 @@
+"""Another user of the machines tries a neighbour's cluster on a site, as it is seen from a laptop.
+
+He has an account on all of them: laptop, login node and compute nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import labs
+import pytest
+from elsewhere import Elsewhere
+from machines import Machines
+from test_strangers import LISTEN, PYTHON, TRY, ports
+
+USER = "root"  # as alice is called on her laptop
+BEGIN = (
+    "import sys; sys.path.insert(0, TESTS)\n"
+    "from cells import values\nfrom rankroom import site\n"
+    "from rankroom.far.cluster import FarCluster\n"
+    "cluster = FarCluster.start(site.load('test'))\nvalues(cluster, 'rank')"
+)
+
+
+@pytest.fixture(scope="module")
+def here(machines: Machines) -> Iterator[Path]:
+    """Alice's folder on the laptop, where all may look around outside of it."""
+    profile = labs.profile(nodes=2, ranks_per_node=1, nodelist="")
+    profile = profile.replace('nodelist = ""\n', "")
+    yield labs.make_home(machines, machines.root / "strangers", USER, test=profile)
+    labs.end_lines(machines, machines.root / "strangers")
+
+
+@pytest.fixture(scope="module")
+def cluster(machines: Machines, here: Path) -> Iterator[Elsewhere]:
+    """Two ranks on two nodes, and a home there that all may enter."""
+    machines.home("alice").chmod(0o755)
+    environment = dict(word.split("=", 1) for word in labs.settings(here))
+    with Elsewhere(machines, "laptop", USER, environment) as python:
+        tests = repr(str(Path(__file__).parents[1]))
+        assert python.do(BEGIN.replace("TESTS", tests), 240) == [0, 1]
+        yield python
+        assert python.do("values(cluster, 'rank')") == [0, 1]
+        python.do("cluster.stop()", 240)
+    machines.home("alice").chmod(0o700)
+
+
+def listening(machines: Machines) -> dict[str, list[str]]:
+    """Where processes of alice's listen, by machine."""
+    found = {
+        machine: [":".join(each) for each in ports(machines, machine, "alice")]
+        for machine in ("login", *machines.nodes)
+    }
+    lines = machines.run("laptop", ["ss", "-Hltnp"]).splitlines()
+    found["laptop"] = [line.split()[3] for line in lines if "python" in line or "ssh" in line]
+    return {machine: places for machine, places in found.items() if places}
+
+
+def test_nothing_listens_for_everybody(machines: Machines, cluster: Elsewhere):
+    found = listening(machines)
+    # Of the login node nothing is needed but ssh.
+    assert "login" not in found and "laptop" in found and len(found) == 3
+    for machine, places in found.items():
+        own = {"127.0.0.1", machines.address(machine)} - {machines.address("laptop")}
+        assert {place.rpartition(":")[0] for place in places} <= own, machine
+
+
+@pytest.mark.parametrize("user", ["bob"])
+def test_no_port_answers_a_stranger(machines: Machines, cluster: Elsewhere, user: str):
+    script = machines.put(user, "try.py", TRY)
+    found = listening(machines)
+    text = script.name
+    for machine, places in found.items():
+        tried = places
+        if machine == "laptop":
+            # There, his home is another one.
+            path = machines.root / "client" / text
+            path.write_text(TRY)
+            path.chmod(0o644)
+            machines.root.joinpath("client").chmod(0o755)
+            script = path
+        said = machines.run(machine, [PYTHON, script, *tried], user)
+        assert json.loads(said.splitlines()[-1]) == {each: [False] * 4 for each in tried}, machine
+        assert "stranger" not in machines.run(machine, ["ls", "/tmp"])
+
+
+def test_nobody_hears_what_ranks_print(machines: Machines, cluster: Elsewhere):
+    for machine, places in listening(machines).items():
+        if machine == "laptop":
+            continue
+        script = machines.put("bob", "listen.py", LISTEN)
+        with machines.start(
+            machine, [PYTHON, script, *places], "bob", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as listener:
+            assert listener.stdout is not None and listener.stdout.readline() == "listening\n"
+            for _ in range(10):
+                cluster.do('values(cluster, \'__import__("time").sleep(0.1) or "a secret"\')')
+            heard = bytes.fromhex(listener.communicate("\n", timeout=60)[0])
+        assert b"a secret" not in heard and b"IDS|MSG" not in heard, machine
+
+
+def test_no_file_can_be_read(machines: Machines, cluster: Elsewhere, here: Path):
+    home = machines.home("alice")
+    tried = 0
+    for folder in (home / ".local/share/rankroom", home / ".rankroom"):
+        for file in (folder, *folder.rglob("*")):
+            if file == folder / "rankroom" or not file.exists():
+                continue
+            path = f"/home/{file.relative_to(machines.root / 'home')}"
+            words = ["sh", "-c", 'cat "$0" 2>&1 || ls "$0/"', path]
+            said = machines.run("login", words, "bob")
+            assert "Permission denied" in said, (path, said)
+            tried += 1
+    names = {each.name for each in home.rglob("*")}
+    assert tried > 10 and "cluster.json" in names and any(".log" in name for name in names)
+    said = machines.run("laptop", ["ls", str(here / "data")], "bob")
+    assert "Permission denied" in said
+
+
+def test_no_secret_is_shown(machines: Machines, cluster: Elsewhere, here: Path):
+    secrets = set()
+    for root in (machines.home("alice") / ".local/share/rankroom", here / "data"):
+        for file in root.glob("clusters/*/cluster.json"):
+            secrets.add(json.loads(file.read_text())["secret"])
+        for file in root.glob("clusters/*/ipp/security/*.json"):
+            about = json.loads(file.read_text())
+            secrets |= {about["key"], about["curve_serverkey"]}
+    secrets.discard("")
+    assert len(secrets) >= 3  # of the keepers here and there, and of the connections
+    shown = ""
+    for machine in ("laptop", "login", *machines.nodes):
+        shown += machines.run(machine, ["ps", "axeww", "-o", "pid,args"], "bob")
+    assert "rankroom.far.keeper" in shown and "rankroom.far.desk" in shown
+    assert "rankroom.far.job" in shown and "rankroom.rank.remote" in shown
+    for what in ("job", "step", "node"):
+        shown += machines.run("login", ["scontrol", "show", what, "--details"], "bob")
+    job = re.search(r"JobId=(\d+)", shown)
+    assert job is not None
+    script = machines.run("login", ["scontrol", "write", "batch_script", job[1], "-"], "bob")
+    assert "rankroom" not in script
+    for secret in secrets:
+        assert secret not in shown
