@@ -21,8 +21,8 @@ from rankroom.rank import (
     torch_calls,
     torch_compile,
     torch_ddp,
-    torch_spans,
     torch_steps,
+    torch_works,
 )
 from rankroom.rank.imports import when_imported
 from rankroom.rank.spans import here
@@ -86,7 +86,7 @@ def release() -> list[str]:
 
 def finish() -> None:
     """A cell is over: what still goes on is seen to end. It must not keep the cell from ending."""
-    for end in (torch_ddp.finish, torch_spans.finish):
+    for end in (torch_ddp.finish, torch_works.finish):
         try:
             end()
         except Exception as error:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from rankroom.rank import torch_compile, torch_ddp, torch_spans
+from rankroom.rank import torch_compile, torch_ddp, torch_spans, torch_works
 from rankroom.rank.imports import when_imported
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
@@ -38,7 +38,7 @@ def install(world: World, models: Any) -> None:
 def guard(c10d: Any, world: World) -> None:
     """Guard torch.distributed's own functions, as that module has just been imported."""
     _guard_functions(c10d, world, c10d)
-    torch_spans.watch_works(c10d)
+    torch_works.watch_works(c10d)
     for name in _MAKING:
         if hasattr(c10d, name):
             setattr(c10d, name, _always(getattr(c10d, name), name, world))

@@ -8,7 +8,7 @@ from typing import Any
 from rankroom.rank.imports import when_imported
 
 # Files whose functions take times; in compiled code they would be traced.
-_NOT_TRACED = ("spans", "torch_ddp", "torch_spans", "waiting")
+_NOT_TRACED = ("spans", "torch_ddp", "torch_ddp_group", "torch_spans", "torch_works", "waiting")
 
 
 def is_compiling() -> bool:

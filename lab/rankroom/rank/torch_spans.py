@@ -7,24 +7,19 @@ NCCL's run on the device: their span is what the host spends, `--profile` shows 
 
 from __future__ import annotations
 
-import functools
 import sys
-import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rankroom.rank import lines
+from rankroom.rank import lines, torch_works
 from rankroom.rank.spans import here
+from rankroom.rank.torch_works import Begun
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
 NUMBERED = 500  # of one operation in one group; later ones share a name
-LOOK_S = 0.0002  # between two looks at works that go on, at least
-LOOK_MOST_S = 0.05
-LOOK_SHARE = 0.1  # of how long they have gone on: the end is as exact
 MOST_PARTS = 64  # tensors of a list whose sizes are added up
 
 # What one rank contributes, best first: the parameters that hold it.
@@ -36,36 +31,9 @@ _SENDING = {"send": "send", "isend": "send", "send_object_list": "send_objects"}
 _RECEIVING = {"recv": "send", "irecv": "send", "recv_object_list": "send_objects"}
 
 
-class _Thread(threading.local):
-    inside = False  # one collective may be made of others: the outermost counts
-
-
-_thread = _Thread()
 _counts: Counter[Any] = Counter()  # of the present run
 _run = ""
-_works: weakref.WeakKeyDictionary[Any, Begun] = weakref.WeakKeyDictionary()
 _results: dict[int, Begun] = {}  # by tensor: of functional collectives, whose result is waited for
-
-
-class Begun:
-    """A collective that goes on behind the cell's back."""
-
-    __slots__ = ("_run", "_world", "number", "start", "what")
-
-    def __init__(self, what: str, number: int, start: int, world: World) -> None:
-        self.what, self.number, self.start = what, number, start
-        self._world, self._run = world, world.run
-
-    @property
-    def is_present(self) -> bool:
-        """True while its run is on: names have other numbers in the next one."""
-        return here.on and self._run == self._world.run
-
-    def end(self) -> None:
-        """It is done. Only the first call counts."""
-        number, self.number = self.number, -1
-        if number >= 0 and self.is_present:
-            here.add("collective", number, self.start, time.time_ns() // 1000 - self.start)
 
 
 class Operation:
@@ -83,17 +51,17 @@ class Operation:
 
     def __call__(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call `function` and take its time."""
-        if _thread.inside or not here.on:
+        if torch_works.thread.inside or not here.on:
             return function(*args, **kwargs)
         what, number, tensor = self._number(args, kwargs)
-        _thread.inside = True
+        torch_works.thread.inside = True
         result = None
         start = time.time_ns() // 1000
         try:
             with Waiting(what):
                 result = function(*args, **kwargs)
         finally:
-            _thread.inside = False
+            torch_works.thread.inside = False
             if number >= 0 and result is None:
                 here.add("collective", number, start, time.time_ns() // 1000 - start)
         if result is not None:
@@ -103,9 +71,8 @@ class Operation:
     def _later(self, result: Any, begun: Begun, tensor: Any) -> None:
         """The call has returned; the operation may go on."""
         if type(result) is self._c10d.Work:
-            _works[result] = begun
-            if not self._peer and _is_on_cpu(tensor):  # a message is done when it is waited for
-                _follower.follow(result, begun)
+            # A message is done when it is waited for.
+            torch_works.keep(result, begun, not self._peer and _is_on_cpu(tensor))
             return
         last = result[-1] if type(result) is list and result else result
         element = getattr(last, "elem", None)  # of an AsyncCollectiveTensor
@@ -227,87 +194,10 @@ def members(group: Any) -> dict[str, Any]:
     return {"group": name, "ranks": sorted(int(rank) for rank in group)}
 
 
-class Follower:
-    """Looks when works end that nobody waits for yet, in a thread that sleeps without any.
-
-    It keeps them: whoever takes a work's future, as hooks of DDP do, leaves the work itself.
-
-    Gloo would call us when a work ends, but in its own thread: that waits for Python's lock then,
-    and whoever destroys a group holds the lock and waits for that thread.
-    """
-
-    def __init__(self) -> None:
-        self._open: list[tuple[Any, Begun]] = []
-        self._looking = threading.Lock()
-        self._some = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def follow(self, work: Any, begun: Begun) -> None:
-        """Have `begun` end when `work` does."""
-        with self._looking:
-            self._open.append((work, begun))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="rankroom-works", daemon=True)
-            self._thread.start()
-        self._some.set()
-
-    def _run(self) -> None:
-        while True:
-            self._some.wait()
-            self._some.clear()
-            while self._open:
-                self.look()
-                youngest = max((begun.start for _, begun in self._open[-8:]), default=0)
-                age = time.time() - youngest / 1e6
-                time.sleep(min(LOOK_MOST_S, max(LOOK_S, age * LOOK_SHARE)))
-
-    def look(self, final: bool = False) -> None:
-        """End what has ended; `final`: the cell has, and what it leaves behind with it."""
-        with self._looking:
-            self._open = [each for each in self._open if not self._is_over(*each, final)]
-
-    def _is_over(self, work: Any, begun: Begun, final: bool) -> bool:
-        if begun.number < 0 or not begun.is_present:
-            return True
-        if final or work.is_completed():
-            begun.end()
-            return True
-        return False
-
-
-_follower = Follower()
-
-
-def finish() -> None:
-    """A cell is over: the last works of it are seen to end."""
-    _follower.look()
-    _follower.look(final=True)
-
-
 def _is_on_cpu(tensor: Any) -> bool:
     while isinstance(tensor, (list, tuple)) and tensor:
         tensor = tensor[0]
     return bool(getattr(tensor, "is_cpu", False))
-
-
-def watch_works(c10d: Any) -> None:
-    """Know what a rank waits for in `work.wait()`, and that a work is done by then."""
-    original = c10d.Work.wait
-
-    # By this name, torch's C++ knows a call from here for one to the method it overrides.
-    @functools.wraps(original)
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _thread.inside or not here.on:
-            return original(self, *args, **kwargs)
-        begun = _works.pop(self, None)
-        try:
-            with Waiting(begun.what if begun is not None else "dist.Work.wait"):
-                return original(self, *args, **kwargs)
-        finally:
-            if begun is not None:
-                begun.end()
-
-    c10d.Work.wait = wait
 
 
 def wait_for(original: Callable[[Any], Any], tensor: Any) -> Any:

@@ -1,0 +1,130 @@
+"""Collectives that go on behind the cell's back: when each of torch's works ends."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import weakref
+from typing import Any
+
+from rankroom.rank.spans import here
+from rankroom.rank.waiting import Waiting
+from rankroom.rank.world import World
+
+LOOK_S = 0.0002  # between two looks at works that go on, at least
+LOOK_MOST_S = 0.05
+LOOK_SHARE = 0.1  # of how long they have gone on: the end is as exact
+
+
+class Thread(threading.local):
+    inside = False  # one collective may be made of others: the outermost counts
+
+
+thread = Thread()
+_works: weakref.WeakKeyDictionary[Any, Begun] = weakref.WeakKeyDictionary()
+
+
+class Begun:
+    """A collective that goes on behind the cell's back."""
+
+    __slots__ = ("_run", "_world", "number", "start", "what")
+
+    def __init__(self, what: str, number: int, start: int, world: World) -> None:
+        self.what, self.number, self.start = what, number, start
+        self._world, self._run = world, world.run
+
+    @property
+    def is_present(self) -> bool:
+        """True while its run is on: names have other numbers in the next one."""
+        return here.on and self._run == self._world.run
+
+    def end(self) -> None:
+        """It is done. Only the first call counts."""
+        number, self.number = self.number, -1
+        if number >= 0 and self.is_present:
+            here.add("collective", number, self.start, time.time_ns() // 1000 - self.start)
+
+
+class Follower:
+    """Looks when works end that nobody waits for yet, in a thread that sleeps without any.
+
+    It keeps them: whoever takes a work's future, as hooks of DDP do, leaves the work itself.
+
+    Gloo would call us when a work ends, but in its own thread: that waits for Python's lock then,
+    and whoever destroys a group holds the lock and waits for that thread.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Any, Begun]] = []
+        self._looking = threading.Lock()
+        self._some = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def follow(self, work: Any, begun: Begun) -> None:
+        """Have `begun` end when `work` does."""
+        with self._looking:
+            self._open.append((work, begun))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rankroom-works", daemon=True)
+            self._thread.start()
+        self._some.set()
+
+    def _run(self) -> None:
+        while True:
+            self._some.wait()
+            self._some.clear()
+            while self._open:
+                self.look()
+                youngest = max((begun.start for _, begun in self._open[-8:]), default=0)
+                age = time.time() - youngest / 1e6
+                time.sleep(min(LOOK_MOST_S, max(LOOK_S, age * LOOK_SHARE)))
+
+    def look(self, final: bool = False) -> None:
+        """End what has ended; `final`: the cell has, and what it leaves behind with it."""
+        with self._looking:
+            self._open = [each for each in self._open if not self._is_over(*each, final)]
+
+    def _is_over(self, work: Any, begun: Begun, final: bool) -> bool:
+        if begun.number < 0 or not begun.is_present:
+            return True
+        if final or work.is_completed():
+            begun.end()
+            return True
+        return False
+
+
+_follower = Follower()
+
+
+def finish() -> None:
+    """A cell is over: the last works of it are seen to end."""
+    _follower.look()
+    _follower.look(final=True)
+
+
+def keep(work: Any, begun: Begun, follows: bool) -> None:
+    """Know a work by what it was begun as; `follows`: have that end when the work does."""
+    _works[work] = begun
+    if follows:
+        _follower.follow(work, begun)
+
+
+def watch_works(c10d: Any) -> None:
+    """Know what a rank waits for in `work.wait()`, and that a work is done by then."""
+    original = c10d.Work.wait
+
+    # By this name, torch's C++ knows a call from here for one to the method it overrides.
+    @functools.wraps(original)
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if thread.inside or not here.on:
+            return original(self, *args, **kwargs)
+        begun = _works.pop(self, None)
+        try:
+            with Waiting(begun.what if begun is not None else "dist.Work.wait"):
+                return original(self, *args, **kwargs)
+        finally:
+            if begun is not None:
+                begun.end()
+
+    c10d.Work.wait = wait
