@@ -48,7 +48,7 @@ LAYERS = [
     ["adopt", "salvage", "turn", "kept", "restarts", "anycluster"],
     # The desk of a cluster on a site uses a cluster; to attach to one may be to attach to the other.
     ["cluster", "far/*"],
-    ["course/*", "lab/*"],
+    ["batch/*", "course/*", "lab/*"],
     ["cards", "wishes", "acts"],
     ["notebook/*", "ladder", "server/*", "cli/*"],
 ]

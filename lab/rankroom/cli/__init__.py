@@ -16,6 +16,10 @@ COMMANDS = {
         "rankroom.cli.course:course",
         "The course: list its lessons, copy its notebooks, show progress.",
     ),
+    "batch": (
+        "rankroom.cli.batch:batch",
+        "Run a notebook as a batch job, on a site or here.",
+    ),
     "demo": (
         "rankroom.cli.demo:demo",
         "Run the quickstart notebook here and check that it trained.",

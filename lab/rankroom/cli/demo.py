@@ -18,6 +18,7 @@ import click
 from traitlets.config import Config
 
 from rankroom import cluster
+from rankroom.batch.said import said, short
 from rankroom.display.digest import displays_of
 from rankroom.errors import RankroomError, UsageError
 from rankroom.kept import running_clusters
@@ -95,11 +96,11 @@ def play(path: Path) -> None:
             try:
                 client.execute_cell(cell, index)
             except CellControlSignal as error:
-                raise DemoFailed(WRONG.format(number=index + 1, why=_short(error))) from None
+                raise DemoFailed(WRONG.format(number=index + 1, why=short(error))) from None
             except DeadKernelError:
                 raise DemoFailed(WRONG.format(number=index + 1, why="the kernel died")) from None
             finally:
-                click.echo(_text(cell.outputs), nl=False)
+                click.echo(said(cell.outputs), nl=False)
 
 
 def verdict(name: str, framework: str, store: Store) -> str:
@@ -142,24 +143,6 @@ def _report(framework: str, event: dict[str, Any]) -> dict[str, Any]:
             f"{framework}: rank {event['rank']} reported {text[:80]!r}, which has no accuracy and "
             "weights"
         ) from None
-
-
-def _text(outputs: list[Any]) -> str:
-    """What a cell shows, as text; of progress that writes over itself, what is left."""
-    written = ""
-    for output in outputs:
-        if output.output_type == "stream":
-            written += output.text
-        else:
-            written += output.get("data", {}).get("text/plain", "").rstrip() + "\n"
-    lines = [line.rpartition("\r")[2].rstrip() for line in written.split("\n")]
-    return "".join(f"{line}\n" for line in lines if line)
-
-
-def _short(error: Exception) -> str:
-    """An error of a cell, without the cell's source and traceback."""
-    name, value = getattr(error, "ename", ""), getattr(error, "evalue", "")
-    return f"{name}: {value}" if name else str(error).strip().splitlines()[-1]
 
 
 WRONG = "cell {number} of the notebook failed: {why}"

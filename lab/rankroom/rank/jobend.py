@@ -79,11 +79,17 @@ def why_cancelled(log: str, job: str) -> str:
 
 
 class JobEnd:
-    """When the time of `job` is over, as Slurm last said; asked in a thread of its own."""
+    """When the time of `job` is over, as Slurm last said; asked in a thread of its own.
+
+    `over` says why the job is not on any more, which a process learns that lives on: one that was
+    cut off from Slurm, or is outside of the job.
+    """
 
     def __init__(self, job: str, until: float) -> None:
         self.job = job
         self.until = until
+        self.over = ""
+        self._restarts = ""  # how often it was put back into the queue when it was asked first
 
     def follow(self) -> None:
         """Ask again from now on."""
@@ -91,13 +97,26 @@ class JobEnd:
 
     def why(self) -> str:
         """Why this job is being ended, in words; empty if nobody says. Quick."""
+        if self.over:
+            return self.over
         if self.until and time.time() >= self.until:
             return _OVER.format(job=self.job)
         return why_over(asked(self.job, QUICK_S), self.job)
 
     def _follow(self) -> None:
-        while True:
+        while not self.over:
+            if said := asked(self.job):
+                self.hear(said)
             left = self.until - time.time() if self.until else SELDOM_S / PART
             time.sleep(min(SELDOM_S, max(OFTEN_S, PART * left)))
-            if said := asked(self.job):
-                self.until = end_time(said)
+
+    def hear(self, said: str) -> None:
+        """Take in what Slurm says of the job now."""
+        self.until = end_time(said)
+        restarts = field(said, "Restarts")
+        self._restarts = self._restarts or restarts
+        if restarts != self._restarts:
+            # Slurm runs its script anew, elsewhere.
+            self.over = _ENDS["REQUEUED"].format(job=self.job)
+        elif field(said, "JobState") != "COMPLETING":
+            self.over = why_over(said, self.job)

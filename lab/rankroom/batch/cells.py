@@ -1,0 +1,152 @@
+"""A notebook's cells as a script that people can read, and the cells of such a script again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankroom.errors import UsageError
+
+Notebook = dict[str, Any]
+_MARK = re.compile(r"# %% \[(\d+|markdown|added)\]")
+# Lines of a cell that have to do with where ranks run: in a job that is where the job runs.
+_STARTS = re.compile(r"(?P<indent>\s*)%cluster\s+(?P<word>start|attach)\b(?P<rest>.*)")
+_NEEDS_RANKS = re.compile(r"%%?(?:distributed|scaling|ranks)\b")
+_KEPT = {"--name": True, "--auto-restart": False}  # of %cluster start; whether a value follows
+_START = "%load_ext rankroom\n%cluster start"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell to run: `number` counts the notebook's cells from 1, 0 is one that was added."""
+
+    number: int
+    source: str
+
+
+def read(path: Path) -> Notebook:
+    """The notebook. Raises UsageError if it cannot be read as one."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        cells = data["cells"]
+        assert data["nbformat"] >= 4 and all("source" in each for each in cells)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise UsageError(NO_NOTEBOOK.format(path=path)) from None
+    return dict(data)
+
+
+def script(notebook: Notebook, title: str, granted: bool) -> str:
+    """The script of a notebook. With `granted`, ranks are as many as the job's nodes have.
+
+    Raises UsageError for a notebook without code.
+    """
+    parts = [HEAD.format(title=title)]
+    cells = list(_code(notebook))
+    if not cells:
+        raise UsageError(f"{title} has no cell with code")
+    added = _added(cells)
+    for number, cell in enumerate(notebook["cells"], 1):
+        source = _source(cell)
+        if cell["cell_type"] == "markdown" and source:
+            commented = "\n".join(f"# {line}".rstrip() for line in source.splitlines())
+            parts.append(f"# %% [markdown]\n{commented}")
+        elif cell["cell_type"] == "code" and source.strip():
+            if clash := next(filter(_MARK.fullmatch, source.splitlines()), ""):
+                raise UsageError(CLASH.format(number=number, line=clash))
+            if added and number == added:
+                parts.append(f"# %% [added]\n# Nothing before this starts ranks.\n{_START}")
+            parts.append(f"# %% [{number}]\n{adapted(source, granted)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def cells_of(text: str) -> list[Cell]:
+    """The cells of a script to run, in order."""
+    found: list[Cell] = []
+    number: int | None = None
+    lines: list[str] = []
+
+    def end() -> None:
+        if number is not None:
+            found.append(Cell(number, "\n".join(lines).strip("\n")))
+
+    for line in text.splitlines():
+        if mark := _MARK.fullmatch(line):
+            end()
+            named = {"markdown": None, "added": 0}
+            number = named[mark[1]] if mark[1] in named else int(mark[1])
+            lines = []
+        else:
+            lines.append(line)
+    end()
+    return found
+
+
+def adapted(source: str, granted: bool) -> str:
+    """A cell's source for a job: what it says of a site, and of a cluster to attach to, is over."""
+    if source.lstrip().startswith("%%"):
+        return source
+    lines = []
+    for line in source.splitlines():
+        new = _start(line, granted)
+        lines += [line] if new == line else [f"# In the notebook: {line.strip()}", new]
+    return "\n".join(lines)
+
+
+def _start(line: str, granted: bool) -> str:
+    match = _STARTS.fullmatch(line)
+    if match is None:
+        return line
+    kept = _KEPT if granted else _KEPT | {"--ranks": True}
+    try:
+        words = shlex.split(match["rest"]) if match["word"] == "start" else []
+    except ValueError:
+        return line  # the magic itself says what is wrong
+    options = []
+    for index, word in enumerate(words):
+        name, is_, value = word.partition("=")
+        if name in kept and is_:
+            options += [name, value]
+        elif name in kept:
+            options += [name, *(words[index + 1 : index + 2] if kept[name] else [])]
+    new = shlex.join(["%cluster", "start", *options]).replace("'%cluster'", "%cluster")
+    same = match["word"] == "start" and options == words
+    return line if same else match["indent"] + new
+
+
+def _added(cells: list[tuple[int, str]]) -> int:
+    """The first cell that needs ranks, if none before it starts them; else 0."""
+    for number, source in cells:
+        if (
+            any(_STARTS.fullmatch(line) for line in source.splitlines())
+            or "Cluster.local" in source
+        ):
+            return 0
+        if any(_NEEDS_RANKS.match(line.lstrip()) for line in source.splitlines()):
+            return number
+    return 0
+
+
+def _code(notebook: Notebook) -> Iterator[tuple[int, str]]:
+    for number, cell in enumerate(notebook["cells"], 1):
+        if cell["cell_type"] == "code" and _source(cell).strip():
+            yield number, _source(cell)
+
+
+def _source(cell: dict[str, Any]) -> str:
+    source = cell["source"]
+    return "".join(source) if isinstance(source, list) else str(source)
+
+
+HEAD = """\
+# {title}, as a batch job: its cells in their order, as IPython runs them.
+# `rankroom batch` made this file, and the job runs it: what is changed here is what runs.
+# %%distributed cells run on the ranks of the job, all others in one kernel."""
+NO_NOTEBOOK = "{path} is no notebook (of format 4): open it in JupyterLab and save it there"
+CLASH = "cell {number} has a line `{line}`, which marks a cell's beginning in a script: change it"

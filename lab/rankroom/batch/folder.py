@@ -1,0 +1,87 @@
+"""A batch job's folder: one class names its files, and one file says how it stands."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from rankroom.errors import RankroomError
+
+State = Literal["waiting", "running", "done", "failed"]
+# In the environment of all that a batch job starts: its folder.
+MARK = "RANKROOM_BATCH"
+
+
+class BatchFolder:
+    """The names of the files; the folder may be on another machine."""
+
+    def __init__(self, path: str | PurePosixPath) -> None:
+        self.path = PurePosixPath(path)
+        self.notebook = self.path / "notebook.ipynb"
+        self.script = self.path / "cells.ipy"
+        self.job = self.path / "job.sh"
+        self.executed = self.path / "executed.ipynb"
+        self.state = self.path / "state.json"
+
+
+@dataclass
+class Progress:
+    """How a batch job stands: `cell` of `cells` is on, or was the last one; `why` it failed.
+
+    `runs` are the ids of its records; `copy` is where the executed notebook is put in the end.
+    """
+
+    state: State = "waiting"
+    cell: int = 0
+    cells: int = 0
+    title: str = ""
+    why: str = ""
+    host: str = ""
+    home: str = ""  # where its records are
+    copy: str = ""
+    runs: list[str] = field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        """One line for people."""
+        if self.state == "waiting":
+            return "has not begun"
+        if self.state == "running":
+            return f"runs cell {self.cell} of {self.cells}: {self.title}"
+        if self.state == "done":
+            return f"all {self.cells} cells have run"
+        return self.why
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self)) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Progress:
+        """The inverse; a job that has written nothing yet waits."""
+        with contextlib.suppress(ValueError, TypeError):
+            known = {each.name for each in dataclasses.fields(cls)}
+            return cls(**{key: value for key, value in json.loads(text).items() if key in known})
+        return cls()
+
+    def write(self, file: Path) -> None:
+        """Replace the file in one step."""
+        fresh = file.with_suffix(f".{os.getpid()}")
+        fresh.write_text(self.to_json(), "utf-8")
+        fresh.replace(file)
+
+
+def named(notebook: Path, now: float | None = None) -> str:
+    """The name of a job, its folder and its executed notebook: the notebook's, and the time."""
+    stem = re.sub(r"[^\w.-]+", "-", notebook.stem, flags=re.ASCII).strip("-.") or "notebook"
+    return f"{stem[:40]}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+
+
+class BatchFailed(RankroomError):
+    """A batch job has ended without having run all its cells."""

@@ -1,0 +1,30 @@
+"""The script of a batch job: what it runs, under a scheduler or on this machine."""
+
+from __future__ import annotations
+
+import shlex
+
+from rankroom.batch.folder import BatchFolder
+from rankroom.scheduler.jobs import body, contained
+from rankroom.site import Site, expand
+
+
+def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:
+    """What the job runs in the site's environment: the cells, with `cwd` as their folder.
+
+    `copy` is where the executed notebook is put in the end, if it is not to stay where it is.
+    """
+    prefix = [shlex.quote(word) for word in contained(site, [])]
+    python = f'"{expand(site.environment.python)}"'
+    options = [*(["--cwd", cwd] if cwd else []), *(["--copy", copy] if copy else [])]
+    play = " ".join([*prefix, python, "-m rankroom.batch.play", shlex.join([".", *options])])
+    return [
+        f"cd {shlex.quote(str(folder.path))}",
+        "# In the place of this shell, so that the scheduler's warning and its end reach it.",
+        f"exec {play}",
+    ]
+
+
+def local_script(site: Site, folder: BatchFolder, cwd: str, copy: str) -> str:
+    """The script for a machine without a scheduler."""
+    return "\n".join(["#!/bin/bash", *body(site, commands(site, folder, cwd, copy))])

@@ -1,0 +1,210 @@
+"""Runs the cells of a batch job, in the job: `python -m rankroom.batch.play FOLDER`.
+
+All cells run in one kernel, as in JupyterLab, which starts ranks and writes records as it does
+there. The executed notebook is written after each cell; the first cell that fails is the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellControlSignal, DeadKernelError
+from traitlets.config import Config
+
+from rankroom import config, kept
+from rankroom.batch.cells import Cell, cells_of
+from rankroom.batch.folder import MARK, BatchFolder, Progress
+from rankroom.batch.said import said, short
+from rankroom.clusterfile import ClusterPaths
+from rankroom.errors import RankroomError
+from rankroom.rank import tree
+from rankroom.rank.jobend import JobEnd
+from rankroom.run import title_of
+from rankroom.salvage import TendedStore
+from rankroom.store import Store
+
+KEY = secrets.token_hex(32).encode()
+START_S = 180  # for the kernel to start
+INTERRUPT_S = 1.0  # for a cell on ranks to end with them, when the job is ended
+END_S = 1.0  # for what a kernel that died has left running
+
+
+class Play:
+    """One batch job: its kernel, its notebook, and how far it is."""
+
+    def __init__(self, folder: Path, cwd: str, copy: str) -> None:
+        self.folder = BatchFolder(str(folder))
+        self.notebook: Any = nbformat.read(self.folder.notebook, as_version=4)
+        for cell in self.notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = [], None
+        self.cells = cells_of(Path(self.folder.script).read_text("utf-8"))
+        self.progress = Progress(
+            "running", cells=len(self.cells), host=socket.gethostname(), copy=copy,
+            home=str(config.home()),
+        )  # fmt: skip
+        self.begun = time.time_ns() // 1000
+        self.ending = ""  # why, once this is told to end
+        job = os.environ.get("SLURM_JOB_ID", "")
+        self.job_end = JobEnd(job, 0.0) if job else None
+        # Between two processes of one user no port is needed; a socket's path has to be short.
+        self.sockets = tempfile.mkdtemp(prefix="rankroom-batch-")
+        private = {"transport": "ipc", "ip": f"{self.sockets}/kernel"}
+        self.client = NotebookClient(
+            self.notebook, timeout=None, startup_timeout=START_S, kernel_name="python3",
+            resources={"metadata": {"path": cwd or str(folder)}},
+            config=Config({"KernelManager": private, "Session": {"key": KEY}}),
+        )  # fmt: skip
+
+    def run(self) -> int:
+        """Run the cells; the exit status of the job."""
+        os.environ[MARK] = str(self.folder.path)
+        if self.job_end:
+            self.job_end.follow()
+        # When a job ends, every process of it is told. The kernel ignores what is ignored here: it
+        # lives on until its ranks have ended, and what they said is in the records.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, self.warn)
+        try:
+            with self.client.setup_kernel():
+                signal.signal(signal.SIGTERM, self.end)
+                self.progress.state = self.all_cells()
+                self.save()
+        finally:
+            shutil.rmtree(self.sockets, ignore_errors=True)
+            self.clear()
+            self.save()
+        self.say(self.progress.words)
+        if self.progress.copy:
+            shutil.copyfile(self.folder.executed, self.progress.copy)
+            self.say(f"the executed notebook: {self.progress.copy}")
+        return int(self.progress.state != "done")
+
+    def all_cells(self) -> Literal["done", "failed"]:
+        """Run one cell after the other, until one fails."""
+        added = 0  # cells that the notebook does not have
+        for count, cell in enumerate(self.cells, 1):
+            following = cell.number or self.cells[count].number
+            index = following - 1 + added
+            if not cell.number:
+                self.notebook.cells.insert(index, nbformat.v4.new_code_cell(cell.source))
+                added += 1
+            magic, _, body = cell.source.partition("\n")
+            title = (magic.startswith("%%") and title_of(body)) or title_of(cell.source)
+            self.progress.cell, self.progress.title = count, title
+            self.say(f"cell {count} of {len(self.cells)}: {title}")
+            self.save()
+            why = self.one_cell(cell, index)
+            if self.ending:
+                self.progress.why = f"{self.ending}: in cell {count} of {len(self.cells)}, {title}"
+            elif why:
+                self.progress.why = f"cell {count} of {len(self.cells)} failed, {title}: {why}"
+            if self.progress.why:
+                return "failed"
+        return "done"
+
+    def one_cell(self, cell: Cell, index: int) -> str:
+        """Run a cell of the notebook; why it failed, or nothing."""
+        shown = self.notebook.cells[index]
+        shown.source = cell.source
+        try:
+            self.client.execute_cell(shown, index)
+        except CellControlSignal as error:
+            return short(error)
+        except DeadKernelError:
+            return "the kernel died"
+        finally:
+            print(said(shown.outputs), end="", flush=True)
+        return ""
+
+    def save(self) -> None:
+        """Write the notebook and how far it is."""
+        self.progress.runs = self.runs()
+        fresh = Path(f"{self.folder.executed}.{os.getpid()}")
+        nbformat.write(self.notebook, fresh)
+        fresh.replace(self.folder.executed)
+        self.progress.write(Path(self.folder.state))
+
+    def runs(self) -> list[str]:
+        """The records that the kernel has begun, oldest first."""
+        kernel = getattr(getattr(self.client.km, "provisioner", None), "pid", None)
+        found, store = list(self.progress.runs), Store()
+        for run_id in store.ids():
+            with contextlib.suppress(RankroomError):
+                run = store.load(run_id)
+                if run.start < self.begun:
+                    break
+                mine = run.owner and (run.owner.host, run.owner.pid) == (
+                    self.progress.host, kernel
+                )  # fmt: skip
+                if mine and run_id not in found:
+                    found.append(run_id)
+        return sorted(found)
+
+    # -- how it ends
+
+    def warn(self, number: int, frame: FrameType | None) -> None:
+        self.say("the time of this job is nearly over")
+
+    def end(self, number: int, frame: FrameType | None) -> None:
+        """The job is ended: there are seconds left, so first comes what is there by now."""
+        self.ending = "the job was ended"
+        self.save()
+        ending = threading.Thread(target=self.follow_end, daemon=True)
+        ending.start()
+
+    def follow_end(self) -> None:
+        """Find out why, and end the cell if it does not end with its ranks."""
+        if self.job_end:
+            self.ending = self.job_end.why() or self.ending
+        self.say(self.ending)
+        time.sleep(INTERRUPT_S)
+        with contextlib.suppress(AttributeError, OSError):
+            os.kill(self.client.km.provisioner.pid, signal.SIGINT)
+
+    def clear(self) -> None:
+        """End what the cells have started and not ended, and complete the records."""
+        marked = {each.pid for each in self.left()}
+        for info in kept.running_clusters():
+            if info.keeper in marked and info.host == self.progress.host:
+                kept.end(ClusterPaths(info.name))
+        tree.end(self.left(), END_S)
+        for run_id in self.progress.runs:
+            with contextlib.suppress(RankroomError):
+                TendedStore().load(run_id)
+
+    def left(self) -> set[Any]:
+        """The processes of this job, but for itself."""
+        return {each for each, value in tree.belonging(MARK) if value == str(self.folder.path)}
+
+    def say(self, words: str) -> None:
+        """A line of the job's log."""
+        print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the batch job in a folder."""
+    options = argparse.ArgumentParser("rankroom.batch.play")
+    options.add_argument("folder", type=Path)
+    options.add_argument("--cwd", default="")
+    options.add_argument("--copy", default="")
+    chosen = options.parse_args(argv)
+    return Play(chosen.folder.absolute(), chosen.cwd, chosen.copy).run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

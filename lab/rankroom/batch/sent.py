@@ -1,0 +1,162 @@
+"""A batch job as seen from where it was sent: its files there, how it stands, what it brought."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from rankroom import shell
+from rankroom.batch.cells import Notebook
+from rankroom.batch.folder import BatchFailed, BatchFolder, Progress
+from rankroom.errors import LineError, SchedulerError
+from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.talk import Scheduler
+from rankroom.ssh.place import Place
+from rankroom.store import Store
+
+CALL_S = 30.0
+LOOK_S = 1.0
+COMES_S = 10.0  # for what a job that has ended has written to be seen, on a shared file system
+BRING_S = 600.0
+LINE = 65_536  # characters of a line of what is brought
+
+
+class Sent:
+    """The files of a batch job in `folder` at `place`."""
+
+    def __init__(self, place: Place, folder: BatchFolder) -> None:
+        self.place = place
+        self.folder = folder
+
+    async def put(self, files: dict[str, str]) -> None:
+        """Make the folder, private to the user, with these files. Raises BatchFailed."""
+        for path, text in files.items():
+            done = await self._there('umask 077; mkdir -p "$1" && cat >"$2"', path, input=text)
+            if not done.ok:
+                raise BatchFailed(NOT_PUT.format(path=path, said=done.tail()))
+
+    async def progress(self) -> Progress:
+        """How far the cells are, as the job last wrote it."""
+        done = await self._there('cat "$2" 2>/dev/null; true', str(self.folder.state))
+        return Progress.from_json(done.output)
+
+    async def log(self, job: str, lines: int = 20) -> str:
+        """The end of what the job said."""
+        code = f'tail -n {lines} "$1"/*"$2"*.log "$1/$2".*OU 2>/dev/null; true'
+        return (await self._there(code, job)).output.strip()
+
+    async def bring(self, progress: Progress, copy: Path, store: Store) -> int:
+        """Copy the executed notebook to `copy`, and records to `store`; how many of those.
+
+        Raises BatchFailed if what comes is not whole.
+        """
+        with tempfile.TemporaryDirectory(prefix="rankroom-batch-") as temporary:
+            root = Path(temporary)
+            await self._unpack(str(self.folder.path), [self.folder.executed.name], root)
+            shutil.copyfile(root / self.folder.executed.name, copy)
+            new = [each for each in progress.runs if not store.paths(each).folder.exists()]
+            if new:
+                await self._unpack(f"{progress.home}/runs", new, root)
+            store.runs.mkdir(0o700, parents=True, exist_ok=True)
+            for run in new:
+                # A record appears whole.
+                beside = store.runs / f".{run}.brought"
+                shutil.copytree(root / run, beside, dirs_exist_ok=True)
+                beside.rename(store.paths(run).folder)
+        return len(new)
+
+    async def _unpack(self, folder: str, names: list[str], root: Path) -> None:
+        with tempfile.TemporaryFile() as file:
+            await self._fetch(folder, names, file)
+            file.seek(0)
+            try:
+                with tarfile.open(fileobj=file, mode="r:gz") as archive:
+                    for member in archive:
+                        # Files and folders of their own only, whatever the other side packs.
+                        target = (root / member.name).resolve()
+                        if (member.isfile() or member.isdir()) and root in target.parents:
+                            archive.extract(member, root, set_attrs=False)
+            except (tarfile.TarError, EOFError, OSError) as error:
+                raise BatchFailed(NOT_BROUGHT.format(what=names[0], why=error)) from None
+
+    async def _fetch(self, folder: str, names: list[str], file: IO[bytes]) -> None:
+        # Lines, as a place gives lines; long ones, as there may be many.
+        code = f'set -o pipefail; cd "$0" && tar -czf - -- "$@" | base64 -w {LINE}'
+
+        def take(line: str) -> None:
+            file.write(_decoded(line))
+
+        words = ["bash", "-c", code, folder, *names]
+        done = await self.place.run(words, timeout=BRING_S, on_line=take)
+        if not done.ok:
+            raise BatchFailed(NOT_BROUGHT.format(what=names[0], why=done.tail()[:2000]))
+
+    async def _there(self, code: str, argument: str, input: str | None = None) -> shell.Completed:
+        words = ["bash", "-c", code, "bash", str(self.folder.path), argument]
+        return await self.place.run(words, timeout=CALL_S, input=input)
+
+
+async def follow(
+    sent: Sent, scheduler: Scheduler, job: str, show: Callable[[str], None]
+) -> Progress:
+    """Wait until the job is over; how it ended. `show(words)` tells how it stands."""
+    while True:
+        try:
+            status = (await scheduler.ask([job]))[job]
+            progress = await sent.progress()
+            if status.state in ("ended", "gone"):
+                return await outcome(sent, job, status)
+        except (SchedulerError, LineError) as error:
+            # The job goes on without anybody who looks.
+            why = str(error).partition("\n")[0].rstrip(":")
+            show(f"job {job}: nobody says how it stands ({why}); asking again")
+            await asyncio.sleep(LOOK_S)
+            continue
+        if status.never:
+            show(f"job {job} {status.words}: `rankroom jobs --cancel {job}` takes it back")
+            await asyncio.sleep(LOOK_S)
+            continue
+        running = status.state == "running" and progress.state == "running"
+        show(f"job {job} {progress.words if running else status.words}")
+        await asyncio.sleep(LOOK_S)
+
+
+async def outcome(sent: Sent, job: str, status: JobStatus) -> Progress:
+    """What came of a job that is over, by what it wrote, and if it could not, by its scheduler."""
+    for _ in range(int(COMES_S / LOOK_S)):
+        progress = await sent.progress()
+        if progress.state in ("done", "failed"):
+            return progress
+        await asyncio.sleep(LOOK_S)
+    where = f", in cell {progress.cell} of {progress.cells}" if progress.cell else ""
+    log = await sent.log(job)
+    said = f"; its log ends with:\n{log}" if log else ""
+    progress.state, progress.why = "failed", f"job {job} {status.words}{where}{said}"
+    return progress
+
+
+def files(folder: BatchFolder, notebook: Notebook, script: str, job: str) -> dict[str, str]:
+    """What a batch job consists of before it runs."""
+    return {
+        str(folder.notebook): json.dumps(notebook, ensure_ascii=False, indent=1) + "\n",
+        str(folder.script): script,
+        str(folder.job): job,
+    }
+
+
+def _decoded(line: str) -> bytes:
+    try:
+        return base64.b64decode(line, validate=True)
+    except ValueError:
+        return b""  # a message in between; what is broken by it does not unpack
+
+
+NOT_PUT = "cannot write {path} there:\n{said}"
+NOT_BROUGHT = "{what} cannot be brought here from the site: {why}"

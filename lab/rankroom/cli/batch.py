@@ -1,0 +1,183 @@
+"""`rankroom batch`: a notebook as a batch job."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rankroom import config, shell
+from rankroom import site as sites
+from rankroom.batch import cells, job
+from rankroom.batch.folder import BatchFailed, BatchFolder, Progress, named
+from rankroom.batch.sent import Sent, files, follow
+from rankroom.cli.terminal import Terminal
+from rankroom.errors import UsageError
+from rankroom.lab.where import is_here
+from rankroom.scheduler.submitted import all_submitted
+from rankroom.scheduler.talk import Scheduler
+from rankroom.site import Site
+from rankroom.ssh.place import Here, Place, place
+from rankroom.store import Store
+
+
+@click.command()
+@click.argument("notebook", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--site", "name", default="local", show_default=True, metavar="NAME",
+              help="Where: a profile, as `rankroom site list`.")  # fmt: skip
+@click.option("--nodes", type=int, metavar="N")
+@click.option("--gpus-per-node", type=int, metavar="G")
+@click.option("--ranks-per-node", type=int, metavar="N")
+@click.option("--time", metavar="HH:MM:SS")
+@click.option("--account", metavar="NAME")
+@click.option("--partition", metavar="NAME")
+@click.option("--qos", metavar="NAME")
+@click.option("--reservation", metavar="NAME")
+@click.option("--cwd", metavar="DIR", help="Where the cells run. [default: the notebook's]")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
+              help="The executed notebook. [default: beside the notebook]")  # fmt: skip
+@click.option("--wait", is_flag=True, help="Stay until the job is over, and end as it does.")
+@click.option("--dry-run", is_flag=True, help="Print both scripts, and submit nothing.")
+@click.option("--collect", metavar="JOB", help="Bring here what a job has made, once it is over.")
+@click.option("--here", is_flag=True, help="This machine is the site's login node.")
+def batch(
+    notebook: Path | None, name: str, cwd: str | None, output: Path | None, wait: bool,
+    dry_run: bool, collect: str | None, here: bool, **wishes: Any,
+) -> None:  # fmt: skip
+    """Run NOTEBOOK as a batch job: the same cells in the same order.
+
+    Cells with %%distributed run on the ranks of the job, the others in one kernel. The job ends at
+    the first cell that fails, with exit status 1. The executed notebook and the records are what
+    they would be in JupyterLab. Without --site, the notebook runs on this machine, now.
+    """
+    if collect is not None:
+        asyncio.run(_collect(collect, output))
+        return
+    if notebook is None:
+        raise UsageError("name a notebook: `rankroom batch NOTEBOOK`, or --collect JOB")
+    site = sites.load(name).asking(**wishes)
+    asked = _Asked(site, notebook.absolute(), cwd, output)
+    if site.scheduler == "none":
+        _run_here(asked, dry_run)
+        return
+    at = place("" if here or is_here(site) else site.login)
+    if dry_run:
+        click.echo(asked.text(folder_of(site.scratch, asked.name), bool(at.name)), nl=False)
+        return
+    asyncio.run(_submit(asked, at, wait))
+
+
+class _Asked:
+    """What was asked for: a notebook on a site."""
+
+    def __init__(self, site: Site, notebook: Path, cwd: str | None, output: Path | None) -> None:
+        self.site = site
+        self.notebook = cells.read(notebook)
+        self.name = named(notebook)
+        self.copy = (output or notebook.with_name(f"{self.name}.ipynb")).absolute()
+        self.script = cells.script(self.notebook, notebook.name, site.scheduler != "none")
+        self._cwd = cwd
+        self._beside = notebook.parent
+
+    def job(self, folder: BatchFolder, far: bool) -> str:
+        """The job's script. Where the job has no view of this machine's files, it copies none."""
+        cwd = self._cwd or ("" if far else str(self._beside))
+        copy = "" if far else str(self.copy)
+        if self.site.scheduler == "none":
+            return job.local_script(self.site, folder, cwd, copy)
+        commands = job.commands(self.site, folder, cwd, copy)
+        return Scheduler(self.site, Here()).script(self.name, str(folder.path), commands)
+
+    def text(self, folder: BatchFolder, far: bool) -> str:
+        """Both scripts, for people."""
+        parts = {folder.script: self.script, folder.job: self.job(folder, far)}
+        return "\n".join(f"── {path}\n{text}" for path, text in parts.items())
+
+
+def _run_here(asked: _Asked, dry_run: bool) -> None:
+    """The job on this machine, without a scheduler, now."""
+    folder = folder_of(str(config.home()), asked.name)
+    if dry_run:
+        click.echo(asked.text(folder, False), nl=False)
+        return
+    sent = Sent(Here(), folder)
+    scripts = files(folder, asked.notebook, asked.script, asked.job(folder, False))
+    asyncio.run(sent.put(scripts))
+    done = shell.run_sync(["bash", str(folder.job)], on_line=click.echo)
+    progress = asyncio.run(sent.progress())
+    if progress.state not in ("done", "failed"):
+        raise BatchFailed(NO_END.format(status=done.returncode, said=done.tail()))
+    _judge(progress)
+
+
+async def _submit(asked: _Asked, at: Place, wait: bool) -> None:
+    await at.open()
+    scheduler = Scheduler(asked.site, at)
+    try:
+        folder = folder_of(await scheduler.folder(), asked.name)
+        sent = Sent(at, folder)
+        script = asked.job(folder, bool(at.name))
+        await sent.put(files(folder, asked.notebook, asked.script, script))
+        number = await scheduler.submit(script)
+        click.echo(SUBMITTED.format(job=number, site=asked.site.name, folder=folder.path))
+        if not wait:
+            click.echo(LATER.format(job=number) if at.name else BESIDE.format(copy=asked.copy))
+            return
+        await _finish(sent, scheduler, number, asked.copy)
+    finally:
+        await at.close()
+
+
+async def _collect(number: str, output: Path | None) -> None:
+    """Wait for a job that was submitted from here, and bring what it has made."""
+    found = [each for each in all_submitted() if each.job == number]
+    if not found:
+        raise UsageError(NO_JOB.format(job=number))
+    site = sites.load(found[0].site)
+    at = place(found[0].login)
+    await at.open()
+    try:
+        scheduler = Scheduler(site, at)
+        sent = Sent(at, folder_of(await scheduler.folder(), found[0].name))
+        copy = (output or Path(f"{found[0].name}.ipynb")).absolute()
+        await _finish(sent, scheduler, number, copy)
+    finally:
+        await at.close()
+
+
+async def _finish(sent: Sent, scheduler: Scheduler, number: str, copy: Path) -> None:
+    terminal = Terminal()
+    try:
+        progress = await follow(sent, scheduler, number, terminal.show)
+    finally:
+        terminal.clear()
+    if sent.place.name and progress.cell:
+        runs = await sent.bring(progress, copy, Store())
+        click.echo(f"the executed notebook: {copy}")
+        click.echo(
+            "1 record was brought here" if runs == 1 else f"{runs} records were brought here"
+        )
+    elif progress.copy:
+        click.echo(f"the executed notebook: {progress.copy}")
+    _judge(progress)
+
+
+def _judge(progress: Progress) -> None:
+    """End this command as the job ended."""
+    if progress.state != "done":
+        raise BatchFailed(progress.words)
+    click.echo(progress.words)
+
+
+def folder_of(scratch: str, name: str) -> BatchFolder:
+    """The folder of a batch job, by its name."""
+    return BatchFolder(f"{scratch}/batch/{name}")
+
+
+SUBMITTED = "job {job} was submitted at {site}; its files are in {folder}"
+LATER = "`rankroom batch --collect {job}` brings its notebook and records here, once it is over"
+BESIDE = "the executed notebook will be {copy}; `rankroom jobs` says how the job stands"
+NO_JOB = "job {job} was not submitted from here: `rankroom jobs --all` lists those that were"
+NO_END = "the job ended with status {status} before its cells did; it said:\n{said}"
