@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from rankroom.scheduler.jobs import contained
 from rankroom.site import Site, expand, shipped_folder
 
 NAME = "lab"  # of the job
@@ -14,13 +13,11 @@ _PART = "# -- 2."  # where that file's second part begins
 
 def commands(site: Site, labs: str) -> list[str]:
     """What the job runs within the site's environment; `labs` is the folder for servers' files."""
-    prefix = " ".join(map(shlex.quote, contained(site, [])))
     return [
         f'python="{expand(site.environment.python)}"',
         f"login={shlex.quote(site.login) if site.login else '$(hostname)'}",
         f"ssh_to_nodes={'yes' if site.ssh_to_nodes else 'no'}",
         f"labs={shlex.quote(labs)}",
-        f"within=({prefix})",
         "",
         *template().read_text("utf-8").partition(_PART)[2].splitlines()[1:],
     ]

@@ -1,0 +1,295 @@
+"""A lab without a cluster: its script, what is kept of it, its door, and what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import re
+import shlex
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rankroom.cli import main
+from rankroom.errors import LabError, LineError, SchedulerError
+from rankroom.lab import door, follow, kept, script
+from rankroom.lab.door import Door
+from rankroom.lab.kept import Kept
+from rankroom.lab.lab import free_port
+from rankroom.lab.where import is_here
+from rankroom.scheduler import pbs, slurm
+from rankroom.scheduler.jobs import JobStatus
+from rankroom.site import Environment, Site
+
+HOSTILE = '/scratch/it\'s a "folder" of $HOME/labs'
+
+
+# -- the script
+
+
+@pytest.mark.parametrize("kind", [slurm, pbs])
+@pytest.mark.parametrize("labs", ["/scratch/labs", HOSTILE])
+def test_a_script_is_sound_shell(kind: Any, labs: str):
+    site = Site("test", login="user@login.example.org", environment=Environment(conda="horovod"))
+    text = kind.script(site, script.NAME, "/scratch/labs", script.commands(site, labs))
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert text.index("conda activate") < text.index("python=") < text.index("-m jupyterlab")
+
+
+def test_a_script_says_what_the_profile_says():
+    site = Site("test", login="me@login", environment=Environment(python="~/my env/bin/python"))
+    lines = script.commands(site, HOSTILE)
+    shown = 'echo "$python|$login|$ssh_to_nodes|$labs"'
+    head = lines[: lines.index("")]
+    done = subprocess.run(["bash", "-c", "\n".join([*head, shown])], capture_output=True, text=True,
+                          env={"HOME": "/home/me"})  # fmt: skip
+    assert done.stdout == f"/home/me/my env/bin/python|me@login|no|{HOSTILE}\n"
+    assert "ssh_to_nodes=yes" in script.commands(replace(site, ssh_to_nodes=True), HOSTILE)
+
+
+def test_the_plain_script_is_sound_shell_and_the_same_job():
+    text = script.template().read_text()
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    part = text.partition("# -- 2.")[2].splitlines()[1:]
+    assert script.commands(Site("test"), "/labs")[-len(part) :] == part
+
+
+def test_no_secret_is_in_a_script_and_no_address_for_all():
+    lines = [line.partition("#")[0] for line in script.commands(Site("test"), "/scratch/labs")]
+    text = "\n".join(lines)
+    assert "0.0.0.0" not in text and "ip = ''" not in text and '"*"' not in text
+    assert re.findall(r"token = (.*)", text)[0] == "secrets.token_urlsafe(32)"
+    assert "--ServerApp.token" not in text and "export" not in text
+
+
+def test_a_dry_run_prints_the_job_and_submits_nothing(fake: Any, home: Path, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    sites = tmp_path / "rankroom" / "sites"
+    sites.mkdir(parents=True)
+    (sites / "mine.toml").write_text('login = "nowhere.invalid"\nscratch = "$SCRATCH/rankroom"\n')
+    words = "--site mine --nodes 3 --time 02:00:00 --partition gpu --account a1 --dry-run"
+    done = CliRunner().invoke(main, ["lab", *words.split()])
+    assert done.exit_code == 0, done.output
+    for line in ("--nodes=3", "--time=02:00:00", "--partition=gpu", "--account=a1"):
+        assert f"#SBATCH {line}\n" in done.output
+    assert fake.calls("sbatch") == []
+
+
+# -- what is kept here
+
+
+def test_what_is_kept_is_private_and_has_no_token(home: Path):
+    for number, site in enumerate(["one", "two", "one"]):
+        Kept(site, str(number), 20000 + number, float(number)).write()
+    assert [each.job for each in kept.all_kept()] == ["2", "1", "0"]
+    assert [each.job for each in kept.all_kept("one")] == ["2", "0"]
+    page = kept.all_kept()[0].write_page("http://127.0.0.1:1/lab?token=secret")
+    assert "secret" in page.read_text()
+    files = list(kept.folder().iterdir())
+    assert len(files) == 4
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    assert kept.folder().stat().st_mode & 0o777 == 0o700
+    for each in kept.all_kept():
+        each.remove()
+    assert list(kept.folder().iterdir()) == []
+
+
+def test_what_cannot_be_read_is_passed_over(home: Path):
+    Kept("one", "1").write()
+    (kept.folder() / "one-2.json").write_text("{")
+    (kept.folder() / "one-3.json").write_text('{"some": "thing"}')
+    assert [each.job for each in kept.all_kept()] == ["1"]
+
+
+# -- the door
+
+
+def test_a_door_is_read_when_it_is_whole():
+    text = '{"hostname": "10.0.0.1", "port": 20001, "token": "abc", "pid": 1}'
+    found = door.read(text)
+    assert found == Door("10.0.0.1", 20001, "abc")
+    assert found.url(8888) == "http://127.0.0.1:8888/lab?token=abc"
+    assert "abc" not in repr(found)
+    for part in ("", text[:20], "[]", "{}", "cat: no such file"):
+        assert door.read(part) is None
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """A server that wants a token, or none."""
+
+    def do_GET(self) -> None:
+        right = self.headers.get("Authorization") == "token abc"
+        self.send_response(200 if right or self.server.open else 403)
+        self.end_headers()
+
+    def log_message(self, *words: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[http.server.HTTPServer]:
+    made = http.server.HTTPServer(("127.0.0.1", 0), Answers)
+    made.open = False
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def test_a_server_that_answers_to_all_is_refused(server: Any, monkeypatch):
+    # A proxy for the world outside is none for this.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    port = server.server_port
+    assert asyncio.run(door.opens(Door("c1", 1, "abc"), port)) is True
+    assert asyncio.run(door.opens(Door("c1", 1, "abd"), port)) is False
+    server.open = True
+    with pytest.raises(LabError, match="answers without its token"):
+        asyncio.run(door.opens(Door("c1", 1, "abc"), port))
+
+
+def test_where_nobody_answers_it_is_not_open():
+    assert asyncio.run(door.opens(Door("c1", 1, "abc"), free_port(0))) is False
+
+
+def test_a_port_that_is_taken_is_not_given(server: Any):
+    taken = server.server_port
+    assert free_port(taken) != taken
+    wanted = free_port(0)
+    assert free_port(wanted) == wanted
+
+
+@pytest.mark.parametrize(
+    ("login", "here"),
+    [("", True), ("localhost", True), ("me@127.0.0.1", True), ("nowhere.invalid", False)],
+)
+def test_a_login_host_is_this_machine_by_its_address(login: str, here: bool):
+    assert is_here(Site("test", login=login)) is here
+
+
+# -- on the way
+
+
+class Told:
+    """What was told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.shown: list[str] = []
+        self.page = self.said.append
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def show(self, text: str) -> None:
+        self.shown.append(text)
+
+
+class Made:
+    """A lab whose job stands as it is told, one after the other."""
+
+    job, labs = "12", "/scratch/labs"
+
+    def __init__(self, *answers: JobStatus | Exception, log: str = "") -> None:
+        self.answers, self.log = list(answers), log
+        self.kept = Kept("test", self.job)
+        self.opened: Door | None = Door("c1", 20012, "abc")
+
+    async def status(self) -> JobStatus:
+        answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def said(self) -> str:
+        return self.log
+
+    async def clear(self, log: bool = True) -> None:
+        pass
+
+    async def door(self) -> Door | None:
+        return self.opened
+
+
+PENDING = JobStatus("12", "pending", "Resources: no nodes are free")
+RUNNING = JobStatus("12", "running", nodes="c[1-2]", until=0.0)
+GONE = JobStatus("12", "gone")
+
+
+@pytest.fixture
+def told(home: Path, monkeypatch) -> Told:
+    monkeypatch.setattr(follow, "LOOK_S", 0.01)
+    return Told()
+
+
+def test_the_queue_is_told_and_waited_for(told: Told):
+    down = SchedulerError("test: `squeue` failed (status 1):\nUnable to contact")
+    lost = LineError("the line to login is lost", "lost")
+    lab = Made(PENDING, down, lost, PENDING, RUNNING)
+    assert asyncio.run(follow.queue(lab, told)) == RUNNING
+    assert told.shown[0].startswith(
+        "job 12 waits in the queue (Resources: no nodes are free) · 0:0"
+    )
+    assert any("`squeue` failed (status 1)" in text for text in told.shown)
+    assert any("the line to login is lost" in text for text in told.shown)
+    assert told.said == ["job 12 runs on c[1-2]"]
+
+
+def test_a_job_that_will_never_start_is_given_up_but_not_at_once(told: Told, monkeypatch):
+    monkeypatch.setattr(follow, "NEVER_S", 0.2)
+    never = replace(PENDING, never=True)
+    # Slurm's first reason may pass.
+    lab = Made(never, PENDING, RUNNING)
+    assert asyncio.run(follow.queue(lab, told)) == RUNNING
+    with pytest.raises(LabError, match="it will never start like this"):
+        asyncio.run(follow.queue(Made(never), told))
+
+
+def test_a_job_that_ends_before_the_server_is_up_shows_its_log(told: Told):
+    lab = Made(RUNNING, GONE, log="python has no JupyterLab")
+    lab.opened = None
+    with pytest.raises(LabError, match=r"job 12 has failed.*\npython has no JupyterLab"):
+        asyncio.run(follow.server(lab, told))
+    with pytest.raises(LabError, match="it was cancelled, or ended before JupyterLab was up"):
+        asyncio.run(follow.queue(Made(PENDING, GONE), told))
+
+
+def test_a_server_that_does_not_come_up_is_given_up(told: Told, monkeypatch):
+    monkeypatch.setattr(follow, "UP_S", 0.1)
+    lab = Made(RUNNING, log="what it said")
+    lab.opened = None
+    with pytest.raises(LabError, match=r"has not come up there within 0 s.*\nwhat it said"):
+        asyncio.run(follow.server(lab, told))
+
+
+def test_the_end_of_a_job_is_told(told: Told, monkeypatch):
+    hold = follow.hold(Made(RUNNING, GONE), told)
+    assert asyncio.run(hold) == GONE
+    assert told.said == ["job 12 is over: it was cancelled, or JupyterLab was shut down"]
+    soon = replace(RUNNING, until=follow.time.time() + 1)
+    asyncio.run(follow.hold(Made(soon, GONE), told))
+    assert told.said[-1] == "job 12 is over: its time was up"
+    assert any("0:0" in text and "left" in text for text in told.shown)
+    failed = follow.hold(Made(RUNNING, GONE, log="it broke"), told)
+    with pytest.raises(LabError, match="it broke"):
+        asyncio.run(failed)
+    requeued = follow.hold(Made(RUNNING, PENDING), told)
+    assert asyncio.run(requeued) == PENDING
+
+
+def test_times_read_well():
+    assert [follow.clock(s) for s in (-1, 0, 61, 3599, 3600, 90061)] == [
+        "0:00 min", "0:00 min", "1:01 min", "59:59 min", "1:00 h", "25:01 h",
+    ]  # fmt: skip
+
+
+def test_words_of_the_shell_are_quoted():
+    assert f"labs={shlex.quote(HOSTILE)}" in script.commands(Site("test"), HOSTILE)
