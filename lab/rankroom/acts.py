@@ -13,15 +13,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rankroom import local, site, wishes
+from rankroom import errors, local, site, wishes
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, tail
-from rankroom.errors import NoClusterError, NotYoursError, UsageError
+from rankroom.errors import NoClusterError, NotYoursError, RankroomError, UsageError
 from rankroom.far import start as far
 from rankroom.rank.rendezvous import ask
 from rankroom.spec import format_ranks
 
 ANSWER_S = 10.0  # for a keeper on this machine; it has threads for what takes time
-FAR_END_S = 45.0  # for a job to end, while somebody waits for it
+FAR_END_S = 40.0  # for a keeper to end its job; it says so when that takes longer
 LOG_LINES = 500
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -40,23 +40,28 @@ def start(name: str, asked: Mapping[str, str], cwd: str | None) -> str:
     return paths.name
 
 
-def stop(name: str) -> None:
-    """End a cluster and all that belongs to it; of one that has failed, take away what is left."""
+def stop(name: str) -> str:
+    """End a cluster and all that belongs to it; of one that has failed, take away what is left.
+
+    Returns what there is to say of it, if anything.
+    """
     paths, info = find(name)
     if not local.alive(info) and local.far_on(info):
         far.relaunch(paths)  # nobody else can end its job
         info = _hears(paths, info)
-    alive = local.alive(info)
-    if alive:
+    if info.far is not None and local.alive(info):
+        # Its keeper here must not be ended before the job is; how long that takes is the site's
+        # affair.
+        said = str(_ask(info, FAR_END_S, do="stop").get("text", ""))
+        deadline = time.monotonic() + ANSWER_S
+        while not said and time.monotonic() < deadline and local.alive(paths.read()):
+            time.sleep(0.1)
+        return said
+    if local.alive(info):
         with contextlib.suppress(OSError, ValueError):
             ask(info.desk, info.secret, ANSWER_S, do="stop")
-    if info.far is None or not alive:
-        local.wait_end(paths)
-        return
-    # Its keeper here must not be ended before the job is; how long that takes is the site's affair.
-    deadline = time.monotonic() + FAR_END_S
-    while time.monotonic() < deadline and local.alive(paths.read()):
-        time.sleep(0.1)
+    local.wait_end(paths)
+    return ""
 
 
 def restart(name: str, ranks: Sequence[int] | None = None) -> str:
@@ -144,13 +149,16 @@ def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
     return paths, info
 
 
-def _ask(info: ClusterInfo, **question: Any) -> dict[str, Any]:
+def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict[str, Any]:
     if not local.alive(info):
         raise NoClusterError(f"cluster {info.name} is gone: Restart starts it anew")
     try:
-        return ask(info.desk, info.secret, ANSWER_S, **question)
+        answer = ask(info.desk, info.secret, patience, **question)
     except (OSError, ValueError):
-        raise NoClusterError(SILENT.format(name=info.name, seconds=ANSWER_S)) from None
+        raise NoClusterError(SILENT.format(name=info.name, seconds=patience)) from None
+    if "error" in answer:  # of a site
+        raise getattr(errors, str(answer["error"]), RankroomError)(answer["text"])
+    return answer
 
 
 NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on it"

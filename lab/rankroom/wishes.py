@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from rankroom import local, site
 from rankroom.clusterfile import ClusterPaths
 from rankroom.errors import UsageError
+from rankroom.far.queue import command
 from rankroom.scheduler import pbs, slurm
 from rankroom.site import Job, Site
 
@@ -67,7 +69,8 @@ def _choice(name: str) -> SiteChoice:
 def dry_run(name: str, asked: Mapping[str, str]) -> DryRun:
     """What would come of starting ranks on the site called `name`."""
     try:
-        return DryRun(script(granted(site.load(name), asked), asked.get("name", "")))
+        where = granted(site.load(name), asked)
+        return DryRun(script(where, asked.get("name", ""), bool(asked.get("auto_restart"))))
     except WishError as error:
         return DryRun("", error.errors)
 
@@ -113,13 +116,14 @@ def as_typed(where: Site) -> dict[str, str]:
     return {key: str(job[key]) if job[key] else "" for key in _FIELDS}
 
 
-def script(where: Site, name: str) -> str:
+def script(where: Site, name: str, again: bool) -> str:
     """The job script that starts ranks there; empty for a site without a scheduler."""
     if where.scheduler == "none":
         return ""
     how = {"slurm": slurm.script, "pbs": pbs.script}[where.scheduler]
-    command = f"{where.environment.python} -m rankroom.far.job {name or 'NAME'}"
-    return how(where, f"rankroom-{name or 'NAME'}", where.scratch, [command])
+    called = name or f"{where.name}-NAME"
+    line = command(where, called, where.login or socket.gethostname(), "", again)
+    return how(where, called, where.scratch, [line])
 
 
 def _value(key: str, text: str) -> Any:

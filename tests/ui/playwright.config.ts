@@ -24,8 +24,8 @@ export default defineConfig({
   reporter: [['list']],
   // One JupyterLab, one browser: two cores carry no more, and ranks run besides.
   workers: 1,
-  timeout: 120_000,
-  expect: { timeout: 20_000 },
+  timeout: 300_000,
+  expect: { timeout: 60_000 },
   use: {
     baseURL: `http://127.0.0.1:${port}`,
     viewport: { width: 1100, height: 800 },

@@ -11,7 +11,9 @@ import type { Json, Page } from './rankroom';
 const HOME = join(process.env.RANKROOM_UI_HOME ?? '', 'home');
 
 interface Lab {
-  jupyterapp: { commands: { execute(id: string, args?: Json): Promise<unknown>; hasCommand(id: string): boolean } };
+  jupyterapp: {
+    restored: Promise<unknown>;
+    commands: { execute(id: string, args?: Json): Promise<unknown>; hasCommand(id: string): boolean } };
 }
 
 export async function execute(page: Page, command: string, args: Json = {}): Promise<void> {
@@ -23,6 +25,8 @@ export async function execute(page: Page, command: string, args: Json = {}): Pro
 /** Open the sidebar; what it shows comes from the server. */
 export async function openRanks(page: Page, width = 300): Promise<Locator> {
   await page.waitForFunction(() => (window as unknown as Partial<Lab>).jupyterapp?.commands.hasCommand('rankroom:show-ranks'));
+  // What was open before is put back first, and might hide it.
+  await page.evaluate(() => (window as unknown as Lab).jupyterapp.restored.then(() => null));
   await execute(page, 'rankroom:show-ranks');
   const panel = page.locator('.rr-sidebar');
   await panel.and(page.locator('[data-known=true]')).waitFor();

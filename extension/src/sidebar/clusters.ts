@@ -150,7 +150,8 @@ export class Clusters {
     const looks = live.map(async card => [card.name, await this.api.load(card)] as const);
     const seen = await Promise.allSettled([...looks]);
     this.loads = new Map(seen.flatMap(one => (one.status === 'fulfilled' ? [one.value] : [])));
-    this.runs = await this.api.runs(RUNS);
+    const runs = await this.api.runs(RUNS);
+    this.runs = runs.sort((a, b) => b.start - a.start).slice(0, RUNS);
     this.tell();
   }
 

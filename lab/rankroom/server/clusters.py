@@ -45,8 +45,8 @@ class Log(Handler):
 class Stop(Handler):
     @authenticated
     async def post(self, name: str) -> None:
-        await self.threads.act(lambda: acts.stop(name))
-        self.finish({"message": f"{name} was stopped"})
+        said = await self.threads.act(lambda: acts.stop(name))
+        self.finish({"message": said or f"{name} was stopped"})
 
 
 class Restart(Handler):

@@ -70,7 +70,9 @@ class Handler(APIHandler):
 
     def words(self) -> dict[str, str]:
         """The body: a JSON object of texts, or nothing. A bad one is answered with 400."""
-        body = self.get_json_body() or {}
+        body = self.get_json_body()
+        if body is None:
+            return {}
         if not isinstance(body, dict) or not all(isinstance(v, str) for v in body.values()):
             raise HTTPError(400, "the body is a JSON object of texts")
         return body

@@ -1,0 +1,255 @@
+"""Cards from what is on disk, the wishes of a start form, and that schema and classes agree."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import jsonschema
+import pytest
+
+from rankroom import acts, cards, site, wishes
+from rankroom.cards import Card, CardRank, card
+from rankroom.clusterfile import Allocation, ClusterInfo, ClusterPaths, Far, Node
+from rankroom.errors import NoClusterError, NotYoursError, UsageError
+from rankroom.record import RankInfo
+from rankroom.wishes import DryRun, SiteChoice, WishError
+
+SCHEMA = json.loads(cards.SCHEMA_FILE.read_text())
+DEFS = SCHEMA["$defs"]
+
+
+def valid(value: Any, name: str) -> None:
+    schema = {"$ref": f"#/$defs/{name}", "$defs": DEFS}
+    jsonschema.Draft202012Validator(schema).validate(json.loads(json.dumps(value)))
+
+
+def made(state: str = "running", **fields: Any) -> ClusterInfo:
+    """A cluster of two ranks that this very process keeps, or so it seems."""
+    ranks = [RankInfo(rank, "c1", 100 + rank, "cuda:0" if rank else "cpu", rank) for rank in (0, 1)]
+    fields = {"created": time.time(), "ranks": ranks, "ready": [0, 1], "host": "c1", **fields}
+    return ClusterInfo("made", 2, state, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def keeper(tmp_path: Path):
+    """A process that looks like a cluster's keeper."""
+    code = "import sys; sys.stdin.read()"
+    argv = [sys.executable, "-c", code, "-m", "rankroom.rank.keeper", str(tmp_path)]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+    yield process.pid
+    process.communicate()
+
+
+@pytest.mark.parametrize("kind", [Card, CardRank, SiteChoice, DryRun])
+def test_classes_have_the_fields_of_the_schema(kind: Any):
+    assert {field.name for field in dataclasses.fields(kind)} == set(
+        DEFS[kind.__name__]["required"]
+    )
+    assert set(DEFS[kind.__name__]["required"]) == set(DEFS[kind.__name__]["properties"])
+
+
+def test_states_are_those_of_the_schema():
+    assert list(get_args(cards.CardState)) == DEFS["CardState"]["enum"]
+    states = get_type_hints(CardRank)["state"]
+    assert list(get_args(states)) == DEFS["CardRank"]["properties"]["state"]["enum"]
+    assert set(cards.WORDS) == set(get_args(cards.CardState))
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "words", "remedy"),
+    [
+        ({}, "running", "2 ranks ready", ""),
+        ({"ready": [0]}, "starting", "1 of 2 ranks ready", ""),
+        ({"ready": [0], "created": 1.0}, "starting", "1 of 2 ranks ready", "Rank 1 takes long"),
+        ({"ready": [0], "starting": [1]}, "running", "1 of 2 ranks ready", ""),
+        (
+            {"ready": [0], "exits": {"1": "was ended by signal 9 (SIGKILL)"}},
+            "running", "1 of 2 ranks ready; rank 1 is down", "brings it back",
+        ),
+        ({"state": "ending"}, "ending", "being ended", ""),
+        ({"state": "failed", "message": "every rank has ended"}, "failed", "every rank", "Restart"),
+        ({"keeper": 0}, "failed", "the process that kept it was killed", "Restart"),
+        ({"keeper": 0, "state": "starting"}, "starting", "the controller is starting", ""),
+        ({"keeper": 0, "state": "starting", "created": 1.0}, "failed", "was killed", "Restart"),
+    ],
+)  # fmt: skip
+def test_a_cluster_here(home, keeper, fields, state, words, remedy):
+    info = made(**{"keeper": keeper, **fields})
+    found = card(info)
+    assert found.state == state
+    assert words in found.words
+    assert remedy in found.remedy if remedy else not found.remedy
+    valid(dataclasses.asdict(found), "Card")
+
+
+def test_ranks_on_a_card(home, keeper):
+    exits = {"1": "exited with code 3"}
+    info = made(keeper=keeper, ready=[0], exits=exits, allocation=None)
+    zero, one = card(info).ranks
+    assert (zero.state, zero.note, zero.device) == ("ready", "", "cpu")
+    assert (one.state, one.note, one.local_rank) == ("down", "exited with code 3", 1)
+    info.starting = [1]
+    assert card(info).ranks[1].state == "restarting"
+    assert card(info).ranks[1].note == ""
+    assert card(info).gpus_per_node == 1
+
+
+def test_a_cluster_in_an_allocation(home):
+    granted = Allocation("17", (Node("c1", 1), Node("c2", 1)), 4000.0)
+    found = card(made("failed", allocation=granted, message="the time of job 17 is over"))
+    assert (found.job, found.nodes, found.until, found.site) == ("17", 2, 4000.0, "")
+
+
+@pytest.mark.parametrize(
+    ("far", "fields", "state", "words"),
+    [
+        ({"state": "connecting", "words": "connects to login"}, {}, "connecting", "connects to"),
+        ({"state": "connecting"}, {}, "connecting", "the line to the login node"),
+        ({"state": "pending", "reason": "Priority: x"}, {}, "pending", "queue (Priority: x)"),
+        ({"state": "running"}, {}, "running", "2 ranks ready"),
+        ({"state": "running"}, {"ready": [1], "exits": {"0": "x"}}, "running", "rank 0 is down"),
+        ({"state": "lost", "words": "the line is lost"}, {}, "lost", "the line is lost"),
+        ({"state": "ended", "words": "time is over"}, {"keeper": 0}, "ended", "time is over"),
+        ({"state": "failed"}, {"keeper": 0}, "failed", "has failed"),
+        ({"state": "connecting", "job": ""}, {"keeper": 0}, "failed", "was killed"),
+        ({"state": "running"}, {"keeper": 0}, "lost", "nobody here keeps it"),
+    ],
+)  # fmt: skip
+def test_a_cluster_on_a_site(home, keeper, far, fields, state, words):
+    far = Far(
+        **{"site": "hpc", "login": "login", "job": "12", "nodes": 2, "ranks_per_node": 1, **far}
+    )
+    found = card(made(far=far, **{"keeper": keeper, **fields}))
+    assert found.state == state
+    assert words in found.words
+    assert (found.site, found.job, found.nodes, found.far) == ("hpc", far.job, 2, True)
+    valid(dataclasses.asdict(found), "Card")
+
+
+def test_the_expected_start_is_told_only_while_it_waits(home, keeper):
+    for state, expected in (("pending", 99.0), ("starting", 0.0)):
+        far = Far("hpc", state=state, expected=99.0)  # type: ignore[arg-type]
+        assert card(made(far=far, keeper=keeper)).expected == expected
+
+
+def test_cards_come_newest_first_without_those_that_were_stopped(home):
+    for i, (name, state) in enumerate([("a", "failed"), ("b", "stopped"), ("c", "failed")]):
+        paths = ClusterPaths(name)
+        paths.make(1)
+        paths.write(ClusterInfo(name, 1, state, created=float(i)))  # type: ignore[arg-type]
+    # What is kept of an older cluster of the same name, for its records.
+    aside = ClusterPaths("a").folder.with_name("a.1f2e")
+    aside.mkdir()
+    (aside / "cluster.json").write_text(ClusterPaths("a").info.read_text())
+    (ClusterPaths("c").folder.with_name("no-cluster")).mkdir()
+    assert [card.name for card in cards.cards()] == ["c", "a"]
+
+
+def test_a_card_tells_the_cause_of_a_failure(home):
+    paths = ClusterPaths("made")
+    paths.make(1)
+    paths.rank_log(1).write_text("Traceback:\nImportError: no module named zmq\n")
+    info = made("failed", message="every rank has ended", exits={"1": "exited with code 1"})
+    assert card(info).remedy == "rank-1.log ends with: ImportError: no module named zmq"
+
+
+def test_the_server_needs_no_ipyparallel():
+    code = "import sys, rankroom.server; print('ipyparallel' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# -- wishes
+
+
+def test_each_wish_is_checked_by_itself(home):
+    where = site.load("perlmutter")
+    asked = {
+        "nodes": "0",
+        "gpus_per_node": "four",
+        "time": "tomorrow",
+        "name": "a b",
+        "account": "ok",
+    }
+    with pytest.raises(WishError) as error:
+        wishes.granted(where, {**asked, "colour": "red"})
+    errors = error.value.errors
+    assert set(errors) == {"nodes", "gpus_per_node", "time", "name", "colour"}
+    assert errors["nodes"] == "is a number from 1 up, not 0"
+    assert errors["gpus_per_node"] == "is a whole number, not 'four'"
+    assert "is no time" in errors["time"]
+    assert "account" in errors["colour"]
+
+
+def test_what_is_empty_is_as_the_profile_has_it(home):
+    where = site.load("taurus-ml")
+    granted = wishes.granted(where, {"nodes": " 3 ", "time": "", "account": "  "})
+    assert (granted.job.nodes, granted.job.time) == (3, where.job.time)
+    # The other way to ask for memory takes the place of the profile's.
+    granted = wishes.granted(where, {"memory_per_cpu": "4G"})
+    assert (granted.job.memory_per_cpu, granted.job.memory_per_node) == ("4G", "")
+    with pytest.raises(WishError, match="only one of them"):
+        wishes.granted(where, {"memory_per_cpu": "4G", "memory_per_node": "64G"})
+
+
+def test_ranks_here_have_a_limit(home):
+    here = site.load("local")
+    assert wishes.ranks({"ranks": ""}) is None
+    wishes.granted(here, {"ranks": "3"})
+    for text in ("0", "-1", "100000", "two", "1.5"):
+        with pytest.raises(WishError) as error:
+            wishes.granted(here, {"ranks": text})
+        assert set(error.value.errors) == {"ranks"}
+
+
+def test_a_dry_run_shows_the_script_or_the_errors(home):
+    run = wishes.dry_run("perlmutter", {"nodes": "3", "name": "mine", "auto_restart": "true"})
+    assert "#SBATCH --nodes=3\n" in run.script and "#SBATCH --job-name=mine\n" in run.script
+    assert "rankroom.far.job mine --ranks=12 " in run.script and "--auto-restart" in run.script
+    assert run.errors == {}
+    bad = wishes.dry_run("polaris", {"nodes": "x"})
+    assert (bad.script, set(bad.errors)) == ("", {"nodes"})
+    assert "#PBS" in wishes.dry_run("polaris", {}).script
+    assert wishes.dry_run("local", {}) == DryRun("")
+    with pytest.raises(UsageError, match="there is no site"):
+        wishes.dry_run("nowhere", {})
+
+
+def test_a_profile_with_a_mistake_is_listed_with_it(home, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    own = tmp_path / "rankroom" / "sites"
+    own.mkdir(parents=True)
+    (own / "mine.toml").write_text('[job]\npartitoin = "gpu"\n')
+    found = {choice.name: choice for choice in wishes.choices()}
+    assert "line 2" in found["mine"].wrong and "partition" in found["mine"].wrong
+    assert found["perlmutter"].wishes["gpus_per_node"] == "4"
+    assert next(iter(found)) == "local"
+    for choice in found.values():
+        valid(dataclasses.asdict(choice), "SiteChoice")
+
+
+# -- names that may come from anywhere
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "", "none", "-x", "a\nb"])
+def test_a_name_that_is_no_cluster(home, name):
+    with pytest.raises(NoClusterError):
+        acts.find(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_clusters_of_others_are_left_alone(home):
+    paths = ClusterPaths("theirs")
+    paths.make(1)
+    paths.write(made("failed"))
+    os.chown(paths.folder, 12345, 12345)
+    with pytest.raises(NotYoursError, match="another user"):
+        acts.stop("theirs")
+    assert paths.info.exists()
