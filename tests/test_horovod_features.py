@@ -11,7 +11,7 @@ import pytest
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod import check, features
 from rankroom.horovod.plan import ALL_EDITS
-from rankroom.notebook.magics import horovod_line
+from rankroom.notebook.clusters import horovod_line
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from rankroom.rank import lease, values
 from rankroom.rank.rendezvous import ask
 from rankroom.record import Json
 from rankroom.site import Site
-from rankroom.store.retention import DAY
 
 Progress = Callable[[str], None]
 PATIENCE_S = 30.0
@@ -32,6 +31,7 @@ COMES_S = 20.0  # for a keeper to begin
 BACK_S = 15.0  # for a keeper that was started again to reach the ranks
 STOP_S = 45.0
 LOOK_S = 0.05
+FOR_EVER = float("inf")
 
 
 class FarCluster(AnyCluster):
@@ -42,7 +42,6 @@ class FarCluster(AnyCluster):
         self._lease = lease.hold(paths.folder)
         self._latest: FarRun | None = None
         self._adopted: list[FarRun] = []
-        self._told = dict(info.restarts)
 
     @classmethod
     def start(
@@ -57,54 +56,67 @@ class FarCluster(AnyCluster):
         However long it waits in the queue. Raises StartError with what failed; nothing is left
         running then. An interrupt leaves the job in the queue: `attach` waits for it again.
         """
-        return cls.wait_for(start.launch(site, name, auto_restart), progress)
-
-    @classmethod
-    def wait_for(
-        cls, paths: ClusterPaths, progress: Progress = lambda words: None, patience: float = DAY
-    ) -> FarCluster:
-        """The cluster in `paths` once its ranks are ready. Raises StartError if they will not be,
-        or are not after `patience` seconds."""
-        begun = kept = time.monotonic()
-        told = ""
-        held = lease.hold(paths.folder)
+        made = cls.at(start.launch(site, name, auto_restart))
         try:
-            while True:
-                info, now = paths.read(), time.monotonic()
-                if info is None or info.far is None:
-                    raise StartError(f"cluster {paths.name} was stopped before it was ready")
-                if info.state in ("failed", "stopped"):
-                    raise StartError(info.message or info.far.words)
-                if info.far.words != told:
-                    told = info.far.words
-                    progress(told)
-                alive = local.alive(info)
-                kept = now if alive else kept
-                if alive and info.state == "running" and info.far.state == "running":
-                    made = cls(paths, info)
-                    made._adopt()
-                    return made
-                if now > kept + COMES_S:
-                    log = tail(paths.keeper_log)
-                    raise StartError(NO_KEEPER.format(path=paths.keeper_log, log=log))
-                if now > begun + patience:
-                    raise StartError(NOT_YET.format(name=paths.name, words=info.far.words))
-                time.sleep(LOOK_S)
-        finally:
-            os.close(held)
+            made.until_ready(progress)
+        except RankroomError:
+            made.close()
+            raise
+        return made
 
     @classmethod
-    def to(cls, info: ClusterInfo, progress: Progress | None = None) -> FarCluster:
+    def to(cls, info: ClusterInfo) -> FarCluster:
         """The cluster that `info` tells of, with a keeper here again if that was gone.
 
-        With `progress`, it is waited for however long its job is in the queue.
+        Raises StartError if its ranks are not there, or cannot be reached.
         """
         paths = ClusterPaths(info.name)
         if not local.alive(info):
             start.relaunch(paths)
-        if progress is not None:
-            return cls.wait_for(paths, progress)
-        return cls.wait_for(paths, patience=BACK_S)
+        made = cls(paths, info)
+        try:
+            made.until_ready(patience=BACK_S if info.state == "running" else 0.0)
+        except RankroomError:
+            made.close()
+            raise
+        return made
+
+    @classmethod
+    def at(cls, paths: ClusterPaths) -> FarCluster:
+        """The cluster in `paths`, ready or not. Raises NoClusterError if there is none."""
+        info = paths.read()
+        if info is None:
+            raise NoClusterError(STOPPED.format(name=paths.name))
+        return cls(paths, info)
+
+    def until_ready(
+        self, progress: Progress = lambda words: None, patience: float = FOR_EVER
+    ) -> None:
+        """Wait until its ranks are ready, however long the job is in the queue; `progress(words)`
+        tells how it stands. Raises StartError if they will not be, or not within `patience` s."""
+        begun = kept = time.monotonic()
+        told = ""
+        while True:
+            info, now = self.paths.read(), time.monotonic()
+            if info is None or info.far is None:
+                raise StartError(f"cluster {self.name} was stopped before it was ready")
+            if info.state in ("failed", "stopped"):
+                raise StartError(info.message or info.far.words)
+            if info.far.words != told:
+                told = info.far.words
+                progress(told)
+            alive = local.alive(info)
+            kept = now if alive else kept
+            if alive and info.state == "running" and info.far.state == "running":
+                self.refresh()
+                self._adopt()
+                return
+            if now > kept + COMES_S:
+                log = tail(self.paths.keeper_log)
+                raise StartError(NO_KEEPER.format(path=self.paths.keeper_log, log=log))
+            if now > begun + patience:
+                raise StartError(NOT_YET.format(name=self.name, words=info.far.words))
+            time.sleep(LOOK_S)
 
     # -- what it is
 
@@ -117,6 +129,11 @@ class FarCluster(AnyCluster):
     @property
     def running(self) -> bool:
         return local.alive(self.paths.read())
+
+    @property
+    def site(self) -> Site:
+        """The site, with what was asked of it."""
+        return start.site_of(self.paths)
 
     @property
     def busy(self) -> bool:

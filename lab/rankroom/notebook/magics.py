@@ -11,12 +11,10 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, 
 from IPython.display import display as show
 
 from rankroom import display
-from rankroom.anycluster import AnyCluster, AnyRun
-from rankroom.cluster import Cluster
-from rankroom.errors import NO_CLUSTER, NoClusterError, RunFailed, UsageError
-from rankroom.horovod.features import Features, features
-from rankroom.kept import running_clusters
+from rankroom.anycluster import AnyRun
+from rankroom.errors import RunFailed, UsageError
 from rankroom.notebook.cells import check_syntax, notes
+from rankroom.notebook.clusters import ACTIONS, the_cluster
 from rankroom.notebook.complete import RankMatcher
 from rankroom.notebook.course import CourseMagics
 from rankroom.notebook.options import Options
@@ -90,7 +88,7 @@ class RankroomMagics(Magics):
             raise UsageError(f"-o {chosen.output}: not a variable name")
         if chosen.repeat < 1:
             raise UsageError(f"--repeat {chosen.repeat}: once at least")
-        cluster = self._cluster()
+        cluster = the_cluster()
         try:
             plan = Plan(counts(chosen.ranks, cluster.size), chosen.repeat, int(not chosen.cold))
         except ValueError as error:
@@ -124,7 +122,7 @@ class RankroomMagics(Magics):
             raise UsageError(f"-o {chosen.output}: not a variable name")
         if self.refuses:
             raise UsageError(self.refuses)
-        cluster = self._cluster()
+        cluster = the_cluster()
         ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
         said = notes(check_syntax(self.shell, source), ranks, cluster.size)
         with kept() as pressed:
@@ -203,147 +201,16 @@ class RankroomMagics(Magics):
     def cluster(self, line: str) -> None:
         """%cluster [start [--ranks N] [--name NAME] [--auto-restart] | stop |
         restart [--ranks 0,2-3] | resize N | attach [NAME] | interrupt |
-        release | stacks]
+        release | stacks | log]
 
-        Without a word, says what there is.
+        Without a word, says what there is. `start --site NAME` submits a job whose nodes have the
+        ranks.
         """
         words = line.split(None, 1)
         word, rest = (words[0] if words else "status"), (words[1] if len(words) > 1 else "")
-        actions = {
-            "start": self._start, "stop": self._stop, "restart": self._restart,
-            "resize": self._resize, "attach": self._attach, "interrupt": self._interrupt,
-            "release": self._release, "stacks": self._stacks, "status": self._status,
-        }  # fmt: skip
-        if word not in actions:
-            raise UsageError(f"%cluster {word}: unknown; valid are {', '.join(actions)}")
-        actions[word](rest)
-
-    def _start(self, line: str) -> None:
-        options = Options("%cluster start")
-        options.add_argument("--ranks", type=int, metavar="N")
-        options.add_argument("--name", metavar="NAME")
-        options.add_argument("--auto-restart", action="store_true")
-        chosen = options.read(line)
-        current = AnyCluster.current
-        if current is not None and current.running:
-            if chosen.ranks in (None, current.size) and chosen.name in (None, current.name):
-                print(f"{current.describe()} (already running)")
-                return
-            raise UsageError(
-                f"{current.name} is running with {current.size} ranks: `%cluster resize "
-                f"{chosen.ranks or current.size}` or `%cluster stop` first"
-            )
-        self._start_new(chosen.ranks, chosen.name, chosen.auto_restart)
-
-    def _start_new(self, ranks: int | None, name: str | None, auto_restart: bool = False) -> None:
-        begun = time.monotonic()
-        width = 0
-
-        def progress(words: str) -> None:
-            nonlocal width
-            print(f"\r{words.ljust(width)}", end="", flush=True)
-            width = max(width, len(words))
-
-        try:
-            cluster = Cluster.local(ranks, name, progress=progress, auto_restart=auto_restart)
-        finally:
-            progress("")
-            print("\r", end="")
-        print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
-        for line in (cluster.warning(), horovod_line(features())):
-            if line:
-                print(line)
-
-    def _stop(self, line: str) -> None:
-        Options("%cluster stop").read(line)
-        cluster = self._cluster()
-        cluster.stop()
-        print(f"{cluster.name} stopped")
-
-    def _restart(self, line: str) -> None:
-        options = Options("%cluster restart")
-        options.add_argument("--ranks", metavar="0,2-3")
-        chosen = options.read(line).ranks
-        cluster = self._cluster()
-        if chosen is None:
-            cluster.stop()
-            self._start_new(cluster.size, cluster.name, cluster.info.auto_restart)
-            return
-        ranks = parse_ranks(chosen, cluster.size)
-        begun = time.monotonic()
-        cluster.restart(ranks)
-        took = time.monotonic() - begun
-        print(f"rank {format_ranks(ranks)} restarted in {took:.1f} s: its variables are gone")
-
-    def _resize(self, line: str) -> None:
-        options = Options("%cluster resize")
-        options.add_argument("ranks", type=int, metavar="N")
-        ranks = options.read(line).ranks
-        cluster = self._cluster()
-        cluster.stop()
-        self._start_new(ranks, cluster.name, cluster.info.auto_restart)
-
-    def _interrupt(self, line: str) -> None:
-        Options("%cluster interrupt").read(line)
-        cluster = self._cluster()
-        cluster.interrupt()
-        print(f"interrupted the ranks of {cluster.name}")
-
-    def _release(self, line: str) -> None:
-        Options("%cluster release").read(line)
-        print(self._cluster().release())
-
-    def _stacks(self, line: str) -> None:
-        options = Options("%cluster stacks")
-        options.add_argument("--ranks", metavar="0,2-3")
-        chosen = options.read(line).ranks
-        cluster = self._cluster()
-        ranks = parse_ranks(chosen, cluster.size) if chosen else None
-        for rank, text in cluster.stacks(ranks).items():
-            print(f"── rank {rank}\n{text}")
-
-    def _attach(self, line: str) -> None:
-        options = Options("%cluster attach")
-        options.add_argument("name", nargs="?", metavar="NAME")
-        name = options.read(line).name
-        before = AnyCluster.current
-        attached = Cluster.attach(name)
-        if before is not None:
-            before.close()
-        for run in attached.adopted:
-            if run.state == "running":
-                print(f"attached to {attached.describe()}; the run {run.id} goes on: `%runs`")
-                return
-        print(attached.describe())
-        for run in attached.adopted:
-            print(f"the run {run.id} has ended meanwhile ({run.state}); its record is complete")
-        if left := attached.left_running():
-            print(left)
-
-    def _status(self, line: str) -> None:
-        Options("%cluster").read(line)
-        current = AnyCluster.current
-        if current is None:
-            others = running_clusters()
-            print(NO_CLUSTER if not others else _attachable(others))
-            return
-        print(current.describe())
-        alive, ranks = current.alive, current.ranks
-        for rank in ranks:
-            state = "ready" if rank.rank in alive else current.how_ended(rank.rank)
-            if not current.running:
-                state = current.how_ended(rank.rank)
-            elif rank.rank in current.info.starting:
-                state = "is starting"
-            print(f"  rank {rank.rank}  {rank.host}  {rank.device}  pid {rank.pid}  {state}")
-        if current.running:
-            print(STAYS.format(hours=current.info.lease))
-
-    def _cluster(self) -> AnyCluster:
-        if AnyCluster.current is not None:
-            return AnyCluster.current
-        others = running_clusters()
-        raise NoClusterError(NO_CLUSTER if not others else _attachable(others))
+        if word not in ACTIONS:
+            raise UsageError(f"%cluster {word}: unknown; valid are {', '.join(ACTIONS)}")
+        ACTIONS[word](rest)
 
     # -- variables and records
 
@@ -359,7 +226,7 @@ class RankroomMagics(Magics):
         options.add_argument("names", nargs="+", metavar="NAME")
         options.add_argument("--ranks", metavar="0,2-3")
         chosen = options.read(line)
-        cluster = self._cluster()
+        cluster = the_cluster()
         ranks = (
             parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else list(range(cluster.size))
         )
@@ -414,27 +281,6 @@ def scaling_options() -> Options:
     options.add_argument("--no-warm-up", dest="cold", action="store_true")
     options.add_argument("-o", "--output", metavar="NAME")
     return options
-
-
-def horovod_line(found: Features | None) -> str:
-    """What a user should know about the Horovod of this environment; empty if all is well."""
-    if found is None:
-        return "Horovod is not installed here: `rankroom horovod build` builds and installs it"
-    if found.lacks:
-        whose = "an older build of Rankroom's" if found.patched else "not Rankroom's build"
-        return (
-            f"Horovod {found.version} here is {whose} and lacks "
-            f"{', '.join(found.lacks)}; `rankroom horovod build` makes one that has it"
-        )
-    return ""
-
-
-STAYS = "it stays until `%cluster stop`, or {hours:g} h after the last notebook has let it go"
-
-
-def _attachable(others: list[Any]) -> str:
-    names = ", ".join(f"{each.name} ({each.size} ranks)" for each in others)
-    return f"no cluster in this notebook yet; running: {names}. `%cluster attach` connects to it"
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -1,0 +1,210 @@
+"""The words of `%cluster`: one function each, over this notebook's cluster."""
+
+from __future__ import annotations
+
+import time
+
+from rankroom.anycluster import AnyCluster
+from rankroom.cluster import Cluster
+from rankroom.clusterfile import ClusterInfo
+from rankroom.errors import NO_CLUSTER, NoClusterError, UsageError
+from rankroom.far.cluster import FarCluster
+from rankroom.horovod.features import Features, features
+from rankroom.kept import running_clusters
+from rankroom.notebook import sites
+from rankroom.notebook.options import Options
+from rankroom.notebook.progress import progress
+from rankroom.spec import format_ranks, parse_ranks
+
+
+def the_cluster() -> AnyCluster:
+    """This notebook's cluster. Raises NoClusterError with what there is instead."""
+    if AnyCluster.current is not None:
+        return AnyCluster.current
+    others = running_clusters()
+    raise NoClusterError(NO_CLUSTER if not others else _attachable(others))
+
+
+def start(line: str) -> None:
+    options = Options("%cluster start")
+    options.add_argument("--ranks", type=int, metavar="N")
+    options.add_argument("--name", metavar="NAME")
+    options.add_argument("--auto-restart", action="store_true")
+    sites.add_options(options)
+    chosen = options.read(line)
+    site = sites.asked(chosen)
+    if chosen.dry_run:
+        print(sites.dry_run(site, chosen.name))
+        return
+    current = AnyCluster.current
+    if current is not None and current.running:
+        same = chosen.ranks in (None, current.size) and chosen.name in (None, current.name)
+        if site is None and same:
+            print(f"{current.describe()} (already running)")
+            return
+        raise UsageError(
+            f"{current.name} is running with {current.size} ranks: `%cluster resize "
+            f"{chosen.ranks or current.size}` or `%cluster stop` first"
+        )
+    if site is None:
+        start_here(chosen.ranks, chosen.name, chosen.auto_restart)
+        return
+    if current is not None:
+        current.close()
+    sites.start(site, chosen.name, chosen.auto_restart)
+
+
+def start_here(ranks: int | None, name: str | None, auto_restart: bool = False) -> None:
+    """Start ranks on this machine, or in this job, and say so."""
+    begun = time.monotonic()
+    with progress() as tell:
+        cluster = Cluster.local(ranks, name, progress=tell, auto_restart=auto_restart)
+    print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
+    for line in (cluster.warning(), horovod_line(features())):
+        if line:
+            print(line)
+
+
+def stop(line: str) -> None:
+    options = Options("%cluster stop")
+    options.add_argument("name", nargs="?", metavar="NAME")
+    name = options.read(line).name
+    cluster = the_cluster()
+    if name not in (None, cluster.name):
+        raise UsageError(f"this notebook's cluster is {cluster.name}: `%cluster attach {name}`")
+    cluster.stop()
+    print(f"{cluster.name} stopped")
+
+
+def restart(line: str) -> None:
+    options = Options("%cluster restart")
+    options.add_argument("--ranks", metavar="0,2-3")
+    chosen = options.read(line).ranks
+    cluster = the_cluster()
+    if chosen is None:
+        again(cluster, None)
+        return
+    ranks = parse_ranks(chosen, cluster.size)
+    begun = time.monotonic()
+    cluster.restart(ranks)
+    took = time.monotonic() - begun
+    print(f"rank {format_ranks(ranks)} restarted in {took:.1f} s: its variables are gone")
+
+
+def resize(line: str) -> None:
+    options = Options("%cluster resize")
+    options.add_argument("ranks", type=int, metavar="N")
+    again(the_cluster(), options.read(line).ranks)
+
+
+def again(cluster: AnyCluster, ranks: int | None) -> None:
+    """Stop a cluster and start it under its name, with as many ranks or with others."""
+    name, auto_restart = cluster.name, cluster.info.auto_restart
+    if isinstance(cluster, FarCluster):
+        site = cluster.site if ranks is None else sites.resized(cluster.site, ranks)
+        cluster.stop()
+        sites.start(site, name, auto_restart)
+    else:
+        cluster.stop()
+        start_here(ranks or cluster.size, name, auto_restart)
+
+
+def interrupt(line: str) -> None:
+    Options("%cluster interrupt").read(line)
+    cluster = the_cluster()
+    cluster.interrupt()
+    print(f"interrupted the ranks of {cluster.name}")
+
+
+def release(line: str) -> None:
+    Options("%cluster release").read(line)
+    print(the_cluster().release())
+
+
+def stacks(line: str) -> None:
+    options = Options("%cluster stacks")
+    options.add_argument("--ranks", metavar="0,2-3")
+    chosen = options.read(line).ranks
+    cluster = the_cluster()
+    ranks = parse_ranks(chosen, cluster.size) if chosen else None
+    for rank, text in cluster.stacks(ranks).items():
+        print(f"── rank {rank}\n{text}")
+
+
+def log(line: str) -> None:
+    Options("%cluster log").read(line)
+    cluster = the_cluster()
+    if not isinstance(cluster, FarCluster):
+        raise UsageError(f"{cluster.name} has no job of its own whose output could be shown")
+    print(cluster.log())
+
+
+def attach(line: str) -> None:
+    options = Options("%cluster attach")
+    options.add_argument("name", nargs="?", metavar="NAME")
+    name = options.read(line).name
+    before = AnyCluster.current
+    attached = sites.attach_waiting(name) or Cluster.attach(name)
+    if before is not None and before is not attached:
+        before.close()
+        AnyCluster.current = attached
+    for run in attached.adopted:
+        if run.state == "running":
+            print(f"attached to {attached.describe()}; the run {run.id} goes on: `%runs`")
+            return
+    print(attached.describe())
+    for run in attached.adopted:
+        print(f"the run {run.id} has ended meanwhile ({run.state}); its record is complete")
+    if left := attached.left_running():
+        print(left)
+
+
+def status(line: str) -> None:
+    Options("%cluster").read(line)
+    current = AnyCluster.current
+    if current is None:
+        others = running_clusters()
+        print(NO_CLUSTER if not others else _attachable(others))
+        return
+    print(current.describe())
+    alive, ranks = current.alive, current.ranks
+    for rank in ranks:
+        state = "ready" if rank.rank in alive else current.how_ended(rank.rank)
+        if not current.running:
+            state = current.how_ended(rank.rank)
+        elif rank.rank in current.info.starting:
+            state = "is starting"
+        print(f"  rank {rank.rank}  {rank.host}  {rank.device}  pid {rank.pid}  {state}")
+    if current.running:
+        print(STAYS.format(hours=current.info.lease))
+
+
+def horovod_line(found: Features | None) -> str:
+    """What a user should know about the Horovod of this environment; empty if all is well."""
+    if found is None:
+        return "Horovod is not installed here: `rankroom horovod build` builds and installs it"
+    if found.lacks:
+        whose = "an older build of Rankroom's" if found.patched else "not Rankroom's build"
+        return (
+            f"Horovod {found.version} here is {whose} and lacks "
+            f"{', '.join(found.lacks)}; `rankroom horovod build` makes one that has it"
+        )
+    return ""
+
+
+def _attachable(others: list[ClusterInfo]) -> str:
+    names = ", ".join(f"{each.name} ({_about(each)})" for each in others)
+    return f"no cluster in this notebook yet; running: {names}. `%cluster attach` connects to it"
+
+
+def _about(info: ClusterInfo) -> str:
+    if info.far is not None and info.far.state != "running":
+        return info.far.words
+    return f"{info.size} ranks"
+
+
+ACTIONS = {
+    "start": start, "stop": stop, "restart": restart, "resize": resize, "attach": attach,
+    "interrupt": interrupt, "release": release, "stacks": stacks, "log": log, "status": status,
+}  # fmt: skip
+STAYS = "it stays until `%cluster stop`, or {hours:g} h after the last notebook has let it go"

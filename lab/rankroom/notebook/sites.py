@@ -1,0 +1,124 @@
+"""`%cluster start --site NAME`: what may be asked of a site, and the wait for what it grants."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from rankroom import kept, local, site
+from rankroom.clusterfile import ClusterPaths
+from rankroom.errors import RankroomError, UsageError
+from rankroom.far import start as far_start
+from rankroom.far.cluster import FarCluster
+from rankroom.far.queue import command
+from rankroom.notebook.progress import progress
+from rankroom.scheduler.talk import Scheduler
+from rankroom.site import Site
+from rankroom.ssh.place import Here
+
+if TYPE_CHECKING:
+    from rankroom.notebook.options import Options
+
+# Of a job, as options: --gpus-per-node and so on.
+WISHES = {
+    "nodes": "N", "gpus_per_node": "N", "ranks_per_node": "N", "cpus_per_task": "N",
+    "memory_per_node": "64G", "time": "01:00:00", "account": "NAME", "partition": "NAME",
+    "qos": "NAME", "constraint": "WORD", "reservation": "NAME",
+}  # fmt: skip
+
+
+def add_options(options: Options) -> None:
+    """What a job on a site may be asked for."""
+    options.add_argument("--site", metavar="NAME")
+    for name, meta in WISHES.items():
+        kind = int if meta == "N" else str
+        options.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=meta)
+    options.add_argument("--dry-run", action="store_true")
+
+
+def asked(chosen: argparse.Namespace) -> Site | None:
+    """The site with what is asked of it; None for this machine. Raises UsageError."""
+    wishes = {name: getattr(chosen, name) for name in WISHES if getattr(chosen, name) is not None}
+    if chosen.site is None:
+        if wishes or chosen.dry_run:
+            word = next(iter(wishes), "dry_run").replace("_", "-")
+            raise UsageError(f"--{word} is for a job: say on which site, with --site NAME")
+        return None
+    found = site.load(chosen.site).asking(**wishes)
+    if found.scheduler == "none" and not found.login and not wishes:
+        return None
+    if chosen.ranks is not None:
+        found = resized(found, chosen.ranks)
+    return found
+
+
+def resized(found: Site, ranks: int) -> Site:
+    """The site asked for `ranks` ranks in all, with as many on each node as before."""
+    each = found.ranks_per_node
+    if ranks < 1 or (ranks > each and ranks % each):
+        raise UsageError(
+            f"{ranks} ranks cannot be shared out evenly, {each} to a node: ask for a multiple of "
+            f"{each}, or say --nodes and --ranks-per-node"
+        )
+    nodes = max(1, ranks // each)
+    job = dataclasses.replace(found.job, nodes=nodes, ranks_per_node=min(ranks, each))
+    if ranks < each and job.gpus_per_node:
+        job = dataclasses.replace(job, gpus_per_node=min(ranks, job.gpus_per_node))
+    return dataclasses.replace(found, job=job)
+
+
+def dry_run(found: Site | None, name: str | None) -> str:
+    """The script of the job that would be submitted."""
+    assert found is not None
+    scheduler = Scheduler(found, Here())
+    named = name or f"{found.name}-xxxx"
+    line = command(found, named, found.login or "LOGIN", "", False)
+    return scheduler.script(named, found.scratch, [line])
+
+
+def start(found: Site, name: str | None, auto_restart: bool) -> None:
+    """Submit a job, and wait until its ranks are ready."""
+    paths = far_start.launch(found, name, auto_restart)
+    info = paths.read()
+    assert info is not None
+    _wait(FarCluster(paths, info))
+
+
+def attach_waiting(name: str | None) -> FarCluster | None:
+    """Go on waiting for a cluster on a site that is not ready, if it is that one."""
+    info = kept.find(name)
+    if info.far is None:
+        return None
+    paths = ClusterPaths(info.name)
+    if not local.alive(info):
+        far_start.relaunch(paths)
+    cluster = FarCluster(paths, info)
+    _wait(cluster, ready=info.state == "starting")
+    return cluster
+
+
+def _wait(cluster: FarCluster, ready: bool = True) -> None:
+    """Tell how it stands until its ranks are ready; an interrupt leaves it waiting."""
+    begun = time.monotonic()
+    try:
+        with progress() as tell:
+            cluster.until_ready(tell)
+    except KeyboardInterrupt:
+        info = cluster.refresh()
+        job = f"job {info.far.job} goes on" if info.far and info.far.job else "it goes on"
+        raise RankroomError(WAITS.format(job=job, name=cluster.name)) from None
+    except RankroomError:
+        cluster.close()
+        raise
+    if ready:
+        print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
+        if warning := cluster.warning():
+            print(warning)
+
+
+WAITS = (
+    "{job}: `%cluster attach {name}` waits for it again, in this notebook or another; "
+    "`%cluster stop` cancels it"
+)

@@ -1,0 +1,115 @@
+"""A user at a laptop whose notebook's ranks are on the test cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elsewhere import Elsewhere
+from labs import end_lines, jobs, make_home, settings
+from machines import CHECKOUT, Machines
+
+IMPORTS = f"""
+import sys, time, os, json
+sys.path[:0] = [{str(CHECKOUT / "tests")!r}]
+from pathlib import Path
+from rankroom import site
+from rankroom.cluster import Cluster
+from rankroom.clusterfile import ClusterPaths, all_clusters
+from rankroom.errors import RankroomError
+from rankroom.far import start
+from rankroom.far.cluster import FarCluster
+from rankroom.store import Store
+
+def states(run):
+    return {{rank.rank: rank.state for rank in run.info.ranks}}
+
+def refused(call):
+    try:
+        call()
+    except RankroomError as error:
+        return type(error).__name__ + ": " + str(error)
+    return "it was not refused"
+"""
+
+
+class Laptop:
+    """The laptop (or the login node, for `machine`) with profiles of `sites`; `do` runs Python."""
+
+    def __init__(
+        self,
+        machines: Machines,
+        sites: Mapping[str, str],
+        machine: str = "laptop",
+        user: str = "root",
+        **environment: str,
+    ) -> None:
+        self.machines, self.machine, self.user = machines, machine, user
+        folder = machines.root / f"home-{time.monotonic_ns()}"
+        self.home = make_home(machines, folder, user, **sites)
+        given = dict(each.split("=", 1) for each in settings(self.home))
+        self._python = Elsewhere(machines, machine, user, {**given, **environment})
+        self.do = self._python.do
+        self.until = self._python.until
+        self.do(IMPORTS)
+
+    @property
+    def clusters(self) -> Path:
+        return self.home / "data" / "clusters"
+
+    def keepers(self) -> list[str]:
+        """The processes that keep clusters from here."""
+        found = self.machines.run(self.machine, ["ps", "axo", "pid=,args="]).splitlines()
+        return [line for line in found if "rankroom.far.keeper" in line]
+
+    def close(self) -> None:
+        """End what a test left, as far as it is its own."""
+        for line in self.keepers():
+            if str(self.home) in line:
+                self.machines.run(self.machine, ["kill", "-KILL", line.split()[0]])
+        self._python.close()
+        end_lines(self.machines, self.home)
+        for job in jobs(self.machines):
+            self.machines.run("login", ["scancel", job], "alice")
+        until_nothing_runs(self.machines)
+
+    def __enter__(self) -> Laptop:
+        return self
+
+    def __exit__(self, *about: Any) -> None:
+        self.close()
+
+
+def running(machines: Machines) -> dict[str, Any]:
+    """What alice has on the machines of the site: jobs, and processes on login and compute nodes.
+
+    The end of an ssh connection is not hers.
+    """
+    found: dict[str, Any] = {}
+    if left := jobs(machines):
+        found["jobs"] = left
+    for machine in ("login", *machines.nodes):
+        words = machines.processes(machine, "alice")
+        if kept := [each for each in words if "sshd" not in each]:
+            found[machine] = kept
+    return found
+
+
+def until_nothing_runs(machines: Machines, seconds: float = 90) -> None:
+    """Wait until no process and no job of alice's is left."""
+    deadline = time.monotonic() + seconds
+    while left := running(machines):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
+
+
+def files(machines: Machines) -> list[str]:
+    """What Rankroom has left in alice's home on the site, but for records and empty folders."""
+    home = machines.home("alice")
+    found = []
+    for folder in (home / ".rankroom", home / ".local/share/rankroom"):
+        found += [each for each in folder.rglob("*") if each.is_file()]
+    kept = (home / ".local/share/rankroom/runs", home / ".local/share/rankroom/asked")
+    return [str(f.relative_to(home)) for f in found if not any(k in f.parents for k in kept)]
