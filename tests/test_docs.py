@@ -15,9 +15,13 @@ from rankroom.errors import RankroomError
 from test_layers import LAYERS
 
 ROOT = Path(__file__).parent.parent
+PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 DOCS = {
     name: (ROOT / name).read_text("utf-8")
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "notebooks/quickstart.ipynb")
+    for name in (
+        *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "notebooks/quickstart.ipynb"),
+        *PAGES,
+    )
 }
 CONTRIBUTING = DOCS["CONTRIBUTING.md"]
 EVERYTHING = "\n".join(DOCS.values())
@@ -153,3 +157,9 @@ def test_the_readmes_python_does_what_it_says(tmp_path, monkeypatch):
 
 def test_the_changelog_knows_this_version():
     assert f"\n## {rankroom.__version__}\n" in DOCS["CHANGELOG.md"]
+
+
+def test_every_page_is_found_from_the_readme():
+    assert "docs/security.md" in PAGES
+    for page in PAGES:
+        assert f"({page})" in DOCS["README.md"], page
