@@ -24,6 +24,8 @@ SLURM_SCRIPT = """\
 #SBATCH --qos=interactive
 #SBATCH --constraint=gpu
 #SBATCH --signal=B:USR1@120
+#SBATCH --no-kill
+#SBATCH --no-requeue
 
 trap : USR1
 
@@ -44,6 +46,7 @@ PBS_SCRIPT = """\
 #PBS -l select=2:mpiprocs=4:ngpus=4:system=polaris
 #PBS -l walltime=00:30:00
 #PBS -j oe
+#PBS -r n
 #PBS -o /home/elvis/rankroom/
 #PBS -A fallwkshp23
 #PBS -q debug

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -37,7 +36,6 @@ from rankroom.run import title_of
 from rankroom.salvage import TendedStore
 from rankroom.store import Store
 
-KEY = secrets.token_hex(32).encode()
 START_S = 180  # for the kernel to start
 INTERRUPT_S = 1.0  # for a cell on ranks to end with them, when the job is ended
 END_S = 1.0  # for what a kernel that died has left running
@@ -67,7 +65,7 @@ class Play:
         self.client = NotebookClient(
             self.notebook, timeout=None, startup_timeout=START_S, kernel_name="python3",
             resources={"metadata": {"path": cwd or str(folder)}},
-            config=Config({"KernelManager": private, "Session": {"key": KEY}}),
+            config=Config({"KernelManager": private}),
         )  # fmt: skip
 
     def run(self) -> int:

@@ -47,6 +47,7 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
         f"-l select={':'.join(chunk)}",
         f"-l walltime={clock(site.seconds)}",
         "-j oe",
+        "-r n",  # what ranks held is gone with a job: nothing is won by running it again
         f"-o {folder}/",
     ]
     if job.account:

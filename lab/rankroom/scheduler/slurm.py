@@ -111,6 +111,9 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
         "signal": f"B:USR1@{WARNING_S}",
     }
     head = [f"#SBATCH --{key}={_word(value)}" for key, value in asked.items() if value]
+    # One node that fails is no reason to end the others: who is lost is told, and what ranks said
+    # stays. What ranks held is gone with a job, so that nothing is won by running it again.
+    head += ["#SBATCH --no-kill", "#SBATCH --no-requeue"]
     head += [f"#SBATCH {line}" for line in job.extra]
     # Or the warning would end the shell; a trap of the commands' own takes its place.
     warned = ["", "trap : USR1"]
