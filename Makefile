@@ -22,7 +22,7 @@ demo: set-up
 	@$(IN) rankroom demo $(ARGS)
 
 test: set-up-test lint-only
-	$(IN) python -m pytest $(ARGS)
+	$(IN) python tools/test.py $(ARGS)
 
 faults: set-up-test
 	$(IN) python -m pytest tests/faults tests/slurm --repeat 20 $(ARGS)

@@ -1,5 +1,7 @@
 """Fixtures of all tests: a home of their own, and ranks that tests share."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,22 @@ from fake_scheduler import FakeScheduler, put_first
 from rankroom.cluster import Cluster
 
 pytest_plugins = ["fault_table"]
+
+HERE = Path(__file__).parent
+# What injects faults or brings up machines of its own is about speed, or would disturb others.
+ALONE = (HERE / "faults", HERE / "slurm")
+
+# A busy machine takes its time; nothing is waited for longer than it takes.
+os.environ.setdefault("RANKROOM_START_SECONDS", "120")
+# A shell ignores interrupts in what it starts in the background, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(folder in item.path.parents for folder in ALONE):
+            item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture

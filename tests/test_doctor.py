@@ -18,6 +18,8 @@ from rankroom.store import Store
 from rankroom.store.blank import BLANK
 from record_makers import finished_record, start_record
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(autouse=True)
 def own_home(home):

@@ -7,7 +7,7 @@ import pytest
 from cells import failure, finish, log, states, values
 from rankroom.cluster import Cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 START = """
 import os

@@ -127,6 +127,7 @@ def test_hostile_cells_cost_no_run():
     assert notes("if rank == 10 ** 10 ** 10: hvd.barrier()", None, 2)
 
 
+@pytest.mark.alone
 def test_a_usual_cell_waits_for_it_a_moment_only():
     """0.3 ms of processor time, as others compute too; most cells take a tenth of that."""
     sources = [each for name, each in cells().items() if name.startswith("quickstart")]

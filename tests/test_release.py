@@ -6,7 +6,7 @@ from cells import failure, finish, log, states, values
 from rankroom.cluster import Cluster
 from rankroom.horovod.features import features
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 SETUP = """
 import time

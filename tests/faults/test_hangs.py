@@ -14,7 +14,6 @@ from rankroom.errors import UsageError
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.alone,
     pytest.mark.fault(
         "a hang: {id}", "explained within seconds, let go, the ranks keep their state"
     ),

@@ -19,7 +19,6 @@ from rankroom.store import Store
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.alone,
     pytest.mark.fault(
         "an interrupt: {id}", "the cell ends on all ranks in 2 s, the ranks keep their state"
     ),
