@@ -7,7 +7,6 @@ import time
 import psutil
 import pytest
 
-from rankroom import local
 from rankroom.cluster import Cluster
 from rankroom.clusterfile import ClusterInfo, ClusterPaths
 from rankroom.errors import NoClusterError, StartError, UsageError
@@ -57,7 +56,7 @@ def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path):
         "import sys, time\nif 'rankroom.rank.engine' in sys.orig_argv: time.sleep(600)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(local, "START_S", 3.0)
+    monkeypatch.setenv("RANKROOM_START_SECONDS", "3")
     with pytest.raises(StartError, match="rank 0 not ready after 3 s"):
         Cluster.local(ranks=1, name="slow")
     assert processes_of(ClusterPaths("slow")) == []

@@ -48,6 +48,11 @@ def hang_seconds() -> float:
     return _number("hang_seconds", 4.0)
 
 
+def start_seconds(default: float) -> float:
+    """Ranks that are not ready after this long are given up (RANKROOM_START_SECONDS)."""
+    return _number("start_seconds", default)
+
+
 def lease_hours() -> float:
     """A cluster that nobody holds ends after this many hours (RANKROOM_LEASE_HOURS)."""
     return _number("lease_hours", 12.0)

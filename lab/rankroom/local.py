@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from rankroom import allocation
+from rankroom import allocation, config
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, tail
 from rankroom.errors import StartError, UsageError
 from rankroom.rank import tree
@@ -158,7 +158,7 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
     if not tail(log):
         log = paths.controller_log if tail(paths.controller_log) else paths.keeper_log
     limit = start_s(paths.read())
-    words = f"rank {', '.join(map(str, missing))} not ready after {limit:.0f} s"
+    words = f"rank {', '.join(map(str, missing))} not ready after {limit:.0f} s (RANKROOM_START_SECONDS)"
     return StartError(_with_log(words, log))
 
 
@@ -179,7 +179,8 @@ def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
 
 def start_s(info: ClusterInfo | None) -> float:
     """How long a start may take."""
-    return FAR_START_S if info is not None and info.allocation else START_S
+    far = info is not None and info.allocation is not None
+    return config.start_seconds(FAR_START_S if far else START_S)
 
 
 def here(host: str, info: ClusterInfo) -> bool:

@@ -113,7 +113,7 @@ class Keeper:
             for rank in ranks:
                 if rank in self.asked:
                     return TWICE.format(rank=rank)
-                young = time.time() - self.children.born[rank] < START_S
+                young = time.time() - self.children.born[rank] < config.start_seconds(START_S)
                 if young and rank not in self.ready and str(rank) not in self.info.exits:
                     again = rank in self.info.starting
                     return (TWICE if again else STARTING).format(rank=rank)
