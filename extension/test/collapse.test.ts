@@ -108,9 +108,15 @@ function isOf(ranks: string, rank: number): boolean {
 
 test('a hundred thousand equal lines do not slow it down', () => {
   const texts = [Array<string>(50_000).fill('.'), Array<string>(50_000).fill('.')];
-  const begin = performance.now();
+  const begin = used();
   const rows = collapsed(inTurn(texts));
-  assert.ok(performance.now() - begin < 3_000);
+  assert.ok(used() - begin < 3_000);
   // Only the newest groups can be joined.
   assert.ok(rows.length < 100_000 && rows.length >= 50_000);
 });
+
+/** Milliseconds of processor time that this process has used: others may be busy as well. */
+function used(): number {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1000;
+}

@@ -35,14 +35,14 @@ test('colours stay with the characters they were written in', () => {
 
 test('a bar of ten thousand passes is resolved in no time, from any pieces', () => {
   const passes = Array.from({ length: 10_000 }, (_, i) => `\r\x1b[32m${String(i).padStart(5)}\x1b[0m it`);
-  const begin = performance.now();
+  const begin = used();
   const line = new Screen();
   for (const pass of passes) {
     assert.deepEqual([...line.feed(pass)], []);
   }
   assert.equal(plain(line.current[0].text), ' 9999 it');
   assert.equal(plain(overprint(passes.join('')).text), ' 9999 it');
-  assert.ok(performance.now() - begin < 2_000);
+  assert.ok(used() - begin < 2_000);
 });
 
 test('writing goes on where it stopped, however the text was cut', () => {
@@ -130,3 +130,9 @@ test('bars below one another stay in their rows, and what follows is final again
   assert.deepEqual(final.map(text => text.trimEnd()), ['start', 'outer 500%', 'one', 'two', 'three']);
   assert.deepEqual(seen(), []);
 });
+
+/** Milliseconds of processor time that this process has used: others may be busy as well. */
+function used(): number {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1000;
+}
