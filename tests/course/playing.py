@@ -4,6 +4,7 @@ as it stands, on typical wrong answers, and on the lesson's own solution, which 
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +61,7 @@ def play(name: str, **env: str) -> Played:
     solved = solutions(notebook)
     wrong = wrong_answers(name)
     played = Played()
-    kernel = Kernel(**env)
+    kernel = Kernel(**{**os.environ, **env})  # DeepSpeed calls a compiler
     try:
         for cell in notebook.cells:
             if cell.cell_type != "code":

@@ -65,7 +65,10 @@ class Exercise:
     ranks: int = 2
 
 
-TOPICS = ("hello", "collectives", "ring", "horovod", "tf", "keras", "ddp")
+TOPICS = (
+    "hello", "collectives", "ring", "horovod", "tf", "keras", "ddp", "deepspeed", "tfd", "large",
+    "scaling", "straggler", "feeding", "model", "batch", "shared",
+)  # fmt: skip
 _FOUND: dict[str, Exercise] = {}
 
 

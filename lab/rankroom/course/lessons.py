@@ -37,6 +37,13 @@ LESSONS = (
     Lesson(5, "05_tensorflow.ipynb", "Horovod and TensorFlow", 15, (*HVD_TENSORFLOW, "sklearn")),
     Lesson(6, "06_keras.ipynb", "Horovod and Keras", 15, (*HVD_TENSORFLOW, "sklearn")),
     Lesson(7, "07_ddp.ipynb", "PyTorch's DDP", 15, ("torch", "sklearn")),
+    Lesson(8, "08_deepspeed.ipynb", "DeepSpeed", 15, ("torch", "deepspeed", "sklearn")),
+    Lesson(9, "09_tf_distribute.ipynb", "tf.distribute", 20, ("tensorflow", "sklearn")),
+    Lesson(10, "10_large_batches.ipynb", "Large batches", 15, (*HVD_TORCH, "sklearn")),
+    Lesson(11, "11_scaling.ipynb", "Scaling", 15, ("torch",)),
+    Lesson(12, "12_find_the_straggler.ipynb", "Find the straggler", 20, (*HVD_TORCH, "sklearn")),
+    Lesson(13, "13_feeding.ipynb", "Feeding the ranks", 20, ("torch",)),
+    Lesson(14, "14_model_parallelism.ipynb", "Model parallelism", 20, ("torch",)),
 )
 
 

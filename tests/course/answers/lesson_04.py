@@ -5,7 +5,9 @@ import re
 from playing import Played
 
 WRONG = {
-    "horovod.1": [("def device_of(rank, local_rank, gpus):\n    return f'cuda:{local_rank}'", "without GPUs")],
+    "horovod.1": [
+        ("def device_of(rank, local_rank, gpus):\n    return f'cuda:{local_rank}'", "without GPUs")
+    ],
     "horovod.2": [
         (
             "def my_part(count, epoch, rank, size):\n"
@@ -28,7 +30,10 @@ WRONG = {
         )
     ],
     "horovod.4": [
-        ("def save(state, path):\n    if rank == 0:\n        torch.save(state, path)\n        hvd.barrier()", "not there yet"),
+        (
+            "def save(state, path):\n    if rank == 0:\n        torch.save(state, path)\n        hvd.barrier()",
+            "not there yet",
+        ),
         ("def save(state, path):\n    hvd.barrier()", "rank 0 does not write"),
     ],
 }
@@ -42,7 +47,9 @@ def prints(played: Played, cell: str) -> list[str]:
 def claims(played: Played) -> None:
     assert "has not been initialized" in played.shown["no-init"].error
     assert "2.0" in played.text("init")
-    dealt, same = map(int, re.search(r"out': (\d+), .*where': (\d+)", played.text("shards")).groups())
+    dealt, same = map(
+        int, re.search(r"out': (\d+), .*where': (\d+)", played.text("shards")).groups()
+    )
     assert dealt == 2 * same
     each, one = map(int, re.search(r"each': (\d+), .*seed': (\d+)", played.text("seeds")).groups())
     assert each > 1.5 * one

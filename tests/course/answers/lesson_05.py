@@ -17,8 +17,18 @@ WRONG = {
             "old order",
         ),
     ],
-    "tf.2": [("def gradients(model, x, y):\n    return [tf.zeros_like(v) for v in model.trainable_variables]", "not the average")],
-    "tf.3": [("def same_start(model, optimizer):\n    hvd.broadcast_variables(optimizer.variables, root_rank=0)", "weights of rank 1")],
+    "tf.2": [
+        (
+            "def gradients(model, x, y):\n    return [tf.zeros_like(v) for v in model.trainable_variables]",
+            "not the average",
+        )
+    ],
+    "tf.3": [
+        (
+            "def same_start(model, optimizer):\n    hvd.broadcast_variables(optimizer.variables, root_rank=0)",
+            "weights of rank 1",
+        )
+    ],
 }
 
 

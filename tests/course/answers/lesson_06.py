@@ -13,10 +13,21 @@ WRONG = {
         )
     ],
     "keras.2": [
-        ("def callbacks():\n    return [hvd.callbacks.MetricAverageCallback()]", "different weights"),
-        ("def callbacks():\n    return [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]", "a loss of its own"),
+        (
+            "def callbacks():\n    return [hvd.callbacks.MetricAverageCallback()]",
+            "different weights",
+        ),
+        (
+            "def callbacks():\n    return [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]",
+            "a loss of its own",
+        ),
     ],
-    "keras.3": [("def checkpoints(path, rank):\n    return [keras.callbacks.ModelCheckpoint(path)] if rank else []", "rank")],
+    "keras.3": [
+        (
+            "def checkpoints(path, rank):\n    return [keras.callbacks.ModelCheckpoint(path)] if rank else []",
+            "rank",
+        )
+    ],
 }
 
 

@@ -5,9 +5,24 @@ import re
 from playing import Played
 
 WRONG = {
-    "ddp.1": [("def epoch_of(count, epoch, rank, size):\n    return list(range(count))[rank::size]", "same order")],
-    "ddp.2": [("def accumulate(model, batches):\n    with model.no_sync():\n        for batch in batches:\n            model(batch).sum().backward()", "never put together")],
-    "ddp.3": [("def unwrapped(model):\n    return {name: 0 * value for name, value in model.module.state_dict().items()}", "not the model's weights")],
+    "ddp.1": [
+        (
+            "def epoch_of(count, epoch, rank, size):\n    return list(range(count))[rank::size]",
+            "same order",
+        )
+    ],
+    "ddp.2": [
+        (
+            "def accumulate(model, batches):\n    with model.no_sync():\n        for batch in batches:\n            model(batch).sum().backward()",
+            "never put together",
+        )
+    ],
+    "ddp.3": [
+        (
+            "def unwrapped(model):\n    return {name: 0 * value for name, value in model.module.state_dict().items()}",
+            "not the model's weights",
+        )
+    ],
 }
 
 

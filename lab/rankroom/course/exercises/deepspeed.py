@@ -1,0 +1,77 @@
+"""What DeepSpeed's ZeRO stages leave in each rank's memory."""
+
+from __future__ import annotations
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+# Bytes a parameter takes in mixed precision with Adam: weight and gradient in 16 bits each, and in
+# 32 bits the weight once more, momentum and variance (Rajbhandari et al. 2020, ZeRO).
+_WEIGHT, _GRADIENT, _STATE = 2, 2, 12
+
+
+def _bytes(parameters: int, ranks: int, stage: int) -> float:
+    weight = _WEIGHT / ranks if stage >= 3 else _WEIGHT
+    gradient = _GRADIENT / ranks if stage >= 2 else _GRADIENT
+    state = _STATE / ranks if stage >= 1 else _STATE
+    return parameters * (weight + gradient + state)
+
+
+@exercise("deepspeed.1", answer="bytes_per_rank", ranks=1)
+def memory(learner: Learner) -> None:
+    """Bytes on each rank, by stage."""
+    ask = learner.function("bytes_per_rank")
+    for stage in (0, 1, 2, 3):
+        parameters = learner.chance.randrange(10**6, 10**9)
+        ranks = learner.chance.choice([2, 4, 8, 64])
+        wanted = _bytes(parameters, ranks, stage)
+        found = ask(parameters, ranks, stage)
+        if not isinstance(found, (int, float)) or abs(found - wanted) > 1e-6 * wanted:
+            raise Wrong(
+                f"stage {stage}, {parameters:,} parameters on {ranks} ranks take "
+                f"{wanted / 1e9:.3f} GB each: you have "
+                + (f"{found / 1e9:.3f} GB" if isinstance(found, (int, float)) else repr(found))
+            )
+
+
+@exercise("deepspeed.2", answer="config", ranks=1)
+def batches(learner: Learner) -> None:
+    """A configuration whose three batch sizes agree."""
+    ask = learner.function("config")
+    micro, steps = learner.chance.randrange(1, 9), learner.chance.randrange(2, 6)
+    ranks = learner.chance.choice([2, 4, 8])
+    wanted = micro * steps * ranks
+    found = ask(wanted, micro, ranks)
+    if not isinstance(found, dict):
+        raise Wrong(f"config gives {found!r}, and should give a dictionary")
+    expected = {
+        "train_batch_size": wanted,
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": steps,
+    }
+    for key, value in expected.items():
+        if key not in found:
+            raise Wrong(f"the dictionary has no {key!r}")
+        if found[key] != value:
+            raise Wrong(
+                f"{wanted} images in a step, {micro} at once, on {ranks} ranks: {key} is {value}, "
+                f"and you have {found[key]!r}"
+            )
+
+
+@exercise("deepspeed.3", answer="stage_for", ranks=1)
+def stage(learner: Learner) -> None:
+    """The lowest stage with which a model fits."""
+    ask = learner.function("stage_for")
+    parameters, ranks = learner.chance.randrange(10**8, 10**9), learner.chance.choice([4, 8, 16])
+    for wanted in (0, 1, 2, 3, None):
+        if wanted is None:
+            room = 0.9 * _bytes(parameters, ranks, 3)
+        else:
+            room = 1.01 * _bytes(parameters, ranks, wanted)
+        found = ask(parameters, ranks, room)
+        if found != wanted or isinstance(found, bool):
+            raise Wrong(
+                f"{parameters / 1e9:.2f} billion parameters, {ranks} ranks with "
+                f"{room / 1e9:.2f} GB each: the lowest stage that fits is {wanted}, and you have "
+                f"{found!r}"
+            )

@@ -1,0 +1,61 @@
+"""Data for all ranks: drawn, dealt out, and equally much."""
+
+from __future__ import annotations
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+
+@exercise("feeding.1", answer="seen", ranks=1)
+def coverage(learner: Learner) -> None:
+    """What share of the images is seen when ranks draw at random."""
+    ask = learner.function("seen")
+    for _ in range(3):
+        images = learner.chance.randrange(1000, 5000)
+        ranks, each = learner.chance.choice([2, 4, 8]), learner.chance.randrange(100, 600)
+        wanted = 1 - (1 - 1 / images) ** (ranks * each)
+        found = ask(images, ranks, each)
+        if not isinstance(found, (int, float)) or abs(found - wanted) > 0.02:
+            raise Wrong(
+                f"{ranks} ranks draw {each} of {images} images each, with putting back: "
+                f"{wanted:.1%} of the images are seen, and you have {found!r}"
+            )
+
+
+@exercise("feeding.2", answer="files_of", ranks=1)
+def files(learner: Learner) -> None:
+    """Files of different sizes, shared out so that nobody reads much more than another."""
+    ask = learner.function("files_of")
+    for ranks in (2, learner.chance.randrange(3, 6)):
+        sizes = {
+            f"part-{number:03}": learner.chance.randrange(1, 1000) ** 2
+            for number in range(8 * ranks)
+        }
+        parts = [list(ask(dict(sizes), rank, ranks)) for rank in range(ranks)]
+        together = [name for part in parts for name in part]
+        if sorted(together) != sorted(sizes):
+            raise Wrong(
+                f"{len(sizes)} files for {ranks} ranks: {len(set(together))} different ones are "
+                f"read, {len(together)} in all"
+            )
+        loads = [sum(sizes[name] for name in part) for part in parts]
+        fair = sum(sizes.values()) / ranks
+        if max(loads) > 1.1 * fair:
+            raise Wrong(
+                f"the fullest of {ranks} ranks reads {max(loads) / fair:.2f} times its fair share: "
+                "the others wait for it. Deal out the large files first, each to the rank that "
+                "has least"
+            )
+
+
+@exercise("feeding.3", answer="common_steps")
+def steps(learner: Learner) -> None:
+    """As many steps as the rank with the fewest has."""
+    ask = learner.function("common_steps")
+    for _ in range(2):
+        counts = [learner.chance.randrange(5, 50) for _ in range(learner.size)]
+        found = ask(counts[learner.rank])
+        if found != min(counts) or isinstance(found, float):
+            raise Wrong(
+                f"the ranks have {', '.join(map(str, counts))} batches: all of them should make "
+                f"{min(counts)} steps, and rank {learner.rank} makes {found!r}"
+            )

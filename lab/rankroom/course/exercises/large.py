@@ -1,0 +1,64 @@
+"""Large batches: how far the learning rate can be raised, and how."""
+
+from __future__ import annotations
+
+import itertools
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+
+@exercise("large.1", answer="scaled", ranks=1)
+def linear_scaling(learner: Learner) -> None:
+    """The linear scaling rule."""
+    ask = learner.function("scaled")
+    for _ in range(3):
+        rate = round(learner.chance.uniform(0.01, 0.2), 3)
+        batch = learner.chance.choice([16, 32, 256])
+        times = learner.chance.randrange(2, 40)
+        found = ask(rate, batch, batch * times)
+        if not isinstance(found, (int, float)) or abs(found - rate * times) > 1e-6:
+            raise Wrong(
+                f"a rate of {rate} for batches of {batch} becomes {rate * times:g} for "
+                f"{batch * times}: you have {found!r}"
+            )
+
+
+@exercise("large.2", answer="warmed_up", ranks=1)
+def warm_up(learner: Learner) -> None:
+    """A learning rate that climbs for some steps and stays then."""
+    ask = learner.function("warmed_up")
+    rate = round(learner.chance.uniform(0.1, 1), 2)
+    steps = learner.chance.randrange(20, 60)
+    found = [ask(step, rate, steps) for step in range(2 * steps)]
+    if any(not isinstance(each, (int, float)) for each in found):
+        raise Wrong(f"warmed_up(0, {rate}, {steps}) gives {found[0]!r}, and should give a number")
+    if any(each > rate * (1 + 1e-9) for each in found):
+        raise Wrong(f"the rate goes up to {max(found):g}, beyond {rate}")
+    if found[0] > rate / steps * 1.01:
+        raise Wrong(
+            f"step 0 learns with {found[0]:g}: with {steps} steps of warm-up it should be "
+            f"{rate / steps:g} at most"
+        )
+    if any(b < a - 1e-12 for a, b in itertools.pairwise(found)):
+        raise Wrong("the rate goes down again on its way")
+    if abs(found[steps] - rate) > 1e-9 or abs(found[-1] - rate) > 1e-9:
+        raise Wrong(f"after {steps} steps it should be {rate}, and is {found[steps]:g}")
+    middle = found[steps // 2]
+    if not 0.4 * rate < middle < 0.6 * rate:
+        raise Wrong(f"half-way it should be near {rate / 2:g}, and is {middle:g}")
+
+
+@exercise("large.3", answer="steps_for", ranks=1)
+def steps(learner: Learner) -> None:
+    """How many steps an epoch has, on how many ranks."""
+    ask = learner.function("steps_for")
+    for _ in range(4):
+        images = learner.chance.randrange(1_000, 2_000_000)
+        batch, ranks = learner.chance.choice([16, 32, 64]), learner.chance.choice([1, 2, 8, 256])
+        wanted = images // (batch * ranks)
+        found = ask(images, batch, ranks)
+        if found != wanted:
+            raise Wrong(
+                f"{images} images, batches of {batch} on each of {ranks} ranks: {wanted} whole "
+                f"steps, and you have {found!r}"
+            )

@@ -1,0 +1,79 @@
+"""Models that are split over ranks."""
+
+from __future__ import annotations
+
+import math
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+
+@exercise("model.1", answer="split_sum")
+def by_layer(learner: Learner) -> None:
+    """y = w0·x0 + w1·x1 + …, each term on its own rank."""
+    import torch
+
+    ask = learner.function("split_sum")
+    weights = [learner.chance.uniform(-2, 2) for _ in range(learner.size)]
+    inputs = [learner.chance.uniform(-2, 2) for _ in range(learner.size)]
+    wanted = sum(w * x for w, x in zip(weights, inputs, strict=True))
+    found = ask(torch.tensor(weights[learner.rank]), torch.tensor(inputs[learner.rank]))
+    last = learner.rank == learner.size - 1
+    if last and (found is None or not math.isclose(float(found), wanted, abs_tol=1e-4)):
+        shown = None if found is None else round(float(found), 4)
+        raise Wrong(f"the last rank should have {wanted:.4f}, and has {shown!r}")
+    if not last and found is not None:
+        raise Wrong(f"rank {learner.rank} passes its sum on: only the last rank returns it")
+
+
+@exercise("model.2", answer="bubble", ranks=1)
+def pipeline(learner: Learner) -> None:
+    """The share of time in which a stage of a pipeline has nothing to do."""
+    ask = learner.function("bubble")
+    for _ in range(4):
+        stages, micro = learner.chance.randrange(2, 12), learner.chance.randrange(1, 40)
+        wanted = (stages - 1) / (micro + stages - 1)
+        found = ask(stages, micro)
+        if not isinstance(found, (int, float)) or not math.isclose(found, wanted, rel_tol=1e-6):
+            raise Wrong(
+                f"{stages} stages and {micro} micro-batches: {micro + stages - 1} slots, in "
+                f"{stages - 1} of which a stage waits: {wanted:.3f}, and you have {found!r}"
+            )
+
+
+@exercise("model.3", answer="column_linear")
+def columns(learner: Learner) -> None:
+    """A linear layer whose outputs are shared out."""
+    import torch
+
+    ask = learner.function("column_linear")
+    made = torch.Generator().manual_seed(learner.seed)
+    x = torch.randn(3, 4, generator=made)
+    weight = torch.randn(4, 2 * learner.size, generator=made)
+    found = ask(x, weight.chunk(learner.size, dim=1)[learner.rank].contiguous())
+    wanted = x @ weight
+    if getattr(found, "shape", None) != wanted.shape:
+        shape = list(getattr(found, "shape", [])) or found
+        raise Wrong(f"the whole output has shape {list(wanted.shape)}, and yours is {shape!r}")
+    if not torch.allclose(found, wanted, atol=1e-4):
+        raise Wrong(f"on rank {learner.rank} the columns are not those of x @ weight")
+
+
+@exercise("model.4", answer="row_linear")
+def rows(learner: Learner) -> None:
+    """A linear layer whose inputs are shared out."""
+    import torch
+
+    ask = learner.function("row_linear")
+    made = torch.Generator().manual_seed(learner.seed)
+    x = torch.randn(3, 2 * learner.size, generator=made)
+    weight = torch.randn(2 * learner.size, 5, generator=made)
+    own = x.chunk(learner.size, dim=1)[learner.rank].contiguous()
+    found = ask(own, weight.chunk(learner.size)[learner.rank].contiguous())
+    wanted = x @ weight
+    if getattr(found, "shape", None) != wanted.shape:
+        shape = list(getattr(found, "shape", [])) or found
+        raise Wrong(f"the whole output has shape {list(wanted.shape)}, and yours is {shape!r}")
+    if not torch.allclose(found, wanted, atol=1e-4):
+        part = torch.allclose(found, own @ weight.chunk(learner.size)[learner.rank], atol=1e-4)
+        hint = ": it is this rank's part of the sum" if part else ""
+        raise Wrong(f"on rank {learner.rank} that is not x @ weight{hint}")

@@ -1,0 +1,71 @@
+"""TensorFlow's own strategies: what a replica has to divide by, and what staleness does."""
+
+from __future__ import annotations
+
+import math
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+
+@exercise("tfd.1", answer="replica_loss", ranks=1)
+def mean_over_the_global_batch(learner: Learner) -> None:
+    """The replicas' losses, summed, are the mean over the global batch."""
+    ask = learner.function("replica_loss")
+    replicas = learner.chance.randrange(2, 6)
+    each = learner.chance.randrange(3, 8)
+    errors = [[learner.chance.random() for _ in range(each)] for _ in range(replicas)]
+    wanted = sum(sum(part) for part in errors) / (replicas * each)
+    parts = [ask(list(part), replicas * each) for part in errors]
+    if any(not isinstance(part, (int, float)) for part in parts):
+        raise Wrong(f"replica_loss gives {parts[0]!r}, and should give a number")
+    found = sum(parts)
+    if not math.isclose(found, wanted, rel_tol=1e-6):
+        times = found / wanted
+        raise Wrong(
+            f"{replicas} replicas with {each} errors each: added up, their losses are "
+            f"{found:.4f}, {times:.2g} times the mean of all errors, {wanted:.4f}"
+        )
+
+
+@exercise("tfd.2", answer="busiest", ranks=1)
+def reduction(learner: Learner) -> None:
+    """Bytes in and out of the busiest device, by the way of reducing."""
+    ask = learner.function("busiest")
+    for _ in range(3):
+        devices = learner.chance.randrange(3, 17)
+        length = devices * learner.chance.randrange(100, 1000)
+        for way, wanted in (
+            ("one device", 2 * (devices - 1) * length),
+            ("ring", 4 * (devices - 1) * length / devices),
+        ):
+            found = ask(way, devices, length)
+            if not isinstance(found, (int, float)) or abs(found - wanted) > 1:
+                raise Wrong(
+                    f"{way!r}, {devices} devices, {length} bytes: {wanted:.0f} bytes go in and out "
+                    f"of the busiest one, and you have {found!r}"
+                )
+
+
+@exercise("tfd.3", answer="stale", ranks=1)
+def staleness(learner: Learner) -> None:
+    """Steps with gradients of weights as they were some steps ago."""
+    ask = learner.function("stale")
+    start, rate = learner.chance.uniform(1, 5), learner.chance.uniform(0.05, 0.2)
+    steps = learner.chance.randrange(8, 15)
+    for delay in (0, 1, learner.chance.randrange(2, 6)):
+        weights = [start]
+        for step in range(steps):
+            old = weights[max(0, step - delay)]
+            weights.append(weights[-1] - rate * 2 * old)
+        found = ask(lambda w: 2 * w, start, steps, delay, rate)
+        if not isinstance(found, (list, tuple)) or len(found) != steps + 1:
+            raise Wrong(
+                f"stale should give the weights before and after each of {steps} steps, "
+                f"{steps + 1} numbers"
+            )
+        for step, (got, right) in enumerate(zip(found, weights, strict=True)):
+            if not math.isclose(got, right, rel_tol=1e-6, abs_tol=1e-9):
+                raise Wrong(
+                    f"with a delay of {delay}, after {step} steps the weight is {right:.4f}, and "
+                    f"you have {got:.4f}"
+                )

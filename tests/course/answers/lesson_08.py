@@ -1,0 +1,44 @@
+"""DeepSpeed."""
+
+import ast
+import re
+
+from playing import Played
+
+WRONG = {
+    "deepspeed.1": [
+        (
+            "def bytes_per_rank(parameters, ranks, stage):\n    return 16 * parameters / (ranks if stage else 1)",
+            "stage 1",
+        )
+    ],
+    "deepspeed.2": [
+        (
+            "def config(whole, micro, ranks):\n    return {'train_batch_size': whole, 'train_micro_batch_size_per_gpu': micro,\n"
+            "            'gradient_accumulation_steps': whole // micro}",
+            "gradient_accumulation_steps is",
+        )
+    ],
+    "deepspeed.3": [
+        (
+            "def stage_for(parameters, ranks, room):\n    return 0 if bytes_per_rank(parameters, ranks, 0) <= room else 3",
+            "the lowest stage that fits is 1",
+        )
+    ],
+}
+
+
+def claims(played: Played) -> None:
+    assert "stage 0: 112.00 GB" in played.text("table") and "stage 3:  14.00 GB" in played.text(
+        "table"
+    )
+    said = re.findall(r"stage (\d): (\{.*?\})", played.text("measure"))
+    table = {int(stage): ast.literal_eval(found) for stage, found in said}
+    whole = ast.literal_eval(re.search(r"\{'weights'.*\}", played.text("whole"))[0])
+    assert abs(table[1]["moments"] - whole["moments"] / 2) < 0.02 * whole["moments"]
+    assert abs(table[1]["weights"] - whole["weights"]) < 0.02
+    assert table[3]["weights"] < table[1]["weights"] / 2
+    assert all(
+        float(n) > 0.85 for n in re.findall(r"\b0\.9\d*|\b0\.8\d*", played.text("train"))[-1:]
+    )
+    assert re.search(r"\b0\.(9|8[5-9])", played.text("train"))

@@ -1,0 +1,39 @@
+"""TensorFlow's own strategies."""
+
+import re
+
+from playing import Played
+
+WRONG = {
+    "tfd.1": [
+        ("def replica_loss(errors, global_batch):\n    return sum(errors)", "times the mean")
+    ],
+    "tfd.2": [
+        ("def busiest(way, devices, length):\n    return 2 * (devices - 1) * length", "'ring'")
+    ],
+    "tfd.3": [
+        (
+            "def stale(gradient, start, steps, delay, rate):\n    weights = [start]\n    for step in range(steps):\n"
+            "        weights.append(weights[-1] - rate * gradient(weights[-1 - delay] if delay < len(weights) else start))\n"
+            "    return weights[1:]",
+            "before and after",
+        )
+    ],
+}
+
+
+def claims(played: Played) -> None:
+    assert "21.0, 21.0" in played.text("scope")
+    said = played.text("ways")
+    assert "HierarchicalCopyAllReduce" in said and said.count("21.0, 21.0") >= 2
+    assert re.search(r"\b2\b", played.text("many"))
+    found = re.findall(
+        r"'accuracy': ([\d.]+), 'sum of the weights': (-?[\d.]+)", played.text("step")
+    )
+    assert found and all(float(accuracy) > 0.85 for accuracy, _ in found)
+    assert len({weights for _, weights in found}) == 1
+    fresh, old, older = (
+        float(n) for n in re.findall(r"mean accuracy ([\d.]+)", played.text("mean"))
+    )
+    assert fresh > old > older and fresh > 0.85
+    assert "accuracy on the test images over step" in played.text("draw")

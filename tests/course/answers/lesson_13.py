@@ -1,0 +1,39 @@
+"""Feeding the ranks."""
+
+import ast
+import re
+
+from playing import Played
+
+WRONG = {
+    "feeding.1": [
+        ("def seen(images, ranks, each):\n    return 1 - (1 - 1 / images) ** each", "are seen")
+    ],
+    "feeding.2": [
+        (
+            "def files_of(sizes, rank, size):\n    return sorted(sizes, key=sizes.get)[rank * 8 : rank * 8 + 8]",
+            "fair share",
+        )
+    ],
+    "feeding.3": [
+        (
+            "def common_steps(mine):\n    fewest = torch.tensor(mine)\n"
+            "    dist.all_reduce(fewest, op=dist.ReduceOp.MAX)\n    return int(fewest)",
+            "should make",
+        )
+    ],
+}
+
+
+def claims(played: Played) -> None:
+    found = ast.literal_eval(re.search(r"\{'dealt'.*?\}", played.text("draw"), re.S)[0])
+    assert found["dealt"] == 1.0
+    assert 0.6 < found["own seed"] < 0.66
+    assert found["same seed"] < 0.45
+    assert "it did not get on" in played.text("uneven-why") and "all_reduce" in played.text(
+        "uneven-why"
+    )
+    assert "(0.0, 1999.0)" in played.text("scatter") and "(2000.0, 3999.0)" in played.text(
+        "scatter"
+    )
+    assert "True" in played.text("clear") and "False" not in played.text("clear")

@@ -1,0 +1,36 @@
+"""Model parallelism."""
+
+import re
+
+from playing import Played
+
+WRONG = {
+    "model.1": [
+        (
+            "def split_sum(weight, x):\n    total = weight * x\n    dist.all_reduce(total)\n    return total",
+            "passes its sum on",
+        )
+    ],
+    "model.2": [("def bubble(stages, micro):\n    return (stages - 1) / micro", "slots")],
+    "model.3": [
+        (
+            "def column_linear(x, part):\n    own = x @ part\n    every = [torch.empty_like(own) for _ in range(size)]\n"
+            "    dist.all_gather(every, own)\n    return sum(every)",
+            "shape",
+        )
+    ],
+    "model.4": [
+        (
+            "def row_linear(own_x, part):\n    total = own_x @ part\n    dist.all_reduce(total)\n    return total / size",
+            "is not x @ weight",
+        )
+    ],
+}
+
+
+def claims(played: Played) -> None:
+    one, eight = map(float, re.findall(r"([\d.]+) s", played.text("gain")))
+    assert one > 0.31 and eight < one
+    assert "16 micro-batches on 2, 4, 8 stages:    6%,   16%,   30% idle" in played.text("bubbles")
+    assert "True" in played.text("pair") and "False" not in played.text("pair")
+    assert "part of the sum" in played.verdicts["model.4"][0][1]
