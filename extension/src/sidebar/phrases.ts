@@ -79,7 +79,7 @@ export function expectedAt(card: Card, now: number, zone?: string): string {
     return `expected to start at ${time}`;
   }
   const date = then.toLocaleDateString('en-GB', { weekday: 'short', day: 'numeric', month: 'short', timeZone: zone });
-  return `expected to start on ${date} at ${time}`;
+  return `expected to start on ${date.replace(',', '')} at ${time}`;
 }
 
 /** Seconds that a cluster has left; null where that is not known or it does not run. */
@@ -155,5 +155,5 @@ export function shown(load: Load | undefined): Shown | null {
 
 /** `312 MB`, `12.1 GB`. */
 export function bytes(n: number): string {
-  return n < 1e9 ? `${Math.round(n / 1e6)} MB` : `${(n / 1e9).toFixed(1)} GB`;
+  return n < 999.5e6 ? `${Math.round(n / 1e6)} MB` : `${(n / 1e9).toFixed(1)} GB`;
 }

@@ -1,0 +1,110 @@
+import { strict as assert } from 'node:assert';
+import { test } from 'node:test';
+
+import type { Card, CardRank } from '../src/cards';
+import { attachCell } from '../src/sidebar/attach';
+import { bytes, expectedAt, isMoving, secondsLeft, shown, summary, timeLeft, where } from '../src/sidebar/phrases';
+import { Warnings } from '../src/sidebar/warnings';
+
+const NOW = 1_800_000_000;
+
+function rank(number: number, more: Partial<CardRank> = {}): CardRank {
+  return { rank: number, local_rank: 0, host: 'c1', device: 'cpu', pid: 1, state: 'ready', note: '', ...more };
+}
+
+function card(more: Partial<Card> = {}): Card {
+  return {
+    name: 'one', site: '', state: 'running', words: '', remedy: '', job: '', size: 2, ranks: [rank(0), rank(1)], nodes: 1,
+    gpus_per_node: 0, expected: 0, until: 0, created: NOW, log: '', far: false, kept: true, ...more
+  };
+}
+
+test('where a cluster is', () => {
+  const plain = (one: Card): string => where(one).replace(/\u00a0/g, ' ');
+  assert.equal(plain(card()), 'this machine · CPU');
+  assert.equal(plain(card({ ranks: [] })), 'this machine');
+  assert.equal(plain(card({ gpus_per_node: 1 })), 'this machine · 1 GPU');
+  assert.equal(plain(card({ site: 'hpc', job: '12', nodes: 2, gpus_per_node: 4 })), 'hpc · job 12 · 2 nodes × 4 GPUs');
+  assert.equal(plain(card({ site: 'hpc' })), 'hpc · 1 node');
+  assert.equal(plain(card({ job: '12' })), 'job 12 · 1 node');
+});
+
+test('the time left counts down, and is told in words when it is short', () => {
+  const left = (seconds: number): string => timeLeft(card({ until: NOW + seconds }), NOW);
+  assert.deepEqual(
+    [90_000, 2_500, 600, 599, 61, 59.9, 0, -5].map(left),
+    ['25:00 left', '0:41 left', '0:10 left', '9 min 59 s left', '1 min 01 s left', '59 s left', 'its time is over', 'its time is over']
+  );
+  assert.equal(timeLeft(card(), NOW), '');
+  assert.equal(secondsLeft(card({ state: 'pending', until: NOW + 5 }), NOW), null);
+});
+
+test('when a job may start, in the reader’s time zone', () => {
+  // 08:00 in UTC.
+  const at = (expected: number, zone: string, state: Card['state'] = 'pending'): string =>
+    expectedAt(card({ state, expected }), NOW, zone);
+  assert.equal(at(NOW + 3_600, 'UTC'), 'expected to start at 09:00');
+  assert.equal(at(NOW + 3_600, 'America/Los_Angeles'), 'expected to start at 01:00');
+  assert.equal(at(NOW + 86_400, 'UTC'), 'expected to start on Sat 16 Jan at 08:00');
+  assert.equal(at(NOW + 17 * 3_600, 'Asia/Seoul'), 'expected to start on Sat 16 Jan at 10:00');
+  assert.equal(at(0, 'UTC'), '');
+  assert.equal(at(NOW + 3_600, 'UTC', 'running'), '');
+});
+
+test('what the status bar says', () => {
+  const of = (...cards: Card[]): string => summary(cards, NOW);
+  assert.equal(of(), '');
+  assert.equal(of(card({ size: 4, until: NOW + 2_500 })), '4 ranks · 0:41 left');
+  assert.equal(of(card({ size: 4, until: NOW + 2_500 }), card({ size: 2, until: NOW + 700 })), '6 ranks · 0:11 left');
+  assert.equal(of(card({ size: 1 }), card({ state: 'failed' })), '1 rank');
+  assert.equal(of(card({ state: 'starting' })), '2 ranks · starting');
+  assert.equal(of(card({ state: 'lost' })), '2 ranks · line lost');
+  assert.equal(of(card({ state: 'pending' })), 'ranks wait in the queue');
+  assert.equal(of(card({ state: 'connecting' })), 'ranks: connecting');
+  assert.equal(of(card({ state: 'ended' })), '');
+});
+
+test('a load is shown by the GPU where there is one', () => {
+  assert.equal(shown(undefined), null);
+  const cpu = shown({ cpu: 250, memory: 312e6, gpu: null, gpu_memory: null })!;
+  assert.deepEqual([cpu.share, cpu.percent, cpu.memory], [1, '250 %', '312 MB']);
+  assert.equal(cpu.title, 'CPU 250 % of a core, memory 312 MB');
+  const gpu = shown({ cpu: 99, memory: 1e9, gpu: 40, gpu_memory: 12.06e9 })!;
+  assert.deepEqual([gpu.share, gpu.percent, gpu.memory], [0.4, '40 %', '12.1 GB']);
+  assert.match(gpu.title, /^GPU 40 %, GPU memory 12.1 GB, CPU/);
+  assert.deepEqual([shown({})!.percent, shown({})!.memory], ['', '']);
+  assert.equal(bytes(999_600_000), '1.0 GB');
+});
+
+test('a cluster moves while it starts, ends, or brings a rank back', () => {
+  assert.ok(!isMoving(card()));
+  assert.ok(isMoving(card({ state: 'ending' })));
+  assert.ok(isMoving(card({ ranks: [rank(0, { state: 'restarting' })] })));
+});
+
+test('a warning ten minutes and two minutes before the end, each once', () => {
+  const warnings = new Warnings();
+  const one = card({ until: NOW + 1_000 });
+  const told = (now: number, cards = [one]): number[] => warnings.due(cards, now).map(({ limit }) => limit);
+  assert.deepEqual(told(NOW), []);
+  assert.deepEqual(told(NOW + 400), [600]);
+  assert.deepEqual(told(NOW + 401), []);
+  assert.deepEqual(told(NOW + 880), [120]);
+  assert.deepEqual(told(NOW + 950), []);
+  assert.deepEqual(told(NOW + 1_001), []);
+  // A later one of the same name.
+  assert.deepEqual(told(NOW + 1_010, [card({ until: NOW + 1_100 })]), [120]);
+  assert.deepEqual(told(NOW + 1_000, [card({ name: 'two', state: 'pending', until: NOW + 1_050 })]), []);
+});
+
+test('a warning says how long, and what goes', () => {
+  const text = (left: number): string => new Warnings().due([card({ until: NOW + left })], NOW)[0].text;
+  assert.match(text(599), /^one: 10 minutes left, then its job ends/);
+  assert.match(text(118), /^one: 2 minutes left/);
+  assert.match(text(61), /^one: 1 minute left/);
+  assert.match(text(20), /^one: less than a minute left/);
+});
+
+test('the cell that attaches', () => {
+  assert.equal(attachCell('one').source, '%load_ext rankroom\n%cluster attach one');
+});
