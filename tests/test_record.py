@@ -11,7 +11,15 @@ import jsonschema
 import pytest
 
 from rankroom import record
-from rankroom.record import Failure, Owner, RankInfo, RunInfo, event_line, parse_event
+from rankroom.record import (
+    Failure,
+    Owner,
+    RankInfo,
+    RunInfo,
+    event_line,
+    parse_event,
+    spans_line,
+)
 from record_makers import make_run
 
 SCHEMA = json.loads(record.SCHEMA_FILE.read_text())
@@ -173,3 +181,13 @@ def test_golden_records_are_valid_and_readable(run_json: Path):
         # A kind that a newer writer added is passed over by readers, and unknown to this schema.
         if event is not None and event["kind"] in KINDS:
             validate(event, "Event")
+
+
+def test_a_line_of_spans_is_the_same_as_any_event() -> None:
+    fields = {"cat": 'a"ü\udc80', "from": 3, "define": [{"name": "n", "x": None}]}
+    for columns in (
+        {"name": (1, 2, 3), "start": [10**15, -5, 0], "dur": (0, 2**60, 1)},
+        {"name": (7,), "start": [0], "dur": (1,)},
+    ):
+        line = spans_line(2, 5, 99, fields, columns)
+        assert line == event_line("spans", 2, 5, 99, **fields, **columns)

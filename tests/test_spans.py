@@ -118,3 +118,23 @@ def test_ten_bytes_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
         made.add("collective", number, 10**15 + at * 210, 137 + at % 50)
     lines = [event_line("spans", 0, i, 0, **each) for i, each in enumerate(made.take(10**15))]
     assert sum(map(len, lines)) / 20_000 <= 14
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 5000])
+def test_columns_are_kept_as_spans_are(small: Spans, piece: int) -> None:
+    other = Spans()
+    other.begin()
+    kept: list[list[int]] = [[], []]
+    for begin in range(0, 3000, piece):
+        places = list(range(begin, min(3000, begin + piece)))
+        ones = [1] * len(places)
+        small.extend_columns("collective", (ones, places, ones), "torch 0")
+        other.extend("collective", zip(ones, places, ones, strict=True), "torch 0")
+        for which, made in enumerate((small, other)):
+            events = list(made.take(0))
+            assert all(len(each["name"]) == len(each["dur"]) <= 64 for each in events)
+            kept[which] += starts(events)
+    assert kept[0] == kept[1] and len(kept[0]) < 3000
+    made = Spans()
+    made.extend_columns("collective", ([1], [1], [1]), "")
+    assert list(made.take(0)) == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -165,12 +166,23 @@ def parse_event(line: bytes) -> Json | None:
 def event_line(kind: str, rank: int, seq: int, t: int, **fields: Any) -> bytes:
     """One event as a line of events.jsonl. `t` is microseconds since the run's start."""
     head = {"kind": kind, "rank": rank, "seq": seq, "t": t, **fields}
-    return (
-        json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode(
-            "utf-8", "backslashreplace"
-        )
-        + b"\n"
-    )
+    return _ENCODE(head).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def spans_line(rank: int, seq: int, t: int, fields: Json, columns: Json) -> bytes:
+    """The same of an event of spans, whose columns hold whole numbers only: there are many."""
+    head = _ENCODE({"kind": "spans", "rank": rank, "seq": seq, "t": t, **fields})
+    texts = [f'"{key}":[{_whole_numbers(column)}]' for key, column in columns.items()]
+    return f"{head[:-1]},{','.join(texts)}}}\n".encode("utf-8", "backslashreplace")
+
+
+def _whole_numbers(numbers: Sequence[int]) -> str:
+    # One step for all of them, in C: the quickest way there is.
+    return ("%d," * len(numbers) % tuple(numbers))[:-1]
+
+
+# json.dumps() makes one of these each time.
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _rank(rank: RankInfo) -> Json:

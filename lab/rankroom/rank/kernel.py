@@ -62,7 +62,7 @@ class RankKernel(IPythonParallelKernel):
             recovery.look,
         )
         self.control_handlers["rankroom_request"] = self.rankroom_request
-        Waiting.keep = _waited
+        Waiting.keep = here.waited
         Profile.install()
         lines.cells = lambda: getattr(self.shell.compile, "_filename_map", ())
         self.greet()
@@ -211,9 +211,3 @@ class RankKernel(IPythonParallelKernel):
             "stands": self.guard.standing(),
             "computes": Waiting.current is None and is_running(),
         }
-
-
-def _waited(what: str, start: int, dur: int) -> None:
-    """The main thread was blocked. Collectives that are numbered only share a name."""
-    name = what.partition(" #")[0]
-    here.add("wait", here.number(("wait", name), lambda: {"name": name}), start, dur)

@@ -21,7 +21,7 @@ from typing import Any
 from rankroom.rank import spans
 from rankroom.rank.samples import Sampler
 from rankroom.rank.streams import CStdio, RankStream, Spooled
-from rankroom.record import event_line
+from rankroom.record import event_line, spans_line
 
 BATCH_S = 0.05  # between two messages while output keeps coming
 SAMPLE_S = 1.0  # between two samples of how busy this rank is
@@ -164,12 +164,17 @@ class Reporter:
                 spans.here.note(f"spans are missing from rank {self.rank}: {error!r}")
         now = time.time_ns() // 1000
         for fields in spans.here.take(self._start):
-            self._append("spans", now, **fields)
+            columns = {key: fields.pop(key) for key in ("name", "start", "dur")}
+            line = spans_line(self.rank, self._seq, now - self._start, fields, columns)
+            self._add(line)
         for note in spans.here.new_notes():
             self._append("mark", now, name="note", args={"text": note})
 
     def _append(self, kind: str, t: int, **fields: Any) -> None:
-        line = event_line(kind, self.rank, self._seq, t - self._start, **fields)
+        self._add(event_line(kind, self.rank, self._seq, t - self._start, **fields))
+
+    def _add(self, line: bytes) -> None:
+        """The next event of this rank, as a line."""
         self._seq += 1
         # On disk before anything else: a rank that is killed now has said it.
         trouble = self._keep(line)

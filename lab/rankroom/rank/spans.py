@@ -18,7 +18,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from operator import sub
 from typing import Any
 
 MOST_NAMES = 50_000  # of one run; beyond, spans share a name
@@ -29,6 +30,7 @@ STRETCH = 1000  # spans that follow one another, so that a picture of them makes
 DETAILS = {"phase", "op", "kernel"}
 
 Span = tuple[int, int, int]  # name, start, duration
+Columns = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 _OTHER = {"name": "(one of too many names)"}
 
@@ -41,19 +43,23 @@ class Spans:
         self.began = 0  # of the present run on this rank, in microseconds since the epoch
         self._naming = threading.RLock()
         self._numbers: dict[Hashable, int] = {}
+        self._waits: dict[str, int] = {}
         self._defined: list[dict[str, Any]] = []
         self._told = 0  # definitions that were reported
         # By category, and by stream for those that have some.
         self._waiting: dict[tuple[str, str], list[Span]] = {}
+        self._columns: dict[tuple[str, str], list[Columns]] = {}
         self._seen: Counter[tuple[str, str]] = Counter()
         self._notes: dict[str, bool] = {}  # what the reader of the record must know: told or not
 
     def begin(self) -> None:
         """A run starts: with a table of names of its own."""
         self._numbers.clear()
+        self._waits.clear()
         self._defined.clear()
         self._told = 0
         self._waiting.clear()
+        self._columns.clear()
         self._seen.clear()
         self._notes.clear()
         self.began = time.time_ns() // 1000
@@ -87,13 +93,38 @@ class Spans:
             except KeyError:
                 self.extend(cat, [(number, start, dur)])
 
+    def waited(self, what: str, start: int, dur: int) -> None:
+        """The main thread was blocked. Collectives that are numbered only share a name."""
+        number = self._waits.get(what)
+        if number is None:
+            name = what.partition(" #")[0]
+            number = self.number(("wait", name), lambda: {"name": name})
+            if len(self._waits) < MOST_NAMES:
+                self._waits[what] = number
+        self.add("wait", number, start, dur)
+
     def extend(self, cat: str, spans: Iterable[Span], stream: str = "") -> None:
         """Many spans; those of one `stream` come in the same order on all ranks that have it."""
         if self.on:
             self._waiting.setdefault((cat, stream), []).extend(spans)
 
+    def extend_columns(self, cat: str, columns: Columns, stream: str) -> None:
+        """The same, of whoever has columns, which are written as they are."""
+        if self.on:
+            self._columns.setdefault((cat, stream), []).append(columns)
+
     def take(self, zero: int) -> Iterator[dict[str, Any]]:
         """The fields of events with everything since the last call; `zero` is the run's start."""
+        for key in list(self._columns):
+            for columns in self._columns.pop(key, ()):
+                count = len(columns[0])
+                if self._seen[key] + count > WHOLE:
+                    self.extend(key[0], zip(*columns, strict=True), key[1])
+                    continue
+                self._seen[key] += count
+                for at in range(0, count, BATCH):
+                    part = tuple(column[at : at + BATCH] for column in columns)
+                    yield self._fields(key[0], part, zero)
         for key in list(self._waiting):
             waiting = self._waiting[key]
             # Others may append meanwhile: each of these steps is one for them.
@@ -106,7 +137,8 @@ class Spans:
                 self.note(THINNED.format(cat=key[0], count=WHOLE))
                 spans = [each for at, each in enumerate(spans, first) if _kept(key[0], at)]
             for at in range(0, len(spans), BATCH):
-                yield self._columns(key[0], spans[at : at + BATCH], zero)
+                part = tuple(zip(*spans[at : at + BATCH], strict=True))
+                yield self._fields(key[0], part, zero)
 
     def note(self, text: str) -> None:
         """Something that the reader of this run's timeline must know; said once."""
@@ -118,14 +150,14 @@ class Spans:
         self._notes.update(dict.fromkeys(new, True))
         return new
 
-    def _columns(self, cat: str, spans: list[Span], zero: int) -> dict[str, Any]:
-        names, starts, durs = zip(*spans, strict=True)
+    def _fields(self, cat: str, columns: tuple[Sequence[int], ...], zero: int) -> dict[str, Any]:
+        names, starts, durs = columns
         before = (zero, *starts)
         fields: dict[str, Any] = {"cat": cat}
         if len(self._defined) > self._told:
             fields |= {"from": self._told, "define": self._defined[self._told :]}
             self._told += len(fields["define"])
-        apart = [start - last for start, last in zip(starts, before, strict=False)]
+        apart = list(map(sub, starts, before))
         return fields | {"name": names, "start": apart, "dur": durs}
 
     def leave(self) -> None:
@@ -133,6 +165,7 @@ class Spans:
         self.on = False
         self._naming = threading.RLock()
         self._waiting.clear()
+        self._columns.clear()
 
 
 def _kept(cat: str, at: int) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
+from _thread import get_ident
 from collections.abc import Callable
+from time import monotonic, time_ns
 from typing import Any
 
 _main = threading.main_thread().ident
@@ -27,15 +28,15 @@ class Waiting:
         self.what = what
 
     def __enter__(self) -> Waiting:
-        self.since = time.monotonic()
+        self.since = monotonic()
         self.before = Waiting.current
-        self.ended = threading.get_ident() != _main
+        self.ended = get_ident() != _main
         if not self.ended:
             Waiting.current = self
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if threading.get_ident() == _main:
+        if get_ident() == _main:
             self._end()
             if kind is not None and issubclass(kind, Exception):
                 Waiting.broken = self.what
@@ -53,5 +54,5 @@ class Waiting:
                 outer = outer.before
             Waiting.current = outer
         if Waiting.keep is not None and self.before is None:
-            dur = int((time.monotonic() - self.since) * 1e6)
-            Waiting.keep(self.what, time.time_ns() // 1000 - dur, dur)
+            dur = int((monotonic() - self.since) * 1e6)
+            Waiting.keep(self.what, time_ns() // 1000 - dur, dur)
