@@ -202,6 +202,22 @@ def test_a_damaged_file_is_asked_anew(fake: FakeScheduler, tmp_path: Path):
     assert run(scheduler.ask(["7"]))["7"].state == "pending"
 
 
+def test_a_disk_that_is_full_keeps_nobody_from_asking(fake: FakeScheduler, tmp_path: Path):
+    # Stands for it: where a folder should be there is a file.
+    (tmp_path / "home").touch()
+    fake.set("7", WAITS.format(job=7))
+    scheduler = Scheduler(SITE, Elsewhere())
+
+    async def all_of_it() -> None:
+        for _ in range(20):
+            assert (await scheduler.ask(["7"]))["7"].state == "pending"
+        assert (await scheduler.submit(scheduler.script("x", "/tmp", []))).isdigit()
+
+    begun = time.time()
+    run(all_of_it())
+    assert len(fake.calls("squeue")) <= 1 + (time.time() - begun) / asked.PERIOD_S
+
+
 def test_a_clock_set_back_keeps_nobody_from_asking(fake: FakeScheduler, monkeypatch):
     scheduler = Scheduler(SITE, Elsewhere())
     fake.set("7", WAITS.format(job=7))

@@ -55,6 +55,7 @@ class Asked:
 
     def __init__(self, name: str) -> None:
         self.file = config.home() / "asked" / f"{re.sub(r'[^A-Za-z0-9@._-]', '_', name)}.json"
+        self._own = Answer()  # where nothing can be written, each asks for itself
 
     async def latest(self, ids: Sequence[str], question: Question) -> Answer:
         """The last answer, after asking if it is too old; `question` gives output and error."""
@@ -89,8 +90,12 @@ class Asked:
 
     @contextlib.asynccontextmanager
     async def _locked(self) -> AsyncIterator[None]:
-        config.private(self.file.parent)
-        fd = os.open(self.file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            config.private(self.file.parent)
+            fd = os.open(self.file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:
+            yield
+            return
         try:
             deadline = time.monotonic() + LOCK_S
             while not _lock(fd) and time.monotonic() < deadline:
@@ -101,15 +106,21 @@ class Asked:
 
     def _read(self) -> Answer:
         try:
-            return Answer(**json.loads(self.file.read_text("utf-8")))
+            found = Answer(**json.loads(self.file.read_text("utf-8")))
         except (OSError, ValueError, TypeError):
-            return Answer()
+            found = Answer()
+        return max(found, self._own, key=lambda answer: answer.again)
 
     def _write(self, answer: Answer) -> None:
         fresh = self.file.with_suffix(f".{os.getpid()}")
-        fresh.touch(mode=0o600)
-        fresh.write_text(json.dumps(dataclasses.asdict(answer)), "utf-8")
-        fresh.replace(self.file)
+        try:
+            fresh.touch(mode=0o600)
+            fresh.write_text(json.dumps(dataclasses.asdict(answer)), "utf-8")
+            fresh.replace(self.file)
+        except OSError:
+            self._own = answer
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
 
 
 def _lock(fd: int) -> bool:
