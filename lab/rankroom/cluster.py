@@ -30,6 +30,7 @@ from rankroom.timelimit import TimeLimit
 from rankroom.turn import Turn
 
 Progress = Callable[[str], None]
+LEAVE_S = 1.0  # for the last words of ranks whose job is being ended
 MIND_S = 0.5  # between two looks at who keeps the cluster, while a run is on
 COMES_S = 2.0  # for a rank that is ready to be known here
 NEXT_S = 0.01  # after a run, before the files of the next record are made
@@ -345,6 +346,10 @@ class Cluster(AnyCluster):
         info, now = self.paths.read(), time.monotonic()
         for warning in self._limit.news(info.allocation if info else None):
             run.remark(warning)
+        if info is not None and _leave(info, run):
+            # The job is being ended, and everything in it soon killed.
+            self._link.later(LEAVE_S, run.lose)
+            return
         if (alive := local.alive(info)) or not local.ended(info, now - (last or now)):
             # Only when the ranks have ended is everything that they said in their spool.
             last = now if alive else last or now
@@ -400,6 +405,11 @@ class Cluster(AnyCluster):
         chosen = list(range(self.size)) if ranks is None else list(ranks)
         self._check(chosen)
         return self._link.view(chosen)
+
+
+def _leave(info: ClusterInfo, run: Run) -> bool:
+    """Whether all ranks that still run have been told to end."""
+    return info.state == "ending" and all(str(rank) in info.exits for rank in run.running)
 
 
 def _written(file: Path) -> bool:

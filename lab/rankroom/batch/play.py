@@ -108,10 +108,10 @@ class Play:
             self.save()
             why = self.one_cell(cell, index)
             if self.ending:
-                self.progress.why = f"{self.ending}: in cell {count} of {len(self.cells)}, {title}"
-            elif why:
+                self.progress.why = self.why_ended()
+                return "failed"
+            if why:
                 self.progress.why = f"cell {count} of {len(self.cells)} failed, {title}: {why}"
-            if self.progress.why:
                 return "failed"
         return "done"
 
@@ -161,15 +161,21 @@ class Play:
     def end(self, number: int, frame: FrameType | None) -> None:
         """The job is ended: there are seconds left, so first comes what is there by now."""
         self.ending = "the job was ended"
+        self.progress.state, self.progress.why = "failed", self.why_ended()
         self.save()
-        ending = threading.Thread(target=self.follow_end, daemon=True)
-        ending.start()
+        threading.Thread(target=self.follow_end, daemon=True).start()
+
+    def why_ended(self) -> str:
+        about = self.progress
+        return f"{self.ending}: in cell {about.cell} of {about.cells}, {about.title}"
 
     def follow_end(self) -> None:
         """Find out why, and end the cell if it does not end with its ranks."""
         if self.job_end:
             self.ending = self.job_end.why() or self.ending
         self.say(self.ending)
+        self.progress.why = self.why_ended()
+        self.progress.write(Path(self.folder.state))
         time.sleep(INTERRUPT_S)
         with contextlib.suppress(AttributeError, OSError):
             os.kill(self.client.km.provisioner.pid, signal.SIGINT)

@@ -1,0 +1,202 @@
+"""`rankroom batch` on a real cluster: two nodes, a cell that fails, a job that ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines import Machines
+
+PROFILE = """
+scratch = "~/scratch"
+
+[job]
+nodes = 2
+gpus_per_node = 2
+time = "00:10:00"
+
+[environment]
+python = "{python}"
+"""
+START = "%load_ext rankroom\n%cluster start --ranks 2 --site elsewhere"
+WHERE = """%%distributed
+import os, socket
+print("here is", rank, flush=True)
+socket.gethostname(), size, device"""
+FAILING = """%%distributed
+print('before', flush=True)
+if rank == 3:
+    raise ValueError('no data')"""
+RECORDS = """
+import json
+from rankroom.salvage import TendedStore
+store = TendedStore()
+print(json.dumps([
+    [run.state, run.failure and run.failure.evalue,
+     [event["text"] for event in store.events(run.id) if event["kind"] == "log"]]
+    for run in reversed(store.newest())
+]))
+"""
+
+
+class Alice:
+    """Who runs notebooks as batch jobs on the login node; a home of her own for each test."""
+
+    def __init__(self, machines: Machines, name: str) -> None:
+        self.machines = machines
+        self.folder = machines.home("alice") / name
+        self.there = f"/home/alice/{name}"
+        self.own = ["env", f"RANKROOM_HOME={self.there}/home", f"XDG_CONFIG_HOME={self.there}"]
+        self.put(".keep", "")
+        profile = PROFILE.format(python=sys.executable)
+        self.put("rankroom/sites/test.toml", profile.replace("~", self.there))
+
+    def put(self, name: str, text: str) -> None:
+        self.machines.run("login", ["mkdir", "-p", f"{self.there}/{Path(name).parent}"], "alice")
+        home = self.machines.home("alice")
+        self.machines.put("alice", str((self.folder / name).relative_to(home)), text)
+
+    def notebook(self, *cells: str) -> str:
+        """Write a notebook; its path there."""
+        made = {
+            "nbformat": 4, "nbformat_minor": 5, "metadata": {},
+            "cells": [
+                {"cell_type": "code", "id": f"c{number}", "metadata": {}, "source": source,
+                 "outputs": [], "execution_count": None}
+                for number, source in enumerate(cells)
+            ],
+        }  # fmt: skip
+        self.put("train.ipynb", json.dumps(made))
+        return f"{self.there}/train.ipynb"
+
+    def rankroom(self, *words: str, seconds: float = 240) -> str:
+        python = [*self.own, sys.executable, "-m", "rankroom"]
+        return self.machines.run("login", [*python, *words], "alice", seconds)
+
+    def batch(self, notebook: str, *words: str) -> str:
+        return self.rankroom("batch", notebook, "--site", "test", *words)
+
+    def records(self) -> list[Any]:
+        words = [*self.own, sys.executable, "-c", RECORDS]
+        return json.loads(self.machines.run("login", words, "alice").splitlines()[-1])
+
+    def executed(self) -> dict[str, Any]:
+        """The executed notebook."""
+        [file] = self.folder.glob("train-*.ipynb")
+        return json.loads(file.read_text())
+
+    def state(self, job: str) -> str:
+        said = self.machines.run("login", ["scontrol", "show", "job", "-o", job], "alice")
+        return said.partition("JobState=")[2].split()[0]
+
+    def until(self, holds: Any, seconds: float = 120) -> Any:
+        deadline = time.monotonic() + seconds
+        while not (found := holds()):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        return found
+
+    def until_nothing_runs(self) -> None:
+        nodes = self.machines.nodes
+        self.until(lambda: not any(self.machines.processes(each, "alice") for each in nodes))
+
+
+@pytest.fixture
+def alice(machines: Machines, request: pytest.FixtureRequest):
+    made = Alice(machines, request.node.name)
+    yield made
+    machines.run("login", ["scancel", "--user=alice"])
+    made.until_nothing_runs()
+
+
+def submitted(said: str) -> str:
+    return said.split("job ")[1].split()[0]
+
+
+def test_a_notebook_runs_on_the_ranks_of_its_job(alice: Alice):
+    said = alice.batch(alice.notebook(START, "x = 3", WHERE, "x + 1"), "--wait")
+    assert "all 4 cells have run" in said, said
+    start, _, where, last = alice.executed()["cells"]
+    # The job's own nodes, whatever the notebook says of another site.
+    assert start["source"][-1] == "%cluster start"
+    shown = "".join(where["outputs"][0]["data"]["text/plain"])
+    assert "4 ranks" in shown
+    for node in ("c1", "c2"):
+        assert f"('{node}', 4, 'cuda:0')" in shown
+    assert last["outputs"][0]["data"]["text/plain"] == ["4"]
+    [[state, failure, lines]] = alice.records()
+    assert (state, failure) == ("done", None)
+    assert sorted(lines) == [f"here is {rank}\n" for rank in range(4)]
+    assert alice.state(submitted(said)) == "COMPLETED"
+
+
+def test_the_first_cell_that_fails_ends_the_job(alice: Alice):
+    notebook = alice.notebook(START, FAILING, "open('never', 'w')")
+    said = alice.batch(notebook, "--wait", "--nodes", "2")
+    assert "cell 2 of 3 failed" in said, said
+    assert "rank 3 failed first (cell line 3): ValueError: no data" in said
+    assert not (alice.folder / "never").exists()
+    [[state, failure, lines]] = alice.records()
+    assert (state, failure) == ("failed", "no data")
+    assert lines == ["before\n"] * 4
+    assert alice.executed()["cells"][1]["outputs"][-1]["output_type"] == "error"
+    assert alice.executed()["cells"][2]["outputs"] == []
+    assert alice.state(submitted(said)) == "FAILED"
+    assert f"{submitted(said)} " in alice.rankroom("jobs", "--all")
+
+
+def running_cell(alice: Alice, number: int) -> None:
+    """Wait until the job runs a cell, and its ranks have said something."""
+
+    def runs() -> bool:
+        states = list(alice.folder.glob("scratch/batch/*/state.json"))
+        return bool(states) and json.loads(states[0].read_text())["cell"] == number
+
+    alice.until(runs)
+    alice.until(lambda: any(each[2] for each in alice.records()))
+
+
+LONG = "%%distributed\nimport time\nprint('begun', rank, flush=True)\ntime.sleep(1000)"
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (["scancel"], "was cancelled"),
+        pytest.param(["scontrol", "update", "EndTime=now+5"], "is over",
+                     marks=pytest.mark.thorough),  # Slurm looks every half minute
+    ],
+)  # fmt: skip
+def test_a_job_that_is_ended_in_a_cell_says_so_and_keeps_all_lines(
+    alice: Alice, end: list[str], words: str
+):
+    said = alice.batch(alice.notebook(START, LONG, "1"))
+    job = submitted(said)
+    running_cell(alice, 2)
+    alice.machines.run("login", [*end, job if end == ["scancel"] else f"JobId={job}"], "alice")
+    alice.until(lambda: alice.state(job) in ("CANCELLED", "TIMEOUT"))
+    alice.until_nothing_runs()
+    [state] = alice.folder.glob("scratch/batch/*/state.json")
+    progress = json.loads(state.read_text())
+    assert progress["state"] == "failed"
+    assert words in progress["why"], progress
+    assert ": in cell 2 of 3, import time" in progress["why"]
+    # At once if there was time, or by whoever looks when the kernel has been silent for a minute.
+    alice.until(lambda: alice.records()[0][0] != "running")
+    [[ended, failure, lines]] = alice.records()
+    assert ended == "failed"
+    assert words in failure, failure
+    assert sorted(lines) == [f"begun {rank}\n" for rank in range(4)]
+    assert words in alice.rankroom("batch", "--collect", job)
+
+
+def test_both_scripts_are_shown_without_submitting(alice: Alice):
+    said = alice.batch(alice.notebook(START, "1 + 1"), "--dry-run", "--time", "00:20:00")
+    assert "#SBATCH --time=00:20:00" in said
+    assert "rankroom.batch.play" in said
+    assert "# In the notebook: %cluster start --ranks 2 --site elsewhere\n%cluster start\n" in said
+    assert alice.machines.run("login", ["squeue", "-h", "--me"], "alice") == ""
