@@ -282,7 +282,11 @@ def test_askpass_gives_ssh_the_answer(home: Path):
     questions.answer(question.id, "open sesame")
     out, error = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "open sesame\n")
-    assert error == "rankroom asks: alice@login's password:\n"
+    password = "alice@login's password:"
+    assert error.splitlines() == [
+        f"rankroom asks: {password}",
+        f"rankroom was answered: {password}",
+    ]
 
 
 # -- a line by ssh that does as it is told
@@ -352,6 +356,41 @@ def test_a_hanging_ssh_does_not_hold_up_the_loop(
         return ticks
 
     assert asyncio.run(both()) == 20
+
+
+def test_a_login_that_gets_no_further_is_given_up(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fake_ssh(tmp_path, monkeypatch, "echo 'a banner'; exec sleep 600")
+    monkeypatch.setattr("rankroom.ssh.line.AGREED_S", 0.2)
+    with pytest.raises(LineError, match="after the key exchange") as caught:
+        asyncio.run(Line("login").open(connect_s=0))
+    assert caught.value.why == "unreachable" and "a banner" in str(caught.value)
+
+
+def test_one_that_waits_for_an_answer_is_not_given_up(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fake_ssh(tmp_path, monkeypatch, '"$SSH_ASKPASS" "Code: " > "$0.answer"; exec sleep 600')
+    monkeypatch.setattr("rankroom.ssh.line.AGREED_S", 0.2)
+    told: list[tuple[str, str]] = []
+
+    async def late() -> None:
+        opening = asyncio.ensure_future(
+            Line("login", False).open(lambda *words: told.append(words), connect_s=0)
+        )
+        while not questions.pending():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        assert not opening.done()
+        questions.answer(questions.pending()[0].id, "123456")
+        await opening
+
+    # Answered, it gets no further, and that is given up.
+    with pytest.raises(LineError, match="after the key exchange"):
+        asyncio.run(late())
+    assert (tmp_path / "ssh.answer").read_text() == "123456\n"
+    assert told == [("asks", "Code:")]
 
 
 def test_no_such_ssh(home: Path, monkeypatch: pytest.MonkeyPatch):

@@ -13,6 +13,7 @@ from rankroom import config
 from rankroom.ssh import questions
 
 ASKS = "rankroom asks: "
+ANSWERED = "rankroom was answered: "
 UNANSWERED = "rankroom: nobody answered: "
 REFUSED = "rankroom: not answered: "
 HOST = "RANKROOM_ASKS_FOR"
@@ -21,8 +22,9 @@ HOST = "RANKROOM_ASKS_FOR"
 def main(text: str) -> int:
     """Ask, and print the answer; 1 when there is none."""
     # With a key's agent, some questions want no answer but yes or no.
-    confirm = os.environ.get("SSH_ASKPASS_PROMPT") == "confirm"
-    secret = not confirm and "(yes/no" not in text
+    hint = os.environ.get("SSH_ASKPASS_PROMPT", "")
+    confirm = hint == "confirm"
+    secret = not hint and "(yes/no" not in text
     shown = " ".join(text.split())
     say(ASKS + shown)
     try:
@@ -34,6 +36,7 @@ def main(text: str) -> int:
         say(REFUSED + shown)
         return 1
     print(answer)
+    say(ANSWERED + shown)
     return 0
 
 

@@ -26,15 +26,15 @@ def control_path(ssh: str, login: str) -> Path:
 
 def folder() -> Path:
     """The user's own folder for sockets: beside the records, or in /tmp if that is too long."""
-    return _folder(config.home() / "ssh")
+    own = config.home() / "ssh"
+    # Made each time: what cleans up in /tmp may have taken it away.
+    return _made(own if _fits(own) else Path("/tmp", f"rankroom-{os.getuid()}"))
 
 
 @cache
-def _folder(own: Path) -> Path:
+def _fits(own: Path) -> bool:
     longest = len(os.fsencode(own)) + 1 + LONGEST_NAME
-    if longest <= LONGEST_PATH and _holds_sockets(_made(own)):
-        return own
-    return _made(Path("/tmp", f"rankroom-{os.getuid()}"))
+    return longest <= LONGEST_PATH and _holds_sockets(_made(own))
 
 
 def _made(folder: Path) -> Path:

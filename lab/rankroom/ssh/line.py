@@ -9,6 +9,7 @@ import os
 import random
 import shlex
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -26,6 +27,9 @@ TRIES = 6  # where a server has too many logins at once
 CONNECT_S = 15.0
 # A try that began while the link was down asks ever more rarely: short ones find it sooner.
 AGAIN_S = 2.0
+AGREED_S = 20.0  # for the rest of it, but for what is asked
+STUCK = "Connection timed out after the key exchange"
+LOOK_S = 0.5
 PAUSE_S = 0.5
 REFUSED_S = 30.0
 LONGEST_PAUSE_S = 600.0
@@ -182,24 +186,40 @@ class Line:
             login = control_path(self._ssh, self._login)
             words[-3:-3] = command.behind(self._ssh, login, self._login, self._node)
         said: list[str] = []
+        asks = self._terminal  # there, nobody sees when it does
+        moved = time.monotonic()
 
         def heard(line: str) -> None:
+            nonlocal asks, moved
             said.append(line)
-            if tell and line.startswith(askpass.ASKS):
-                tell("asks", line.removeprefix(askpass.ASKS))
-            # ssh would ask again.
-            if line.startswith((askpass.UNANSWERED, askpass.REFUSED)):
-                raise explain(self.name, shell.Completed(tuple(words), 255, "\n".join(said)))
+            moved = time.monotonic()
+            if line.startswith(askpass.ASKS):
+                asks = True
+                if tell:
+                    tell("asks", line.removeprefix(askpass.ASKS))
+            elif line.startswith(askpass.ANSWERED):
+                asks = False
+            elif line.startswith((askpass.UNANSWERED, askpass.REFUSED)):
+                fail()  # ssh would ask again
 
+        def fail(why: str = "") -> NoReturn:
+            raise explain(self.name, shell.Completed(tuple(words), 255, "\n".join([*said, why])))
+
+        environment = None if self._terminal else _asking(self.name)
+        running = asyncio.ensure_future(
+            shell.run(words, env=environment, terminal=self._terminal, on_line=heard)
+        )
         try:
-            done = await shell.run(
-                words,
-                env=None if self._terminal else _asking(self.name),
-                terminal=self._terminal,
-                on_line=heard,
-            )
+            while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
+                # ssh does not notice a link that is cut while they agree on who is who.
+                if not asks and time.monotonic() - moved > connect_s + AGREED_S:
+                    fail(STUCK)
+            done = await running
         except OSError as error:
             raise LineError(NO_SSH.format(ssh=self._ssh, error=error), "no ssh") from None
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
         if not done.ok or not await self.alive():
             raise explain(self.name, done)
 

@@ -6,7 +6,7 @@ import re
 
 from rankroom.errors import LineError
 from rankroom.shell import Completed
-from rankroom.ssh.askpass import ASKS, REFUSED, UNANSWERED
+from rankroom.ssh.askpass import ANSWERED, ASKS, REFUSED, UNANSWERED
 
 # In this order: the first that matches explains. A jump's or a site's own words may follow.
 # Each: why, what ssh says, what that is, what to do.
@@ -25,7 +25,7 @@ KNOWN = (
     ),
     (
         "late",
-        rf"(?s){ASKS}.*(Connection|connection) (closed|reset|to .* closed)",
+        rf"(?s){ASKS}(?!.*{ANSWERED}).*(Connection|connection) (closed|reset|to .* closed)",
         "it hung up before it had an answer to what ssh asked",
         "try again, and answer sooner",
     ),
