@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fake_scheduler import DOWN, FAKES, Elsewhere, FakeScheduler
-from rankroom.errors import SchedulerError, UsageError
+from rankroom.errors import LineError, SchedulerError, UsageError
 from rankroom.scheduler import asked, talk
 from rankroom.scheduler.talk import Scheduler
 from rankroom.site import Job, Site, own_folder
@@ -154,6 +155,31 @@ def test_a_scheduler_that_is_down_is_asked_ever_more_rarely(fake: FakeScheduler,
     run(asyncio.wait_for(all_of_it(), 100))
     first, second, third, *_ = fake.calls("squeue")
     assert third - second > 1.5 * 0.5 < second - first
+
+
+def test_a_line_that_is_lost_is_not_the_schedulers_failure(fake: FakeScheduler, quick):
+    class Cut(Elsewhere):
+        cut = True
+
+        async def run(self, *words, **how):
+            if self.cut:
+                raise LineError("the link is lost", "lost")
+            return await super().run(*words, **how)
+
+    fake.set("7", WAITS.format(job=7))
+    place = Cut()
+    scheduler = Scheduler(SITE, place)
+
+    async def all_of_it() -> None:
+        for _ in range(6):
+            with pytest.raises(LineError):
+                await scheduler.ask(["7"])
+        place.cut = False
+        assert (await scheduler.ask(["7"]))["7"].state == "pending"
+        [file] = (scheduler._asked.file.parent).glob("*.json")
+        assert json.loads(file.read_text())["failures"] == 0
+
+    run(asyncio.wait_for(all_of_it(), 100))
 
 
 def test_whoever_waits_does_not_hold_up_others(fake: FakeScheduler, monkeypatch):

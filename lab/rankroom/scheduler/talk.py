@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from rankroom import shell
-from rankroom.errors import RankroomError, SchedulerError, UsageError
+from rankroom.errors import LineError, RankroomError, SchedulerError, UsageError
 from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.asked import Asked
 from rankroom.scheduler.jobs import JobStatus, login_shell
@@ -124,6 +124,8 @@ class Scheduler:
             if not done.ok and not self.kind.is_answer(done.output):
                 return "", str(self.failed(done))
             self.kind.answered(done.output, [])
+        except LineError:
+            raise  # who has no line says nothing of the scheduler to others
         except RankroomError as error:
             return "", str(error)
         return done.output, ""
