@@ -111,7 +111,8 @@ def log(name: str) -> str:
     if info.far is not None:
         return str(_ask(info, do="log").get("text", ""))
     logs = [paths.keeper_log, paths.controller_log, *map(paths.rank_log, range(info.size))]
-    return "\n\n".join(f"── {each}\n{tail(each, LOG_LINES) or '(empty)'}" for each in logs)
+    ends = [f"── {each.name}\n{tail(each, LOG_LINES) or '(empty)'}" for each in logs]
+    return "\n\n".join([f"in {paths.logs}", *ends])
 
 
 def _again(paths: ClusterPaths, info: ClusterInfo) -> None:

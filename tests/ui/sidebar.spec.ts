@@ -37,6 +37,12 @@ async function startTwo(panel: Locator, name: string): Promise<Locator> {
   return made;
 }
 
+/** The process of a rank, as its tip tells. */
+async function pidOf(made: Locator, rank: number): Promise<number> {
+  const tip = (await made.getByRole('listitem').nth(rank).getAttribute('title')) ?? '';
+  return Number(/pid (\d+)/.exec(tip)?.[1]);
+}
+
 async function agree(page: Page, label: string): Promise<void> {
   await page.locator('.jp-Dialog').getByRole('button', { name: label }).click();
 }
@@ -100,10 +106,11 @@ test('one click is enough; two windows and a reload see the same', async ({ page
 
   // What one window does, the other one shows.
   await other.bringToFront();
+  const pid = await pidOf(first, 1);
   await card(otherPanel, name).getByRole('button', { name: 'restart rank 1, without its variables' }).click();
   await agree(other, 'Restart');
-  await expect(card(otherPanel, name).getByRole('listitem').nth(1)).toContainText('restarting');
   await page.bringToFront();
+  await expect.poll(() => pidOf(first, 1), { timeout: 60_000 }).not.toBe(pid);
   await expect(first.locator('.rr-card-words')).toHaveText('2 ranks ready', { timeout: 60_000 });
 
   await page.reload();
@@ -143,8 +150,7 @@ test('a card is dragged into a notebook', async ({ page }) => {
 test('a rank that is down is named and brought back; one that was killed with its keeper is said', async ({ page }) => {
   const panel = await openRanks(page);
   const made = await startTwo(panel, 'falls');
-  const tip = (await made.getByRole('listitem').nth(1).getAttribute('title')) ?? '';
-  process.kill(Number(/pid (\d+)/.exec(tip)?.[1]), 'SIGKILL');
+  process.kill(await pidOf(made, 1), 'SIGKILL');
   await expect(made.locator('.rr-card-words')).toHaveText('1 of 2 ranks ready; rank 1 is down');
   await expect(made.locator('.rr-note').last()).toContainText('SIGKILL');
   await picture(page, 'sidebar-down');

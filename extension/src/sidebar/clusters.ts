@@ -9,6 +9,8 @@ import type { Run } from '../schema';
 import { isLive, isMoving } from './phrases';
 
 const SOON_MS = 1_000;
+/** After something was asked for. */
+const AWAITED_MS = 5_000;
 const LOOK_MS = 2_000;
 const SLOWEST_MS = 30_000;
 const RUNS = 15;
@@ -31,6 +33,8 @@ export class Clusters {
   /** Seconds that the server's clock is ahead of this one. */
   private ahead = 0;
   private intervalMs = 3_000;
+  /** Until then, something that was asked for may begin. */
+  private awaitedUntil = 0;
   private poll: Poll;
   private looks: Poll;
   private changedSignal = new Signal<this, void>(this);
@@ -94,6 +98,7 @@ export class Clusters {
   async start(site: string, wishes: Wishes): Promise<string> {
     const name = await this.api.start(site, wishes);
     this.complaints.delete(name);
+    this.awaitedUntil = Date.now() + AWAITED_MS;
     await this.refresh();
     return name;
   }
@@ -112,6 +117,7 @@ export class Clusters {
       this.complaints.set(card.name, `${act}: ${message(error)}`);
     } finally {
       this.underWay.delete(card.name);
+      this.awaitedUntil = Date.now() + AWAITED_MS;
       this.tell();
     }
     await this.refresh();
@@ -157,7 +163,8 @@ export class Clusters {
 
   /** While something is under way it is looked at more often. */
   private pace(): void {
-    const interval = this.cards.some(isMoving) ? Math.min(SOON_MS, this.intervalMs) : this.intervalMs;
+    const isAwaited = this.cards.some(isMoving) || Date.now() < this.awaitedUntil;
+    const interval = isAwaited ? Math.min(SOON_MS, this.intervalMs) : this.intervalMs;
     if (interval !== this.poll.frequency.interval) {
       this.poll.frequency = { ...this.poll.frequency, interval, max: Math.max(SLOWEST_MS, interval) };
     }

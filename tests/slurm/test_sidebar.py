@@ -1,0 +1,32 @@
+"""The Ranks sidebar, JupyterLab and a browser on the laptop; the ranks on compute nodes."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from far import Laptop, until_nothing_runs
+from labs import profile, settings
+from machines import CHECKOUT, Machines
+
+UI = CHECKOUT / "tests" / "ui"
+PLAYWRIGHT = UI / "node_modules" / ".bin" / "playwright"
+
+
+@pytest.mark.ui
+@pytest.mark.skipif(
+    not (PLAYWRIGHT.exists() and shutil.which("chromium")), reason="needs Playwright and Chromium"
+)
+def test_the_sidebar_and_a_real_site(machines: Machines):
+    """From the form to ranks on two nodes, a job that waits, one that is refused, and back."""
+    with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as laptop:
+        own = [
+            *settings(laptop.home), f"RANKROOM_UI_HOME={laptop.home}", "RANKROOM_UI_SITE=test",
+            "RANKROOM_TEST_PORT=8899",
+        ]  # fmt: skip
+        argv = [PLAYWRIGHT, "test", "site.spec.ts", "--config", UI / "playwright.config.ts"]
+        argv += ["--output", laptop.home / "results"]
+        said = machines.run("laptop", ["env", *own, *argv], timeout=900)
+        assert "1 passed" in said, said[-20_000:]
+        until_nothing_runs(machines)
+        assert laptop.keepers() == []
