@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from labs import end_lines, make_home, settings
 from machines import Machines
 
 PROFILE = """
@@ -43,6 +44,18 @@ print(json.dumps([
 """
 
 
+def notebook_of(*cells: str) -> str:
+    made = {
+        "nbformat": 4, "nbformat_minor": 5, "metadata": {},
+        "cells": [
+            {"cell_type": "code", "id": f"c{number}", "metadata": {}, "source": source,
+             "outputs": [], "execution_count": None}
+            for number, source in enumerate(cells)
+        ],
+    }  # fmt: skip
+    return json.dumps(made)
+
+
 class Alice:
     """Who runs notebooks as batch jobs on the login node; a home of her own for each test."""
 
@@ -62,15 +75,7 @@ class Alice:
 
     def notebook(self, *cells: str) -> str:
         """Write a notebook; its path there."""
-        made = {
-            "nbformat": 4, "nbformat_minor": 5, "metadata": {},
-            "cells": [
-                {"cell_type": "code", "id": f"c{number}", "metadata": {}, "source": source,
-                 "outputs": [], "execution_count": None}
-                for number, source in enumerate(cells)
-            ],
-        }  # fmt: skip
-        self.put("train.ipynb", json.dumps(made))
+        self.put("train.ipynb", notebook_of(*cells))
         return f"{self.there}/train.ipynb"
 
     def rankroom(self, *words: str, seconds: float = 240) -> str:
@@ -200,3 +205,61 @@ def test_both_scripts_are_shown_without_submitting(alice: Alice):
     assert "rankroom.batch.play" in said
     assert "# In the notebook: %cluster start --ranks 2 --site elsewhere\n%cluster start\n" in said
     assert alice.machines.run("login", ["squeue", "-h", "--me"], "alice") == ""
+
+
+def test_from_a_laptop_the_notebook_goes_there_and_comes_back_with_its_records(
+    machines: Machines, alice: Alice
+):
+    profile = PROFILE.format(python=sys.executable).replace("~", alice.there)
+    home = make_home(
+        machines, machines.root / "home-batch", "root", there=f'login = "login"{profile}'
+    )
+    notebook = home / "my notebook.ipynb"
+    notebook.write_text(notebook_of(START, WHERE, "import os; os.getcwd()"))
+    python = ["env", *settings(home), sys.executable, "-m", "rankroom"]
+    try:
+        said = machines.run(
+            "laptop", [*python, "batch", notebook, "--site", "there", "--wait"], timeout=240
+        )
+        assert "all 3 cells have run" in said, said
+        assert "1 record was brought here" in said
+        [copy] = home.glob("my-notebook-*.ipynb")
+        where, cwd = json.loads(copy.read_text())["cells"][1:]
+        assert "('c2', 4, 'cuda:1')" in "".join(where["outputs"][0]["data"]["text/plain"])
+        # The laptop's folder is not there: the cells run in the job's own.
+        assert copy.stem in cwd["outputs"][0]["data"]["text/plain"][0]
+        shown = machines.run("laptop", [*python, "runs", "show", "last"])
+        assert "here is 3" in shown, shown
+        # Brought again, nothing is there twice.
+        job = submitted(said)
+        again = machines.run(
+            "laptop", [*python, "batch", "--collect", job, "-o", home / "again.ipynb"]
+        )
+        assert "0 records were brought here" in again, again
+        assert (home / "again.ipynb").read_text() == copy.read_text()
+    finally:
+        end_lines(machines, home)
+
+
+@pytest.mark.thorough  # Slurm takes its time to call the node idle again
+def test_a_node_that_fails_is_named_and_the_cell_with_it(machines: Machines, alice: Alice):
+    job = submitted(alice.batch(alice.notebook(START, LONG, "1")))
+    running_cell(alice, 2)
+    machines.crash("c2")
+    try:
+        [state] = alice.folder.glob("scratch/batch/*/state.json")
+        alice.until(lambda: json.loads(state.read_text())["state"] != "running")
+        progress = json.loads(state.read_text())
+        assert "cell 2 of 3 failed, import time: RunFailed: rank" in progress["why"], progress
+        assert "c2" in progress["why"]
+        alice.until(lambda: alice.state(job) in ("FAILED", "NODE_FAIL"))
+        [[ended, failure, lines]] = alice.records()
+        assert ended == "failed"
+        assert "c2" in failure
+        assert sorted(lines) == [f"begun {rank}\n" for rank in range(4)]
+        # It ran once: nobody started it anew on other nodes.
+        assert alice.machines.run("login", ["squeue", "-h", "--me"], "alice") == ""
+        assert len(alice.records()) == 1
+    finally:
+        machines.boot("c2")
+        machines.until_idle()
