@@ -362,7 +362,7 @@ def test_a_login_that_gets_no_further_is_given_up(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     fake_ssh(tmp_path, monkeypatch, "echo 'a banner'; exec sleep 600")
-    monkeypatch.setattr("rankroom.ssh.line.AGREED_S", 0.2)
+    monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 0.2)
     with pytest.raises(LineError, match="after the key exchange") as caught:
         asyncio.run(Line("login").open(connect_s=0))
     assert caught.value.why == "unreachable" and "a banner" in str(caught.value)
@@ -372,7 +372,7 @@ def test_one_that_waits_for_an_answer_is_not_given_up(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     fake_ssh(tmp_path, monkeypatch, '"$SSH_ASKPASS" "Code: " > "$0.answer"; exec sleep 600')
-    monkeypatch.setattr("rankroom.ssh.line.AGREED_S", 0.2)
+    monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 0.2)
     told: list[tuple[str, str]] = []
 
     async def late() -> None:

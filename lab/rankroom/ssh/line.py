@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import os
 import random
-import shlex
-import sys
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
 from rankroom import shell
 from rankroom.errors import LineError
-from rankroom.ssh import askpass, command, master
-from rankroom.ssh.folder import control_path, folder
+from rankroom.ssh import command, master
+from rankroom.ssh.folder import control_path
+from rankroom.ssh.login import alone, at_a_terminal, log_in
 from rankroom.ssh.trouble import AWAY, PASSING, explain
 
 LineState = Literal["open", "lost", "asks"]
@@ -27,9 +23,6 @@ TRIES = 6  # where a server has too many logins at once
 CONNECT_S = 15.0
 # A try that began while the link was down asks ever more rarely: short ones find it sooner.
 AGAIN_S = 2.0
-AGREED_S = 20.0  # for the rest of it, but for what is asked
-STUCK = "Connection timed out after the key exchange"
-LOOK_S = 0.5
 PAUSE_S = 0.5
 REFUSED_S = 30.0
 LONGEST_PAUSE_S = 600.0
@@ -48,7 +41,7 @@ class Line:
         self.name = node or login
         self._login, self._node = login, node
         self._ssh = command.ssh()
-        self._terminal = _at_a_terminal() if terminal is None else terminal
+        self._terminal = at_a_terminal() if terminal is None else terminal
         self._forwards: list[tuple[int | Path, str, int]] = []
         self._lost: LineError | None = None  # while `keep` waits to try again
 
@@ -88,7 +81,7 @@ class Line:
         """Open the line if it is not. What ssh asks is told as "asks", with the question."""
         if await self.alive():
             return
-        async with _alone(self.socket.with_suffix(".lock")):
+        async with alone(self.socket.with_suffix(".lock")):
             for attempt in range(TRIES):
                 if await self.alive():
                     return
@@ -185,41 +178,10 @@ class Line:
         if self._node:
             login = control_path(self._ssh, self._login)
             words[-3:-3] = command.behind(self._ssh, login, self._login, self._node)
-        said: list[str] = []
-        asks = self._terminal  # there, nobody sees when it does
-        moved = time.monotonic()
-
-        def heard(line: str) -> None:
-            nonlocal asks, moved
-            said.append(line)
-            moved = time.monotonic()
-            if line.startswith(askpass.ASKS):
-                asks = True
-                if tell:
-                    tell("asks", line.removeprefix(askpass.ASKS))
-            elif line.startswith(askpass.ANSWERED):
-                asks = False
-            elif line.startswith((askpass.UNANSWERED, askpass.REFUSED)):
-                fail()  # ssh would ask again
-
-        def fail(why: str = "") -> NoReturn:
-            raise explain(self.name, shell.Completed(tuple(words), 255, "\n".join([*said, why])))
-
-        environment = None if self._terminal else _asking(self.name)
-        running = asyncio.ensure_future(
-            shell.run(words, env=environment, terminal=self._terminal, on_line=heard)
-        )
-        try:
-            while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
-                # ssh does not notice a link that is cut while they agree on who is who.
-                if not asks and time.monotonic() - moved > connect_s + AGREED_S:
-                    fail(STUCK)
-            done = await running
-        except OSError as error:
-            raise LineError(NO_SSH.format(ssh=self._ssh, error=error), "no ssh") from None
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        done = await log_in(
+            words, self.name, self._terminal, connect_s,
+            lambda text: tell("asks", text) if tell else None,
+        )  # fmt: skip
         if not done.ok or not await self.alive():
             raise explain(self.name, done)
 
@@ -241,54 +203,12 @@ def _changes(tell: Tell) -> Tell:
     return told
 
 
-def _at_a_terminal() -> bool:
-    # Whoever uses a Jupyter server looks at a browser, and not at where it was started.
-    return sys.stdin is not None and sys.stdin.isatty() and "jupyter_server" not in sys.modules
-
-
-def _asking(host: str) -> dict[str, str]:
-    """The environment in which ssh asks by way of `questions`."""
-    script = folder() / "ask"
-    python = f'exec {shlex.quote(sys.executable)} -m rankroom.ssh.askpass "$@"\n'
-    part = script.with_name(f".ask.{os.getpid()}")
-    part.write_text(f"#!/bin/sh\n{python}")
-    part.chmod(0o700)
-    part.replace(script)
-    return {
-        # Older versions ask only where there is a display.
-        "DISPLAY": "none:0",
-        **os.environ,
-        "SSH_ASKPASS": str(script),
-        "SSH_ASKPASS_REQUIRE": "force",
-        askpass.HOST: host,
-    }
-
-
-@contextlib.asynccontextmanager
-async def _alone(file: Path) -> AsyncIterator[None]:
-    """One process at a time opens a line, so that the user is asked once."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(0.05)
-            except OSError:
-                break  # a file system without locks
-        yield
-    finally:
-        os.close(descriptor)
-
-
 async def _some_time(attempt: int) -> None:
     """Longer each time, and not all at the same moment."""
     await asyncio.sleep(random.uniform(0.2, 1.0) * (attempt + 1))
 
 
 CLOSED = "the line to {host} is not open: open it first"
-NO_SSH = "cannot run `{ssh}`: {error}; install OpenSSH's client, or name it with RANKROOM_SSH"
 FULL = (
     "{host} takes no more commands on one connection, so `{command}` did not run there: wait for "
     "others to end, or ask the site for a greater MaxSessions; ssh said:\n{said}"

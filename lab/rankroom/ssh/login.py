@@ -1,0 +1,120 @@
+"""Logging in: ssh's way to an open line, and what it asks on that way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shlex
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rankroom import shell
+from rankroom.errors import LineError
+from rankroom.ssh import askpass
+from rankroom.ssh.folder import folder
+from rankroom.ssh.trouble import explain
+
+AGREED_S = 20.0  # for what follows the key exchange, but for what is asked
+LOOK_S = 0.5
+
+
+async def log_in(
+    words: Sequence[str],
+    host: str,
+    terminal: bool,
+    connect_s: float,
+    asked: Callable[[str], None],
+) -> shell.Completed:
+    """Run ssh's command line until it is in, or says why not; `asked` is told its questions.
+
+    Raises LineError where a question is not answered, and where it gets no further.
+    """
+    said: list[str] = []
+    asks = terminal  # there, nobody sees when it does
+    moved = time.monotonic()
+
+    def heard(line: str) -> None:
+        nonlocal asks, moved
+        said.append(line)
+        moved = time.monotonic()
+        if line.startswith(askpass.ASKS):
+            asks = True
+            asked(line.removeprefix(askpass.ASKS))
+        elif line.startswith(askpass.ANSWERED):
+            asks = False
+        elif line.startswith((askpass.UNANSWERED, askpass.REFUSED)):
+            fail()  # ssh would ask again
+
+    def fail(why: str = "") -> NoReturn:
+        raise explain(host, shell.Completed(tuple(words), 255, "\n".join([*said, why])))
+
+    environment = None if terminal else _asking(host)
+    running = asyncio.ensure_future(
+        shell.run(words, env=environment, terminal=terminal, on_line=heard)
+    )
+    try:
+        while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
+            # ssh does not notice a link that is cut while they agree on who is who.
+            if not asks and time.monotonic() - moved > connect_s + AGREED_S:
+                fail(STUCK)
+        return await running
+    except OSError as error:
+        raise LineError(NO_SSH.format(ssh=words[0], error=error), "no ssh") from None
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def at_a_terminal() -> bool:
+    """Whether what ssh asks is best asked there."""
+    # Whoever uses a Jupyter server looks at a browser, and not at where it was started.
+    return sys.stdin is not None and sys.stdin.isatty() and "jupyter_server" not in sys.modules
+
+
+@contextlib.asynccontextmanager
+async def alone(file: Path) -> AsyncIterator[None]:
+    """One process at a time opens a line, so that the user is asked once."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.05)
+            except OSError:
+                break  # a file system without locks
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _asking(host: str) -> dict[str, str]:
+    """The environment in which ssh asks by way of `questions`."""
+    script = folder() / "ask"
+    python = f'exec {shlex.quote(sys.executable)} -m rankroom.ssh.askpass "$@"\n'
+    part = script.with_name(f".ask.{os.getpid()}")
+    try:
+        part.write_text(f"#!/bin/sh\n{python}")
+        part.chmod(0o700)
+        part.replace(script)
+    except OSError as error:
+        raise LineError(NO_ROOM.format(script=script, error=error), "folder") from None
+    return {
+        # Older versions ask only where there is a display.
+        "DISPLAY": "none:0",
+        **os.environ,
+        "SSH_ASKPASS": str(script),
+        "SSH_ASKPASS_REQUIRE": "force",
+        askpass.HOST: host,
+    }
+
+
+STUCK = "Connection timed out after the key exchange"
+NO_SSH = "cannot run `{ssh}`: {error}; install OpenSSH's client, or name it with RANKROOM_SSH"
+NO_ROOM = "cannot write {script}, by which ssh asks its questions: {error}; make room there"
