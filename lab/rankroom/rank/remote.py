@@ -24,16 +24,17 @@ SEATED_S = 60.0  # for all the ranks to start
 
 def main() -> None:
     """Start this process as the rank that its environment names."""
-    # First, as it takes longest, and all ranks do it at the same time.
-    from rankroom.rank import engine
-
     folder = Path(os.environ[tree.CLUSTER])
     info = ClusterPaths(folder.name, folder.parent).read()
     if info is None:
         raise SystemExit(f"no cluster.json in {folder}: is the folder on a shared file system?")
-    # mpiexec and containers have a working directory of their own.
+    # mpiexec and containers have a working directory of their own, and ipyparallel keeps the one
+    # that it was imported in.
     with contextlib.suppress(OSError):
         os.chdir(info.cwd)
+    # Before the ranks meet, as it takes longest, and all ranks do it at the same time.
+    from rankroom.rank import engine
+
     os.environ.update(RANKROOM_DESK=info.desk, RANKROOM_SECRET=info.secret)
     os.environ.update(seated(info, int(os.environ["RANKROOM_RANK"])))
     engine.main()
