@@ -1,0 +1,252 @@
+"""Notebooks as batch jobs: the scripts they become, and running one on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rankroom.batch import cells, job
+from rankroom.batch.folder import BatchFailed, BatchFolder, Progress, named
+from rankroom.batch.sent import Sent
+from rankroom.cli import main
+from rankroom.display.bundle import MIME
+from rankroom.errors import UsageError
+from rankroom.scheduler.submitted import all_submitted
+from rankroom.site import Environment, Site
+from rankroom.ssh.place import Here
+from rankroom.store import Store
+from record_makers import start_record
+
+START = "%load_ext rankroom\n%cluster start --ranks 2"
+
+
+def notebook(*sources: str | list[str] | tuple[str, str]) -> dict[str, Any]:
+    """A notebook of code cells, and of others as (kind, source)."""
+    made = []
+    for number, each in enumerate(sources):
+        kind, source = each if isinstance(each, tuple) else ("code", each)
+        cell: dict[str, Any] = {
+            "cell_type": kind, "id": f"c{number}", "metadata": {}, "source": source,
+        }  # fmt: skip
+        if kind == "code":
+            cell |= {"outputs": [], "execution_count": None}
+        made.append(cell)
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": made}
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    """Writes a notebook; its path."""
+
+    def write(*sources: str | tuple[str, str]) -> Path:
+        folder = tmp_path / "it's mine"
+        folder.mkdir(exist_ok=True)
+        file = folder / "train.ipynb"
+        file.write_text(json.dumps(notebook(*sources)))
+        return file
+
+    return write
+
+
+def test_a_script_is_the_notebook_for_people():
+    made = notebook(("markdown", "# Train\n\nit"), START, ("raw", "no"), "", ["x = 1\n", "x"])
+    assert cells.script(made, "train.ipynb", granted=True) == (
+        "# train.ipynb, as a batch job: its cells in their order, as IPython runs them.\n"
+        "# `rankroom batch` made this file, and the job runs it: what is changed here is what "
+        "runs.\n"
+        "# %%distributed cells run on the ranks of the job, all others in one kernel.\n"
+        "\n"
+        "# %% [markdown]\n# # Train\n#\n# it\n"
+        "\n"
+        "# %% [2]\n%load_ext rankroom\n# In the notebook: %cluster start --ranks 2\n"
+        "%cluster start\n"
+        "\n"
+        "# %% [5]\nx = 1\nx\n"
+    )
+
+
+def test_a_scripts_cells_are_the_notebooks():
+    sources = [
+        START,
+        "%%distributed --ranks 0\nprint('# %% no mark')\n\n\nrank",
+        "text = '''\n\n'''",
+    ]
+    text = cells.script(notebook(*sources), "a", granted=False)
+    assert cells.cells_of(text) == [cells.Cell(n, each) for n, each in enumerate(sources, 1)]
+
+
+@pytest.mark.parametrize(
+    ("line", "granted", "here"),
+    [
+        ("%cluster start", "%cluster start", "%cluster start"),
+        ("%cluster start --ranks 4", "%cluster start", "%cluster start --ranks 4"),
+        (
+            "%cluster start --site there --nodes 2 --time 01:00:00 --name mine --auto-restart",
+            "%cluster start --name mine --auto-restart",
+            "%cluster start --name mine --auto-restart",
+        ),
+        ("  %cluster start --ranks=3 --name=a", "  %cluster start --name a",
+         "  %cluster start --ranks 3 --name a"),
+        ("%cluster attach there-1a2b", "%cluster start", "%cluster start"),
+        ("%cluster start --name 'it", "%cluster start --name 'it", "%cluster start --name 'it"),
+        ("%cluster stop", "%cluster stop", "%cluster stop"),
+        ("x = '%cluster start --ranks 2'", *["x = '%cluster start --ranks 2'"] * 2),
+    ],
+)  # fmt: skip
+def test_ranks_are_started_where_the_job_is(line: str, granted: str, here: str):
+    assert cells.adapted(line, True).splitlines()[-1] == granted
+    assert cells.adapted(line, False).splitlines()[-1] == here
+
+
+def test_what_a_cell_magic_holds_is_left_alone():
+    source = "%%distributed\n%cluster start --site there"
+    assert cells.adapted(source, True) == source
+
+
+def test_ranks_that_were_started_in_the_sidebar_are_started_by_the_script():
+    text = cells.script(notebook("x = 1", "%%distributed\nrank"), "a", True)
+    added, sent = [cell for cell in cells.cells_of(text) if cell.number != 1]
+    assert (added.number, sent.number) == (0, 2)
+    assert added.source.endswith("%load_ext rankroom\n%cluster start")
+
+
+@pytest.mark.parametrize(
+    "text", ["no JSON", "[]", "{}", '{"nbformat": 3, "worksheets": [], "cells": []}']
+)
+def test_what_is_no_notebook_is_refused_with_what_to_do(tmp_path: Path, text: str):
+    file = tmp_path / "a.ipynb"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=r"a\.ipynb is no notebook .* open it in JupyterLab"):
+        cells.read(file)
+    with pytest.raises(UsageError, match="No such file"):
+        cells.read(tmp_path / "b.ipynb")
+
+
+def test_a_notebook_that_cannot_be_a_script_says_why():
+    with pytest.raises(UsageError, match="cell 1 has a line `# %% \\[3\\]`"):
+        cells.script(notebook("x\n# %% [3]"), "a", True)
+    with pytest.raises(UsageError, match="a has no cell with code"):
+        cells.script(notebook(("markdown", "text"), " "), "a", True)
+
+
+def test_a_jobs_name_is_a_word():
+    at = time.mktime((2026, 11, 22, 9, 30, 0, 0, 0, -1))
+    assert named(Path("/a/my (new) nötes.ipynb"), at) == "my-new-n-tes-20261122-093000"
+    assert named(Path("/a/$.ipynb"), at) == "notebook-20261122-093000"
+
+
+def test_the_job_runs_in_its_folder_whatever_that_is_called():
+    site = Site("a", environment=Environment(python="~/py/bin/python"))
+    found = job.commands(site, BatchFolder("/s/it's"), "/home/a b", "")
+    assert found[0] == """cd '/s/it'"'"'s'"""
+    assert found[-1] == (
+        """exec "$HOME/py/bin/python" -m rankroom.batch.play . --cwd '/home/a b'"""
+    )
+
+
+def test_how_a_job_stands_survives_what_it_does_not_know():
+    made = Progress("running", 2, 5, "loss = 1", runs=["a"])
+    assert Progress.from_json(made.to_json()) == made
+    assert made.words == "runs cell 2 of 5: loss = 1"
+    assert Progress.from_json('{"state": "done", "cells": 3, "newer": 1}').words == (
+        "all 3 cells have run"
+    )
+    assert Progress.from_json("").words == "has not begun"
+
+
+def test_what_is_brought_is_whole_and_comes_once(tmp_path: Path, home: Path):
+    _, run, writer = start_record(tmp_path / "there")
+    writer.close()
+    folder = BatchFolder(tmp_path / "job's")
+    sent = Sent(Here(), folder)
+    asyncio.run(sent.put({str(folder.executed): "{}"}))
+    progress = Progress("done", 1, 1, home=str(tmp_path / "there"), runs=[run.id])
+    copy = tmp_path / "copy.ipynb"
+    assert asyncio.run(sent.bring(progress, copy, Store())) == 1
+    assert copy.read_text() == "{}"
+    assert Store().load(run.id).id == run.id
+    assert asyncio.run(sent.bring(progress, copy, Store())) == 0
+    progress.runs.append("20261122-000000-000000")
+    with pytest.raises(BatchFailed, match="cannot be brought here"):
+        asyncio.run(sent.bring(progress, copy, Store()))
+
+
+def test_a_submitted_notebook_is_a_job_like_others(fake, home, written, monkeypatch):
+    profile = home.parent / "config" / "rankroom" / "sites" / "there.toml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text(f'scratch = "{home.parent}/scratch"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home.parent / "config"))
+    file = written(START, "1")
+    words = ["batch", str(file), "--site", "there", "--nodes", "3", "--time", "00:20:00"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    [kept] = all_submitted()
+    assert kept.name.startswith("train-")
+    script = fake.script(kept.job)
+    assert "#SBATCH --nodes=3\n" in script
+    assert "#SBATCH --no-requeue\n" in script
+    folder = home.parent / "scratch" / "batch" / kept.name
+    assert f"cd {folder}\n" in script
+    assert {each.name for each in folder.iterdir()} == {"notebook.ipynb", "cells.ipy", "job.sh"}
+    assert folder.stat().st_mode & 0o077 == 0
+    assert str(file.with_name(f"{kept.name}.ipynb")) in done.output
+
+
+def test_bringing_what_was_not_submitted_is_refused(home):
+    done = CliRunner().invoke(main, ["batch", "--collect", "99"])
+    assert done.exit_code == 1
+    assert "job 99 was not submitted from here" in done.output
+
+
+def run_here(file: Path) -> tuple[int, str, dict[str, Any]]:
+    """Run a notebook as a batch job here: exit status, what was said, and the executed copy."""
+    done = CliRunner().invoke(main, ["batch", str(file)])
+    [copy] = file.parent.glob("train-*.ipynb")
+    return done.exit_code, done.output, json.loads(copy.read_text())
+
+
+@pytest.mark.cluster
+def test_a_notebook_runs_here_as_it_would_in_jupyterlab(home, written):
+    file = written(
+        ("markdown", "# It"),
+        START,
+        "x = 20",
+        "%%distributed\nprint('line', rank)\nrank * 10",
+        "x + 1",
+    )
+    status, said, copy = run_here(file)
+    assert status == 0, said
+    assert "all 4 cells have run" in said
+    run, value = (cell["outputs"][0]["data"] for cell in copy["cells"][3:])
+    assert run[MIME]["run"]["state"] == "done"
+    assert value["text/plain"] == ["21"]
+    [record] = Store().newest()
+    assert (record.state, record.lines) == ("done", 2)
+    assert not list((home / "clusters").iterdir()), "its ranks have ended with it"
+
+
+@pytest.mark.cluster
+def test_the_first_cell_that_fails_is_the_last(home, written):
+    file = written(START, "%%distributed\nif rank == 1:\n    1 / 0", "open('never', 'w')")
+    status, said, copy = run_here(file)
+    assert status == 1
+    assert "cell 2 of 3 failed, if rank == 1:: RunFailed: rank 1 failed first" in said
+    assert copy["cells"][1]["outputs"][-1]["ename"] == "RunFailed"
+    assert copy["cells"][2]["outputs"] == []
+    assert not (file.parent / "never").exists()
+    assert Store().newest()[0].state == "failed"
+    assert not list((home / "clusters").iterdir())
+
+
+@pytest.mark.cluster
+def test_a_kernel_that_dies_ends_the_job_and_leaves_nothing(home, written):
+    status, said, _ = run_here(written(START, "import os; os._exit(3)"))
+    assert status == 1
+    assert "cell 2 of 2 failed, import os; os._exit(3): the kernel died" in said
+    assert not list((home / "clusters").iterdir())
