@@ -48,8 +48,8 @@ LAYERS = [
     ["adopt", "salvage", "turn", "kept", "restarts", "anycluster"],
     # The desk of a cluster on a site uses a cluster; to attach to one may be to attach to the other.
     ["cluster", "far/*"],
-    ["batch/*", "course/*", "lab/*"],
     ["cards", "wishes", "acts"],
+    ["batch/*", "course/*", "lab/*"],
     ["notebook/*", "ladder", "server/*", "cli/*"],
 ]
 # Narrower than their layer, with the reason.

@@ -1,5 +1,6 @@
 /** The Ranks sidebar: real ranks of this machine, and made-up clusters of a site. */
 import { spawn } from 'node:child_process';
+import { join } from 'node:path';
 
 import type { Locator } from '@playwright/test';
 
@@ -49,8 +50,12 @@ async function agree(page: Page, label: string): Promise<void> {
 
 test('from nothing to a cell on two ranks, and back', async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
-  // The names of the golden records come after any date.
-  await page.route(/rankroom\/runs\?limit/, route => route.continue({ url: route.request().url().replace(/limit=\d+/, 'limit=1000') }));
+  // Of this cluster only: the golden records would come first, as their names are no dates.
+  await page.route(/rankroom\/runs\?limit/, async route => {
+    const all = await route.fetch({ url: route.request().url().replace(/limit=\d+/, 'limit=1000') });
+    const { runs } = (await all.json()) as { runs: Array<{ cluster: string }> };
+    await route.fulfill({ json: { runs: runs.filter(run => run.cluster === 'two') } });
+  });
   const panel = await openRanks(page);
   await expect(panel.getByRole('button', { name: 'Start ranks here' })).toBeVisible();
   await openNotebook(page);
@@ -78,6 +83,8 @@ test('from nothing to a cell on two ranks, and back', async ({ page }) => {
   const run = panel.locator('.rr-run-row').first();
   await expect(run).toContainText('2 ranks · done');
   await picture(page, 'sidebar-running');
+  const seen = { x: 0, y: 0, width: 900, height: 460 };
+  await page.screenshot({ path: join(__dirname, 'test-results', 'pictures', 'sidebar.png'), clip: seen });
   await run.click();
   await expect(page.locator('.rr-view.rr-panel')).toContainText('rank 1 of 2');
 
