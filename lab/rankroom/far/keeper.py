@@ -131,7 +131,12 @@ class Keeper:
         if state == "asks":
             self.say("asks", f"{self.site.login} asks: {words}")
         elif not self.stopping:
-            self.say("lost", f"{words}; {GOES_ON}" if self.far.job else words)
+            # How ssh put it is in the log; while it is tried again, each try has words of its own.
+            print(time.strftime("%H:%M:%S"), words, flush=True)
+            if self.far.job:
+                self.say("lost", LOST.format(where=self.site.login))
+            else:
+                self.say("connecting", words)
 
     async def _serve(self) -> None:
         """A desk there while the line is open; the job is submitted as soon as there is one."""
@@ -381,8 +386,7 @@ def run(folder: Path) -> None:
     asyncio.run(keep())
 
 
-GOES_ON = "its job and what runs in it go on"
-LOST = "the line to {where} is cut; it is opened again by itself, and the ranks go on meanwhile"
+LOST = "the line to {where} is lost; it is opened again by itself, and the ranks go on meanwhile"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
 LATER = (
     "{name} cannot be reached: its job {job} is cancelled as soon as it can be, by a process that "
