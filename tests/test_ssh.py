@@ -141,6 +141,13 @@ def test_command_lines(tmp_path: Path):
     assert command.forwarding(Path("/a:b/50%"), "c1", 9) == "/a\\:b/50%%:c1:9"
 
 
+@pytest.mark.parametrize("node", ["c1;id", "$(id)", "-c1", "c 1", "", "c1\nc2"])
+def test_what_a_scheduler_calls_a_node_is_read_by_no_shell(node: str):
+    with pytest.raises(LineError, match="is no name of a node"):
+        command.behind("ssh", Path("/s"), "login", node)
+    assert "HostName=c1.example.org" in command.behind("ssh", Path("/s"), "login", "c1.example.org")
+
+
 def test_a_place_is_here_or_there():
     assert isinstance(place(""), Here) and place("").name == ""
     there = place("alice@login")

@@ -6,10 +6,14 @@ The user's own configuration holds; these options only add what one shared line 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from rankroom.errors import LineError
+
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 # A line that nobody uses ends after this many seconds, and with it what was authenticated.
 IDLE_S = 600
 # A dead link is noticed after three of these.
@@ -42,7 +46,12 @@ def master(command: str, socket: Path, login: str, connect_s: float) -> list[str
 
 
 def behind(command: str, socket: Path, login: str, node: str) -> list[str]:
-    """What leads a connection on to a node, as the user of `login`, over the open line to it."""
+    """What leads a connection on to a node, as the user of `login`, over the open line to it.
+
+    Raises LineError where a scheduler's name of a node is none: a shell gets to see it.
+    """
+    if not _NODE.fullmatch(node):
+        raise LineError(NO_NODE.format(node=node), "unknown host")
     hop = [
         *shlex.split(command),
         *_options(ControlMaster="no", ControlPath=_path(socket), ProxyCommand="false"),
@@ -94,3 +103,6 @@ def _options(**options: str) -> list[str]:
 def _path(path: Path) -> str:
     """As ssh takes it, to whom % begins a name of its own."""
     return os.fspath(path).replace("%", "%%")
+
+
+NO_NODE = "{node!r} is no name of a node: look at what the scheduler says the job runs on"
