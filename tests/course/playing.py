@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,14 +56,16 @@ def wrong_answers(notebook: str) -> dict[str, list[tuple[str, str]]]:
     return module.WRONG
 
 
-def play(name: str, **env: str) -> Played:
-    """Walk the lesson to its end; its ranks are stopped then."""
+def play(name: str, folder: Path, **env: str) -> Played:
+    """Walk the lesson in a copy of the course to its end; its ranks are stopped then."""
+    shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     notebook = read(name)
     solved = solutions(notebook)
     wrong = wrong_answers(name)
     played = Played()
     kernel = Kernel(**{**os.environ, **env})  # DeepSpeed calls a compiler
     try:
+        kernel.run(f"%cd -q {folder}")
         for cell in notebook.cells:
             if cell.cell_type != "code":
                 continue

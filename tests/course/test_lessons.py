@@ -21,7 +21,7 @@ def lesson(
 ) -> Iterator[tuple[str, Played]]:
     file = request.param.file
     home: Path = tmp_path_factory.mktemp(f"lesson{file[:2]}")
-    yield file, play(file, RANKROOM_HOME=str(home))
+    yield file, play(file, home / "course", RANKROOM_HOME=str(home / "home"))
 
 
 def test_a_lesson_runs_through(lesson: tuple[str, Played]):

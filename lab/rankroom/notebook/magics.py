@@ -88,6 +88,8 @@ class RankroomMagics(Magics):
             raise UsageError(f"-o {chosen.output}: not a variable name")
         if chosen.repeat < 1:
             raise UsageError(f"--repeat {chosen.repeat}: once at least")
+        if self.refuses:
+            raise UsageError(self.refuses)
         cluster = the_cluster()
         try:
             plan = Plan(counts(chosen.ranks, cluster.size), chosen.repeat, int(not chosen.cold))

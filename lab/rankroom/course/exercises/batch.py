@@ -1,1 +1,98 @@
-"""x."""
+"""From a notebook to jobs: what is asked for, memory, and going on where a job ended."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+
+@exercise("batch.1", answer="header", ranks=1)
+def header(learner: Learner) -> None:
+    """What a job asks for, as Slurm reads it."""
+    ask = learner.function("header")
+    nodes, gpus = learner.chance.randrange(1, 9), learner.chance.choice([2, 4, 6])
+    hours = learner.chance.randrange(1, 24)
+    said = ask(nodes, gpus, hours)
+    if not isinstance(said, str):
+        raise Wrong(f"header gives {said!r}, and should give text")
+    lines = [line.strip() for line in said.strip().splitlines()]
+    if not lines or lines[0] != "#!/bin/bash":
+        raise Wrong("the first line of a script is #!/bin/bash")
+    asked: dict[str, str] = {}
+    for line in lines[1:]:
+        if match := re.fullmatch(r"#SBATCH\s+(--[\w-]+)[= ](\S+)", line):
+            asked[match[1]] = match[2]
+        elif line.startswith("#SBATCH"):
+            raise Wrong(f"Slurm would not read {line!r}: write #SBATCH --NAME=VALUE")
+    for name, value in (("--nodes", nodes), ("--gpus-per-node", gpus)):
+        if asked.get(name) != str(value):
+            raise Wrong(f"for {nodes} nodes with {gpus} GPUs, {name} is {value}: you have "
+                        f"{asked.get(name, 'no such line')}")  # fmt: skip
+    wanted = {f"{hours:02}:00:00", f"{hours}:00:00", f"{hours}:00:0", str(60 * hours)}
+    if asked.get("--time") not in wanted:
+        raise Wrong(
+            f"for {hours} hours, --time is {hours:02}:00:00: you have "
+            f"{asked.get('--time', 'no such line')}"
+        )
+    if asked.get("--ntasks-per-node") != str(gpus):
+        raise Wrong(f"one rank for each GPU: --ntasks-per-node={gpus}")
+
+
+@exercise("batch.2", answer="per_cpu", ranks=1)
+def memory(learner: Learner) -> None:
+    """Memory for each CPU, from what a node has."""
+    ask = learner.function("per_cpu")
+    for _ in range(3):
+        tasks, cpus = learner.chance.choice([2, 4, 6]), learner.chance.choice([6, 7, 8, 32])
+        node = learner.chance.randrange(60_000, 260_000)
+        wanted = node // (tasks * cpus)
+        found = ask(node, tasks, cpus)
+        if found != wanted:
+            over = isinstance(found, (int, float)) and found * tasks * cpus > node
+            hint = ": the node does not have so much, and the job never starts" if over else ""
+            raise Wrong(
+                f"{node} MB, {tasks} tasks with {cpus} CPUs each: {wanted} whole MB for a CPU, and "
+                f"you have {found!r}{hint}"
+            )
+
+
+@exercise("batch.3", answer="train", ranks=1)
+def resume(learner: Learner) -> None:
+    """A training that goes on where the job before it was cut off."""
+    train = learner.function("train")
+    last = learner.chance.randrange(6, 10)
+    cut = learner.chance.randrange(2, last - 2)
+    done: list[int] = []
+
+    class Over(Exception):
+        pass
+
+    def epoch(number: int) -> None:
+        if number == cut and cut not in done and len(done) == cut:
+            done.append(-1)
+            raise Over
+        done.append(number)
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "checkpoint"
+        try:
+            train(epoch, last, path)
+        except Over:
+            pass
+        else:
+            raise Wrong(f"epoch {cut} failed, and train went on: let errors through")
+        if not path.exists():
+            raise Wrong("the job was cut off, and there is no checkpoint: write one every epoch")
+        try:
+            train(epoch, last, path)
+        except Over:
+            raise Wrong(f"epoch {cut} was done twice without a checkpoint in between") from None
+    told = [number for number in done if number >= 0]
+    if told != list(range(last)):
+        raise Wrong(
+            f"cut off in epoch {cut} of {last}, and started again: epochs "
+            f"{', '.join(map(str, told))} were run, and should be 0 to {last - 1}, each once"
+        )

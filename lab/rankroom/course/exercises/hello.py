@@ -64,3 +64,14 @@ def a_careful_division(learner: Learner) -> None:
         raise Wrong(f"careful({number * 3}, {number}) gives {whole!r}, and should give 3.0")
     if odd != float("inf"):
         raise Wrong(f'careful({number}, 0) gives {odd!r}, and should give float("inf")')
+
+
+@exercise("hello.0", answer="hello", ranks=1)
+def greeting(learner: Learner) -> None:
+    """The first answer there is to give."""
+    say = learner.function("hello")
+    for size in (learner.size, learner.chance.randrange(3, 90)):
+        for rank in range(size):
+            found, wanted = say(rank, size), f"hello from {rank} of {size}"
+            if found != wanted:
+                raise Wrong(f"on rank {rank} of {size} it should be {wanted!r}, and is {found!r}")

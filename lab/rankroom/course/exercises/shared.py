@@ -1,1 +1,80 @@
-"""x."""
+"""What is safe on a machine that others use, too."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+# Ways to start a server, and what is wrong with each; empty where nothing is.
+_STARTS = (
+    ("jupyter lab --ip=0.0.0.0 --port=8888", "it listens on all addresses of the node"),
+    ("jupyter lab --ip=127.0.0.1 --IdentityProvider.token=$USER", "everybody knows your name"),
+    ("jupyter lab --ip=127.0.0.1 --IdentityProvider.token=''", "there is no token"),
+    ("jupyter lab --ip=127.0.0.1 --IdentityProvider.token=9f3a1c", "`ps` shows the token to all"),
+    ("jupyter lab --ip=127.0.0.1", ""),
+    ("jupyter lab --config=/home/you/private/config.py --ip=127.0.0.1", ""),
+)
+
+
+@exercise("shared.1", answer="tunnel", ranks=1)
+def tunnel(learner: Learner) -> None:
+    """The ssh line that leads to a server on a compute node."""
+    ask = learner.function("tunnel")
+    here, port = learner.chance.randrange(8000, 9000), learner.chance.randrange(20000, 32000)
+    node = f"nid{learner.chance.randrange(1000, 9999)}"
+    found = ask(here, node, port, "you@login.example.org")
+    wanted = f"ssh -L {here}:{node}:{port} you@login.example.org"
+    if not isinstance(found, str) or found.split() != wanted.split():
+        also = f"ssh -L localhost:{here}:{node}:{port} you@login.example.org"
+        if not isinstance(found, str) or found.split() != also.split():
+            raise Wrong(f"it should be\n{wanted}\nand you have\n{found}")
+
+
+@exercise("shared.2", answer="is_unsafe", ranks=1)
+def unsafe(learner: Learner) -> None:
+    """Which command lines let others in."""
+    ask = learner.function("is_unsafe")
+    starts = list(_STARTS)
+    learner.chance.shuffle(starts)
+    for line, why in starts:
+        found = ask(line)
+        if bool(found) != bool(why):
+            if why:
+                raise Wrong(f"`{line}` is not safe: {why}")
+            raise Wrong(f"`{line}` is safe: only this machine reaches it, and the token is secret")
+
+
+@exercise("shared.3", answer="write_secret", ranks=1)
+def secret(learner: Learner) -> None:
+    """A file that was never readable for others, and a token that cannot be guessed."""
+    write = learner.function("write_secret")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "token"
+        seen: list[int] = []
+        before = os.umask(0)
+        try:
+            tokens = []
+            for number in range(3):
+                own = path.with_suffix(f".{number}")
+                write(own)
+                if not own.exists():
+                    raise Wrong(f"there is no file {own.name}: write the token into it")
+                seen.append(stat.S_IMODE(own.stat().st_mode))
+                tokens.append(own.read_text().strip())
+        finally:
+            os.umask(before)
+    if any(mode & 0o077 for mode in seen):
+        raise Wrong(f"others may read the file: its mode is {max(seen):o}, and should be 600")
+    if len(set(tokens)) < 3:
+        raise Wrong("each call writes the same token: make a new one with secrets.token_urlsafe()")
+    if min(len(token) for token in tokens) < 20:
+        chances = 64 ** min(len(token) for token in tokens)
+        raise Wrong(
+            f"a token of {min(map(len, tokens))} characters is one of some 10^"
+            f"{math.log10(max(chances, 1)):.0f}: take 20 characters at least"
+        )

@@ -1,0 +1,18 @@
+"""Start here."""
+
+from playing import Played
+
+WRONG = {
+    "hello.0": [("def hello(rank, size):\n    return f'hello from {rank} of 2'", "it should be")]
+}
+
+
+def claims(played: Played) -> None:
+    said = played.text("have")
+    for name in ("rankroom", "torch", "tensorflow", "horovod", "deepspeed", "sklearn"):
+        assert name in said
+    assert "not installed" not in said
+    assert "00 Start here" in played.text("progress") and "1 of 1 exercises" in played.text(
+        "progress"
+    )
+    assert "16 Lab on a compute node" in played.text("progress")

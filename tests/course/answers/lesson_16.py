@@ -1,0 +1,38 @@
+"""Lab on a compute node."""
+
+from playing import Played
+
+WRONG = {
+    "shared.1": [
+        (
+            "def tunnel(here, node, port, login):\n    return f'ssh -L {port}:{node}:{here} {login}'",
+            "it should be",
+        )
+    ],
+    "shared.2": [
+        (
+            "def is_unsafe(line):\n    return '127.0.0.1' not in line or '$USER' in line",
+            "is not safe",
+        )
+    ],
+    "shared.3": [
+        (
+            "import secrets\n\n\ndef write_secret(path):\n    path.write_text(secrets.token_urlsafe())",
+            "others may read",
+        ),
+        (
+            "import os\n\n\ndef write_secret(path):\n    number = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)\n"
+            "    with os.fdopen(number, 'w') as file:\n        file.write('a very long secret that never changes')",
+            "same token",
+        ),
+    ],
+}
+
+
+def claims(played: Played) -> None:
+    assert "#SBATCH" in played.text("dry") and "02:00:00" in played.text("dry")
+    said = played.text("clear")
+    assert "0.0.0.0        is not in the script" in said
+    assert "token_urlsafe  is in the script" in said
+    modes = played.text("files")
+    assert "drwx------" in modes and "-rw-------" in modes

@@ -1,0 +1,102 @@
+"""The data of the lessons: the digits, and the real formats in tiny made-up files."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy
+import pytest
+
+from rankroom.course.data import PIXELS, digits, load, read_idx
+from rankroom.errors import UsageError
+
+
+def idx(array: numpy.ndarray, kind: int = 0x08) -> bytes:
+    head = bytes([0, 0, kind, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return head + array.tobytes()
+
+
+def mnist(folder: Path, packed: bool, counts: tuple[int, int] = (30, 10)) -> Path:
+    """MNIST's four files, tiny."""
+    folder.mkdir(parents=True)
+    chance = numpy.random.default_rng(0)
+    for which, count in zip(("train", "t10k"), counts, strict=True):
+        images = chance.integers(0, 256, (count, 28, 28), dtype="u1")
+        labels = (numpy.arange(count) % 10).astype("u1")
+        for what, array in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)):
+            data = idx(array)
+            name = f"{which}-{what}" + (".gz" if packed else "")
+            (folder / name).write_bytes(gzip.compress(data) if packed else data)
+    return folder
+
+
+def test_digits_are_the_same_everywhere():
+    one, other = digits(), digits()
+    assert one.train.images.shape == (1438, 64) and one.test.images.shape == (359, 64)
+    assert (one.train.images == other.train.images).all()
+    assert one.train.images.max() == 1.0 and one.classes == 10
+    assert set(one.test.labels) == set(range(10))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnist(tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch):
+    folder = mnist(tmp_path / "fashion", packed)
+    monkeypatch.setenv("RANKROOM_DATA", str(folder))
+    found = load()
+    assert found.name == "fashion" and found.classes == 10
+    assert found.train.images.shape == (30, 784) and found.train.images.dtype == "float32"
+    assert 0.9 < found.train.images.max() <= 1 and list(found.test.labels) == list(range(10))
+
+
+def test_a_truncated_file_is_named(tmp_path: Path):
+    folder = mnist(tmp_path / "mnist", False)
+    file = folder / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(UsageError, match="train-images-idx3-ubyte is no whole idx file"):
+        load(folder)
+
+
+def test_labels_of_another_set_are_noticed(tmp_path: Path):
+    folder = mnist(tmp_path / "mnist", False)
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(numpy.zeros(7, "u1")))
+    with pytest.raises(UsageError, match="10 images with 7 labels"):
+        load(folder)
+
+
+def test_a_missing_file_is_named(tmp_path: Path):
+    folder = mnist(tmp_path / "mnist", False)
+    (folder / "t10k-images-idx3-ubyte").unlink()
+    with pytest.raises(UsageError, match="no file t10k-images"):
+        load(folder)
+
+
+def test_numbers_of_other_kinds(tmp_path: Path):
+    file = tmp_path / "floats"
+    values = numpy.arange(6, dtype=">f4").reshape(2, 3)
+    file.write_bytes(idx(values, 0x0D))
+    assert (read_idx(file) == values).all()
+
+
+def test_folders_by_class(tmp_path: Path):
+    image = pytest.importorskip("PIL.Image")
+    for which, count in (("train", 4), ("val", 2)):
+        for label, name in enumerate(("n01440764", "n02102040")):
+            folder = tmp_path / which / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                image.new("RGB", (50, 40), (200 * label, 10, 10)).save(folder / f"{number}.JPEG")
+    found = load(tmp_path)
+    assert found.classes == 2 and found.train.images.shape == (8, PIXELS * PIXELS)
+    assert sorted(found.test.labels) == [0, 0, 1, 1]
+    bright = found.train.images[found.train.labels == 1].mean()
+    assert bright > found.train.images[found.train.labels == 0].mean()
+    (tmp_path / "val" / "n01440764" / "0.JPEG").write_bytes(b"no image")
+    with pytest.raises(UsageError, match=r"0\.JPEG is no image"):
+        load(tmp_path)
+
+
+def test_a_folder_of_something_else(tmp_path: Path):
+    with pytest.raises(UsageError, match="holds neither MNIST's files"):
+        load(tmp_path)

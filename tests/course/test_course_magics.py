@@ -1,0 +1,117 @@
+"""`%course` and `%%check` in a real kernel, also where things are not as a lesson wants them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from kernel import Kernel
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    home = tmp_path_factory.mktemp("home")
+    made = Kernel(**{**os.environ, "RANKROOM_HOME": str(home)})
+    try:
+        made.run("%load_ext rankroom")
+        yield made
+        made.run("%cluster stop")
+    finally:
+        made.close()
+
+
+def said(kernel: Kernel, code: str) -> str:
+    shown = kernel.run(code, timeout=180)
+    return f"{shown.stdout}\n{shown.text}\n{shown.error}"
+
+
+def test_a_check_without_ranks_says_how_to_get_some(kernel: Kernel):
+    words = said(kernel, "%%check hello.2\ndef speaks(rank, size): return True")
+    assert "no cluster yet" in words and "Traceback" not in words
+
+
+def test_a_lesson_starts_ranks_and_uses_those_there_are(kernel: Kernel):
+    assert "2 ranks on" in said(kernel, "%course 1")
+    again = said(kernel, "%course 2")
+    assert "ready in" not in again and "lesson 02 Collectives: all it needs is here" in again
+
+
+def test_lessons_and_exercises_that_there_are_not(kernel: Kernel):
+    assert "there is no lesson 77: the course has 0 to 16" in said(kernel, "%course 77")
+    assert "there are ring.1, ring.2" in said(kernel, "%%check ring.9\npass")
+    assert "the topics are" in said(kernel, "%%check nothing\npass")
+    assert "needs the name of an exercise" in said(kernel, "%%check\npass")
+
+
+def test_other_ranks_than_there_are(kernel: Kernel):
+    assert "`%cluster resize 4` first" in said(kernel, "%course 1 --ranks 4")
+
+
+def test_out_of_order_says_what_is_missing(kernel: Kernel):
+    words = said(kernel, "%%check ring.2\ndef reduce_scatter(chunks):\n    pass_on(chunks, 0)")
+    assert "✗ ring.2: your code raised on rank" in words
+    assert "cell line 2: NameError: name 'pass_on' is not defined" in words
+
+
+def test_a_missing_package_stops_a_lesson_at_its_first_cell(kernel: Kernel):
+    kernel.run(
+        "import rankroom.course.lessons as lessons\n"
+        "object.__setattr__(lessons.LESSONS[3], 'needs', ('no_such_package',))"
+    )
+    words = said(kernel, "%course 3")
+    assert "lesson 03 Ring all-reduce needs no_such_package" in words
+    assert "Lessons that work as it is: 0, 1, 2, 4" in words and "Traceback" not in words
+    for cell in ("%%distributed\nprint(1)", "%%check ring.1\nx = 1", "%%scaling 1,2\nprint(1)"):
+        assert "needs no_such_package" in said(kernel, cell)
+    said(kernel, "%course 1")
+    assert "needs" not in said(kernel, "%%distributed\nprint(1)")
+
+
+def test_an_answer_that_never_ends_is_stopped(kernel: Kernel):
+    kernel.run(
+        "from rankroom.course import exercise, trial\n"
+        "short = exercise.find('hello.2'); object.__setattr__(short, 'limit', 3.0)"
+    )
+    words = said(kernel, "%%check hello.2\ndef speaks(rank, size):\n    while True: pass")
+    assert "✗ hello.2: it did not end within 3 s" in words
+    assert "2" in said(kernel, "%distributed 1 + 1")
+
+
+def test_a_wait_for_ranks_that_never_come_is_explained(kernel: Kernel):
+    kernel.run("import torch.distributed")
+    said(
+        kernel,
+        "%%distributed\nimport torch, torch.distributed as dist\ndist.init_process_group('gloo')",
+    )
+    words = said(
+        kernel,
+        "%%check collectives.4\ndef report(loss):\n    if rank == 0:\n"
+        "        dist.all_reduce(torch.ones(1))",
+    )
+    assert "✗ collectives.4: the ranks wait for one another" in words or "should" in words
+    assert "✗ collectives.4" in words
+
+
+def test_check_as_a_function(kernel: Kernel):
+    words = said(
+        kernel,
+        "from rankroom.course import check\n"
+        "def last(rank, size):\n    return rank == size - 1\n"
+        "check('hello.2', last)",
+    )
+    assert "✓ hello.2: right, on every rank" in words
+    wrong = said(kernel, "check('straggler.1', 1)")
+    assert "✗ straggler.1: not yet: nobody was slow yet" in wrong
+
+
+def test_too_few_ranks(kernel: Kernel):
+    said(kernel, "%cluster resize 1")
+    assert "lesson 02 Collectives needs 2 ranks, and there are 1" in said(kernel, "%course 2")
+    said(kernel, "%course 1 --ranks 1")
+    words = said(kernel, "%course 15\n")
+    assert "all it needs is here" in words
+    assert "ring.2 needs 2 ranks at least" in said(kernel, "%%check ring.2\nx = 1")

@@ -1,0 +1,79 @@
+"""A reader's progress, and a class's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rankroom.cli import main
+from rankroom.course import progress
+from rankroom.course.exercise import every
+
+
+def test_tries_and_the_day_of_the_first_success_are_kept(home: Path):
+    progress.note("ring.1", False)
+    progress.note("ring.1", True)
+    day = progress.read().passed["ring.1"]
+    progress.note("ring.1", False)
+    found = progress.read()
+    assert found.tries == {"ring.1": 3} and found.passed == {"ring.1": day}
+    assert found.user
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"user": 1}', '{"user": "a", "tries": []}'])
+def test_a_spoiled_file_is_begun_anew(home: Path, text: str):
+    home.mkdir()
+    progress.file().write_text(text)
+    assert progress.read().tries == {}
+    progress.note("ring.1", True)
+    assert progress.read().tries == {"ring.1": 1}
+
+
+def test_a_folder_that_cannot_be_written_does_not_spoil_a_lesson(home: Path):
+    home.parent.mkdir(exist_ok=True)
+    home.write_text("a file where the home should be")
+    progress.note("ring.1", True)
+
+
+def test_a_class_is_collected(home: Path, tmp_path: Path):
+    folder = tmp_path / "collected"
+    for user, passed in (("ada", ["ring.1", "ring.2"]), ("grace", ["ring.1"])):
+        (folder / user).mkdir(parents=True)
+        data = {"user": user, "tries": {"ring.1": 2, "ring.2": 4},
+                "passed": dict.fromkeys(passed, "2026-01-01")}  # fmt: skip
+        (folder / user / "course.json").write_text(json.dumps(data))
+    (folder / "other.json").write_text("[1, 2]")
+    said = CliRunner().invoke(main, ["course", "progress", str(folder)])
+    assert said.exit_code == 0, said.output
+    assert "2 participants" in said.output
+    assert f"ada                    2 of {len(every())} passed" in said.output
+    assert "ring.2                 1      2         4.0" in said.output
+
+
+def test_an_empty_collection_says_so(tmp_path: Path):
+    said = CliRunner().invoke(main, ["course", "progress", str(tmp_path)])
+    assert said.exit_code == 1 and "no course.json in" in said.output
+
+
+def test_ones_own_progress(home: Path):
+    assert "no exercise tried yet" in CliRunner().invoke(main, ["course", "progress"]).output
+    progress.note("ring.1", True)
+    progress.note("ring.2", False)
+    said = CliRunner().invoke(main, ["course", "progress"]).output
+    assert "ring.1           passed 20" in said and "ring.2           not yet" in said
+    listed = CliRunner().invoke(main, ["course", "list"]).output
+    assert "03 Ring all-reduce" in listed and "1 of 4 exercises" in listed
+
+
+def test_the_notebooks_are_copied_and_yours_are_kept(tmp_path: Path):
+    folder = tmp_path / "mine"
+    first = CliRunner().invoke(main, ["course", "copy", str(folder)])
+    assert first.exit_code == 0, first.output
+    (folder / "01_hello_ranks.ipynb").write_text("mine")
+    again = CliRunner().invoke(main, ["course", "copy", str(folder)])
+    assert "kept" in again.output
+    assert (folder / "01_hello_ranks.ipynb").read_text() == "mine"
+    assert (folder / "README.md").exists() and (folder / "16_lab_on_a_node.ipynb").exists()

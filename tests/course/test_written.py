@@ -1,0 +1,104 @@
+"""The notebooks of the course as they are written: alike in form, and complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from playing import CHECK, NOTEBOOKS, SOLUTION, read, solutions, wrong_answers
+
+from rankroom.course.exercise import every
+from rankroom.course.lessons import LESSONS
+
+ROOT = NOTEBOOKS.parent
+FILES = [each.file for each in LESSONS]
+
+
+@pytest.fixture(params=FILES, ids=lambda name: name[:2])
+def notebook(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
+    found = read(request.param)
+    found.file = request.param
+    return found
+
+
+def test_it_begins_and_ends_as_all_do(notebook):
+    first, last = notebook.cells[0].source, notebook.cells[-1].source
+    assert first.startswith("# ") and "you will" in first
+    assert re.search(r"\b\d+ minutes|five minutes", first)
+    assert last.startswith("## What to remember")
+    number = int(notebook.file[:2])
+    assert f"%course {number}" in [
+        line for cell in notebook.cells for line in cell.source.splitlines()
+    ]
+
+
+def test_its_paragraphs_are_short(notebook):
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for paragraph in re.split(r"\n\s*\n", cell.source):
+                if not paragraph.lstrip().startswith(("|", "```", "-", "1.")):
+                    assert len(paragraph) < 700, paragraph
+
+
+def test_its_links_lead_somewhere(notebook):
+    for cell in notebook.cells:
+        for target in re.findall(r"\]\(([^)#]+)\)", cell.source):
+            assert "://" not in target, "nothing is fetched from the network"
+            assert (NOTEBOOKS / target).exists(), target
+
+
+def test_its_exercises_have_a_hint_and_a_solution(notebook):
+    checked = [
+        match[1] for c in notebook.cells
+        if c.cell_type == "code" and (match := CHECK.match(c.source))
+    ]  # fmt: skip
+    fewest = 1 if notebook.file.startswith("00") else 3
+    assert fewest <= len(checked) <= 5
+    assert set(checked) == set(solutions(notebook)) == set(wrong_answers(notebook.file))
+    assert all(name in every() for name in checked)
+    for place, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code" and CHECK.match(cell.source):
+            after = notebook.cells[place + 1].source
+            assert "<summary>Hint</summary>" in after and SOLUTION.search(after)
+            # The solution is not what the cell says already.
+            assert SOLUTION.search(after)[1].strip() not in cell.source
+
+
+def test_every_exercise_is_asked_somewhere():
+    asked = {
+        match[1] for file in FILES for cell in read(file).cells
+        if (match := CHECK.match(cell.source))
+    }  # fmt: skip
+    assert asked == set(every())
+
+
+def test_the_lessons_are_the_notebooks_there_are():
+    there = {path.name for path in NOTEBOOKS.glob("*.ipynb")}
+    assert {*FILES, "quickstart.ipynb"} == there
+    packed = (ROOT / "pyproject.toml").read_text()
+    for name in [*there, "README.md"]:
+        assert f'"notebooks/{name}" = "rankroom/notebooks/{name}"' in packed
+    teachers = (NOTEBOOKS / "README.md").read_text()
+    overview = "".join(cell.source for cell in read(FILES[0]).cells)
+    for each in LESSONS:
+        assert f"| {each.name} | {each.minutes} min |" in teachers, each.name
+        if each.number:
+            assert f"[{each.number} {each.title}]({each.file}) | {each.minutes} |" in overview
+
+
+def test_nothing_is_said_twice_the_same(notebook):
+    """A sentence that stands in two lessons was copied."""
+    mine = {line for cell in notebook.cells if cell.cell_type == "markdown"
+            for line in cell.source.splitlines() if len(line) > 90}  # fmt: skip
+    for file in FILES:
+        if file != notebook.file:
+            others = {line for cell in read(file).cells for line in cell.source.splitlines()}
+            assert not mine & others
+
+
+def test_the_folder_is_where_the_tests_think(tmp_path: Path):
+    from rankroom.course.lessons import folder
+
+    assert folder() == NOTEBOOKS
