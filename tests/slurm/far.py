@@ -65,7 +65,9 @@ class Laptop:
         return [line for line in found if "rankroom.far.keeper" in line]
 
     def close(self) -> None:
-        """End what a test left, as far as it is its own."""
+        """End what a test left, as far as it is its own; what keepers said is shown if it fails."""
+        for log in self.clusters.glob("*/log/keeper.log"):
+            print(f"{log}:\n{log.read_text()}")
         for line in self.keepers():
             if str(self.home) in line:
                 self.machines.run(self.machine, ["kill", "-KILL", line.split()[0]])

@@ -73,6 +73,8 @@ class Keeper:
         info.host, info.keeper = socket.gethostname(), os.getpid()
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
+        if info.state == "running":  # of a keeper before this one, which is gone
+            far.state, far.words = "lost", AGAIN.format(where=site.login or "its desk")
         self.save()
 
     def save(self) -> None:
@@ -387,6 +389,7 @@ def run(folder: Path) -> None:
 
 
 LOST = "the line to {where} is lost; it is opened again by itself, and the ranks go on meanwhile"
+AGAIN = "{where} is being reached again; the ranks go on meanwhile"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
 LATER = (
     "{name} cannot be reached: its job {job} is cancelled as soon as it can be, by a process that "
