@@ -4,9 +4,17 @@ import { hostname } from 'node:os';
 import { join } from 'node:path';
 
 import { expect, galata, test as base, type IJupyterLabPageFixture } from '@jupyterlab/galata';
+import * as utils from '@jupyterlab/galata/lib/utils';
 import type { Locator } from '@playwright/test';
 
 export { expect };
+
+type Wait = (condition: () => Promise<boolean> | boolean, timeout?: number) => Promise<void>;
+// Galata gives a page 15 s to start, which is too short for a machine that is busy.
+const galataUtils: { waitForCondition: Wait } = utils;
+const wait: Wait = galataUtils.waitForCondition;
+galataUtils.waitForCondition = (condition, timeout = 90_000) => wait(condition, timeout);
+
 export type Page = IJupyterLabPageFixture;
 
 const HOME = join(process.env.RANKROOM_UI_HOME ?? '', 'home', 'runs');
