@@ -15,7 +15,7 @@ from rankroom.clusterfile import ClusterInfo
 from rankroom.errors import StartError, UsageError
 from rankroom.rank import step
 from rankroom.scheduler import jobs, pbs_job
-from rankroom.site import Container, Environment, Site
+from rankroom.site import Container, Site
 
 HERE = socket.gethostname().partition(".")[0]
 # As Polaris has them: the node file says a name for each process, with its domain.
@@ -102,10 +102,7 @@ def test_the_command_that_starts_a_rank(monkeypatch):
 
 
 def test_ranks_of_a_site_with_a_container_are_started_in_it(monkeypatch):
-    site = Site(
-        "x", container=Container("shifter", "img:1", ("--module=gpu",)),
-        environment=Environment(python="python3"),
-    )  # fmt: skip
+    site = Site("x", container=Container("shifter", "img:1", ("--module=gpu",), "python3"))
     [line] = [line for line in jobs.body(site, []) if line.startswith("export")]
     name, _, value = line.removeprefix("export ").partition("=")
     monkeypatch.setenv(name, value.strip("'"))

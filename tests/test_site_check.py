@@ -20,14 +20,25 @@ from rankroom.site import Container, Environment, Job, Site
 from rankroom.ssh.place import Here
 
 
+def pretend(tmp_path: Path, **found: object) -> Environment:
+    """A Python that is what a test says."""
+    about = {"python": "3.11.2", "executable": "/there/python", "host": "c1"} | found
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    python = tmp_path / "bin" / "python"
+    python.write_text(f"#!/bin/sh\ncat <<'END'\nrankroom-probe {json.dumps(about)}\nEND\n")
+    python.chmod(0o755)
+    return Environment(python=str(python))
+
+
+WORKS = {"rankroom": rankroom.__version__, "horovod": "0.28.1", "ours": True, "frameworks": []}
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch) -> Site:
-    """A site whose Python is this one, whatever login shells say."""
+    """A site whose Python is pretended: a real one would import the frameworks in every test."""
     monkeypatch.setattr(asked, "PERIOD_S", 0.2)
     monkeypatch.setattr(trial, "LOOK_S", 0.05)
-    package = Path(rankroom.__file__).parents[1]
-    setup = (f"export PYTHONPATH={package}", f"export PATH={tmp_path}/bin:$PATH")
-    python = Environment(setup=setup, python=sys.executable)
+    python = pretend(tmp_path, **WORKS)
     scratch = str(tmp_path / "scratch")
     return Site("mine", scratch=scratch, job=Job(partition="gpu"), environment=python)
 
@@ -51,7 +62,9 @@ ALL = ["login node", "scheduler", "scratch", "account and partition", "environme
 
 
 def test_a_site_that_works(fake: FakeScheduler, here: Site):
-    steps = run(here)
+    # Its Python is this one, whatever login shells say.
+    setup = (f"export PYTHONPATH={Path(rankroom.__file__).parents[1]}",)
+    steps = run(replace(here, environment=Environment(setup=setup, python=sys.executable)))
     assert states(steps) == dict.fromkeys(ALL, "ok")
     assert steps["Horovod"].state in ("ok", "warned")
     assert "to start at" in steps["account and partition"].words
@@ -136,16 +149,6 @@ def test_an_old_module_command_that_says_nothing_by_its_status(fake: FakeSchedul
     assert "Unable to locate a modulefile for 'x'" in steps["environment"].words
 
 
-def pretend(tmp_path: Path, **found: object) -> Environment:
-    """A Python that is what a test says."""
-    about = {"python": "3.11.2", "executable": "/there/python", "host": "c1"} | found
-    (tmp_path / "bin").mkdir(exist_ok=True)
-    python = tmp_path / "bin" / "python"
-    python.write_text(f"#!/bin/sh\ncat <<'END'\nrankroom-probe {json.dumps(about)}\nEND\n")
-    python.chmod(0o755)
-    return Environment(python=str(python))
-
-
 @pytest.mark.parametrize(
     ("found", "words"),
     [
@@ -200,14 +203,24 @@ def test_a_python_that_is_not_there(fake, here: Site):
 
 
 def test_a_container_is_looked_into(fake, here: Site, tmp_path: Path):
-    (tmp_path / "bin").mkdir()
     runtime = tmp_path / "bin" / "ch-run"
     skip = 'while [ "$1" != -- ]; do shift; done; shift'
     runtime.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/called\n{skip}\nexec "$@"\n')
     runtime.chmod(0o755)
-    steps = run(replace(here, container=Container("charliecloud", "/images/x")))
+    setup = (f"export PATH={tmp_path}/bin:$PATH",)
+    container = Container("charliecloud", "/images/x", python=here.environment.python)
+    environment = replace(here.environment, setup=setup)
+    steps = run(replace(here, container=container, environment=environment))
     assert steps["Python with Rankroom"].state == "ok"
+    assert steps["container"].state == "ok"
     assert "/images/x --" in (tmp_path / "called").read_text()
+
+
+def test_a_container_without_its_runtime(fake, here: Site):
+    steps = run(replace(here, container=Container("shifter", "img", python="python3")))
+    assert steps["Python with Rankroom"].state == "ok"
+    assert "`shifter --image=img python3 -c …`" in steps["container"].words
+    assert steps["Horovod"].state == "skipped"
 
 
 # --- the test job
@@ -277,10 +290,10 @@ def own(fake: FakeScheduler, tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.setattr(asked, "PERIOD_S", 0.2)
     folder = site.own_folder()
     folder.mkdir(parents=True)
-    package = Path(rankroom.__file__).parents[1]
+    python = pretend(tmp_path, **WORKS).python
     (folder / "mine.toml").write_text(
         f'description = "Mine"\nscratch = "{tmp_path}/scratch"\n[job]\npartition = "gpu"\n'
-        f'[environment]\nsetup = ["export PYTHONPATH={package}"]\npython = "{sys.executable}"\n'
+        f'[environment]\npython = "{python}"\n'
     )
     return folder / "mine.toml"
 

@@ -65,6 +65,7 @@ class Container:
     runtime: Runtime | Literal[""] = ""
     image: str = ""
     options: tuple[str, ...] = ()
+    python: str = "python"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from machines import CHECKOUT, Machines
 
 from rankroom.rank import step
 from rankroom.scheduler import jobs
-from rankroom.site import Container, Environment, Site
+from rankroom.site import Container, Site
 
 pytestmark = pytest.mark.skipif(not shutil.which("ch-run"), reason="needs charliecloud")
 # An image that is a folder: the machine's own programs in another root.
@@ -36,12 +36,11 @@ def site(machines: Machines) -> Site:
     shown = sorted({"/usr", "/home", *tops})
     machines.run("c1", ["sh", "-ec", MAKE, "sh", image, *shown], "alice")
     binds = tuple(f"--bind={each}:{each}" for each in shown)
-    container = Container("charliecloud", image, binds)
-    return Site("x", container=container, environment=Environment(python=sys.executable))
+    return Site("x", container=Container("charliecloud", image, binds, sys.executable))
 
 
 def test_ranks_of_two_nodes_are_in_the_container(machines: Machines, site: Site):
-    words = shlex.join(jobs.contained(site, [site.environment.python]))
+    words = shlex.join(jobs.contained(site, [site.container.python]))
     assert any(words in line.replace("'", "") for line in jobs.body(site, []))
     options = ("--nodes=2", "--ntasks-per-node=1")
     with Inside(machines, "alice", *options) as job:

@@ -21,6 +21,7 @@ from rankroom.site import Site, profile_of
 from rankroom.ssh.place import Place
 
 State = Literal["ok", "warned", "failed", "skipped"]
+PROBE = Path(probe.__file__).read_text("utf-8")
 PYTHON_S = 120.0  # a first import on a busy shared file system
 
 
@@ -53,8 +54,10 @@ class Check:
             ("account and partition", "scheduler", self.accepted),
             ("environment", "login node", self.environment),
             ("Python with Rankroom", "environment", self.python),
-            ("Horovod", "Python with Rankroom", self.horovod),
         ]
+        if self.site.container.image:
+            all_.append(("container", "Python with Rankroom", self.container))
+        all_.append(("Horovod", all_[-1][0], self.horovod))
         if job:
             all_.append(("test job", "account and partition", self.job))
         bad: set[str] = set()
@@ -139,17 +142,30 @@ class Check:
         raise self.failed(line, done, ENVIRONMENT.format(profile=profile_of(self.site.name)))
 
     async def python(self) -> Step:
-        name = "Python with Rankroom"
-        argv = self._probe()
-        there = argv if self.scheduler is None else jobs.there(self.site, argv)
+        python = self.site.environment.python if self.scheduler else sys.executable
+        return await self._python("Python with Rankroom", [python])
+
+    async def container(self) -> Step:
+        return await self._python("container", self._of_ranks())
+
+    async def _python(self, name: str, python: list[str]) -> Step:
+        """Look whether a Python is there with Rankroom in our version."""
+        argv = [*python, "-c", PROBE]
+        there = jobs.there(self.site, argv) if self.scheduler else argv
         done = await self.place.run(there, timeout=PYTHON_S)
         self.found = probed(done.output)
         if not self.found:
-            shown = f"{shlex.join(argv[:-1])} …"
-            raise self.failed(shown, done, NO_PYTHON.format(profile=profile_of(self.site.name)))
+            remedy = NO_PYTHON.format(profile=profile_of(self.site.name))
+            raise self.failed(f"{shlex.join(argv[:-1])} …", done, remedy)
         self._same_version(self.found)
         where = f"{self.found['rankroom']}, Python {self.found['python']}"
         return Step(name, "ok", f"{where}, {self.found['executable']}")
+
+    def _of_ranks(self) -> list[str]:
+        """What runs Python where ranks are."""
+        if self.site.container.image:
+            return jobs.contained(self.site, [self.site.container.python])
+        return [self.site.environment.python]
 
     async def horovod(self) -> Step:
         return self._horovod(self.found)
@@ -161,18 +177,11 @@ class Check:
         if not self.folder:
             raise CheckFailed("a job needs the scratch folder, and that step failed")
         trial = Trial(self.site, self.place, self.folder, self.tell)
-        found = await trial.run(self._probe())
+        found = await trial.run([*self._of_ranks(), "-c", PROBE])
         self._same_version(found)
         horovod = self._horovod(found)
         words = f"job {trial.job} ran on {found['host']} after {trial.waited:.0f} s in the queue"
         return Step("test job", horovod.state, f"{words}; {horovod.words}")
-
-    def _probe(self) -> list[str]:
-        """The command that says which Python is there, where ranks would run."""
-        python = self.site.environment.python
-        if self.site.scheduler == "none":
-            python = sys.executable
-        return jobs.contained(self.site, [python, "-c", Path(probe.__file__).read_text("utf-8")])
 
     def _same_version(self, found: dict[str, Any]) -> None:
         """Raise CheckFailed unless Rankroom is there in our version."""
@@ -225,7 +234,7 @@ TOO_MUCH = (
 ENVIRONMENT = "Correct [environment] of {profile}: `modules`, `setup`, `venv`, `conda`"
 NO_PYTHON = (
     "No Python answers there: set `python`, `venv`, `conda` or `modules` in "
-    "[environment] of {profile}"
+    "[environment] of {profile}, or [container]"
 )
 OLD_PYTHON = (
     "{python} on {host} is Python {number}, and Rankroom needs 3.10 or newer: choose another by "
