@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from rankroom import shell
+from rankroom import config, shell
 from rankroom.batch.cells import Notebook
 from rankroom.batch.folder import BatchFailed, BatchFolder, Progress
 from rankroom.errors import LineError, SchedulerError
@@ -64,7 +64,7 @@ class Sent:
             new = [each for each in progress.runs if not store.paths(each).folder.exists()]
             if new:
                 await self._unpack(f"{progress.home}/runs", new, root)
-            store.runs.mkdir(0o700, parents=True, exist_ok=True)
+            config.private(store.runs)
             for run in new:
                 # A record appears whole.
                 beside = store.runs / f".{run}.brought"
