@@ -32,10 +32,11 @@ export class CardView {
     h('button', 'rr-away', { 'aria-label': 'put this message away', onclick: () => this.clusters.putAway(this.card) }, '×')
   );
   private buttons: { [name: string]: HTMLButtonElement };
-  private size = h('input', 'rr-size', { type: 'number', min: '1', 'aria-label': 'how many ranks', required: true });
+  private size = h('input', 'rr-size', { type: 'number', min: '1', required: true });
+  private unit = h('span', '');
   private resize = h(
     'form', 'rr-resize', { hidden: true, onsubmit: (event: Event) => this.onResize(event) },
-    h('label', '', {}, this.size, ' ranks'),
+    h('label', '', {}, this.size, this.unit),
     h('button', 'rr-button', { type: 'submit' }, 'Resize'),
     h('button', 'rr-button', { type: 'button', onclick: () => this.askSize(false) }, 'Cancel')
   );
@@ -53,7 +54,7 @@ export class CardView {
       interrupt: stepButton('Interrupt', 'end what the ranks run; their variables are kept', act('interrupt')),
       log: stepButton('Log', 'what the cluster’s processes have written', () => this.actions.openLog(this.card)),
       restart: stepButton('Restart…', 'start the ranks anew, without their variables', act('restart')),
-      resize: stepButton('Resize…', 'start anew with another number of ranks', () => this.askSize(this.resize.hidden)),
+      resize: stepButton('Resize…', 'start anew with another number of ranks, or of a site’s nodes', () => this.askSize(this.resize.hidden)),
       stop: stepButton('Stop…', 'end the ranks', act('stop'))
     };
     this.grid = new Grid(rank => void this.actions.act(this.card, 'restart', String(rank)));
@@ -100,7 +101,7 @@ export class CardView {
     const isUp = isLive(card);
     insert.hidden = interrupt.hidden = !isUp;
     restart.hidden = !isUp && !isOver(card);
-    resize.hidden = !isUp || card.far;
+    resize.hidden = !isUp || !card.kept;
     log.hidden = !isUp && !isOver(card) && card.state !== 'ending';
     setText(restart, isOver(card) ? 'Restart' : card.kept ? 'Restart…' : 'Reconnect');
     restart.title = card.kept || isOver(card) ? 'start the ranks anew, without their variables' : 'take it up again; the ranks keep their variables';
@@ -118,7 +119,10 @@ export class CardView {
   private askSize(isAsked: boolean): void {
     this.resize.hidden = !isAsked;
     if (isAsked) {
-      this.size.value = String(this.card.size);
+      const { far, nodes, size } = this.card;
+      this.size.value = String(far ? nodes : size);
+      setText(this.unit, far ? ' nodes' : ' ranks');
+      this.size.setAttribute('aria-label', `how many${this.unit.textContent}`);
       this.size.select();
       this.size.focus();
     }

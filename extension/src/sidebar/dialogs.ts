@@ -29,7 +29,7 @@ function question(card: Card, act: Act, ranks: string): [string, string, string]
     return [`Stop ${card.name}?`, `This ends ${all}${job}; variables on the ranks are gone then. Records of runs stay.`, 'Stop'];
   }
   if (act === 'resize') {
-    return [`Resize ${card.name}?`, `This ends ${all} and starts ${ranks}; variables on the ranks are gone then.`, 'Resize'];
+    return [`Resize ${card.name}?`, `This ends ${all} and ${card.far ? `submits a job for ${ranks} nodes` : `starts ${ranks}`}; variables on the ranks are gone then.`, 'Resize'];
   }
   const isDown = ranks !== '' && card.ranks[Number(ranks)]?.state === 'down';
   if (isDown) {

@@ -47,7 +47,9 @@ export const ranks: JupyterFrontEndPlugin<void> = {
     const actions: CardActions = {
       act: async (card, act, text = '') => {
         if (await isMeant(card, act, text)) {
-          await clusters.act(card, act, text ? { ranks: text } : {});
+          // A site gives whole nodes.
+          const wish = act === 'resize' && card.far ? 'nodes' : 'ranks';
+          await clusters.act(card, act, text ? { [wish]: text } : {});
         }
       },
       openLog: card => openLog(app, clusters.api, card.name),
