@@ -42,7 +42,7 @@ LAYERS = [
         "clock",
         "display/*",
     ],
-    ["hang", "rescue", "timelimit"],
+    ["hang", "late", "rescue", "timelimit"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
     ["adopt", "salvage", "turn", "kept", "restarts", "anycluster"],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -82,9 +82,16 @@ class Assembly:
                 if text:
                     yield stream, text, begin + len(data)
 
-    def clear(self) -> None:
-        """The record holds everything: the ranks' copies of this run can go."""
-        for rank in self._received:
+    def taken(self, rank: int) -> int:
+        """How many bytes of the rank's spool have been had."""
+        return self._received[rank]
+
+    def clear(self, given_up: Collection[int] = ()) -> None:
+        """The record holds everything: the ranks' copies of this run can go.
+
+        Of ranks that were given up nobody knows whether they still write.
+        """
+        for rank in self._received.keys() - set(given_up):
             folder = self._spool(rank)
             if folder is not None:
                 with contextlib.suppress(OSError):

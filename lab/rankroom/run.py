@@ -27,6 +27,7 @@ from rankroom.errors import RankroomError, RecordError
 from rankroom.hang import Watch
 from rankroom.link import Link
 from rankroom.profile import Profile
+from rankroom.rank.seating import GIVEN_UP
 from rankroom.record import Clock, Failure, Hang, RankInfo, RunInfo, RunState, event_line
 from rankroom.store import Store, new_id
 from rankroom.store.owner import nobody, this_process
@@ -95,6 +96,7 @@ class Run:
         self.spans: list[bytes] = []  # the record's lines for the summary, as far as that reads
         self._spans_size = 0
         self._failed_at = float("inf")  # when that was noticed of the first rank
+        self._given_up: set[int] = set()  # ranks on nodes that did not answer any more
         self._raised: dict[int, int] = {}  # when each rank's error left its cell
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -445,7 +447,12 @@ class Run:
             how = self._how_ended(rank)
             if self.info.failure is None or self.info.failure.ename == "HorovodInternalError":
                 self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
-            self._add(rank, "status", state="lost", note=how)
+            more: dict[str, Any] = {}
+            if how.startswith(GIVEN_UP):
+                # What it writes from here on is added when its spool is seen again.
+                more["spooled"] = self._assembly.taken(rank)
+                self._given_up.add(rank)
+            self._add(rank, "status", state="lost", note=how, **more)
 
     def lose(self) -> None:
         """The ranks that still run are gone with their cluster; take in what they left."""
@@ -474,7 +481,7 @@ class Run:
     def _close_record(self, writer: PatientWriter) -> None:
         writer.finish(self.info)
         if not any("missing from the record" in note for note in self.info.notes):
-            self._assembly.clear()
+            self._assembly.clear(self._given_up)
 
     def _close_later(self, writer: PatientWriter, note: str) -> None:
         """The run is over, but the disk of its record is full: try until there is room."""

@@ -21,6 +21,7 @@ import psutil
 from rankroom import local
 from rankroom.clusterfile import ClusterInfo, ClusterPaths, clusters_folder
 from rankroom.errors import RecordError
+from rankroom.late import add_late
 from rankroom.record import RankInfo, RunInfo
 from rankroom.store import Store
 from rankroom.store.tail import Events, line_near_end
@@ -37,7 +38,10 @@ class TendedStore(Store):
     def load(self, run_id: str) -> RunInfo:
         """The run; its record is completed first if its kernel is gone and its ranks have ended."""
         run = super().load(run_id)
-        return run if run.state != "lost" else tend(Store(self.root), run)
+        if run.state == "lost":
+            return tend(Store(self.root), run)
+        add_late(self, run)
+        return run
 
     def _may_be_live(self, run_id: str) -> bool:
         if super()._may_be_live(run_id):
@@ -57,6 +61,7 @@ def salvage(store: Store) -> None:
                 run = store.load(run_id)
                 if run.state == "lost":
                     tend(store, run)
+                add_late(store, run)
         if (info := paths.read()) is not None:
             _let_go(paths, info)
 

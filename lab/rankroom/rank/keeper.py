@@ -29,6 +29,7 @@ from rankroom.rank.lease import Lease, held
 from rankroom.rank.load import Loads
 from rankroom.rank.memory import Memory
 from rankroom.rank.rendezvous import Rendezvous
+from rankroom.rank.seating import GIVEN_UP
 
 START_S = 30.0  # a rank that is not ready after this long hangs, and may be restarted
 LOOK_S = 0.1
@@ -189,7 +190,8 @@ class Keeper:
     def note_silence(self) -> None:
         """Give up ranks on nodes that nothing is heard of; those that just started have time."""
         for rank in self.children.seating.silent():
-            self.lost[rank] = f"was given up: its node {self.info.ranks[rank].host} does not answer"
+            node = self.info.ranks[rank].host
+            self.lost[rank] = f"{GIVEN_UP}: its node {node} does not answer"
             self.children.seating.give_up(rank)
             self.children.ranks[rank].kill()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rankroom.rank.rendezvous import POLL_S
 
+GIVEN_UP = "was given up"  # how such a rank ended begins with this
 SILENT_S = 20.0  # a rank that its node says nothing of for so long is taken for lost
 
 

@@ -1,0 +1,87 @@
+"""A rank that was given up while its node was cut off: what it wrote meanwhile joins the record."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from rankroom.clusterfile import ClusterInfo, ClusterPaths
+from rankroom.record import RankInfo, event_line
+from rankroom.salvage import TendedStore
+from record_makers import log, start_record
+
+BEGIN = event_line("status", 0, 0, 0, state="running", spool={"stdout": 0})
+
+
+def said(number: int, text: str, to: int) -> bytes:
+    return event_line("log", 0, number, number, stream="stdout", text=text, to=to)
+
+
+@pytest.fixture
+def given_up(home: Path):
+    """A run that is over, whose rank was given up after two events; its store, id and spool."""
+    _, run, writer = start_record(home, size=1, ranks=[RankInfo(0, "c4", 99, "cpu")])
+    known = BEGIN + said(1, "one\n", 4)
+    writer.append(known)
+    # Its last words, as they were found in its stream.
+    writer.append(said(2, "two\n", 8))
+    writer.append(
+        event_line("status", 0, 3, 9, state="lost", note="was given up", spooled=len(known))
+    )
+    run.state, run.end = "failed", run.start + 10
+    run.ranks[0].state = "lost"
+    writer.finish(run)
+    paths = ClusterPaths("job-1")
+    paths.make(1)
+    paths.write(ClusterInfo("job-1", 1, "stopped", ranks=run.ranks, created=time.time()))
+    spool = paths.spool(0) / f"{run.id}.jsonl"
+    spool.write_bytes(known)
+    return TendedStore(), run.id, spool
+
+
+def texts(store: TendedStore, run_id: str) -> list[str]:
+    store.load(run_id)
+    return [event["text"] for event in store.events(run_id) if event["kind"] == "log"]
+
+
+def test_what_came_later_joins_the_record_once(given_up):
+    store, run_id, spool = given_up
+    assert texts(store, run_id) == ["one\n", "two\n"]
+    with spool.open("ab") as file:
+        # It tells itself what was found in its stream, and more.
+        file.write(said(2, "two\nthr", 11))
+        file.write(said(3, "ee\n", 14)[:20])
+    assert texts(store, run_id) == ["one\n", "two\n", "thr"]
+    with spool.open("r+b") as file:
+        file.seek(0, os.SEEK_END)
+        file.write(said(3, "ee\n", 14)[20:])
+        file.write(event_line("error", 0, 4, 5, ename="E", evalue="", traceback=[]))
+        file.write(event_line("status", 0, 5, 5, state="error"))
+    for _ in range(2):
+        assert texts(store, run_id) == ["one\n", "two\n", "thr", "ee\n"]
+    events = list(store.events(run_id))
+    assert [event["seq"] for event in events] == list(range(len(events)))
+    assert [event["kind"] for event in events].count("error") == 1
+    assert store.load(run_id).state == "failed"
+
+
+def test_a_spool_that_nobody_writes_to_any_more_goes(given_up):
+    store, run_id, spool = given_up
+    os.utime(spool, (0, 0))
+    store.load(run_id)
+    assert not spool.exists()
+
+
+def test_a_rank_that_is_gone_for_good_has_nothing_to_add(home: Path):
+    _, run, writer = start_record(home, size=1, ranks=[RankInfo(0, "c4", 99, "cpu")])
+    writer.append(BEGIN + event_line("status", 0, 1, 9, state="lost", note="was killed"))
+    run.state, run.ranks[0].state = "failed", "lost"
+    writer.finish(run)
+    paths = ClusterPaths("job-1")
+    paths.make(1)
+    paths.write(ClusterInfo("job-1", 1, "running", ranks=run.ranks, created=time.time()))
+    (paths.spool(0) / f"{run.id}.jsonl").write_bytes(BEGIN + log(0, "known\n", 1))
+    assert texts(TendedStore(), run.id) == []
