@@ -1,4 +1,4 @@
-# make lab | demo | test | faults | lint | bench | dist. Everything is set up in .venv by the first of them.
+# make lab | demo | test | faults | lint | bench | docs | dist. Everything is set up in .venv by the first of them.
 #   make lab ARGS="--port 9999"      passes options on to JupyterLab
 #   make test ARGS="-k magics"       passes options on to pytest
 #   make faults ARGS="--repeat 3"    injects each racy fault 3 times instead of 20
@@ -13,7 +13,7 @@ IN := PATH="$(CURDIR)/.venv/bin:$$PATH"
 ROOT_MAY := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .NOTPARALLEL:
-.PHONY: lab demo test faults lint bench dist set-up set-up-test python lint-only
+.PHONY: lab demo test faults lint bench docs dist set-up set-up-test python lint-only
 
 lab: set-up
 	@$(IN) jupyter lab $(ROOT_MAY) notebooks/quickstart.ipynb $(ARGS)
@@ -32,6 +32,9 @@ lint: set-up lint-only
 bench: set-up-test
 	$(IN) python bench/run.py $(ARGS)
 
+docs: set-up
+	$(IN) python tools/docs.py $(ARGS)
+
 dist: set-up
 	rm -rf dist
 	$(IN) python -m build --wheel --no-isolation
@@ -41,6 +44,7 @@ lint-only:
 	$(IN) ruff check
 	$(IN) ruff format --check
 	$(IN) mypy
+	$(IN) codespell README.md CONTRIBUTING.md CHANGELOG.md docs/*.md slurm notebooks
 	$(IN) npm --prefix extension run --silent check:schema
 	$(IN) npm --prefix extension run --silent build:lib
 	$(IN) npm --prefix extension run --silent lint

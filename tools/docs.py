@@ -1,0 +1,59 @@
+"""`make docs`: run the course on two ranks, and render it as HTML into docs/course.
+
+Names on the command line choose lessons (`make docs ARGS="03"`). Each lesson's time is printed:
+the times in notebooks/README.md come from there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+INTO = ROOT / "docs" / "course"
+LIMIT_S = 600  # for one cell; the first of all builds nothing, but imports a lot
+
+
+def main(chosen: list[str]) -> int:
+    """Render the lessons whose file names begin with one of `chosen`; all of them without."""
+    # Not before somebody asks for it: `make lint` checks this file without them.
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+    from nbconvert import HTMLExporter
+
+    files = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+    files = [each for each in files if not chosen or each.name.startswith(tuple(chosen))]
+    if not files:
+        print(f"no lesson begins with {' or '.join(chosen)}")
+        return 1
+    INTO.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="rankroom-docs-") as home:
+        os.environ["RANKROOM_HOME"] = home
+        for file in files:
+            notebook = nbformat.read(file, as_version=4)
+            stop = nbformat.v4.new_code_cell("%cluster stop")
+            notebook.cells.append(stop)
+            begun = time.monotonic()
+            try:
+                NotebookClient(
+                    notebook, timeout=LIMIT_S, kernel_name="python3",
+                    resources={"metadata": {"path": str(file.parent)}},
+                ).execute()  # fmt: skip
+            except CellExecutionError as error:
+                print(f"{file.name}: a cell failed\n{error}")
+                return 1
+            took = time.monotonic() - begun
+            notebook.cells.remove(stop)
+            page, _ = HTMLExporter().from_notebook_node(notebook)  # type: ignore[no-untyped-call]
+            target = INTO / f"{file.stem}.html"
+            target.write_text(page, "utf-8")
+            print(f"{took:5.0f} s  {target.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
