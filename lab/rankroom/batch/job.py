@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from rankroom.batch.folder import BatchFolder
-from rankroom.scheduler.jobs import body, contained
+from rankroom.scheduler.jobs import body
 from rankroom.site import Site, expand
 
 
@@ -14,10 +14,10 @@ def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:
 
     `copy` is where the executed notebook is put in the end, if it is not to stay where it is.
     """
-    prefix = [shlex.quote(word) for word in contained(site, [])]
     python = f'"{expand(site.environment.python)}"'
     options = [*(["--cwd", cwd] if cwd else []), *(["--copy", copy] if copy else [])]
-    play = " ".join([*prefix, python, "-m rankroom.batch.play", shlex.join([".", *options])])
+    # Its ranks are in the site's container, if there is one, and the notebook is outside of it.
+    play = " ".join([python, "-m rankroom.batch.play", shlex.join([".", *options])])
     return [
         f"cd {shlex.quote(str(folder.path))}",
         "# In the place of this shell, so that the scheduler's warning and its end reach it.",
