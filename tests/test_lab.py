@@ -61,6 +61,10 @@ def test_the_plain_script_is_sound_shell_and_the_same_job():
     assert script.commands(Site("test"), "/labs")[-len(part) :] == part
 
 
+def test_a_log_ends_alike_for_those_who_read_it():
+    assert f'echo "{script.OVER}"' in script.template().read_text()
+
+
 def test_no_secret_is_in_a_script_and_no_address_for_all():
     lines = [line.partition("#")[0] for line in script.commands(Site("test"), "/scratch/labs")]
     text = "\n".join(lines)

@@ -13,7 +13,7 @@ from rankroom import site as sites
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import LabError, RankroomError, UsageError
 from rankroom.lab import kept, script
-from rankroom.lab.follow import follow
+from rankroom.lab.follow import JobOver, follow
 from rankroom.lab.kept import Kept
 from rankroom.lab.lab import Lab, alive, folder
 from rankroom.lab.where import is_here
@@ -91,6 +91,8 @@ class _Command:
             except asyncio.CancelledError:
                 if not self._cancelled:
                     self._terminal.say(self._left() if self._lab else "nothing was started")
+            except JobOver:
+                raise
             except RankroomError:
                 # A job that nobody can reach is of no use; one that was only looked for stays.
                 if self._lab and attach is None:

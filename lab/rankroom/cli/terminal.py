@@ -22,6 +22,7 @@ class Terminal:
         self._live = sys.stdout.isatty()
         self._shown = ""
         self._asking = False
+        self._gone = False  # whoever could be asked
         self.page: Callable[[str], None] = self.say
 
     def say(self, text: str) -> None:
@@ -53,8 +54,13 @@ class Terminal:
     def pressed(self) -> Iterator[asyncio.Event]:
         """An event that Ctrl-C sets; so do the ends of the terminal and of the machine."""
         event, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def pressed(sign: signal.Signals) -> None:
+            self._gone = self._gone or sign != signal.SIGINT
+            event.set()
+
         for each in SIGNALS:
-            loop.add_signal_handler(each, event.set)
+            loop.add_signal_handler(each, pressed, each)
         try:
             yield event
         finally:
@@ -63,7 +69,7 @@ class Terminal:
 
     async def ask(self, question: str, answers: set[str]) -> str:
         """The first letter of what is answered; empty where nobody can answer."""
-        if not sys.stdin.isatty():
+        if self._gone or not sys.stdin.isatty():
             return ""
         self.clear()
         self._asking = True

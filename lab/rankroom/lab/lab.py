@@ -23,6 +23,7 @@ from rankroom.ssh.line import Line
 CALL_S = 20.0
 END_S = 60.0  # for a job to end that was cancelled
 LOOPBACK = "127.0.0.1"
+LOGS = '"$1/lab-$2.log" "$1/$2".*.OU'  # Slurm's, and PBS's own name for it
 
 
 class Lab:
@@ -62,9 +63,10 @@ class Lab:
         return door.read(done.output) if done.ok else None
 
     async def said(self) -> str:
-        """What is left of the job's log: it is kept where the job has failed."""
-        done = await self._there('tail -n 20 "$1"/*"$2"*.log "$1/$2".*OU 2>/dev/null; true')
-        return done.output.strip()
+        """The end of the log of a job that has failed; empty where it has not."""
+        done = await self._there(f"cat {LOGS} 2>/dev/null | tail -n 20")
+        said = done.output.strip()
+        return "" if said.endswith(script.OVER) else said
 
     async def cancel(self) -> None:
         """End the job, see that it ends, and remove what it may have left."""
@@ -79,7 +81,7 @@ class Lab:
 
     async def clear(self, log: bool = True) -> None:
         """Remove what a job that is over may have left: it does so itself, unless it was killed."""
-        await self._there('rm -rf "$1/$2"' + ('; rm -f "$1"/lab-"$2".log' if log else ""))
+        await self._there('rm -rf "$1/$2"' + (f"; rm -f {LOGS}" if log else ""))
 
     async def tunnel(self, to: Door, nodes: str, asked: int = 0) -> Line:
         """Lead a port of this machine to the server; `kept.port` says which. The line it goes over.

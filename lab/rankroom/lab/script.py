@@ -8,6 +8,8 @@ from pathlib import Path
 from rankroom.site import Site, expand, shipped_folder
 
 NAME = "lab"  # of the job
+OVER = "JupyterLab is over."  # the last line of its log, unless it has failed
+SUBMITTED_FROM = "${SLURM_SUBMIT_HOST:-$PBS_O_HOST}"
 _PART = "# -- 2."  # where that file's second part begins
 
 
@@ -15,7 +17,7 @@ def commands(site: Site, labs: str) -> list[str]:
     """What the job runs within the site's environment; `labs` is the folder for servers' files."""
     return [
         f'python="{expand(site.environment.python)}"',
-        f"login={shlex.quote(site.login) if site.login else '$(hostname)'}",
+        f"login={shlex.quote(site.login) if site.login else SUBMITTED_FROM}",
         f"ssh_to_nodes={'yes' if site.ssh_to_nodes else 'no'}",
         f"labs={shlex.quote(labs)}",
         "",
