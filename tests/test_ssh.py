@@ -343,7 +343,7 @@ def test_a_full_server_is_tried_a_few_times_and_then_told(
     monkeypatch.setattr("rankroom.ssh.line._some_time", no_time)
     with pytest.raises(LineError, match="too many logins at once"):
         asyncio.run(Line("login").open())
-    assert len(calls.read_text().splitlines()) == 6
+    assert len(calls.read_text().splitlines()) == 10
 
 
 def test_a_hanging_ssh_does_not_hold_up_the_loop(

@@ -303,6 +303,27 @@ def test_too_many_logins_at_once_are_tried_again(machines: Machines, home: Path,
         assert "kex_exchange_identification" in message
 
 
+def test_twenty_log_in_at_once(machines: Machines, home: Path, laptop: Elsewhere):
+    names = [f"user{n}" for n in range(20)]
+    # As sshd has it by default, but that it begins to refuse at a quarter of it.
+    with another_sshd(machines, home, "MaxStartups 3:30:100") as log:
+        for name in names:
+            hosts = f"Host {name}\n  HostName login\n  Port {PORT}\n  HostKeyAlias login\n"
+            prepend(home, hosts)
+        laptop.do(
+            "import asyncio\nasync def everybody():\n"
+            f"    lines = [Line(name) for name in {names}]\n"
+            "    await asyncio.gather(*(line.open() for line in lines))\n"
+            "    done = await asyncio.gather(*(line.run(['whoami']) for line in lines))\n"
+            "    await asyncio.gather(*(line.end() for line in lines))\n"
+            "    return [each.output.strip() for each in done]\n"
+        )
+        assert laptop.do("wait(everybody())") == ["alice"] * 20
+        # It has refused some, and they were let in later.
+        assert "MaxStartups" in log.read_text()
+        assert log.read_text().count("Accepted") == 20
+
+
 def test_a_changed_host_key_is_not_accepted(machines: Machines, home: Path, laptop: Elsewhere):
     key = home / "another"
     words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]

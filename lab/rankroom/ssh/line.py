@@ -19,7 +19,7 @@ from rankroom.ssh.trouble import AWAY, PASSING, explain
 LineState = Literal["open", "lost", "asks"]
 Tell = Callable[[LineState, str], None]
 
-TRIES = 6  # where a server has too many logins at once
+TRIES = 10  # where a server has too many logins at once
 CONNECT_S = 15.0
 # A try that began while the link was down asks ever more rarely: short ones find it sooner.
 AGAIN_S = 2.0
