@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from inside import Inside
+from inside import Inside, cluster_folder
 from machines import CHECKOUT, Machines
 
 TESTS = str(CHECKOUT / "tests")
@@ -163,6 +163,33 @@ looked
     assert all(each["memory"] > 10 << 20 for each in looked.values())
 
 
+def test_ranks_know_how_much_time_their_job_has(job: Inside):
+    left = job.do("values(cluster, 'import rankroom; [rankroom.time_left()]')")
+    assert all(0 < each[0] <= 600 for each in left)
+    called = job.do(
+        """
+values(cluster, '''
+import time
+called = []
+rankroom.on_time_limit(lambda: called.append(rank), before=3600)
+while not called:
+    time.sleep(0.01)
+called
+''')
+"""
+    )
+    assert called == [[0], [1], [2], [3]]
+    # It has ten minutes in all: the first run was told.
+    notes = job.do(
+        """
+from rankroom.store import Store
+[note for run in Store().newest() for note in run.notes if "the time of job" in note]
+"""
+    )
+    [note] = notes
+    assert note.startswith(f"the time of job {job.job} is over at ")
+
+
 def test_stop_leaves_nothing_on_any_node(job: Inside):
     assert set(job.processes()) == {"c1", "c2"}
     job.do("cluster.stop()")
@@ -220,11 +247,22 @@ def test_a_shell_on_the_login_node_uses_what_salloc_got(machines: Machines):
 
 
 @pytest.mark.thorough  # Slurm takes up to a minute to call the node idle again
-def test_a_node_that_is_cut_off_is_named_and_cleans_up_when_it_is_back(machines: Machines):
+def test_a_node_that_is_cut_off_is_named_and_what_its_ranks_wrote_joins_the_record(
+    machines: Machines,
+):
     options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--no-kill")
     with Inside(machines, "alice", *options) as job:
         job.do(START.format(how=""))
-        job.do("run = cluster.run('import time; print(rank, flush=True); time.sleep(900)')")
+        job.do(
+            """
+run = cluster.run('''
+import itertools, time
+for i in itertools.count():
+    print(i, flush=True)
+    time.sleep(0.1)
+''')
+"""
+        )
         machines.unplug("c4")
         try:
             first = job.do(
@@ -235,13 +273,82 @@ while states(run)[1] == "running" and time.monotonic() < deadline:
 [states(run), failure(run)]
 """
             )
+            assert first[0] == {"0": "running", "1": "lost"}
+            assert first[1] == "rank 1: RankLost: rank 1 was given up: its node c4 does not answer"
+            known = job.do("run.interrupt(); run.wait(20); log(run, 1)")
         finally:
             machines.plug("c4")
-        assert first[0] == {"0": "running", "1": "lost"}
-        assert first[1] == "rank 1: RankLost: rank 1 was given up: its node c4 does not answer"
         begun = time.monotonic()
         while left := machines.processes("c4", "alice"):
-            assert time.monotonic() - begun < 60, left
+            assert time.monotonic() - begun < 90, left
             time.sleep(0.2)
-        assert job.do("run.interrupt(); run.wait(60); [log(run, 0), log(run, 1)]") == ["0\n", "1\n"]
+        told = job.do(
+            """
+from rankroom.salvage import TendedStore
+TendedStore().load(run.id)
+log(run, 1)
+"""
+        )
+        assert told.startswith(known)
+        assert len(told) > len(known), "it went on while it was cut off"
+        numbers = [int(line) for line in told.splitlines()]
+        assert numbers == list(range(len(numbers))), "each line once"
     machines.until_idle()
+
+
+@pytest.mark.thorough  # as before
+def test_a_node_that_crashes_is_named_and_frees_the_others(machines: Machines):
+    options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--no-kill")
+    with Inside(machines, "alice", *options) as job:
+        job.do(START.format(how=""))
+        job.do(
+            "values(cluster, 'import torch, horovod.torch as hvd; hvd.init(); kept = rank; [1]')"
+        )
+        job.do(
+            """
+run = cluster.run('''
+print("last words of", rank, flush=True)
+while True:
+    hvd.allreduce(torch.ones(1))
+''')
+while run.info.lines < 2:
+    time.sleep(0.05)
+"""
+        )
+        machines.crash("c4")
+        try:
+            ended, why, said = job.do(
+                """
+run.wait(90)
+[states(run), failure(run), [log(run, rank) for rank in range(2)]]
+"""
+            )
+            assert ended["1"] == "lost"
+            assert ended["0"] in ("released", "error")
+            assert why.startswith("rank 1: RankLost: rank 1 ")
+            assert "c4" in why
+            assert said == ["last words of 0\n", "last words of 1\n"]
+            # The other one goes on with what it has.
+            assert job.do("values(cluster, '[kept]', ranks=[0])") == [[0]]
+        finally:
+            machines.boot("c4")
+    machines.until_idle()
+
+
+@pytest.mark.thorough  # as before
+def test_a_cluster_whose_job_was_put_back_into_the_queue_ends_and_says_so(machines: Machines):
+    options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--requeue")
+    with Inside(machines, "alice", *options) as job:
+        job.do(START.format(how="name='mine'"))
+        job.do("run = cluster.run('import time; print(rank, flush=True); time.sleep(1000)')")
+        before = cluster_folder(machines, "alice")
+        assert before.name == "mine"
+        machines.run("login", ["scontrol", "requeue", job.job])
+        job.until_gone(60)
+        machines.run("login", ["scancel", job.job], "alice")
+        deadline = time.monotonic() + 60
+        while json.loads((before / "cluster.json").read_text())["state"] != "stopped":
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        about = json.loads((before / "cluster.json").read_text())
+        assert about["message"] == f"job {job.job} was put back into the queue", about

@@ -241,16 +241,25 @@ def test_from_a_laptop_the_notebook_goes_there_and_comes_back_with_its_records(
         end_lines(machines, home)
 
 
+TOGETHER = """%%distributed
+import torch
+import horovod.torch as hvd
+hvd.init()
+print('begun', rank, flush=True)
+while True:
+    hvd.allreduce(torch.ones(1))"""
+
+
 @pytest.mark.thorough  # Slurm takes its time to call the node idle again
 def test_a_node_that_fails_is_named_and_the_cell_with_it(machines: Machines, alice: Alice):
-    job = submitted(alice.batch(alice.notebook(START, LONG, "1")))
+    job = submitted(alice.batch(alice.notebook(START, TOGETHER, "1")))
     running_cell(alice, 2)
     machines.crash("c2")
     try:
         [state] = alice.folder.glob("scratch/batch/*/state.json")
         alice.until(lambda: json.loads(state.read_text())["state"] != "running")
         progress = json.loads(state.read_text())
-        assert "cell 2 of 3 failed, import time: RunFailed: rank" in progress["why"], progress
+        assert "cell 2 of 3 failed, import torch: RunFailed: rank" in progress["why"], progress
         assert "c2" in progress["why"]
         alice.until(lambda: alice.state(job) in ("FAILED", "NODE_FAIL"))
         [[ended, failure, lines]] = alice.records()
