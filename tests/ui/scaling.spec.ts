@@ -1,0 +1,50 @@
+/** `%%scaling` in JupyterLab, on two real ranks: its table and its plot can be read in both themes. */
+import { expect, picture, test, type Page } from './rankroom';
+
+interface Lab {
+  jupyterapp: { commands: { execute(id: string, args: object): Promise<unknown> } };
+}
+
+const START = '%load_ext rankroom\n%cluster start --ranks 2';
+const SCALING = '%%scaling 1,2 --repeat 2\nimport time\ntime.sleep(0.3 / size)';
+
+async function open(page: Page, sources: string[]): Promise<void> {
+  const cells = sources.map((source, i) => ({
+    id: `cell-${i}`, cell_type: 'code', execution_count: null, metadata: {}, outputs: [], source
+  }));
+  const metadata = { kernelspec: { name: 'python3', display_name: 'Python 3' } };
+  const notebook = JSON.stringify({ cells, metadata, nbformat: 4, nbformat_minor: 5 });
+  await page.contents.uploadContent(notebook, 'text', 'scaling.ipynb');
+  await page.evaluate(async () => {
+    await (window as unknown as Lab).jupyterapp.commands.execute('docmanager:open', { path: 'scaling.ipynb' });
+  });
+  await expect(page.locator('#jp-main-statusbar')).toContainText(/\| Idle/, { timeout: 60_000 });
+}
+
+test('the table and the plot of %%scaling fit and can be read, light and dark', async ({ page }) => {
+  test.setTimeout(300_000);
+  await open(page, [START, SCALING, '%cluster stop']);
+  const output = page.locator('.jp-Notebook .jp-CodeCell').nth(1).locator('.jp-OutputArea');
+  try {
+    await page.notebook.runCell(0);
+    await page.notebook.runCell(1);
+    await expect(output.locator('table')).toBeVisible({ timeout: 120_000 });
+    const plot = output.locator('.vega-embed');
+    await expect(plot.locator('canvas, svg').first()).toBeVisible({ timeout: 60_000 });
+    await expect(output.locator('tr')).toHaveCount(3);
+    await plot.scrollIntoViewIfNeeded();
+    await picture(page, 'scaling-light');
+    await page.theme.setDarkTheme();
+    await plot.scrollIntoViewIfNeeded();
+    await picture(page, 'scaling-dark');
+    // A number and its unit stay together.
+    const heights = await output.locator('td').evaluateAll(cells => cells.map(cell => cell.clientHeight));
+    expect(Math.max(...heights)).toBeLessThan(1.5 * Math.min(...heights));
+    expect(heights.length).toBe(20);
+    expect(Math.max(...heights)).toBeLessThan(40);
+    await page.setViewportSize({ width: 620, height: 800 });
+    await picture(page, 'scaling-narrow');
+  } finally {
+    await page.notebook.runCell(2);
+  }
+});
