@@ -180,6 +180,15 @@ def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path):
     assert jobend.JobEnd("12", time.time() + 60).why() == "job 12 was cancelled or has ended"
 
 
+def test_a_job_that_runs_anew_is_another(limit: deadline.Limit):
+    job = jobend.JobEnd("12", 0.0)
+    job.hear(said(end=time.time() + 60) + " Restarts=0")
+    assert job.over == ""
+    job.hear(said(end=time.time() + 60) + " Restarts=1")
+    assert job.over == "job 12 was put back into the queue"
+    assert job.why() == job.over
+
+
 @pytest.mark.cluster
 def test_ranks_of_this_machine_have_no_limit(cluster: Cluster):
     assert values(cluster, "import rankroom\n[rankroom.time_left()]") == [[None], [None]]

@@ -101,7 +101,7 @@ class JobEnd:
             return self.over
         if self.until and time.time() >= self.until:
             return _OVER.format(job=self.job)
-        return why_over(asked(self.job, QUICK_S), self.job)
+        return self._why(asked(self.job, QUICK_S))
 
     def _follow(self) -> None:
         while not self.over:
@@ -113,10 +113,12 @@ class JobEnd:
     def hear(self, said: str) -> None:
         """Take in what Slurm says of the job now."""
         self.until = end_time(said)
+        self._restarts = self._restarts or field(said, "Restarts")
+        why = self._why(said)
+        self.over = "" if field(said, "JobState") == "COMPLETING" else why
+
+    def _why(self, said: str) -> str:
         restarts = field(said, "Restarts")
-        self._restarts = self._restarts or restarts
-        if restarts != self._restarts:
-            # Slurm runs its script anew, elsewhere.
-            self.over = _ENDS["REQUEUED"].format(job=self.job)
-        elif field(said, "JobState") != "COMPLETING":
-            self.over = why_over(said, self.job)
+        if self._restarts and restarts and restarts != self._restarts:
+            return _ENDS["REQUEUED"].format(job=self.job)  # Slurm runs its script anew
+        return why_over(said, self.job)
