@@ -198,7 +198,10 @@ PBS_ANSWER = {
         },
         "13.polaris-pbs-01": {"job_state": "Q", "comment": "Can Never Run: too many nodes"},
         "14.polaris-pbs-01": {"job_state": "F", "Exit_status": 271},
+        "17.polaris-pbs-01": {"job_state": "F", "Exit_status": 0},
+        # Some versions print what a variable holds as it is.
         "16.polaris-pbs-01": {
+            "Variable_List": {"BASH_FUNC_ml%%": "() {  eval ...\n}"},
             "job_state": "R",
             "stime": "Fri Nov 20 12:00:00 2026",
             "Resource_List": {"walltime": "01:00:00"},
@@ -208,15 +211,16 @@ PBS_ANSWER = {
 
 
 def test_what_qstat_says():
-    said = json.dumps(PBS_ANSWER, indent=4)
+    said = json.dumps(PBS_ANSWER, indent=4).replace("\\n", "\n")
     found = pbs.answered(f"Welcome!\n{said}\nqstat: Unknown Job Id 15.polaris-pbs-01\n",
-                         ["11", "12", "13", "14", "15", "16"])  # fmt: skip
+                         ["11", "12", "13", "14", "15", "16", "17"])  # fmt: skip
     assert found["11"].words == "runs on x3006c0s13b0n0,x3006c0s19b0n0"
     assert found["11"].until == NOON + 19 * 60 + 30
     assert found["11"].name == "rankroom-x"
     assert found["12"].expected == NOON
     assert found["13"].never
     assert found["14"].words == "has ended (exit status 271)"
+    assert found["17"].words == "has ended (completed)"
     assert found["15"].state == "gone"
     assert found["16"].until == NOON + 3600
 

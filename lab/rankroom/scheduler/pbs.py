@@ -142,7 +142,7 @@ def _answer(output: str) -> dict[str, Any] | None:
     text = "\n".join(line for line in output.splitlines() if not line.startswith("qstat: "))
     for begin in re.finditer("{", text):
         try:
-            found, _ = json.JSONDecoder().raw_decode(text, begin.start())
+            found, _ = json.JSONDecoder(strict=False).raw_decode(text, begin.start())
         except ValueError:
             continue
         if "timestamp" in found:
@@ -164,7 +164,8 @@ def _status(key: str, about: dict[str, Any], now: float) -> JobStatus:
     state = _STATES.get(str(about.get("job_state", "")), "ended")
     reason = str(about.get("comment", "")) if state == "pending" else ""
     if state == "ended" and "Exit_status" in about:
-        reason = f"exit status {about['Exit_status']}"
+        status = about["Exit_status"]
+        reason = f"exit status {status}" if status else "completed"
     never = state == "pending" and reason.startswith("Can Never Run")
     hosts = sorted({part.partition("/")[0] for part in str(about.get("exec_host", "")).split("+")})
     expected = until = 0.0
