@@ -149,4 +149,5 @@ def test_the_batch_shell_is_warned_before_the_end(scheduler: Scheduler, machines
         asking(time="00:02:00"), "trap 'echo warned; exit 0' USR1", "sleep 60 & wait"
     )
     scheduler.until(job, lambda status: status.state in ("ended", "gone"))
-    assert scheduler.log(job).strip() == "warned"
+    # Slurm may add that the shell was gone before it heard of the end, too.
+    assert scheduler.log(job).splitlines()[0] == "warned"
