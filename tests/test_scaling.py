@@ -92,8 +92,9 @@ def test_the_causes_are_those_of_the_run_in_the_middle():
 def test_text_page_and_plot_say_the_same():
     scaling = made({1: [1_000_000], 2: [600_000, 700_000]}, exposed={2: 65_000})
     text = str(scaling)
+    page = scaling._repr_html_().replace("\u00a0", " ")
     for word in ("1.00 s", "600 ms – 700 ms", "1.54 ×", "77 %", "exposed communication"):
-        assert word in text and word in scaling._repr_html_(), word
+        assert word in text and word in page, word
     chart = scaling.chart()
     speeds, causes = chart["hconcat"]
     assert [row["speed-up"] for row in speeds["data"]["values"]] == [1.0, 1.5385]

@@ -120,15 +120,16 @@ def _share(time: int, wall: int) -> str:
 def _row(tag: str, cells: Sequence[str]) -> str:
     first, *others = (html.escape(" ".join(cell.split())) for cell in cells)
     left = f'<{tag} style="{_LEFT}">{first}</{tag}>'
-    right = "".join(f'<{tag} style="{_style(tag, cell)}">{cell}</{tag}>' for cell in others)
+    if tag == "td":
+        others = [cell.replace(" ", _STAYS) for cell in others]
+    else:
+        others = [cell.replace("-", _STAYS_HYPHEN) for cell in others]
+    right = "".join(f'<{tag} style="{_RIGHT}">{cell}</{tag}>' for cell in others)
     return f"<tr>{left}{right}</tr>"
 
 
-def _style(tag: str, cell: str) -> str:
-    # A number and its unit stay together; a heading of several words may take several lines.
-    return f"{_RIGHT};white-space:normal" if tag == "th" and " " in cell else _RIGHT
-
-
-_TABLE = "border-collapse:collapse;margin:4px 0;font-size:90%;white-space:nowrap"
+# A number and its unit stay together, and `speed-up`; pages' own styles are stronger than ours.
+_STAYS, _STAYS_HYPHEN = "\u00a0", "\u2011"
+_TABLE = "border-collapse:collapse;margin:4px 0;font-size:90%"
 _LEFT = "text-align:left;padding:1px 8px 1px 2px"
 _RIGHT = "text-align:right;padding:1px 8px"
