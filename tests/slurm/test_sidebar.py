@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 from far import Laptop, until_nothing_runs
@@ -17,7 +18,7 @@ PLAYWRIGHT = UI / "node_modules" / ".bin" / "playwright"
 @pytest.mark.skipif(
     not (PLAYWRIGHT.exists() and shutil.which("chromium")), reason="needs Playwright and Chromium"
 )
-def test_the_sidebar_and_a_real_site(machines: Machines):
+def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
     """From the form to ranks on two nodes, a job that waits, one that is refused, and back."""
     with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as laptop:
         own = [
@@ -27,6 +28,8 @@ def test_the_sidebar_and_a_real_site(machines: Machines):
         argv = [PLAYWRIGHT, "test", "site.spec.ts", "--config", UI / "playwright.config.ts"]
         argv += ["--output", laptop.home / "results"]
         said = machines.run("laptop", ["env", *own, *argv], timeout=900)
-        assert "1 passed" in said, said[-20_000:]
+        if "1 passed" not in said:
+            shutil.copytree(laptop.home / "results", tmp_path / "results")
+            pytest.fail(f"{said[-20_000:]}\npictures are in {tmp_path}")
         until_nothing_runs(machines)
         assert laptop.keepers() == []
