@@ -1,0 +1,83 @@
+"""Why a job waits, as Slurm names it, in words; and which reasons do not pass by waiting."""
+
+from __future__ import annotations
+
+import re
+
+# Those of _NEVER do not pass by waiting.
+_REASONS = {
+    "Priority": "others are before it",
+    "Resources": "no nodes are free",
+    "Dependency": "it waits for another job",
+    "BeginTime": "its begin time has not come",
+    "JobHeldUser": "it is held: `scontrol release` lets it go",
+    "JobHeldAdmin": "an administrator holds it",
+    "ReqNodeNotAvail": "nodes that it needs are down or reserved",
+    "Reservation": "its reservation has not begun",
+    "Licenses": "no licence is free",
+    "QOSMaxJobsPerUserLimit": "you have as many jobs as the QoS allows: it waits for yours",
+    "AssocMaxJobsLimit": "your account has as many jobs as it may: it waits for them",
+    "Cleaning": "an earlier try is being cleaned up",
+}
+_NEVER = {
+    "PartitionTimeLimit": "it asks for more time than the partition allows",
+    "PartitionNodeLimit": "it asks for more nodes than the partition has",
+    # What is said at first of every limit of the partition; a look later it is one of those above.
+    "PartitionConfig": "it asks for more time, nodes or CPUs than the partition gives",
+    "BadConstraints": "no node fits what it asks for",
+    "InvalidAccount": "its account is not valid",
+    "InvalidQOS": "its QoS is not valid",
+    "AccountNotAllowed": "its account may not use this partition",
+    "QOSNotAllowed": "its QoS may not be used in this partition or by this account",
+    "DependencyNeverSatisfied": "it waits for a job that has failed",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is inactive",
+    "ReservationDeleted": "its reservation is gone",
+    "ReservationInvalid": "its reservation is not valid",
+    "DeadLine": "its deadline has passed",
+}
+_NEVER_IN_WORDS = re.compile(r"can't use this partition|not permitted to use this partition")
+# The others are made of parts, like QOSMaxGRESPerUser or AssocGrpCPUMinutesLimit.
+_LIMIT = re.compile(
+    r"(?P<whose>QOS|Assoc)(?P<kind>Max|Min|Grp)(?P<what>[A-Z]+(?=Run|Per|Min|$)|[A-Z][a-zA-Z]*?)"
+    r"(?P<span>RunMin(?:ute)?s|Min(?:ute)?sPerJob|Minutes|PerJob|PerNode|PerUser|PerAccount)?"
+    r"(?:NotSatisfied)?(?:Limit)?"
+)
+_PER_USER = re.compile(r"QOSMax(?!Jobs|SubmitJob)\w+PerUser")
+_AMOUNTS = {
+    "cpu": "CPUs", "gres": "GPUs", "node": "nodes", "mem": "memory", "memory": "memory",
+    "wall": "time", "wallduration": "time", "jobs": "jobs", "submitjob": "jobs",
+    "submitjobs": "jobs", "billing": "billing units", "license": "licences", "energy": "energy",
+}  # fmt: skip
+
+
+def why(key: str, said: str) -> tuple[str, bool]:
+    """A reason to wait in words, and whether it does not pass by waiting.
+
+    Some are said in words at once, as that an account may not use a partition.
+    """
+    if _NEVER_IN_WORDS.search(said):
+        return "", True
+    if key in _NEVER:
+        return _NEVER[key], True
+    if key in _REASONS:
+        return _REASONS[key], False
+    if (match := _LIMIT.fullmatch(key)) is None:
+        return "", False
+    whose = "the QoS" if match["whose"] == "QOS" else "your account"
+    what = _AMOUNTS.get(match["what"].lower(), match["what"])
+    kind, span = match["kind"], match["span"] or ""
+    if kind == "Min":
+        return f"it asks for fewer {what} than {whose} wants", True
+    if kind == "Grp" and span == "Minutes":
+        return f"{whose} has no time left of {what}: its budget is used up", True
+    if kind == "Grp":
+        return f"{whose} has all the {what} in use that it may", False
+    if span in ("PerUser", "PerAccount"):
+        return f"with your other jobs it asks for more {what} than {whose} allows", False
+    return f"it asks for more {what} than {whose} allows", True
+
+
+def of_all_jobs(reason: str) -> bool:
+    """Whether it is a limit on all of a user's jobs together."""
+    return bool(_PER_USER.match(reason))
