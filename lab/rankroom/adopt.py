@@ -91,9 +91,9 @@ class AdoptedRun(Run):
         if not self._replaying:
             super()._failed()
 
-    def _finish_if_over(self, waited: bool = False) -> None:
+    def _finish_if_over(self) -> None:
         if not self._replaying:
-            super()._finish_if_over(waited)
+            super()._finish_if_over()
 
     def _follow(self) -> None:
         while not self._over.wait(LOOK_S):

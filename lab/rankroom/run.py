@@ -106,6 +106,7 @@ class Run:
         begun = self.info.start
         self._watch = Watch(sorted(self._ranks), link, begun, config.hang_seconds(), self._say)
         self._releasing: list[Future[Any]] = []
+        self._confirmed_by = 0.0  # until when ranks may confirm that they let go; monotonic
 
     # -- what a caller sees
 
@@ -196,10 +197,11 @@ class Run:
                 return
             with contextlib.suppress(RankroomError, OSError):
                 self._releasing = self._link.request(sorted(self._ranks), do="release", run=self.id)
+            self._confirmed_by = time.monotonic() + RELEASED_S
         # The run ends when every rank has let go: a release that came late would hit the next cell.
         for future in self._releasing:
             future.add_done_callback(lambda _: self._finish_if_over())
-        self._link.later(RELEASED_S, lambda: self._finish_if_over(waited=True))
+        self._link.later(RELEASED_S, self._finish_if_over)
 
     @property
     def was_released(self) -> bool:
@@ -404,9 +406,11 @@ class Run:
         elif not said.get("failing"):
             self.release()
 
-    def _finish_if_over(self, waited: bool = False) -> None:
+    def _finish_if_over(self) -> None:
         with self._lock:
-            pending = not waited and any(not future.done() for future in self._releasing)
+            # A rank whose node is cut off never confirms, and may be given up much later.
+            waits = time.monotonic() < self._confirmed_by
+            pending = waits and any(not future.done() for future in self._releasing)
             if not self._ended and not self.running and not pending:
                 self._finish()
 
