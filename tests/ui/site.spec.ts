@@ -57,8 +57,9 @@ test('from the form to ranks on two nodes, and back', async ({ page }) => {
   await execute(page, 'docmanager:open', { path });
   await page.locator('.jp-Notebook-ExecutionIndicator[data-status=idle]').waitFor();
   await there.getByRole('button', { name: 'Insert cell' }).click();
-  const cells = page.locator('.jp-CodeCell');
+  const cells = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell');
   await expect(cells.filter({ hasText: 'attach there' })).toHaveCount(1);
+  await cells.filter({ hasText: 'attach there' }).locator('.cm-content').click();
   await page.keyboard.press('Shift+Enter');
   await expect(cells.filter({ hasText: 'attach there' })).toContainText('there: 2 ranks on c1, c2', { timeout: 60_000 });
   await cells.last().locator('.cm-content').click();
