@@ -254,6 +254,8 @@ while True:
 def test_a_node_that_fails_is_named_and_the_cell_with_it(machines: Machines, alice: Alice):
     job = submitted(alice.batch(alice.notebook(START, TOGETHER, "1")))
     running_cell(alice, 2)
+    begun = {f"begun {rank}\n" for rank in range(4)}
+    alice.until(lambda: begun <= set(alice.records()[0][2]))
     machines.crash("c2")
     try:
         [state] = alice.folder.glob("scratch/batch/*/state.json")
@@ -265,7 +267,7 @@ def test_a_node_that_fails_is_named_and_the_cell_with_it(machines: Machines, ali
         [[ended, failure, lines]] = alice.records()
         assert ended == "failed"
         assert "c2" in failure
-        assert sorted(lines) == [f"begun {rank}\n" for rank in range(4)]
+        assert begun <= set(lines)  # beside what Horovod says of it
         # It ran once: nobody started it anew on other nodes.
         assert alice.machines.run("login", ["squeue", "-h", "--me"], "alice") == ""
         assert len(alice.records()) == 1
