@@ -198,7 +198,10 @@ def all_clusters() -> list[ClusterInfo]:
     folder = clusters_folder()
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     found = [info for name in names if (info := ClusterPaths(name).read()) is not None]
-    return sorted(found, key=lambda info: info.created, reverse=True)
+    # What one on a site is made of there is not another one, where both have one home.
+    parts = {info.far.name for info in found if info.far and info.far.name != info.name}
+    whole = [info for info in found if info.name not in parts]
+    return sorted(whole, key=lambda info: info.created, reverse=True)
 
 
 def tail(path: Path, lines: int = 20) -> str:

@@ -18,7 +18,7 @@ from rankroom.clusterfile import ClusterInfo, ClusterPaths, tail
 from rankroom.errors import LineError, NoClusterError, RankroomError, StartError
 from rankroom.far import start
 from rankroom.far.run import FarRun
-from rankroom.rank import lease, values
+from rankroom.rank import lease, tree, values
 from rankroom.rank.rendezvous import ask
 from rankroom.record import Json
 from rankroom.site import Site
@@ -238,6 +238,7 @@ class FarCluster(AnyCluster):
         if info is not None and not local.alive(info) and local.far_on(info):
             start.relaunch(self.paths)
             _until(lambda: local.alive(self.paths.read()), COMES_S)
+            info = self.paths.read()
         try:
             later = self._ask("stop", patience=STOP_S).get("text", "")
         except NoClusterError:
@@ -246,7 +247,8 @@ class FarCluster(AnyCluster):
         self.close()
         if later:
             raise LineError(str(later))
-        _until(lambda: not local.alive(self.paths.read()), STOP_S)
+        if info is not None and info.keeper:
+            tree.ended_within(info.keeper, STOP_S)
         if run is not None:
             run.wait(1.0)
         self.paths.remove()
@@ -275,12 +277,13 @@ class FarCluster(AnyCluster):
     def _adopt(self) -> None:
         """The runs of this cluster that go on, or have ended while nobody looked."""
         since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self.info.created))
+        name = (self.info.far and self.info.far.name) or self.name
         for run_id in self.store.ids():
             if run_id < since:
                 break
             with contextlib.suppress(RankroomError):
                 run = self.store.load(run_id)
-                if run.cluster == self.name and run.state == "running":
+                if run.cluster == name and run.state == "running":
                     self._adopted.append(FarRun(run_id, self.store, self._ask))
         if self._adopted:
             self._latest = self._adopted[0]

@@ -42,6 +42,7 @@ ANSWER_S = 600.0  # a question may be answered by a rank that is busy
 RECORDS_S = 30.0  # for records of a cluster that is over to come to their end
 STOP_S = 30.0
 LOOK_S = 1.0
+MARK = "shared"  # a file in the cluster's folder, while it is asked whether it is seen there
 # Passed on to the desk as they are.
 PASSED = (
     "run", "rejoin", "interrupt", "release", "stacks", "restart", "left", "look", "push", "pull",
@@ -58,13 +59,14 @@ class Keeper:
         self.paths, self.info, self.far, self.site = paths, info, far, site
         self.place: Place = place(site.login, terminal=False)
         self.queue = Queue(site, self.place, far, self._said_of_job)
-        self.copies = Copies(Store(), info.name, info.created)
+        self.copies = Copies(Store(), far.name or info.name, info.created)
         self.there: There | None = None
         self.over = asyncio.Event()
         self.stopping = False
         self.ready = False  # whether the desk there has the ranks
         self.left = ""
         self._loop = asyncio.get_running_loop()
+        self.shares = False  # whether records there are those here
         self._lag = False
         self._submitting = asyncio.Lock()
         self._line_open = asyncio.Event()
@@ -111,8 +113,11 @@ class Keeper:
 
     def _broke(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, RankroomError):
+                self.fail(str(error))
+                return
             traceback.print_exception(error)
-            self.fail(str(error) if isinstance(error, RankroomError) else f"the keeper: {error!r}")
+            self.fail(f"the process that keeps it from here failed: {error!r}")
 
     async def _line(self) -> None:
         """Have the line open, for the first time and again whenever it is lost."""
@@ -164,6 +169,7 @@ class Keeper:
             self.there = there
             listening = asyncio.create_task(there.listen())
             try:
+                self.shares = await self._is_shared(there)
                 if not self.far.job:
                     await self._submit(there)
                 if following is None:
@@ -171,7 +177,7 @@ class Keeper:
                     following.add_done_callback(self._broke)
                 if self.info.state == "starting":
                     self.say(self.queue.state, self.queue.words)
-                await there.tell("follow", name=self.info.name, have=self.copies.have())
+                await there.tell("follow", name=self.far.name, have=self.copies.have())
                 await listening
             except LineError:
                 pass
@@ -183,13 +189,29 @@ class Keeper:
                 self.say("lost", LOST.format(where=self.site.login or "the desk"))
             await asyncio.sleep(0 if self._line_open.is_set() else AGAIN_S)
 
+    async def _is_shared(self, there: There) -> bool:
+        """Whether the home there is the one here: records need not be copied then, and the
+        cluster there needs a name of its own."""
+        file = self.paths.folder / MARK
+        text = self.info.secret
+        file.write_text(text)
+        file.chmod(0o600)
+        try:
+            said, _ = await there.ask("shares", file=str(file), text=text)
+        finally:
+            file.unlink(missing_ok=True)
+        if said["shares"] and not self.far.job:
+            self.far.name = f"{self.info.name}-job"
+            self.copies = Copies(Store(), self.far.name, self.info.created)
+        return bool(said["shares"])
+
     async def _submit(self, there: There) -> None:
         async with self._submitting:
             if self.stopping:
                 return
             self.say("submitting", f"submits a job to {self.site.name}")
             host = str(there.greeting["host"])
-            await self.queue.submit(self.info.name, host, self.info.cwd, self.info.auto_restart)
+            await self.queue.submit(self.far.name, host, self.info.cwd, self.info.auto_restart)
             self.save()
 
     async def _mind(self) -> None:
@@ -199,7 +221,7 @@ class Keeper:
             if self._lag and self.there is not None:
                 self._lag = False
                 with contextlib.suppress(LineError):
-                    await self.there.tell("follow", name=self.info.name, have=self.copies.have())
+                    await self.there.tell("follow", name=self.far.name, have=self.copies.have())
             if self.lease.over({}):
                 if self.copies.live:
                     self.lease = Lease(self.paths.folder, self.info.lease * 3600)
@@ -212,6 +234,8 @@ class Keeper:
     def _said(self, head: Head, body: bytes) -> None:
         """What the desk tells."""
         if head["say"] == "record":
+            if self.shares:
+                return
             try:
                 self.copies.take(head, body)
             except RecordError as error:
@@ -363,7 +387,8 @@ class Keeper:
         if self.info.state == "failed" and self.far.job:
             with contextlib.suppress(LineError, SchedulerError):
                 await self.queue.cancel()
-        self.copies.leave(NOTHING_MORE.format(name=self.info.name, site=self.site.name))
+        if not self.shares:
+            self.copies.leave(NOTHING_MORE.format(name=self.info.name, site=self.site.name))
         await self.place.close()
         if self.info.state == "stopped":
             self.paths.remove()

@@ -1,0 +1,54 @@
+"""From a job that runs to the first cell done, on the test cluster: the promise is 10 s at most.
+
+`python bench/far_start.py [TIMES]` needs what tests/slurm needs. It starts a cluster of two ranks on
+two nodes from the laptop, over the login node, runs one cell, and stops it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / each) for each in ("slurm", "")]
+
+from far import Laptop
+from labs import profile
+from machines import Machines, missing
+
+ONE = """
+times = {}
+def tell(words):
+    state = next(iter(all_clusters())).far.state
+    times.setdefault(state, time.monotonic())
+cluster = FarCluster.start(site.load("test"), progress=tell)
+ready = time.monotonic()
+run = cluster.run("rank")
+assert run.wait(60) and run.state == "done"
+done = time.monotonic()
+cluster.stop()
+[ready - times["starting"], done - times["starting"], done - ready]
+"""
+
+
+def main(times: int) -> None:
+    """Print how long each start took, and the median."""
+    if why := missing():
+        raise SystemExit(why)
+    machines = Machines()
+    took = []
+    try:
+        machines.up()
+        with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as laptop:
+            for _ in range(times):
+                ready, done, cell = laptop.do(ONE, 300)
+                took.append(done)
+                print(f"ready after {ready:.1f} s, first cell done after {done:.1f} s"
+                      f" ({cell * 1e3:.0f} ms of it the cell)")  # fmt: skip
+    finally:
+        machines.down()
+    print(f"from RUNNING to the first cell done: {statistics.median(took):.1f} s (median)")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)

@@ -1,0 +1,97 @@
+"""What can be wrong with a cluster on a site: each is a sentence with the command that failed, what
+it said and what to do, and nothing is left running."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from far import Laptop, until_nothing_runs
+from labs import jobs, profile
+from machines import Machines
+
+OTHER = """#!/bin/sh
+echo '{"rankroom": "0.0.1", "python": "3.11.2", "host": "login", "home": "/"}'
+sleep 60
+"""
+
+
+@pytest.fixture(scope="module")
+def laptop(machines: Machines) -> Iterator[Laptop]:
+    sites = {
+        "test": profile(nodes=2, ranks_per_node=1),
+        "nowhere": profile(login="nowhere.invalid"),
+        "bare": profile().replace("[environment]\npython", "[environment]\n# python").replace(
+            "[environment]", '[environment]\npython = "/usr/bin/python3"'
+        ),
+        "none": profile() + 'venv = "/nowhere"\n',
+        "other": profile().replace("[environment]\npython", "[environment]\n# python").replace(
+            "[environment]", '[environment]\npython = "/home/alice/other"'
+        ),
+        "full": profile(scratch="/dev/full/rankroom"),
+    }  # fmt: skip
+    with Laptop(machines, sites) as made:
+        machines.put("alice", "other", OTHER)
+        made.do(
+            """
+def begin(name, **wishes):
+    return refused(lambda: FarCluster.start(site.load(name).asking(**wishes)))
+"""
+        )
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("ask", "parts"),
+    [
+        (
+            "'test', partition='nosuch'",
+            ["`sbatch --parsable` on login failed", "invalid partition specified: nosuch",
+             "partition"],
+        ),
+        (
+            "'test', nodes=9",
+            ["would never start: PartitionNodeLimit: it asks for more nodes|Node count"
+             " specification invalid", "nodes"],
+        ),
+        ("'test', time='10:00:00'", ["would never start|time limit", "more time|time limit"]),
+        ("'test', constraint='nosuch'", ["Invalid feature specification|would never start"]),
+        ("'nowhere'", ["cannot reach nowhere.invalid", "check `login` in the site's"]),
+        (
+            "'bare'",
+            ["`/usr/bin/python3 -m rankroom.far.desk` on login", "No module named",
+             "Rankroom is not installed on login",
+             r"run `/usr/bin/python3 -m pip install rankroom==\d"],
+        ),
+        ("'none'", ["on login ended with status", "/nowhere/bin/activate", "site check none"]),
+        ("'other'", [r"Rankroom 0\.0\.1 is on login, and \d", "pip install rankroom=="]),
+        ("'full'", ["/dev/full", "`scratch`"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_is_wrong_is_said_and_nothing_is_left(laptop: Laptop, ask: str, parts: list[str]):
+    said = laptop.do(f"begin({ask})", 240)
+    for part in parts:
+        assert re.search(part, said), (part, said)
+    laptop.until("not any(each.state == 'running' for each in all_clusters())")
+    until_nothing_runs(laptop.machines)
+    assert jobs(laptop.machines) == []
+    until_unkept(laptop)
+
+
+def until_unkept(laptop: Laptop) -> None:
+    """No process keeps anything any more."""
+    deadline = time.monotonic() + 60
+    while left := laptop.keepers():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def test_profiles_and_options_are_refused_before_anything_starts(laptop: Laptop):
+    assert "there is no site 'nosuch'" in laptop.do("refused(lambda: site.load('nosuch'))")
+    assert "nodes is a number from 1 up" in laptop.do("begin('test', nodes=0)")
+    said = laptop.do("refused(lambda: start.launch(site.load('local')))")
+    assert "without --site starts ranks on this machine" in said
+    assert laptop.keepers() == []
