@@ -27,6 +27,7 @@ DEBIAN = {
     "sshd": "openssh-server",
     "ssh": "openssh-client",
     "ip": "iproute2",
+    "ch-run": "charliecloud",
 }
 # What the tests' Slurm cluster needs; they bring it up as root only, and are skipped without.
 CLUSTER = tuple(DEBIAN)[tuple(DEBIAN).index("slurmctld") :]

@@ -89,7 +89,7 @@ def checkpoint(learner: Learner) -> None:
 
     def watched(*args: object, **kwargs: object) -> object:
         writers.append(learner.rank)
-        return before(*args, **kwargs)  # type: ignore[arg-type]
+        return before(*args, **kwargs)
 
     torch.save = watched
     try:
