@@ -5,7 +5,6 @@ import { Search, type Spot } from '../../timeline/find';
 import { layOut, Rows, type Lane } from '../../timeline/lanes';
 import { whenOf, type Look } from '../../timeline/look';
 import { Bands } from '../../timeline/parts';
-import { droppedWords } from '../../timeline/phrases';
 import { Pixels } from '../../timeline/pixels';
 import { TimeScale } from '../../timeline/range';
 import { summary } from '../../timeline/summary';
@@ -18,6 +17,7 @@ import { hit } from './hit';
 import { Input, KEYS } from './input';
 import { reading, sampleAt } from './meter';
 import { Minimap } from './minimap';
+import { Notes } from './notes';
 import { chosenCollective, linesOf, Painter } from './painter';
 import { Ruler } from './ruler';
 import { Steer } from './steer';
@@ -73,8 +73,7 @@ export class Timeline extends Widget {
   private ruler = new Ruler();
   private tip = new Tip();
   private help = h('span', 'rr-hidden', {}, HELP);
-  private note = h('div', 'rr-notes rr-tl-note', { role: 'status' });
-  private empty = h('div', 'rr-tl-empty', { role: 'status' });
+  private notes = new Notes();
   private minimap: Minimap;
   private tools: Tools;
   private details: Details;
@@ -112,7 +111,7 @@ export class Timeline extends Widget {
     this.help.id = `rr-tl-help-${model.id}-${isInline ? 'cell' : 'panel'}`;
     this.body.setAttribute('aria-describedby', this.help.id);
     const frame = h('div', 'rr-tl-frame', {}, this.ruler.node, this.body);
-    this.node.append(this.tools.node, this.minimap.node, frame, this.empty, this.details.node, this.note, this.help);
+    this.node.append(this.tools.node, this.minimap.node, frame, this.notes.empty, this.details.node, this.notes.node, this.help);
     this.steer = new Steer(model, look, {
       ranks: () => this.shownRanks(),
       search: () => this.search,
@@ -230,7 +229,8 @@ export class Timeline extends Widget {
     this.begin();
     const { model, look } = this;
     const { spans } = model;
-    this.sayNotes();
+    this.notes.refresh(model, look, this.isReading);
+    this.toggleClass('rr-tl-without', spans.count === 0);
     if (spans.count === 0) {
       return;
     }
@@ -315,34 +315,6 @@ export class Timeline extends Widget {
     body.dataset.spans = String(model.spans.count);
     body.dataset.ranks = String(this.lanes.filter(({ kind }) => kind === 'rank').length);
     body.dataset.matched = String(this.rows.bands !== null);
-  }
-
-  private sayNotes(): void {
-    const { model, look } = this;
-    const isEmpty = model.spans.count === 0;
-    this.toggleClass('rr-tl-without', isEmpty);
-    this.empty.hidden = !isEmpty;
-    if (isEmpty) {
-      this.empty.textContent = model.refusal
-        ? ''
-        : this.isReading || (!model.isComplete && model.read === 0)
-          ? 'Reading the record …'
-          : model.isLive ? 'No spans yet: they come while the cell runs.' : 'This run has no spans to show.';
-    }
-    const words = [droppedWords(model.spans.dropped)];
-    if (!isEmpty && look.isFar) {
-      words.push('some spans lie far from the run: F twice shows all');
-    }
-    const errors = model.run.ranks.map(({ clock }) => clock?.error ?? 0);
-    const worst = Math.max(0, ...errors);
-    if (!isEmpty && worst > 0) {
-      words.push(`clocks of hosts agree to ± ${worst} µs`);
-    }
-    const text = words.filter(Boolean).join(' · ');
-    this.note.hidden = text === '';
-    if (this.note.textContent !== text) {
-      this.note.textContent = text;
-    }
   }
 
   private hit(x: number, y: number): Spot | null {

@@ -1,0 +1,44 @@
+/** What must be known of a timeline: what was dropped, how well clocks agree, and why there is none. */
+import type { RunModel } from '../../run/model';
+import type { Look } from '../../timeline/look';
+import { droppedWords } from '../../timeline/phrases';
+import { h } from '../dom';
+
+export class Notes {
+  /** Under the picture. */
+  readonly node = h('div', 'rr-notes rr-tl-note', { role: 'status' });
+  /** In its place, while there are no spans. */
+  readonly empty = h('div', 'rr-tl-empty', { role: 'status' });
+
+  refresh(model: RunModel, look: Look, isReading: boolean): void {
+    const isEmpty = model.spans.count === 0;
+    this.empty.hidden = !isEmpty;
+    if (isEmpty) {
+      this.empty.textContent = why(model, isReading);
+    }
+    const words = [droppedWords(model.spans.dropped)];
+    if (!isEmpty && look.isFar) {
+      words.push('some spans lie far from the run: F twice shows all');
+    }
+    const worst = Math.max(0, ...model.run.ranks.map(({ clock }) => clock?.error ?? 0));
+    if (!isEmpty && worst > 0) {
+      words.push(`clocks of hosts agree to ± ${worst} µs`);
+    }
+    const text = words.filter(Boolean).join(' · ');
+    this.node.hidden = text === '';
+    if (this.node.textContent !== text) {
+      this.node.textContent = text;
+    }
+  }
+}
+
+/** Why there is no picture. */
+function why(model: RunModel, isReading: boolean): string {
+  if (model.refusal) {
+    return '';
+  }
+  if (isReading || (!model.isComplete && model.read === 0)) {
+    return 'Reading the record …';
+  }
+  return model.isLive ? 'No spans yet: they come while the cell runs.' : 'This run has no spans to show.';
+}
