@@ -4,7 +4,7 @@ import { join } from 'node:path';
 
 import type { Locator } from '@playwright/test';
 
-import { expect, picture, saveRuns, test, type Page } from './rankroom';
+import { expect, picture, rows, saveRuns, test, type Page } from './rankroom';
 import {
   ASK, card, endAll, execute, openRanks, python, pythonEnv, ranksOn, removeCluster, setWidth, writeCluster, writeFar
 } from './sidebar';
@@ -64,10 +64,10 @@ test('from nothing to a cell on two ranks, and back', async ({ page }) => {
   await expect(two.locator('.rr-card-words')).toHaveText('2 ranks ready');
   await expect(two.locator('.rr-where')).toHaveText('this machine · CPU');
   await expect(page.locator('.rr-status-button')).toHaveText('2 ranks');
-  const rows = two.getByRole('listitem');
-  await expect(rows).toHaveCount(2);
-  await expect(rows.first().locator('.rr-percent')).toHaveText(/^\d+ %$/);
-  await expect(rows.first().locator('.rr-memory')).toHaveText(/^\d+ MB$/);
+  const both = two.getByRole('listitem');
+  await expect(both).toHaveCount(2);
+  await expect(both.first().locator('.rr-percent')).toHaveText(/^\d+ %$/);
+  await expect(both.first().locator('.rr-memory')).toHaveText(/^\d+ MB$/);
 
   await two.getByRole('button', { name: 'Insert cell' }).click();
   const inserted = codeCells(page).filter({ hasText: 'attach two' });
@@ -78,7 +78,8 @@ test('from nothing to a cell on two ranks, and back', async ({ page }) => {
   await cell.locator('.cm-content').click();
   await page.keyboard.type("%%distributed\nprint('rank', rank, 'of', size)");
   await page.keyboard.press('Shift+Enter');
-  await expect(page.locator('.rr-view .rr-row')).toHaveText([/rank 0 of 2/, /rank 1 of 2/], { timeout: 60_000 });
+  const view = page.locator('.rr-view');
+  await expect.poll(async () => (await rows(view)).sort(), { timeout: 60_000 }).toEqual(['0│rank 0 of 2', '1│rank 1 of 2']);
   // The run is in the list, and opens.
   const run = panel.locator('.rr-run-row').first();
   await expect(run).toContainText('2 ranks · done');

@@ -1,5 +1,5 @@
 /** The sidebar and a real site: its ranks are on compute nodes that a scheduler grants (tests/slurm/test_sidebar.py). */
-import { expect, picture, saveRuns, test, type Page } from './rankroom';
+import { expect, picture, rows, saveRuns, test, type Page } from './rankroom';
 import { card, execute, openRanks } from './sidebar';
 
 const SITE = process.env.RANKROOM_UI_SITE ?? '';
@@ -65,7 +65,8 @@ test('from the form to ranks on two nodes, and back', async ({ page }) => {
   await cells.last().locator('.cm-content').click();
   await page.keyboard.type('%%distributed\nimport socket; print(rank, socket.gethostname())');
   await page.keyboard.press('Shift+Enter');
-  await expect(page.locator('.rr-view .rr-row')).toHaveText([/0 c1/, /1 c2/], { timeout: 60_000 });
+  const view = page.locator('.rr-view');
+  await expect.poll(async () => (await rows(view)).sort(), { timeout: 60_000 }).toEqual(['0│0 c1', '1│1 c2']);
 
   await there.getByRole('button', { name: 'Log' }).click();
   await expect(page.locator('.rr-job-log')).toContainText('ready', { timeout: 60_000 });
