@@ -55,7 +55,7 @@ test('from the form to ranks on two nodes, and back', async ({ page }) => {
 
   const path = await saveRuns(page, []);
   await execute(page, 'docmanager:open', { path });
-  await page.locator('.jp-Notebook-ExecutionIndicator[data-status=idle]').waitFor();
+  await page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook-ExecutionIndicator[data-status=idle]').waitFor();
   await there.getByRole('button', { name: 'Insert cell' }).click();
   const cells = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell');
   await expect(cells.filter({ hasText: 'attach there' })).toHaveCount(1);

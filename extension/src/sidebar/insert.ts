@@ -5,7 +5,9 @@ import type { INotebookTracker } from '@jupyterlab/notebook';
 import { attachCell, attachSource } from './attach';
 
 /** Below the active cell, and selected; without a notebook it is offered to be copied. */
-export function insertAttachCell(notebooks: INotebookTracker | null, cluster: string): void {
+export async function insertAttachCell(notebooks: INotebookTracker | null, cluster: string): Promise<void> {
+  // What is read from disk takes the place of all cells that are there before.
+  await notebooks?.currentWidget?.context.ready;
   const notebook = notebooks?.currentWidget?.content;
   const cells = notebook?.model?.sharedModel;
   if (!notebook || !cells) {

@@ -53,7 +53,7 @@ export const ranks: JupyterFrontEndPlugin<void> = {
         }
       },
       openLog: card => openLog(app, clusters.api, card.name),
-      insertCell: card => insertAttachCell(notebooks, card.name)
+      insertCell: card => void insertAttachCell(notebooks, card.name)
     };
     let site = 'local';
     const panel = new RanksPanel(clusters, {
