@@ -22,14 +22,19 @@ def find(name: str | None) -> ClusterInfo:
 
     One on a site counts as long as its job is not known to be over, with a keeper here or not.
     """
-    running = [info for info in all_clusters() if local.alive(info) or local.far_on(info)]
+    if name is not None and (named := ClusterPaths(name).read()) is not None and _is_on(named):
+        return named  # also one that is a part of another
+    running = [info for info in all_clusters() if _is_on(info)]
     if not running:
         raise NoClusterError(NO_CLUSTER)
-    chosen = running[0] if name is None else next((c for c in running if c.name == name), None)
-    if chosen is None:
+    if name is not None:
         names = ", ".join(info.name for info in running)
         raise NoClusterError(f"no running cluster is named {name!r}; running: {names}")
-    return chosen
+    return running[0]
+
+
+def _is_on(info: ClusterInfo) -> bool:
+    return local.alive(info) or local.far_on(info)
 
 
 def living(paths: ClusterPaths) -> ClusterInfo:

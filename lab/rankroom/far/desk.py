@@ -171,6 +171,7 @@ class Desk:
             left = self._acts.attach()
         except RankroomError as error:
             self.say({"say": "trouble", "text": str(error)})
+            time.sleep(ADOPT_S)
             return
         if not self._acts.attached:
             return

@@ -1,0 +1,134 @@
+"""The job under a cluster on a site: it waits, is cancelled, ends in the middle of a
+cell; and where the notebook is on the login node itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from far import Laptop, files, until_nothing_runs
+from labs import jobs, profile
+from machines import Machines
+
+SITES = {
+    "test": profile(nodes=2, ranks_per_node=1),
+    "one": profile(nodes=1, ranks_per_node=2),
+    "all": profile(nodes=4, ranks_per_node=1),
+}
+PRINTS = "import time\nfor i in range(10**6):\n    print('line', i)\n    time.sleep(0.005)"
+
+
+@pytest.fixture
+def laptop(machines: Machines) -> Iterator[Laptop]:
+    with Laptop(machines, SITES) as made:
+        made.do("from numbered import assert_numbered, written\nstore = Store()")
+        yield made
+
+
+def begin(laptop: Laptop, name: str = "test") -> None:
+    """A cluster whose ranks print numbered lines."""
+    laptop.do(f"cluster = FarCluster.start(site.load({name!r}), 'far')", 300)
+    laptop.do(f"run = cluster.run({PRINTS!r})")
+    laptop.until("len(written(store, run.id, 1)) > 1000")
+
+
+def assert_over(laptop: Laptop, said: str) -> None:
+    """The run failed with these words, and its record is sound as far as it goes."""
+    assert laptop.do("run.wait(120) and run.state", 150) == "failed"
+    assert said in laptop.do("run.info.failure.evalue"), laptop.do("run.info.failure.evalue")
+    assert min(laptop.do("[assert_numbered(store, run.id, rank) for rank in (0, 1)]")) > 50
+    laptop.until("not cluster.running", 120)
+    here = laptop.do("store.paths(run.id).events.read_text()")
+    there = laptop.machines.home("alice") / ".local/share/rankroom/runs" / laptop.do("run.id")
+    assert here == (there / "events.jsonl").read_text()
+
+
+def test_a_job_that_is_cancelled_in_mid_cell(laptop: Laptop):
+    begin(laptop)
+    [job] = jobs(laptop.machines)
+    laptop.machines.run("login", ["scancel", job], "alice")
+    assert_over(laptop, "cancelled")
+    assert "is over" in laptop.do("refused(lambda: cluster.run('1'))")
+    until_nothing_runs(laptop.machines)
+    assert files(laptop.machines) == []
+
+
+def test_waiting_is_told_and_can_be_left_and_gone_on_with(laptop: Laptop):
+    """In a notebook: interrupted while it waits, attached again, stopped while it waits."""
+    hold = laptop.machines.run(
+        "login", ["sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap=sleep 600"], "bob"
+    ).strip()
+    assert hold.isdigit(), hold
+    try:
+        laptop.do("from kernel import Kernel\nkernel = Kernel(**os.environ)")
+        laptop.do('kernel.run("%load_ext rankroom")')
+        shown = laptop.do(
+            """
+import threading
+def press():
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        infos = all_clusters()
+        if infos and infos[0].far.state == "pending" and "queue (" in infos[0].far.words:
+            break
+        time.sleep(0.05)
+    kernel.interrupt()
+vars(kernel.run("%cluster start --site all --name far", 120,
+                lambda: threading.Thread(target=press).start()))
+"""
+        )
+        [job] = jobs(laptop.machines)
+        assert f"job {job} waits in the queue" in shown["stdout"]
+        assert f"job {job} goes on: `%cluster attach far` waits for it again" in shown["error"]
+        assert "waits in the queue" in laptop.do('kernel.run("%cluster").stdout')
+        said = laptop.do('kernel.run("%%distributed\\n1").error')
+        assert "cannot be reached now: job" in said and "waits in the queue" in said
+        laptop.do('kernel.restart()\nkernel.run("%load_ext rankroom")')
+        assert f"far (job {job} waits in" in laptop.do('kernel.run("%cluster").stdout')
+        laptop.machines.run("login", ["scancel", hold], "bob")
+        said = laptop.do('vars(kernel.run("%cluster attach", 120))', 180)
+        assert "far: 4 ranks on c1, c2, c3, c4 (CPU)" in said["stdout"], said
+        laptop.do('kernel.run("%cluster stop", 90)\nkernel.close()', 120)
+        until_nothing_runs(laptop.machines)
+    finally:
+        laptop.machines.run("login", ["scancel", hold], "bob")
+        laptop.machines.until_idle()
+
+
+def test_stopped_or_cancelled_while_it_waits(laptop: Laptop):
+    hold = laptop.machines.run(
+        "login", ["sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap=sleep 600"], "bob"
+    ).strip()
+    try:
+        laptop.do("cluster = FarCluster.at(start.launch(site.load('all'), 'far'))")
+        laptop.until("cluster.refresh().far.state == 'pending'")
+        laptop.do("cluster.stop()")
+        assert jobs(laptop.machines) == [] and laptop.keepers() == []
+        laptop.do("cluster = FarCluster.at(start.launch(site.load('all'), 'far'))")
+        laptop.until("cluster.refresh().far.state == 'pending'")
+        laptop.machines.run("login", ["scancel", *jobs(laptop.machines)], "alice")
+        said = laptop.do("refused(cluster.until_ready)", 120)
+        assert said.startswith("StartError: job "), said
+        until_nothing_runs(laptop.machines)
+    finally:
+        laptop.machines.run("login", ["scancel", hold], "bob")
+        laptop.machines.until_idle()
+
+
+def test_the_site_of_a_login_node_needs_no_ssh(machines: Machines):
+    """Lab on the login node: ranks in a job, on one node, in the notebook's folder."""
+    sites = {"here": profile(login="", nodes=1, ranks_per_node=2)}
+    with Laptop(machines, sites, "login", "alice") as login:
+        login.do("cluster = FarCluster.start(site.load('here'))", 300)
+        login.do("run = cluster.run('import os; os.getcwd()'); run.wait(60)")
+        assert login.do("run.results") == {"0": "'/home/alice'", "1": "'/home/alice'"}
+        login.do("cluster.stop()")
+        until_nothing(login)
+
+
+def until_nothing(laptop: Laptop) -> None:
+    deadline = time.monotonic() + 60
+    while jobs(laptop.machines) or laptop.keepers():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
