@@ -71,7 +71,7 @@ def cells() -> dict[str, str]:
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         for number, cell in enumerate(json.loads(path.read_text())["cells"]):
             source = "".join(cell["source"])
-            # What fails on purpose is told apart by its tag; one such cell is there to be warned of.
+            # A cell that fails on purpose has a tag; one is there to be warned of.
             failing = "raises-exception" in cell["metadata"].get("tags", [])
             if cell["cell_type"] == "code" and source.startswith("%%distributed") and not failing:
                 found[f"{path.name} {number}"] = source.partition("\n")[2]
