@@ -1,7 +1,7 @@
 """From a job that runs to the first cell done, on the test cluster: the promise is 10 s at most.
 
-`python bench/far_start.py [TIMES]` needs what tests/slurm needs. It starts a cluster of two ranks on
-two nodes from the laptop, over the login node, runs one cell, and stops it.
+`python bench/far_start.py [TIMES]` needs what tests/slurm needs. It starts a cluster of two
+ranks on two nodes from the laptop, over the login node, runs one cell, and stops it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / each) for each in ("slurm", "")]
 
-from far import Laptop
-from labs import profile
-from machines import Machines, missing
+from far import Laptop  # noqa: E402
+from labs import profile  # noqa: E402
+from machines import Machines, missing  # noqa: E402
 
 ONE = """
 times = {}
