@@ -54,6 +54,23 @@ def test_a_job_that_is_cancelled_in_mid_cell(laptop: Laptop):
     assert files(laptop.machines) == []
 
 
+def test_a_node_that_fails_in_mid_cell_is_named(laptop: Laptop):
+    begin(laptop)
+    laptop.machines.crash("c2")
+    try:
+        laptop.until("run.running == [0]", 120)
+        laptop.do("run.interrupt()")
+        assert laptop.do("run.wait(60) and run.state") == "failed"
+        said = laptop.do("run.info.failure.evalue")
+        assert said == "rank 1 was given up: its node c2 does not answer"
+        assert laptop.do("assert_numbered(store, run.id, 0)") > 50
+        assert "c2 does not answer" in laptop.do("refused(lambda: cluster.run('1'))")
+        laptop.do("cluster.stop()")
+    finally:
+        laptop.machines.boot("c2")
+        laptop.machines.until_idle()
+
+
 def test_waiting_is_told_and_can_be_left_and_gone_on_with(laptop: Laptop):
     """In a notebook: interrupted while it waits, attached again, stopped while it waits."""
     hold = laptop.machines.run(
