@@ -1,8 +1,8 @@
 """What Perfetto's importer of Chrome JSON asks of a file, so that it shows all of it.
 
 From the source of its trace_processor (importers/json, slice_tracker, trace_sorter; August 2026),
-in our own words: what breaks the first set of rules ends the import, what breaks the others drops or
-moves an event and is counted among the errors that its UI shows.
+in our own words: what breaks the first set of rules ends the import, what breaks the others drops
+or moves an event and is counted among the errors that its UI shows.
 """
 
 from __future__ import annotations

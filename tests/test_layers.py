@@ -46,7 +46,7 @@ LAYERS = [
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
     ["adopt", "salvage", "turn", "kept", "restarts", "anycluster"],
-    # The desk of a cluster on a site uses a cluster; to attach to one may be to attach to the other.
+    # The desk of a cluster on a site uses a cluster; to attach to one may be to do so to the other.
     ["cluster", "far/*"],
     ["cards", "wishes", "acts"],
     ["batch/*", "course/*", "lab/*"],

@@ -158,7 +158,8 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
     if not tail(log):
         log = paths.controller_log if tail(paths.controller_log) else paths.keeper_log
     limit = start_s(paths.read())
-    words = f"rank {', '.join(map(str, missing))} not ready after {limit:.0f} s (RANKROOM_START_SECONDS)"
+    who = ", ".join(map(str, missing))
+    words = f"rank {who} not ready after {limit:.0f} s (RANKROOM_START_SECONDS)"
     return StartError(_with_log(words, log))
 
 
