@@ -13,8 +13,8 @@ from rankroom.cluster import Cluster
 pytest_plugins = ["fault_table"]
 
 HERE = Path(__file__).parent
-# What injects faults or brings up machines of its own is about speed, or would disturb others.
-ALONE = (HERE / "faults", HERE / "slurm")
+# What injects faults is about how soon they are noticed.
+ALONE = (HERE / "faults",)
 
 # A busy machine takes its time; nothing is waited for longer than it takes.
 os.environ.setdefault("RANKROOM_START_SECONDS", "120")
@@ -49,7 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def frameworks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def shared_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two ranks that several modules share, so that each framework is imported once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANKROOM_HOME", str(tmp_path_factory.mktemp("home")))
@@ -65,3 +65,20 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
     """Pretended commands of Slurm and PBS on PATH, and a Rankroom home of one's own."""
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
     return put_first(tmp_path / "scheduler", monkeypatch)
+
+
+# Horovod looks for work a thousand times a second, also when there is none.
+QUIET = """
+import sys
+for name in ("horovod.torch", "horovod.tensorflow"):
+    library = sys.modules.get(name)
+    if library is not None and library.is_initialized():
+        library.shutdown()
+"""
+
+
+@pytest.fixture(scope="module")
+def frameworks(shared_ranks: Cluster) -> Iterator[Cluster]:
+    """The shared ranks, for a module; between modules their Horovod costs nothing."""
+    yield shared_ranks
+    shared_ranks.run(QUIET).wait(60)

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = (["-m", "alone"], ["-m", "not alone", "-n", "2", "--dist", "loadfile"])
+PARTS = (["-m", "alone"], ["-m", "not alone", "-n", "3", "--dist", "loadfile"])
 NOTHING = 5  # pytest's exit status when it found no test
 # As pytest closes: `1 failed, 240 passed in 107.45s (0:01:47)`
 CLOSING = re.compile(r"^=*\s*(?:no tests ran|(\d+ \w+(?:, \d+ \w+)*)) in [\d.]+s")

@@ -1,4 +1,4 @@
-"""The test cluster, brought up once for all tests here; without root or Slurm they are skipped."""
+"""The test cluster, brought up anew for each file; without root or Slurm they are skipped."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"tests/slurm were skipped: {WHY}")
 
 
-@pytest.fixture(scope="session")
+# What a file leaves behind (a node that is down, a job that ends slowly) is no other's trouble.
+@pytest.fixture(scope="module")
 def machines() -> Iterator[Machines]:
     """A laptop, a login node and four compute nodes with two (pretended) GPUs each."""
     made = Machines()
