@@ -61,8 +61,10 @@ class Link:
     def execute(self, rank: int, source: str, about: dict[str, Any]) -> Future[Any]:
         """Run `source` as a cell on `rank`; `about` is the request's `rankroom` metadata."""
         client = self.client
+        # The stream, not its socket: a send beside the stream can swallow the sign that a reply has
+        # come, which would then wait for the next one.
         return client.send_execute_request(  # type: ignore[no-any-return]
-            client._mux_socket, source, silent=False, metadata={"rankroom": about},
+            client._mux_stream, source, silent=False, metadata={"rankroom": about},
             ident=self._identity(rank),
         )  # fmt: skip
 
