@@ -15,6 +15,8 @@ from test_cli import bad, good
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
+    # Other tests' servers are none of ours.
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -24,7 +26,7 @@ def trace(path: Path, late: int, rank: int) -> Path:
     args = {"op": "allreduce", "library": "dist"}
     events = [
         {"ph": "X", "pid": rank, "tid": 1, "cat": "collective", "name": "allreduce", "args": args,
-         "ts": 1_790_000_000_000_000 + 10_000 * i + late, "dur": 5_000 - late}
+         "ts": 1_790_000_000_000_000 + 30_000 * i + late, "dur": 15_000 - late}
         for i in range(10)
     ]  # fmt: skip
     path.write_text(json.dumps(events)[:-1])
@@ -33,7 +35,7 @@ def trace(path: Path, late: int, rank: int) -> Path:
 
 def test_files_become_a_record_with_a_profile(place: Path):
     trace(place / "t.rank0.json", 0, 0)
-    trace(place / "t.rank1.json", 4000, 1)
+    trace(place / "t.rank1.json", 12_000, 1)
     said = good("timeline", "t.rank0.json", "t.rank1.json", "--name", "mine")
     assert (
         "t.rank1.json: 10 spans of rank 1 (Chrome); repaired: 1 × closing bracket missing" in said

@@ -15,7 +15,19 @@ from rankroom.course.lessons import LESSONS
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module", params=LESSONS, ids=lambda each: each.file[:2])
+# Their claims are about time: nothing runs beside them.
+TIMED = (3, 11, 12, 14)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            each, marks=[pytest.mark.alone] if each.number in TIMED else [], id=each.file[:2]
+        )
+        for each in LESSONS
+    ],
+)
 def lesson(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Played]]:
@@ -38,7 +50,7 @@ def test_checks_tell_right_from_wrong(lesson: tuple[str, Played]):
         wrong = [words for kind, words in said if kind == "wrong"]
         for words, (_, part) in zip(wrong, expected, strict=True):
             assert words.startswith(f"✗ {exercise}"), words
-            assert part in words
+            assert any(each in words for each in part.split("|")), words
     assert set(played.verdicts) == set(wrong_answers(file)), "an exercise without wrong answers"
 
 

@@ -129,12 +129,12 @@ test('a live run is followed', async ({ page }) => {
   let end = 0;
   const step = (n: number): void => {
     for (const rank of [0, 1]) {
-      const start = [60_000 * n + (rank ? 50_000 : 10_000)];
-      const dur = [60_000 * (n + 1) - start[0]];
+      const start = [120_000 * n + (rank ? 100_000 : 20_000)];
+      const dur = [120_000 * (n + 1) - start[0]];
       record.add('spans', rank, { cat: 'collective', ...(n ? {} : { from: 0, define }), name: [0], start, dur });
       record.add('spans', rank, { cat: 'wait', name: [1], start, dur });
     }
-    end = 60_000 * (n + 1);
+    end = 120_000 * (n + 1);
   };
   [0, 1].forEach(rank => record.add('status', rank, { state: 'running', t: 0 }));
   const view = await openRuns(page, ['profile-live']);
