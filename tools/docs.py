@@ -1,7 +1,6 @@
 """`make docs`: run the course on two ranks, and render it as HTML into docs/course.
 
-Names on the command line choose lessons (`make docs ARGS="03"`). Each lesson's time is printed:
-the times in notebooks/README.md come from there.
+Names on the command line choose lessons (`make docs ARGS="03"`). Each lesson's time is printed.
 """
 
 from __future__ import annotations
