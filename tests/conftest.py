@@ -27,6 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(folder in item.path.parents for folder in ALONE):
             item.add_marker(pytest.mark.alone)
+    # The file that takes longest begins first, so that nobody waits for it alone at the end.
+    items.sort(key=lambda item: item.path.name != "test_ui.py")
 
 
 @pytest.fixture

@@ -14,13 +14,17 @@ UI = CHECKOUT / "tests" / "ui"
 PLAYWRIGHT = UI / "node_modules" / ".bin" / "playwright"
 
 
+# A second job waits for nodes then.
+SHARED_WITH_NOBODY = profile(nodes=2, ranks_per_node=1, extra=["--exclusive"])
+
+
 @pytest.mark.ui
 @pytest.mark.skipif(
     not (PLAYWRIGHT.exists() and shutil.which("chromium")), reason="needs Playwright and Chromium"
 )
 def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
     """From the form to ranks on two nodes, a job that waits, one that is refused, and back."""
-    with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as laptop:
+    with Laptop(machines, {"test": SHARED_WITH_NOBODY}) as laptop:
         own = [
             *settings(laptop.home), f"RANKROOM_UI_HOME={laptop.home}", "RANKROOM_UI_SITE=test",
             "RANKROOM_TEST_PORT=8899",

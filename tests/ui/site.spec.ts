@@ -54,8 +54,9 @@ test('from the form to ranks on two nodes, and back', async ({ page }) => {
   await expect(never).toBeHidden({ timeout: 60_000 });
 
   const path = await saveRuns(page, []);
-  await execute(page, 'docmanager:open', { path });
+  await execute(page, 'docmanager:open', { path, kernel: { name: 'python3' } });
   await page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook-ExecutionIndicator[data-status=idle]').waitFor();
+  await expect(page.locator('#jp-main-statusbar')).toContainText('Python 3 (ipykernel) | Idle');
   await there.getByRole('button', { name: 'Insert cell' }).click();
   const cells = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell');
   await expect(cells.filter({ hasText: 'attach there' })).toHaveCount(1);
