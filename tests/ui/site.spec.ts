@@ -29,7 +29,7 @@ test('from the form to ranks on two nodes, and back', async ({ page }) => {
   await submit(page, 'there', {});
   const there = card(panel, 'there');
   await expect(there.locator('.rr-card-words')).toHaveText('2 ranks ready', GRANTED);
-  await expect(there.locator('.rr-where')).toHaveText(new RegExp(`^${SITE} · job \\d+ · 2\\snodes$`));
+  await expect(there.locator('.rr-where')).toHaveText(new RegExp(`^${SITE} · job \\d+ · 2\\snodes\\s×\\s1\\sGPU$`));
   await expect(there.locator('.rr-left')).toHaveText(/^\d min \d\d s left$/);
   await expect(there.locator('.rr-host')).toHaveText(['c1', 'c2']);
   await expect(there.getByRole('listitem').nth(1).locator('.rr-memory')).toHaveText(/^\d+ MB$/, { timeout: 60_000 });
