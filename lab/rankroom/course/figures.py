@@ -58,8 +58,9 @@ class Curve:
                 "color": {
                     "field": "series", "type": "nominal", "title": None,
                     "scale": {"range": ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"]},
+                    "legend": {"orient": "bottom", "columns": 2, "labelLimit": 240},
                 },
-                "strokeDash": {"field": "series", "type": "nominal", "legend": None},
+                "strokeDash": {"field": "series", "type": "nominal", "title": None},
             },
         }  # fmt: skip
         return {VEGA: chart, "text/plain": repr(self)}
