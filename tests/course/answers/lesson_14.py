@@ -30,7 +30,7 @@ WRONG = {
 
 def claims(played: Played) -> None:
     one, eight = map(float, re.findall(r"([\d.]+) s", played.text("gain")))
-    assert one > 0.31 and eight < one
+    assert one > 0.31 and eight < one, played.text("gain")
     assert "16 micro-batches on 2, 4, 8 stages:    6%,   16%,   30% idle" in played.text("bubbles")
     assert "True" in played.text("pair") and "False" not in played.text("pair")
     assert "part of the sum" in played.verdicts["model.4"][0][1]
