@@ -5,14 +5,18 @@ Names on the command line choose lessons (`make docs ARGS="03"`). Each lesson's 
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 INTO = ROOT / "docs" / "course"
+SOLUTION = re.compile(r"<summary>Solution</summary>\s+```python\n(.*?)```", re.DOTALL)
 LIMIT_S = 600  # for one cell; the first of all builds nothing, but imports a lot
 
 
@@ -34,6 +38,7 @@ def main(chosen: list[str]) -> int:
         os.environ["RANKROOM_HOME"] = home
         for file in files:
             notebook = nbformat.read(file, as_version=4)
+            solve(notebook.cells)
             stop = nbformat.v4.new_code_cell("%cluster stop")
             notebook.cells.append(stop)
             begun = time.monotonic()
@@ -52,6 +57,14 @@ def main(chosen: list[str]) -> int:
             target.write_text(page, "utf-8")
             print(f"{took:5.0f} s  {target.relative_to(ROOT)}")
     return 0
+
+
+def solve(cells: list[Any]) -> None:
+    """Put each exercise's solution into its cell: what comes after needs it."""
+    for cell, after in itertools.pairwise(cells):
+        first, _, _ = cell.source.partition("\n")
+        if first.startswith("%%check ") and (found := SOLUTION.search(after.source)):
+            cell.source = f"{first}\n{found[1].rstrip()}"
 
 
 if __name__ == "__main__":
