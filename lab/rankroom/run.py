@@ -195,8 +195,9 @@ class Run:
         with self._lock:
             if not self.running or self._releasing:
                 return
+            about = {"run": self.id, "raised": sorted(self._raised)}
             with contextlib.suppress(RankroomError, OSError):
-                self._releasing = self._link.request(sorted(self._ranks), do="release", run=self.id)
+                self._releasing = self._link.request(sorted(self._ranks), do="release", **about)
             self._confirmed_by = time.monotonic() + RELEASED_S
         # The run ends when every rank has let go: a release that came late would hit the next cell.
         for future in self._releasing:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rankroom.horovod.edits import Edit
 
+_LATE = "a tensor handed over in the moment of a shutdown was waited for without end"
+
 RECOVERY = (
     Edit(
         "join-reset",
@@ -173,5 +175,64 @@ const char* horovod_gave_up() {
 int horovod_is_initialized() {
 """,
         "Python asks here before a cell whether Horovod still runs",
+    ),
+    Edit(
+        "late-member",
+        "horovod/common/tensor_queue.h",
+        "  void FinalizeTensorQueue(const Status& status);\n",
+        "  void FinalizeTensorQueue(const Status& status);\n"
+        "  // After it was finalized, nothing is taken in until it is opened again.\n"
+        "  void Open();\n",
+        _LATE,
+    ),
+    Edit(
+        "late-closed",
+        "horovod/common/tensor_queue.h",
+        "  mutable std::mutex mutex_;\n",
+        "  mutable std::mutex mutex_;\n  bool closed_ = false;\n",
+        _LATE,
+    ),
+    Edit(
+        "late-refused",
+        "horovod/common/tensor_queue.cc",
+        "  if (tensor_table_.find(e.tensor_name) != tensor_table_.end()) {\n",
+        "  if (closed_) {\n    return SHUT_DOWN_ERROR;\n  }\n"
+        "  if (tensor_table_.find(e.tensor_name) != tensor_table_.end()) {\n",
+        _LATE,
+    ),
+    Edit(
+        "late-refused-grouped",
+        "horovod/common/tensor_queue.cc",
+        "  for (std::size_t i = 0; i < entries.size(); ++i) {\n",
+        "  if (closed_) {\n    return SHUT_DOWN_ERROR;\n  }\n"
+        "  for (std::size_t i = 0; i < entries.size(); ++i) {\n",
+        _LATE,
+    ),
+    Edit(
+        "late-close",
+        "horovod/common/tensor_queue.cc",
+        """\
+void TensorQueue::FinalizeTensorQueue(const Status& status) {
+  std::lock_guard<std::mutex> guard(mutex_);
+""",
+        """\
+void TensorQueue::Open() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  closed_ = false;
+}
+
+void TensorQueue::FinalizeTensorQueue(const Status& status) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  closed_ = true;
+""",
+        _LATE,
+    ),
+    Edit(
+        "late-open",
+        "horovod/common/process_set.cc",
+        "  initialization_done = true;\n  return true;\n",
+        "  tensor_queue.Open();\n  initialization_done = true;\n  return true;\n",
+        _LATE,
+        count=2,
     ),
 )

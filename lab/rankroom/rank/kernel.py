@@ -45,7 +45,10 @@ class RankKernel(IPythonParallelKernel):
     recovery: Recovery
     guard: Guard
     released: bool = False
-    failed_before: bool = False  # it was asked to let go
+    # What was known when this rank was asked to let go, and what let go then.
+    failed_before: bool = False
+    raised_before: bool = False
+    let_go: bool = False
 
     def take_part(self, world: World, reporter: Reporter, recovery: Recovery) -> None:
         """Become a rank: called once, when the engine has registered."""
@@ -159,9 +162,12 @@ class RankKernel(IPythonParallelKernel):
             return "ok"
         if failure["ename"] == "KeyboardInterrupt":
             return "interrupted"
-        # A rank may feel another's release before its own request comes.
-        by_itself = self.failed_before and not looks_released(failure["ename"], failure["evalue"])
-        return "released" if self.released and not by_itself else "error"
+        if not self.released or self.raised_before:
+            return "error"
+        if looks_released(failure["ename"], failure["evalue"]):
+            # Also where it failed before: it may feel another's release before its own request.
+            return "released"
+        return "released" if self.let_go and not self.failed_before else "error"
 
     def _abort_queues(self, *args: Any, **kwargs: Any) -> None:
         """Each run stands alone: a failed cell does not cancel another kernel's request."""
@@ -199,9 +205,15 @@ class RankKernel(IPythonParallelKernel):
             return {"time": time.time_ns() // 1000}
         busy = self.reporter.run
         if question["do"] == "release" and busy in (None, question["run"]):
-            self.released = busy is not None
-            self.failed_before = bool(self.shell.failing)
-            return {"released": self.recovery.release(question["run"])}
+            first = busy is not None and not self.released
+            if first:
+                self.failed_before = bool(self.shell.failing)
+                self.raised_before = self.reporter.rank in question.get("raised", ())
+                self.released = self.let_go = True
+            done = self.recovery.release(question["run"])
+            if first:
+                self.let_go = bool(done)
+            return {"released": done}
         if question["do"] == "stacks":
             return {"run": busy, "stacks": stacks.stacks(self.shell.cells())}
         return {
