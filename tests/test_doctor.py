@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 
 from rankroom.cli import main
 from rankroom.cluster import Cluster
-from rankroom.clusterfile import ClusterInfo, ClusterPaths
+from rankroom.clusterfile import ClusterInfo, ClusterPaths, Far
 from rankroom.rank import tree
 from rankroom.store import Store
 from rankroom.store.blank import BLANK
@@ -81,6 +82,21 @@ def test_a_dead_cluster_and_its_processes():
             each.kill()
             each.wait()
             each.stdout.close()
+
+
+def test_a_cluster_on_a_site_is_kept_while_its_job_may_go_on():
+    """What tells which job it is must not be removed before that."""
+    far = Far("there", state="running", job="17", until=time.time() + 600)
+    paths = dead_cluster("far", state="running", far=far, keeper=2**22)
+    assert doctor("--clean") == [
+        "cluster far: nobody keeps it from here any more, and its job 17 on there may go on: "
+        "`%cluster attach far` in a notebook takes it up again",
+        f"nothing is left over in {Store().root}",
+    ]
+    far.until = time.time() - 60
+    paths.write(ClusterInfo("far", 1, state="running", far=far, keeper=2**22))
+    assert "removed its folder" in doctor("--clean")[1]
+    assert not paths.folder.exists()
 
 
 def test_processes_of_a_cluster_without_a_folder():

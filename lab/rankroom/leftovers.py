@@ -49,9 +49,14 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
         use = "in use" if held(paths.folder / "lease") else "used by nobody"
         ranks = "1 rank" if info.size == 1 else f"{info.size} ranks"
-        yield Finding(f"cluster {paths.name}: {ranks}, up since {since}, {use}")
+        where = f" in job {info.far.job} on {info.far.site}" if info.far else ""
+        yield Finding(f"cluster {paths.name}: {ranks}{where}, up since {since}, {use}")
         if info.allocation is None:  # else the process that holds it may be on another node
             yield from _stale_lock(paths)
+        return
+    if info is not None and _may_go_on(info):
+        assert info.far is not None
+        yield Finding(UNKEPT.format(name=paths.name, job=info.far.job, site=info.far.site))
         return
     if info is not None and (job := _job_elsewhere(info)):
         yield Finding(
@@ -85,6 +90,11 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
 
 def _is_starting(info: ClusterInfo) -> bool:
     return info.state == "starting" and time.time() - info.created < local.start_s(info)
+
+
+def _may_go_on(info: ClusterInfo) -> bool:
+    """Whether the job of a cluster on a site, which nobody keeps from here, may not be over."""
+    return local.far_on(info) and not (info.far and 0 < info.far.until < time.time())
 
 
 def _job_elsewhere(info: ClusterInfo) -> str:
@@ -167,4 +177,8 @@ def _processes(processes: list[psutil.Process]) -> str:
 ALL_OF_IT = (
     "ends what is left and removes its folder",
     "ended what was left and removed its folder",
+)
+UNKEPT = (
+    "cluster {name}: nobody keeps it from here any more, and its job {job} on {site} may go on: "
+    "`%cluster attach {name}` in a notebook takes it up again"
 )
