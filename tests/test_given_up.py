@@ -18,7 +18,8 @@ hvd.init()
 ones = torch.ones(2)
 """
 ADD = "hvd.allreduce(ones, op=hvd.Sum).tolist()"
-# Rank 1 stands still for longer than rank 0 waits for a word from it.
+# Rank 1 stands still for longer than rank 0 waits for a word from it. As it wakes up, it may find
+# itself released, if rank 0 has failed by then.
 STOPPED = """
 if rank == 1:
     import signal, subprocess
@@ -26,7 +27,8 @@ if rank == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
     waker.wait()
 import time
-while not adapter._libraries["torch"].gave_up:
+library = adapter._libraries["torch"]
+while not (library.gave_up or library.released):
     time.sleep(0.05)
 """
 
