@@ -31,6 +31,7 @@ from rankroom.turn import Turn
 
 Progress = Callable[[str], None]
 LEAVE_S = 1.0  # for the last words of ranks whose job is being ended
+TOLD_S = 5.0  # for what else tells that a rank has ended, and for the last it said
 MIND_S = 0.5  # between two looks at who keeps the cluster, while a run is on
 COMES_S = 2.0  # for a rank that is ready to be known here
 NEXT_S = 0.01  # after a run, before the files of the next record are made
@@ -336,10 +337,11 @@ class Cluster(AnyCluster):
         self.close()
         kept.end(self.paths)
 
-    def _mind(self, run: Run, last: float = 0.0) -> None:
+    def _mind(self, run: Run, last: float = 0.0, gone: frozenset[int] = frozenset()) -> None:
         """While a run is on, see that its cluster is kept: a dead controller tells nobody.
 
-        `last` is when it was found to be.
+        And who connects while a rank ends may never be told of that. `last` is when the cluster was
+        found to be kept, `gone` are the ranks whose loss is seen to.
         """
         if run.state != "running":
             return
@@ -350,12 +352,15 @@ class Cluster(AnyCluster):
             # The job is being ended, and everything in it soon killed.
             self._link.later(LEAVE_S, run.lose)
             return
+        if info is not None and (fresh := frozenset(_ended(info, run)) - gone):
+            gone |= fresh
+            self._link.later(TOLD_S, lambda: run.lose(fresh))
         if (alive := local.alive(info)) or not local.ended(info, now - (last or now)):
             # Only when the ranks have ended is everything that they said in their spool.
             last = now if alive else last or now
             if not isinstance(run, AdoptedRun):  # whose writer may have been on another host
                 self._clocks.compare(run.info.ranks, run.set_clocks)
-            self._link.later(MIND_S, lambda: self._mind(run, last))
+            self._link.later(MIND_S, lambda: self._mind(run, last, gone))
         else:
             run.lose()
 
@@ -389,7 +394,7 @@ class Cluster(AnyCluster):
             time.sleep(0.02)
             info = self.info = kept.living(self.paths)
         deadline = time.monotonic() + COMES_S
-        while dead := [rank for rank in chosen if rank not in self._link.ranks]:
+        while dead := [r for r in chosen if r not in self._link.ranks or str(r) in info.exits]:
             # One that was started anew is known here a moment after it says that it is ready.
             if str(dead[0]) in info.exits or time.monotonic() > deadline:
                 raise NoClusterError(
@@ -410,6 +415,13 @@ class Cluster(AnyCluster):
 def _leave(info: ClusterInfo, run: Run) -> bool:
     """Whether all ranks that still run have been told to end."""
     return info.state == "ending" and all(str(rank) in info.exits for rank in run.running)
+
+
+def _ended(info: ClusterInfo, run: Run) -> list[int]:
+    """Which of the run's ranks have ended, or were started anew, as their keeper knows."""
+    before = {rank.rank: rank.pid for rank in run.info.ranks}
+    now = {rank.rank: rank.pid for rank in info.ranks}
+    return [r for r in run.running if str(r) in info.exits or now.get(r) != before[r]]
 
 
 def _written(file: Path) -> bool:

@@ -11,7 +11,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -459,10 +459,11 @@ class Run:
                 self._given_up.add(rank)
             self._add(rank, "status", state="lost", note=how, **more)
 
-    def lose(self) -> None:
-        """The ranks that still run are gone with their cluster; take in what they left."""
+    def lose(self, ranks: Collection[int] | None = None) -> None:
+        """These ranks, or all that still run, are gone; take in what they left."""
         for rank in self.running:
-            self._lost(rank)
+            if ranks is None or rank in ranks:
+                self._lost(rank)
 
     def _add(self, rank: int, kind: str, **fields: Any) -> None:
         """An event that the run itself adds on behalf of a rank that cannot."""
