@@ -8,39 +8,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from machines import Machines
 
-LISTENER = """
-import ast, asyncio, json, sys, threading, traceback
-said, sys.stdout = sys.stdout, sys.stderr
-loop = asyncio.new_event_loop()
-threading.Thread(target=loop.run_forever, daemon=True).start()
-
-def go(coroutine):
-    return asyncio.run_coroutine_threadsafe(coroutine, loop)
-
-def wait(coroutine, seconds=90):
-    return go(coroutine).result(seconds)
-
-names = {"go": go, "wait": wait}
-for line in sys.stdin:
-    try:
-        tree = ast.parse(json.loads(line))
-        value = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr):
-            last = ast.Expression(tree.body.pop().value)
-            exec(compile(tree, "cell", "exec"), names)
-            value = eval(compile(last, "cell", "eval"), names)
-        else:
-            exec(compile(tree, "cell", "exec"), names)
-        answer = {"value": json.loads(json.dumps(value, default=repr))}
-    except BaseException:
-        answer = {"error": traceback.format_exc()}
-    print(json.dumps(answer), file=said, flush=True)
-"""
+LISTENER = Path(__file__).with_name("listener.py")
 
 
 class Elsewhere:
@@ -50,7 +24,7 @@ class Elsewhere:
         self, machines: Machines, machine: str, user: str, environment: Mapping[str, str]
     ) -> None:
         words = ["env", *(f"{name}={value}" for name, value in environment.items())]
-        words += [sys.executable, "-c", LISTENER]
+        words += [sys.executable, str(LISTENER)]
         self._process = machines.start(
             machine, words, user, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

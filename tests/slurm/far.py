@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elsewhere import Elsewhere
+from elsewhere import LISTENER, Elsewhere
 from labs import end_lines, jobs, make_home, settings
-from machines import CHECKOUT, Machines
+from machines import Machines
 
-IMPORTS = f"""
-import sys, time, os, json
-sys.path[:0] = [{str(CHECKOUT / "tests")!r}]
+NOT_THEIRS = ("sshd", LISTENER.name, "<defunct>")
+IMPORTS = """
+import time, os, json
 from pathlib import Path
 from rankroom import site
 from rankroom.cluster import Cluster
@@ -24,7 +24,7 @@ from rankroom.far.cluster import FarCluster
 from rankroom.store import Store
 
 def states(run):
-    return {{rank.rank: rank.state for rank in run.info.ranks}}
+    return {rank.rank: rank.state for rank in run.info.ranks}
 
 def refused(call):
     try:
@@ -47,6 +47,7 @@ class Laptop:
         **environment: str,
     ) -> None:
         self.machines, self.machine, self.user = machines, machine, user
+        self.there = "alice" if user == "root" else user  # who they are on the site
         folder = machines.root / f"home-{time.monotonic_ns()}"
         self.home = make_home(machines, folder, user, **sites)
         given = dict(each.split("=", 1) for each in settings(self.home))
@@ -73,9 +74,9 @@ class Laptop:
                 self.machines.run(self.machine, ["kill", "-KILL", line.split()[0]])
         self._python.close()
         end_lines(self.machines, self.home)
-        for job in jobs(self.machines):
-            self.machines.run("login", ["scancel", job], "alice")
-        until_nothing_runs(self.machines)
+        for job in jobs(self.machines, self.there):
+            self.machines.run("login", ["scancel", job], self.there)
+        until_nothing_runs(self.machines, user=self.there)
 
     def __enter__(self) -> Laptop:
         return self
@@ -84,25 +85,26 @@ class Laptop:
         self.close()
 
 
-def running(machines: Machines) -> dict[str, Any]:
-    """What alice has on the machines of the site: jobs, and processes on login and compute nodes.
+def running(machines: Machines, user: str = "alice") -> dict[str, Any]:
+    """What a user has on the machines of the site: jobs, and processes on login and compute nodes.
 
-    The end of an ssh connection is not hers.
+    The end of an ssh connection is not theirs, and a `Laptop` on the login node is the test's; nor
+    is what has ended, and whose status nobody has asked for.
     """
     found: dict[str, Any] = {}
-    if left := jobs(machines):
+    if left := jobs(machines, user):
         found["jobs"] = left
     for machine in ("login", *machines.nodes):
-        words = machines.processes(machine, "alice")
-        if kept := [each for each in words if "sshd" not in each]:
+        words = machines.processes(machine, user)
+        if kept := [each for each in words if not any(other in each for other in NOT_THEIRS)]:
             found[machine] = kept
     return found
 
 
-def until_nothing_runs(machines: Machines, seconds: float = 90) -> None:
-    """Wait until no process and no job of alice's is left."""
+def until_nothing_runs(machines: Machines, seconds: float = 90, user: str = "alice") -> None:
+    """Wait until no process and no job of the user's is left."""
     deadline = time.monotonic() + seconds
-    while left := running(machines):
+    while left := running(machines, user):
         assert time.monotonic() < deadline, left
         time.sleep(0.2)
 

@@ -11,28 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from machines import CHECKOUT, Machines
-
-LISTENER = """
-import ast, json, sys, traceback
-sys.path.insert(0, TESTS)
-asked, said = open(sys.argv[1]), open(sys.argv[2], "w")
-names = {}
-for line in asked:
-    try:
-        tree = ast.parse(json.loads(line))
-        value = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr):
-            last = ast.Expression(tree.body.pop().value)
-            exec(compile(tree, "cell", "exec"), names)
-            value = eval(compile(last, "cell", "eval"), names)
-        else:
-            exec(compile(tree, "cell", "exec"), names)
-        answer = {"value": json.loads(json.dumps(value))}
-    except BaseException:
-        answer = {"error": traceback.format_exc()}
-    print(json.dumps(answer), file=said, flush=True)
-"""
+from elsewhere import LISTENER
+from machines import Machines
 
 
 class Inside:
@@ -51,10 +31,8 @@ class Inside:
             # Both ways, so that opening waits for nobody.
             self._pipes.append(os.open(pipe, os.O_RDWR))
             ends.append(f"/home/{user}/{pipe.name}")
-        listener = LISTENER.replace("TESTS", repr(str(CHECKOUT / "tests")))
-        path = machines.put(user, f"listener-{time.monotonic_ns()}.py", listener)
         lines = [f"#SBATCH {each}" for each in ("--time=10", "--output=job-%j.log", *options)]
-        words = [str(each) for each in (sys.executable, path, *ends)]
+        words = [str(each) for each in (sys.executable, LISTENER, *ends)]
         script = "\n".join(["#!/bin/bash", *lines, " ".join(words), ""])
         script_path = machines.put(user, f"job-{time.monotonic_ns()}.sh", script)
         said = machines.run("login", ["sbatch", "--parsable", script_path], user)
@@ -84,7 +62,7 @@ class Inside:
         for node in self.machines.nodes:
             words = self.machines.processes(node, self.user)
             # Its script, itself, and a keeper that has ended and whose status it will never ask.
-            own = ("slurm_script", "listener-", "<defunct>")
+            own = ("slurm_script", LISTENER.name, "<defunct>")
             kept = [line for line in words if not any(each in line for each in own)]
             if kept:
                 found[node] = kept

@@ -1,0 +1,86 @@
+"""Slurm's own troubles under a cluster on a site: its controller down, a node taken out of service.
+Ranks that run go on, and whoever asks is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from far import Laptop, until_nothing_runs
+from labs import jobs, profile
+from machines import Machines
+
+SITES = {"test": profile(ranks_per_node=1), "all": profile(nodes=4, ranks_per_node=1)}
+
+
+@pytest.fixture
+def laptop(machines: Machines) -> Iterator[Laptop]:
+    with Laptop(machines, SITES) as made:
+        yield made
+
+
+def test_a_controller_that_is_down_is_told_and_nothing_is_left(machines: Machines, laptop: Laptop):
+    machines.crash("ctl")
+    try:
+        said = laptop.do("refused(lambda: FarCluster.start(site.load('test')))", 300)
+    finally:
+        machines.boot("ctl")
+        machines.until_idle()
+    assert "`sbatch --parsable` on login failed" in said
+    assert "Unable to contact slurm controller" in said
+    assert "The scheduler is down or being restarted" in said
+    laptop.until("not any(each.state == 'running' for each in all_clusters())")
+    until_nothing_runs(machines)
+
+
+def test_ranks_go_on_while_the_controller_is_down(machines: Machines, laptop: Laptop):
+    laptop.do("cluster = FarCluster.start(site.load('test'))", 300)
+    machines.crash("ctl")
+    try:
+        assert laptop.do("run = cluster.run('rank'); run.wait(60); run.results") == {"0": "0"}
+        assert laptop.do("cluster.refresh().far.state") == "running"
+    finally:
+        machines.boot("ctl")
+    assert laptop.do("run = cluster.run('rank'); run.wait(60); run.results") == {"0": "0"}
+    laptop.do("cluster.stop()", 120)
+    until_nothing_runs(machines)
+    machines.until_idle()
+
+
+@pytest.mark.thorough
+def test_a_cluster_stopped_while_the_controller_is_down(machines: Machines, laptop: Laptop):
+    """Its job is cancelled as soon as there is somebody who can."""
+    laptop.do("cluster = FarCluster.start(site.load('test'))", 300)
+    machines.crash("ctl")
+    try:
+        said = laptop.do("refused(cluster.stop)", 120)
+        assert "is cancelled as soon as it can be" in said
+    finally:
+        machines.boot("ctl")
+    until_nothing_runs(machines)
+    laptop.until("not [each for each in all_clusters() if each.state != 'stopped']")
+    assert jobs(machines) == []
+    machines.until_idle()
+
+
+def test_a_drained_node_is_named_while_a_job_waits_for_it(machines: Machines, laptop: Laptop):
+    drain = ["scontrol", "update", "NodeName=c3", "State=DRAIN", "Reason=a fan is broken"]
+    machines.run("ctl", drain)
+    try:
+        laptop.do("cluster = FarCluster.at(start.launch(site.load('all')))")
+        laptop.until("cluster.refresh().far.reason")
+        said = laptop.do("cluster.refresh().far.words")
+        assert "waits in the queue (ReqNodeNotAvail: nodes that it needs are down" in said
+    finally:
+        machines.run("ctl", ["scontrol", "update", "NodeName=c3", "State=RESUME"])
+    laptop.do("cluster.until_ready()", 300)
+    assert laptop.do("cluster.size") == 4
+    machines.run("ctl", drain)  # a node that is drained ends its jobs first
+    try:
+        run = "run = cluster.run('rank'); run.wait(60); run.results"
+        assert laptop.do(run) == {str(rank): str(rank) for rank in range(4)}
+    finally:
+        machines.run("ctl", ["scontrol", "update", "NodeName=c3", "State=RESUME"])
+    laptop.do("cluster.stop()", 120)
+    until_nothing_runs(machines)
+    machines.until_idle()

@@ -1,0 +1,86 @@
+"""What a notebook does with ranks beside running cells, on ranks of a site: measure scaling, make a
+profile, show a timeline, change how many there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from far import Laptop, until_nothing_runs
+from labs import jobs, profile
+from machines import Machines
+
+STEPS = """
+import torch, torch.distributed as dist
+if not dist.is_initialized():
+    dist.init_process_group("gloo")
+x = torch.ones(1000) * (rank + 1)
+for step in range(20):
+    dist.all_reduce(x)
+"""
+
+
+@pytest.fixture(scope="module")
+def laptop(machines: Machines) -> Iterator[Laptop]:
+    """With a cluster of two ranks on two nodes, and a kernel that uses it."""
+    with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as made:
+        made.do("from kernel import Kernel\nkernel = Kernel(**os.environ)")
+        made.do('kernel.run("%load_ext rankroom")')
+        said = made.do('vars(kernel.run("%cluster start --site test --name far", 240))', 300)
+        assert "ready in" in said["stdout"], said
+        yield made
+        made.do("kernel.close()")
+
+
+def cell(laptop: Laptop, source: str, seconds: float = 180) -> dict[str, Any]:
+    """What a cell of the notebook shows."""
+    return laptop.do(f"vars(kernel.run({source!r}, {seconds}))", seconds + 60)
+
+
+def told(laptop: Laptop, expression: str) -> Any:
+    """The value of an expression in the notebook."""
+    return json.loads(cell(laptop, f"import json; print(json.dumps({expression}))")["stdout"])
+
+
+def test_a_timeline_has_the_collectives_of_both_nodes(laptop: Laptop):
+    cell(laptop, f"%%distributed -o run\n{STEPS}")
+    shown = cell(laptop, "print(run.profile())")["stdout"]
+    assert re.search(r"^dist all_reduce +20 +4\.0 kB", shown, re.M), shown
+    found = laptop.do("[vars(each) for each in Store().load(Store().ids()[0]).ranks]")
+    assert [each["host"] for each in found] == ["c1", "c2"]
+    assert all(each["clock"] for each in found)  # compared: two hosts
+
+
+def test_scaling(laptop: Laptop):
+    shown = cell(laptop, f"%%scaling 1,2 --repeat 1\n{STEPS}", 300)
+    assert not shown["error"], shown["error"]
+    text = "\n".join(str(each.get("text/plain")) for each in shown["outputs"])
+    assert "speed-up" in text.lower() and "efficiency" in text.lower(), text
+    cell(laptop, "%%distributed -o run\nsize")
+    assert told(laptop, "run.results") == {"0": "2", "1": "2"}
+
+
+def test_a_profile_of_operators_comes_here(laptop: Laptop):
+    source = "import torch\ny = torch.ones(200, 200) @ torch.ones(200, 200)"
+    shown = cell(laptop, f"%%distributed --profile -o run\n{source}", 300)
+    assert not shown["error"], shown["error"]
+    cats = laptop.do(
+        "events = Store().events(Store().ids()[0])\n"
+        "sorted({(each['rank'], each['cat']) for each in events if each['kind'] == 'spans'})"
+    )
+    assert [0, "op"] in cats and [1, "op"] in cats
+
+
+def test_resize_makes_a_cluster_of_another_size(laptop: Laptop):
+    before = jobs(laptop.machines)
+    said = cell(laptop, "%cluster resize 4", 300)
+    assert not said["error"], said
+    cell(laptop, "%%distributed -o run\n[rank, size]")
+    assert told(laptop, "run.results") == {str(r): f"[{r}, 4]" for r in range(4)}
+    [after] = jobs(laptop.machines)
+    assert [after] != before
+    cell(laptop, "%cluster stop", 120)
+    until_nothing_runs(laptop.machines)
