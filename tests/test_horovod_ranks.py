@@ -52,7 +52,7 @@ def test_loops(script: str) -> None:
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_it_starts_again_after_whatever_went_wrong(framework: str) -> None:
     script = "again.py"
-    for findings in on_ranks(script, worlds=9, env={"FRAMEWORK": framework}):
+    for findings in on_ranks(script, worlds=29, env={"FRAMEWORK": framework}):
         assert set(findings) == all_of(script)
 
 

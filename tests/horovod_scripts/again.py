@@ -3,12 +3,14 @@
 FRAMEWORK is `torch` or `tensorflow`.
 """
 
+import contextlib
 import ctypes
 import importlib
 import json
 import os
 import signal
 import subprocess
+import threading
 import time
 
 FRAMEWORK = os.environ["FRAMEWORK"]
@@ -102,6 +104,35 @@ def waiting_leaves_the_core_to_others():
     assert hvd.rank() == 1 or processor < wall / 2, (processor, wall)
 
 
+def a_thread_without_work_rests():
+    assert works()
+    time.sleep(0.5)
+    before = time.process_time()
+    time.sleep(4)
+    spent = time.process_time() - before
+    assert spent < 0.2, spent  # a thousand cycles a second take more than three times as much
+
+
+def what_is_handed_over_as_it_ends_is_refused():
+    """Whatever the moment: nobody waits without end for what nobody will do."""
+    for turn in range(20):
+        hvd.allreduce(ones, name=f"meet {turn}")
+        if hvd.rank() == 0:
+            ended = threading.Event()
+
+            def hand_over(ended=ended):
+                with contextlib.suppress(Exception):
+                    for number in range(10**6):
+                        hvd.allreduce(ones, name=f"alone {number}")
+                ended.set()
+
+            threading.Thread(target=hand_over, daemon=True).start()
+            time.sleep(0.0003 * turn)
+            hvd.shutdown()
+            assert ended.wait(30), f"turn {turn} waits for ever"
+        start()
+
+
 hvd.init()
 for check in [
     objects_of_different_types,
@@ -109,6 +140,8 @@ for check in [
     an_init_that_nobody_else_comes_to_raises,
     a_thread_that_has_given_up_is_told,
     waiting_leaves_the_core_to_others,
+    a_thread_without_work_rests,
+    what_is_handed_over_as_it_ends_is_refused,
 ]:
     print(f"-- {check.__name__}", flush=True)
     check()

@@ -14,7 +14,7 @@ from machines import Machines
 
 OTHER = """#!/bin/sh
 echo '{"rankroom": "0.0.1", "python": "3.11.2", "host": "login", "home": "/"}'
-sleep 60
+sleep 15
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rankroom.horovod.edits import Change, Edit
 from rankroom.horovod.recovery_edits import RECOVERY
+from rankroom.horovod.rest_edits import REST
 from rankroom.horovod.spans_edits import SPANS
 from rankroom.horovod.timeline_edits import TIMELINE
 from rankroom.horovod.wait_edits import WAIT
@@ -60,4 +61,4 @@ BUILD = (
     ),
 )
 
-NATIVE: tuple[Change, ...] = BUILD + TIMELINE + SPANS + RECOVERY + WAIT
+NATIVE: tuple[Change, ...] = BUILD + TIMELINE + SPANS + RECOVERY + WAIT + REST
