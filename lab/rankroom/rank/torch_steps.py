@@ -16,12 +16,14 @@ from rankroom.rank.spans import here
 
 class _Thread(threading.local):
     loading = False  # a loader may be made of others: the outermost counts
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[int, int]] = []  # optimizers that step: which, since when
+    # The optimizer that steps, since when, and how often in itself; what it calls does not count.
+    outer = 0
+    since = 0
+    depth = 0
 
 
 _thread = _Thread()
+_called: set[tuple[int, int]] = set()  # optimizers of which the first calls the second
 
 
 def install() -> None:
@@ -37,24 +39,33 @@ def _watch_optimizers(module: Any) -> None:
 
 
 def _begin_step(optimizer: Any, *_: Any) -> None:
-    if not torch_compile.is_compiling() and here.on:
-        steps = _thread.steps
-        if steps and not _is_nested(sys._getframe(1).f_code):
-            steps.clear()  # an error has ended those
-        steps.append((id(optimizer), time.time_ns()))
+    if torch_compile.is_compiling() or not here.on:
+        return
+    which = id(optimizer)
+    if _thread.outer:
+        # Looked up, as finding it out takes longer than all the rest of this.
+        if (_thread.outer, which) in _called:
+            return
+        if _is_nested(sys._getframe(1).f_code):
+            if which == _thread.outer:
+                _thread.depth += 1
+            else:
+                _called.add((_thread.outer, which))
+            return
+    # If one steps already, an error has ended that.
+    _thread.outer, _thread.since, _thread.depth = which, time.time_ns(), 0
 
 
 def _end_step(optimizer: Any, *_: Any) -> None:
-    if torch_compile.is_compiling():
+    if torch_compile.is_compiling() or id(optimizer) != _thread.outer:
         return
-    steps = _thread.steps
-    if not steps:
+    if _thread.depth:
+        _thread.depth -= 1
         return
-    which, since = steps.pop()
-    if not steps and which == id(optimizer):
-        name = f"{type(optimizer).__name__}.step"
-        number = here.number(("step", name), lambda: {"name": name})
-        here.add("step", number, since // 1000, (time.time_ns() - since) // 1000)
+    _thread.outer, since = 0, _thread.since
+    kind = type(optimizer)
+    number = here.number(("step", kind), lambda: {"name": f"{kind.__name__}.step"})
+    here.add("step", number, since // 1000, (time.time_ns() - since) // 1000)
 
 
 def _is_nested(code: CodeType) -> bool:

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from time import monotonic, time_ns
 from typing import Any
 
+# Not a wait but a look: what was waited for was there already. Of six gradients, five are.
+SHORTEST_US = 10
+
 _main = threading.main_thread().ident
 
 
@@ -55,4 +58,5 @@ class Waiting:
             Waiting.current = outer
         if Waiting.keep is not None and self.before is None:
             dur = int((monotonic() - self.since) * 1e6)
-            Waiting.keep(self.what, time_ns() // 1000 - dur, dur)
+            if dur >= SHORTEST_US:
+                Waiting.keep(self.what, time_ns() // 1000 - dur, dur)
