@@ -33,6 +33,7 @@ NAMES = [
     "start",
     "line",
     "memory",
+    "idle",
     "browser",
     "timeline_view",
     "timeline_import",

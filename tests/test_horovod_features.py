@@ -43,6 +43,7 @@ def test_a_sites_own(site: Path) -> None:
         "every rank's collectives in the timeline",
         "Keras 3",
         "waiting without keeping a core busy",
+        "idle ranks that leave the processor to others",
     ]
     lines = check.describe(here)
     assert "not built by Rankroom" in lines[0] and lines[1].startswith("  lacks ")
@@ -84,6 +85,14 @@ def test_waiting_needs_all_of_its_edits(site: Path, left_out: str) -> None:
     assert here.lacks == ["waiting without keeping a core busy (horovod.torch)"]
 
 
+@pytest.mark.parametrize("left_out", sorted(features.REST_EDITS))
+def test_resting_needs_all_of_its_edits(site: Path, left_out: str) -> None:
+    mark(site, [edit.id for edit in ALL_EDITS if edit.id != left_out])
+    here = features.features()
+    assert here is not None and not here.rests
+    assert here.lacks == ["idle ranks that leave the processor to others"]
+
+
 def test_without_tensorflow_keras_is_not_missed(site: Path) -> None:
     next((site / "tensorflow").iterdir()).unlink()
     here = features.features()
@@ -92,6 +101,7 @@ def test_without_tensorflow_keras_is_not_missed(site: Path) -> None:
         "a native timeline on other ranks than 0",
         "every rank's collectives in the timeline",
         "waiting without keeping a core busy (horovod.torch)",
+        "idle ranks that leave the processor to others",
     ]
 
 

@@ -22,6 +22,11 @@ KERAS_EDITS = frozenset(
 )
 _WAIT = "include declare member done cleared asleep broadcast"
 WAIT_EDITS = frozenset(f"wait-{what}" for what in _WAIT.split())
+_REST = (
+    "header code compile include-queue empty-declare empty wake wake-grouped include-loop between "
+    "later ends"
+)
+REST_EDITS = frozenset(f"rest-{what}" for what in _REST.split())
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,11 @@ class Features:
         return self.edits >= WAIT_EDITS
 
     @property
+    def rests(self) -> bool:
+        """A rank that has nothing to do takes hardly any of the processor's time."""
+        return self.edits >= REST_EDITS
+
+    @property
     def lacks(self) -> list[str]:
         """What does not work, in the user's words."""
         missing = []
@@ -73,6 +83,8 @@ class Features:
             missing.append("Keras 3 (horovod.keras, and Keras variables in horovod.tensorflow)")
         if "torch" in self.frameworks and not self.waits_asleep:
             missing.append("waiting without keeping a core busy (horovod.torch)")
+        if not self.rests:
+            missing.append("idle ranks that leave the processor to others")
         return missing
 
 
