@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import shlex
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from rankroom.ssh.place import Place
 
 RUNS_S = 30.0  # between two looks at a job that runs
 END_S = 30.0  # for the scheduler to say how a job ended
-NO_REQUEUE = {"slurm": ("--no-requeue",), "pbs": ("-r n",), "none": ()}
 Tell = Callable[["FarState | None", str], None]
 
 
@@ -28,9 +26,7 @@ class Queue:
     def __init__(self, site: Site, place: Place, far: Far, tell: Tell) -> None:
         self.state: FarState = "pending" if far.job else "connecting"
         self.words = f"job {far.job}" if far.job else "connects"
-        # A cluster that is started again by itself is not the one whose variables were lost.
-        job = dataclasses.replace(site.job, extra=(*site.job.extra, *NO_REQUEUE[site.scheduler]))
-        self._scheduler = Scheduler(dataclasses.replace(site, job=job), place)
+        self._scheduler = Scheduler(site, place)
         self._far = far
         self._tell = tell
         self._last: JobStatus | None = None
