@@ -35,7 +35,9 @@ TOLD_S = 5.0  # for what else tells that a rank has ended, and for the last it s
 MIND_S = 0.5  # between two looks at who keeps the cluster, while a run is on
 COMES_S = 2.0  # for a rank that is ready to be known here
 NEXT_S = 0.01  # after a run, before the files of the next record are made
-REJOIN_S = 15.0  # for ranks to set up anew what they had set up together
+# For ranks to set up anew what they had set up together. When they cannot be connected, Horovod
+# says so after 30 s, and they try again.
+REJOIN_S = 75.0
 STEP_ENDS_S = 5.0  # for Slurm to say how a rank on a node ended
 STOP_S = 8.0  # for a run that is on when its cluster is stopped
 

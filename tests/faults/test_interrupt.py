@@ -327,6 +327,16 @@ def test_an_interrupt_without_a_run(ready):
     assert values(ready, AFTER) == expected()
 
 
+def test_many_between_two_cells(ready):
+    """As if somebody sat on the button: none of them may stop a rank in the middle of a write."""
+    for _ in range(500):
+        for rank in ready.info.ranks:
+            os.kill(rank.pid, signal.SIGINT)
+    assert values(ready, AFTER) == expected()
+    for rank in ready.info.ranks:  # nothing was written at all: whoever writes may wait for itself
+        assert "SIGINT" not in ready.paths.rank_log(rank.rank).read_text()
+
+
 def test_two_at_once(ready):
     """Two threads of one kernel press at the same moment."""
     run = inside(ready, "hvd.barrier() if rank == 0 else forever()")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,12 @@ class RankEngine(engine_app.IPEngine):
         if os.environ.get("RANKROOM_GUARD") != "0":
             self.kernel.guard.start()
         world.arrive()
+
+    def init_signal(self) -> None:
+        """An interrupt between two cells is for nobody. What the engine does then is write, and who
+        writes may wait without end for a lock that the interrupted code holds."""
+        super().init_signal()
+        signal.signal(signal.SIGINT, _do_nothing)
 
     def load_connection_file(self) -> None:
         """The engine waits for the file to be there; the controller may still be writing it."""
@@ -99,6 +106,10 @@ class Wire:
         message = self._session.msg("rankroom", content=header)
         frames = self._session.serialize(message, ident=[TOPIC])
         self._iopub.send_multipart([*frames, lines], copy=False)
+
+
+def _do_nothing(number: int, frame: Any) -> None:
+    """Unlike a signal that is ignored, this is not passed on to programs that a rank starts."""
 
 
 def main() -> None:
