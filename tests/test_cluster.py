@@ -1,7 +1,9 @@
 """Clusters start, fail with their cause, lose ranks, and end without a trace."""
 
+import json
 import os
 import signal
+import socket
 import time
 
 import psutil
@@ -37,6 +39,22 @@ def test_start_says_what_it_does_and_stop_leaves_nothing(home):
         cluster.stop()
     assert processes_of(cluster.paths) == []
     assert not cluster.paths.folder.exists()
+
+
+def test_somebody_listens_wherever_clients_and_ranks_connect_to(home):
+    """They would try for ever, and be the guests of whoever came to listen there."""
+    cluster = Cluster.local(ranks=1)
+    try:
+        for file in (cluster.paths.client_file, cluster.paths.engine_file):
+            about = json.loads(file.read_text())
+            host = about["interface"].removeprefix("tcp://")
+            for name, value in about.items():
+                for port in value if isinstance(value, list) else [value]:
+                    if isinstance(port, int):
+                        with socket.create_connection((host, port), 5) as connected:
+                            assert connected, name
+    finally:
+        cluster.stop()
 
 
 def test_a_failing_start_shows_the_cause_and_leaves_nothing(home, monkeypatch, tmp_path):
