@@ -7,7 +7,13 @@ import pytest
 
 from cells import finish, values
 from rankroom.cluster import Cluster
-from rankroom.rank.environment import Wiring, free_ports, rank_environment, wire_locally
+from rankroom.rank.environment import (
+    GIVEN_PORTS,
+    Wiring,
+    free_ports,
+    rank_environment,
+    wire_locally,
+)
 from rankroom.rank.world import World
 
 WIRING = Wiring("10.0.0.7", "eth0", "node7", 4000, (4001, 4002, 4003))
@@ -54,9 +60,19 @@ def test_ports_are_free_and_all_different():
     wiring = wire_locally(5)
     ports = [wiring.master_port, *wiring.worker_ports]
     assert len(set(ports)) == 6
+    given = range(*map(int, GIVEN_PORTS.read_text().split()))
     for port in free_ports(3):
+        assert port not in given  # to others, before it is used here
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
+
+
+def test_where_all_ports_are_given_out_any_will_do(monkeypatch, tmp_path):
+    monkeypatch.setattr("rankroom.rank.environment.GIVEN_PORTS", tmp_path / "range")
+    (tmp_path / "range").write_text("1024\t60999\n")
+    assert len(set(free_ports(3))) == 3
+    with pytest.raises(OSError, match="assign"):
+        free_ports(1, "192.0.2.1")  # not of this machine
 
 
 @pytest.mark.cluster

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rankroom.rank import horovod, tensorflow, torch
 
@@ -14,6 +17,9 @@ _THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+
+FIRST_PORT = 10240
+GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(frozen=True)
@@ -105,12 +111,35 @@ def device(local_rank: int, devices: int) -> str:
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Ports nobody listens on now. All are held open together, so that no two are the same."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Ports nobody listens on now. All are held open together, so that no two are the same.
+
+    They may be used minutes later. Where possible they are none that the system gives meanwhile to
+    whoever asks it for any port.
+    """
+    own = range(FIRST_PORT, max(FIRST_PORT, _first_given()))
+    ports = itertools.chain(random.sample(own, min(len(own), 100 * count)), itertools.repeat(0))
+    held: list[socket.socket] = []
     try:
-        for each in sockets:
-            each.bind((address, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        while len(held) < count:
+            each = socket.socket()
+            held.append(each)
+            port = next(ports)
+            try:
+                each.bind((address, port))
+            except OSError:
+                if port == 0:
+                    raise
+                held.remove(each)
+                each.close()
+        return [int(each.getsockname()[1]) for each in held]
     finally:
-        for each in sockets:
+        for each in held:
             each.close()
+
+
+def _first_given() -> int:
+    """The first of the ports that the system gives to whoever asks for any."""
+    try:
+        return int(GIVEN_PORTS.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32768
