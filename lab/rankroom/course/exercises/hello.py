@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from rankroom.course.exercise import Learner, Wrong, exercise
 
 
@@ -9,26 +12,32 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 def shares(learner: Learner) -> None:
     """Each rank's part of a list: all of it is taken, nothing twice, and nobody has two more."""
     share = learner.function("share")
-    for length in (learner.chance.randrange(20, 60), learner.size, learner.chance.randrange(7)):
-        values = [learner.chance.randrange(1000) for _ in range(length)]
-        parts = []
-        for rank in range(learner.size):
-            part = share(list(values), rank, learner.size)
-            if part is None:
-                raise Wrong("`share` returns None: does it end with a `return`?")
-            parts.append(list(part))
-        together = [value for part in parts for value in part]
-        if sorted(together) != sorted(values):
-            raise Wrong(
-                f"of {length} values for {learner.size} ranks, the shares hold {len(together)} "
-                f"together: {_lost(values, together)}"
-            )
-        counts = [len(part) for part in parts]
-        if max(counts) - min(counts) > 1:
-            raise Wrong(
-                f"{length} values are shared out as {counts}: no rank should have two more than "
-                "another"
-            )
+    for size in (learner.size, learner.chance.randrange(3, 9)):
+        # One short of what could be shared out evenly; one for each; and fewer than that.
+        uneven = size * learner.chance.randrange(6, 20) - 1
+        for length in (uneven, size, learner.chance.randrange(size)):
+            _try_share(share, [learner.chance.randrange(1000) for _ in range(length)], size)
+
+
+def _try_share(share: Callable[..., Any], values: list[int], size: int) -> None:
+    parts = []
+    for rank in range(size):
+        part = share(list(values), rank, size)
+        if part is None:
+            raise Wrong("`share` returns None: does it end with a `return`?")
+        parts.append(list(part))
+    together = [value for part in parts for value in part]
+    if sorted(together) != sorted(values):
+        raise Wrong(
+            f"of {len(values)} values for {size} ranks, the shares hold {len(together)} "
+            f"together: {_lost(values, together)}"
+        )
+    counts = [len(part) for part in parts]
+    if max(counts) - min(counts) > 1:
+        raise Wrong(
+            f"{len(values)} values are shared out as {counts}: no rank should have two more than "
+            "another"
+        )
 
 
 def _lost(values: list[int], together: list[int]) -> str:
