@@ -233,7 +233,6 @@ def test_a_cluster_that_is_let_go(lab, tmp_path):
 @pytest.mark.fault(
     "the kernel and one rank are killed during a run",
     "the next kernel says how the rank ended; its last line is in the record",
-    racy=True,
 )
 def test_a_killed_kernel_and_a_killed_rank(lab, tmp_path):
     told = tmp_path / "pid"
