@@ -1,5 +1,9 @@
 """What is said of a killed rank's memory: the limit that holds for it, and who ended it."""
 
+import subprocess
+import sys
+import time
+
 import psutil
 import pytest
 
@@ -64,6 +68,17 @@ def test_ranks_that_filled_it_together_are_a_likely_cause(tmp_path):
     memory = sampled(machine(tmp_path, V1), {0: 800 << 10, 1: 800 << 10})
     assert memory.words(1).endswith("the limit is 2 MiB (out of memory?)")
     assert memory.words(0).endswith("the limit is 2 MiB")
+
+
+def test_what_a_rank_had_is_not_what_its_dead_process_has():
+    memory = Memory()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as rank:
+        memory.sample({0: rank.pid})
+        rank.kill()
+        while psutil.Process(rank.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        memory.sample({0: rank.pid})
+        assert "it last had 0 " not in memory.words(0)
 
 
 def test_sizes_in_words():

@@ -29,7 +29,9 @@ class Memory:
         """Note what the ranks have now; `ranks` are their process ids."""
         for rank, pid in ranks.items():
             with contextlib.suppress(psutil.Error):
-                self._last[rank] = psutil.Process(pid).memory_info().rss
+                # One that has just been killed has none any more: what counts is what it had.
+                if has := psutil.Process(pid).memory_info().rss:
+                    self._last[rank] = has
 
     def words(self, rank: int) -> str:
         """What to say of a rank that was ended by SIGKILL; empty if it was never looked at."""
