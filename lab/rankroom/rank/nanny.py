@@ -20,10 +20,17 @@ from ipyparallel.engine.nanny import KernelNanny
 from rankroom.rank import tree, wanted
 
 END_S = 1.0  # a rank without a keeper is killed this long after SIGTERM
+LAST_MS = 3000  # for a rank's last replies to leave; the controller may be gone
 
 
 class RankNanny(KernelNanny):
     """ipyparallel's nanny that also ends a rank which nobody keeps any more."""
+
+    async def start(self) -> None:
+        await super().start()
+        # As they are made, they would wait for a dead controller, or rank, without end.
+        self.control_socket.linger = LAST_MS
+        self.parent_socket.linger = 0
 
     def wait_for_parent_thread(self) -> None:
         if tree.STEP in os.environ:
