@@ -131,13 +131,25 @@ def test_clocks_are_compared_again_when_they_may_have_drifted(monkeypatch: pytes
     assert compared(clocks, ranks) and len(hosts.asked) > count
 
 
-def test_a_rank_that_is_gone_does_not_hide_its_host():
+def test_ranks_that_are_not_known_yet_are_waited_for():
+    """As when a client has just connected; a run that comes meanwhile has their clocks, too."""
+    hosts = Hosts({})
+    clocks = Clocks(hosts, "here")
+    ranks = [rank_on(1, "a"), rank_on(2, "b")]
+    clocks.compare(ranks)
+    hosts.ahead = {1: 100, 2: 200}
+    assert clocks.of(ranks).keys() == {1, 2}
+
+
+def test_a_rank_that_is_gone_does_not_hide_its_host(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("rankroom.clock.COMES_S", 0.1)
     hosts = Hosts({2: 77_000_000})
     found = compared(Clocks(hosts, "here"), [rank_on(1, "a"), rank_on(2, "a")])
     assert abs(found[2].offset - 77_000_000) <= found[2].error
 
 
-def test_hosts_that_do_not_answer_have_no_clock():
+def test_hosts_that_do_not_answer_have_no_clock(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("rankroom.clock.COMES_S", 0.1)
     clocks = Clocks(Hosts({}), "here")
     assert compared(clocks, [rank_on(1, "a")]) == {}
     assert clocks.of([rank_on(1, "a")]) == {}

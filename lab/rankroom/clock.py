@@ -23,6 +23,8 @@ TRIPS = 12  # questions to each host
 ANSWER_S = 1.0  # for an answer
 AGAIN_S = 300.0  # as clocks drift, they are compared again
 RETRY_S = 20.0  # when no rank answered
+COMES_S = 2.0  # for ranks to be known here, when a client has just connected
+WAIT_S = 0.5  # a run waits so long for a comparison that is going on
 ASKED = 2  # ranks of each host that are asked: one of them may be busy
 
 Request = Callable[..., Sequence[Future[Any]]]
@@ -80,6 +82,7 @@ class Clocks:
         self._known: dict[str, Clock] = {}
         self._since = -math.inf  # when they were last compared
         self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None  # the newest that compares
 
     def elsewhere(self, ranks: Iterable[RankInfo]) -> dict[str, list[int]]:
         """The ranks on other hosts, by host."""
@@ -90,7 +93,13 @@ class Clocks:
         return out
 
     def of(self, ranks: Iterable[RankInfo]) -> dict[int, Clock]:
-        """The clocks of ranks on other hosts, if they were compared a short while ago."""
+        """The clocks of ranks on other hosts, if they were compared a short while ago.
+
+        A comparison that is going on takes milliseconds, and is waited for: a first short run would
+        end before it, and have none.
+        """
+        if self._thread is not None:
+            self._thread.join(WAIT_S)
         if time.monotonic() - self._since > AGAIN_S:
             return {}
         return self._by_rank(ranks)
@@ -107,6 +116,7 @@ class Clocks:
         thread = threading.Thread(
             target=self._compare, args=(ranks, tell), name="rankroom-clock", daemon=True
         )
+        self._thread = thread
         thread.start()
         return thread
 
@@ -115,8 +125,7 @@ class Clocks:
     ) -> None:
         with self._lock:  # whoever comes second finds it done
             if time.monotonic() - self._since >= AGAIN_S:
-                hosts = self.elsewhere(ranks)
-                trips = self._trips(hosts)
+                trips = self._trips(self.elsewhere(ranks))
                 for host, found in trips.items():
                     if clock := estimate(found):
                         self._known[host] = clock
@@ -132,7 +141,11 @@ class Clocks:
         }
 
     def _trips(self, hosts: dict[str, list[int]]) -> dict[str, list[Trip]]:
-        """Some round trips to each host, one after the other."""
+        """Some round trips to each host, one after the other, once ranks are there to be asked."""
+        deadline = time.monotonic() + COMES_S
+        known = [rank for ranks in hosts.values() for rank in ranks[:ASKED]]
+        while len(self._request(known, do="clock")) < len(known) and time.monotonic() < deadline:
+            time.sleep(0.02)
         out: dict[str, list[Trip]] = {host: [] for host in hosts}
         for turn in range(TRIPS):
             for host, ranks in hosts.items():
