@@ -1,17 +1,13 @@
 """The browser tests (tests/ui, Playwright), one pytest test for each file of them."""
 
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from browser import CHROMIUM, PLAYWRIGHT, UI, what_failed
 from rankroom.clusterfile import ClusterPaths
 from rankroom.kept import end, running_clusters
 
-UI = Path(__file__).parent / "ui"
-PLAYWRIGHT = UI / "node_modules" / ".bin" / "playwright"
-CHROMIUM = Path(os.environ.get("RANKROOM_CHROMIUM", "/usr/bin/chromium"))
 SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
 
 pytestmark = pytest.mark.ui
@@ -40,4 +36,4 @@ def test_in_the_browser(spec, tmp_path, monkeypatch):
         # A test that failed half-way leaves its ranks.
         for info in running_clusters():
             end(ClusterPaths(info.name))
-    assert done.returncode == 0, done.stdout[-20_000:]
+    assert done.returncode == 0, what_failed(done.stdout)

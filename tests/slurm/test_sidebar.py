@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from far import Laptop, until_nothing_runs
 from labs import profile, settings
-from machines import CHECKOUT, Machines
+from machines import Machines
 
-UI = CHECKOUT / "tests" / "ui"
-PLAYWRIGHT = UI / "node_modules" / ".bin" / "playwright"
-
+from browser import CHROMIUM, PLAYWRIGHT, UI, what_failed
 
 # A second job waits for nodes then.
 SHARED_WITH_NOBODY = profile(nodes=2, ranks_per_node=1, extra=["--exclusive"])
@@ -20,7 +18,7 @@ SHARED_WITH_NOBODY = profile(nodes=2, ranks_per_node=1, extra=["--exclusive"])
 
 @pytest.mark.ui
 @pytest.mark.skipif(
-    not (PLAYWRIGHT.exists() and shutil.which("chromium")), reason="needs Playwright and Chromium"
+    not (PLAYWRIGHT.exists() and CHROMIUM.exists()), reason="needs Playwright and Chromium"
 )
 def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
     """From the form to ranks on two nodes, a job that waits, one that is refused, and back."""
@@ -34,6 +32,6 @@ def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
         said = machines.run("laptop", ["env", *own, *argv], timeout=900)
         if "1 passed" not in said:
             shutil.copytree(laptop.home / "results", tmp_path / "results")
-            pytest.fail(f"{said[-20_000:]}\npictures are in {tmp_path}")
+            pytest.fail(f"{what_failed(said)}\npictures are in {tmp_path}")
         until_nothing_runs(machines)
         assert laptop.keepers() == []
