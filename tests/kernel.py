@@ -35,11 +35,12 @@ class Kernel:
 
     def __init__(self, **env: str) -> None:
         self.manager, self.client = start_new_kernel(startup_timeout=120, env=env)
+        self.shown = Shown()  # of the newest cell, as it comes
 
     def run(self, code: str, timeout: float = 120, after: Any = None) -> Shown:
         """Execute `code`; `after()` is called once the kernel has begun."""
         request = self.client.execute(code, allow_stdin=False)
-        shown = Shown()
+        shown = self.shown = Shown()
         places: dict[str, int] = {}
         deadline = time.monotonic() + timeout
         while True:
