@@ -8,6 +8,7 @@ import time
 
 import psutil
 import pytest
+import zmq
 
 from rankroom.cluster import Cluster
 from rankroom.clusterfile import ClusterInfo, ClusterPaths
@@ -152,5 +153,17 @@ def test_the_cluster_outlives_the_process_that_started_it(home):
         run = cluster.run("'here'")
         assert run.wait(60)
         assert run.results == {0: "'here'"}
+    finally:
+        cluster.stop()
+
+
+def test_a_link_to_a_dead_cluster_pauses_longer_and_longer(home):
+    """A notebook may keep it for days, and somebody else come to listen there."""
+    cluster = Cluster.local(ranks=1)
+    try:
+        held = cluster._link.client._trait_values.values()
+        sockets = [each for each in held if isinstance(each, zmq.Socket)]
+        assert len(sockets) >= 5
+        assert {each.reconnect_ivl_max for each in [*sockets, cluster._link._tap._socket]} == {5000}
     finally:
         cluster.stop()

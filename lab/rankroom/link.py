@@ -8,8 +8,10 @@ too, and nothing needs to parse or keep them on the way.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,14 +26,31 @@ from jupyter_client.session import Session
 from rankroom.errors import NoClusterError
 
 TOPIC = b"rankroom"
+RETRY_MS = 5000  # at most, between two tries to reach a controller that is gone
 Receive = Callable[[dict[str, Any], bytes], None]
+
+
+def context() -> zmq.Context[zmq.Socket[bytes]]:
+    """What all links of this process are made with.
+
+    Its sockets pause longer and longer where nobody listens: a notebook may keep the link to a
+    cluster that has died for days, and somebody else may come to listen there.
+    """
+    return _context_of(os.getpid())
+
+
+@functools.cache
+def _context_of(pid: int) -> zmq.Context[zmq.Socket[bytes]]:
+    made = zmq.Context()  # one that was made before a fork has no threads after it
+    made.reconnect_ivl_max = RETRY_MS
+    return made
 
 
 class Link:
     """Talks to the ranks through the controller described by `client_file`."""
 
     def __init__(self, client_file: Path) -> None:
-        self.client = ipyparallel.Client(str(client_file), timeout=10)
+        self.client = ipyparallel.Client(str(client_file), timeout=10, context=context())
         # The client warns on stderr about every engine that leaves; runs report that themselves.
         logging.getLogger("ipyparallel").setLevel(logging.ERROR)
         self._runs: dict[str, Receive] = {}
@@ -136,8 +155,7 @@ class Tap:
             packer=info["pack"], unpacker=info["unpack"],
         )  # fmt: skip
         self._deliver = deliver
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.SUB)
+        self._socket = context().socket(zmq.SUB)
         self._socket.RCVHWM = 0
         self._socket.LINGER = 0
         if info.get("curve_serverkey"):
@@ -169,7 +187,6 @@ class Tap:
                 # One bad message must not end the subscription; gaps are filled from the spool.
                 logging.getLogger(__name__).exception("a batch of events could not be read")
         self._socket.close()
-        self._context.term()
 
 
 GONE = "rank {rank} is gone: `%cluster restart --ranks {rank}` starts it anew"
