@@ -25,6 +25,7 @@ LAYERS = [
         "shell",
         "clusterfile",
         "amounts",
+        "chart",
         "store/*",
         "rank/*",
         "horovod/*",

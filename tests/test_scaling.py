@@ -14,12 +14,13 @@ import pytest
 
 from cells import failure, finish, values
 from kernel import Kernel
+from rankroom.chart import VEGA
 from rankroom.cluster import Cluster
 from rankroom.errors import UsageError
 from rankroom.rank.smaller import environment
 from rankroom.rank.world import World
 from rankroom.record import RankInfo, RunInfo, event_line
-from rankroom.scaling import VEGA, Measured, Scaling, bundle, counts
+from rankroom.scaling import Measured, Scaling, bundle, counts
 from rankroom.timeline import Timeline
 
 NOTHING = {"compute": 0, "data": 0, "waiting": 0, "exposed": 0, "idle": 0}

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from rankroom.amounts import duration
+from rankroom.chart import chart
 from rankroom.profile import Shares
 from rankroom.profile.intervals import both, length
 from rankroom.profile.shares import PARTS
@@ -20,16 +21,7 @@ from rankroom.record import Json
 from rankroom.timeline import Timeline
 
 FITS = 0.1  # of a time; a law that is farther from one of them says nothing
-VEGA = "application/vnd.vegalite.v5+json"
 # Okabe and Ito's, which colour-blind people tell apart, on white and on black.
-# Read on light and on dark: the page's own ground shows through.
-_GREY = "#777777"
-_INK = {
-    "title": {"color": _GREY},
-    "axis": {"labelColor": _GREY, "titleColor": _GREY, "gridColor": "#77777744"},
-    "legend": {"labelColor": _GREY},
-    "view": {"stroke": "#77777744"},
-}
 _COLOURS = {
     "compute": "#8d99a3", "data": "#009e73", "waiting": "#e69f00", "exposed": "#0072b2",
     "idle": "#c9c9c9",
@@ -223,13 +215,10 @@ class Scaling:
 
     def chart(self) -> Json:
         """A Vega-Lite picture: the speed-up beside the perfect one, and where the time went."""
-        return {
-            "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-            "background": None,
-            "config": _INK,
-            "hconcat": [self._speed_chart(), self._cause_chart()],
-            "resolve": {"scale": {"color": "independent"}},
-        }
+        return chart(
+            hconcat=[self._speed_chart(), self._cause_chart()],
+            resolve={"scale": {"color": "independent"}},
+        )
 
     def _speed_chart(self) -> Json:
         rows = [

@@ -9,13 +9,12 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rankroom.chart import VEGA, chart
+
 # Eight colours that colour-blind people tell apart, readable under black text.
 COLOURS = ("#a6cee3", "#fdbf6f", "#b2df8a", "#cab2d6", "#ffe08a", "#fb9a99", "#9fd8cb", "#d9d9d9")
 _CELL, _HIGH, _GAP, _NAME = 44, 26, 6, 56
 _TEXT = "var(--jp-ui-font-color1, currentColor)"
-
-
-VEGA = "application/vnd.vegalite.v5+json"
 
 
 class Curve:
@@ -44,15 +43,14 @@ class Curve:
             for x, y in points
         ]
         scale: dict[str, Any] = {"scale": {"type": "log", "base": 2}} if self.log else {}
-        chart = {
-            "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-            "title": self.title,
-            "description": repr(self),
-            "width": 420,
-            "height": 220,
-            "data": {"values": rows},
-            "mark": {"type": "line", "point": True},
-            "encoding": {
+        plot = chart(
+            title=self.title,
+            description=repr(self),
+            width=420,
+            height=220,
+            data={"values": rows},
+            mark={"type": "line", "point": True},
+            encoding={
                 "x": {"field": "x", "type": "quantitative", "title": self.x, **scale},
                 "y": {"field": "y", "type": "quantitative", "title": self.y},
                 "color": {
@@ -62,8 +60,8 @@ class Curve:
                 },
                 "strokeDash": {"field": "series", "type": "nominal", "title": None},
             },
-        }  # fmt: skip
-        return {VEGA: chart, "text/plain": repr(self)}
+        )  # fmt: skip
+        return {VEGA: plot, "text/plain": repr(self)}
 
 
 class WhoHasWhat:

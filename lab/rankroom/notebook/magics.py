@@ -12,6 +12,7 @@ from IPython.display import display as show
 
 from rankroom import display
 from rankroom.anycluster import AnyRun
+from rankroom.chart import VEGA
 from rankroom.errors import RunFailed, UsageError
 from rankroom.notebook.cells import check_syntax, notes
 from rankroom.notebook.clusters import ACTIONS, the_cluster
@@ -22,7 +23,7 @@ from rankroom.notebook.output import CellOutput
 from rankroom.notebook.pressed import kept
 from rankroom.notebook.scaling import Plan, scale
 from rankroom.salvage import TendedStore
-from rankroom.scaling import VEGA, Scaling, bundle, counts
+from rankroom.scaling import Scaling, bundle, counts
 from rankroom.spec import format_ranks, parse_ranks
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
