@@ -7,6 +7,7 @@ that a Jupyter server need not load ipyparallel.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import time
@@ -22,6 +23,7 @@ from rankroom.spec import format_ranks
 
 ANSWER_S = 10.0  # for a keeper on this machine; it has threads for what takes time
 FAR_END_S = 40.0  # for a keeper to end its job; it says so when that takes longer
+ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job
 LOG_LINES = 500
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -89,6 +91,8 @@ def resize(name: str, asked: Mapping[str, str]) -> None:
     # Nothing is stopped before it is clear that the new one can be.
     if info.far is not None:
         there = wishes.granted(far.site_of(paths), asked)
+        if local.alive(info):
+            _ask(info, ACCEPTS_S, do="accepts", site=dataclasses.asdict(there))
         stop(name)
         far.launch(there, name, info.auto_restart, info.cwd or None)
         return

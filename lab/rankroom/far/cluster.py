@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 import time
@@ -26,6 +27,7 @@ from rankroom.site import Site
 Progress = Callable[[str], None]
 PATIENCE_S = 30.0
 RUN_S = 60.0
+ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job
 LONG_S = 600.0  # a value may be large and a line slow
 COMES_S = 20.0  # for a keeper to begin
 BACK_S = 15.0  # for a keeper that was started again to reach the ranks
@@ -216,6 +218,14 @@ class FarCluster(AnyCluster):
 
     def restart(self, ranks: Sequence[int]) -> None:
         self._ask("restart", patience=LONG_S, ranks=self._chosen(ranks))
+
+    def check_size(self, site: Site) -> None:
+        """Raise SchedulerError or StartError if the scheduler would refuse what `site` asks for.
+
+        So that ranks are not given up for others that never come. Raises LineError while the
+        scheduler cannot be asked.
+        """
+        self._ask("accepts", patience=ACCEPTS_S, site=dataclasses.asdict(site))
 
     def log(self) -> str:
         """The last lines of the job's output."""

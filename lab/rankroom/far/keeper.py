@@ -330,6 +330,9 @@ class Keeper:
                 return {"text": await self.stop()}
             if do == "log":
                 return {"text": await self._log()}
+            if do == "accepts":
+                await self.queue.accepts(start.site_from(question["site"]))
+                return {}
             if do in PASSED:
                 return await self._pass_on(do, question)
         except RankroomError as error:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from rankroom.clusterfile import Far, FarState
-from rankroom.errors import LineError, SchedulerError, StartError
+from rankroom.errors import LineError, RankroomError, SchedulerError, StartError
 from rankroom.scheduler.asked import PERIOD_S
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.talk import Scheduler
@@ -26,6 +26,7 @@ class Queue:
     def __init__(self, site: Site, place: Place, far: Far, tell: Tell) -> None:
         self.state: FarState = "pending" if far.job else "connecting"
         self.words = f"job {far.job}" if far.job else "connects"
+        self._place = place
         self._scheduler = Scheduler(site, place)
         self._far = far
         self._tell = tell
@@ -40,6 +41,15 @@ class Queue:
         job = await self._scheduler.submit(script)
         self._far.job, self._far.log = job, f"{folder}/{name}-{job}.log"
         self._set("pending", f"job {job} waits in the queue")
+
+    async def accepts(self, site: Site) -> None:
+        """Raise SchedulerError or StartError if the scheduler says no to a job as `site` asks."""
+        scheduler = Scheduler(site, self._place)
+        try:
+            await scheduler.accepted(await scheduler.folder())
+        except RankroomError as error:
+            count = site.job.nodes * site.ranks_per_node
+            raise type(error)(STAY.format(ranks=count, nodes=site.job.nodes, why=error)) from None
 
     async def follow(self) -> None:
         """Tell how the job stands, until it is over."""
@@ -112,6 +122,7 @@ def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> s
     return f"exec {shlex.join(words)}"
 
 
+STAY = "the ranks stay as they are, as there is no job of {nodes} nodes for {ranks} others:\n{why}"
 NEVER = (
     "job {job} would never start: {reason}. It is cancelled; ask for something else, with the "
     "options of `%cluster start` or in the site's profile"

@@ -74,7 +74,11 @@ def relaunch(paths: ClusterPaths) -> None:
 
 def site_of(paths: ClusterPaths) -> Site:
     """The site as it was when the cluster was started. Raises OSError or ValueError."""
-    data: dict[str, Any] = json.loads(_site_file(paths).read_text())
+    return site_from(json.loads(_site_file(paths).read_text()))
+
+
+def site_from(data: dict[str, Any]) -> Site:
+    """A site that was written as JSON. Raises ValueError or TypeError."""
     parts = {"job": Job, "environment": Environment, "container": Container}
     for key, kind in parts.items():
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in data[key].items()}

@@ -101,7 +101,10 @@ def again(cluster: AnyCluster, ranks: int | None) -> None:
     """Stop a cluster and start it under its name, with as many ranks or with others."""
     name, auto_restart = cluster.name, cluster.info.auto_restart
     if isinstance(cluster, FarCluster):
-        site = cluster.site if ranks is None else sites.resized(cluster.site, ranks)
+        site = cluster.site
+        if ranks is not None:
+            site = sites.resized(site, ranks)
+            cluster.check_size(site)
         cluster.stop()
         sites.start(site, name, auto_restart)
     else:

@@ -109,18 +109,10 @@ class Check:
         name = "account and partition"
         if self.scheduler is None:
             return Step(name, "skipped", "there are no jobs here")
-        test = self.scheduler.kind.test()
-        if not test:
+        said = await self.scheduler.accepted(self.folder or "/tmp")
+        if said is None:
             return Step(name, "skipped", "PBS tells only of a real job: try `--job`")
-        script = self.scheduler.script("check", self.folder or "/tmp", ["true"])
-        done = await self.scheduler.call(test, ASK_S, script)
-        if not done.ok:
-            raise self.scheduler.failed(done)
-        limits = await self.scheduler.call(self.scheduler.kind.limits(), ASK_S)
-        if why := self.scheduler.kind.too_much(self.site, limits.output):
-            profile = profile_of(self.site.name)
-            raise CheckFailed(TOO_MUCH.format(why=why, profile=profile))
-        return Step(name, "ok", f"a job as in the profile is accepted: {_last(done)}")
+        return Step(name, "ok", f"a job as in the profile is accepted: {_last(said)}")
 
     async def environment(self) -> Step:
         lines = jobs.environment(self.site)
@@ -217,8 +209,8 @@ class Check:
         return CheckFailed(f"`{command}`{where} {how}:\n{said}\n{remedy}")
 
 
-def _last(done: shell.Completed) -> str:
-    return done.output.strip().splitlines()[-1].removeprefix("sbatch: ") if done.output else ""
+def _last(said: str) -> str:
+    return said.strip().splitlines()[-1].removeprefix("sbatch: ") if said.strip() else ""
 
 
 def failed(steps: Sequence[Step]) -> bool:
@@ -227,10 +219,6 @@ def failed(steps: Sequence[Step]) -> bool:
 
 
 _AT = "rankroom-line="
-TOO_MUCH = (
-    "a job as in the profile is accepted, and will never start like this: {why}. Ask for less in "
-    "[job] of {profile}, or of another partition"
-)
 ENVIRONMENT = "Correct [environment] of {profile}: `modules`, `setup`, `venv`, `conda`"
 NO_PYTHON = (
     "No Python answers there: set `python`, `venv`, `conda` or `modules` in "

@@ -15,13 +15,13 @@ from types import ModuleType
 from typing import Any
 
 from rankroom import shell
-from rankroom.errors import LineError, RankroomError, SchedulerError, UsageError
+from rankroom.errors import LineError, RankroomError, SchedulerError, StartError, UsageError
 from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.asked import Asked
 from rankroom.scheduler.jobs import JobStatus, login_shell
 from rankroom.scheduler.remedies import remedy
 from rankroom.scheduler.submitted import Submitted, named
-from rankroom.site import Site, expand
+from rankroom.site import Site, expand, profile_of
 from rankroom.ssh.place import Place
 
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
@@ -57,6 +57,23 @@ class Scheduler:
         if not done.ok or found is None:
             raise self.failed(done, SCRATCH.format(scratch=self.site.scratch))
         return found[1]
+
+    async def accepted(self, folder: str) -> str | None:
+        """What the scheduler says of a job like the site's, which is not submitted; None if it
+        cannot tell.
+
+        Raises SchedulerError if it would be refused, StartError if it would never start.
+        """
+        if not (test := self.kind.test()):
+            return None
+        done = await self.call(test, ASK_S, self.script("check", folder, ["true"]))
+        if not done.ok:
+            raise self.failed(done)
+        limits = await self.call(self.kind.limits(), ASK_S)
+        if why := self.kind.too_much(self.site, limits.output):
+            profile = profile_of(self.site.name)
+            raise StartError(TOO_MUCH.format(why=why, profile=profile))
+        return done.output
 
     async def submit(self, script: str) -> str:
         """Submit a job script; the job's id. Raises SchedulerError if it is refused."""
@@ -140,4 +157,8 @@ FAILED = "{site}: `{command}`{where} {how}:\n{said}\n{remedy}"
 SCRATCH = (
     "Rankroom writes to the profile's `scratch`, {scratch}: set it to a folder that you may write "
     "to and that login and compute nodes share"
+)
+TOO_MUCH = (
+    "such a job is accepted, and would never start: {why}. Ask for less in [job] of {profile}, or "
+    "of another partition"
 )
