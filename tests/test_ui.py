@@ -36,4 +36,4 @@ def test_in_the_browser(spec, tmp_path, monkeypatch):
         # A test that failed half-way leaves its ranks.
         for info in running_clusters():
             end(ClusterPaths(info.name))
-    assert done.returncode == 0, what_failed(done.stdout)
+    assert done.returncode == 0, what_failed(done.stdout, UI / "test-results")

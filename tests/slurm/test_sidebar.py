@@ -32,6 +32,7 @@ def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
         said = machines.run("laptop", ["env", *own, *argv], timeout=900)
         if "1 passed" not in said:
             shutil.copytree(laptop.home / "results", tmp_path / "results")
-            pytest.fail(f"{what_failed(said)}\npictures are in {tmp_path}")
+            why = what_failed(said, laptop.home / "results")
+            pytest.fail(f"{why}\npictures are in {tmp_path}")
         until_nothing_runs(machines)
         assert laptop.keepers() == []
