@@ -542,6 +542,64 @@ def test_nameless_collectives_are_numbered_up_to_a_thousand(frameworks: Cluster)
 
 @pytest.mark.cluster
 @needs_native
+def test_a_name_that_is_used_for_other_things(frameworks: Cluster) -> None:
+    """What is known of a tensor's last collective is not told of its next one."""
+    made = done(
+        frameworks,
+        """
+        import torch
+        import horovod.torch as hvd
+        hvd.init()
+        for turn in range(3):
+            hvd.allreduce(torch.ones(2, 3), name="x")
+            hvd.allreduce(torch.ones(3, 2), name="x")
+            hvd.allreduce(torch.ones(6, dtype=torch.float64), name="x")
+            hvd.broadcast(torch.ones(2, 3), 0, name="x")
+        """,
+    )
+    each = [
+        ("allreduce", 24, "float32", [2, 3]),
+        ("allreduce", 24, "float32", [3, 2]),
+        ("allreduce", 48, "float64", [6]),
+        ("broadcast", 24, "float32", [2, 3]),
+    ]
+    for rank in (0, 1):
+        told = [
+            (found["op"], found["bytes"], found["dtype"], found["shape"])
+            for found in collectives(made, rank)
+        ]
+        assert told == 3 * each
+
+
+@pytest.mark.cluster
+@needs_native
+def test_what_is_handed_over_in_one_cell_and_over_in_the_next(frameworks: Cluster) -> None:
+    first = done(
+        frameworks,
+        """
+        import torch
+        import horovod.torch as hvd
+        hvd.init()
+        if rank == 0:
+            handle = hvd.allreduce_async(torch.ones(4), name="long")
+        """,
+    )
+    assert collectives(first, 0) == []
+    second = done(
+        frameworks,
+        """
+        if rank == 1:
+            handle = hvd.allreduce_async(torch.ones(4), name="long")
+        hvd.synchronize(handle)
+        """,
+    )
+    for rank in (0, 1):
+        assert [each["tensor"] for each in collectives(second, rank)] == ["long"]
+    assert collectives(second, 0)[0]["start"] < 0 <= collectives(second, 1)[0]["start"]
+
+
+@pytest.mark.cluster
+@needs_native
 def test_what_was_given_up_is_recorded_and_the_next_cell_is_whole(frameworks: Cluster) -> None:
     begin = "import torch\nimport horovod.torch as hvd\nhvd.init()\n"
     done(frameworks, begin)

@@ -28,12 +28,12 @@ SPANS: tuple[Change, ...] = (
         "horovod/common/common.h",
         "  int32_t process_set_id = 0;\n  // Root rank",
         "  int32_t process_set_id = 0;\n"
-        "  // When this process handed the tensor over, and what for; none if it did not.\n"
+        "  // Who remembers that this process handed the tensor over; none if it did not.\n"
         "  SpanRecorder* spans = nullptr;\n"
-        "  int64_t arrived = 0;\n"
-        "  int32_t request_type = 0;\n"
+        "  std::size_t span_place = 0;\n"
+        "  int64_t span_ticket = 0;\n"
         "  // Root rank",
-        "a tensor carries the moment of its arrival until its collective is over",
+        "a tensor's arrival is known until its collective is over",
     ),
     Edit(
         "spans-arrive",
