@@ -101,8 +101,8 @@ def test_what_slurm_refuses(check: Say, laptop: Path, job: str, said: str, remed
 )
 def test_what_slurm_accepts_and_never_starts(check: Say, job: str, said: str):
     found = check(job=job)
-    assert f"✗ account and partition: a job as in the profile is accepted, and will never start " \
-           f"like this: {said}" in found  # fmt: skip
+    words = "such a job is accepted, and would never start"
+    assert f"✗ account and partition: {words}: {said}" in found
 
 
 def test_a_wrong_account(machines: Machines, check: Say):
