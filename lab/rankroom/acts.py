@@ -23,7 +23,6 @@ from rankroom.spec import format_ranks
 
 ANSWER_S = 10.0  # for a keeper on this machine; it has threads for what takes time
 FAR_END_S = 40.0  # for a keeper to end its job; it says so when that takes longer
-ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job
 LOG_LINES = 500
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -92,7 +91,7 @@ def resize(name: str, asked: Mapping[str, str]) -> None:
     if info.far is not None:
         there = wishes.granted(far.site_of(paths), asked)
         if local.alive(info):
-            _ask(info, ACCEPTS_S, do="accepts", site=dataclasses.asdict(there))
+            _ask(info, far.ACCEPTS_S, do="accepts", site=dataclasses.asdict(there))
         stop(name)
         far.launch(there, name, info.auto_restart, info.cwd or None)
         return

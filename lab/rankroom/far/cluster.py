@@ -27,7 +27,6 @@ from rankroom.site import Site
 Progress = Callable[[str], None]
 PATIENCE_S = 30.0
 RUN_S = 60.0
-ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job
 LONG_S = 600.0  # a value may be large and a line slow
 COMES_S = 20.0  # for a keeper to begin
 BACK_S = 15.0  # for a keeper that was started again to reach the ranks
@@ -225,7 +224,7 @@ class FarCluster(AnyCluster):
         So that ranks are not given up for others that never come. Raises LineError while the
         scheduler cannot be asked.
         """
-        self._ask("accepts", patience=ACCEPTS_S, site=dataclasses.asdict(site))
+        self._ask("accepts", patience=start.ACCEPTS_S, site=dataclasses.asdict(site))
 
     def log(self) -> str:
         """The last lines of the job's output."""

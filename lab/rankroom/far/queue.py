@@ -122,7 +122,9 @@ def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> s
     return f"exec {shlex.join(words)}"
 
 
-STAY = "the ranks stay as they are, as there is no job of {nodes} nodes for {ranks} others:\n{why}"
+STAY = (
+    "the ranks stay as they are, and no job is submitted (nodes: {nodes}, ranks: {ranks}):\n{why}"
+)
 NEVER = (
     "job {job} would never start: {reason}. It is cancelled; ask for something else, with the "
     "options of `%cluster start` or in the site's profile"

@@ -18,6 +18,7 @@ from rankroom.errors import StartError, UsageError
 from rankroom.site import Container, Environment, Job, Site
 
 KEEPER = "rankroom.far.keeper"
+ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job
 
 
 def launch(
