@@ -1,7 +1,7 @@
 """Puts together what the ranks of one run report: in order, each byte once, none missing.
 
-Each rank numbers the bytes it reports. What is missing in between is read from the rank's spool;
-when a rank dies, so are its last words.
+Each rank numbers the bytes it reports. What is missing in between is read from the rank's spool,
+with what was kept of that on a full disk; when a rank dies, so are its last words.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from rankroom.rank.held import left_in
+from rankroom.rank import held, spare
 
 # How every event begins, as `event_line` writes it; within a text a newline is never a real one.
 _HEAD = re.compile(rb'\{"kind":"\w+","rank":\d+,"seq":(\d+),')
@@ -31,6 +31,7 @@ class Assembly:
     def __init__(
         self, run: str, ranks: Iterable[int], spool: Spool, note: Callable[[str], None]
     ) -> None:
+        self._run = run
         self._file = f"{run}.jsonl"
         self._spool = spool
         self._note = note
@@ -77,7 +78,7 @@ class Assembly:
             with contextlib.suppress(OSError), (folder / stream).open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(begin)
-                data = file.read() + left_in(folder / stream)[max(0, begin - size) :]
+                data = file.read() + held.left_in(folder / stream)[max(0, begin - size) :]
                 text = data.decode("utf-8", "backslashreplace")
                 if text:
                     yield stream, text, begin + len(data)
@@ -112,8 +113,19 @@ class Assembly:
             with contextlib.suppress(OSError), (folder / self._file).open("rb") as file:
                 file.seek(begin)
                 data = file.read() if end is None else file.read(end - begin)
+            data = _filled(data, begin, end, *spare.left_in(folder, self._run))
         data = data[: data.rfind(b"\n") + 1]
         return (_HOLE.sub(b"", data) if b"\0" in data else data), len(data)
+
+
+def _filled(data: bytes, begin: int, end: int | None, at: int, kept: bytes) -> bytes:
+    """A spool's bytes from `begin` on, with what was `kept` from byte `at` on in its place."""
+    if end is not None:
+        kept = kept[: max(0, end - at)]
+    kept, at = kept[max(0, begin - at) :], max(0, at - begin)
+    if not kept:
+        return data
+    return data[:at].ljust(at, b"\0") + kept + data[at + len(kept) :]
 
 
 def _place_of(file: BinaryIO, seq: int) -> int:

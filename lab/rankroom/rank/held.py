@@ -27,7 +27,7 @@ class Held:
     def __init__(self, spool: Path) -> None:
         self._size = SIZE
         try:
-            self._map = _mapped(beside(spool))
+            self._map = mapped(beside(spool), SIZE)
         except OSError:
             self._size, self._map = 0, mmap.mmap(-1, SIZE)
         self._head = memoryview(self._map)[:_HEAD].cast("Q")
@@ -88,11 +88,12 @@ def beside(spool: Path) -> Path:
     return spool.with_name(f"{spool.name}.held")
 
 
-def _mapped(path: Path) -> mmap.mmap:
+def mapped(path: Path, size: int) -> mmap.mmap:
+    """`size` bytes of memory that are this file's, too. Raises OSError if there is no room."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         # Have the blocks now: a disk that is full later would end the process at a mere assignment.
-        os.posix_fallocate(fd, 0, SIZE)
-        return mmap.mmap(fd, SIZE)
+        os.posix_fallocate(fd, 0, size)
+        return mmap.mmap(fd, size)
     finally:
         os.close(fd)

@@ -4,7 +4,8 @@ One lock orders everything. An event that the main thread emits first takes in w
 before it, so that the record reads in the order things happened. Each run has a spool file of its
 own, `<run>.jsonl`, holding exactly the bytes that belong into the record; messages carry their
 offset in it, so a reader notices a gap and can fill it from the file. On a full disk the file has
-holes (zeros, each line that follows in its place): what belongs there was on the wire only.
+holes (zeros, each line that follows in its place): what belongs there was on the wire only, and the
+last of it in memory beside the file.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from rankroom.rank import spans
 from rankroom.rank.samples import Sampler
+from rankroom.rank.spare import Spare
 from rankroom.rank.streams import CStdio, RankStream, Spooled
 from rankroom.record import event_line, spans_line
 
@@ -56,6 +58,7 @@ class Reporter:
         self.sampler: Sampler | None = None
         self._sampled: str | None = None  # the run that samples are taken of
         self._sample_due = 0.0
+        self._spare = Spare(spool)
         self._told = False  # that the spool does not keep everything
         self._unsent: list[bytes] = []
         self._unsent_size = 0
@@ -94,6 +97,7 @@ class Reporter:
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             self._start, self._seq, self._at, self._end = start, 0, 0, 0
             self._told = False
+            self._spare.begin(run)
             self.run = run
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
@@ -188,11 +192,16 @@ class Reporter:
     def _keep(self, line: bytes) -> str:
         """Write `line` to its place in the run's spool file; returns why that failed."""
         begin, self._end = self._end, self._end + len(line)
+        if self._told:  # before the disk is asked: the rank may be killed meanwhile
+            self._spare.add(begin, line)
+        place, rest = begin, line
         try:
-            while line:
-                written = os.pwrite(self._file, line, begin)
-                begin, line = begin + written, line[written:]
+            while rest:
+                written = os.pwrite(self._file, rest, place)
+                place, rest = place + written, rest[written:]
         except OSError as error:
+            if not self._told:
+                self._spare.add(begin, line)
             return f"{error.strerror or error}: {self.spool}"
         return ""
 
