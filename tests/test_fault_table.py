@@ -72,7 +72,12 @@ def test_each_fault_has_its_row_and_racy_ones_are_repeated(project: Path):
     assert lines[-1].startswith("1 failed, 10 passed, 1 skipped, 1 error")
 
 
-def test_once_unless_said_and_no_table_without_faults(project: Path):
+def test_once_unless_said_and_only_what_did_not_hold(project: Path):
     lines = run_pytest(project)
-    assert row(lines, "a broken")[1:] == ["it is kept", "held", "1×"]
+    assert "4 of 6 held" in lines
+    assert row(lines, "no ranks")[1:] == ["whatever", "NOT HELD, 1 of 1", "1×"]
+    assert row(lines, "not here")[1:] == ["whatever", "not tried: needs a moon", "1×"]
+    assert not any(line.startswith(("this goes", "a broken")) for line in lines)
+    lines = run_pytest(project, "-k", "racy or broken")
+    assert "3 of 3 held" in lines and not any(line.startswith("fault ") for line in lines)
     assert not any(" faults " in line for line in run_pytest(project, "test_other.py"))
