@@ -40,9 +40,11 @@ def made(state: str = "running", **fields: Any) -> ClusterInfo:
 @pytest.fixture
 def keeper(tmp_path: Path):
     """A process that looks like a cluster's keeper."""
-    code = "import sys; sys.stdin.read()"
+    code = "import sys; print(flush=True); sys.stdin.read()"
     argv = [sys.executable, "-c", code, "-m", "rankroom.rank.keeper", str(tmp_path)]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # Right after its start a process has no command line yet.
+    process.stdout.readline()
     yield process.pid
     process.communicate()
 

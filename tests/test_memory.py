@@ -72,7 +72,10 @@ def test_ranks_that_filled_it_together_are_a_likely_cause(tmp_path):
 
 def test_what_a_rank_had_is_not_what_its_dead_process_has():
     memory = Memory()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as rank:
+    # A process that has just begun has next to nothing: it says when it is there.
+    argv = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
+        rank.stdout.readline()
         memory.sample({0: rank.pid})
         rank.kill()
         while psutil.Process(rank.pid).status() != psutil.STATUS_ZOMBIE:

@@ -1,4 +1,6 @@
 /** Runs that go on while somebody looks, or does not. */
+import type { Request } from '@playwright/test';
+
 import { expect, LiveRecord, openRuns, readRun, rows, test, whole, type Page } from './rankroom';
 
 test('lines appear as they are written, bars move in place, and the end is told', async ({ page }) => {
@@ -6,7 +8,7 @@ test('lines appear as they are written, bars move in place, and the end is told'
   record.print(0, 'before\n');
   const view = await openRuns(page, ['live-lines']);
   await expect(view.locator('.rr-row')).toHaveText(['0│before']);
-  await expect(view.locator('.rr-words')).toContainText(/2 ranks · running \d+ s/);
+  await expect(view.locator('.rr-words')).toContainText(/2 ranks · running \d+ (s|min)/);
   record.print(1, 'before\n');
   await expect(view.locator('.rr-row')).toHaveText(['0–1│before']);
   record.print(0, '\r 10%|█ |', 'stderr');
@@ -62,7 +64,7 @@ test('the end stays in sight, until the reader scrolls up', async ({ page }) => 
   await list.click();
   await page.keyboard.press('PageUp');
   await expect(view.getByText('line 170.')).toBeVisible();
-  const top = (await rows(view))[0];
+  const top = await still(async () => (await rows(view))[0]);
   print(200, 1_000);
   await expect(view.locator('.rr-words')).toContainText('1,200 lines');
   expect((await rows(view))[0]).toBe(top);
@@ -77,18 +79,20 @@ test('the end stays in sight, until the reader scrolls up', async ({ page }) => 
 test('nobody looks: nothing is asked; then everything is there', async ({ page }) => {
   const record = new LiveRecord('live-hidden');
   record.print(0, 'early\n');
+  const asked = requests(page, 'live-hidden');
   const view = await openRuns(page, ['live-hidden']);
   await expect(view.getByText('early')).toBeVisible();
-  const asked = requests(page, 'live-hidden');
-  const idle = page.waitForEvent('requestfailed', request => request.url().includes('live-hidden'));
   await page.evaluate(() => (window as unknown as Lab).jupyterapp.commands.execute('launcher:create').then(() => null));
-  await idle;
-  const before = asked.length;
+  await expect(view).toBeHidden();
+  // A frame later the view knows; what it was asking for then comes, or is given up.
+  await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
+  await expect.poll(() => asked.all.every(request => asked.ended.has(request))).toBe(true);
+  const before = asked.all.length;
   record.print(0, 'late\n');
   record.save('done');
   // Something else is asked and answered meanwhile.
   await page.evaluate(() => fetch('/api/status').then(answer => answer.json()));
-  expect(asked.length).toBe(before);
+  expect(asked.all.length).toBe(before);
   await page.getByRole('tab', { name: /runs-/ }).click();
   const again = page.locator('.rr-view').first();
   await whole(again);
@@ -143,13 +147,29 @@ interface Lab {
   jupyterapp: { commands: { execute(id: string): Promise<unknown> } };
 }
 
-/** The requests for a run from now on. */
-function requests(page: Page, id: string): string[] {
-  const urls: string[] = [];
+/** What `look` gives once it gives the same twice: scrolling takes some frames. */
+async function still(look: () => Promise<string>): Promise<string> {
+  let last = await look();
+  await expect
+    .poll(async () => {
+      const before = last;
+      last = await look();
+      return last === before;
+    })
+    .toBe(true);
+  return last;
+}
+
+/** The requests for a run from now on, and those of them that have ended. */
+function requests(page: Page, id: string): { all: Request[]; ended: Set<Request> } {
+  const all: Request[] = [];
+  const ended = new Set<Request>();
   page.on('request', request => {
     if (request.url().includes(id)) {
-      urls.push(request.url());
+      all.push(request);
     }
   });
-  return urls;
+  page.on('requestfinished', request => ended.add(request));
+  page.on('requestfailed', request => ended.add(request));
+  return { all, ended };
 }
