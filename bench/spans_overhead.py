@@ -2,11 +2,11 @@
 
 The ranks train together (horovod.torch, digits), as every collective is recorded. Two ranks that
 wait for one another are never equally fast twice, by far more than what is looked for here: so they
-take turns of some 50 ms, with and without, and many of these make one sample of each side. Beside
-the speed stands the processor time that a rank uses for a step in all of its threads, as recording
-makes nobody wait: it varies less where others use the machine, though it grows as well with every
-millisecond of waiting, in which Horovod looks for work. What was recorded is handed over at the end
-of a sample, and that counts.
+take turns of some 50 ms, with and without, and many of these make one sample of each side: the
+median step, as one that something else held up says nothing of spans. What was recorded is handed
+over at the end of a sample, and each step bears its share of that. Beside the speed stands the
+processor time that a rank uses for a step in all of its threads, as recording makes nobody wait,
+though it grows as well with every millisecond of waiting, in which Horovod looks for work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sides import RANKS, Rankroom, workplace
 from table import NotMeasured, Row
 
 LOOP = """
-import resource, time, torch
+import resource, statistics, time, torch
 import horovod.torch as hvd
 from sklearn.datasets import load_digits
 from rankroom.rank import horovod_spans, spans
@@ -31,7 +31,6 @@ digits = load_digits()
 x = torch.tensor(digits.data, dtype=torch.float32) / 16
 y = torch.tensor(digits.target)
 torch.manual_seed(1)
-WIDTH = 128
 model = torch.nn.Sequential(
     torch.nn.Linear(64, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(),
     torch.nn.Linear(WIDTH, 10))
@@ -46,14 +45,19 @@ def record(on):
 def used():
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+def step():
+    batch = torch.randint(len(x), (BATCH,))
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+    optimizer.step()
 def steps(count):
-    begin, cpu = time.perf_counter(), used()
-    for step in range(count):
-        batch = torch.randint(len(x), (BATCH,))
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
-        optimizer.step()
-    return time.perf_counter() - begin, used() - cpu
+    times, cpu = [time.perf_counter()], used()
+    for _ in range(count):
+        step()
+        times.append(time.perf_counter())
+    return [b - a for a, b in zip(times, times[1:])], used() - cpu
+def usual(count=20):
+    return hvd.broadcast_object(statistics.median(steps(count)[0]))
 def hand_over():
     begin, cpu = time.perf_counter(), used()
     with reporter._lock:
@@ -62,40 +66,45 @@ def hand_over():
     return time.perf_counter() - begin, used() - cpu
 record(False)
 steps(20)
-count = int(hvd.broadcast_object(50 / steps(50)[0]) * 0.05) + 1
+while STEP and not 1 <= (taken := usual()) / STEP < 1.2:
+    BATCH = max(1, int(BATCH * 1.1 * STEP / taken))
+count = int(0.05 / usual()) + 2
 found = [], []
 for pair in range(PAIRS):
-    sums = [[0.0, 0.0], [0.0, 0.0]]
+    times, cpus = ([], []), [0.0, 0.0]
     for turn in range(TURNS):
         for which in ((0, 1) if turn % 2 else (1, 0)):
             reporter._spans_due = time.monotonic() + 1000
             record(bool(which))
-            sums[which] = [a + b for a, b in zip(sums[which], steps(count))]
+            taken, cpu = steps(count)
+            # The first one after a change finds other things in the processor's caches.
+            times[which].extend(taken[1:])
+            cpus[which] += cpu
     record(True)
-    sums[1] = [a + b for a, b in zip(sums[1], hand_over())]
-    for which, (seconds, cpu) in enumerate(sums):
-        found[which].append((count * TURNS / seconds, cpu / (count * TURNS)))
+    over = [(0.0, 0.0), hand_over()]
+    for which, (seconds, cpu) in enumerate(over):
+        each = statistics.median(times[which]) + seconds / (count * TURNS)
+        found[which].append((1 / each, (cpus[which] + cpu) / (count * TURNS)))
 reporter._spans_due = 0
 if rank == 0:
-    print("FOUND", repr(found))
+    print("FOUND", repr((*found, BATCH)))
 """
 
 
 def measure(quick: bool) -> list[Row]:
     """Steps per second and processor time per step, digits and steps of 20 ms; bytes per span."""
-    pairs = 5 if quick else 60
+    pairs = 5 if quick else 200
     rows = []
     with workplace() as folder:
         side = Rankroom(folder / "rankroom")
         try:
             side.start()
-            for what, width, batch, turns, target in (
-                ("digits", 128, 64, 10, 0.02),
-                ("steps of 20 ms", 1024, 768, 10, 0.01),
+            for what, width, step, target in (
+                ("digits", 128, 0, 0.02),
+                ("steps of 20 ms", 512, 0.02, 0.01),
             ):
-                source = LOOP.replace("PAIRS", str(pairs)).replace("TURNS", str(turns))
-                source = source.replace("WIDTH = 128", f"WIDTH = {width}")
-                rows += _training(side, what, source.replace("BATCH", str(batch)), target)
+                about = f"PAIRS, TURNS, WIDTH, BATCH, STEP = {pairs}, 10, {width}, 64, {step}\n"
+                rows += _training(side, what, about + LOOP, target)
             rows.append(_size(side.store))
         finally:
             side.close()
@@ -108,12 +117,12 @@ def _training(side: Rankroom, what: str, source: str, target: float) -> list[Row
     said = re.search(r"FOUND (.*)", lines)
     if said is None:
         raise NotMeasured(f"the loop did not report; it said:\n{lines[-1000:]}")
-    without, with_it = ast.literal_eval(said[1])
+    without, with_it, batch = ast.literal_eval(said[1])
     return [
         Row(
             f"training loop with spans, {RANKS} ranks, {what}", "steps/s",
             [speed for speed, _ in with_it], [speed for speed, _ in without],
-            ratio_at_least=1 - target, peer="without",
+            ratio_at_least=1 - target, peer="without", detail={"batch": batch},
         ),
         Row(
             f"processor time of a step with spans, {what}", "ms",

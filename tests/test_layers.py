@@ -43,7 +43,7 @@ LAYERS = [
         "clock",
         "display/*",
     ],
-    ["hang", "late", "rescue", "timelimit"],
+    ["hang", "late", "release", "rescue", "timelimit"],
     # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a Link only.
     ["run"],
     ["adopt", "salvage", "turn", "kept", "restarts", "anycluster"],

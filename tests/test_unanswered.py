@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rankroom import run as runs
+from rankroom import release
 from rankroom.record import RankInfo, event_line
 from rankroom.run import Run
 from rankroom.store import Store
@@ -44,7 +44,7 @@ class Silent:
 
 
 def test_a_run_ends_when_its_silent_rank_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runs, "RELEASED_S", 0.0)
+    monkeypatch.setattr(release, "RELEASED_S", 0.0)
     link, ranks = Silent(), [RankInfo(rank, f"c{rank}", 0, "cpu", 0, "running") for rank in (0, 1)]
     made = Run(
         "1", ranks, 2, "it", link, Store(), lambda rank: None, lambda rank: "was given up: why"

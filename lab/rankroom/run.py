@@ -29,19 +29,14 @@ from rankroom.link import Link
 from rankroom.profile import Profile
 from rankroom.rank.seating import GIVEN_UP
 from rankroom.record import Clock, Failure, Hang, RankInfo, RunInfo, RunState, event_line
+from rankroom.release import Release
 from rankroom.store import Store, new_id
 from rankroom.store.owner import nobody, this_process
 from rankroom.store.patient import PatientWriter
 from rankroom.timeline import Timeline
 
-GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
-COMPUTES_S = 0.3  # after it, for a rank that is on its way to where the first one failed
-ANSWER_S = 0.3  # for a rank to say how it is
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
-RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
 RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
-AGAIN_S = 0.7  # after an interrupt, before ranks that did not take notice get another
-RELEASED_S = 3.0  # for ranks to confirm that they let go
 KEPT_BYTES = 200_000  # of events kept in memory for the summary of a run
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
 _STREAM = re.compile(rb'"stream":"(\w+)"')
@@ -95,18 +90,18 @@ class Run:
         self._kept = 0
         self.spans: list[bytes] = []  # the record's lines for the summary, as far as that reads
         self._spans_size = 0
-        self._failed_at = float("inf")  # when that was noticed of the first rank
         self._given_up: set[int] = set()  # ranks on nodes that did not answer any more
         self._raised: dict[int, int] = {}  # when each rank's error left its cell
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._ended = False
         self._on_end: list[Callable[[Run], None]] = []
-        self._interrupted = False
+        self._release = Release(
+            self.id, sorted(self._ranks), link, lambda: [] if self._ended else self.running,
+            self._raised, self._finish_if_over,
+        )  # fmt: skip
         begun = self.info.start
         self._watch = Watch(sorted(self._ranks), link, begun, config.hang_seconds(), self._say)
-        self._releasing: list[Future[Any]] = []
-        self._confirmed_by = 0.0  # until when ranks may confirm that they let go; monotonic
 
     # -- what a caller sees
 
@@ -164,50 +159,16 @@ class Run:
 
     def interrupt(self) -> None:
         """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
-        self._interrupted = True
-        self._link.signal(self.running, "SIGINT")
-        timer = threading.Timer(RELEASE_S, self.release)
-        timer.daemon = True
-        timer.start()
-        self._link.later(AGAIN_S, self._interrupt_again)
-
-    def _interrupt_again(self) -> None:
-        """Python drops an interrupt that comes in a destructor, or while a process is forked."""
-        running = self.running
-        with contextlib.suppress(RankroomError, OSError):
-            asked = self._link.request(running, do="status")
-            for rank, future in zip(running, asked, strict=False):
-                future.add_done_callback(partial(self._interrupt_unless_tidying, rank))
-
-    def _interrupt_unless_tidying(self, rank: int, answer: Future[Any]) -> None:
-        if answer.exception() or rank not in self.running:
-            return
-        said = answer.result()["content"]
-        if said.get("run") == self.id and not (said.get("failing") or said.get("tidying")):
-            self._link.signal([rank], "SIGINT")
-            self._link.later(AGAIN_S, self._interrupt_again)
+        self._release.interrupt()
 
     def release(self) -> None:
-        """Let go of blocked collectives on all ranks of the run, if any of them still runs.
-
-        All of them, as Horovod is shut down and initialises anew with the next cell on all ranks.
-        """
-        with self._lock:
-            if not self.running or self._releasing:
-                return
-            about = {"run": self.id, "raised": sorted(self._raised)}
-            with contextlib.suppress(RankroomError, OSError):
-                self._releasing = self._link.request(sorted(self._ranks), do="release", **about)
-            self._confirmed_by = time.monotonic() + RELEASED_S
-        # The run ends when every rank has let go: a release that came late would hit the next cell.
-        for future in self._releasing:
-            future.add_done_callback(lambda _: self._finish_if_over())
-        self._link.later(RELEASED_S, self._finish_if_over)
+        """Let go of blocked collectives on all ranks of the run, if any of them still runs."""
+        self._release.release()
 
     @property
     def was_released(self) -> bool:
         """True once collectives of the run were asked to let go, blocked or not."""
-        return bool(self._releasing)
+        return self._release.asked
 
     def let_go(self) -> None:
         """Leave a run that goes on to whoever attaches next: its record has no owner then."""
@@ -373,46 +334,11 @@ class Run:
             self._failed()
 
     def _failed(self) -> None:
-        """A rank has raised, or is gone: soon see what the others do."""
-        self._failed_at = min(self._failed_at, time.monotonic())
-        if not self._interrupted:
-            timer = threading.Timer(GRACE_S, self._release_if_stuck)
-            timer.daemon = True
-            timer.start()
-
-    def _release_if_stuck(self) -> None:
-        """Release, unless every rank that still runs has failed as well and is about to end.
-
-        A cell that fails alike on all ranks must not cost them their groups: whoever computes, or
-        waits for the processor only, may be about to fail.
-        """
-        if self._ended or self._releasing:
-            return
-        asked: list[Future[Any]] = []
-        with contextlib.suppress(RankroomError, OSError):
-            asked = self._link.request(self.running, do="status")
-        for future in asked:
-            future.add_done_callback(self._release_unless_failing)
-        # A rank that cannot even answer may be blocked in a way that the others can end.
-        self._link.later(ANSWER_S, partial(self._release_unless_answered, asked))
-
-    def _release_unless_answered(self, asked: list[Future[Any]]) -> None:
-        if not all(each.done() for each in asked):
-            self.release()
-
-    def _release_unless_failing(self, answer: Future[Any]) -> None:
-        said = {} if answer.exception() else answer.result()["content"]
-        if said.get("computes") and time.monotonic() - self._failed_at < COMPUTES_S:
-            self._link.later(GRACE_S, self._release_if_stuck)
-        elif not said.get("failing"):
-            self.release()
+        self._release.failed()
 
     def _finish_if_over(self) -> None:
         with self._lock:
-            # A rank whose node is cut off never confirms, and may be given up much later.
-            waits = time.monotonic() < self._confirmed_by
-            pending = waits and any(not future.done() for future in self._releasing)
-            if not self._ended and not self.running and not pending:
+            if not self._ended and not self.running and not self._release.pending:
                 self._finish()
 
     def _replied(self, rank: int, done: Future[Any]) -> None:
@@ -507,7 +433,7 @@ class Run:
         states = {rank.state for rank in self._ranks.values()}
         if states == {"ok"}:
             self.info.state = "done"
-        elif (self._interrupted or "error" not in states) and "lost" not in states:
+        elif (self._release.interrupted or "error" not in states) and "lost" not in states:
             self.info.state = "interrupted"
         else:
             self.info.state = "failed"
