@@ -1,7 +1,8 @@
-"""A rank that never confirms that it let go, as its node is gone: its run ends all the same."""
+"""A run waits for ranks to confirm that they let go, and ends all the same if one never does."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -43,16 +44,63 @@ class Silent:
             call()
 
 
-def test_a_run_ends_when_its_silent_rank_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(release, "RELEASED_S", 0.0)
-    link, ranks = Silent(), [RankInfo(rank, f"c{rank}", 0, "cpu", 0, "running") for rank in (0, 1)]
+class Slow(Silent):
+    """The same; what ranks are asked goes out when `sends` is set, and they answer at `answers`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.sends = threading.Event(), threading.Event()
+        self.answers: list[Future[Any]] = []
+
+    def request(self, ranks: Any, **content: Any) -> list[Future[Any]]:
+        self.asked.set()
+        self.sends.wait(10)
+        self.answers = super().request(ranks)
+        return self.answers
+
+
+def ended(rank: int) -> tuple[dict[str, Any], bytes]:
+    return {"rank": rank, "at": 0}, event_line("status", rank, 0, 5, state="released")
+
+
+def a_run(link: Any) -> Run:
+    ranks = [RankInfo(rank, f"c{rank}", 0, "cpu", 0, "running") for rank in (0, 1)]
     made = Run(
         "1", ranks, 2, "it", link, Store(), lambda rank: None, lambda rank: "was given up: why"
     )  # fmt: skip
-    made.start(0, 1)
+    return made.start(0, 1)
+
+
+def test_a_run_whose_ranks_end_while_they_are_asked_waits_for_their_answer(home: Path):
+    link = Slow()
+    made = a_run(link)
+    releasing = threading.Thread(target=made.release)
+    releasing.start()
+    assert link.asked.wait(10)
+
+    def receive() -> None:
+        for rank in (0, 1):
+            made._receive(*ended(rank))
+
+    receiving = threading.Thread(target=receive)
+    receiving.start()
+    assert not made.wait(0.3)
+    link.sends.set()
+    releasing.join()
+    receiving.join()
+    assert made.running == [] and made.state == "running"
+    for answer in link.answers:
+        assert not made.wait(0)
+        answer.set_result({})
+    assert made.wait(0)
+
+
+def test_a_run_ends_when_its_silent_rank_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(release, "RELEASED_S", 0.0)
+    link = Silent()
+    made = a_run(link)
     made.release()
-    ended = event_line("status", 0, 0, 5, state="released")
-    made._receive({"rank": 0, "at": 0}, ended)
+    made._receive(*ended(0))
     link.tick()  # the time to confirm is over, and rank 1 is not given up yet
     assert made.state == "running"
     made.lose()

@@ -62,9 +62,11 @@ class Release:
     @property
     def pending(self) -> bool:
         """True while ranks may yet say that they let go: it would hit what runs after this."""
-        # A rank whose node is cut off never confirms, and may be given up much later.
-        waits = time.monotonic() < self._confirmed_by
-        return waits and any(not future.done() for future in self._asked)
+        # The lock has whoever ends the run wait for a release that is just being sent.
+        with self._lock:
+            # A rank whose node is cut off never confirms, and may be given up much later.
+            waits = time.monotonic() < self._confirmed_by
+            return waits and any(not future.done() for future in self._asked)
 
     def interrupt(self) -> None:
         """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
