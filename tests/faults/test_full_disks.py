@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cells import failure, states
@@ -190,3 +191,22 @@ def test_a_disk_of_records_that_stays_full(ranks, disk, tmp_path):
     for rank in (0, 1):
         assert_numbered(ranks.store, run.id, rank, 4 * A_STEP)
         wait_for(lambda rank=rank: not (ranks.paths.spool(rank) / f"{run.id}.jsonl").exists())
+
+
+@pytest.mark.fault(
+    "a rank ends while the disk of its cluster is full",
+    "the cluster goes on; how the rank ended is written when there is room",
+)
+@pytest.mark.parametrize("disk", ["clusters"], indirect=True)
+def test_a_rank_that_ends_while_the_disk_is_full(ranks, disk):
+    disk.fill()
+    gone = psutil.Process(ranks.info.ranks[1].pid)
+    gone.kill()
+    wait_for(lambda: not gone.is_running())
+    time.sleep(0.5)  # the keeper looks ten times a second, and cannot write what it sees
+    assert "1" not in ranks.paths.read().exits and ranks.running
+    disk.free()
+    wait_for(lambda: "1" in ranks.paths.read().exits)
+    assert "SIGKILL" in ranks.paths.read().exits["1"]
+    run = ranks.run("rank", [0])
+    assert run.wait(60) and run.results == {0: "0"}

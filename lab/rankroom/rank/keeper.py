@@ -57,7 +57,7 @@ class Keeper:
         self.lock = threading.Lock()
         self.ready: set[int] = set()
         self.asked: set[int] = set()
-        self.changed = False  # in a thread; the watch writes it down
+        self.changed = False  # and not written down yet: the watch does that
         info.secret = secrets.token_urlsafe(24)
         self.rendezvous = Rendezvous(self.children.address, info.secret, self.answer)
         info.desk = self.rendezvous.address
@@ -66,7 +66,7 @@ class Keeper:
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
         # Ranks on other nodes read there what they need.
-        self.save()
+        self.write()
         self.children.start_controller()
         for rank in range(info.size):
             self.children.start_rank(rank)
@@ -74,9 +74,17 @@ class Keeper:
             self.job_end = JobEnd(info.allocation.job, info.allocation.until)
             self.job_end.follow()
         info.state = "running"
-        self.save()
+        self.write()
 
     def save(self) -> None:
+        """Write down how the cluster is; what a full disk refuses is written when there is room."""
+        try:
+            self.write()
+        except OSError:
+            self.changed = True
+
+    def write(self) -> None:
+        """The same, where there is no cluster without it. Raises OSError."""
         self.info.ranks = self.children.places()
         self.info.ready = sorted(self.ready)
         self.paths.write(self.info)
