@@ -54,7 +54,7 @@ class Slow(Silent):
 
     def request(self, ranks: Any, **content: Any) -> list[Future[Any]]:
         self.asked.set()
-        self.sends.wait(10)
+        self.sends.wait(60)
         self.answers = super().request(ranks)
         return self.answers
 
@@ -71,12 +71,16 @@ def a_run(link: Any) -> Run:
     return made.start(0, 1)
 
 
-def test_a_run_whose_ranks_end_while_they_are_asked_waits_for_their_answer(home: Path):
+def test_a_run_whose_ranks_end_while_they_are_asked_waits_for_their_answer(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # However long this test takes, the time to confirm is not over.
+    monkeypatch.setattr(release, "RELEASED_S", 600.0)
     link = Slow()
     made = a_run(link)
     releasing = threading.Thread(target=made.release)
     releasing.start()
-    assert link.asked.wait(10)
+    assert link.asked.wait(60)
 
     def receive() -> None:
         for rank in (0, 1):
@@ -93,6 +97,50 @@ def test_a_run_whose_ranks_end_while_they_are_asked_waits_for_their_answer(home:
         assert not made.wait(0)
         answer.set_result({})
     assert made.wait(0)
+
+
+class Asked(Silent):
+    """A link to ranks that say how they are: `said[rank]`; `signalled` are those that were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[int, dict[str, Any]] = {0: {}, 1: {}}
+        self.signalled: list[int] = []
+
+    def signal(self, ranks: Any, signal: str) -> None:
+        self.signalled += ranks
+
+    def request(self, ranks: Any, **content: Any) -> list[Future[Any]]:
+        answers = []
+        for rank in ranks:
+            answers.append(Future[Any]())
+            answers[-1].set_result({"content": self.said[rank]})
+        return answers
+
+
+def test_an_interrupt_reaches_a_rank_that_has_not_begun_and_each_once_a_time(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(release, "RELEASE_S", 600.0)
+    link = Asked()
+    made = a_run(link)
+    made.interrupt()
+    assert link.signalled == [0, 1]
+    for _ in range(3):  # both have dropped it: neither had begun
+        link.tick()
+    assert link.signalled == [0, 1]
+    link.said = {0: {"run": made.id}, 1: {}}
+    link.tick()
+    assert link.signalled == [0, 1, 0]
+    link.said[1] = {"run": made.id}
+    for _ in range(4):
+        link.tick()
+    assert sorted(link.signalled[3:]) == [0, 0, 0, 0, 1, 1, 1, 1]
+    link.said[0] = {"run": made.id, "tidying": True}
+    for rank in (0, 1):
+        made._receive(*ended(rank))
+    link.tick()
+    assert len(link.signalled) == 11
 
 
 def test_a_run_ends_when_its_silent_rank_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch):

@@ -71,9 +71,11 @@ class Release:
     def interrupt(self) -> None:
         """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
         self.interrupted = True
-        self._link.signal(self._running(), "SIGINT")
+        ranks = self._running()
+        self._link.signal(ranks, "SIGINT")
         _in_a_thread(RELEASE_S, self.release)
-        self._link.later(AGAIN_S, self._interrupt_again)
+        for rank in ranks:
+            self._link.later(AGAIN_S, partial(self._interrupt_again, rank))
 
     def release(self) -> None:
         """Let go of blocked collectives on all ranks of the run, if any of them still runs.
@@ -98,21 +100,24 @@ class Release:
         if not self.interrupted:
             _in_a_thread(GRACE_S, self._release_if_stuck)
 
-    def _interrupt_again(self) -> None:
-        """Python drops an interrupt that comes in a destructor, or while a process is forked."""
-        running = self._running()
+    def _interrupt_again(self, rank: int) -> None:
+        """Python drops an interrupt that comes in a destructor, or while a process is forked; and a
+        rank does one that comes before the cell."""
+        if rank not in self._running():
+            return
         with contextlib.suppress(RankroomError, OSError):
-            asked = self._link.request(running, do="status")
-            for rank, future in zip(running, asked, strict=False):
+            for future in self._link.request([rank], do="status"):
                 future.add_done_callback(partial(self._interrupt_unless_tidying, rank))
 
     def _interrupt_unless_tidying(self, rank: int, answer: Future[Any]) -> None:
         if answer.exception() or rank not in self._running():
             return
         said = answer.result()["content"]
-        if said.get("run") == self._run and not (said.get("failing") or said.get("tidying")):
+        if said.get("run") == self._run:
+            if said.get("failing") or said.get("tidying"):
+                return
             self._link.signal([rank], "SIGINT")
-            self._link.later(AGAIN_S, self._interrupt_again)
+        self._link.later(AGAIN_S, partial(self._interrupt_again, rank))
 
     def _release_if_stuck(self) -> None:
         """Release, unless every rank that still runs has failed as well and is about to end.
