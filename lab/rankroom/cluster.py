@@ -38,7 +38,7 @@ NEXT_S = 0.01  # after a run, before the files of the next record are made
 # For ranks to set up anew what they had set up together. When they cannot be connected, Horovod
 # says so after 30 s, and they try again.
 REJOIN_S = 75.0
-STEP_ENDS_S = 5.0  # for Slurm to say how a rank on a node ended
+ENDS_S = 5.0  # for its keeper to say how a rank ended, and for Slurm to tell it that
 STOP_S = 8.0  # for a run that is on when its cluster is stopped
 
 
@@ -79,6 +79,8 @@ class Cluster(AnyCluster):
         paths, keeper = local.launch(ranks, name, cwd, auto_restart, reached_from)
         begun = time.monotonic()
         link: Link | None = None
+        info: ClusterInfo | None = None
+        ready: Sequence[int] = ()
         told = ""
         held = lease.hold(paths.folder)
         try:
@@ -167,7 +169,7 @@ class Cluster(AnyCluster):
 
     def how_ended(self, rank: int, pid: int = 0) -> str:
         # Slurm says it some time after the process beside the rank does.
-        deadline = time.monotonic() + (STEP_ENDS_S if self.info.allocation else 1.0)
+        deadline = time.monotonic() + ENDS_S
         while time.monotonic() < deadline:
             info = self.paths.read()
             if info is None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -410,22 +411,20 @@ class Run:
         if text not in self.info.notes and len(self.info.notes) < 20:
             self.info.notes.append(text)
 
-    def _close_record(self, writer: PatientWriter) -> None:
-        writer.finish(self.info)
-        if not any("missing from the record" in note for note in self.info.notes):
+    def _close_record(self, writer: PatientWriter, info: RunInfo) -> None:
+        writer.finish(info)
+        if not any("missing from the record" in note for note in info.notes):
             self._assembly.clear(self._given_up)
 
     def _close_later(self, writer: PatientWriter, note: str) -> None:
         """The run is over, but the disk of its record is full: try until there is room."""
-        told = self.info.notes
+        written = replace(self.info, notes=[each for each in self.info.notes if each != note])
         while self.path.is_dir():
             time.sleep(RETRY_S)
-            self.info.notes = [each for each in told if each != note]
-            try:
-                self._close_record(writer)
+            with contextlib.suppress(RecordError):
+                self._close_record(writer, written)
+                self.info = written
                 return
-            except RecordError:
-                self.info.notes = told
 
     def _finish(self) -> None:
         self._watch.end()
@@ -444,7 +443,7 @@ class Run:
         self._ended = True
         if self._writer is not None:
             try:
-                self._close_record(self._writer)
+                self._close_record(self._writer, self.info)
             except RecordError as error:
                 self._note(str(error))
                 thread = threading.Thread(target=self._close_later, args=(self._writer, str(error)))
