@@ -45,8 +45,13 @@ class Elsewhere:
         return self.do(
             "import time\n"
             f"_end = time.monotonic() + {seconds}\n"
-            f"while not ({expression}) and time.monotonic() < _end: time.sleep(0.02)\n"
-            f"assert ({expression}), 'never: ' + {expression!r}\n{expression}",
+            # Once a round: what was true may be otherwise when it is looked at again.
+            "while True:\n"
+            "    _last = time.monotonic() > _end\n"
+            f"    if _found := ({expression}): break\n"
+            f"    assert not _last, 'never: ' + {expression!r}\n"
+            "    time.sleep(0.02)\n"
+            "_found",
             seconds + 30,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,10 +66,18 @@ class Laptop:
         found = self.machines.run(self.machine, ["ps", "axo", "pid=,args="]).splitlines()
         return [line for line in found if "rankroom.far.keeper" in line]
 
+    def until_unkept(self, seconds: float = 60) -> None:
+        """Wait until no process keeps anything from here any more."""
+        deadline = time.monotonic() + seconds
+        while left := self.keepers():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
+
     def close(self) -> None:
         """End what a test left, as far as it is its own; what keepers said is shown if it fails."""
         for log in self.clusters.glob("*/log/keeper.log"):
-            print(f"{log}:\n{log.read_text()}")
+            with contextlib.suppress(FileNotFoundError):  # it goes with a keeper that ends
+                print(f"{log}:\n{log.read_text()}")
         for line in self.keepers():
             if str(self.home) in line:
                 self.machines.run(self.machine, ["kill", "-KILL", line.split()[0]])

@@ -28,7 +28,7 @@ address, token = sys.argv[1:]
 headers = {"Host": "localhost"} | ({"Authorization": f"token {token}"} if token else {})
 try:
     request = urllib.request.Request(address + "/api/contents", headers=headers)
-    print(urllib.request.urlopen(request, timeout=10).status)
+    print(urllib.request.urlopen(request, timeout=60).status)
 except urllib.error.HTTPError as error:
     print(error.code)
 except Exception as error:
@@ -144,7 +144,7 @@ class Opened:
         """The status of a request, or the name of the error instead."""
         token = self.token if token is None else token
         words = [PYTHON, "-c", REQUEST, self.address, token]
-        return self.machines.run(machine, words, user).strip()
+        return self.machines.run(machine, words, user, timeout=120).strip()
 
     def kernel(self, *cells: str) -> str:
         """What cells print in a new kernel of it."""
@@ -183,8 +183,16 @@ def make_home(machines: Machines, folder: Path, user: str, **sites: str) -> Path
 
 def jobs(machines: Machines, user: str = "alice") -> list[str]:
     """The user's jobs that are pending or running."""
-    said = machines.run("ctl", ["squeue", "-h", "-u", user, "-o", "%i", "-t", "PD,R,CF,CG"])
+    said = machines.queue("ctl", ["squeue", "-h", "-u", user, "-o", "%i", "-t", "PD,R,CF,CG"])
     return said.split()
+
+
+def until_no_job(machines: Machines, job: str = "", seconds: float = 60) -> None:
+    """Wait until alice has no job, or not this one: one that is over is listed a little longer."""
+    deadline = time.monotonic() + seconds
+    while left := [each for each in jobs(machines) if not job or each == job]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
 
 
 def ports(machines: Machines, node: str, user: str) -> list[tuple[str, int]]:

@@ -59,12 +59,12 @@ class Machines:
         names = ["switch", "laptop", "ctl", "login", *self.nodes]
         for name in names:
             self._start(name)
-        self._until(lambda: all(self._is(name, "up") for name in names), "machines")
+        self.until(lambda: all(self._is(name, "up") for name in names), "machines")
         for bridge in ("cluster", "campus"):
             self._switch(f"link add {bridge} type bridge", f"link set {bridge} up")
         for name in names[1:]:
             self._wire(name)
-        self._until(lambda: all(self._is(name, "ready") for name in names[1:]), "daemons")
+        self.until(lambda: all(self._is(name, "ready") for name in names[1:]), "daemons")
         self.until_idle()
 
     def down(self) -> None:
@@ -73,13 +73,23 @@ class Machines:
             process.kill()
         for process in self._machines.values():
             process.wait()
-        self._until(lambda: not self._left(), "the end of all processes")
+        self.until(lambda: not self._left(), "the end of all processes")
         shutil.rmtree(self.root, ignore_errors=True)
 
     def until_idle(self) -> None:
         """Wait until every node is free."""
         ask = ["sinfo", "-h", "-N", "-t", "idle", "-p", "gpu", "-o", "%N"]
-        self._until(lambda: len(self.run("ctl", ask).split()) == len(self.nodes), "idle nodes")
+        self.until(lambda: len(self.run("ctl", ask).split()) == len(self.nodes), "idle nodes")
+
+    def resume(self, node: str) -> None:
+        """Take a node that was drained back into service; again if Slurm does not follow."""
+        ask = ["sinfo", "-h", "-N", "-n", node, "-p", "gpu", "-o", "%T"]
+
+        def serves() -> bool:
+            self.run("ctl", ["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+            return self.run("ctl", ask).strip() in ("idle", "mixed", "allocated")
+
+        self.until(serves, f"{node} in service")
 
     # -- using it
 
@@ -142,6 +152,17 @@ class Machines:
         found = self.run(machine, ["ps", "-u", self.id(user), "-o", "args="])
         return [line for line in found.splitlines() if line.strip()]
 
+    def queue(self, machine: str, command: Sequence[str], user: str = "root") -> str:
+        """What squeue answers; asked again while the controller is too slow for it."""
+        said = [""]
+
+        def answers() -> bool:
+            said[0] = self.run(machine, command, user)
+            return "error:" not in said[0]
+
+        self.until(answers, "answer of squeue")
+        return said[0]
+
     def address(self, machine: str) -> str:
         named = {"ctl": "10.77.0.2", "login": "10.77.0.10", "laptop": "10.88.0.2"}
         return named.get(machine) or f"10.77.1.{machine.removeprefix('c')}"
@@ -158,10 +179,12 @@ class Machines:
 
     def boot(self, machine: str) -> None:
         """Start a machine that crashed."""
+        # Its cable has the new one's name, and goes some time after its last process.
+        self.until(lambda: not self._is_plugged(machine), f"end of {machine}")
         self._start(machine)
-        self._until(lambda: self._is(machine, "up"), machine)
+        self.until(lambda: self._is(machine, "up"), machine)
         self._wire(machine)
-        self._until(lambda: self._is(machine, "ready"), f"the daemons of {machine}")
+        self.until(lambda: self._is(machine, "ready"), f"the daemons of {machine}")
 
     def unplug(self, machine: str, network: str = "cluster") -> None:
         self._switch(f"link set {machine}-{network[:3]} down")
@@ -215,6 +238,11 @@ class Machines:
         words = ["nsenter", "-t", str(machine), "-n", "ip", "-batch", "-"]
         subprocess.run(words, input=lines, text=True, check=True, capture_output=True)
 
+    def _is_plugged(self, name: str) -> bool:
+        words = ["nsenter", "-t", str(self._first("switch")), "-n", "ip", "-o", "link", "show"]
+        done = subprocess.run(words, text=True, check=True, capture_output=True)
+        return f": {name}-" in done.stdout
+
     def _is(self, name: str, state: str) -> bool:
         return (self.root / "run" / f"{name}.{state}").exists()
 
@@ -230,7 +258,7 @@ class Machines:
                 found.append(int(file.parent.name))
         return found
 
-    def _until(self, holds: Callable[[], bool], what: str) -> None:
+    def until(self, holds: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + UP_S
         while not holds():
             if time.monotonic() > deadline:

@@ -155,14 +155,15 @@ def test_the_first_cell_that_fails_ends_the_job(alice: Alice):
 
 
 def running_cell(alice: Alice, number: int) -> None:
-    """Wait until the job runs a cell, and its ranks have said something."""
+    """Wait until the job runs a cell, and each of its four ranks has said that it has begun."""
 
     def runs() -> bool:
         states = list(alice.folder.glob("scratch/batch/*/state.json"))
         return bool(states) and json.loads(states[0].read_text())["cell"] == number
 
     alice.until(runs)
-    alice.until(lambda: any(each[2] for each in alice.records()))
+    begun = {f"begun {rank}\n" for rank in range(4)}
+    alice.until(lambda: any(begun <= set(each[2]) for each in alice.records()))
 
 
 LONG = "%%distributed\nimport time\nprint('begun', rank, flush=True)\ntime.sleep(1000)"
@@ -204,7 +205,7 @@ def test_both_scripts_are_shown_without_submitting(alice: Alice):
     assert "#SBATCH --time=00:20:00" in said
     assert "rankroom.batch.play" in said
     assert "# In the notebook: %cluster start --ranks 2 --site elsewhere\n%cluster start\n" in said
-    assert alice.machines.run("login", ["squeue", "-h", "--me"], "alice") == ""
+    assert alice.machines.queue("login", ["squeue", "-h", "--me"], "alice") == ""
 
 
 def test_from_a_laptop_the_notebook_goes_there_and_comes_back_with_its_records(
@@ -255,7 +256,6 @@ def test_a_node_that_fails_is_named_and_the_cell_with_it(machines: Machines, ali
     job = submitted(alice.batch(alice.notebook(START, TOGETHER, "1")))
     running_cell(alice, 2)
     begun = {f"begun {rank}\n" for rank in range(4)}
-    alice.until(lambda: begun <= set(alice.records()[0][2]))
     machines.crash("c2")
     try:
         [state] = alice.folder.glob("scratch/batch/*/state.json")
@@ -269,7 +269,7 @@ def test_a_node_that_fails_is_named_and_the_cell_with_it(machines: Machines, ali
         assert "c2" in failure
         assert begun <= set(lines)  # beside what Horovod says of it
         # It ran once: nobody started it anew on other nodes.
-        assert alice.machines.run("login", ["squeue", "-h", "--me"], "alice") == ""
+        assert alice.machines.queue("login", ["squeue", "-h", "--me"], "alice") == ""
         assert len(alice.records()) == 1
     finally:
         machines.boot("c2")

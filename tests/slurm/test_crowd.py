@@ -67,8 +67,9 @@ def test_each_has_a_cluster_of_their_own(machines: Machines, crowd: list[Laptop]
         assert said["runs"] == 1  # and of nobody else
         assert len(jobs(machines, laptop.user)) == 1
     time.sleep(3 * POLL_S)
-    seconds = time.monotonic() - begun
+    # In this order: what is asked meanwhile would have had no time.
     asked = looks(machines) - looked
+    seconds = time.monotonic() - begun
     print(
         f"{number} users: all ready after {started:.0f} s, all first cells done after "
         f"{first:.0f} s; {asked} looks at the queue in {seconds:.0f} s"

@@ -3,6 +3,7 @@ JupyterLab, by way of the questions that the server shows."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 
@@ -48,14 +49,17 @@ def test_a_cluster_starts_once_its_questions_are_answered(machines: Machines, la
     laptop.until("asked('passphrase')")
     assert laptop.do("[each.secret for each in questions.pending()]") == [True]
     laptop.do("id = asked('passphrase')[0].id\nquestions.answer(id, 'a wrong one')")
-    laptop.until("asked('passphrase') and asked('passphrase')[0].id != id")
+    # In one look: the first question may go between two.
+    laptop.until("[each.id for each in asked('passphrase') if each.id != id]")
     assert jobs(machines) == []
     laptop.do("questions.answer(asked('passphrase')[0].id, 'open sesame')")
     laptop.do("cluster = FarCluster.at(paths)\ncluster.until_ready()", 300)
     assert laptop.do("run = cluster.run('rank'); run.wait(60); run.results") == {"0": "0"}
     assert laptop.do("questions.pending()") == []
     for file in laptop.home.rglob("*"):
-        assert not file.is_file() or b"open sesame" not in file.read_bytes(), file
+        # What a keeper writes has another name for a moment.
+        with contextlib.suppress(FileNotFoundError):
+            assert not file.is_file() or b"open sesame" not in file.read_bytes(), file
     laptop.do("cluster.stop()", 120)
     until_nothing_runs(machines)
 

@@ -4,7 +4,6 @@ it said and what to do, and nothing is left running."""
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -78,15 +77,7 @@ def test_what_is_wrong_is_said_and_nothing_is_left(laptop: Laptop, ask: str, par
     laptop.until("not any(each.state == 'running' for each in all_clusters())")
     until_nothing_runs(laptop.machines)
     assert jobs(laptop.machines) == []
-    until_unkept(laptop)
-
-
-def until_unkept(laptop: Laptop) -> None:
-    """No process keeps anything any more."""
-    deadline = time.monotonic() + 60
-    while left := laptop.keepers():
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    laptop.until_unkept()
 
 
 def test_profiles_and_options_are_refused_before_anything_starts(laptop: Laptop):

@@ -68,13 +68,12 @@ def test_a_drained_node_is_named_while_a_job_waits_for_it(machines: Machines, la
     machines.run("ctl", drain)
     try:
         laptop.do("cluster = FarCluster.at(start.launch(site.load('all')))")
-        laptop.until("cluster.refresh().far.reason")
-        said = laptop.do("cluster.refresh().far.words")
-        # Slurm names the same reason in one way or the other.
+        # Slurm names the same reason in one way or the other, perhaps after another one.
         ways = "ReqNodeNotAvail: nodes that it needs are down", "Nodes required for job are DOWN"
-        assert any(f"waits in the queue ({way}" in said for way in ways), said
+        told = [f"waits in the queue ({way}" for way in ways]
+        laptop.until(f"any(each in cluster.refresh().far.words for each in {told})")
     finally:
-        machines.run("ctl", ["scontrol", "update", "NodeName=c3", "State=RESUME"])
+        machines.resume("c3")
     laptop.do("cluster.until_ready()", 300)
     assert laptop.do("cluster.size") == 4
     machines.run("ctl", drain)  # a node that is drained ends its jobs first
@@ -82,7 +81,7 @@ def test_a_drained_node_is_named_while_a_job_waits_for_it(machines: Machines, la
         run = "run = cluster.run('rank'); run.wait(60); run.results"
         assert laptop.do(run) == {str(rank): str(rank) for rank in range(4)}
     finally:
-        machines.run("ctl", ["scontrol", "update", "NodeName=c3", "State=RESUME"])
+        machines.resume("c3")
     laptop.do("cluster.stop()", 120)
     until_nothing_runs(machines)
     machines.until_idle()

@@ -19,6 +19,7 @@ from labs import (
     listening,
     make_home,
     profile,
+    until_no_job,
     until_nothing_is_left,
 )
 from machines import Machines
@@ -189,7 +190,7 @@ def test_a_job_that_fails_shows_its_log(machines: Machines, lab):
     assert typed.ended() == 1
     assert "/usr/bin/no-python has no JupyterLab in this job" in typed.text
     assert "pip install" in typed.text
-    assert jobs(machines) == []
+    until_no_job(machines)
     assert "was cancelled" not in typed.text
     # What has failed can be read again.
     [log] = (machines.home("alice") / ".rankroom/labs").iterdir()

@@ -27,6 +27,12 @@ from labs import (
 from machines import Machines
 
 TUNNEL = re.compile(r"ssh -N -L \S+ .*")
+# A Python that begins when it may, so that a job stands still at its first use of it.
+WAITS = """#!/bin/sh
+[ -e ~/go ] || echo waits
+until [ -e ~/go ]; do sleep 0.1; done
+exec '{python}' "$@"
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +201,9 @@ def test_a_job_whose_time_is_up_leaves_nothing(machines: Machines):
 def test_a_stranger_gets_no_token_and_no_answer_without_it(machines: Machines):
     home = machines.home("alice")
     home.chmod(0o755)
-    job, output = submitted(machines)
+    gate = home / "go"
+    waits = machines.put("alice", "waits", WAITS.format(python=PYTHON))
+    job, output = submitted(machines, PYTHON=str(waits))
     # He has the job's output open from the first moment on, while everybody may read it.
     until(output.exists)
     path = f"/home/alice/{output.name}"
@@ -204,6 +212,9 @@ def test_a_stranger_gets_no_token_and_no_answer_without_it(machines: Machines):
         stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
+        assert early.stdout is not None
+        assert any(each == "waits\n" for each in early.stdout)
+        gate.touch()
         line, opened = told(machines, output)
         with pasted(machines, line):
             until(lambda: opened.answers() == "200")
@@ -252,9 +263,9 @@ def test_a_stranger_gets_no_token_and_no_answer_without_it(machines: Machines):
         # All that he could read is what was there before.
         assert early.poll() is None
         early.kill()
-        assert early.stdout is not None
         assert opened.token not in early.stdout.read()
     finally:
         early.kill()
         early.wait()
+        gate.unlink(missing_ok=True)
         home.chmod(0o700)

@@ -35,4 +35,5 @@ def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
             why = what_failed(said, laptop.home / "results")
             pytest.fail(f"{why}\npictures are in {tmp_path}")
         until_nothing_runs(machines)
-        assert laptop.keepers() == []
+        # The page shows the end of a cluster before its keeper has ended.
+        laptop.until_unkept()

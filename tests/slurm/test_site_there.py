@@ -71,7 +71,7 @@ def test_a_site_that_works(machines: Machines, check: Say):
     assert "ran on c" in said
     # Nothing of the job is left.
     assert room(machines) == []
-    assert machines.run("login", ["squeue", "-h", "-t", "PD,R"], "alice") == ""
+    assert machines.queue("login", ["squeue", "-h", "-t", "PD,R"], "alice") == ""
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_wrong_account(machines: Machines, check: Say):
     assert "✗ test job: job" in said
     assert "account not known" in said
     assert "it will never start like this. It was cancelled" in said
-    assert machines.run("login", ["squeue", "-h", "-t", "PD,R"], "alice") == ""
+    assert machines.queue("login", ["squeue", "-h", "-t", "PD,R"], "alice") == ""
 
 
 def test_no_rankroom_there(check: Say):
@@ -171,6 +171,8 @@ def test_slurm_that_is_down(machines: Machines, check: Say):
     # By name, but within the machine's own processes.
     machines.run("ctl", ["pkill", "-x", "slurmctld"])
     try:
+        # It saves its state first, and answers meanwhile.
+        machines.until(lambda: not machines.run("ctl", ["pgrep", "-x", "slurmctld"]), "its end")
         said = check()
     finally:
         machines.run("ctl", ["slurmctld"])
