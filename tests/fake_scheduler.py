@@ -37,7 +37,10 @@ class FakeScheduler:
 
     def instead(self, command: str, script: str) -> None:
         """Run lines of shell in place of a command, from now on."""
-        (self.folder / "instead" / command).write_text(f"{script}\n")
+        # In one step, as the command may just be called.
+        fresh = self.folder / f"fresh-{command}"
+        fresh.write_text(f"{script}\n")
+        fresh.replace(self.folder / "instead" / command)
 
     def again(self, command: str) -> None:
         """Let a command do its own work again."""

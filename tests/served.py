@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -57,12 +58,19 @@ class Server:
         return file.read_text().splitlines() if file.exists() else []
 
 
+def free_port() -> int:
+    """A port that nobody listens on, and that the system gives to nobody who asks for any."""
+    while True:
+        port = random.randrange(10_000, 32_768)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+
+
 @contextlib.contextmanager
 def serve(folder: Path, script: str, **more: str) -> Iterator[Server]:
     """A server run by `script` of this folder, at home in `folder`, until the end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     # Nothing of the user's own configuration, and only this extension.
     env = {
         **os.environ,

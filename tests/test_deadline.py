@@ -174,7 +174,9 @@ def test_a_new_end_of_the_job_is_noticed(scontrol: Path, monkeypatch: pytest.Mon
         time.sleep(0.01)
 
 
-def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path):
+def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path, monkeypatch: pytest.MonkeyPatch):
+    # The program that stands for Slurm's may take a while to begin.
+    monkeypatch.setattr(jobend, "QUICK_S", 60.0)
     assert jobend.JobEnd("12", time.time() - 1).why() == "the time of job 12 is over"
     scontrol.write_text(said("COMPLETING"))
     assert jobend.JobEnd("12", time.time() + 60).why() == "job 12 was cancelled or has ended"

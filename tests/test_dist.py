@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import rankroom
+from rankroom.rank.environment import free_ports
 
 pytestmark = pytest.mark.dist
 ROOT = Path(__file__).parent.parent
@@ -156,9 +156,8 @@ def test_the_demo_finds_the_notebook(bare):
 
 
 def test_jupyterlab_serves_extension_and_routes(bare):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    # One that the system gives to nobody else while the server starts.
+    [port] = free_ports(1)
     options = [f"--port={port}", "--no-browser", "--IdentityProvider.token=t", "--allow-root"]
     server = subprocess.Popen(
         [bare.folder / "bin" / "jupyter", "lab", *options], env=bare.environment(),
@@ -183,12 +182,12 @@ def get(port: int, path: str) -> str:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/{path}", headers={"Authorization": "token t"}
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
                 return answer.read().decode()
-        except ConnectionError:
+        except (ConnectionError, TimeoutError):  # one that listens may not answer yet
             assert time.monotonic() < deadline, "JupyterLab does not answer"
         except urllib.error.URLError as error:
             if isinstance(error, urllib.error.HTTPError) or time.monotonic() > deadline:

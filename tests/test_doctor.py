@@ -178,8 +178,12 @@ def test_a_cluster_whose_processes_were_all_killed_but_for_a_child():
     assert run.wait(60)
     child = psutil.Process(int(run.results[0]))
     keeper = psutil.Process(cluster.paths.read().keeper)
-    for process in [keeper, *(p for p in keeper.children(recursive=True) if p != child)]:
+    killed = [keeper, *(p for p in keeper.children(recursive=True) if p != child)]
+    for process in killed:
         process.kill()
+    # Until it is gone, a killed process is one that is left.
+    while any(tree.running(each) for each in killed):
+        time.sleep(0.01)
     cluster.close()
     try:
         [what, remedy] = doctor()

@@ -9,6 +9,7 @@ import pytest
 
 from cells import failure, finish, log, values
 from rankroom.cluster import Cluster
+from rankroom.rank.environment import free_ports
 
 pytestmark = pytest.mark.cluster
 TUTORIALS = Path(__file__).parent / "tutorials"
@@ -128,15 +129,16 @@ def test_torch_distributed_starts_again_in_a_later_cell(frameworks):
     assert values(frameworks, source) == [2, 2], "the same cell twice"
     assert values(frameworks, "dist.destroy_process_group()\ndist.is_initialized()") == [False] * 2
     assert values(frameworks, source) == [2, 2]
-    usual = """
+    [port] = free_ports(1)  # tutorials name one, which somebody else may have here
+    usual = f"""
     import os
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29511"
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "{port}"
     dist.destroy_process_group()
     dist.init_process_group("gloo", rank=rank, world_size=size)
     dist.all_reduce(x := torch.ones(1))
     [x.item(), os.environ["MASTER_PORT"]]
     """
-    assert values(frameworks, usual) == [[2, "29511"]] * 2
+    assert values(frameworks, usual) == [[2, str(port)]] * 2
     assert values(frameworks, "dist.destroy_process_group()\n1") == [1, 1]
 
 

@@ -600,15 +600,28 @@ def test_what_is_handed_over_in_one_cell_and_over_in_the_next(frameworks: Cluste
 
 @pytest.mark.cluster
 @needs_native
-def test_what_was_given_up_is_recorded_and_the_next_cell_is_whole(frameworks: Cluster) -> None:
+def test_what_was_given_up_is_recorded_and_the_next_cell_is_whole(
+    frameworks: Cluster, tmp_path: Path
+) -> None:
     begin = "import torch\nimport horovod.torch as hvd\nhvd.init()\n"
     done(frameworks, begin)
+    # Rank 1 fails when rank 0 waits, however long that takes.
+    waits = str(tmp_path / "waits")
     failed = finish(
         frameworks,
         begin
-        + "hvd.allreduce(torch.ones(1), name='good')\n"
-        + "if rank: import time; time.sleep(0.3); raise ValueError('planned')\n"
-        + "hvd.allreduce(torch.ones(1), name='alone')",
+        + f"""
+import os, time
+hvd.allreduce(torch.ones(1), name='good')
+if rank == 0:
+    handle = hvd.allreduce_async(torch.ones(1), name='alone')
+    open({waits!r}, 'w').close()
+    hvd.synchronize(handle)
+while not os.path.exists({waits!r}):
+    time.sleep(0.01)
+time.sleep(0.3)
+raise ValueError('planned')
+""",
     )
     assert failed.state == "failed"
     assert [each["tensor"] for each in collectives(failed, 0)] == ["good", "alone"]
@@ -645,7 +658,7 @@ def test_tensorflow_eager_and_in_a_graph(frameworks: Cluster) -> None:
 
         calls = []
         for step in range(3):
-            time.sleep(0.1 * (1 - rank))
+            time.sleep(0.5 * (1 - rank))
             begin = time.time_ns() // 1000
             double(tf.ones(7)).numpy()
             calls.append((begin, time.time_ns() // 1000))
@@ -731,11 +744,13 @@ def test_samples_say_how_busy_a_rank_is(frameworks: Cluster) -> None:
         frameworks,
         """
         import subprocess, sys, time
-        busy = "import time\\nend = time.time() + 3\\nwhile time.time() < end: pass"
+        # Where others compute as well, it takes longer and is no less.
+        busy = "import time\\nwhile time.process_time() < 3: pass"
         if rank:
             subprocess.run([sys.executable, "-c", busy])
         else:
-            time.sleep(3)
+            for _ in range(30):
+                time.sleep(0.1)
         """,
     )
     samples = {
@@ -747,4 +762,4 @@ def test_samples_say_how_busy_a_rank_is(frameworks: Cluster) -> None:
         assert 1 <= len(mine) <= made.duration + 1
         assert all(each["memory"] > 10 << 20 for each in mine)
     # The work is a child's.
-    assert max(each["cpu"] for each in samples[1]) > 3 * max(each["cpu"] for each in samples[0])
+    assert sum(each["cpu"] for each in samples[1]) > 3 * sum(each["cpu"] for each in samples[0])

@@ -122,9 +122,11 @@ def disagreements(run: Run, kind: tuple[str, str]) -> list[str]:
     profile = run.profile()
     measured = {rank: ast.literal_eval(text) for rank, text in run.results.items()}
     assert [(row.library, row.op, row.calls) for row in profile.kinds] == [(*kind, STEPS)]
-    assert profile.stragglers[0].rank == 1
-    assert profile.diagnosis.startswith("rank 1 arrives last in ")
     off = []
+    # Rank 1 is late by 0.2 s in all, and a busy machine may hold up rank 0 for longer.
+    words = "rank 1 arrives last in "
+    if profile.stragglers[0].rank != 1 or not profile.diagnosis.startswith(words):
+        off.append(f"{words}is not what the profile says\n{profile}")
 
     def compare(what: str, found: float, truth: float) -> None:
         if found != pytest.approx(truth, rel=0.1, abs=10_000):
@@ -156,8 +158,10 @@ def test_a_live_run_has_a_profile_so_far(cluster: Cluster, tmp_path: Any):
     try:
         deadline = time.monotonic() + 120
         while True:
+            # Before the profile: what one rank did may be known when the other's start is not yet.
+            said = [log(run, rank) for rank in (0, 1)]
             profile = run.profile()
-            if profile.kinds and profile.kinds[0].calls >= 2:
+            if all(said) and profile.kinds and profile.kinds[0].calls >= 2:
                 break
             assert time.monotonic() < deadline
             run.wait(0.1)
@@ -165,7 +169,7 @@ def test_a_live_run_has_a_profile_so_far(cluster: Cluster, tmp_path: Any):
         assert profile.kinds[0].op == "meet" and profile.wall > 300_000
         # Neither has ended: it was idle before its first line, if at all.
         for row in profile.ranks:
-            assert row.idle <= int(log(run, row.rank)) - run.info.start
+            assert row.idle <= int(said[row.rank]) - run.info.start
     finally:
         run.interrupt()
         assert run.wait(60)
@@ -176,7 +180,9 @@ def test_the_output_of_a_run_is_made_of_what_it_kept(cluster: Cluster, tmp_path:
     run = ran(cluster, LOOP)
     kept = bundle(run.info, cluster.store, run.seen, run.spans)
     assert kept == bundle(cluster.store.load(run.id), cluster.store)
-    assert "<svg" in kept["text/html"] and "rank 1 arrives last in" in kept["text/plain"]
+    # Who arrives last is up to the machine, too.
+    words = run.profile().diagnosis
+    assert "<svg" in kept["text/html"] and words and words in kept["text/plain"]
     assert Profile.of(run.timeline) == run.profile()
     assert json.loads(json.dumps(run.profile().to_json()))["ranks"][1]["rank"] == 1
 

@@ -1,6 +1,9 @@
 """The desk where ranks meet: gatherings that can be left, and stores for Horovod."""
 
+import contextlib
+import io
 import threading
+import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -46,14 +49,23 @@ def test_everybody_gets_what_everybody_said(worlds):
         assert [w.round("topic") for w in worlds] == [turn + 1] * 2
 
 
-def test_a_slow_rank_is_waited_for_and_named(worlds, monkeypatch, capsys):
+def test_a_slow_rank_is_waited_for_and_named(worlds, monkeypatch):
     monkeypatch.setattr(rendezvous, "POLL_S", 0.02)
     monkeypatch.setattr(world, "PATIENCE_S", 0.05)
-    late = threading.Timer(0.3, lambda: worlds[1].gather("hvd.init()", 1))
-    late.start()
-    assert worlds[0].gather("hvd.init()", 0) == [0, 1]
-    late.join()
-    assert capsys.readouterr().err == "rank 0 waits in hvd.init() for rank 1\n"
+    deadline = time.monotonic() + 60
+
+    def come_late():
+        # When it is missed, however long that takes.
+        while not said.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        worlds[1].gather("hvd.init()", 1)
+
+    late = threading.Thread(target=come_late, daemon=True)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        late.start()
+        assert worlds[0].gather("hvd.init()", 0) == [0, 1]
+        late.join()
+    assert said.getvalue() == "rank 0 waits in hvd.init() for rank 1\n"
 
 
 def test_release_lets_a_waiting_rank_go(worlds):

@@ -27,7 +27,7 @@ def text(run, rank, stream="stdout"):
     )
 
 
-def finish(cluster, source, seconds=30, **how):
+def finish(cluster, source, seconds=120, **how):
     run = cluster.run(source, **how)
     assert run.wait(seconds), f"still running after {seconds} s: {run.running}"
     return run
@@ -177,7 +177,6 @@ def test_a_figure_belongs_to_its_rank(cluster):
         cluster,
         "%matplotlib inline\nimport matplotlib.pyplot as plt\n"
         "if rank == 1:\n    plt.plot([1, 2]); plt.show()",
-        seconds=60,
     )
     figures = [e for e in events(run) if e["kind"] == "display" and "image/png" in e["data"]]
     assert [e["rank"] for e in figures] == [1]

@@ -324,11 +324,12 @@ class TestMagic:
         there = tmp_path / "there"
         cell = (
             "import pathlib, time\n"
-            f"if size > 1: pathlib.Path({str(there)!r}).touch(); time.sleep(600)"
+            f"if size > 1: pathlib.Path({str(there)!r} + str(rank)).touch(); time.sleep(600)"
         )
 
         def interrupt() -> None:
-            while not there.exists():
+            # Both, as an interrupt ends only a cell that has begun.
+            while not all(there.with_name(f"there{rank}").exists() for rank in (0, 1)):
                 time.sleep(0.02)
             kernel.interrupt()
 

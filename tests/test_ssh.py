@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -159,11 +160,12 @@ def test_a_place_is_here_or_there():
 # -- where the sockets lie
 
 
-def test_sockets_lie_with_the_records(home: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("RANKROOM_HOME", "/tmp/rankroom-test-home")
-    try:
+def test_sockets_lie_with_the_records(monkeypatch: pytest.MonkeyPatch):
+    # tmp_path is too long for sockets; a folder that another run of the tests uses must not be it.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setenv("RANKROOM_HOME", short)
         path = folder.control_path("ssh", "alice@login")
-        assert path.parent == Path("/tmp/rankroom-test-home/ssh")
+        assert path.parent == Path(short, "ssh")
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         others = {
             folder.control_path("ssh", "bob@login"),
@@ -171,9 +173,6 @@ def test_sockets_lie_with_the_records(home: Path, monkeypatch: pytest.MonkeyPatc
         }
         assert len(others | {path}) == 3
         assert list(path.parent.iterdir()) == []  # the probe has left nothing
-    finally:
-        Path("/tmp/rankroom-test-home/ssh").rmdir()
-        Path("/tmp/rankroom-test-home").rmdir()
 
 
 def test_a_long_path_has_its_sockets_in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -300,7 +299,11 @@ def test_askpass_gives_ssh_the_answer(home: Path):
 
 
 def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """An ssh that notes its calls; nothing is ever behind its socket."""
+    """An ssh that notes its calls; nothing is ever behind its socket.
+
+    It is given up only in tests that make `AGREED_S` short, once it has come as far as they need.
+    """
+    monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 600.0)
     file = tmp_path / "ssh"
     calls = tmp_path / "calls"
     file.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n{script}\n')
@@ -368,29 +371,46 @@ def test_a_hanging_ssh_does_not_hold_up_the_loop(
 def test_a_login_that_gets_no_further_is_given_up(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    fake_ssh(tmp_path, monkeypatch, "echo 'a banner'; exec sleep 600")
-    monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 0.2)
+    fake_ssh(tmp_path, monkeypatch, "echo 'a banner'; touch \"$0.said\"; exec sleep 600")
+
+    async def no_further() -> None:
+        opening = asyncio.ensure_future(Line("login").open(connect_s=0))
+        while not (tmp_path / "ssh.said").exists():
+            assert not opening.done()
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # a turn of the loop, which hears the banner
+        monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 0.2)
+        await opening
+
     with pytest.raises(LineError, match="after the key exchange") as caught:
-        asyncio.run(Line("login").open(connect_s=0))
+        asyncio.run(no_further())
     assert caught.value.why == "unreachable" and "a banner" in str(caught.value)
 
 
 def test_one_that_waits_for_an_answer_is_not_given_up(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    fake_ssh(tmp_path, monkeypatch, '"$SSH_ASKPASS" "Code: " > "$0.answer"; exec sleep 600')
-    monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 0.2)
+    script = '"$SSH_ASKPASS" "Code: " > "$0.answer"; touch "$0.answered"; exec sleep 600'
+    fake_ssh(tmp_path, monkeypatch, script)
     told: list[tuple[str, str]] = []
 
     async def late() -> None:
         opening = asyncio.ensure_future(
             Line("login", False).open(lambda *words: told.append(words), connect_s=0)
         )
-        while not questions.pending():
+        while not (told and questions.pending()):
+            assert not opening.done()
             await asyncio.sleep(0.01)
+        monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 0.2)
         await asyncio.sleep(1)
         assert not opening.done()
+        # The time that the answer takes on its way is not what this is about.
+        monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 600.0)
         questions.answer(questions.pending()[0].id, "123456")
+        while not (tmp_path / "ssh.answered").exists():
+            assert not opening.done()
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 0.2)
         await opening
 
     # Answered, it gets no further, and that is given up.

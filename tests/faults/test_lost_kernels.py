@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -19,6 +20,8 @@ from rankroom.clusterfile import ClusterPaths
 from rankroom.errors import RankroomError
 from rankroom.kept import running_clusters
 from rankroom.local import own_processes
+from rankroom.rank import tree
+from rankroom.rank.lease import held
 from rankroom.record import RunInfo
 from rankroom.salvage import salvage
 from rankroom.store import Store
@@ -27,6 +30,8 @@ pytestmark = pytest.mark.cluster
 
 FLOOD = "for i in range(150_000):\n    print('line', i)"
 SLOW = "import time\nfor i in range(150):\n    print('line', i)\n    time.sleep(0.01)"
+# A run must not be over before its kernel is killed.
+GATE = "\nimport os, time\nwhile not os.path.exists({gate!r}):\n    time.sleep(0.005)"
 
 
 @dataclass
@@ -64,7 +69,15 @@ class Lab:
 
     def await_end(self, run_id: str) -> RunInfo:
         wait_for(lambda: self.store.load(run_id).state not in ("running", "lost"))
+        # Whoever closed the record gives the ranks free a moment later.
+        wait_for(lambda: not held(ClusterPaths("lab").busy))
         return self.store.load(run_id)
+
+    def spools(self, run_id: str) -> list[Path]:
+        """What each rank keeps of a run, as soon as it has the cell."""
+        files = [self.home / f"clusters/lab/spool/{rank}/{run_id}.jsonl" for rank in (0, 1)]
+        wait_for(lambda: all(file.exists() for file in files))
+        return files
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +127,13 @@ def size_of(lab: Lab, run_id: str) -> int:
 @pytest.mark.parametrize(
     "when", ["at once", pytest.param("after the run", marks=pytest.mark.thorough)]
 )
-def test_a_killed_kernel(lab, what, source, count, when):
-    run_id = lab.begin(source)
+def test_a_killed_kernel(lab, what, source, count, when, tmp_path):
+    run_id = lab.begin(source + GATE.format(gate=str(tmp_path / "gate")))
+    ends = lab.spools(run_id)
     wait_for(lambda: size_of(lab, run_id) > 500)
     lab.kill_kernel()
+    (tmp_path / "gate").touch()
     if when == "after the run":
-        ends = [lab.home / f"clusters/lab/spool/{rank}/{run_id}.jsonl" for rank in (0, 1)]
         wait_for(lambda: all(b'"state":"ok"' in end.read_bytes()[-200:] for end in ends))
         assert lab.store.load(run_id).state == "lost"
     said = lab.kernel.run("%cluster attach").stdout
@@ -163,9 +177,9 @@ def test_a_restarted_kernel(lab, tmp_path):
 def test_a_detached_run_without_a_kernel(lab, tmp_path):
     # The prompt is back while the run waits for the gate.
     run_id = lab.begin(GATED.format(gate=str(tmp_path / "gate")))
+    ends = lab.spools(run_id)
     lab.shut_down()
     (tmp_path / "gate").touch()
-    ends = [lab.home / f"clusters/lab/spool/{rank}/{run_id}.jsonl" for rank in (0, 1)]
     wait_for(lambda: all(b'"state":"ok"' in end.read_bytes()[-200:] for end in ends))
     attached = Cluster.attach("lab")
     try:
@@ -194,6 +208,7 @@ def test_a_kernel_beside_it(lab, tmp_path):
         run_id = lab.begin(GATED.format(gate=str(tmp_path / "gate")))
         with pytest.raises(RankroomError, match="busy with a run of another process"):
             beside.run("1")
+        lab.spools(run_id)
         lab.kill_kernel()
         with pytest.raises(RankroomError, match=f"run {run_id} still goes on"):
             beside.run("1")
@@ -241,7 +256,8 @@ def test_a_killed_kernel_and_a_killed_rank(lab, tmp_path):
         f"if rank == 1: Path({str(told)!r}).write_text(str(os.getpid()))\n"
         + GATED.format(gate=str(tmp_path / "gate"))
     )
-    wait_for(lambda: told.exists() and size_of(lab, run_id) > 500)
+    # Of the rank that will be killed, not of the other one only.
+    wait_for(lambda: written(lab.store, run_id, 1).count("\n") >= 10)
     lab.kill_kernel()
     os.kill(int(told.read_text()), signal.SIGKILL)
     (tmp_path / "gate").touch()
@@ -267,16 +283,17 @@ def test_nothing_is_left_but_the_disk(tmp_path, monkeypatch):
     if pid == 0:  # a kernel that ends like a light
         try:
             run = Cluster.local(ranks=2, name="gone").run(GATED.format(gate="/nonexistent"))
-            wait_for(lambda: store.paths(run.id).events.stat().st_size > 500)
+            wait_for(lambda: all(written(store, run.id, rank) for rank in (0, 1)))
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     (run_id,) = store.ids()
     info = ClusterPaths("gone").read()
-    for process in [info.keeper, *(rank.pid for rank in info.ranks)]:
-        os.kill(process, signal.SIGKILL)
-    for process in own_processes(ClusterPaths("gone")):
-        process.kill()
+    os.kill(info.keeper, signal.SIGKILL)
+    for rank in info.ranks:
+        with contextlib.suppress(ProcessLookupError):  # without a keeper they end by themselves
+            os.kill(rank.pid, signal.SIGKILL)
+    tree.end(own_processes(ClusterPaths("gone")), 0)
     wait_for(lambda: not any(psutil.pid_exists(rank.pid) for rank in info.ranks))
     assert store.load(run_id).state == "lost"
     spooled = [(ClusterPaths("gone").spool(rank) / "stdout").read_text() for rank in (0, 1)]

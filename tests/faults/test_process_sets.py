@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-def test_the_survivor_keeps_its_variables(cluster):
+def test_the_survivor_keeps_its_variables(cluster, tmp_path):
     values(
         cluster,
         """
@@ -29,10 +29,14 @@ def test_the_survivor_keeps_its_variables(cluster):
     )
     run = finish(
         cluster,
-        """
+        f"""
+        there = {str(tmp_path / "there")!r}
         if rank == 1:
-            time.sleep(0.3)
+            while not os.path.exists(there):
+                time.sleep(0.01)
+            time.sleep(0.3)  # from there it is one step to the allreduce
             os.kill(os.getpid(), signal.SIGKILL)
+        open(there, "w").close()
         hvd.allreduce(torch.ones(2))
         """,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,10 +17,11 @@ from typing import Any
 import pytest
 from jupyter_client import BlockingKernelClient
 
-from numbered import GATED, assert_numbered
+from numbered import GATED, assert_numbered, written
 from rankroom.cluster import Cluster
 from rankroom.kept import running_clusters
 from rankroom.store import Store
+from served import free_port
 
 pytestmark = pytest.mark.cluster
 
@@ -37,9 +37,7 @@ class Jupyter:
     port: int = 0
 
     def start(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         env = {
             **os.environ,
             "HOME": str(self.folder),
@@ -156,6 +154,8 @@ def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
     told = json.loads(jupyter.ask(f"rankroom/runs/{run_id}")[2])
     assert told["state"] == "running" and "`%cluster attach`" in told["notes"][0]
     assert "goes on: `%runs`" in run(jupyter.open_kernel(), "%cluster attach")
+    store = Store(home)
+    wait_for(lambda: all(written(store, run_id, r).count("\n") > 100 for r in (0, 1)))
     gate.touch()
     state = "running"
     while state == "running":
@@ -178,6 +178,8 @@ def test_a_run_that_nobody_takes_up(jupyter, home, tmp_path):
     gate = tmp_path / "gate"
     run(kernel, "%%distributed --detach" + GATED.format(gate=str(gate)))
     (run_id,) = Store(home).ids()
+    # Both ranks have the cell.
+    wait_for(lambda: len(list(home.glob(f"clusters/stays/spool/*/{run_id}.jsonl"))) == 2)
     kernel.shutdown()
     wait_for(lambda: Store(home).load(run_id).state == "lost")
     events = f"rankroom/runs/{run_id}/events"

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from cells import finish, states, values
+from cells import finish, log, states, values
 from rankroom.cluster import Cluster
 from rankroom.errors import NoClusterError, RankroomError
 
@@ -24,11 +24,18 @@ def other(cluster, monkeypatch):
     made.close()
 
 
+def begin(cluster, source):
+    """A run that both ranks are in: an interrupt before is not for it."""
+    run = cluster.run(f"print('here', flush=True)\n{source}")
+    while not all(log(run, rank) for rank in (0, 1)):
+        assert not run.wait(0.05)
+    return run
+
+
 def test_both_interrupt_at_once(cluster, other):
     values(cluster, "import time\nkept = rank\n1")
     for _ in range(5):
-        run = cluster.run("time.sleep(300)")
-        assert not run.wait(0.3)
+        run = begin(cluster, "time.sleep(300)")
         threads = [threading.Thread(target=each.interrupt) for each in (cluster, other)]
         for thread in threads:
             thread.start()
@@ -47,8 +54,7 @@ def test_an_interrupt_of_idle_ranks_hits_nothing(cluster, other):
 
 
 def test_the_other_may_interrupt_a_run_it_did_not_start(cluster, other):
-    run = cluster.run("while True: pass")
-    assert not run.wait(0.3)
+    run = begin(cluster, "while True: pass")
     other.interrupt()
     assert run.wait(60)
     assert run.state == "interrupted" and states(run) == {0: "interrupted", 1: "interrupted"}

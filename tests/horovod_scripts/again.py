@@ -1,6 +1,6 @@
 """Two ranks that start Horovod again, after what used to end the process or to hang.
 
-FRAMEWORK is `torch` or `tensorflow`.
+FRAMEWORK is `torch` or `tensorflow`, FOLDER one in which the ranks can tell each other something.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 FRAMEWORK = os.environ["FRAMEWORK"]
 hvd = importlib.import_module(f"horovod.{FRAMEWORK}")
@@ -76,19 +77,24 @@ def an_init_that_nobody_else_comes_to_raises():
 
 
 def a_thread_that_has_given_up_is_told():
-    """Rank 1 is stopped for longer than rank 0 waits; then it finds itself left."""
-    os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "2"
+    """Rank 1 is stopped until rank 0 waits no more; then it finds itself left."""
+    left = Path(os.environ["FOLDER"]) / "left"
+    os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "5"
     start()
     assert works() and gave_up() == ""
     if hvd.rank() == 1:
         me = os.getpid()
-        waker = subprocess.Popen(["sh", "-c", f"sleep 5; kill -CONT {me}"])
+        # Again and again, as rank 0 may wait no more before this is stopped.
+        wake = 'until [ -e "$0" ]; do sleep 0.1; done; while kill -CONT "$1"; do sleep 0.1; done'
+        waker = subprocess.Popen(["sh", "-c", wake, str(left), str(me)])
         os.kill(me, signal.SIGSTOP)
+        waker.kill()
         waker.wait()
     deadline = time.monotonic() + 60
     while not gave_up():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    left.touch()
     del os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"]
     start()
     assert works() and gave_up() == ""
@@ -101,7 +107,8 @@ def waiting_leaves_the_core_to_others():
     wall, processor = time.monotonic(), time.process_time()
     hvd.allreduce(ones, name="late")
     wall, processor = time.monotonic() - wall, time.process_time() - processor
-    assert hvd.rank() == 1 or processor < wall / 2, (processor, wall)
+    # Rank 0 may itself come late, and then hardly wait.
+    assert hvd.rank() == 1 or processor < max(wall, 2) / 2, (processor, wall)
 
 
 def a_thread_without_work_rests():
