@@ -78,8 +78,9 @@ async def run(
         await _end(process, process.pid if terminal else -process.pid)
         # Nothing public closes our end of a pipe that a background process still holds.
         process._transport.close()  # type: ignore[attr-defined]
-    assert process.returncode is not None
-    return Completed(words, process.returncode, "".join(lines)[-keep:], timed_out)
+    # One that a dead disk holds has been killed, though its end is not seen yet.
+    code = -signal.SIGKILL if process.returncode is None else process.returncode
+    return Completed(words, code, "".join(lines)[-keep:], timed_out)
 
 
 def run_sync(
@@ -122,9 +123,9 @@ async def _collect(
     reader = asyncio.ensure_future(_read(process, lines, on_line, keep))
     try:
         while not reader.done():
-            over = process.returncode is not None
+            over, had = process.returncode is not None, len(lines)
             await asyncio.wait({reader}, timeout=0.2)
-            if over:
+            if over and len(lines) == had:
                 break  # something it left in the background (ssh's master) holds the pipe open
         if reader.done():
             reader.result()
