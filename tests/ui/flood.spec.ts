@@ -35,7 +35,8 @@ test('400,000 lines load, scroll and filter', async ({ page }) => {
   });
   const whileLoading = await frames(page);
   await expect(view.locator('.rr-words')).toContainText('400,000 lines');
-  expect((await rows(view)).pop()).toContain(`line ${LINES - 1} of the flood`);
+  // The list takes so many lines in over many frames.
+  await expect.poll(async () => (await rows(view)).pop()).toContain(`line ${LINES - 1} of the flood`);
   const after = await memory(cdp);
 
   const list = view.getByRole('log');
@@ -53,7 +54,7 @@ test('400,000 lines load, scroll and filter', async ({ page }) => {
   await watchFrames(page);
   const typed = Date.now();
   await view.getByPlaceholder('filter').fill('line 199999 of');
-  await expect(view.locator('.rr-foot')).toHaveText('2 rows with this text', { timeout: 30_000 });
+  await expect(view.locator('.rr-foot')).toHaveText('2 rows with this text');
   const filtered = Date.now() - typed;
   const whileFiltering = await frames(page);
 

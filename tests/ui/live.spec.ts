@@ -1,7 +1,7 @@
 /** Runs that go on while somebody looks, or does not. */
 import type { Request } from '@playwright/test';
 
-import { expect, LiveRecord, openRuns, readRun, rows, test, whole, type Page } from './rankroom';
+import { expect, LiveRecord, openRuns, readRun, rows, still, test, whole, type Page } from './rankroom';
 
 test('lines appear as they are written, bars move in place, and the end is told', async ({ page }) => {
   const record = new LiveRecord('live-lines');
@@ -64,7 +64,7 @@ test('the end stays in sight, until the reader scrolls up', async ({ page }) => 
   await list.click();
   await page.keyboard.press('PageUp');
   await expect(view.getByText('line 170.')).toBeVisible();
-  const top = await still(async () => (await rows(view))[0]);
+  const top = await still(page, async () => (await rows(view))[0]);
   print(200, 1_000);
   await expect(view.locator('.rr-words')).toContainText('1,200 lines');
   expect((await rows(view))[0]).toBe(top);
@@ -145,19 +145,6 @@ test('a kernel that is gone: the run is lost, what it wrote is there', async ({ 
 
 interface Lab {
   jupyterapp: { commands: { execute(id: string): Promise<unknown> } };
-}
-
-/** What `look` gives once it gives the same twice: scrolling takes some frames. */
-async function still(look: () => Promise<string>): Promise<string> {
-  let last = await look();
-  await expect
-    .poll(async () => {
-      const before = last;
-      last = await look();
-      return last === before;
-    })
-    .toBe(true);
-  return last;
 }
 
 /** The requests for a run from now on, and those of them that have ended. */

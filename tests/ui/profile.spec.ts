@@ -79,8 +79,7 @@ test('narrow, light and dark', async ({ page }) => {
   await page.setViewportSize({ width: 600, height: 900 });
   await tab.scrollIntoViewIfNeeded();
   await picture(page, 'profile-narrow');
-  const width = await tab.evaluate(node => [node.scrollWidth, node.clientWidth]);
-  expect(width[0]).toBeLessThanOrEqual(width[1] + 1);
+  await expect.poll(() => tab.evaluate(node => node.scrollWidth - node.clientWidth)).toBeLessThanOrEqual(1);
   await page.setViewportSize({ width: 480, height: 900 });
   await page.theme.setDarkTheme();
   await picture(page, 'profile-narrow-dark');

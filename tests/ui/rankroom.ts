@@ -5,7 +5,7 @@ import { join } from 'node:path';
 
 import { expect, galata, test as base, type IJupyterLabPageFixture } from '@jupyterlab/galata';
 import * as utils from '@jupyterlab/galata/lib/utils';
-import type { Locator } from '@playwright/test';
+import type { Locator, Page as AnyPage } from '@playwright/test';
 
 export { expect };
 
@@ -137,7 +137,32 @@ export async function saveRuns(page: Page, runs: Array<string | Json>): Promise<
 /** Wait until the view has read the whole record and painted it. */
 export async function whole(view: Locator): Promise<void> {
   await expect(view).toHaveAttribute('data-complete', 'true');
-  await view.page().evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
+  await frames(view.page());
+}
+
+/** Let the page paint what it knows. */
+async function frames(page: AnyPage): Promise<void> {
+  await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
+}
+
+/** What `look` gives once it gives the same twice: scrolling and layout take some frames. */
+export async function still<T>(page: AnyPage, look: () => Promise<T>): Promise<T> {
+  let last = await look();
+  await expect
+    .poll(async () => {
+      const before = JSON.stringify(last);
+      await frames(page);
+      last = await look();
+      return JSON.stringify(last) === before;
+    })
+    .toBe(true);
+  return last;
+}
+
+/** Wait until the notebook in sight has a kernel that takes cells: it looks idle also before. */
+export async function kernelReady(page: Page): Promise<void> {
+  await page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook-ExecutionIndicator[data-status=idle]').waitFor();
+  await expect(page.locator('#jp-main-statusbar')).toContainText('Python 3 (ipykernel) | Idle');
 }
 
 /** The rows in sight, each as `ranks│text`. */

@@ -1,7 +1,6 @@
 /** Reaching everything: by keyboard alone, in a panel, and where the server part is missing. */
 import { spawn } from 'node:child_process';
 import { createServer } from 'node:net';
-import type { AddressInfo } from 'node:net';
 
 import { expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
 import { serverCommand } from './server';
@@ -59,8 +58,11 @@ test('the wheel moves the notebook, until the log has the focus', async ({ page 
   await expect(last).toBeVisible();
   await view.getByRole('log').click();
   await expect(view.locator('.rr-foot')).toBeEmpty();
-  await page.mouse.wheel(0, -2_000);
-  await expect(last).toBeHidden();
+  // A wheel that turns before the browser's compositor knows that the log scrolls now moves the notebook.
+  await expect(async () => {
+    await page.mouse.wheel(0, -2_000);
+    await expect(last).toBeHidden({ timeout: 1_000 });
+  }).toPass();
   await expect(view.getByRole('button', { name: 'to the end' })).toBeVisible();
 });
 
@@ -80,7 +82,7 @@ test('in a panel, with the whole height; once, and there again after a reload', 
   record.print(1, 'both see this\n');
   await expect(panel.getByText('both see this')).toBeVisible();
   await expect(view.getByText('both see this')).toBeVisible();
-  expect((await rows(panel)).length).toBeGreaterThan(30);
+  await expect.poll(async () => (await rows(panel)).length).toBeGreaterThan(30);
   await picture(page, 'panel-light');
   await view.getByRole('button', { name: 'open in panel' }).click();
   await expect(panel).toHaveCount(1);
@@ -98,7 +100,7 @@ test('the server extension is not enabled: the summary, and how to have more', a
   const port = await freePort();
   const { command, url, env } = serverCommand(port, false);
   second = spawn(command, { shell: true, env, stdio: 'ignore', detached: true }).pid ?? 0;
-  await expect(async () => expect((await fetch(url)).ok).toBe(true)).toPass({ timeout: 60_000 });
+  await expect(async () => expect((await fetch(url)).ok).toBe(true)).toPass({ timeout: 120_000 });
   await page.goto(url);
   const view = await openRuns(page, ['ok']);
   await expect(view.locator('.rr-refusal')).toContainText('jupyter server extension enable rankroom');
@@ -118,11 +120,12 @@ test.afterAll(async () => {
     .catch(() => process.kill(-second, 'SIGKILL'));
 });
 
+/** A port that is free, below those which the system gives to whoever asks for any: nobody else gets it meanwhile. */
 function freePort(): Promise<number> {
+  const port = 20_000 + Math.floor(10_000 * Math.random());
   return new Promise(done => {
-    const probe = createServer().listen(0, '127.0.0.1', () => {
-      const { port } = probe.address() as AddressInfo;
-      probe.close(() => done(port));
-    });
+    const probe = createServer()
+      .on('error', () => done(freePort()))
+      .listen(port, '127.0.0.1', () => probe.close(() => done(port)));
   });
 }

@@ -38,14 +38,14 @@ test('the table and the plot of %%scaling fit and can be read, light and dark', 
     await plot.scrollIntoViewIfNeeded();
     await picture(page, 'scaling-dark');
     // A number and its unit stay together; from-to may take two lines.
-    const lines = await output.locator('td').filter({ hasNotText: '–' }).evaluateAll(cells =>
+    const lines = (): Promise<number[]> => output.locator('td').filter({ hasNotText: '–' }).evaluateAll(cells =>
       cells.map(cell => {
         const text = document.createRange();
         text.selectNodeContents(cell);
         return text.getClientRects().length;
       })
     );
-    expect(lines).toEqual(Array(18).fill(1));
+    await expect.poll(lines).toEqual(Array(18).fill(1));
     await page.setViewportSize({ width: 620, height: 800 });
     await picture(page, 'scaling-narrow');
   } finally {

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 
 import type { Locator } from '@playwright/test';
 
-import type { Json, Page } from './rankroom';
+import { expect, still, type Json, type Page } from './rankroom';
 
 const HOME = join(process.env.RANKROOM_UI_HOME ?? '', 'home');
 
@@ -22,11 +22,16 @@ export async function execute(page: Page, command: string, args: Json = {}): Pro
   }, [command, args] as const);
 }
 
+/** Wait until JupyterLab and the sidebar's plugin are there, and what was open before is put back. */
+export async function labReady(page: Page): Promise<void> {
+  await page.waitForFunction(() => (window as unknown as Partial<Lab>).jupyterapp?.commands.hasCommand('rankroom:show-ranks'));
+  await page.evaluate(() => (window as unknown as Lab).jupyterapp.restored.then(() => null));
+}
+
 /** Open the sidebar; what it shows comes from the server. */
 export async function openRanks(page: Page, width = 300): Promise<Locator> {
-  await page.waitForFunction(() => (window as unknown as Partial<Lab>).jupyterapp?.commands.hasCommand('rankroom:show-ranks'));
-  // What was open before is put back first, and might hide it.
-  await page.evaluate(() => (window as unknown as Lab).jupyterapp.restored.then(() => null));
+  // What is put back later might hide it.
+  await labReady(page);
   await execute(page, 'rankroom:show-ranks');
   const panel = page.locator('.rr-sidebar');
   await panel.and(page.locator('[data-known=true]')).waitFor();
@@ -36,14 +41,29 @@ export async function openRanks(page: Page, width = 300): Promise<Locator> {
 
 /** Drag the sidebar's edge until it is so wide. */
 export async function setWidth(page: Page, width: number): Promise<void> {
-  const box = (await page.locator('#jp-left-stack').boundingBox())!;
   const handle = page.locator('#jp-main-split-panel > .lm-SplitPanel-handle:not(.lm-mod-hidden)').first();
-  const at = (await handle.boundingBox())!;
+  const [box, at] = await still(page, async () => [
+    (await page.locator('#jp-left-stack').boundingBox())!,
+    (await handle.boundingBox())!
+  ]);
   const y = at.y + 200;
   await page.mouse.move(at.x + at.width / 2, y);
   await page.mouse.down();
   await page.mouse.move(at.x + at.width / 2 + width - box.width, y, { steps: 5 });
   await page.mouse.up();
+}
+
+/** Type into the last of these cells and run it: what was typed stands there, and the kernel has got it. */
+export async function runTyped(page: Page, cells: Locator, lines: string[]): Promise<void> {
+  // By its number, as it is not the last one when it runs.
+  const cell = cells.nth((await cells.count()) - 1);
+  const editor = cell.locator('.cm-content');
+  await editor.click();
+  await expect(editor).toBeFocused();
+  await page.keyboard.type(lines.join('\n'));
+  await expect(cell.locator('.cm-line')).toHaveText(lines);
+  await page.keyboard.press('Shift+Enter');
+  await expect(cell.locator('.jp-InputPrompt')).toHaveText(/^\[(\*|\d+)\]:$/);
 }
 
 export function card(panel: Locator, name: string): Locator {
@@ -104,5 +124,5 @@ for card in cards.cards():
     else:
         acts.stop(card.name)
 `;
-  execFileSync(python(), ['-c', source], { env: pythonEnv(), timeout: 60_000 });
+  execFileSync(python(), ['-c', source], { env: pythonEnv(), timeout: 180_000 });
 }

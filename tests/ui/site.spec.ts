@@ -1,6 +1,6 @@
 /** The sidebar and a real site: its ranks are on compute nodes that a scheduler grants (tests/slurm/test_sidebar.py). */
-import { expect, picture, rows, saveRuns, test, type Page } from './rankroom';
-import { card, execute, openRanks } from './sidebar';
+import { expect, kernelReady, picture, rows, saveRuns, test, type Page } from './rankroom';
+import { card, execute, openRanks, runTyped } from './sidebar';
 
 const SITE = process.env.RANKROOM_UI_SITE ?? '';
 /** For a job to be granted and its ranks to start. */
@@ -55,17 +55,15 @@ test('from the form to ranks on two nodes, and back', async ({ page }) => {
 
   const path = await saveRuns(page, []);
   await execute(page, 'docmanager:open', { path, kernel: { name: 'python3' } });
-  await page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook-ExecutionIndicator[data-status=idle]').waitFor();
-  await expect(page.locator('#jp-main-statusbar')).toContainText('Python 3 (ipykernel) | Idle');
+  await kernelReady(page);
   await there.getByRole('button', { name: 'Insert cell' }).click();
   const cells = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell');
   await expect(cells.filter({ hasText: 'attach there' })).toHaveCount(1);
   await cells.filter({ hasText: 'attach there' }).locator('.cm-content').click();
+  await expect(cells.filter({ hasText: 'attach there' }).locator('.cm-content')).toBeFocused();
   await page.keyboard.press('Shift+Enter');
   await expect(cells.filter({ hasText: 'attach there' })).toContainText('there: 2 ranks on c1, c2', { timeout: 60_000 });
-  await cells.last().locator('.cm-content').click();
-  await page.keyboard.type('%%distributed\nimport socket; print(rank, socket.gethostname())');
-  await page.keyboard.press('Shift+Enter');
+  await runTyped(page, cells, ['%%distributed', 'import socket; print(rank, socket.gethostname())']);
   const view = page.locator('.rr-view');
   await expect.poll(async () => (await rows(view)).sort(), { timeout: 60_000 }).toEqual(['0│0 c1', '1│1 c2']);
 
