@@ -24,6 +24,7 @@ export class StartForm {
   private show = stepButton('Show script', 'the job script that would be submitted', () => this.showScript());
   private script = h('pre', 'rr-script', { tabindex: '0', 'aria-label': 'job script', hidden: true });
   private checking = new Debouncer(() => this.check(), PAUSE_MS);
+  private checks = 0;
 
   constructor(
     private clusters: Clusters,
@@ -96,17 +97,23 @@ export class StartForm {
     if (!site || !fields) {
       return false;
     }
+    const check = ++this.checks;
     try {
       const { script, errors } = await this.clusters.api.dryRun(site.name, fields.wishes);
       if (fields !== this.fields) {
         return false;
       }
-      const isAtFields = fields.complain(errors);
-      this.complain(isAtFields ? '' : Object.values(errors).join('; '));
-      setText(this.script, script);
+      // What was asked later is answered sooner at times.
+      if (check === this.checks) {
+        const isAtFields = fields.complain(errors);
+        this.complain(isAtFields ? '' : Object.values(errors).join('; '));
+        setText(this.script, script);
+      }
       return Object.keys(errors).length === 0;
     } catch (error) {
-      this.complain(message(error));
+      if (check === this.checks) {
+        this.complain(message(error));
+      }
       return false;
     }
   }
