@@ -24,7 +24,6 @@ import resource, statistics, time, torch
 import horovod.torch as hvd
 from sklearn.datasets import load_digits
 from rankroom.rank import horovod_spans, spans
-from rankroom.rank.waiting import Waiting
 hvd.init()
 torch.set_num_threads(1)
 digits = load_digits()
@@ -36,10 +35,9 @@ model = torch.nn.Sequential(
     torch.nn.Linear(WIDTH, 10))
 optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), 0.1), named_parameters=model.named_parameters())
-reporter, keep = get_ipython().kernel.reporter, Waiting.keep
+reporter = get_ipython().kernel.reporter
 def record(on):
     spans.here.on = on
-    Waiting.keep = keep if on else None
     for source in horovod_spans._sources.values():
         source.record(on)
 def used():
