@@ -96,11 +96,27 @@ def test_a_span_off_the_ranks_does_nothing():
     assert not spans.here._waiting
 
 
+def test_what_is_added_late_is_there_when_it_is_taken():
+    made = Spans()
+    made.begin()
+    made.late((made.waited, "hvd.allreduce #7", 1_002_000_000, 0.0005))
+    made.add("wait", named(made, "now"), 1_003_000, 10)
+    (fields,) = made.take(1_000_000)
+    assert [each["name"] for each in fields["define"]] == ["now", "hvd.allreduce"]
+    assert (fields["name"], fields["start"], fields["dur"]) == ((0, 1), [3000, -1500], (10, 500))
+    assert list(made.take(1_000_000)) == []
+    for forget in (made.begin, made.leave):
+        made.late((pytest.fail, "it was of another run, or of another process"))
+        forget()
+        assert list(made.take(0)) == []
+
+
 @pytest.fixture
 def waits(monkeypatch):
     """What was kept as waited for."""
     kept = []
-    monkeypatch.setattr(Waiting, "keep", lambda what, start, dur: kept.append(what))
+    monkeypatch.setattr(spans.here, "on", True)
+    monkeypatch.setattr(spans.here, "late", lambda call: kept.append(call[1]))
     monkeypatch.setattr(Waiting, "current", None)
     return kept
 

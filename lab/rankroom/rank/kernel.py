@@ -20,7 +20,7 @@ from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.samples import Sampler
 from rankroom.rank.shell import RankShell, ignore_interrupts
-from rankroom.rank.spans import here, span
+from rankroom.rank.spans import span
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
@@ -65,7 +65,6 @@ class RankKernel(IPythonParallelKernel):
             recovery.look,
         )
         self.control_handlers["rankroom_request"] = self.rankroom_request
-        Waiting.keep = here.waited
         Profile.install()
         lines.cells = lambda: getattr(self.shell.compile, "_filename_map", ())
         self.greet()

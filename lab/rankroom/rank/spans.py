@@ -1,7 +1,9 @@
 """What this rank did, and when: spans in columns, collected cheaply and reported in batches.
 
 Whoever does something worth a span calls `add`, on any thread; a name is written out once and a
-number after that.
+number after that. What comes in each step of a training loop calls `late` with the call that adds
+it, which is made when the rank reports: between other things each line of Python takes several
+times as long as in a row.
 
 A run that lasts for days must not fill the disk. Of each category, and of each stream of
 collectives, the first WHOLE spans are kept; after that whole stretches, one in ten up to ten times
@@ -46,6 +48,8 @@ class Spans:
         self._waits: dict[str, int] = {}
         self._defined: list[dict[str, Any]] = []
         self._told = 0  # definitions that were reported
+        self._late: list[tuple[Any, ...]] = []
+        self.late = self._late.append  # of `(function, *arguments)`, to be called later
         # By category, and by stream for those that have some.
         self._waiting: dict[tuple[str, str], list[Span]] = {}
         self._columns: dict[tuple[str, str], list[Columns]] = {}
@@ -58,6 +62,7 @@ class Spans:
         self._waits.clear()
         self._defined.clear()
         self._told = 0
+        self._late.clear()
         self._waiting.clear()
         self._columns.clear()
         self._seen.clear()
@@ -93,15 +98,17 @@ class Spans:
             except KeyError:
                 self.extend(cat, [(number, start, dur)])
 
-    def waited(self, what: str, start: int, dur: int) -> None:
-        """The main thread was blocked. Collectives that are numbered only share a name."""
+    def waited(self, what: str, end: int, seconds: float) -> None:
+        """The main thread was blocked until `end`, in nanoseconds since the epoch. Collectives that
+        are numbered only share a name."""
+        dur = int(seconds * 1e6)
         number = self._waits.get(what)
         if number is None:
             name = what.partition(" #")[0]
             number = self.number(("wait", name), lambda: {"name": name})
             if len(self._waits) < MOST_NAMES:
                 self._waits[what] = number
-        self.add("wait", number, start, dur)
+        self.add("wait", number, end // 1000 - dur, dur)
 
     def extend(self, cat: str, spans: Iterable[Span], stream: str = "") -> None:
         """Many spans; those of one `stream` come in the same order on all ranks that have it."""
@@ -115,6 +122,11 @@ class Spans:
 
     def take(self, zero: int) -> Iterator[dict[str, Any]]:
         """The fields of events with everything since the last call; `zero` is the run's start."""
+        # Others may append meanwhile: each of these steps is one for them.
+        late = self._late[:]
+        del self._late[: len(late)]
+        for function, *arguments in late:
+            function(*arguments)
         for key in list(self._columns):
             for columns in self._columns.pop(key, ()):
                 count = len(columns[0])
@@ -127,7 +139,7 @@ class Spans:
                     yield self._fields(key[0], part, zero)
         for key in list(self._waiting):
             waiting = self._waiting[key]
-            # Others may append meanwhile: each of these steps is one for them.
+            # As above.
             count = len(waiting)
             spans = waiting[:count]
             del waiting[:count]
@@ -164,6 +176,7 @@ class Spans:
         """This process is a copy of a rank, for a data loader say: nobody would read its spans."""
         self.on = False
         self._naming = threading.RLock()
+        self._late.clear()
         self._waiting.clear()
         self._columns.clear()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import time
+from time import time_ns
 from types import CodeType
 from typing import Any
 
@@ -17,13 +17,12 @@ from rankroom.rank.spans import here
 class _Thread(threading.local):
     loading = False  # a loader may be made of others: the outermost counts
     # The optimizer that steps, since when, and how often in itself; what it calls does not count.
-    outer = 0
-    since = 0
-    depth = 0
+    step: list[int] | None = None
 
 
 _thread = _Thread()
 _called: set[tuple[int, int]] = set()  # optimizers of which the first calls the second
+_inner: dict[type, int] = {}
 
 
 def install() -> None:
@@ -41,38 +40,57 @@ def _watch_optimizers(module: Any) -> None:
 def _begin_step(optimizer: Any, *_: Any) -> None:
     if torch_compile.is_compiling() or not here.on:
         return
-    which = id(optimizer)
-    if _thread.outer:
+    which, step = id(optimizer), _thread.step
+    if step is not None:
+        outer = step[0]
+        if which == outer:
+            if step[2] < _inner_steps(type(optimizer)):
+                step[2] += 1
+                return
         # Looked up, as finding it out takes longer than all the rest of this.
-        if (_thread.outer, which) in _called:
+        elif (outer, which) in _called:
             return
-        if _is_nested(sys._getframe(1).f_code):
-            if which == _thread.outer:
-                _thread.depth += 1
-            else:
-                _called.add((_thread.outer, which))
+        elif _is_nested(sys._getframe(1).f_code):
+            _called.add((outer, which))
             return
     # If one steps already, an error has ended that.
-    _thread.outer, _thread.since, _thread.depth = which, time.time_ns(), 0
+    _thread.step = [which, time_ns(), 0]
 
 
 def _end_step(optimizer: Any, *_: Any) -> None:
-    if torch_compile.is_compiling() or id(optimizer) != _thread.outer:
+    if torch_compile.is_compiling():
         return
-    if _thread.depth:
-        _thread.depth -= 1
+    step = _thread.step
+    if step is None or step[0] != id(optimizer):
         return
-    _thread.outer, since = 0, _thread.since
-    kind = type(optimizer)
+    if step[2]:
+        step[2] -= 1
+        return
+    _thread.step = None
+    if here.on:
+        here.late((_add_step, type(optimizer), step[1], time_ns()))
+
+
+def _add_step(kind: type, since: int, end: int) -> None:
     number = here.number(("step", kind), lambda: {"name": f"{kind.__name__}.step"})
-    here.add("step", number, since // 1000, (time.time_ns() - since) // 1000)
+    here.add("step", number, since // 1000, (end - since) // 1000)
+
+
+def _inner_steps(kind: type) -> int:
+    """How many steps of its bases the step of a class calls at most, each within the other.
+
+    Horovod's DistributedOptimizer is a class made of another optimizer's.
+    """
+    found = _inner.get(kind, 0)
+    if not found:  # a base may have got hooks since
+        hooked = [each for each in kind.__mro__ if hasattr(vars(each).get("step"), "hooked")]
+        found = _inner[kind] = max(0, len(hooked) - 1)
+    return found
 
 
 def _is_nested(code: CodeType) -> bool:
-    """True if a step that calls hooks from `code` is on above the present one.
-
-    Horovod's DistributedOptimizer is one that calls the step of another.
-    """
+    """True if a step that calls hooks from `code` is on above the present one: an optimizer may
+    call the step of another."""
     frame = sys._getframe(2).f_back
     while frame is not None:
         if frame.f_code is code:
@@ -90,11 +108,11 @@ def _watch_loaders(module: Any) -> None:
         if not here.on or _thread.loading:
             return original(self)
         _thread.loading = True
-        begin = time.time_ns()
+        begin = time_ns()
         try:
             return original(self)
         finally:
-            dur = (time.time_ns() - begin) // 1000
+            dur = (time_ns() - begin) // 1000
             _thread.loading = False
             here.add("data", here.number("DataLoader", _loader), begin // 1000, dur)
 

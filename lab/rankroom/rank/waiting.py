@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from _thread import get_ident
-from collections.abc import Callable
 from time import monotonic, time_ns
 from typing import Any
 
+from rankroom.rank.spans import here
+
 # Not a wait but a look: what was waited for was there already. Of six gradients, five are.
-SHORTEST_US = 10
+SHORTEST_S = 1e-5
 
 _main = threading.main_thread().ident
 
@@ -24,7 +25,6 @@ class Waiting:
     __slots__ = ("before", "ended", "since", "what")
 
     current: Waiting | None = None
-    keep: Callable[[str, int, int], None] | None = None  # told of each: what, start, duration
     broken: str = ""  # the last collective that ended with an error
 
     def __init__(self, what: str) -> None:
@@ -56,7 +56,7 @@ class Waiting:
             while outer is not None and outer.ended:
                 outer = outer.before
             Waiting.current = outer
-        if Waiting.keep is not None and self.before is None:
-            dur = int((monotonic() - self.since) * 1e6)
-            if dur >= SHORTEST_US:
-                Waiting.keep(self.what, time_ns() // 1000 - dur, dur)
+        if here.on and self.before is None:
+            seconds = monotonic() - self.since
+            if seconds >= SHORTEST_S:
+                here.late((here.waited, self.what, time_ns(), seconds))
