@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +13,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from rankroom.rank.environment import free_ports
 
 TOKEN = "a-token-for-tests"
 BASE = "/some/base/"
@@ -58,19 +58,10 @@ class Server:
         return file.read_text().splitlines() if file.exists() else []
 
 
-def free_port() -> int:
-    """A port that nobody listens on, and that the system gives to nobody who asks for any."""
-    while True:
-        port = random.randrange(10_000, 32_768)
-        with socket.socket() as free, contextlib.suppress(OSError):
-            free.bind(("127.0.0.1", port))
-            return port
-
-
 @contextlib.contextmanager
 def serve(folder: Path, script: str, **more: str) -> Iterator[Server]:
     """A server run by `script` of this folder, at home in `folder`, until the end."""
-    port = free_port()
+    [port] = free_ports(1)
     # Nothing of the user's own configuration, and only this extension.
     env = {
         **os.environ,

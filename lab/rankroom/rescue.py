@@ -10,8 +10,8 @@ from pathlib import Path
 from rankroom.errors import UsageError
 from rankroom.hang import main_first
 from rankroom.link import Link
+from rankroom.release import RELEASE_S
 
-RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
 FREE_S = 3.0  # for ranks to come free after that
 STACKS_S = 1.0  # for a rank to say where its threads are
 STACK_SIGNAL = "SIGUSR2"

@@ -20,8 +20,8 @@ from jupyter_client import BlockingKernelClient
 from numbered import GATED, assert_numbered, written
 from rankroom.cluster import Cluster
 from rankroom.kept import running_clusters
+from rankroom.rank.environment import free_ports
 from rankroom.store import Store
-from served import free_port
 
 pytestmark = pytest.mark.cluster
 
@@ -37,7 +37,7 @@ class Jupyter:
     port: int = 0
 
     def start(self) -> None:
-        self.port = free_port()
+        [self.port] = free_ports(1)
         env = {
             **os.environ,
             "HOME": str(self.folder),
