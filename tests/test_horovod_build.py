@@ -19,17 +19,19 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.errors import HorovodBuildError
-from rankroom.horovod import build, cache, plan, source
+from rankroom.horovod import build, cache, cuda, plan, source
 from rankroom.horovod.cli import Progress, horovod
+from rankroom.horovod.cuda import Gpu
 from rankroom.horovod.edits import Edit
 from rankroom.horovod.plan import Part, Plan, build_environment, clean_environment
-from rankroom.horovod.toolchain import Framework, Gpu
+from rankroom.horovod.toolchain import Framework
 from rankroom.horovod.wheel import MARKER, finish
 
 TORCH = Framework("torch", "2.13.0+cpu")
 TORCH_CUDA = Framework("torch", "2.12.0+cu130", "13.0")
 TENSORFLOW = Framework("tensorflow", "2.21.0")
 GPU = Gpu(Path("/cuda"), "13.0", Path("/nccl/include"), Path("/nccl/lib/libnccl.so.2"), "2.29.7")
+ONLY_TORCH = Plan([Part(TORCH, None)])
 
 
 def rendered(framework: Framework, gpu: Gpu | None = None, **options: Path) -> dict[str, str]:
@@ -57,6 +59,7 @@ def test_environment_names_one_framework_and_rules_the_others_out(
     assert env["HOROVOD_CMAKE"] == "/bin/cmake" and env["CXX"] == "g++"
     assert env["MAKEFLAGS"] == "-j3" and env["CMAKE_BUILD_PARALLEL_LEVEL"] == "3"
     assert not any("GPU" in each or "NCCL" in each for each in env)
+    assert env["HOROVOD_WITHOUT_NVTX"] == "1"
 
 
 def test_environment_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,18 +86,51 @@ def test_pips_nccl_gets_the_name_the_linker_wants(tmp_path: Path) -> None:
     assert build._linkable(system, tmp_path) is None
 
 
+def test_a_machine_without_a_compiler_for_cuda_gets_it_from_pip_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[list[str]] = []
+
+    def pip(command: list[str], timeout: float) -> SimpleNamespace:
+        asked.append(command)
+        place = Path(next(word for word in command if word.startswith("--target="))[9:])
+        for file in ("bin/nvcc", "lib/libcudart.so.13"):
+            (place / "nvidia/cu13" / file).parent.mkdir(parents=True, exist_ok=True)
+            (place / "nvidia/cu13" / file).touch()
+        return SimpleNamespace(ok=True, tail=lambda lines: "")
+
+    monkeypatch.setattr(cuda, "run_sync", pip)
+    none = dataclasses.replace(GPU, cuda_home=None)
+    for _ in range(2):
+        home = cuda.with_compiler(none, tmp_path).cuda_home
+        assert home == tmp_path / "cuda-13.0"
+    assert (home / "lib64/libcudart.so").resolve().name == "libcudart.so.13"
+    assert len(asked) == 1 and "nvidia-cuda-nvcc==13.0.*" in asked[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["cuda-13.0"], "no scratch is left"
+    assert cuda.with_compiler(GPU, tmp_path) == GPU, "the machine's own comes first"
+
+
+def test_a_compiler_that_pip_cannot_get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    failed = SimpleNamespace(ok=False, tail=lambda lines: "ERROR: No matching distribution")
+    monkeypatch.setattr(cuda, "run_sync", lambda command, timeout: failed)
+    with pytest.raises(HorovodBuildError, match=r"(?s)CUDA 13.0: .*CUDA_HOME.*--no-gpu.*No match"):
+        cuda.with_compiler(dataclasses.replace(GPU, cuda_home=None), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 # -- the key
 
 
 def test_the_key_follows_everything_the_wheel_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = Plan([TORCH, TENSORFLOW], None)
+    base = Plan([Part(TORCH, None), Part(TENSORFLOW, None)])
     other_nccl = dataclasses.replace(GPU, nccl_version="2.30")
     plans = [
         base,
-        Plan([TORCH], None),
-        Plan([dataclasses.replace(TORCH, version="2.14.0"), TENSORFLOW], None),
-        Plan([TORCH_CUDA], GPU),
-        Plan([TORCH_CUDA], other_nccl),
+        ONLY_TORCH,
+        Plan([Part(dataclasses.replace(TORCH, version="2.14.0"), None), Part(TENSORFLOW, None)]),
+        Plan([Part(TORCH_CUDA, None)]),
+        Plan([Part(TORCH_CUDA, GPU)]),
+        Plan([Part(TORCH_CUDA, other_nccl)]),
     ]
     keys = [each.key for each in plans]
     monkeypatch.setenv("HOROVOD_BUILD_ARCH_FLAGS", "-mavx2")
@@ -108,7 +144,7 @@ def test_the_key_follows_everything_the_wheel_depends_on(monkeypatch: pytest.Mon
         keys.append(base.key)
         assert base.native_key in keys[0], "a Python edit must not cause a compilation"
     assert len(set(keys)) == len(keys)
-    assert base.parts[0].key == Plan([TORCH], None).parts[0].key, "each is compiled by itself"
+    assert base.parts[0].key == ONLY_TORCH.parts[0].key, "each is compiled by itself"
     assert base.key == keys[0]
     assert keys[0].startswith("0.28.1-cp3") and "-torch2.13.0+cpu-tensorflow2.21.0-" in keys[0]
 
@@ -161,7 +197,7 @@ class Stage:
         self.compiled = 0
         self.installed: list[Path] = []
         self.key = ""
-        self.plan = Plan([TORCH], None)
+        self.plan = ONLY_TORCH
         monkeypatch.setenv("RANKROOM_CACHE", str(folder))
         monkeypatch.setattr(build, "make_plan", lambda gpu: self.plan)
         monkeypatch.setattr(build, "preflight", lambda place: None)
@@ -190,8 +226,8 @@ def test_the_second_build_comes_from_the_cache(
     assert "from the cache" in build.build()
     assert stage.compiled == 1 and len(stage.installed) == 2
     folder = tmp_path / "horovod"
-    assert stage.installed[0].parent == folder / Plan([TORCH], None).key
-    stage.key = Plan([TORCH], None).key
+    assert stage.installed[0].parent == folder / ONLY_TORCH.key
+    stage.key = ONLY_TORCH.key
     assert build.build().startswith("already installed: Horovod 0.28.1+rankroom for torch 2.13.0")
     assert stage.compiled == 1 and len(stage.installed) == 2
     build.build(force=True)
@@ -218,7 +254,7 @@ def test_a_framework_that_is_added_is_all_that_is_compiled(
 ) -> None:
     stage = Stage(monkeypatch, tmp_path)
     build.build()
-    stage.plan = Plan([TORCH, TENSORFLOW], None)
+    stage.plan = Plan([Part(TORCH, None), Part(TENSORFLOW, None)])
     build.build()
     assert stage.compiled == 2
     names = zipfile.ZipFile(stage.installed[1]).namelist()
@@ -233,7 +269,7 @@ def test_a_build_that_fails_leaves_nothing_that_looks_built(
     monkeypatch.setattr(build, "PYTHON_EDITS", (wrong,))
     with pytest.raises(HorovodBuildError, match="wrong"):
         build.build()
-    assert not list((tmp_path / "horovod").glob(f"{Plan([TORCH], None).key}*"))
+    assert not list((tmp_path / "horovod").glob(f"{ONLY_TORCH.key}*"))
     assert not stage.installed and not list((tmp_path / "horovod").glob("build-*"))
 
 

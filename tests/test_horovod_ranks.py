@@ -111,7 +111,7 @@ def test_a_proof_that_fails_is_told_with_its_last_lines(monkeypatch: pytest.Monk
     start = time.monotonic()
     result = CliRunner().invoke(horovod, ["check"])
     assert result.exit_code == 1
-    assert "torch       FAILED on rank 1 (exit status 3)" in result.output
+    assert "torch       FAILED on rank 1 (ended with status 3); it printed:" in result.output
     assert "what went wrong" in result.output
     assert time.monotonic() - start < 300
 

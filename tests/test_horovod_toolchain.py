@@ -9,45 +9,75 @@ from types import SimpleNamespace
 import pytest
 
 from rankroom.errors import HorovodBuildError
-from rankroom.horovod import plan, toolchain
-from rankroom.horovod.remedies import explain
-from rankroom.horovod.toolchain import Framework, Gpu
+from rankroom.horovod import cuda, plan, toolchain
+from rankroom.horovod.cuda import Gpu
+from rankroom.horovod.remedies import cause, explain
+from rankroom.horovod.toolchain import Framework
 
 TORCH = Framework("torch", "2.13.0+cpu")
 TORCH_CUDA = Framework("torch", "2.12.0+cu130", "13.0")
 TENSORFLOW = Framework("tensorflow", "2.21.0")
+TENSORFLOW_CUDA = Framework("tensorflow", "2.21.0", "12.5.1")
 GPU = Gpu(Path("/cuda"), "13.0", Path("/nccl/include"), Path("/nccl/lib/libnccl.so.2"), "2.29.7")
 
 
-def found(monkeypatch: pytest.MonkeyPatch, *frameworks: Framework, gpu: Gpu | str = "none") -> None:
+def found(
+    monkeypatch: pytest.MonkeyPatch, *frameworks: Framework, gpu: Gpu | str = GPU, here: bool = True
+) -> None:
+    """A machine with these frameworks and, if `here`, a GPU; `gpu` is there to build with."""
     monkeypatch.setattr(plan, "find_frameworks", lambda: list(frameworks))
-    monkeypatch.setattr(plan, "find_gpu", lambda: gpu)
+    monkeypatch.setattr(plan, "find_gpu", lambda version: gpu)
+    monkeypatch.setattr(plan, "machine_has_gpu", lambda: here)
 
 
 def test_gpus_are_used_when_framework_and_machine_have_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found(monkeypatch, TORCH_CUDA, gpu=GPU)
-    assert plan.make_plan().gpu == GPU
-    assert plan.make_plan(gpu=False).gpu is None
+    found(monkeypatch, TORCH_CUDA)
+    assert [part.gpu for part in plan.make_plan().parts] == [GPU]
+    assert plan.make_plan().why == "this machine has one"
+    assert not plan.make_plan(gpu=False).gpu
+    assert plan.make_plan(gpu=False).names == "torch 2.12.0+cu130 (CPU only)"
     # Horovod for a CPU framework does not load with GPU operations in it.
-    found(monkeypatch, TORCH_CUDA, TENSORFLOW, gpu=GPU)
+    found(monkeypatch, TORCH_CUDA, TENSORFLOW)
     both = plan.make_plan()
     assert [part.gpu for part in both.parts] == [GPU, None]
     assert both.names == "torch 2.12.0+cu130 (CUDA 13.0, NCCL 2.29.7), tensorflow 2.21.0"
-    found(monkeypatch, TORCH, gpu=GPU)
-    assert plan.make_plan().gpu is None
-    found(monkeypatch, TORCH_CUDA, gpu="no nvcc: install it")
-    assert plan.make_plan().gpu is None
+    found(monkeypatch, TORCH)
+    assert not plan.make_plan().gpu
+    assert plan.make_plan().why == "torch 2.13.0+cpu cannot use GPUs"
+
+
+def test_without_a_gpu_nothing_is_built_for_one_unless_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found(monkeypatch, TORCH_CUDA, here=False)
+    assert not plan.make_plan().gpu
+    assert plan.make_plan().why == "this machine has no GPU; --gpu builds for one all the same"
+    assert plan.make_plan(gpu=True).gpu
+    assert plan.make_plan(gpu=True).why == "as --gpu asks"
 
 
 def test_gpus_asked_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    found(monkeypatch, TORCH, gpu=GPU)
+    found(monkeypatch, TORCH)
     with pytest.raises(HorovodBuildError, match=r"torch 2.13.0\+cpu is built without CUDA"):
         plan.make_plan(gpu=True)
-    found(monkeypatch, TORCH_CUDA, gpu=toolchain.NO_NCCL)
-    with pytest.raises(HorovodBuildError, match=r"no NCCL.*NCCL_HOME.*--no-gpu"):
-        plan.make_plan(gpu=True)
+    found(monkeypatch, TORCH_CUDA, gpu=cuda.NO_NCCL)
+    for asked in (True, None):
+        with pytest.raises(HorovodBuildError, match=r"no NCCL.*NCCL_HOME.*--no-gpu"):
+            plan.make_plan(gpu=asked)
+
+
+def test_a_tensorflow_that_cannot_have_gpus_does_not_keep_torch_from_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found(monkeypatch, TORCH_CUDA, TENSORFLOW_CUDA)
+    monkeypatch.setattr(
+        plan, "find_gpu", lambda version: GPU if version == "13.0" else "no compiler"
+    )
+    both = plan.make_plan()
+    assert [part.gpu for part in both.parts] == [GPU, None]
+    assert both.why == "this machine has one; tensorflow for the CPU: no compiler"
 
 
 def package(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, file: str, text: str) -> None:
@@ -91,13 +121,36 @@ def test_cuda_and_nccl_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (nccl / "include/nccl.h").write_text(header)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
     if not Path("/usr/include/nccl.h").exists():
-        assert toolchain.find_gpu() == toolchain.NO_NCCL
+        assert cuda.find_gpu("12.9") == cuda.NO_NCCL
     (nccl / "lib").mkdir()
     (nccl / "lib/libnccl.so.2").touch()
-    gpu = toolchain.find_gpu()
+    gpu = cuda.find_gpu("12.9")
     assert gpu == Gpu(
         tmp_path / "cuda", "12.8", nccl / "include", nccl / "lib/libnccl.so.2", "2.29.7"
     )
+
+
+def test_a_toolkit_of_another_major_version_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("HOROVOD_CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    nvcc = executable(tmp_path / "cuda/bin/nvcc", "echo 'Cuda tools, release 11.8, V11.8.89'")
+    nccl = tmp_path / "nccl"
+    for file in ("include/nccl.h", "lib/libnccl.so.2"):
+        (nccl / file).parent.mkdir(parents=True)
+        (nccl / file).touch()
+    monkeypatch.setenv("NCCL_HOME", str(nccl))
+    monkeypatch.setenv("CUDA_HOME", str(nvcc.parents[1]))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = cuda.find_gpu("9.2")
+    assert isinstance(found, str) and "install CUDA toolkit 9 and set CUDA_HOME" in found
+    newer = cuda.find_gpu("99.1")
+    assert isinstance(newer, Gpu) and newer.cuda_home is None and newer.cuda_version == "99.1"
+    # What is named for Horovod is taken.
+    monkeypatch.setenv("HOROVOD_CUDA_HOME", str(nvcc.parents[1]))
+    chosen = cuda.find_gpu("9.2")
+    assert isinstance(chosen, Gpu) and chosen.cuda_version == "11.8"
 
 
 # -- preflight
@@ -180,8 +233,46 @@ def test_preflight_names_missing_packages_and_headers(
         ("No CMAKE_CXX_COMPILER could be found.", "install g++"),
         ("Compatibility with CMake < 3.5 has been removed", "cmake<4"),
         ("Could NOT find NCCL (missing: NCCL_LIBRARY)", "--no-gpu"),
-        ("error: something else", "newer than Rankroom"),
+        ("Could NOT find CUDAToolkit (missing: CUDA_CUDART)", "CUDA_HOME"),
+        ("error: something else", "report it"),
     ],
 )
 def test_failures_are_explained(printed: str, remedy: str) -> None:
     assert remedy in explain(f"[ 3%] Building\n{printed}\nmake: *** [all] Error 2\n")
+
+
+CMAKE = """\
+-- Looking
+CMake Error at /usr/share/cmake/Modules/FindPackageHandleStandardArgs.cmake:230 (message):
+  Could NOT find CUDAToolkit (missing: CUDAToolkit_INCLUDE_DIR CUDA_CUDART)
+  (found version "13.0.88")
+Call Stack (most recent call first):
+  CMakeLists.txt:171 (find_package)
+
+subprocess.CalledProcessError: Command '['cmake']' returned non-zero exit status 1.
+"""
+GCC = """\
+[  5%] Building CXX object common.cc.o
+In file included from /src/a.h:1:
+/src/b.h:7:10: fatal error: Python.h: No such file or directory
+compilation terminated.
+make[2]: *** [common.cc.o] Error 1
+error: subprocess-exited-with-error
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "why"),
+    [
+        (
+            CMAKE,
+            "Could NOT find CUDAToolkit (missing: CUDAToolkit_INCLUDE_DIR CUDA_CUDART) "
+            '(found version "13.0.88")',
+        ),
+        (GCC, "/src/b.h:7:10: fatal error: Python.h: No such file or directory"),
+        ("Traceback:\n  x\nOSError: [Errno 28] No space\n", "OSError: [Errno 28] No space"),
+        ("nothing of the kind\n", ""),
+    ],
+)
+def test_the_cause_is_the_first_error_that_was_printed(printed: str, why: str) -> None:
+    assert cause(printed) == why

@@ -7,12 +7,14 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod.cache import cache_folder, keep, lock, scratch, wheel_in
+from rankroom.horovod.cuda import Gpu, with_compiler
 from rankroom.horovod.edits import VERSION, apply
 from rankroom.horovod.features import features
 from rankroom.horovod.native_edits import NATIVE
@@ -25,9 +27,9 @@ from rankroom.horovod.plan import (
     make_plan,
 )
 from rankroom.horovod.python_edits import PYTHON_EDITS
-from rankroom.horovod.remedies import explain
+from rankroom.horovod.remedies import cause, explain
 from rankroom.horovod.source import PIP, fetch, unpack
-from rankroom.horovod.toolchain import Gpu, find_cmake, find_compiler, preflight
+from rankroom.horovod.toolchain import find_cmake, find_compiler, preflight
 from rankroom.horovod.wheel import finish
 from rankroom.shell import run_sync
 
@@ -45,12 +47,15 @@ def build(
     jobs: int | None = None,
     force: bool = False,
     report: Report = lambda phase, percent: None,
+    decided: Callable[[Plan], None] = lambda plan: None,
 ) -> str:
     """Have this environment's Horovod installed; what was done, in one line.
 
-    Raises HorovodBuildError with the cause and the remedy.
+    `decided` is told what will be built before anything is. Raises HorovodBuildError with the cause
+    and the remedy.
     """
     plan = make_plan(gpu)
+    decided(plan)
     here = features()
     if here and here.key == plan.key and not force:
         return f"already installed: Horovod {here.version} for {plan.names}"
@@ -87,7 +92,7 @@ def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Repor
     marker = {
         "key": plan.key,
         "edits": [edit.id for edit in ALL_EDITS],
-        "gpu": plan.gpu is not None,
+        "gpu": plan.gpu,
     }
     with scratch(folder) as place:
         finish(compiled, place, PYTHON_EDITS, marker)
@@ -101,6 +106,10 @@ def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Repor
 def _compile(part: Part, folder: Path, jobs: int, report: Report) -> Path:
     report("fetch the source", None)
     archive = fetch(folder / "source")
+    if part.gpu:
+        if not part.gpu.cuda_home:
+            report(f"fetch the compiler for CUDA {part.gpu.cuda_version}", None)
+        part = replace(part, gpu=with_compiler(part.gpu, folder))
     with scratch(folder) as place:
         tree = unpack(archive, place)
         apply(tree, NATIVE)
@@ -130,9 +139,10 @@ def _compile(part: Part, folder: Path, jobs: int, report: Report) -> Path:
                 on_line=on_line,
             )
         if not done.ok:
+            why = cause(done.output) or f"pip ended with status {done.returncode}"
             remedy = explain(done.output)
             raise HorovodBuildError(
-                FAILED.format(name=name, tail=done.tail(25), log=log, remedy=remedy)
+                FAILED.format(name=name, why=why, tail=done.tail(25), log=log, remedy=remedy)
             )
         return keep(tree / "wheel", folder / "compiled" / part.key)
 
@@ -157,7 +167,7 @@ def _linkable(gpu: Gpu | None, place: Path) -> Path | None:
 
 
 FAILED = (
-    "Horovod did not build for {name}; remedy: {remedy}\n"
+    "Horovod did not build for {name}: {why}\nremedy: {remedy}\n"
     "The whole log is {log}; its last lines:\n{tail}"
 )
 NOT_INSTALLED = "pip could not install {wheel}; pip's last lines:\n{tail}"

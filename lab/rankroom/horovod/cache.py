@@ -25,12 +25,17 @@ def wheel_in(folder: Path) -> Path | None:
     return next(folder.glob("*.whl"), None)
 
 
-def keep(made: Path, folder: Path) -> Path:
-    """Move a folder with a finished wheel to its place, whole or not at all."""
+def keep_folder(made: Path, folder: Path) -> None:
+    """Move a finished folder to its place, whole or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     if folder.exists():
         shutil.rmtree(folder)
     made.rename(folder)
+
+
+def keep(made: Path, folder: Path) -> Path:
+    """Move a folder with a finished wheel to its place; the wheel there."""
+    keep_folder(made, folder)
     wheel = wheel_in(folder)
     assert wheel is not None
     return wheel

@@ -14,8 +14,12 @@ from rankroom.horovod.features import Features, features
 from rankroom.horovod.prove import LINE
 from rankroom.horovod.ranks import first_failure, run_ranks
 from rankroom.horovod.toolchain import find_frameworks
+from rankroom.rank.crash import describe_exit, where
 
 RANKS = 2
+LINES_SHOWN = 12
+LONGEST_LINE = 160
+CRASH_REPORTS = ("terminate called", "Fatal Python error")
 
 
 def check(say: Callable[[str], None], *, timeout: float = 120.0) -> bool:
@@ -39,7 +43,12 @@ def check(say: Callable[[str], None], *, timeout: float = 120.0) -> bool:
             continue
         if version not in ("unknown", installed[name]):
             say(MISMATCH.format(name=name, built=version, installed=installed[name]))
-        works &= _prove(name, say, timeout)
+        works &= _prove([name], say, timeout)
+    if works and {"torch", "tensorflow"} <= here.frameworks.keys() & installed.keys():
+        for order in (["torch", "tensorflow"], ["tensorflow", "torch"]):
+            works &= _prove(order, say, timeout)
+        if not works:
+            say(CLASH_PATCHED if here.patched else CLASH)
     for name in installed.keys() - here.frameworks.keys():
         say(f"  {name:12}not built in: `rankroom horovod build --force`")
     return works
@@ -65,12 +74,19 @@ def describe(here: Features) -> list[str]:
     return lines
 
 
-def _prove(name: str, say: Callable[[str], None], timeout: float) -> bool:
+def _prove(frameworks: list[str], say: Callable[[str], None], timeout: float) -> bool:
+    """Have two ranks use these frameworks, loaded in this order; whether they work."""
+    name = frameworks[0] if len(frameworks) == 1 else "both"
+    first_loaded = "" if len(frameworks) == 1 else f" in one process, {frameworks[0]} first,"
     start = time.monotonic()
     package = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     done = run_ranks(
-        ["-m", "rankroom.horovod.prove", name], RANKS, timeout=timeout, env={"PYTHONPATH": path}
+        ["-m", "rankroom.horovod.prove", *frameworks],
+        RANKS,
+        timeout=timeout,
+        env={"PYTHONPATH": path, "PYTHONFAULTHANDLER": "1"},
+        inits=len(frameworks),
     )
     proofs = [_proof(rank.output) for rank in done]
     seconds = time.monotonic() - start
@@ -78,15 +94,23 @@ def _prove(name: str, say: Callable[[str], None], timeout: float) -> bool:
         built = [what for what, there in proofs[0]["built"].items() if there]
         names = {"gloo": "Gloo", "nccl": "NCCL", "mpi": "MPI"}
         with_ = ", ".join(names[what] for what in built)
-        say(f"  {name:12}allreduce on {RANKS} ranks is right ({with_}; {seconds:.0f} s)")
+        about = f"{with_}; {seconds:.0f} s" if name != "both" else f"{seconds:.0f} s"
+        say(f"  {name:12}allreduce on {RANKS} ranks{first_loaded} is right ({about})")
         return True
     rank = first_failure(done) or 0
     first = done[rank]
-    why = f"no answer in {timeout:g} s" if first.timed_out else f"exit status {first.returncode}"
-    say(f"  {name:12}FAILED on rank {rank} ({why}); its last lines:")
-    for line in first.tail(12).splitlines():
-        say(f"    {line}")
+    why = f"no answer in {timeout:g} s" if first.timed_out else describe_exit(first.returncode)
+    say(f"  {name:12}FAILED{first_loaded} on rank {rank} ({why}{where(first.output)}); it printed:")
+    for line in _telling(first.output):
+        say(f"    {line[:LONGEST_LINE]}")
     return False
+
+
+def _telling(output: str) -> list[str]:
+    """The lines that tell most: the last ones or, of a crash, those where it is reported."""
+    lines = output.rstrip().splitlines()
+    crash = next((n for n, line in enumerate(lines) if line.startswith(CRASH_REPORTS)), None)
+    return lines[-LINES_SHOWN:] if crash is None else lines[crash : crash + LINES_SHOWN]
 
 
 def _proof(output: str) -> dict[str, Any]:
@@ -97,6 +121,16 @@ def _proof(output: str) -> dict[str, Any]:
     return {}
 
 
+CLASH = (
+    "  each works by itself, and both in one process do not: import only one of horovod.torch and "
+    "horovod.tensorflow in a cluster (`%cluster restart` before the other), or have a Horovod that "
+    "can do both: `rankroom horovod build`"
+)
+CLASH_PATCHED = (
+    "  each works by itself, and both in one process do not: build it again (`rankroom horovod "
+    "build --force`); until then import only one of horovod.torch and horovod.tensorflow in a "
+    "cluster (`%cluster restart` before the other)"
+)
 NOT_THERE = "no Horovod in this environment: `rankroom horovod build`"
 NOTHING_BUILT = (
     "the Horovod in {path} has no framework built in: `rankroom horovod build --force` builds it "

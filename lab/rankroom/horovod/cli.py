@@ -9,7 +9,7 @@ import click
 
 from rankroom.horovod.build import build as build_wheel
 from rankroom.horovod.check import check as check_installed
-from rankroom.horovod.plan import ALL_EDITS
+from rankroom.horovod.plan import ALL_EDITS, Plan
 
 
 @click.group()
@@ -18,17 +18,21 @@ def horovod() -> None:
 
 
 @horovod.command()
-@click.option("--gpu/--no-gpu", default=None, help="Build with CUDA and NCCL [default: if found].")
+@click.option("--gpu/--no-gpu", default=None, help="With CUDA and NCCL [default: with a GPU here].")
 @click.option("--jobs", type=click.IntRange(1), help="Compile this many files at a time.")
 @click.option("--force", is_flag=True, help="Build again, whatever is cached or installed.")
 def build(gpu: bool | None, jobs: int | None, force: bool) -> None:
     """Install Horovod, built for this environment's PyTorch and TensorFlow."""
     progress = Progress(sys.stderr.isatty())
     try:
-        done = build_wheel(gpu, jobs=jobs, force=force, report=progress)
+        done = build_wheel(gpu, jobs=jobs, force=force, report=progress, decided=_say)
     finally:
         progress.end()
     click.echo(done)
+
+
+def _say(plan: Plan) -> None:
+    click.echo(f"Horovod for {plan.names}, for {'GPUs' if plan.gpu else 'the CPU'}: {plan.why}")
 
 
 @horovod.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankroom.horovod.edits import Change, Edit
+from rankroom.horovod.edits import Addition, Change, Edit
 from rankroom.horovod.recovery_edits import RECOVERY
 from rankroom.horovod.rest_edits import REST
 from rankroom.horovod.spans_edits import SPANS
@@ -61,4 +61,62 @@ BUILD = (
     ),
 )
 
-NATIVE: tuple[Change, ...] = BUILD + TIMELINE + SPANS + RECOVERY + WAIT + REST
+# Horovod decides by what it finds on the machine; we have decided before (see plan.py).
+_CPU_ONLY = "a build for the CPU must not ask for CUDA because PyTorch, or the machine, has it"
+CPU_ONLY = (
+    Edit(
+        "cpu-language",
+        "CMakeLists.txt",
+        "include(CheckLanguage)\n"
+        "check_language(CUDA)\n"
+        "if(NOT CMAKE_CUDA_COMPILER)\n"
+        "    find_package(CUDAToolkit)\n",
+        "include(CheckLanguage)\n"
+        "if(DEFINED ENV{HOROVOD_GPU_OPERATIONS})\n"
+        "    check_language(CUDA)\n"
+        "endif()\n"
+        "if(DEFINED ENV{HOROVOD_GPU_OPERATIONS} AND NOT CMAKE_CUDA_COMPILER)\n"
+        "    find_package(CUDAToolkit)\n",
+        _CPU_ONLY,
+    ),
+    Edit(
+        "cpu-torch",
+        "horovod/torch/CMakeLists.txt",
+        "elseif (Pytorch_CUDA AND NOT HAVE_CUDA)\n    add_cuda()\nendif()\n",
+        "endif()\n",
+        _CPU_ONLY,
+    ),
+    Edit(
+        "cpu-torch-headers",
+        "cmake/Modules/FindPytorch.cmake",
+        "if (Pytorch_CUDA OR Pytorch_ROCM)\n",
+        "if ((Pytorch_CUDA AND HAVE_CUDA) OR Pytorch_ROCM)\n",
+        _CPU_ONLY,
+    ),
+)
+SYMBOLS = (
+    Edit(
+        "symbols",
+        "horovod.lds",
+        "    *horovod*;\n",
+        "    horovod_*;\n",
+        "PyTorch's and TensorFlow's libraries have classes of the same names, of other layouts if "
+        "only one has CUDA; exported, those of the first one loaded served both, which crashed",
+    ),
+)
+_CRASHES = "a rank that crashes in native code says in which library"
+CRASH: tuple[Change, ...] = (
+    Addition("crash-code", "horovod/common/crash.cc", "crash.cc", _CRASHES),
+    Edit(
+        "crash-compile",
+        "CMakeLists.txt",
+        'list(APPEND SOURCES "${PROJECT_SOURCE_DIR}/horovod/common/common.cc"\n',
+        'list(APPEND SOURCES "${PROJECT_SOURCE_DIR}/horovod/common/common.cc"\n'
+        '        "${PROJECT_SOURCE_DIR}/horovod/common/crash.cc"\n',
+        "the added file is compiled into every library",
+    ),
+)
+
+NATIVE: tuple[Change, ...] = (
+    BUILD + CPU_ONLY + SYMBOLS + CRASH + TIMELINE + SPANS + RECOVERY + WAIT + REST
+)

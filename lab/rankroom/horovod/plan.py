@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankroom.errors import HorovodBuildError
+from rankroom.horovod.cuda import Gpu, find_gpu, machine_has_gpu
 from rankroom.horovod.edits import VERSION, digest
 from rankroom.horovod.native_edits import NATIVE
 from rankroom.horovod.python_edits import PYTHON_EDITS
-from rankroom.horovod.toolchain import Framework, Gpu, find_frameworks, find_gpu
+from rankroom.horovod.toolchain import Framework, find_frameworks
 
 SWITCHES = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW", "mxnet": "MXNET"}
 ALL_EDITS = NATIVE + PYTHON_EDITS
@@ -50,25 +51,26 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a wheel depends on. The frameworks that have CUDA are built with `gpu`."""
+    """Everything a wheel depends on; `why` says in words how GPUs were decided on."""
 
-    frameworks: Sequence[Framework]
-    gpu: Gpu | None
-
-    @property
-    def parts(self) -> list[Part]:
-        return [Part(each, self.gpu if each.cuda else None) for each in self.frameworks]
+    parts: Sequence[Part]
+    why: str = ""
 
     @property
     def native_key(self) -> str:
         """Names what is compiled."""
-        names = [f"{framework.name}{framework.version}" for framework in self.frameworks]
-        names += [f"cuda{self.gpu.cuda_version}"] if self.gpu else []
+        names = [f"{part.framework.name}{part.framework.version}" for part in self.parts]
+        names += [f"cuda{part.gpu.cuda_version}" for part in self.parts if part.gpu][:1]
         return "-".join([VERSION, _tag(), *names, _short([part.key for part in self.parts])])
 
     @property
     def key(self) -> str:
         return f"{self.native_key}.{digest(PYTHON_EDITS)}"
+
+    @property
+    def gpu(self) -> bool:
+        """Whether any of it is built for GPUs."""
+        return any(part.gpu for part in self.parts)
 
     @property
     def names(self) -> str:
@@ -77,24 +79,33 @@ class Plan:
 
 
 def make_plan(gpu: bool | None = None) -> Plan:
-    """What to build here; `gpu` None means: if a framework and the machine have CUDA.
+    """What to build here; `gpu` None means: for a GPU if this machine has one.
 
-    Raises HorovodBuildError without a framework, or when `gpu` is asked in vain.
+    Raises HorovodBuildError without a framework, when `gpu` is asked in vain, and when this machine
+    has a GPU that PyTorch can use and Horovod cannot be built for: a Horovod for the CPU would
+    refuse its tensors. TensorFlow's are copied there, which only takes longer.
     """
     frameworks = find_frameworks()
+    cpu_only = [Part(each, None) for each in frameworks]
     if gpu is False:
-        return Plan(frameworks, None)
+        return Plan(cpu_only, "as --no-gpu asks")
     if not any(framework.cuda for framework in frameworks):
+        names = " and ".join(f"{each.name} {each.version}" for each in frameworks)
         if gpu:
-            names = " and ".join(f"{each.name} {each.version}" for each in frameworks)
             raise HorovodBuildError(CPU_FRAMEWORKS.format(names=names))
-        return Plan(frameworks, None)
-    found = find_gpu()
-    if isinstance(found, Gpu):
-        return Plan(frameworks, found)
-    if gpu:
-        raise HorovodBuildError(NO_GPU.format(reason=found))
-    return Plan(frameworks, None)
+        return Plan(cpu_only, f"{names} cannot use GPUs")
+    if not gpu and not machine_has_gpu():
+        return Plan(cpu_only, "this machine has no GPU; --gpu builds for one all the same")
+    parts, lacks = [], []
+    for framework in frameworks:
+        found = find_gpu(framework.cuda) if framework.cuda else None
+        if isinstance(found, str):
+            if framework.name == "torch" or len(frameworks) == 1:
+                raise HorovodBuildError(NO_GPU.format(reason=found))
+            lacks.append(f"; {framework.name} for the CPU: {found}")
+        parts.append(Part(framework, found if isinstance(found, Gpu) else None))
+    why = "as --gpu asks" if gpu else "this machine has one"
+    return Plan(parts, why + "".join(lacks))
 
 
 def build_environment(
@@ -122,16 +133,20 @@ def build_environment(
     }
     if part.gpu:
         library = nccl_folder or part.gpu.nccl_library.parent
+        home = str(part.gpu.cuda_home)
         env |= {
             "HOROVOD_GPU_OPERATIONS": "NCCL",
             "HOROVOD_GPU": "CUDA",
-            "HOROVOD_CUDA_HOME": str(part.gpu.cuda_home),
-            "CUDA_HOME": str(part.gpu.cuda_home),
+            "HOROVOD_CUDA_HOME": home,
+            "CUDA_HOME": home,
             "HOROVOD_NCCL_INCLUDE": str(part.gpu.nccl_include),
             "HOROVOD_NCCL_LIB": str(library),
             "HOROVOD_NCCL_LINK": "SHARED",
             "LDFLAGS": f"{env['LDFLAGS']} -Wl,-rpath,{part.gpu.nccl_library.parent}",
         }
+    else:
+        # It is for CUDA's own profilers, and would be looked for in CUDA's toolkit.
+        env["HOROVOD_WITHOUT_NVTX"] = "1"
     return env
 
 
@@ -156,11 +171,11 @@ def _name(part: Part) -> str:
     name = f"{part.framework.name} {part.framework.version}"
     if part.gpu:
         return f"{name} (CUDA {part.gpu.cuda_version}, NCCL {part.gpu.nccl_version})"
-    return f"{name} (no NCCL)" if part.framework.cuda else name
+    return f"{name} (CPU only)" if part.framework.cuda else name
 
 
 CPU_FRAMEWORKS = (
     "--gpu: {names} is built without CUDA, and Horovod must match: install a CUDA build of it, or "
     "leave --gpu out"
 )
-NO_GPU = "--gpu: {reason}; or build without GPUs (`--no-gpu`)"
+NO_GPU = "Horovod cannot be built for GPUs here: {reason}; or build for the CPU (`--no-gpu`)"

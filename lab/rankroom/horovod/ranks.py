@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rankroom.shell import Completed, run
 
 LOOPBACK = "127.0.0.1"
+PORTS = "RANKROOM_RENDEZVOUS_PORTS"
 ENDED = "(ended, because another rank had failed)\n"
 OTHERS_S = 10.0  # how long ranks may still take once one of them has failed
 
@@ -22,14 +23,18 @@ def run_ranks(
     *,
     timeout: float = 120.0,
     env: Mapping[str, str] | None = None,
+    inits: int = 1,
 ) -> list[Completed]:
-    """Run `python *argv` on `size` ranks that can `hvd.init()` once; how each ended, in order.
+    """Run `python *argv` on `size` ranks that can `hvd.init()`; how each ended, in order.
 
-    When one fails, the others are ended too, after a moment: they may wait for it for ever.
+    For each of `inits`, PORTS has a fresh port; the first one is set. When one rank fails, the
+    others are ended too, after a moment: they may wait for it for ever.
     """
-    with rendezvous(size) as port:
+    with contextlib.ExitStack() as servers:
+        ports = [servers.enter_context(rendezvous(size)) for _ in range(inits)]
+        met = {PORTS: ",".join(map(str, ports)), **(env or {})}
         worlds = [
-            {**os.environ, **_environment(rank, size, port), **(env or {})} for rank in range(size)
+            {**os.environ, **_environment(rank, size, ports[0]), **met} for rank in range(size)
         ]
         return asyncio.run(_run_all([sys.executable, *argv], worlds, timeout))
 

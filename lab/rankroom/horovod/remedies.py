@@ -1,8 +1,17 @@
-"""What to do about a build that failed, read from what it printed."""
+"""Why a build failed and what to do about it, read from what it printed."""
 
 from __future__ import annotations
 
 import re
+
+
+def cause(output: str) -> str:
+    """The first error that the compiler or CMake printed, in one line; empty if there is none."""
+    found = _ERROR.search(output)
+    if not found:
+        return ""
+    text = " ".join((found["cmake"] or found["compiler"] or found["python"]).split())
+    return text if len(text) <= LONGEST_CAUSE else text[:LONGEST_CAUSE] + " …"
 
 
 def explain(output: str) -> str:
@@ -13,6 +22,14 @@ def explain(output: str) -> str:
     return UNKNOWN
 
 
+LONGEST_CAUSE = 300
+# CMake's message is the indented paragraph below its title.
+_ERROR = re.compile(
+    r"^CMake Error.*:\s*\n(?P<cmake>(?:[ \t]+\S.*\n)+)"
+    r"|^(?P<compiler>.*\b(?:fatal )?error: .+)$"
+    r"|^(?P<python>(?:\w+\.)*\w+Error: .+)$",
+    re.M,
+)
 REMEDIES = (
     (r"Python\.h: No such file", "install Python's headers (Debian: `apt install python3-dev`)"),
     (
@@ -33,5 +50,10 @@ REMEDIES = (
         r"unsupported GNU version|nvcc fatal",
         "this CUDA does not take this compiler: set CXX to an older g++, or use `--no-gpu`",
     ),
+    (
+        r"Could NOT find CUDAToolkit|Could not find nvcc|CMAKE_CUDA_COMPILER",
+        "the CUDA toolkit is not whole: set CUDA_HOME to another one, or build for the CPU "
+        "(`--no-gpu`)",
+    ),
 )
-UNKNOWN = "if PyTorch or TensorFlow is newer than Rankroom, install an earlier one"
+UNKNOWN = "none is known for this error; please report it with the log"

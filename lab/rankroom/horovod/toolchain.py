@@ -32,17 +32,6 @@ class Framework:
     cuda: str | None = None
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """A CUDA toolkit and an NCCL to build with."""
-
-    cuda_home: Path
-    cuda_version: str
-    nccl_include: Path
-    nccl_library: Path
-    nccl_version: str
-
-
 def find_frameworks() -> list[Framework]:
     """The frameworks Horovod will be built for. Raises HorovodBuildError when there is none."""
     found = []
@@ -61,23 +50,6 @@ def find_frameworks() -> list[Framework]:
     if not found:
         raise HorovodBuildError(NO_FRAMEWORK.format(prefix=sys.prefix))
     return found
-
-
-def find_gpu() -> Gpu | str:
-    """CUDA's compiler and NCCL, or what is missing of them."""
-    home = _cuda_home()
-    if home is None:
-        return NO_NVCC
-    nccl = _nccl(home)
-    if nccl is None:
-        return NO_NCCL
-    include, library = nccl
-    header = _read(include / "nccl.h")
-    parts = [
-        re.search(rf"#define NCCL_{part} +(\d+)", header) for part in ("MAJOR", "MINOR", "PATCH")
-    ]
-    version = ".".join(part[1] for part in parts if part) or "unknown"
-    return Gpu(home, _cuda_version(home), include, library, version)
 
 
 def find_cmake() -> Path:
@@ -141,38 +113,6 @@ def _read(path: Path) -> str:
     return path.read_text("utf-8", "replace") if path.is_file() else ""
 
 
-def _cuda_home() -> Path | None:
-    on_path = shutil.which("nvcc")
-    homes = [os.environ.get(name) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDA_PATH")]
-    homes += ["/usr/local/cuda", str(Path(on_path).resolve().parent.parent) if on_path else None]
-    for home in filter(None, homes):
-        if Path(home, "bin", "nvcc").is_file():
-            return Path(home)
-    return None
-
-
-def _cuda_version(home: Path) -> str:
-    output = run_sync([home / "bin" / "nvcc", "--version"], timeout=60).output
-    release = re.search(r"release (\d+\.\d+)", output)
-    return release[1] if release else "unknown"
-
-
-def _nccl(cuda_home: Path) -> tuple[Path, Path] | None:
-    """NCCL's header directory and its library file: the user's, PyTorch's, the system's."""
-    pip = [Path(entry, "nvidia", "nccl") for entry in sys.path if entry]
-    homes = [os.environ.get(name) for name in ("HOROVOD_NCCL_HOME", "NCCL_HOME", "NCCL_ROOT")]
-    roots = [Path(home) for home in filter(None, homes)] + pip + [cuda_home, Path("/usr")]
-    triplet = sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu"
-    for root in roots:
-        if not (root / "include" / "nccl.h").is_file():
-            continue
-        for folder in ("lib", "lib64", f"lib/{triplet}"):
-            for name in ("libnccl.so.2", "libnccl.so"):
-                if (root / folder / name).exists():
-                    return root / "include", root / folder / name
-    return None
-
-
 NO_FRAMEWORK = (
     "no PyTorch and no TensorFlow in {prefix}: install the one you use (`pip install torch` or "
     "`pip install tensorflow`), then build Horovod for it"
@@ -188,5 +128,3 @@ NO_SPACE = (
     "{place} has {free:.1f} GB left and the build needs 1.5: free some, or set RANKROOM_CACHE to "
     "another place"
 )
-NO_NVCC = "no nvcc: install the CUDA toolkit, or set CUDA_HOME to it"
-NO_NCCL = "no NCCL: install libnccl-dev or PyTorch's nvidia-nccl package, or set NCCL_HOME"

@@ -6,7 +6,6 @@ Each is a child of the keeper and in a session of its own; it ends with all it h
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import psutil
 
 from rankroom.clusterfile import ClusterInfo, ClusterPaths
 from rankroom.rank import network, step, tree
+from rankroom.rank.crash import describe_crash, describe_exit
 from rankroom.rank.environment import device, rank_environment, seats, wire_locally
 from rankroom.rank.seating import Seating
 from rankroom.record import RankInfo
@@ -78,6 +78,8 @@ class Children:
     def how_ended(self, rank: int, code: int) -> str:
         """The same in words."""
         how = describe_exit(code)
+        if crash := describe_crash(code, self.paths.spool(rank) / "stderr"):
+            how = f"{how}: {crash}"
         if self.info.allocation is None:
             return how
         log, node = self.paths.rank_log(rank), self.nodes[rank].name
@@ -180,13 +182,3 @@ class Children:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def describe_exit(code: int) -> str:
-    """A return code in words: `ended with status 1`, `was killed by SIGKILL`."""
-    if code >= 0:
-        return f"ended with status {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

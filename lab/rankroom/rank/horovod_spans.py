@@ -53,6 +53,8 @@ def watch(library: str, basics: Any, world: World) -> Source:
     source = _sources.get(library)
     if source is None:
         compiled = basics.MPI_LIB_CTYPES
+        if not _sources and hasattr(compiled, "horovod_report_crashes"):
+            compiled.horovod_report_crashes()
         native = hasattr(compiled, "horovod_take_spans")
         make = NativeSource if native else TimelineSource
         source = _sources[library] = make(library, basics, world)

@@ -23,7 +23,8 @@ from typing import Any
 from rankroom import config
 from rankroom.clusterfile import ClusterInfo, ClusterPaths
 from rankroom.rank import hub
-from rankroom.rank.children import Children, describe_exit
+from rankroom.rank.children import Children
+from rankroom.rank.crash import describe_exit
 from rankroom.rank.jobend import JobEnd
 from rankroom.rank.lease import Lease, held
 from rankroom.rank.load import Loads

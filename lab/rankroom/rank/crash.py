@@ -1,0 +1,80 @@
+"""How a process ended, in words; of a rank that crashed in native code, in which library.
+
+Every rank has Python's faulthandler, which writes the Python stack to stderr. Before that,
+Rankroom's Horovod, once it is loaded, writes the native one (horovod/added/crash.cc).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+TAIL = 65_536  # bytes at the end of stderr
+_NATIVE = "Native stack (most recent call first):\n"
+_FRAME = re.compile(r"^([^\n(]+)\([^()\n]*\) ?\[0x[0-9a-f]+\]$", re.M)
+# Where a crash ends up that began elsewhere.
+_SYSTEM = re.compile(
+    r"(libc|libc-[\d.]+|libpthread|libstdc\+\+|libgcc_s|libm|ld-linux.*|libpython.*)\.so\b"
+    r"|python[\d.]*$"
+)
+_CURRENT = re.compile(r"^Current thread .*\n", re.M)
+_CALLED_BY = re.compile(r'  File "([^"\n]+)", line (\d+)')
+
+
+def describe_exit(code: int) -> str:
+    """A return code in words: `ended with status 1`, `was killed by SIGKILL`."""
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def describe_crash(code: int, stderr: Path) -> str:
+    """What to add for a signal that native code brings on itself; empty for another end."""
+    if -code not in CRASHES:
+        return ""
+    try:
+        with stderr.open("rb") as file:
+            file.seek(max(0, stderr.stat().st_size - TAIL))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        text = ""
+    return CRASHED.format(where=where(text))
+
+
+def where(stderr: str) -> str:
+    """The library in which a process crashed, by what it wrote last; at least what called it."""
+    native = stderr.rfind(_NATIVE)
+    if native >= 0:
+        for frame in _FRAME.finditer(stderr, native):
+            path = Path(frame[1])
+            if not _SYSTEM.match(path.name):
+                return f" in {short(path)}"
+    fatal = stderr.rfind("Fatal Python error: ")
+    if fatal < 0:
+        return ""
+    current = _CURRENT.search(stderr, fatal)
+    if current is None:
+        return " in a thread of native code"
+    called = _CALLED_BY.match(stderr, current.end())
+    if called is None:
+        return " in a thread of native code"
+    return f" in native code called by {short(Path(called[1]))}, line {called[2]}"
+
+
+def short(path: Path) -> str:
+    """A file below site-packages by its place there, another one by its folder and name."""
+    for folder in ("site-packages", "dist-packages"):
+        if folder in path.parts:
+            return "/".join(path.parts[path.parts.index(folder) + 1 :])
+    return "/".join(path.parts[-2:])
+
+
+CRASHED = (
+    "it crashed{where}; if it uses Horovod, `rankroom horovod check` tells whether it fits the "
+    "frameworks"
+)
