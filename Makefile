@@ -1,11 +1,14 @@
-# make lab | demo | test | faults | lint | bench | docs | dist. Everything is set up in .venv by the first of them.
+# make lab | demo | test | test-all | interpreters | faults | lint | bench | docs | dist. Everything is set up in .venv by the first of them.
 #   make lab ARGS="--port 9999"      passes options on to JupyterLab
 #   make test ARGS="-k magics"       passes options on to pytest
 #   make faults ARGS="--repeat 3"    injects each racy fault 3 times instead of 20
 #   make lab PYTHON=python3.12       chooses the Python that .venv is made with
+#   make lab TORCH=cpu               takes PyTorch's build for the CPU, or the one for CUDA (cuda)
 
 PYTHON ?= python3
 ARGS ?=
+TORCH ?=
+export RANKROOM_TORCH ?= $(TORCH)
 export RANKROOM_CACHE ?= $(CURDIR)/.cache
 
 # This checkout's tools before the machine's own.
@@ -13,7 +16,7 @@ IN := PATH="$(CURDIR)/.venv/bin:$$PATH"
 ROOT_MAY := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .NOTPARALLEL:
-.PHONY: lab demo test faults lint bench docs dist set-up set-up-test python lint-only
+.PHONY: lab demo test test-all interpreters faults lint bench docs dist set-up set-up-test python lint-only
 
 lab: set-up
 	@$(IN) jupyter lab $(ROOT_MAY) notebooks/quickstart.ipynb $(ARGS)
@@ -23,6 +26,12 @@ demo: set-up
 
 test: set-up-test lint-only
 	$(IN) python tools/test.py $(ARGS)
+
+test-all: set-up-test lint-only
+	$(IN) python tools/test.py --all $(ARGS)
+
+interpreters: set-up
+	$(IN) python tools/interpreters.py --write docs/pythons.md $(ARGS)
 
 faults: set-up-test
 	$(IN) python -m pytest tests/faults tests/slurm --repeat 20 $(ARGS)

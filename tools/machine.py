@@ -111,6 +111,19 @@ def run(
         raise SystemExit(f"set-up: `{' '.join(words)}` failed (exit {done.returncode}), see above")
 
 
+def has_gpu() -> bool:
+    """Whether NVIDIA's driver has a GPU here."""
+    gpus = Path("/proc/driver/nvidia/gpus")
+    return (gpus.is_dir() and any(gpus.iterdir())) or bool(
+        shutil.which("nvidia-smi") and "GPU" in output("nvidia-smi", "-L")
+    )
+
+
+def succeeds(*words: str | Path) -> bool:
+    """Whether a command ends with 0."""
+    return subprocess.run([str(word) for word in words], capture_output=True).returncode == 0
+
+
 def output(*words: str | Path) -> str:
     """What a command prints; nothing if it fails."""
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import packages
 from machine import CLUSTER, can_install, output, provide, run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,8 +94,7 @@ def install_packages() -> None:
     if REQUIREMENTS != LOCK:
         print("set-up: Python 3.10 takes the ranges of pyproject.toml, not requirements.lock")
         wanted = ["setuptools", "wheel", *ranges()]
-    # DeepSpeed is tested without operators of its own, which would be compiled here for minutes.
-    run([PYTHON, "-m", "pip", "install", *wanted], DS_BUILD_OPS="0")
+    packages.install(PYTHON, wanted, locked("torch"))
 
 
 def install_node_modules() -> None:
@@ -123,7 +123,7 @@ def build_horovod() -> None:
 
 STEPS = [
     Step("environment", lambda: str(VENV), make_venv, PYTHON, ("Python's venv",)),
-    Step("packages", lambda: text_of(REQUIREMENTS), install_packages, PYTHON, hint="some minutes"),
+    Step("packages", lambda: wanted_packages(), install_packages, PYTHON, hint="some minutes"),
     Step(
         "node modules",
         lambda: text_of(EXTENSION / "package-lock.json"),
@@ -145,7 +145,7 @@ STEPS = [
     ),
     Step(
         "horovod",
-        lambda: text_of(REQUIREMENTS, *sources(ROOT / "lab" / "rankroom" / "horovod")),
+        lambda: wanted_packages() + text_of(*sources(ROOT / "lab" / "rankroom" / "horovod")),
         build_horovod,
         VENV / "bin" / "horovodrun",
         ("g++", "Python's headers"),
@@ -154,6 +154,10 @@ STEPS = [
 
 
 # -- what steps depend on
+
+
+def wanted_packages() -> str:
+    return f"{text_of(REQUIREMENTS)} {os.environ.get(packages.TORCH, '')}".strip()
 
 
 def text_of(*paths: Path) -> str:
@@ -186,8 +190,14 @@ def here() -> bool:
     return pip.is_file() and str(VENV) in pip.read_text(errors="replace").partition("\n")[0]
 
 
+def locked(name: str) -> str:
+    """The version that the lock has of a package."""
+    lines = LOCK.read_text().splitlines()
+    return next(line.partition("==")[2] for line in lines if line.startswith(f"{name}=="))
+
+
 def ranges() -> list[str]:
-    """The requirements in pyproject.toml."""
+    """The requirements in pyproject.toml, with TensorFlow's package for the CPU as in the lock."""
     # Python 3.10 has no tomllib; its pip does.
     code = """
 import sys, pip._vendor.tomli as toml
@@ -195,7 +205,8 @@ project = toml.load(open("pyproject.toml", "rb"))["project"]
 extras = [each for extra in sys.argv[1:] for each in project["optional-dependencies"][extra]]
 print(*project["dependencies"], *extras, sep="\\n")
 """
-    return output(PYTHON, "-c", code, *EXTRAS).splitlines()
+    found = output(PYTHON, "-c", code, *EXTRAS).splitlines()
+    return [each.replace("tensorflow>", "tensorflow-cpu>") for each in found]
 
 
 # -- one at a time

@@ -1,7 +1,8 @@
 """Run the tests in two parts: first, one by one, those that nothing may run beside; then the rest.
 
-`tools/test.py [OPTIONS OF PYTEST]`. Both parts run, whatever the first one finds; the last line
-says what came of them together.
+`tools/test.py [--all] [OPTIONS OF PYTEST]`. With --all, racy faults are injected 20 times, and a
+third part sets up a bare clone with another Python. All parts run, whatever the first one finds;
+the last line says what came of them together.
 """
 
 from __future__ import annotations
@@ -16,18 +17,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = (["-m", "alone"], ["-m", "not alone", "-n", "3", "--dist", "loadfile"])
+THOROUGH = ["--repeat", "20"]
+OTHER = ["--other", "--torch", "cuda"]
 NOTHING = 5  # pytest's exit status when it found no test
 # As pytest closes: `1 failed, 240 passed in 107.45s (0:01:47)`
 CLOSING = re.compile(r"^=*\s*(?:no tests ran|(\d+ \w+(?:, \d+ \w+)*)) in [\d.]+s")
 
 
 def main(options: list[str]) -> int:
-    """Both parts, and a line of what they found; the worst exit status of the two."""
+    """All parts, and a line of what they found; the worst exit status among them."""
     begun = time.monotonic()
     counts: Counter[str] = Counter()
     statuses = []
-    for part in PARTS:
-        status, closing = run([sys.executable, "-m", "pytest", *part, *options])
+    everything = "--all" in options
+    options = [each for each in options if each != "--all"] + ([*THOROUGH] if everything else [])
+    commands = [[sys.executable, "-m", "pytest", *part, *options] for part in PARTS]
+    commands += [[sys.executable, str(ROOT / "tools" / "interpreters.py"), *OTHER]] * everything
+    for command in commands:
+        status, closing = run(command)
         statuses.append(status)
         counts.update(counted(closing))
     print(summary(counts, time.monotonic() - begun), flush=True)

@@ -1,0 +1,126 @@
+"""The packages of .venv: which build of torch, how much there is to download, and installing it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from machine import has_gpu, output, run, succeeds
+
+TORCH = "RANKROOM_TORCH"  # the build to take, cpu or cuda: `make demo TORCH=cpu` sets it
+ANSWER_S = 10.0  # for a package index to say how large a file is
+UNPACKED = 2.4  # times what is downloaded, in .venv
+BUILD_BYTES = 1_500_000_000  # for Horovod's build after it
+GB = 1e9
+
+
+def install(python: Path, wanted: Sequence[str | Path], torch: str) -> None:
+    """Install `wanted` (words for pip) and this version of torch, and say first how much comes.
+
+    Raises SystemExit when pip cannot, or when the disk is too small for it.
+    """
+    pip: list[str | Path] = [python, "-m", "pip", "install"]
+    words = [*wanted, *torch_build(python, torch)]
+    if "--report" not in output(*pip, "--help"):  # pip before 22.2
+        print("set-up: up to 4 GB are downloaded now", flush=True)
+        run([*pip, *words], DS_BUILD_OPS="0")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        chosen = Path(scratch, "chosen.json")
+        # DeepSpeed is tested without operators of its own, which would be compiled for minutes.
+        run([*pip, "--dry-run", "--quiet", "--report", chosen, *words], DS_BUILD_OPS="0")
+        files = json.loads(chosen.read_text())["install"]
+        if not files:
+            return
+        announce(files, python.parent)
+        # Pinned, as what was chosen once need not be chosen again.
+        pins = Path(scratch, "pins.txt")
+        metadata = [file["metadata"] for file in files]
+        pins.write_text("".join(f"{each['name']}==={each['version']}\n" for each in metadata))
+        run([*pip, "--no-deps", "--requirement", pins], DS_BUILD_OPS="0")
+
+
+def torch_build(python: Path, version: str) -> list[str]:
+    """What to ask pip for besides, so that it takes the right build of torch.
+
+    For a machine without a GPU that is one for the CPU, of a tenth of the size, where pip is
+    configured to look in a place that has it.
+    """
+    asked = os.environ.get(TORCH, "")
+    if asked not in ("", "cpu", "cuda"):
+        raise SystemExit(f"TORCH={asked}: choose cpu or cuda")
+    if asked == "cuda":
+        return [f"torch==={version}"]  # this very name: no +cpu
+    if not asked and has_gpu():
+        return []
+    cpu = f"torch=={version}+cpu"
+    options: list[str | Path] = ["--dry-run", "--no-deps", "--ignore-installed", "--quiet"]
+    if succeeds(python, "-m", "pip", "install", *options, cpu):
+        return [cpu]
+    if asked:
+        raise SystemExit(NO_CPU_TORCH.format(cpu=cpu))
+    return []
+
+
+def announce(files: list[dict[str, Any]], place: Path) -> None:
+    """Say how much will be downloaded. Raises SystemExit if `place` has no room for it."""
+    with ThreadPoolExecutor(16) as pool:
+        sizes = list(pool.map(size_of, [file["download_info"]["url"] for file in files]))
+    total = sum(size or 0 for size in sizes)
+    needed = total * UNPACKED + BUILD_BYTES
+    free = shutil.disk_usage(place).free
+    versions = {file["metadata"]["name"]: file["metadata"]["version"] for file in files}
+    cuda = any(name.startswith("nvidia-c") for name in versions)
+    least = "at least " if None in sizes else ""
+    print(
+        f"set-up: {counted(files)}, {least}{total / GB:.1f} GB to download; .venv will take "
+        f"{needed / GB:.0f} GB, {free / GB:.0f} GB are free",
+        flush=True,
+    )
+    if cuda and not has_gpu():
+        print(CUDA_TORCH, flush=True)
+    if free < needed:
+        raise SystemExit(
+            NO_ROOM.format(place=place, free=free / GB, needed=needed / GB)
+            + (f"\n{CUDA_TORCH}" if cuda else "")
+        )
+
+
+def counted(files: list[dict[str, Any]]) -> str:
+    return "1 package" if len(files) == 1 else f"{len(files)} packages"
+
+
+def size_of(url: str) -> int | None:
+    """Bytes of a file that pip would fetch; None if its place does not say."""
+    try:
+        if url.startswith("file:"):
+            return Path(urllib.request.url2pathname(urlsplit(url).path)).stat().st_size
+        request = urllib.request.Request(url, method="HEAD")
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            return int(answer.headers["Content-Length"])
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+NO_CPU_TORCH = (
+    "TORCH=cpu: pip finds no {cpu} for this Python. PyTorch's installation page names the index of "
+    "its CPU builds: give it to pip (`pip config set global.extra-index-url ADDRESS`)"
+)
+CUDA_TORCH = (
+    "set-up: most of that is CUDA, which this machine has no GPU for, as pip knows no CPU build of "
+    "PyTorch.\n"
+    "set-up: PyTorch's installation page names the index of its CPU builds: with `pip config set "
+    "global.extra-index-url ADDRESS` they are taken"
+)
+NO_ROOM = (
+    "set-up: {place} has {free:.1f} GB left, and {needed:.1f} GB are needed: free some, or make "
+    "the clone on a larger disk"
+)
