@@ -3,8 +3,12 @@
 import importlib
 import inspect
 import itertools
+import os
 import pickle
+import shutil
+import subprocess
 import sys
+import sysconfig
 
 import pytest
 
@@ -53,3 +57,45 @@ def test_a_module_that_does_not_exist_is_still_missing():
     when_imported("no_such_module_anywhere", lambda found: None)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module_anywhere")
+
+
+OTHER = "int answer(void) { return 1; }"
+MODULE = """
+#include <Python.h>
+int answer(void) { return 2; }
+static struct PyModuleDef def = {PyModuleDef_HEAD_INIT, "own_answer", 0, -1, 0};
+PyMODINIT_FUNC PyInit_own_answer(void) {
+  PyObject* module = PyModule_Create(&def);
+  PyModule_AddIntConstant(module, "value", answer());
+  return module;
+}
+"""
+IMPORT = """
+import ctypes, sys
+from rankroom.rank.imports import with_own_symbols
+ctypes.CDLL("./other.so", ctypes.RTLD_GLOBAL)
+if sys.argv[1] == "own":
+    with_own_symbols("own_answer")
+before = sys.getdlopenflags()
+import own_answer
+assert sys.getdlopenflags() == before
+print(own_answer.value)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="this system's loader has no such way")
+def test_a_c_module_may_have_its_own_symbols(tmp_path):
+    """As triton, which crashed on those that TensorFlow had exported."""
+    compiler = shutil.which("cc") or shutil.which("g++")
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    for source, library in ((OTHER, "other.so"), (MODULE, f"own_answer{suffix}")):
+        include = f"-I{sysconfig.get_path('include')}"
+        command = [compiler, "-x", "c", "-shared", "-fPIC", include, "-", "-o", library]
+        subprocess.run(command, cwd=tmp_path, input=source, text=True, check=True)
+    for how, value in (("own", "2"), ("as usual", "1")):
+        env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+        done = subprocess.run(
+            [sys.executable, "-c", IMPORT, how],
+            cwd=tmp_path, env=env, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.strip() == value

@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ from packages import NO_CPU_TORCH
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 LIMIT_S = 1800
+# What depends on how frameworks and Horovod were built.
+TESTS = ("tests/test_both_frameworks.py", "tests/test_horovod_ranks.py", "tests/test_crash.py")
 BEGIN, END = "<!-- tools/interpreters.py -->\n", "<!-- end -->\n"
 NOT_OFFERED = NO_CPU_TORCH.partition(":")[0]
 
@@ -88,7 +91,7 @@ def find(version: str) -> str | None:
 
 
 def tried(python: str, torch: str) -> Trial:
-    """Clone what is committed, and let `make demo` set it up from nothing and train."""
+    """Clone what is committed, let `make demo` set it up from nothing and train, and run TESTS."""
     version = output(python, "-c", "import platform; print(platform.python_version())").strip()
     with tempfile.TemporaryDirectory(prefix="rankroom-clone-") as folder:
         clone = Path(folder, "rankroom")
@@ -98,32 +101,35 @@ def tried(python: str, torch: str) -> Trial:
         env["PATH"] = os.pathsep.join(
             part for part in env["PATH"].split(os.pathsep) if not part.startswith(str(ROOT))
         )
-        log = clone.with_name("log")
         begun = time.monotonic()
-        with log.open("wb") as out:
-            command = ["make", "demo", f"PYTHON={python}", f"TORCH={torch}"]
-            code = run(command, clone, env, out.fileno())
+        command: list[str | Path] = ["make", "demo", f"PYTHON={python}", f"TORCH={torch}"]
+        code, text = run(command, clone, env)
         seconds = time.monotonic() - begun
-        text = log.read_text(errors="replace")
         if code and NOT_OFFERED in text:
             return Trial(version, torch, "no build for the CPU is offered")
-        if code or not re.search(r"^trained, in ", text, re.M):
-            print("\n".join(text.splitlines()[-60:]), flush=True)
-            return Trial(version, torch, f"failed (exit {code})", seconds)
-        return Trial(version, torch_version(clone), "trained", seconds, size(clone))
+        if not code and re.search(r"^trained, in ", text, re.M):
+            env["PATH"] = f"{clone / '.venv' / 'bin'}{os.pathsep}{env['PATH']}"
+            code, text = run(["python", "-m", "pytest", *TESTS], clone, env)
+            if not code:
+                return Trial(version, torch_version(clone), "trained", seconds, size(clone))
+        print("\n".join(text.splitlines()[-60:]), flush=True)
+        return Trial(version, torch, f"failed (exit {code})", seconds)
 
 
-def run(command: list[str], cwd: Path, env: dict[str, str], out: int) -> int:
-    """Run to the end, with a limit on the time; its exit status."""
-    process = subprocess.Popen(
-        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        return process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 15)
-        return process.wait()
+def run(command: list[str | Path], cwd: Path, env: dict[str, str]) -> tuple[int, str]:
+    """Run to the end, with a limit on the time; its exit status, and all that it printed."""
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(
+            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)
+            code = process.wait()
+        out.seek(0)
+        return code, out.read().decode("utf-8", "replace")
 
 
 def torch_version(clone: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -12,14 +13,25 @@ Hook = Callable[[ModuleType], None]
 
 
 class _Loader(importlib.abc.Loader):
-    """The module's own loader, and the hook once the module's code has run."""
+    """The module's own loader, and the hook once the module's code has run.
 
-    def __init__(self, loader: importlib.abc.Loader, hooks: list[Hook]) -> None:
+    With `own_symbols`, a module in C prefers its own to those of libraries loaded before.
+    """
+
+    def __init__(self, loader: importlib.abc.Loader, hooks: list[Hook], own_symbols: bool) -> None:
         self._loader = loader
         self._hooks = hooks
+        self._own_symbols = own_symbols
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+        if not self._own_symbols:
+            return self._loader.create_module(spec)
+        flags = sys.getdlopenflags()
+        sys.setdlopenflags(flags | getattr(os, "RTLD_DEEPBIND", 0))
+        try:
+            return self._loader.create_module(spec)
+        finally:
+            sys.setdlopenflags(flags)
 
     def exec_module(self, module: ModuleType) -> None:
         # Leave the module as if we had never been there: pickling and inspection look at these.
@@ -34,6 +46,7 @@ class _Loader(importlib.abc.Loader):
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self) -> None:
         self.hooks: dict[str, list[Hook]] = {}
+        self.own_symbols: set[str] = set()
         self._finding: set[str] = set()
 
     def find_spec(
@@ -49,7 +62,8 @@ class _Finder(importlib.abc.MetaPathFinder):
                 spec = finder.find_spec(name, path, target)
                 if spec is not None:
                     if spec.loader is not None:
-                        spec.loader = _Loader(spec.loader, self.hooks[name])
+                        own_symbols = name in self.own_symbols
+                        spec.loader = _Loader(spec.loader, self.hooks[name], own_symbols)
                     return spec
             return None
         finally:
@@ -61,10 +75,24 @@ _finder = _Finder()
 
 def when_imported(name: str, hook: Hook) -> None:
     """Call `hook(module)` right after module `name` was imported, or now if it already is."""
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
     module = sys.modules.get(name)
     if module is not None:
         hook(module)
         return
-    _finder.hooks.setdefault(name, []).append(hook)
+    _find(name).append(hook)
+
+
+def with_own_symbols(name: str) -> None:
+    """Load the C module `name`, once it is imported, so that it uses its own symbols.
+
+    Where another library has exported symbols of the same names, it would use those, and crash.
+    """
+    _find(name)
+    _finder.own_symbols.add(name)
+
+
+def _find(name: str) -> list[Hook]:
+    """Have a module found by us; its hooks."""
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    return _finder.hooks.setdefault(name, [])

@@ -24,7 +24,7 @@ from rankroom.rank import (
     torch_steps,
     torch_works,
 )
-from rankroom.rank.imports import when_imported
+from rankroom.rank.imports import when_imported, with_own_symbols
 from rankroom.rank.spans import here
 from rankroom.rank.world import World
 
@@ -61,6 +61,8 @@ def install(world: World) -> None:
     _world = world
     torch_compile.install()
     torch_steps.install()
+    # TensorFlow exports its LLVM to all libraries that are loaded later; triton has one of its own.
+    with_own_symbols("triton._C.libtriton")
     if world.size > 1:
         when_imported(C10D, lambda module: _wrap(module, world))
         torch_calls.install(world, _models)
