@@ -74,7 +74,10 @@ def test_only_what_native_code_brings_on_itself_is_a_crash(tmp_path: Path) -> No
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("before", "named"),
-    [("", "in native code called by ctypes/__init__.py"), ("import horovod.torch", "_ctypes.")],
+    [
+        ("", "in native code called by ctypes/__init__.py"),
+        ("import horovod.torch as hvd; hvd.init()", "_ctypes."),
+    ],
 )
 def test_a_rank_that_crashes_says_where(home: Path, before: str, named: str) -> None:
     cluster = Cluster.local(ranks=2)

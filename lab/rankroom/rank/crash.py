@@ -1,7 +1,7 @@
 """How a process ended, in words; of a rank that crashed in native code, in which library.
 
 Every rank has Python's faulthandler, which writes the Python stack to stderr. Before that,
-Rankroom's Horovod, once it is loaded, writes the native one (horovod/added/crash.cc).
+Rankroom's Horovod, once initialised, writes the native one (horovod/added/crash.cc).
 """
 
 from __future__ import annotations
