@@ -13,8 +13,8 @@ import psutil
 
 from kernel import Answer, Kernel, processes
 from rankroom.display.lines import lines_of
-from rankroom.record import RunInfo
-from rankroom.store.records import Store
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Store
 
 RANKS = 2
 T = TypeVar("T")

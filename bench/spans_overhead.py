@@ -15,7 +15,7 @@ import ast
 import json
 import re
 
-from rankroom.store.records import Store
+from rankroom.record.store import Store
 from sides import RANKS, Rankroom, workplace
 from table import NotMeasured, Row
 
@@ -23,7 +23,8 @@ LOOP = """
 import resource, statistics, time, torch
 import horovod.torch as hvd
 from sklearn.datasets import load_digits
-from rankroom.rank import horovod_spans, spans
+from rankroom.rank import spans
+from rankroom.rank.frameworks.horovod import horovod_spans
 hvd.init()
 torch.set_num_threads(1)
 digits = load_digits()

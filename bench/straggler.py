@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rankroom.cluster import Cluster
-from rankroom.profile import Profile
+from rankroom.analysis.profile import Profile
+from rankroom.cluster.local import Cluster
 from sides import workplace
 from table import NotMeasured, Row
 

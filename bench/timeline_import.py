@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from browser import browse, needed
-from rankroom.export import chrome_json
-from rankroom.store import Store
+from rankroom.analysis.export import chrome_json
+from rankroom.record.store import Store
 from sides import workplace
 from table import NotMeasured, Row
 from timeline_view import PERFETTO, write_record

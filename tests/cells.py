@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from textwrap import dedent
 from typing import Any
 
-from rankroom.cluster import Cluster
-from rankroom.run import Run
+from rankroom.cluster.local import Cluster
+from rankroom.run.run import Run
 
 
 def finish(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fake_scheduler import FakeScheduler, put_first
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 
 pytest_plugins = ["fault_table"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rankroom import shell
+from rankroom.system import commands
 
 FAKES = Path(__file__).parent / "fakes"
 DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -82,8 +82,8 @@ class Elsewhere:
         timeout: float | None = None,
         input: str | None = None,
         on_line: object = None,
-    ) -> shell.Completed:
-        return await shell.run(["env", *argv], timeout=timeout, input=input)
+    ) -> commands.Completed:
+        return await commands.run(["env", *argv], timeout=timeout, input=input)
 
 
 def put_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:

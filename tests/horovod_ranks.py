@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rankroom.horovod.ranks import first_failure, rendezvous, run_ranks
+from rankroom.horovod_build.ranks import first_failure, rendezvous, run_ranks
 
 SCRIPTS = Path(__file__).with_name("horovod_scripts")
 MARK = "RESULT "

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from jupyter_server.serverapp import main
 
-from rankroom import config, ladder
+from rankroom import config
+from rankroom.cluster import control
 from rankroom.errors import NO_CLUSTER, NoClusterError, StartError, UsageError
 
 
@@ -60,5 +61,5 @@ def attach(name: str) -> MadeUp:
 
 
 if __name__ == "__main__":
-    ladder.attach = attach
+    control.attach = attach
     main()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankroom.store import Store
+from rankroom.record.store import Store
 
 # Goes on until the file is there, so that a test decides what happens meanwhile.
 GATED = """

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rankroom.record import Owner, RankInfo, RunInfo, event_line
-from rankroom.store import Store, Writer, new_id
-from rankroom.store.owner import this_process
+from rankroom.record.model import Owner, RankInfo, RunInfo, event_line
+from rankroom.record.owner import this_process
+from rankroom.record.store import Store, Writer, new_id
 
 
 def make_run(size: int = 2, **fields: Any) -> RunInfo:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rankroom.run import Run
+from rankroom.run.run import Run
 
 
 @dataclass

@@ -17,10 +17,10 @@ from rankroom.batch.sent import Sent
 from rankroom.cli import main
 from rankroom.display.bundle import MIME
 from rankroom.errors import UsageError
+from rankroom.record.store import Store
+from rankroom.scheduler.site import Environment, Site
 from rankroom.scheduler.submitted import all_submitted
-from rankroom.site import Environment, Site
 from rankroom.ssh.place import Here
-from rankroom.store import Store
 from record_makers import start_record
 
 START = "%load_ext rankroom\n%cluster start --ranks 2"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cells import failure, finish
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 
 pytestmark = pytest.mark.cluster
 TUTORIALS = Path(__file__).parent / "tutorials"

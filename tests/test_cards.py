@@ -14,14 +14,15 @@ from typing import Any, get_args, get_type_hints
 import jsonschema
 import pytest
 
-from rankroom import acts, cards, site, wishes
-from rankroom.cards import Card, CardRank, card
-from rankroom.clusterfile import Allocation, ClusterInfo, ClusterPaths, Far, Node
+from rankroom.cluster import actions, cluster_status, start_request
+from rankroom.cluster.cluster_status import Card, CardRank, card
+from rankroom.cluster.start_request import DryRun, SiteChoice, WishError
 from rankroom.errors import NoClusterError, NotYoursError, UsageError
-from rankroom.record import RankInfo
-from rankroom.wishes import DryRun, SiteChoice, WishError
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Far, Node
+from rankroom.record.model import RankInfo
+from rankroom.scheduler import site
 
-SCHEMA = json.loads(cards.SCHEMA_FILE.read_text())
+SCHEMA = json.loads(cluster_status.SCHEMA_FILE.read_text())
 DEFS = SCHEMA["$defs"]
 
 
@@ -41,7 +42,7 @@ def made(state: str = "running", **fields: Any) -> ClusterInfo:
 def keeper(tmp_path: Path):
     """A process that looks like a cluster's keeper."""
     code = "import sys; print(flush=True); sys.stdin.read()"
-    argv = [sys.executable, "-c", code, "-m", "rankroom.rank.keeper", str(tmp_path)]
+    argv = [sys.executable, "-c", code, "-m", "rankroom.supervisor.supervisor", str(tmp_path)]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     # Right after its start a process has no command line yet.
     process.stdout.readline()
@@ -58,10 +59,10 @@ def test_classes_have_the_fields_of_the_schema(kind: Any):
 
 
 def test_states_are_those_of_the_schema():
-    assert list(get_args(cards.CardState)) == DEFS["CardState"]["enum"]
+    assert list(get_args(cluster_status.CardState)) == DEFS["CardState"]["enum"]
     states = get_type_hints(CardRank)["state"]
     assert list(get_args(states)) == DEFS["CardRank"]["properties"]["state"]["enum"]
-    assert set(cards.WORDS) == set(get_args(cards.CardState))
+    assert set(cluster_status.WORDS) == set(get_args(cluster_status.CardState))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_cards_come_newest_first_without_those_that_were_stopped(home):
     aside.mkdir()
     (aside / "cluster.json").write_text(ClusterPaths("a").info.read_text())
     (ClusterPaths("c").folder.with_name("no-cluster")).mkdir()
-    assert [card.name for card in cards.cards()] == ["c", "a"]
+    assert [card.name for card in cluster_status.cards()] == ["c", "a"]
 
 
 def test_a_card_tells_the_cause_of_a_failure(home):
@@ -181,7 +182,7 @@ def test_each_wish_is_checked_by_itself(home):
         "account": "ok",
     }
     with pytest.raises(WishError) as error:
-        wishes.granted(where, {**asked, "colour": "red"})
+        start_request.granted(where, {**asked, "colour": "red"})
     errors = error.value.errors
     assert set(errors) == {"nodes", "gpus_per_node", "time", "name", "colour"}
     assert errors["nodes"] == "is a number from 1 up, not 0"
@@ -192,36 +193,38 @@ def test_each_wish_is_checked_by_itself(home):
 
 def test_what_is_empty_is_as_the_profile_has_it(home):
     where = site.load("taurus-ml")
-    granted = wishes.granted(where, {"nodes": " 3 ", "time": "", "account": "  "})
+    granted = start_request.granted(where, {"nodes": " 3 ", "time": "", "account": "  "})
     assert (granted.job.nodes, granted.job.time) == (3, where.job.time)
     # The other way to ask for memory takes the place of the profile's.
-    granted = wishes.granted(where, {"memory_per_cpu": "4G"})
+    granted = start_request.granted(where, {"memory_per_cpu": "4G"})
     assert (granted.job.memory_per_cpu, granted.job.memory_per_node) == ("4G", "")
     with pytest.raises(WishError, match="only one of them"):
-        wishes.granted(where, {"memory_per_cpu": "4G", "memory_per_node": "64G"})
+        start_request.granted(where, {"memory_per_cpu": "4G", "memory_per_node": "64G"})
 
 
 def test_ranks_here_have_a_limit(home):
     here = site.load("local")
-    assert wishes.ranks({"ranks": ""}) is None
-    wishes.granted(here, {"ranks": "3"})
+    assert start_request.ranks({"ranks": ""}) is None
+    start_request.granted(here, {"ranks": "3"})
     for text in ("0", "-1", "100000", "two", "1.5"):
         with pytest.raises(WishError) as error:
-            wishes.granted(here, {"ranks": text})
+            start_request.granted(here, {"ranks": text})
         assert set(error.value.errors) == {"ranks"}
 
 
 def test_a_dry_run_shows_the_script_or_the_errors(home):
-    run = wishes.dry_run("perlmutter", {"nodes": "3", "name": "mine", "auto_restart": "true"})
+    run = start_request.dry_run(
+        "perlmutter", {"nodes": "3", "name": "mine", "auto_restart": "true"}
+    )
     assert "#SBATCH --nodes=3\n" in run.script and "#SBATCH --job-name=mine\n" in run.script
     assert "rankroom.far.job mine --ranks=12 " in run.script and "--auto-restart" in run.script
     assert run.errors == {}
-    bad = wishes.dry_run("polaris", {"nodes": "x"})
+    bad = start_request.dry_run("polaris", {"nodes": "x"})
     assert (bad.script, set(bad.errors)) == ("", {"nodes"})
-    assert "#PBS" in wishes.dry_run("polaris", {}).script
-    assert wishes.dry_run("local", {}) == DryRun("")
+    assert "#PBS" in start_request.dry_run("polaris", {}).script
+    assert start_request.dry_run("local", {}) == DryRun("")
     with pytest.raises(UsageError, match="there is no site"):
-        wishes.dry_run("nowhere", {})
+        start_request.dry_run("nowhere", {})
 
 
 def test_a_profile_with_a_mistake_is_listed_with_it(home, monkeypatch, tmp_path):
@@ -229,7 +232,7 @@ def test_a_profile_with_a_mistake_is_listed_with_it(home, monkeypatch, tmp_path)
     own = tmp_path / "rankroom" / "sites"
     own.mkdir(parents=True)
     (own / "mine.toml").write_text('[job]\npartitoin = "gpu"\n')
-    found = {choice.name: choice for choice in wishes.choices()}
+    found = {choice.name: choice for choice in start_request.choices()}
     assert "line 2" in found["mine"].wrong and "partition" in found["mine"].wrong
     assert found["perlmutter"].wishes["gpus_per_node"] == "4"
     assert next(iter(found)) == "local"
@@ -243,7 +246,7 @@ def test_a_profile_with_a_mistake_is_listed_with_it(home, monkeypatch, tmp_path)
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "", "none", "-x", "a\nb"])
 def test_a_name_that_is_no_cluster(home, name):
     with pytest.raises(NoClusterError):
-        acts.find(name)
+        actions.find(name)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
@@ -253,5 +256,5 @@ def test_clusters_of_others_are_left_alone(home):
     paths.write(made("failed"))
     os.chown(paths.folder, 12345, 12345)
     with pytest.raises(NotYoursError, match="another user"):
-        acts.stop("theirs")
+        actions.stop("theirs")
     assert paths.info.exists()

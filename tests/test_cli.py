@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rankroom.cli import COMMANDS, main
-from rankroom.record import Failure, RunInfo, event_line
-from rankroom.store import Store
-from rankroom.store.retention import DAY
+from rankroom.record.model import Failure, RunInfo, event_line
+from rankroom.record.retention import DAY
+from rankroom.record.store import Store
 from record_makers import finished_record, log, make_run, start_record
 
 

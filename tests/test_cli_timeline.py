@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.store import Store
+from rankroom.record.store import Store
 from test_cli import bad, good
 
 

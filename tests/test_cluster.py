@@ -10,9 +10,9 @@ import psutil
 import pytest
 import zmq
 
-from rankroom.cluster import Cluster
-from rankroom.clusterfile import ClusterInfo, ClusterPaths
+from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 
 pytestmark = pytest.mark.cluster
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rankroom import local
-from rankroom.clusterfile import ClusterPaths
+from rankroom.cluster import launch
+from rankroom.record.cluster_file import ClusterPaths
 from rankroom.ssh import questions
 from served import Server, serve
 
@@ -117,7 +117,7 @@ def test_a_cluster_that_failed_is_started_anew_or_put_away(server: Server, monke
     when(server, "falls", lambda c: c["state"] == "failed")
     assert server.post("rankroom/clusters/falls/stop").status == 200
     assert card(server, "falls") is None
-    assert local.own_processes(ClusterPaths("falls")) == []
+    assert launch.own_processes(ClusterPaths("falls")) == []
 
 
 def test_bad_bodies_get_one_line(server: Server):
@@ -222,6 +222,6 @@ def test_nobody_waits_for_ssh_and_the_scheduler(slow: tuple[Server, Path], monke
     finally:
         for name in names:
             paths = ClusterPaths(name)
-            if (info := paths.read()) is not None and local.alive(info):
+            if (info := paths.read()) is not None and launch.alive(info):
                 os.kill(info.keeper, 9)
-            local.wait_end(paths)
+            launch.wait_end(paths)

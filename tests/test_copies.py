@@ -11,10 +11,9 @@ import pytest
 from rankroom.errors import RecordError
 from rankroom.far.copies import Copies
 from rankroom.far.followed import Followed, Place
-from rankroom.record import RankInfo, RunInfo, event_line
-from rankroom.store import Store
-from rankroom.store.owner import this_process
-from rankroom.store.records import Writer
+from rankroom.record.model import RankInfo, RunInfo, event_line
+from rankroom.record.owner import this_process
+from rankroom.record.store import Store, Writer
 
 START = 1_700_000_000_000_000
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.cluster import Cluster
-from rankroom.rank.crash import describe_crash, describe_exit, where
+from rankroom.cluster.local import Cluster
+from rankroom.system.exits import describe_crash, describe_exit, where
 
 LIBRARY = "/env/lib/python3.13/site-packages/horovod/tensorflow/mpi_lib.cpython-313-x86_64.so"
 NATIVE = f"""\

@@ -11,10 +11,11 @@ import pytest
 
 import rankroom
 from cells import values
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 from rankroom.errors import UsageError
-from rankroom.rank import deadline, jobend
-from rankroom.rank.rendezvous import Rendezvous
+from rankroom.rank import deadline
+from rankroom.rpc.rendezvous import Rendezvous
+from rankroom.scheduler import job_end
 
 SAID = "JobId=12 JobName=x JobState={state} Reason={reason} Requeue=1 EndTime={end} Command=/x"
 
@@ -158,15 +159,15 @@ def test_another_thread_is_told_where_to_ask(limit: deadline.Limit):
     ],
 )
 def test_why_a_job_ends(state: str, reason: str, words: str):
-    assert jobend.why_over(said(state, reason), "12") == words
+    assert job_end.why_over(said(state, reason), "12") == words
 
 
 def test_a_new_end_of_the_job_is_noticed(scontrol: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jobend, "OFTEN_S", 0.01)
-    monkeypatch.setattr(jobend, "SELDOM_S", 0.01)
+    monkeypatch.setattr(job_end, "OFTEN_S", 0.01)
+    monkeypatch.setattr(job_end, "SELDOM_S", 0.01)
     later = int(time.time()) + 7200.0
     scontrol.write_text(said(end=later))
-    known = jobend.JobEnd("12", time.time() + 60)
+    known = job_end.JobEnd("12", time.time() + 60)
     known.follow()
     until = time.monotonic() + 60
     while known.until != later:
@@ -176,14 +177,14 @@ def test_a_new_end_of_the_job_is_noticed(scontrol: Path, monkeypatch: pytest.Mon
 
 def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path, monkeypatch: pytest.MonkeyPatch):
     # The program that stands for Slurm's may take a while to begin.
-    monkeypatch.setattr(jobend, "QUICK_S", 60.0)
-    assert jobend.JobEnd("12", time.time() - 1).why() == "the time of job 12 is over"
+    monkeypatch.setattr(job_end, "QUICK_S", 60.0)
+    assert job_end.JobEnd("12", time.time() - 1).why() == "the time of job 12 is over"
     scontrol.write_text(said("COMPLETING"))
-    assert jobend.JobEnd("12", time.time() + 60).why() == "job 12 was cancelled or has ended"
+    assert job_end.JobEnd("12", time.time() + 60).why() == "job 12 was cancelled or has ended"
 
 
 def test_a_job_that_runs_anew_is_another(limit: deadline.Limit):
-    job = jobend.JobEnd("12", 0.0)
+    job = job_end.JobEnd("12", 0.0)
     job.hear(said(end=time.time() + 60) + " Restarts=0")
     assert job.over == ""
     job.hear(said(end=time.time() + 60) + " Restarts=1")

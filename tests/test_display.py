@@ -13,10 +13,10 @@ from typing import Any
 import nbformat
 import pytest
 
-from rankroom import amounts
 from rankroom.display import MIME, bundle, running_bundle, runs_table, words
-from rankroom.record import Failure, Hang, RunInfo, Standing, event_line
-from rankroom.store import Store
+from rankroom.record.model import Failure, Hang, RunInfo, Standing, event_line
+from rankroom.record.store import Store
+from rankroom.text import amounts
 from record_makers import finished_record, log, make_run, start_record
 
 LIMIT = 64 << 10

@@ -106,10 +106,10 @@ def bare(request, wheel, tmp_path_factory):
 def test_the_wheel_holds_everything(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {
-        "rankroom/record.schema.json",
+        "rankroom/record/record.schema.json",
         "rankroom/notebooks/quickstart.ipynb",
         "rankroom/slurm/README.md",
-        "rankroom/horovod/added/keras3.py",
+        "rankroom/horovod_build/added/keras3.py",
         "rankroom/labextension/package.json",
     } <= names
     data = f"rankroom-{rankroom.__version__}.data/data/"

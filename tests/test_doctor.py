@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.cli import main
-from rankroom.cluster import Cluster
-from rankroom.clusterfile import ClusterInfo, ClusterPaths, Far
-from rankroom.rank import tree
-from rankroom.store import Store
-from rankroom.store.blank import BLANK
+from rankroom.cluster.local import Cluster
+from rankroom.record.blank import BLANK
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far
+from rankroom.record.store import Store
+from rankroom.system import process_tree
 from record_makers import finished_record, start_record
 
 pytestmark = pytest.mark.alone
@@ -182,7 +182,7 @@ def test_a_cluster_whose_processes_were_all_killed_but_for_a_child():
     for process in killed:
         process.kill()
     # Until it is gone, a killed process is one that is left.
-    while any(tree.running(each) for each in killed):
+    while any(process_tree.running(each) for each in killed):
         time.sleep(0.01)
     cluster.close()
     try:
@@ -190,8 +190,8 @@ def test_a_cluster_whose_processes_were_all_killed_but_for_a_child():
         assert f"process {child.pid} is left" in what
         assert "ends what is left and removes its folder" in remedy
         doctor("--clean")
-        assert not tree.running(child)
+        assert not process_tree.running(child)
         assert not cluster.paths.folder.exists()
     finally:
-        if tree.running(child):
+        if process_tree.running(child):
             child.kill()

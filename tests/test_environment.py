@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from cells import finish, values
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 from rankroom.rank.environment import (
     GIVEN_PORTS,
     Wiring,

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from perfetto_rules import breaches
-from rankroom import export
-from rankroom.export import chrome_json, compressed
-from rankroom.record import Clock, RankInfo, event_line
-from rankroom.store import Store
-from rankroom.timeline import Timeline
-from rankroom.traces import import_files
+from rankroom.analysis import export
+from rankroom.analysis.export import chrome_json, compressed
+from rankroom.analysis.importers import import_files
+from rankroom.analysis.timeline import Timeline
+from rankroom.record.model import Clock, RankInfo, event_line
+from rankroom.record.store import Store
 from record_makers import finished_record
 
 TRACES = Path(__file__).parent / "traces"

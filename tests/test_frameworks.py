@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cells import failure, finish, log, values
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 from rankroom.rank.environment import free_ports
 
 pytestmark = pytest.mark.cluster

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from cells import failure, finish, log, states, values
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
@@ -13,7 +13,7 @@ START = """
 import os
 os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "2"
 import horovod.torch as hvd, torch
-from rankroom.rank import horovod as adapter
+from rankroom.rank.frameworks.horovod import horovod_adapter as adapter
 hvd.init()
 ones = torch.ones(2)
 """

@@ -2,12 +2,13 @@
 
 import pytest
 
-from rankroom import allocation
-from rankroom.clusterfile import ClusterInfo
+from rankroom.cluster import allocation
 from rankroom.errors import StartError, UsageError
-from rankroom.rank import network, step
 from rankroom.rank.environment import Seat, Wiring, rank_environment, seats
-from rankroom.rank.seating import Seating
+from rankroom.record.cluster_file import ClusterInfo
+from rankroom.scheduler import step_launcher
+from rankroom.supervisor.placement import Seating
+from rankroom.system import network
 
 # Slurm 22.05; the older form of the GPUs is from 19.05.
 TWO = """JobId=1 JobState=RUNNING EndTime=2026-11-21T18:36:46 NodeList=c[1-2] JOB_GRES=gpu:4 \
@@ -121,8 +122,10 @@ def test_a_single_node_needs_no_network():
 
 
 def test_what_srun_says_of_an_end():
-    assert [step.returncode(code) for code in (0, 3, 137, 143)] == [0, 3, -9, -15]
-    kept = step.environment({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_CONF": "x", "A": "b"})
+    assert [step_launcher.returncode(code) for code in (0, 3, 137, 143)] == [0, 3, -9, -15]
+    kept = step_launcher.environment(
+        {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_CONF": "x", "A": "b"}
+    )
     assert kept == {"SLURM_JOB_ID": "1", "SLURM_CONF": "x", "A": "b"}
 
 
@@ -151,7 +154,7 @@ def test_what_srun_says_of_an_end():
 )
 def test_what_slurm_says_of_an_end(tmp_path, said, words):
     (tmp_path / "log").write_text(said)
-    assert step.how_ended("was killed by SIGTERM", tmp_path / "log", "c2", "1") == words
+    assert step_launcher.how_ended("was killed by SIGTERM", tmp_path / "log", "c2", "1") == words
 
 
 def sit(seating, rank, start, ports=(1, 2)):

@@ -8,8 +8,8 @@ from time import process_time
 
 import pytest
 
+from rankroom.lint import look, warnings
 from rankroom.notebook.cells import notes
-from rankroom.notebook.guard import look, warnings
 
 ROOT = Path(__file__).parents[1]
 

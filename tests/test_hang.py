@@ -4,8 +4,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from rankroom.hang import Watch, explain, main_first
-from rankroom.record import Standing
+from rankroom.record.model import Standing
+from rankroom.run.stall import Watch, explain, main_first
 
 WAITS = Standing(0, "waits", "allreduce loss", 7, "hvd.allreduce(loss, name='loss')")
 SLEEPS = Standing(2, "still", None, 9, "time.sleep(60)")

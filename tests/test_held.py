@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from cells import failure, finish, log
-from rankroom.rank import held
-from rankroom.rank.held import Held, beside, left_in
+from rankroom.rank import flood_buffer
+from rankroom.rank.flood_buffer import Held, beside, left_in
 from rankroom.rank.streams import BURST, RankStream, Spooled
 
 
@@ -87,7 +87,7 @@ def test_killed_while_the_bytes_were_moved(path, moved, left):
 
 def test_what_does_not_fit_is_refused(path):
     mine = Held(path)
-    assert not mine.add(b"x" * held.SIZE)
+    assert not mine.add(b"x" * flood_buffer.SIZE)
     assert not mine and left_in(path) == b""
 
 

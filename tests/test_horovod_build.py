@@ -19,13 +19,13 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.errors import HorovodBuildError
-from rankroom.horovod import build, cache, cuda, plan, source
-from rankroom.horovod.cli import Progress, horovod
-from rankroom.horovod.cuda import Gpu
-from rankroom.horovod.edits import Edit
-from rankroom.horovod.plan import Part, Plan, build_environment, clean_environment
-from rankroom.horovod.toolchain import Framework
-from rankroom.horovod.wheel import MARKER, finish
+from rankroom.horovod_build import build, cache, cuda, plan, source
+from rankroom.horovod_build.cli import Progress, horovod
+from rankroom.horovod_build.cuda import Gpu
+from rankroom.horovod_build.edits import Edit
+from rankroom.horovod_build.plan import Part, Plan, build_environment, clean_environment
+from rankroom.horovod_build.toolchain import Framework
+from rankroom.horovod_build.wheel import MARKER, finish
 
 TORCH = Framework("torch", "2.13.0+cpu")
 TORCH_CUDA = Framework("torch", "2.12.0+cu130", "13.0")

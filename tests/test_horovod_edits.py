@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from rankroom.errors import HorovodBuildError
-from rankroom.horovod import features
-from rankroom.horovod.cache import cache_folder
-from rankroom.horovod.edits import Addition, Edit, apply, digest
-from rankroom.horovod.native_edits import NATIVE
-from rankroom.horovod.plan import ALL_EDITS
-from rankroom.horovod.python_edits import PYTHON_EDITS
-from rankroom.horovod.source import ARCHIVE, unpack
+from rankroom.horovod_build import features
+from rankroom.horovod_build.cache import cache_folder
+from rankroom.horovod_build.edits import Addition, Edit, apply, digest
+from rankroom.horovod_build.native_edits import NATIVE
+from rankroom.horovod_build.plan import ALL_EDITS
+from rankroom.horovod_build.python_edits import PYTHON_EDITS
+from rankroom.horovod_build.source import ARCHIVE, unpack
 
 EDIT = Edit("twice", "a/b.txt", "old", "new", "a reason", count=2)
 

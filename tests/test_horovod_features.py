@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rankroom.errors import HorovodBuildError
-from rankroom.horovod import check, features
-from rankroom.horovod.plan import ALL_EDITS
+from rankroom.horovod_build import check, features
+from rankroom.horovod_build.plan import ALL_EDITS
 from rankroom.notebook.clusters import horovod_line
 
 

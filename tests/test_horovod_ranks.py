@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from horovod_ranks import SCRIPTS, on_ranks
-from rankroom.horovod import check, features
-from rankroom.horovod.cli import horovod
-from rankroom.horovod.ranks import run_ranks
+from rankroom.horovod_build import check, features
+from rankroom.horovod_build.cli import horovod
+from rankroom.horovod_build.ranks import run_ranks
 
 pytestmark = pytest.mark.cluster
 
@@ -107,7 +107,7 @@ def test_a_proof_that_fails_is_told_with_its_last_lines(monkeypatch: pytest.Monk
         return real(["-c", source], size, **options)
 
     monkeypatch.setattr(check, "run_ranks", broken)
-    monkeypatch.setattr("rankroom.horovod.ranks.OTHERS_S", 0.5)
+    monkeypatch.setattr("rankroom.horovod_build.ranks.OTHERS_S", 0.5)
     start = time.monotonic()
     result = CliRunner().invoke(horovod, ["check"])
     assert result.exit_code == 1
@@ -127,7 +127,7 @@ def test_a_rank_that_hangs_runs_into_the_timeout() -> None:
 
 def test_features_import_no_framework() -> None:
     source = (
-        "import sys; from rankroom.horovod.features import features; print(features().key);"
+        "import sys; from rankroom.horovod_build.features import features; print(features().key);"
         "assert not {'torch', 'tensorflow', 'horovod', 'numpy'} & set(sys.modules)"
     )
     (ended,) = run_ranks(["-c", source], 1, env={"PYTHONPATH": str(Path(sys.path[0]))})

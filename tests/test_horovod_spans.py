@@ -14,14 +14,19 @@ from typing import Any
 import pytest
 
 from cells import failure, finish
-from rankroom.cluster import Cluster
-from rankroom.horovod.features import features
-from rankroom.rank import horovod_calls, horovod_sets, horovod_spans, horovod_timeline
-from rankroom.rank.horovod_spans import NativeSource, describe, netstrings
-from rankroom.rank.horovod_timeline import Reader, TimelineSource
+from rankroom.cluster.local import Cluster
+from rankroom.horovod_build.features import features
+from rankroom.rank.frameworks.horovod import (
+    horovod_calls,
+    horovod_spans,
+    horovod_timeline,
+    process_sets,
+)
+from rankroom.rank.frameworks.horovod.horovod_spans import NativeSource, describe, netstrings
+from rankroom.rank.frameworks.horovod.horovod_timeline import Reader, TimelineSource
 from rankroom.rank.spans import here
 from rankroom.rank.world import World
-from rankroom.run import Run
+from rankroom.run.run import Run
 
 # Rankroom's own build, which `make test` makes first.
 needs_native = pytest.mark.skipif(
@@ -137,7 +142,7 @@ def test_tensorflows_prefix_goes() -> None:
 
 
 def test_spans_are_taken_with_their_names(run: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(horovod_sets._order, "torch", [(0, 2)])
+    monkeypatch.setitem(process_sets._order, "torch", [(0, 2)])
     compiled = Compiled(piece=7)
     source = native(compiled)
     assert compiled.on == 1

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from rankroom.errors import HorovodBuildError
-from rankroom.horovod import cuda, plan, toolchain
-from rankroom.horovod.cuda import Gpu
-from rankroom.horovod.remedies import cause, explain
-from rankroom.horovod.toolchain import Framework
+from rankroom.horovod_build import cuda, plan, toolchain
+from rankroom.horovod_build.cuda import Gpu
+from rankroom.horovod_build.remedies import cause, explain
+from rankroom.horovod_build.toolchain import Framework
 
 TORCH = Framework("torch", "2.13.0+cpu")
 TORCH_CUDA = Framework("torch", "2.12.0+cu130", "13.0")

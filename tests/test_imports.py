@@ -12,7 +12,7 @@ import sysconfig
 
 import pytest
 
-from rankroom.rank.imports import when_imported
+from rankroom.rank.import_hooks import when_imported
 
 NUMBERS = itertools.count()  # hooks stay: each test has a module of its own
 
@@ -72,7 +72,7 @@ PyMODINIT_FUNC PyInit_own_answer(void) {
 """
 IMPORT = """
 import ctypes, sys
-from rankroom.rank.imports import with_own_symbols
+from rankroom.rank.import_hooks import with_own_symbols
 ctypes.CDLL("./other.so", ctypes.RTLD_GLOBAL)
 if sys.argv[1] == "own":
     with_own_symbols("own_answer")

@@ -18,14 +18,14 @@ from click.testing import CliRunner
 
 from rankroom.cli import main
 from rankroom.errors import LabError, LineError, SchedulerError
-from rankroom.lab import door, follow, kept, script
-from rankroom.lab.door import Door
-from rankroom.lab.kept import Kept
-from rankroom.lab.lab import free_port
-from rankroom.lab.where import is_here
+from rankroom.jupyter_job import door, follow, saved, script
+from rankroom.jupyter_job.door import Door
+from rankroom.jupyter_job.lab import free_port
+from rankroom.jupyter_job.saved import Kept
+from rankroom.jupyter_job.where import is_here
 from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.jobs import JobStatus
-from rankroom.site import Environment, Site
+from rankroom.scheduler.site import Environment, Site
 
 HOSTILE = '/scratch/it\'s a "folder" of $HOME/labs'
 
@@ -92,24 +92,24 @@ def test_a_dry_run_prints_the_job_and_submits_nothing(fake: Any, home: Path, mon
 def test_what_is_kept_is_private_and_has_no_token(home: Path):
     for number, site in enumerate(["one", "two", "one"]):
         Kept(site, str(number), 20000 + number, float(number)).write()
-    assert [each.job for each in kept.all_kept()] == ["2", "1", "0"]
-    assert [each.job for each in kept.all_kept("one")] == ["2", "0"]
-    page = kept.all_kept()[0].write_page("http://127.0.0.1:1/lab?token=secret")
+    assert [each.job for each in saved.all_kept()] == ["2", "1", "0"]
+    assert [each.job for each in saved.all_kept("one")] == ["2", "0"]
+    page = saved.all_kept()[0].write_page("http://127.0.0.1:1/lab?token=secret")
     assert "secret" in page.read_text()
-    files = list(kept.folder().iterdir())
+    files = list(saved.folder().iterdir())
     assert len(files) == 4
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
-    assert kept.folder().stat().st_mode & 0o777 == 0o700
-    for each in kept.all_kept():
+    assert saved.folder().stat().st_mode & 0o777 == 0o700
+    for each in saved.all_kept():
         each.remove()
-    assert list(kept.folder().iterdir()) == []
+    assert list(saved.folder().iterdir()) == []
 
 
 def test_what_cannot_be_read_is_passed_over(home: Path):
     Kept("one", "1").write()
-    (kept.folder() / "one-2.json").write_text("{")
-    (kept.folder() / "one-3.json").write_text('{"some": "thing"}')
-    assert [each.job for each in kept.all_kept()] == ["1"]
+    (saved.folder() / "one-2.json").write_text("{")
+    (saved.folder() / "one-3.json").write_text('{"some": "thing"}')
+    assert [each.job for each in saved.all_kept()] == ["1"]
 
 
 # -- the door

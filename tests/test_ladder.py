@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 from made_up_clusters import MadeUp
-from rankroom import ladder
-from rankroom.cluster import Cluster
-from rankroom.clusterfile import ClusterPaths
+from rankroom.cluster import control
+from rankroom.cluster.control import Ladder
+from rankroom.cluster.local import Cluster
 from rankroom.errors import NotYoursError, RunOverError, StartError
-from rankroom.ladder import Ladder
-from rankroom.store import Store
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.record.store import Store
 from record_makers import start_record
 
 
 def test_the_cluster_of_another_user_is_left_alone(home: Path, monkeypatch):
     store, run, writer = start_record(home, cluster="theirs")
     ClusterPaths("theirs").folder.mkdir(parents=True)
-    monkeypatch.setattr(ladder, "attach", lambda name: pytest.fail("it was connected to"))
+    monkeypatch.setattr(control, "attach", lambda name: pytest.fail("it was connected to"))
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(NotYoursError, match="theirs belongs to another user"):
         asyncio.run(Ladder(store).interrupt(run.id))
@@ -41,8 +41,8 @@ def test_a_cluster_that_does_not_answer_in_time(home: Path, monkeypatch):
             free.wait(60)
 
     home.mkdir(exist_ok=True)
-    monkeypatch.setattr(ladder, "attach", Stuck)
-    monkeypatch.setattr(ladder, "LONGEST", 0.1)
+    monkeypatch.setattr(control, "attach", Stuck)
+    monkeypatch.setattr(control, "LONGEST", 0.1)
     with pytest.raises(StartError, match="stuck did not answer within"):
         asyncio.run(Ladder(store).release(run.id))
     free.set()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.clusterfile import ClusterInfo, ClusterPaths
-from rankroom.record import RankInfo, event_line
-from rankroom.salvage import TendedStore
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.record.model import RankInfo, event_line
+from rankroom.run.salvage import TendedStore
 from record_makers import log, start_record
 
 BEGIN = event_line("status", 0, 0, 0, state="running", spool={"stdout": 0})

@@ -6,8 +6,8 @@ import random
 import time
 
 from rankroom.display.lines import Line, collapse, lines_of
-from rankroom.record import parse_event
-from rankroom.store.download import log_text
+from rankroom.record.download import log_text
+from rankroom.record.model import parse_event
 from record_makers import log
 
 

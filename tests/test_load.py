@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rankroom.cluster import Cluster
-from rankroom.rank import load
-from rankroom.rank.load import Loads
-from rankroom.rank.rendezvous import ask
+from rankroom.agent import load
+from rankroom.agent.load import Loads
+from rankroom.cluster.local import Cluster
+from rankroom.rpc.rendezvous import ask
 
 BUSY = "print(flush=True)\nwhile True: pass"
 ASLEEP = "import time; print(flush=True); time.sleep(1000)"

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from kernel import MIME, Kernel
-from rankroom.horovod.features import Features
+from rankroom.horovod_build.features import Features
 from rankroom.notebook.clusters import horovod_line
-from rankroom.store import Store
+from rankroom.record.store import Store
 
 pytestmark = pytest.mark.cluster
 

@@ -50,7 +50,7 @@ def test_it_ends_with_its_rank(
         "config": Config({"Session": {"key": b"key"}}),
     }  # fmt: skip
     nanny = subprocess.Popen(
-        [sys.executable, "-m", "rankroom.rank.nanny"],
+        [sys.executable, "-m", "rankroom.agent.nanny"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**os.environ, "RANKROOM_KEEPER": str(os.getpid())},
     )  # fmt: skip

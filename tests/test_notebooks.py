@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from rankroom.cli.demo import DemoFailed, verdict
-from rankroom.record import event_line
+from rankroom.record.model import event_line
 from record_makers import start_record
 
 FOLDER = Path(__file__).parent.parent / "notebooks"

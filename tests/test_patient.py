@@ -5,8 +5,8 @@ import os
 import pytest
 
 from rankroom.errors import RecordError
-from rankroom.store import patient
-from rankroom.store.patient import PatientWriter
+from rankroom.record import patient
+from rankroom.record.patient import PatientWriter
 from record_makers import log, start_record
 
 LINES = [log(0, f"line {i}\n", seq=i) for i in range(8)]

@@ -9,13 +9,12 @@ import pytest
 
 from cells import values
 from fake_scheduler import FakeScheduler
-from rankroom import allocation
-from rankroom.cluster import Cluster
-from rankroom.clusterfile import ClusterInfo
+from rankroom.cluster import allocation
+from rankroom.cluster.local import Cluster
 from rankroom.errors import StartError, UsageError
-from rankroom.rank import step
-from rankroom.scheduler import jobs, pbs_job
-from rankroom.site import Container, Site
+from rankroom.record.cluster_file import ClusterInfo
+from rankroom.scheduler import jobs, pbs_job, step_launcher
+from rankroom.scheduler.site import Container, Site
 
 HERE = socket.gethostname().partition(".")[0]
 # As Polaris has them: the node file says a name for each process, with its domain.
@@ -94,11 +93,11 @@ def test_an_allocation_of_pbs_is_read_back():
 
 
 def test_the_command_that_starts_a_rank(monkeypatch):
-    words = step.command(read(), "x3006c0s19b0n0", 3, "/work")
+    words = step_launcher.command(read(), "x3006c0s19b0n0", 3, "/work")
     assert words[:9] == [
         "mpiexec", "-n", "1", "--ppn", "1", "--hosts", "x3006c0s19b0n0", "--cpu-bind", "none",
     ]  # fmt: skip
-    assert words[-2:] == ["-m", "rankroom.rank.remote"]
+    assert words[-2:] == ["-m", "rankroom.agent.node_start"]
 
 
 def test_ranks_of_a_site_with_a_container_are_started_in_it(monkeypatch):
@@ -106,9 +105,9 @@ def test_ranks_of_a_site_with_a_container_are_started_in_it(monkeypatch):
     [line] = [line for line in jobs.body(site, []) if line.startswith("export")]
     name, _, value = line.removeprefix("export ").partition("=")
     monkeypatch.setenv(name, value.strip("'"))
-    words = step.command(read(), "c1", 0, "/work")
+    words = step_launcher.command(read(), "c1", 0, "/work")
     assert words[9:13] == ["shifter", "--image=img:1", "--module=gpu", "python3"]
-    assert not any(step.PYTHON in line for line in jobs.body(Site("x"), []))
+    assert not any(step_launcher.PYTHON in line for line in jobs.body(Site("x"), []))
 
 
 @pytest.mark.cluster

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from rankroom.collectives import match
+from rankroom.analysis.collectives import match
+from rankroom.analysis.profile import Profile
+from rankroom.analysis.timeline import Timeline
 from rankroom.errors import UsageError
-from rankroom.profile import Profile
-from rankroom.record import RunInfo, event_line
-from rankroom.timeline import Timeline
+from rankroom.record.model import RunInfo, event_line
 from trace_makers import ALL, FOLDER, Trace, collective, files
 from trace_truth import expected as truth
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from cells import failure, finish, log
-from rankroom.cluster import Cluster
+from rankroom.analysis.profile import Profile
+from rankroom.cluster.local import Cluster
 from rankroom.display import bundle
-from rankroom.horovod.features import features
-from rankroom.profile import Profile
-from rankroom.run import Run
+from rankroom.horovod_build.features import features
+from rankroom.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
@@ -85,7 +85,7 @@ needs_spans = pytest.mark.skipif(
     not getattr(features(), "rank_spans", False), reason="Horovod is another build"
 )
 needs_hooks = pytest.mark.skipif(
-    importlib.util.find_spec("rankroom.rank.torch_spans") is None,
+    importlib.util.find_spec("rankroom.rank.frameworks.torch.torch_spans") is None,
     reason="torch.distributed is not recorded",
 )
 

@@ -7,7 +7,8 @@ import types
 
 import pytest
 
-from rankroom.rank import profiler, spans, torch_spans
+from rankroom.rank import profiler, spans
+from rankroom.rank.frameworks.torch import torch_spans
 from rankroom.rank.spans import Spans, span
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World

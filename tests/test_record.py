@@ -10,8 +10,8 @@ from typing import Any, get_args, get_type_hints
 import jsonschema
 import pytest
 
-from rankroom import record
-from rankroom.record import (
+from rankroom.record import model
+from rankroom.record.model import (
     Failure,
     Owner,
     RankInfo,
@@ -22,7 +22,7 @@ from rankroom.record import (
 )
 from record_makers import make_run
 
-SCHEMA = json.loads(record.SCHEMA_FILE.read_text())
+SCHEMA = json.loads(model.SCHEMA_FILE.read_text())
 DEFS = SCHEMA["$defs"]
 KINDS = {
     d["properties"]["kind"]["const"]
@@ -63,17 +63,17 @@ def test_dataclasses_have_the_fields_of_the_schema(kind: Any, properties: dict[s
 
 
 def test_states_are_those_of_the_schema():
-    assert list(get_args(record.RunState)) == DEFS["RunState"]["enum"]
-    assert list(get_args(record.RankState)) == DEFS["RankState"]["enum"]
+    assert list(get_args(model.RunState)) == DEFS["RunState"]["enum"]
+    assert list(get_args(model.RankState)) == DEFS["RankState"]["enum"]
 
 
 def test_required_fields_are_those_that_reading_needs():
-    assert set(record._RUN_NEEDS) == set(DEFS["Run"]["required"])
-    assert set(record._PART_NEEDS[RankInfo]) == set(DEFS["RankInfo"]["required"])
+    assert set(model._RUN_NEEDS) == set(DEFS["Run"]["required"])
+    assert set(model._PART_NEEDS[RankInfo]) == set(DEFS["RankInfo"]["required"])
     for name, rule in DEFS.items():
         if name.endswith("Event") and "properties" in rule:
             kind = rule["properties"]["kind"]["const"]
-            needs = {"kind", "rank", "seq", "t", *record._KIND_NEEDS.get(kind, {})}
+            needs = {"kind", "rank", "seq", "t", *model._KIND_NEEDS.get(kind, {})}
             assert needs == set(rule["required"]), kind
 
 

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from cells import failure, finish, log, states, values
-from rankroom.cluster import Cluster
-from rankroom.horovod.features import features
+from rankroom.cluster.local import Cluster
+from rankroom.horovod_build.features import features
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 

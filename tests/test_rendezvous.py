@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rankroom.rank import rendezvous, world
-from rankroom.rank.rendezvous import Rendezvous, ask
+from rankroom.rank import world
 from rankroom.rank.world import ReleasedError, World
+from rankroom.rpc import rendezvous
+from rankroom.rpc.rendezvous import Rendezvous, ask
 
 SECRET = "let me in"
 

@@ -10,9 +10,9 @@ import pytest
 
 from rankroom import config
 from rankroom.errors import UsageError
-from rankroom.record import Owner
-from rankroom.store import Store
-from rankroom.store.retention import DAY
+from rankroom.record.model import Owner
+from rankroom.record.retention import DAY
+from rankroom.record.store import Store
 from record_makers import finished_record, gone_process, names, start_record
 
 

@@ -7,10 +7,10 @@ import time
 import jsonschema
 import pytest
 
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, RankroomError, RecordError, UsageError
-from rankroom.record import SCHEMA_FILE
-from rankroom.store import Store
+from rankroom.record.model import SCHEMA_FILE
+from rankroom.record.store import Store
 
 pytestmark = pytest.mark.cluster
 

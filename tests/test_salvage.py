@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.clusterfile import Allocation, ClusterInfo, ClusterPaths, Node
-from rankroom.record import RankInfo, RunInfo, event_line
-from rankroom.salvage import GOES_ON, TendedStore, salvage
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
+from rankroom.record.model import RankInfo, RunInfo, event_line
+from rankroom.run.salvage import GOES_ON, TendedStore, salvage
 from record_makers import gone_process, log, start_record
 
 SAID = [event_line("status", 0, 0, 0, state="running", spool={"stdout": 0}), log(0, "one\n", 1)]

@@ -14,14 +14,14 @@ import pytest
 
 from cells import failure, finish, values
 from kernel import Kernel
-from rankroom.chart import VEGA
-from rankroom.cluster import Cluster
+from rankroom.analysis.chart import VEGA
+from rankroom.analysis.scaling import Measured, Scaling, bundle, counts
+from rankroom.analysis.timeline import Timeline
+from rankroom.cluster.local import Cluster
 from rankroom.errors import UsageError
-from rankroom.rank.smaller import environment
+from rankroom.rank.subworld import environment
 from rankroom.rank.world import World
-from rankroom.record import RankInfo, RunInfo, event_line
-from rankroom.scaling import Measured, Scaling, bundle, counts
-from rankroom.timeline import Timeline
+from rankroom.record.model import RankInfo, RunInfo, event_line
 
 NOTHING = {"compute": 0, "data": 0, "waiting": 0, "exposed": 0, "idle": 0}
 

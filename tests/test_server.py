@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.record import Hang, event_line
-from rankroom.store.owner import this_process
+from rankroom.record.model import Hang, event_line
+from rankroom.record.owner import this_process
 from record_makers import finished_record, gone_process, log, make_run, start_record
 from served import BASE, TOKEN, Reply, Server, serve
 
@@ -360,7 +360,7 @@ def test_a_newer_record_is_listed_and_refused(server: Server):
 
 def test_the_event_loop_is_not_blocked_by_a_slow_disk(tmp_path: Path, monkeypatch):
     """A stalled network file system stalls its reader, not the server."""
-    from rankroom.store import Store
+    from rankroom.record.store import Store
 
     store, run, writer = start_record(tmp_path)
     load = Store.load

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rankroom.shell import Completed, run, run_sync
+from rankroom.system.commands import Completed, run, run_sync
 
 
 def python(source: str) -> list[str]:

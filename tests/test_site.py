@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rankroom import site
 from rankroom.errors import UsageError
+from rankroom.scheduler import site
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ from click.testing import CliRunner
 
 import rankroom
 from fake_scheduler import DOWN, Elsewhere, FakeScheduler
-from rankroom import site
 from rankroom.cli import main
 from rankroom.errors import LineError
-from rankroom.scheduler import asked, trial
+from rankroom.scheduler import asked, site, trial
 from rankroom.scheduler.check import Check, Step, failed
-from rankroom.site import Container, Environment, Job, Site
+from rankroom.scheduler.site import Container, Environment, Job, Site
 from rankroom.ssh.place import Here
 
 

@@ -5,9 +5,8 @@ import subprocess
 
 import pytest
 
-from rankroom import site
 from rankroom.errors import SchedulerError, StartError
-from rankroom.scheduler import jobs, pbs, slurm
+from rankroom.scheduler import jobs, pbs, site, slurm
 
 PERLMUTTER = site.load("perlmutter").asking(nodes=2, account="m1234_g")
 

@@ -108,7 +108,7 @@ def test_a_new_run_begins_anew(small: Spans) -> None:
 
 
 def test_ten_bytes_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rankroom.record import event_line
+    from rankroom.record.model import event_line
 
     made = Spans()
     made.begin()

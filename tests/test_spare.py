@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from rankroom.assembly import Assembly
-from rankroom.rank import spare
-from rankroom.rank.spare import Spare, left_in
-from rankroom.record import event_line, parse_event
+from rankroom.rank import overflow
+from rankroom.rank.overflow import Spare, left_in
+from rankroom.record.model import event_line, parse_event
+from rankroom.run.assembly import Assembly
 
 LINES = [event_line("log", 0, i, i, stream="stdout", text=f"line {i}\n") for i in range(9)]
 AT = [len(b"".join(LINES[:i])) for i in range(10)]
@@ -19,7 +19,7 @@ AT = [len(b"".join(LINES[:i])) for i in range(10)]
 @pytest.fixture
 def small(monkeypatch):
     """Room for three lines and a bit."""
-    monkeypatch.setattr(spare, "SIZE", AT[3] + 7)
+    monkeypatch.setattr(overflow, "SIZE", AT[3] + 7)
 
 
 def test_lines_of_one_run_are_kept(tmp_path):
@@ -43,7 +43,7 @@ def test_the_latest_whole_lines_have_the_room(tmp_path, small):
         kept.add(AT[i], line)
         first = max(0, i - 2)
         assert left_in(tmp_path, "a") == (AT[first], b"".join(LINES[first : i + 1]))
-    kept.add(AT[9], b"x" * (spare.SIZE + 1))
+    kept.add(AT[9], b"x" * (overflow.SIZE + 1))
     assert left_in(tmp_path, "a") == (AT[6], b"".join(LINES[6:]))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rankroom.errors import UsageError
-from rankroom.spec import format_ranks, parse_ranks
+from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from rankroom import shell
 from rankroom.errors import LineError, UsageError
 from rankroom.ssh import command, folder, questions
 from rankroom.ssh.line import Line
 from rankroom.ssh.place import Here, place
 from rankroom.ssh.trouble import KNOWN, explain
+from rankroom.system import commands
 
 # What OpenSSH 8.0 to 9.9 say, as recorded.
 SAID = {
@@ -101,8 +101,8 @@ SAID = {
 }
 
 
-def completed(output: str, timed_out: bool = False) -> shell.Completed:
-    return shell.Completed(("ssh", "login"), 255, output, timed_out)
+def completed(output: str, timed_out: bool = False) -> commands.Completed:
+    return commands.Completed(("ssh", "login"), 255, output, timed_out)
 
 
 @pytest.mark.parametrize(("why", "said"), [(why, each) for why in SAID for each in SAID[why]])

@@ -20,8 +20,9 @@ import pytest
 
 from rankroom import config
 from rankroom.errors import RecordError
-from rankroom.record import Owner, event_line
-from rankroom.store import Store, new_id, owner
+from rankroom.record import owner
+from rankroom.record.model import Owner, event_line
+from rankroom.record.store import Store, new_id
 from record_makers import finished_record, gone_process, log, names, start_record
 
 AS_ROOT = os.geteuid() == 0
@@ -422,7 +423,7 @@ def test_a_line_longer_than_the_limit_comes_whole(tmp_path: Path):
 
 
 def test_a_line_longer_than_any_event_passes_in_pieces(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("rankroom.store.tail.LONGEST", 1000)
+    monkeypatch.setattr("rankroom.record.tail.LONGEST", 1000)
     store, run = finished_record(tmp_path, b"z" * 5000 + b"\n", log(0, "b\n"))
     after, pieces = 0, []
     while (chunk := store.read(run.id, after, 100)).data:
@@ -489,7 +490,7 @@ def test_a_reader_beside_the_writer_gets_every_line_once(tmp_path: Path):
 
 
 def test_a_waiting_reader_notices_that_the_owner_died(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("rankroom.store.tail.RECHECK", 0.05)
+    monkeypatch.setattr("rankroom.record.tail.RECHECK", 0.05)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     born = owner._born(child.pid)
     assert born

@@ -11,14 +11,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rankroom.analysis.profile import Shares
+from rankroom.analysis.timeline import Timeline
 from rankroom.display import bundle
 from rankroom.display.page import weight
 from rankroom.display.picture import COLOURS, picture
 from rankroom.display.summary import MOST, summary
-from rankroom.profile import Shares
-from rankroom.record import RunInfo
-from rankroom.store import Store
-from rankroom.timeline import Timeline
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Store
 from test_display import saved
 from trace_makers import ALL, FOLDER, Trace, loop
 

@@ -5,10 +5,10 @@ import multiprocessing
 import pytest
 
 from rankroom.errors import RecordError
-from rankroom.record import event_line
-from rankroom.store import Store
-from rankroom.store.owner import this_process
-from rankroom.store.takeover import orphans, take_over
+from rankroom.record.model import event_line
+from rankroom.record.owner import this_process
+from rankroom.record.store import Store
+from rankroom.record.takeover import orphans, take_over
 from record_makers import finished_record, gone_process, log, start_record
 
 

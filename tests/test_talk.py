@@ -15,8 +15,8 @@ import pytest
 from fake_scheduler import DOWN, FAKES, Elsewhere, FakeScheduler
 from rankroom.errors import LineError, SchedulerError, UsageError
 from rankroom.scheduler import asked, talk
+from rankroom.scheduler.site import Job, Site, own_folder
 from rankroom.scheduler.talk import Scheduler
-from rankroom.site import Job, Site, own_folder
 
 SITE = Site("mine", job=Job(account="a", partition="gpu"))
 PBS = replace(SITE, scheduler="pbs")
@@ -88,7 +88,7 @@ sys.path.insert(0, sys.argv[1])
 from fake_scheduler import Elsewhere
 from rankroom.scheduler import talk
 from rankroom.scheduler.talk import Scheduler
-from rankroom.site import Site
+from rankroom.scheduler.site import Site
 talk.ASK_S = 600.0
 print(asyncio.run(Scheduler(Site("mine"), Elsewhere()).ask(["7"]))["7"].state)
 """

@@ -5,8 +5,8 @@ import subprocess
 import pytest
 
 from browser import CHROMIUM, PLAYWRIGHT, UI, what_failed
-from rankroom.clusterfile import ClusterPaths
-from rankroom.kept import end, running_clusters
+from rankroom.cluster.lookup import end, running_clusters
+from rankroom.record.cluster_file import ClusterPaths
 
 SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from rankroom import release
-from rankroom.record import RankInfo, event_line
-from rankroom.run import Run
-from rankroom.store import Store
+from rankroom.record.model import RankInfo, event_line
+from rankroom.record.store import Store
+from rankroom.run import release
+from rankroom.run.run import Run
 
 
 class Silent:

@@ -28,7 +28,7 @@ PROJECT = ROOT / "pyproject.toml"
 LOCK = ROOT / "requirements.lock"
 # The lock's versions are for Python 3.11 and newer.
 REQUIREMENTS = LOCK if sys.version_info >= (3, 11) else PROJECT
-SCHEMA = ROOT / "lab" / "rankroom" / "record.schema.json"
+SCHEMA = ROOT / "lab" / "rankroom" / "record" / "record.schema.json"
 EXTENSION = ROOT / "extension"
 BUILT = ROOT / "lab" / "rankroom" / "labextension"
 EXTRAS = ("lab", "torch", "tensorflow", "horovod", "quickstart", "dev")
@@ -145,7 +145,7 @@ STEPS = [
     ),
     Step(
         "horovod",
-        lambda: wanted_packages() + text_of(*sources(ROOT / "lab" / "rankroom" / "horovod")),
+        lambda: wanted_packages() + text_of(*sources(ROOT / "lab" / "rankroom" / "horovod_build")),
         build_horovod,
         VENV / "bin" / "horovodrun",
         ("g++", "Python's headers"),

@@ -3,8 +3,8 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 
 const MADE = [
-  ['record.schema.json', 'schema.ts'],
-  ['cards.schema.json', 'cards.ts']
+  ['record/record.schema.json', 'schema.ts'],
+  ['cluster/cluster_status.schema.json', 'cards.ts']
 ];
 const PLAIN = {
   integer: 'number',

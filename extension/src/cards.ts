@@ -1,4 +1,4 @@
-// Made from lab/rankroom/cards.schema.json by `npm run build:schema`; do not edit.
+// Made from lab/rankroom/cluster/cluster_status.schema.json by `npm run build:schema`; do not edit.
 
 /** connecting, asks, submitting and lost are of the line to a site; pending is a job in the queue. */
 export type CardState = 'connecting' | 'asks' | 'submitting' | 'pending' | 'starting' | 'running' | 'lost' | 'ending' | 'ended' | 'failed';

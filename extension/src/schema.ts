@@ -1,4 +1,4 @@
-// Made from lab/rankroom/record.schema.json by `npm run build:schema`; do not edit.
+// Made from lab/rankroom/record/record.schema.json by `npm run build:schema`; do not edit.
 
 /** live: running; ended: done, failed, interrupted; lost: the process that wrote the record is gone. */
 export type RunState = 'running' | 'done' | 'failed' | 'interrupted' | 'lost';

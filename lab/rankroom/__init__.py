@@ -9,16 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rankroom.cluster import Cluster as Cluster
+    from rankroom.cluster.local import Cluster as Cluster
     from rankroom.rank.deadline import on_time_limit as on_time_limit
     from rankroom.rank.deadline import time_left as time_left
     from rankroom.rank.spans import span as span
-    from rankroom.run import Run as Run
+    from rankroom.run.run import Run as Run
 
 __version__ = "0.1.0"
 _LAZY = {
-    "Cluster": "rankroom.cluster",
-    "Run": "rankroom.run",
+    "Cluster": "rankroom.cluster.local",
+    "Run": "rankroom.run.run",
     "on_time_limit": "rankroom.rank.deadline",
     "span": "rankroom.rank.spans",
     "time_left": "rankroom.rank.deadline",

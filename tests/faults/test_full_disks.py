@@ -13,8 +13,8 @@ import pytest
 
 from cells import failure, states
 from numbered import assert_numbered
-from rankroom.cluster import Cluster
-from rankroom.run import Run
+from rankroom.cluster.local import Cluster
+from rankroom.run.run import Run
 
 pytestmark = pytest.mark.cluster
 

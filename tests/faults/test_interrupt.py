@@ -12,10 +12,10 @@ import pytest
 
 from cells import failure, finish, log, states, values
 from kernel import Kernel
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 from rankroom.errors import RankroomError
 from rankroom.notebook.pressed import kept
-from rankroom.store import Store
+from rankroom.record.store import Store
 
 pytestmark = [
     pytest.mark.cluster,

@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from cells import failure, finish, states
-from rankroom.cluster import Cluster
-from rankroom.clusterfile import ClusterPaths
+from rankroom.cluster.launch import own_processes
+from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError
-from rankroom.local import own_processes
-from rankroom.rank import tree
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.system import process_tree
 
 pytestmark = [
     pytest.mark.cluster,
@@ -48,7 +48,7 @@ def two(home):
 
 def controller_of(cluster):
     keeper = psutil.Process(cluster.paths.read().keeper)
-    [found] = [p for p in keeper.children() if "rankroom.rank.controller" in p.cmdline()]
+    [found] = [p for p in keeper.children() if "rankroom.supervisor.controller" in p.cmdline()]
     return found
 
 
@@ -110,7 +110,7 @@ def test_a_rank_in_c_code_ends_with_its_keeper_and_so_do_its_children(two):
     child = int((two.paths.spool(0) / "stdout").read_text())
     rank, beside = psutil.Process(two.ranks[0].pid), psutil.Process(child)
     os.kill(two.paths.read().keeper, signal.SIGKILL)
-    until(lambda: not tree.running(rank) and not tree.running(beside))
+    until(lambda: not process_tree.running(rank) and not process_tree.running(beside))
     assert run.wait(60)
 
 
@@ -132,7 +132,7 @@ def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(
         [
             sys.executable,
             "-c",
-            "from rankroom.cluster import Cluster; import time\n"
+            "from rankroom.cluster.local import Cluster; import time\n"
             f"c = Cluster.local(ranks=1, name='kept'); c.run({COUNT!r}); time.sleep(600)",
         ]
     )

@@ -7,7 +7,7 @@ import pytest
 
 from cells import failure, finish, states
 from numbered import assert_numbered, written
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -15,16 +15,16 @@ import pytest
 
 from kernel import Kernel
 from numbered import GATED, assert_numbered, written
-from rankroom.cluster import Cluster
-from rankroom.clusterfile import ClusterPaths
+from rankroom.cluster.launch import own_processes
+from rankroom.cluster.local import Cluster
+from rankroom.cluster.lookup import running_clusters
 from rankroom.errors import RankroomError
-from rankroom.kept import running_clusters
-from rankroom.local import own_processes
-from rankroom.rank import tree
-from rankroom.rank.lease import held
-from rankroom.record import RunInfo
-from rankroom.salvage import salvage
-from rankroom.store import Store
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Store
+from rankroom.run.salvage import salvage
+from rankroom.supervisor.lease import held
+from rankroom.system import process_tree
 
 pytestmark = pytest.mark.cluster
 
@@ -293,7 +293,7 @@ def test_nothing_is_left_but_the_disk(tmp_path, monkeypatch):
     for rank in info.ranks:
         with contextlib.suppress(ProcessLookupError):  # without a keeper they end by themselves
             os.kill(rank.pid, signal.SIGKILL)
-    tree.end(own_processes(ClusterPaths("gone")), 0)
+    process_tree.end(own_processes(ClusterPaths("gone")), 0)
     wait_for(lambda: not any(psutil.pid_exists(rank.pid) for rank in info.ranks))
     assert store.load(run_id).state == "lost"
     spooled = [(ClusterPaths("gone").spool(rank) / "stdout").read_text() for rank in (0, 1)]

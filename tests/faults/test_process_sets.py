@@ -3,7 +3,7 @@
 import pytest
 
 from cells import finish, log, states, values
-from rankroom.horovod.features import features
+from rankroom.horovod_build.features import features
 
 pytestmark = [
     pytest.mark.cluster,

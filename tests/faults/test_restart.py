@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from cells import failure, finish, log, states, values
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, RankroomError, StartError, UsageError
-from rankroom.rank import tree
+from rankroom.system import process_tree
 
 pytestmark = [
     pytest.mark.cluster,
@@ -78,7 +78,7 @@ def until(met, seconds=120):
 def lives(pid):
     """True if there is such a process; one that nobody has reaped yet does not live."""
     try:
-        return tree.running(psutil.Process(pid))
+        return process_tree.running(psutil.Process(pid))
     except psutil.NoSuchProcess:
         return False
 

@@ -18,10 +18,10 @@ import pytest
 from jupyter_client import BlockingKernelClient
 
 from numbered import GATED, assert_numbered, written
-from rankroom.cluster import Cluster
-from rankroom.kept import running_clusters
+from rankroom.cluster.local import Cluster
+from rankroom.cluster.lookup import running_clusters
 from rankroom.rank.environment import free_ports
-from rankroom.store import Store
+from rankroom.record.store import Store
 
 pytestmark = pytest.mark.cluster
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from cells import finish, log, states, values
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, RankroomError
 
 pytestmark = [

@@ -16,13 +16,13 @@ NOT_THEIRS = ("sshd", LISTENER.name, "<defunct>")
 IMPORTS = """
 import time, os, json
 from pathlib import Path
-from rankroom import site
-from rankroom.cluster import Cluster
-from rankroom.clusterfile import ClusterPaths, all_clusters
+from rankroom.scheduler import site
+from rankroom.cluster.local import Cluster
+from rankroom.record.cluster_file import ClusterPaths, all_clusters
 from rankroom.errors import RankroomError
 from rankroom.far import start
 from rankroom.far.cluster import FarCluster
-from rankroom.store import Store
+from rankroom.record.store import Store
 
 def states(run):
     return {rank.rank: rank.state for rank in run.info.ranks}

@@ -16,7 +16,7 @@ PYTHON = sys.executable
 START = """
 import time
 from cells import failure, finish, log, states, values
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 begun = time.monotonic()
 cluster = Cluster.local({how})
 time.monotonic() - begun
@@ -140,7 +140,7 @@ hvd.init()
 def test_the_load_of_ranks_on_all_nodes_is_told(job: Inside):
     looked = job.do(
         """
-from rankroom.rank.rendezvous import ask
+from rankroom.rpc.rendezvous import ask
 run = cluster.run('''
 if rank == 3:
     while True: pass
@@ -182,7 +182,7 @@ called
     # It has ten minutes in all: the first run was told.
     notes = job.do(
         """
-from rankroom.store import Store
+from rankroom.record.store import Store
 [note for run in Store().newest() for note in run.notes if "the time of job" in note]
 """
     )
@@ -287,7 +287,7 @@ while states(run)[1] == "running" and time.monotonic() < deadline:
             time.sleep(0.2)
         told = job.do(
             """
-from rankroom.salvage import TendedStore
+from rankroom.run.salvage import TendedStore
 TendedStore().load(run.id)
 log(run, 1)
 """

@@ -34,7 +34,7 @@ if rank == 3:
     raise ValueError('no data')"""
 RECORDS = """
 import json
-from rankroom.salvage import TendedStore
+from rankroom.run.salvage import TendedStore
 store = TendedStore()
 print(json.dumps([
     [run.state, run.failure and run.failure.evalue,

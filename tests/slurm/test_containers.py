@@ -11,9 +11,8 @@ import pytest
 from inside import Inside
 from machines import CHECKOUT, Machines
 
-from rankroom.rank import step
-from rankroom.scheduler import jobs
-from rankroom.site import Container, Site
+from rankroom.scheduler import jobs, step_launcher
+from rankroom.scheduler.site import Container, Site
 
 pytestmark = pytest.mark.skipif(not shutil.which("ch-run"), reason="needs charliecloud")
 # An image that is a folder: the machine's own programs in another root.
@@ -45,8 +44,8 @@ def test_ranks_of_two_nodes_are_in_the_container(machines: Machines, site: Site)
     options = ("--nodes=2", "--ntasks-per-node=1")
     with Inside(machines, "alice", *options) as job:
         job.do(
-            "import os\nfrom cells import values\nfrom rankroom.cluster import Cluster\n"
-            f"os.environ[{step.PYTHON!r}] = {words!r}\ncluster = Cluster.local()"
+            "import os\nfrom cells import values\nfrom rankroom.cluster.local import Cluster\n"
+            f"os.environ[{step_launcher.PYTHON!r}] = {words!r}\ncluster = Cluster.local()"
         )
         seen = "(rank, __import__('os').path.exists('/in-the-container'))"
         assert job.do(f"values(cluster, {seen!r})") == [[0, True], [1, True]]

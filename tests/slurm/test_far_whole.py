@@ -81,7 +81,8 @@ def test_ranks_are_not_given_up_for_a_size_that_is_refused(laptop: Laptop):
     words = "the ranks stay as they are, and no job is submitted (nodes: 64, ranks: 64):"
     assert words in said and "sbatch" in said, said
     served = laptop.do(
-        "from rankroom import acts\nrefused(lambda: acts.resize('far', {'nodes': '64'}))"
+        "from rankroom.cluster import actions\n"
+        "refused(lambda: actions.resize('far', {'nodes': '64'}))"
     )
     assert words in served and "sbatch" in served, served
     cell(laptop, "%%distributed -o run\nkept")

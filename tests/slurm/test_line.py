@@ -135,8 +135,9 @@ def test_two_processes_share_one_login(machines: Machines, home: Path, laptop: E
 def test_words_never_log_in_beside_the_line(machines: Machines, laptop: Elsewhere):
     before = logins(machines)
     done = laptop.do(
-        "from rankroom import shell\n"
-        "done = wait(shell.run(Line('login').words(['hostname'])))\n[done.returncode, done.output]"
+        "from rankroom.system import commands\n"
+        "done = wait(commands.run(Line('login').words(['hostname'])))\n"
+        "[done.returncode, done.output]"
     )
     assert done[0] == 255 and "login\n" not in done[1]
     assert logins(machines) == before

@@ -13,7 +13,7 @@ BECOME_PBS = f"""
 import os
 from pathlib import Path
 from cells import values
-from rankroom.cluster import Cluster
+from rankroom.cluster.local import Cluster
 for name in [name for name in os.environ if name.startswith("SLURM")]:
     del os.environ[name]
 os.environ.update(

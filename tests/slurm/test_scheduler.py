@@ -12,7 +12,7 @@ from machines import Machines
 from rankroom.errors import StartError
 from rankroom.scheduler import slurm
 from rankroom.scheduler.jobs import JobStatus
-from rankroom.site import Job, Site
+from rankroom.scheduler.site import Job, Site
 
 SITE = Site("test", scheduler="slurm", job=Job(partition="gpu", time="00:05:00"))
 

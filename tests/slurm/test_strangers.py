@@ -77,7 +77,7 @@ def job(machines: Machines) -> Iterator[Inside]:
     machines.home("alice").chmod(0o755)
     with Inside(machines, "alice", "--nodes=2", "--ntasks-per-node=1") as job:
         job.do(
-            "from cells import values\nfrom rankroom.cluster import Cluster\n"
+            "from cells import values\nfrom rankroom.cluster.local import Cluster\n"
             "cluster = Cluster.local()\nvalues(cluster, 'rank')"
         )
         yield job
@@ -128,7 +128,7 @@ def test_nobody_on_the_same_node_hears_what_ranks_print(machines: Machines):
     script = machines.put("bob", "listen.py", LISTEN)
     with Inside(machines, "alice", "--nodelist=c3", "--ntasks=2") as job:
         job.do(
-            "from cells import values\nfrom rankroom.cluster import Cluster\n"
+            "from cells import values\nfrom rankroom.cluster.local import Cluster\n"
             "cluster = Cluster.local()\nvalues(cluster, 'rank')"
         )
         places = [":".join(each) for each in ports(machines, "c3", "alice")]
@@ -184,13 +184,13 @@ def test_no_secret_is_shown_by_ps_or_scontrol(machines: Machines, job: Inside):
     shown = ""
     for node in ("c1", "c2"):
         shown += machines.run(node, ["ps", "axeww", "-o", "pid,args"], "bob")
-    assert "rankroom.rank.remote" in shown
+    assert "rankroom.agent.node_start" in shown
     for what in ("job", "step"):
         shown += machines.run("login", ["scontrol", "show", what, "--details"], "bob")
     assert f"JobId={job.job}" in shown
     for secret in secrets:
         assert secret not in shown
-    pid = re.search(r"^ *(\d+) .*rankroom.rank.remote", shown, re.MULTILINE)
+    pid = re.search(r"^ *(\d+) .*rankroom.agent.node_start", shown, re.MULTILINE)
     assert pid is not None
     environ = machines.run("c1", ["cat", f"/proc/{pid[1]}/environ"], "bob")
     assert "denied" in environ or "No such" in environ

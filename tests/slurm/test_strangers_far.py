@@ -20,7 +20,7 @@ from test_strangers import LISTEN, PYTHON, TRY, ports
 USER = "root"  # as alice is called on her laptop
 BEGIN = (
     "import sys; sys.path.insert(0, TESTS)\n"
-    "from cells import values\nfrom rankroom import site\n"
+    "from cells import values\nfrom rankroom.scheduler import site\n"
     "from rankroom.far.cluster import FarCluster\n"
     "cluster = FarCluster.start(site.load('test'))\nvalues(cluster, 'rank')"
 )
@@ -135,7 +135,7 @@ def test_no_secret_is_shown(machines: Machines, cluster: Elsewhere, here: Path):
     for machine in ("laptop", "login", *machines.nodes):
         shown += machines.run(machine, ["ps", "axeww", "-o", "pid,args"], "bob")
     assert "rankroom.far.keeper" in shown and "rankroom.far.desk" in shown
-    assert "rankroom.far.job" in shown and "rankroom.rank.remote" in shown
+    assert "rankroom.far.job" in shown and "rankroom.agent.node_start" in shown
     for what in ("job", "step", "node"):
         shown += machines.run("login", ["scontrol", "show", what, "--details"], "bob")
     job = re.search(r"JobId=(\d+)", shown)

@@ -117,12 +117,13 @@ export function endAll(): void {
   // Made-up ones have no job to be ended.
   const source = `
 import shutil
-from rankroom import acts, cards, clusterfile
-for card in cards.cards():
+from rankroom.cluster import actions, cluster_status
+from rankroom.record.cluster_file import ClusterPaths
+for card in cluster_status.cards():
     if card.far:
-        shutil.rmtree(clusterfile.ClusterPaths(card.name).folder)
+        shutil.rmtree(ClusterPaths(card.name).folder)
     else:
-        acts.stop(card.name)
+        actions.stop(card.name)
 `;
   execFileSync(python(), ['-c', source], { env: pythonEnv(), timeout: 180_000 });
 }

@@ -6,7 +6,7 @@ import shlex
 
 from rankroom.batch.folder import BatchFolder
 from rankroom.scheduler.jobs import body
-from rankroom.site import Site, expand
+from rankroom.scheduler.site import Site, expand
 
 
 def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:

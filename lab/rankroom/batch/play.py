@@ -24,17 +24,18 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal, DeadKernelError
 from traitlets.config import Config
 
-from rankroom import config, kept
+from rankroom import config
 from rankroom.batch.cells import Cell, cells_of
 from rankroom.batch.folder import MARK, BatchFolder, Progress
 from rankroom.batch.said import said, short
-from rankroom.clusterfile import ClusterPaths
+from rankroom.cluster import lookup
 from rankroom.errors import RankroomError
-from rankroom.rank import tree
-from rankroom.rank.jobend import JobEnd
-from rankroom.run import title_of
-from rankroom.salvage import TendedStore
-from rankroom.store import Store
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.record.store import Store
+from rankroom.run.run import title_of
+from rankroom.run.salvage import TendedStore
+from rankroom.scheduler.job_end import JobEnd
+from rankroom.system import process_tree
 
 START_S = 180  # for the kernel to start
 INTERRUPT_S = 1.0  # for a cell on ranks to end with them, when the job is ended
@@ -183,17 +184,19 @@ class Play:
     def clear(self) -> None:
         """End what the cells have started and not ended, and complete the records."""
         marked = {each.pid for each in self.left()}
-        for info in kept.running_clusters():
+        for info in lookup.running_clusters():
             if info.keeper in marked and info.host == self.progress.host:
-                kept.end(ClusterPaths(info.name))
-        tree.end(self.left(), END_S)
+                lookup.end(ClusterPaths(info.name))
+        process_tree.end(self.left(), END_S)
         for run_id in self.progress.runs:
             with contextlib.suppress(RankroomError):
                 TendedStore().load(run_id)
 
     def left(self) -> set[Any]:
         """The processes of this job, but for itself."""
-        return {each for each, value in tree.belonging(MARK) if value == str(self.folder.path)}
+        return {
+            each for each, value in process_tree.belonging(MARK) if value == str(self.folder.path)
+        }
 
     def say(self, words: str) -> None:
         """A line of the job's log."""

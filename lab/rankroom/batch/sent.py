@@ -12,14 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from rankroom import config, shell
+from rankroom import config
 from rankroom.batch.cells import Notebook
 from rankroom.batch.folder import BatchFailed, BatchFolder, Progress
 from rankroom.errors import LineError, SchedulerError
+from rankroom.record.store import Store
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.talk import Scheduler
 from rankroom.ssh.place import Place
-from rankroom.store import Store
+from rankroom.system import commands
 
 CALL_S = 30.0
 LOOK_S = 1.0
@@ -98,7 +99,9 @@ class Sent:
         if not done.ok:
             raise BatchFailed(NOT_BROUGHT.format(what=names[0], why=done.tail()[:2000]))
 
-    async def _there(self, code: str, argument: str, input: str | None = None) -> shell.Completed:
+    async def _there(
+        self, code: str, argument: str, input: str | None = None
+    ) -> commands.Completed:
         words = ["bash", "-c", code, "bash", str(self.folder.path), argument]
         return await self.place.run(words, timeout=CALL_S, input=input)
 

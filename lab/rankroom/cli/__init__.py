@@ -29,7 +29,7 @@ COMMANDS = {
         "List clusters and what ended ones have left behind, and clean that up.",
     ),
     "horovod": (
-        "rankroom.horovod.cli:horovod",
+        "rankroom.horovod_build.cli:horovod",
         "Build Horovod for this environment, and prove it works.",
     ),
     "lab": (

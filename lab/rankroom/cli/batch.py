@@ -8,19 +8,20 @@ from typing import Any
 
 import click
 
-from rankroom import config, shell
-from rankroom import site as sites
+from rankroom import config
 from rankroom.batch import cells, job
 from rankroom.batch.folder import BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.sent import Sent, files, follow
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
-from rankroom.lab.where import is_here
+from rankroom.jupyter_job.where import is_here
+from rankroom.record.store import Store
+from rankroom.scheduler import site as sites
+from rankroom.scheduler.site import Site
 from rankroom.scheduler.submitted import all_submitted
 from rankroom.scheduler.talk import Scheduler
-from rankroom.site import Site
 from rankroom.ssh.place import Here, Place, place
-from rankroom.store import Store
+from rankroom.system import commands as shell
 
 
 @click.command()

@@ -17,12 +17,12 @@ from typing import Any
 import click
 from traitlets.config import Config
 
-from rankroom import cluster
 from rankroom.batch.said import said, short
+from rankroom.cluster import local
+from rankroom.cluster.lookup import running_clusters
 from rankroom.display.digest import displays_of
 from rankroom.errors import RankroomError, UsageError
-from rankroom.kept import running_clusters
-from rankroom.store import Store
+from rankroom.record.store import Store
 
 LEAST_ACCURACY = 0.9
 # The runs that must report, by the name that `-o NAME` gave them.
@@ -52,7 +52,7 @@ def demo(notebook: Path | None) -> None:
         raise DemoFailed(f"{error}\n(the records of this demo are in {home})") from None
     finally:
         for left in running_clusters():
-            cluster.Cluster.attach(left.name).stop()
+            local.Cluster.attach(left.name).stop()
     shutil.rmtree(home, ignore_errors=True)
     click.echo("\n".join(["", *lines, f"trained, in {time.monotonic() - begun:.0f} s"]))
 

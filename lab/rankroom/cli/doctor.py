@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from rankroom.leftovers import findings
-from rankroom.store import Store
+from rankroom.cluster.cleanup import findings
+from rankroom.record.store import Store
 
 
 @click.command()

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import click
 
-from rankroom import site
 from rankroom.errors import RankroomError, UsageError
+from rankroom.scheduler import site
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.submitted import Submitted, all_submitted
 from rankroom.scheduler.talk import Scheduler

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from rankroom import site as sites
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import LabError, RankroomError, UsageError
-from rankroom.lab import kept, script
-from rankroom.lab.follow import JobOver, follow
-from rankroom.lab.kept import Kept
-from rankroom.lab.lab import Lab, alive, folder
-from rankroom.lab.where import is_here
+from rankroom.jupyter_job import saved, script
+from rankroom.jupyter_job.follow import JobOver, follow
+from rankroom.jupyter_job.lab import Lab, alive, folder
+from rankroom.jupyter_job.saved import Kept
+from rankroom.jupyter_job.where import is_here
+from rankroom.scheduler import site as sites
 from rankroom.scheduler.talk import Scheduler
 from rankroom.ssh.place import Place, place
 
@@ -170,7 +170,7 @@ class _Command:
 
 
 def _kept(job: str | None, name: str | None) -> Kept | None:
-    found = kept.all_kept(name or "") if job else []
+    found = saved.all_kept(name or "") if job else []
     return next((each for each in found if job in (NEWEST, each.job)), None)
 
 

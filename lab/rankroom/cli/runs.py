@@ -13,21 +13,21 @@ from pathlib import Path
 
 import click
 
-from rankroom.amounts import size
+from rankroom.analysis.export import chrome_json, compressed
+from rankroom.analysis.profile import Profile
+from rankroom.analysis.timeline import Timeline
 from rankroom.display import runs_table
 from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
 from rankroom.display.words import headline, label
-from rankroom.export import chrome_json, compressed
-from rankroom.profile import Profile
-from rankroom.record import Json, RunInfo, parse_event
-from rankroom.salvage import TendedStore
-from rankroom.spec import format_ranks, parse_ranks
-from rankroom.store import Store
-from rankroom.store.retention import DAY
-from rankroom.store.tail import LIMIT, Tail, line_near_end
-from rankroom.timeline import Timeline
+from rankroom.record.model import Json, RunInfo, parse_event
+from rankroom.record.retention import DAY
+from rankroom.record.store import Store
+from rankroom.record.tail import LIMIT, Tail, line_near_end
+from rankroom.run.salvage import TendedStore
+from rankroom.text.amounts import size
+from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 # Seconds between two looks at a run that is being followed.
 PAUSE = 0.1

@@ -9,9 +9,9 @@ import sys
 
 import click
 
-from rankroom import site as sites
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
+from rankroom.scheduler import site as sites
 from rankroom.scheduler.check import Check, Step, failed
 from rankroom.scheduler.talk import Scheduler
 from rankroom.ssh.place import Here, place

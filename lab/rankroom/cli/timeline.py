@@ -12,12 +12,12 @@ from urllib.parse import quote
 import click
 
 from rankroom import display
+from rankroom.analysis.importers import import_files
+from rankroom.analysis.profile import Profile
+from rankroom.analysis.timeline import Timeline
 from rankroom.display.text import keep_colours
-from rankroom.profile import Profile
-from rankroom.record import Json, RunInfo
-from rankroom.store import Store
-from rankroom.timeline import Timeline
-from rankroom.traces import import_files
+from rankroom.record.model import Json, RunInfo
+from rankroom.record.store import Store
 
 
 @click.command()

@@ -9,7 +9,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rankroom.chart import VEGA, chart
+from rankroom.analysis.chart import VEGA, chart
 
 # Eight colours that colour-blind people tell apart, readable under black text.
 COLOURS = ("#a6cee3", "#fdbf6f", "#b2df8a", "#cab2d6", "#ffe08a", "#fb9a99", "#9fd8cb", "#d9d9d9")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from rankroom.anycluster import AnyCluster
+from rankroom.cluster.base import AnyCluster
 from rankroom.course.lessons import LESSONS, Lesson
 from rankroom.errors import RankroomError
 

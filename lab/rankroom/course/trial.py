@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rankroom.anycluster import AnyCluster, AnyRun
+from rankroom.cluster.base import AnyCluster, AnyRun
 from rankroom.course import progress
 from rankroom.course.exercise import Exercise, find
 from rankroom.course.verdict import Verdict, judge

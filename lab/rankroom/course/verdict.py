@@ -6,7 +6,7 @@ import html
 from dataclasses import dataclass
 from typing import Literal
 
-from rankroom.record import Json, RunInfo
+from rankroom.record.model import Json, RunInfo
 
 State = Literal["right", "wrong", "raised", "hung", "slow", "stopped"]
 _MARK = {"right": "✓"}

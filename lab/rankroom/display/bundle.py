@@ -11,16 +11,16 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rankroom import record
-from rankroom.amounts import duration
 from rankroom.display.digest import Digest, digest
 from rankroom.display.page import Html, Page, Text, weight
 from rankroom.display.summary import Summary, summary
 from rankroom.display.text import clean, clip, one_line
 from rankroom.display.words import label, whole_log
-from rankroom.record import Json, RunInfo
-from rankroom.spec import format_ranks
-from rankroom.store import Store
+from rankroom.record import model
+from rankroom.record.model import Json, RunInfo
+from rankroom.record.store import Store
+from rankroom.text.amounts import duration
+from rankroom.text.rank_ranges import format_ranks
 
 MIME = "application/vnd.rankroom.run+json"
 # Below 64 KiB by what the output of a running cell weighed before this one took its place.
@@ -145,7 +145,7 @@ def _run(run: RunInfo) -> tuple[Json, int]:
         room = _RUN_MOST - _weight(data)
         data["ranks"] = ranks[: max(len(ranks) * room // max(_weight(ranks), 1) * 9 // 10, 0)]
         used = _weight(data)
-    return {"version": record.VERSION, "run": data}, used
+    return {"version": model.VERSION, "run": data}, used
 
 
 def _short(text: str, most: int) -> str:

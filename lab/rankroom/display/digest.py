@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankroom.display.lines import Group, Line, collapse, lines_of
-from rankroom.record import Json, RunInfo
-from rankroom.store.tail import Events, line_near_end
+from rankroom.record.model import Json, RunInfo
+from rankroom.record.tail import Events, line_near_end
 
 HEAD_LINES = 30
 TAIL_LINES = 70

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from rankroom.display.text import overprint
-from rankroom.record import Json
+from rankroom.record.model import Json
 
 # A line longer than this goes on as another line, so that none fills the memory.
 _LONG = 1 << 20

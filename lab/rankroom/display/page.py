@@ -6,12 +6,12 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from rankroom.amounts import size
 from rankroom.display.lines import Group
 from rankroom.display.text import clean, clip, one_line, overprint, to_html
 from rankroom.display.words import headline, label
-from rankroom.record import Hang, Json, RunInfo
-from rankroom.spec import format_ranks
+from rankroom.record.model import Hang, Json, RunInfo
+from rankroom.text.amounts import size
+from rankroom.text.rank_ranges import format_ranks
 
 # Characters of one line that are shown, and lines of one value and of one traceback.
 _LINE = 300

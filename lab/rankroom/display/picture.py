@@ -11,10 +11,10 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from rankroom.analysis.profile import Shares
+from rankroom.analysis.profile.diagnosis import percent
+from rankroom.analysis.profile.intervals import Interval, length, union, without
 from rankroom.display.page import weight
-from rankroom.profile import Shares
-from rankroom.profile.diagnosis import percent
-from rankroom.profile.intervals import Interval, length, union, without
 
 # After Okabe and Ito, told apart by colour-blind eyes, and seen on white and on black.
 COLOURS = {

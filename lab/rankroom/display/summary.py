@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rankroom.amounts import size
+from rankroom.analysis.profile import Profile, Shares
+from rankroom.analysis.profile.tables import of_ranks
+from rankroom.analysis.timeline import Timeline
 from rankroom.display.picture import in_words, picture
-from rankroom.profile import Profile, Shares
-from rankroom.profile.tables import of_ranks
-from rankroom.record import RunInfo
-from rankroom.timeline import Timeline
+from rankroom.record.model import RunInfo
+from rankroom.text.amounts import size
 
 # Spans of so many bytes are looked at: some 200,000, and half a second.
 MOST = 2 << 20

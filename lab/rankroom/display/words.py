@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rankroom.amounts import duration
 from rankroom.display.text import clip, one_line
-from rankroom.record import RunInfo
-from rankroom.spec import format_ranks
+from rankroom.record.model import RunInfo
+from rankroom.text.amounts import duration
+from rankroom.text.rank_ranges import format_ranks
 
 
 def headline(run: RunInfo) -> str:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankroom import config
-from rankroom.clusterfile import ClusterInfo, ClusterPaths, tail
 from rankroom.errors import NoClusterError, RecordError, UsageError
 from rankroom.far.frames import Head
 from rankroom.rank import values
-from rankroom.rank.rendezvous import ask
-from rankroom.store import Store
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
+from rankroom.record.store import Store
+from rankroom.rpc.rendezvous import ask
 
 if TYPE_CHECKING:
-    from rankroom.cluster import Cluster
+    from rankroom.cluster.local import Cluster
 
 ALL_S = 30.0  # for all ranks to be known here once the cluster runs
 LOG_LINES = 200
@@ -55,7 +55,7 @@ class Acts:
 
     def attach(self) -> str:
         """Connect to the ranks, and take up what goes on; what they run for nobody, in words."""
-        from rankroom.cluster import Cluster
+        from rankroom.cluster.local import Cluster
 
         with self._attaching:
             made = Cluster.attach(self._paths.name)
@@ -156,12 +156,12 @@ class Acts:
         return {"text": tail(Path(head["path"]), LOG_LINES)}
 
     def _do_stop(self, head: Head, body: bytes) -> Head:
-        from rankroom import kept
+        from rankroom.cluster import lookup
 
         if self._cluster is not None:
             self._cluster.stop()
         elif self._paths.read() is not None:
-            kept.end(self._paths)
+            lookup.end(self._paths)
         return {}
 
     def _do_clear(self, head: Head, body: bytes) -> Head:

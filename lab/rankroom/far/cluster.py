@@ -13,16 +13,19 @@ from concurrent.futures import TimeoutError as Late
 from pathlib import Path
 from typing import Any
 
-from rankroom import errors, local
-from rankroom.anycluster import AnyCluster
-from rankroom.clusterfile import ClusterInfo, ClusterPaths, tail
+from rankroom import errors
+from rankroom.cluster import launch
+from rankroom.cluster.base import AnyCluster
 from rankroom.errors import LineError, NoClusterError, RankroomError, StartError
 from rankroom.far import start
 from rankroom.far.run import FarRun
-from rankroom.rank import lease, tree, values
-from rankroom.rank.rendezvous import ask
-from rankroom.record import Json
-from rankroom.site import Site
+from rankroom.rank import values
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
+from rankroom.record.model import Json
+from rankroom.rpc.rendezvous import ask
+from rankroom.scheduler.site import Site
+from rankroom.supervisor import lease
+from rankroom.system import process_tree
 
 Progress = Callable[[str], None]
 PATIENCE_S = 30.0
@@ -72,7 +75,7 @@ class FarCluster(AnyCluster):
         Raises StartError if its ranks are not there, or cannot be reached.
         """
         paths = ClusterPaths(info.name)
-        if not local.alive(info):
+        if not launch.alive(info):
             start.relaunch(paths)
         made = cls(paths, info)
         try:
@@ -106,7 +109,7 @@ class FarCluster(AnyCluster):
             if info.far.words != told:
                 told = info.far.words
                 progress(told)
-            alive = local.alive(info)
+            alive = launch.alive(info)
             kept = now if alive else kept
             if alive and info.state == "running" and info.far.state == "running":
                 self.refresh()
@@ -129,7 +132,7 @@ class FarCluster(AnyCluster):
 
     @property
     def running(self) -> bool:
-        return local.alive(self.paths.read())
+        return launch.alive(self.paths.read())
 
     @property
     def site(self) -> Site:
@@ -160,7 +163,7 @@ class FarCluster(AnyCluster):
             return "ended with its cluster"
         if str(rank) in info.exits:
             return info.exits[str(rank)]
-        if info.far is not None and local.alive(info) and info.far.state != "running":
+        if info.far is not None and launch.alive(info) and info.far.state != "running":
             return info.far.words
         return f"ended with its cluster: {info.message or 'it was stopped'}"
 
@@ -244,9 +247,9 @@ class FarCluster(AnyCluster):
         Raises LineError where the site cannot be reached now: the job is cancelled later.
         """
         info = self.paths.read()
-        if info is not None and not local.alive(info) and local.far_on(info):
+        if info is not None and not launch.alive(info) and launch.far_on(info):
             start.relaunch(self.paths)
-            _until(lambda: local.alive(self.paths.read()), COMES_S)
+            _until(lambda: launch.alive(self.paths.read()), COMES_S)
             info = self.paths.read()
         try:
             later = self._ask("stop", patience=STOP_S).get("text", "")
@@ -257,7 +260,7 @@ class FarCluster(AnyCluster):
         if later:
             raise LineError(str(later))
         if info is not None and info.keeper:
-            tree.ended_within(info.keeper, STOP_S)
+            process_tree.ended_within(info.keeper, STOP_S)
         if run is not None:
             run.wait(1.0)
         self.paths.remove()

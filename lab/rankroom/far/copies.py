@@ -17,9 +17,9 @@ from typing import Any
 from rankroom.errors import RecordError
 from rankroom.far.followed import Place
 from rankroom.far.frames import Head
-from rankroom.record import RunInfo
-from rankroom.store import Store, Writer
-from rankroom.store.owner import nobody, this_process
+from rankroom.record.model import RunInfo
+from rankroom.record.owner import nobody, this_process
+from rankroom.record.store import Store, Writer
 
 ENDED = ("done", "failed", "interrupted")
 

@@ -20,13 +20,13 @@ from typing import Any, BinaryIO
 
 import rankroom
 from rankroom import config
-from rankroom.clusterfile import ClusterInfo, ClusterPaths
 from rankroom.errors import RankroomError
 from rankroom.far import frames
 from rankroom.far.acts import Acts
 from rankroom.far.followed import Followed, Place
 from rankroom.far.frames import Head
-from rankroom.store import Store
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.record.store import Store
 
 SILENT_S = 15.0  # a keeper that says nothing for so long is cut off
 LOOK_S = 0.1

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankroom.far.frames import Head
-from rankroom.store import RecordPaths
+from rankroom.record.store import RecordPaths
 
 CHUNK = 1 << 18
 MARKED = 4096  # bytes before a place that tell whether two files are the same up to it

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from rankroom import kept, local
-from rankroom.cluster import Cluster
-from rankroom.clusterfile import ClusterPaths
+from rankroom.cluster import launch, lookup
+from rankroom.cluster.local import Cluster
 from rankroom.errors import RankroomError
-from rankroom.rank import lease
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.supervisor import lease
 
 LOOK_S = 0.2
 
@@ -63,13 +63,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def stay(paths: ClusterPaths, over: threading.Event) -> int:
     """Until the cluster has ended or the job is to end; 1 if the cluster has failed."""
-    while local.alive(paths.read()):
+    while launch.alive(paths.read()):
         if over.wait(LOOK_S):
-            kept.end(paths)
+            lookup.end(paths)
             say("ended")
             return 0
     info = paths.read()
-    say(f"the cluster is over: {kept.why_gone(info)}")
+    say(f"the cluster is over: {lookup.why_gone(info)}")
     return int(info is not None and info.state == "failed")
 
 

@@ -20,21 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from rankroom import config
-from rankroom.clusterfile import Allocation, ClusterInfo, ClusterPaths, Far, FarState
 from rankroom.errors import LineError, RankroomError, RecordError, SchedulerError
 from rankroom.far import start
 from rankroom.far.copies import Copies
 from rankroom.far.frames import Head
 from rankroom.far.queue import Queue
 from rankroom.far.there import There
-from rankroom.rank.lease import Lease
-from rankroom.rank.network import LOOPBACK
-from rankroom.rank.rendezvous import Rendezvous
-from rankroom.record import RankInfo
-from rankroom.site import Site
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Far, FarState
+from rankroom.record.model import RankInfo
+from rankroom.record.store import Store
+from rankroom.rpc.rendezvous import Rendezvous
+from rankroom.scheduler.site import Site
 from rankroom.ssh.line import Line
 from rankroom.ssh.place import Place, place
-from rankroom.store import Store
+from rankroom.supervisor.lease import Lease
+from rankroom.system.network import LOOPBACK
 
 LONGEST = 30  # times AGAIN_S between two tries
 AGAIN_S = 1.0  # between two tries to have a desk, and to write what a full disk refused

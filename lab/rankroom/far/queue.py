@@ -7,12 +7,12 @@ import shlex
 import time
 from collections.abc import Callable
 
-from rankroom.clusterfile import Far, FarState
 from rankroom.errors import LineError, RankroomError, SchedulerError, StartError
+from rankroom.record.cluster_file import Far, FarState
 from rankroom.scheduler.asked import PERIOD_S
 from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.site import Site
 from rankroom.scheduler.talk import Scheduler
-from rankroom.site import Site
 from rankroom.ssh.place import Place
 
 RUNS_S = 30.0  # between two looks at a job that runs

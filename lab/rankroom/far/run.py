@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rankroom.analysis.profile import Profile
+from rankroom.analysis.timeline import Timeline
 from rankroom.errors import RecordError
-from rankroom.profile import Profile
-from rankroom.record import Json, RunInfo, RunState
-from rankroom.run import ENDED
-from rankroom.store import Store
-from rankroom.timeline import Timeline
+from rankroom.record.model import Json, RunInfo, RunState
+from rankroom.record.store import Store
+from rankroom.run.run import ENDED
 
 LOOK_S = 0.01
 RECHECK_S = 1.0  # between two looks at whether somebody still writes the copy

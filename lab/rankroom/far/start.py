@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rankroom import local
-from rankroom.clusterfile import ClusterInfo, ClusterPaths, Far, all_clusters
+from rankroom.cluster import launch as local
 from rankroom.errors import StartError, UsageError
-from rankroom.site import Container, Environment, Job, Site
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far, all_clusters
+from rankroom.scheduler.site import Container, Environment, Job, Site
 
 KEEPER = "rankroom.far.keeper"
 ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import rankroom
-from rankroom import errors, shell
+from rankroom import errors
 from rankroom.errors import LineError, RankroomError, StartError
 from rankroom.far import frames
 from rankroom.far.frames import Head
 from rankroom.scheduler import jobs
-from rankroom.site import Site
+from rankroom.scheduler.site import Site
 from rankroom.ssh.place import Place
+from rankroom.system import commands
 
 GREETS_S = 60.0  # a login node's file system may be slow
 ALIVE_S = 2.0
@@ -45,7 +46,7 @@ class There:
         """
         argv = [self._site.environment.python, "-m", "rankroom.far.desk"]
         words = jobs.there(self._site, argv)
-        self._process = await shell.start(self._place.words(words))
+        self._process = await commands.start(self._place.words(words))
         self._tasks = [asyncio.create_task(self._hear_errors())]
         try:
             self.greeting = await asyncio.wait_for(self._greeting(), GREETS_S)
@@ -117,7 +118,7 @@ class There:
             self._process.stdin.close()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._process.wait(), ENDS_S)
-        await shell.end(self._process)
+        await commands.end(self._process)
 
     async def _send(self, head: Head, body: bytes = b"") -> None:
         assert self._process.stdin is not None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rankroom.errors import CellError
-from rankroom.notebook.guard import warnings
+from rankroom.lint import warnings
 
 
 def check_syntax(shell: Any, source: str) -> str:

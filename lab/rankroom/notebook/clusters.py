@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 
-from rankroom.anycluster import AnyCluster
-from rankroom.cluster import Cluster
-from rankroom.clusterfile import ClusterInfo
+from rankroom.cluster.base import AnyCluster
+from rankroom.cluster.local import Cluster
+from rankroom.cluster.lookup import running_clusters
 from rankroom.errors import NO_CLUSTER, NoClusterError, UsageError
 from rankroom.far.cluster import FarCluster
-from rankroom.horovod.features import Features, features
-from rankroom.kept import running_clusters
+from rankroom.horovod_build.features import Features, features
 from rankroom.notebook import sites
 from rankroom.notebook.options import Options
 from rankroom.notebook.progress import progress
-from rankroom.spec import format_ranks, parse_ranks
+from rankroom.record.cluster_file import ClusterInfo
+from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 
 def the_cluster() -> AnyCluster:

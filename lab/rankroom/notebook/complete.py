@@ -6,7 +6,7 @@ from typing import Any
 
 from IPython.core.completer import SimpleCompletion
 
-from rankroom.anycluster import AnyCluster
+from rankroom.cluster.base import AnyCluster
 
 WAIT_S = 0.5  # a completion that comes later than this is of no use
 

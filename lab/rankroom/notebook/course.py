@@ -8,7 +8,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display as show
 
 from rankroom import display
-from rankroom.anycluster import AnyCluster, AnyRun
+from rankroom.cluster.base import AnyCluster, AnyRun
 from rankroom.course import progress, trial
 from rankroom.course.exercise import find
 from rankroom.course.lessons import LESSONS, lesson

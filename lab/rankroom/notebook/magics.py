@@ -11,8 +11,9 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, 
 from IPython.display import display as show
 
 from rankroom import display
-from rankroom.anycluster import AnyRun
-from rankroom.chart import VEGA
+from rankroom.analysis.chart import VEGA
+from rankroom.analysis.scaling import Scaling, bundle, counts
+from rankroom.cluster.base import AnyRun
 from rankroom.errors import RunFailed, UsageError
 from rankroom.notebook.cells import check_syntax, notes
 from rankroom.notebook.clusters import ACTIONS, the_cluster
@@ -22,9 +23,8 @@ from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.notebook.pressed import kept
 from rankroom.notebook.scaling import Plan, scale
-from rankroom.salvage import TendedStore
-from rankroom.scaling import Scaling, bundle, counts
-from rankroom.spec import format_ranks, parse_ranks
+from rankroom.run.salvage import TendedStore
+from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same

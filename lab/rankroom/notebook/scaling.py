@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from rankroom.anycluster import AnyCluster, AnyRun
+from rankroom.analysis.scaling import Measured, Scaling
+from rankroom.analysis.timeline import Timeline
+from rankroom.cluster.base import AnyCluster, AnyRun
 from rankroom.errors import RankroomError
 from rankroom.notebook.pressed import kept
-from rankroom.scaling import Measured, Scaling
-from rankroom.timeline import Timeline
 
 # Returns when the run has ended, or has been asked to; True if the stop button was pressed already.
 Follow = Callable[[AnyRun, bool], None]

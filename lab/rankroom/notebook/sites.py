@@ -7,15 +7,16 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from rankroom import kept, local, site
-from rankroom.clusterfile import ClusterPaths
+from rankroom.cluster import launch, lookup
 from rankroom.errors import RankroomError, UsageError
 from rankroom.far import start as far_start
 from rankroom.far.cluster import FarCluster
 from rankroom.far.queue import command
 from rankroom.notebook.progress import progress
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.scheduler import site
+from rankroom.scheduler.site import Site
 from rankroom.scheduler.talk import Scheduler
-from rankroom.site import Site
 from rankroom.ssh.place import Here
 
 if TYPE_CHECKING:
@@ -88,11 +89,11 @@ def start(found: Site, name: str | None, auto_restart: bool) -> None:
 
 def attach_waiting(name: str | None) -> FarCluster | None:
     """Go on waiting for a cluster on a site that is not ready, if it is that one."""
-    info = kept.find(name)
+    info = lookup.find(name)
     if info.far is None:
         return None
     paths = ClusterPaths(info.name)
-    if not local.alive(info):
+    if not launch.alive(info):
         far_start.relaunch(paths)
     cluster = FarCluster(paths, info)
     _wait(cluster, ready=info.state == "starting")

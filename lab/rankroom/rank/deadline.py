@@ -16,8 +16,8 @@ from collections.abc import Callable
 from http.client import HTTPException
 
 from rankroom.errors import UsageError
-from rankroom.rank import jobend
-from rankroom.rank.rendezvous import ask
+from rankroom.rpc.rendezvous import ask
+from rankroom.scheduler import job_end
 
 ASK_S = 10.0  # between two questions to a keeper
 PATIENCE_S = 5.0
@@ -103,7 +103,7 @@ class Limit:
                     traceback.print_exc()
 
     def _follow(self) -> None:
-        pause = ASK_S if _on_rank() else jobend.SELDOM_S
+        pause = ASK_S if _on_rank() else job_end.SELDOM_S
         asked = time.monotonic()
         while True:
             left = self.until - time.time() if self.until else pause
@@ -118,8 +118,8 @@ class Limit:
 
     def _ask(self) -> None:
         if not _on_rank():
-            if said := jobend.asked(os.environ.get("SLURM_JOB_ID", "")):
-                self.until = jobend.end_time(said)
+            if said := job_end.asked(os.environ.get("SLURM_JOB_ID", "")):
+                self.until = job_end.end_time(said)
             return
         # A keeper that does not answer for a moment changes nothing.
         with contextlib.suppress(OSError, ValueError, HTTPException):

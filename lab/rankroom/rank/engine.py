@@ -14,9 +14,9 @@ import ipyparallel.engine.app as engine_app
 from jupyter_client.session import Session
 from traitlets.config import Config
 
+from rankroom.agent.nanny import start_nanny
 from rankroom.rank import stacks
 from rankroom.rank.kernel import RankKernel
-from rankroom.rank.nanny import start_nanny
 from rankroom.rank.recovery import Recovery
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.world import World

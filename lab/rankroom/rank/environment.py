@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankroom.rank import horovod, tensorflow, torch
+from rankroom.rank.frameworks.horovod import horovod_adapter
+from rankroom.rank.frameworks.tensorflow import tensorflow_adapter
+from rankroom.rank.frameworks.torch import torch_adapter
 
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -89,19 +91,19 @@ def rank_environment(
         # A crash in C says where: the stack goes to the rank's log.
         "PYTHONFAULTHANDLER": "1",
     }
-    env |= horovod.environment(
+    env |= horovod_adapter.environment(
         rank, size, seat.local_rank, seat.local_size, seat.cross_rank, seat.cross_size,
         wiring.host, wiring.interface,
     )  # fmt: skip
-    env |= torch.environment(
+    env |= torch_adapter.environment(
         rank, size, seat.local_rank, seat.local_size, addresses[0], wiring.master_port,
         wiring.interface,
     )  # fmt: skip
     pairs = zip(addresses, wiring.worker_ports, strict=True)
     workers = [f"{address}:{port}" for address, port in pairs]
-    env |= tensorflow.environment(rank, workers)
+    env |= tensorflow_adapter.environment(rank, workers)
     if not any(variable in own for variable in _THREAD_VARIABLES):
-        env |= dict.fromkeys(_THREAD_VARIABLES, str(share)) | tensorflow.threads(share)
+        env |= dict.fromkeys(_THREAD_VARIABLES, str(share)) | tensorflow_adapter.threads(share)
     return env
 
 

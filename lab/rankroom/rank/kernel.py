@@ -13,8 +13,8 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
-from rankroom.rank import horovod_spans, lines, stacks
-from rankroom.rank.guard import Guard, is_running
+from rankroom.rank import lines, stacks
+from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery, looks_released
 from rankroom.rank.reporter import Reporter
@@ -22,6 +22,7 @@ from rankroom.rank.samples import Sampler
 from rankroom.rank.shell import RankShell, ignore_interrupts
 from rankroom.rank.spans import span
 from rankroom.rank.waiting import Waiting
+from rankroom.rank.watchdog import Guard, is_running
 from rankroom.rank.world import World
 
 # Only such cells are looked at twice to find out how to run them.

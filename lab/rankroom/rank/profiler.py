@@ -13,8 +13,9 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
 
-from rankroom.rank import profile_tensorflow, profile_torch
-from rankroom.rank.imports import when_imported
+from rankroom.rank.frameworks.tensorflow import tensorflow_profiler
+from rankroom.rank.frameworks.torch import torch_profiler
+from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.spans import here
 
 MOST = 100_000  # operators and kernels of one cell on one rank; the longest are kept
@@ -40,8 +41,8 @@ class Profiler(Protocol):
 
 
 _KINDS: dict[str, Callable[[], Profiler]] = {
-    "torch": profile_torch.Torch,
-    "tensorflow": profile_tensorflow.TensorFlow,
+    "torch": torch_profiler.Torch,
+    "tensorflow": tensorflow_profiler.TensorFlow,
 }
 
 

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rankroom.rank import horovod, horovod_calls, horovod_spans, tensorflow, torch
-from rankroom.rank.smaller import Smaller
+from rankroom.rank.frameworks.horovod import horovod_adapter, horovod_calls, horovod_spans
+from rankroom.rank.frameworks.tensorflow import tensorflow_adapter
+from rankroom.rank.frameworks.torch import torch_adapter
+from rankroom.rank.subworld import Smaller
 from rankroom.rank.world import World
 
 # What a blocked collective says when another rank shut its library down or closed a connection.
@@ -43,7 +45,11 @@ class Adapter(Protocol):
         """The world is whole again: have `settle` make anew what was on when set aside."""
 
 
-ADAPTERS: dict[str, Adapter] = {"horovod": horovod, "torch": torch, "tensorflow": tensorflow}
+ADAPTERS: dict[str, Adapter] = {
+    "horovod": horovod_adapter,
+    "torch": torch_adapter,
+    "tensorflow": tensorflow_adapter,
+}
 
 
 class Recovery:
@@ -83,13 +89,13 @@ class Recovery:
     def end(self) -> None:
         """The cell is over: until the next one, every rank is there."""
         horovod_spans.finish()
-        torch.finish()
+        torch_adapter.finish()
         self._world.end()
         self._smaller.leave(ADAPTERS)
 
     def look(self) -> None:
         """Between two cells: have all ranks compare before the next one if something broke here."""
-        if not self._doubted and horovod.gave_up():
+        if not self._doubted and horovod_adapter.gave_up():
             self._doubted = True
             self._world.doubt()
 

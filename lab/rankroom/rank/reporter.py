@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.rank import spans
+from rankroom.rank.overflow import Spare
 from rankroom.rank.samples import Sampler
-from rankroom.rank.spare import Spare
 from rankroom.rank.streams import CStdio, RankStream, Spooled
-from rankroom.record import event_line, spans_line
+from rankroom.record.model import event_line, spans_line
 
 BATCH_S = 0.05  # between two messages while output keeps coming
 SAMPLE_S = 1.0  # between two samples of how busy this rank is

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankroom.rank import rendezvous, tree
 from rankroom.rank.waiting import Waiting
+from rankroom.rpc import rendezvous
+from rankroom.system import process_tree
 
 PATIENCE_S = 5.0  # a rank that waits longer than this for others says so
 
@@ -82,7 +83,7 @@ class World:
     def arrive(self) -> None:
         """Tell the keeper that this rank has started."""
         with contextlib.suppress(OSError):
-            self._ask(do="ready", start=int(os.environ.get(tree.START, "0")))
+            self._ask(do="ready", start=int(os.environ.get(process_tree.START, "0")))
 
     def doubt(self) -> None:
         """Have the next cell on all ranks begin with a comparison of what they have."""

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import rankroom
-from rankroom import shell
 from rankroom.errors import CheckFailed, RankroomError
 from rankroom.scheduler import jobs, probe
+from rankroom.scheduler.site import Site, profile_of
 from rankroom.scheduler.talk import ASK_S, Scheduler
 from rankroom.scheduler.trial import FULL, Trial, probed
-from rankroom.site import Site, profile_of
 from rankroom.ssh.place import Place
+from rankroom.system import commands as shell
 
 State = Literal["ok", "warned", "failed", "skipped"]
 PROBE = Path(probe.__file__).read_text("utf-8")

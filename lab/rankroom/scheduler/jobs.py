@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rankroom.rank.step import PYTHON
-from rankroom.site import Site, expand
+from rankroom.scheduler.site import Site, expand
+from rankroom.scheduler.step_launcher import PYTHON
 
 State = Literal["pending", "running", "ending", "ended", "gone"]
 

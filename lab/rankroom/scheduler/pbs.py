@@ -12,7 +12,7 @@ from typing import Any
 
 from rankroom.errors import SchedulerError, StartError
 from rankroom.scheduler.jobs import JobStatus, State, body
-from rankroom.site import Site, clock, parse_time
+from rankroom.scheduler.site import Site, clock, parse_time
 
 _SUBMITTED = re.compile(r"^(\d+(?:\[\])?)(?:\.\S+)?\s*$", re.MULTILINE)
 _UNKNOWN = re.compile(r"Unknown Job Id", re.IGNORECASE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rankroom.clusterfile import Allocation, Node
 from rankroom.errors import SchedulerError, StartError
+from rankroom.record.cluster_file import Allocation, Node
 from rankroom.scheduler import pbs
 
 

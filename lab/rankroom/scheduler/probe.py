@@ -24,7 +24,7 @@ def look() -> "dict[str, object]":
         found["error"] = f"{type(error).__name__}: {error}"
         return found
     try:
-        here = importlib.import_module("rankroom.horovod.features").features()
+        here = importlib.import_module("rankroom.horovod_build.features").features()
         if here is not None:
             found["horovod"] = here.version
             found["ours"] = here.patched

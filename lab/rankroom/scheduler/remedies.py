@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rankroom.shell import Completed
-from rankroom.site import Site, profile_of
+from rankroom.scheduler.site import Site, profile_of
+from rankroom.system.commands import Completed
 
 _NO_COMMAND = 127
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from rankroom.errors import StartError
 from rankroom.scheduler import reasons
 from rankroom.scheduler.jobs import JobStatus, State, body
-from rankroom.site import Site, clock, parse_time
+from rankroom.scheduler.site import Site, clock, parse_time
 
 FORMAT = "%i|%T|%r|%S|%N|%e|%j"  # id, state, reason, (expected) start, nodes, end, name
 WARNING_S = 120  # the batch shell gets SIGUSR1 so long before the job's time is over

@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from rankroom import shell
 from rankroom.errors import LineError, RankroomError, SchedulerError, StartError, UsageError
 from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.asked import Asked
 from rankroom.scheduler.jobs import JobStatus, login_shell
 from rankroom.scheduler.remedies import remedy
+from rankroom.scheduler.site import Site, expand, profile_of
 from rankroom.scheduler.submitted import Submitted, named
-from rankroom.site import Site, expand, profile_of
 from rankroom.ssh.place import Place
+from rankroom.system import commands as shell
 
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
 SUBMIT_S = 60.0

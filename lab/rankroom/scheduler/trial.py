@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rankroom import shell
 from rankroom.errors import CheckFailed, RankroomError
 from rankroom.scheduler import probe
+from rankroom.scheduler.site import Site, clock, profile_of
 from rankroom.scheduler.talk import ASK_S, Scheduler
-from rankroom.site import Site, clock, profile_of
 from rankroom.ssh.place import Place
+from rankroom.system import commands as shell
 
 JOB_S = {"slurm": 60, "pbs": 300}  # queues of PBS often take nothing below five minutes
 WAIT_S = 900.0  # for it to start

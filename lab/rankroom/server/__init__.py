@@ -10,8 +10,8 @@ from typing import Any
 
 from jupyter_server.utils import url_path_join
 
-from rankroom.ladder import Ladder
-from rankroom.salvage import TendedStore
+from rankroom.cluster.control import Ladder
+from rankroom.run.salvage import TendedStore
 from rankroom.server import clusters, questions, runs, sites
 from rankroom.server.threads import Threads
 

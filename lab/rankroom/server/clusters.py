@@ -9,15 +9,15 @@ from dataclasses import asdict
 
 from tornado.web import authenticated
 
-from rankroom import acts, cards
+from rankroom.cluster import actions, cluster_status
 from rankroom.server.handler import PLAIN, Handler
-from rankroom.spec import parse_ranks
+from rankroom.text.rank_ranges import parse_ranks
 
 
 class Clusters(Handler):
     @authenticated
     async def get(self) -> None:
-        found = await self.threads.look("cards", cards.cards)
+        found = await self.threads.look("cards", cluster_status.cards)
         self.finish({"clusters": [asdict(card) for card in found], "now": time.time()})
 
     @authenticated
@@ -25,27 +25,27 @@ class Clusters(Handler):
         wishes = self.words()
         site = wishes.pop("site", "local")
         cwd = wishes.pop("cwd", "") or None
-        name = await self.threads.act(lambda: acts.start(site, wishes, cwd))
+        name = await self.threads.act(lambda: actions.start(site, wishes, cwd))
         self.finish({"name": name})
 
 
 class Look(Handler):
     @authenticated
     async def get(self, name: str) -> None:
-        self.finish(await self.threads.look(f"load of {name}", lambda: acts.look(name)))
+        self.finish(await self.threads.look(f"load of {name}", lambda: actions.look(name)))
 
 
 class Log(Handler):
     @authenticated
     async def get(self, name: str) -> None:
-        text = await self.threads.look(f"log of {name}", lambda: acts.log(name))
+        text = await self.threads.look(f"log of {name}", lambda: actions.log(name))
         self.finish(text, set_content_type=PLAIN)
 
 
 class Stop(Handler):
     @authenticated
     async def post(self, name: str) -> None:
-        said = await self.threads.act(lambda: acts.stop(name))
+        said = await self.threads.act(lambda: actions.stop(name))
         self.finish({"message": said or f"{name} was stopped"})
 
 
@@ -53,23 +53,23 @@ class Restart(Handler):
     @authenticated
     async def post(self, name: str) -> None:
         text = self.words().get("ranks", "")
-        size = (await self.threads.act(lambda: acts.find(name)))[1].size
+        size = (await self.threads.act(lambda: actions.find(name)))[1].size
         ranks = parse_ranks(text, size) if text else None
-        self.finish({"message": await self.threads.act(lambda: acts.restart(name, ranks))})
+        self.finish({"message": await self.threads.act(lambda: actions.restart(name, ranks))})
 
 
 class Resize(Handler):
     @authenticated
     async def post(self, name: str) -> None:
         wishes = self.words()
-        await self.threads.act(lambda: acts.resize(name, wishes))
+        await self.threads.act(lambda: actions.resize(name, wishes))
         self.finish({"message": f"{name} is being started anew"})
 
 
 class Interrupt(Handler):
     @authenticated
     async def post(self, name: str) -> None:
-        await self.threads.act(lambda: acts.find(name))
+        await self.threads.act(lambda: actions.find(name))
         await self.ladder.interrupt_cluster(name)
         self.finish({"message": f"every rank of {name} was sent an interrupt"})
 

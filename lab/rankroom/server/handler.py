@@ -13,6 +13,8 @@ from jupyter_server.base.handlers import APIHandler
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError
 
+from rankroom.cluster.control import Ladder
+from rankroom.cluster.start_request import WishError
 from rankroom.errors import (
     NoClusterError,
     NotYoursError,
@@ -21,10 +23,8 @@ from rankroom.errors import (
     RunOverError,
     StartError,
 )
-from rankroom.ladder import Ladder
+from rankroom.record.store import Store
 from rankroom.server.threads import Threads
-from rankroom.store import Store
-from rankroom.wishes import WishError
 
 # What is none of these is the fault of the request.
 STATUS: dict[type[RankroomError], int] = {

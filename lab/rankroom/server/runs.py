@@ -8,12 +8,13 @@ import asyncio
 
 from tornado.web import authenticated
 
-from rankroom import __version__, record
-from rankroom.export import chrome_json, compressed
+from rankroom import __version__
+from rankroom.analysis.export import chrome_json, compressed
+from rankroom.record import model
+from rankroom.record.download import log_text
+from rankroom.record.tail import LIMIT
 from rankroom.server.handler import PLAIN, Handler
-from rankroom.spec import parse_ranks
-from rankroom.store.download import log_text
-from rankroom.store.tail import LIMIT
+from rankroom.text.rank_ranges import parse_ranks
 
 # A proxy in front may cut idle requests at a minute; a browser asks again anyway.
 LONGEST_WAIT = 50.0
@@ -24,7 +25,7 @@ GZIP = "application/gzip"
 class Version(Handler):
     @authenticated
     async def get(self) -> None:
-        self.finish({"version": __version__, "record": record.VERSION})
+        self.finish({"version": __version__, "record": model.VERSION})
 
 
 class Runs(Handler):

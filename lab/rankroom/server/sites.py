@@ -8,14 +8,14 @@ from dataclasses import asdict
 
 from tornado.web import authenticated
 
-from rankroom import wishes
+from rankroom.cluster import start_request
 from rankroom.server.handler import Handler
 
 
 class Sites(Handler):
     @authenticated
     async def get(self) -> None:
-        found = await self.threads.look("sites", wishes.choices)
+        found = await self.threads.look("sites", start_request.choices)
         self.finish({"sites": [asdict(site) for site in found]})
 
 
@@ -23,7 +23,7 @@ class Script(Handler):
     @authenticated
     async def post(self, name: str) -> None:
         asked = self.words()
-        run = await self.threads.act(lambda: wishes.dry_run(name, asked))
+        run = await self.threads.act(lambda: start_request.dry_run(name, asked))
         self.finish(asdict(run))
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from rankroom import shell
 from rankroom.errors import LineError
 from rankroom.ssh import command, master
 from rankroom.ssh.folder import control_path
 from rankroom.ssh.login import alone, at_a_terminal, log_in
 from rankroom.ssh.trouble import AWAY, PASSING, explain
+from rankroom.system import commands
 
 LineState = Literal["open", "lost", "asks"]
 Tell = Callable[[LineState, str], None]
@@ -60,13 +60,15 @@ class Line:
         timeout: float | None = None,
         input: str | None = None,
         on_line: Callable[[str], None] | None = None,
-    ) -> shell.Completed:
+    ) -> commands.Completed:
         """Run `argv` at the other end, opening the line if it is not."""
         if self._lost:
             raise self._lost  # whoever keeps it is trying already
         await self.open()
         for attempt in range(CROWDED_TRIES):
-            done = await shell.run(self.words(argv), timeout=timeout, input=input, on_line=on_line)
+            done = await commands.run(
+                self.words(argv), timeout=timeout, input=input, on_line=on_line
+            )
             if done.returncode != 255 or CROWDED not in done.output:
                 break
             await _some_time(attempt)
@@ -185,8 +187,8 @@ class Line:
         if not done.ok or not await self.alive():
             raise explain(self.name, done)
 
-    async def _ask(self, what: str, *more: str) -> shell.Completed:
-        return await shell.run(
+    async def _ask(self, what: str, *more: str) -> commands.Completed:
+        return await commands.run(
             command.ask(self._ssh, self.socket, self.name, what, *more), timeout=CONNECT_S
         )
 

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rankroom import shell
 from rankroom.errors import LineError
 from rankroom.ssh import askpass
 from rankroom.ssh.folder import folder
 from rankroom.ssh.trouble import explain
+from rankroom.system import commands
 
 AGREED_S = 20.0  # for what follows the key exchange, but for what is asked
 LOOK_S = 0.5
@@ -29,7 +29,7 @@ async def log_in(
     terminal: bool,
     connect_s: float,
     asked: Callable[[str], None],
-) -> shell.Completed:
+) -> commands.Completed:
     """Run ssh's command line until it is in, or says why not; `asked` is told its questions.
 
     Raises LineError where a question is not answered, and where it gets no further.
@@ -51,11 +51,11 @@ async def log_in(
             fail()  # ssh would ask again
 
     def fail(why: str = "") -> NoReturn:
-        raise explain(host, shell.Completed(tuple(words), 255, "\n".join([*said, why])))
+        raise explain(host, commands.Completed(tuple(words), 255, "\n".join([*said, why])))
 
     environment = None if terminal else _asking(host)
     running = asyncio.ensure_future(
-        shell.run(words, env=environment, terminal=terminal, on_line=heard)
+        commands.run(words, env=environment, terminal=terminal, on_line=heard)
     )
     try:
         while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rankroom import shell
 from rankroom.ssh.line import Line
+from rankroom.system import commands
 
 
 class Place(Protocol):
@@ -26,7 +26,7 @@ class Place(Protocol):
         timeout: float | None = None,
         input: str | None = None,
         on_line: Callable[[str], None] | None = None,
-    ) -> shell.Completed:
+    ) -> commands.Completed:
         """Run `argv` there to its end. Raises LineError where the place cannot be reached."""
 
     async def open(self) -> None:
@@ -51,8 +51,8 @@ class Here:
         timeout: float | None = None,
         input: str | None = None,
         on_line: Callable[[str], None] | None = None,
-    ) -> shell.Completed:
-        return await shell.run(argv, timeout=timeout, input=input, on_line=on_line)
+    ) -> commands.Completed:
+        return await commands.run(argv, timeout=timeout, input=input, on_line=on_line)
 
     async def open(self) -> None:
         pass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from rankroom.errors import LineError
-from rankroom.shell import Completed
 from rankroom.ssh.askpass import ANSWERED, ASKS, REFUSED, UNANSWERED
+from rankroom.system.commands import Completed
 
 # In this order: the first that matches explains. A jump's or a site's own words may follow.
 # Each: why, what ssh says, what that is, what to do.

@@ -1,0 +1,84 @@
+"""The process beside each rank: passes signals on, as ipyparallel's does, and watches two others.
+
+When the rank ends, the controller is told. When the cluster's keeper ends first, killed say, the
+rank is ended with all it started: nobody else would. A thread of the rank could not do that, as it
+does not run while C code holds Python's lock; and a signal that the kernel sends on a parent's
+death comes when the thread ends that started the rank, and reaches no child of the rank.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from subprocess import PIPE, Popen
+from typing import Any
+
+import psutil
+from ipyparallel.engine.nanny import KernelNanny
+
+from rankroom.agent import wanted
+from rankroom.system import process_tree
+
+END_S = 1.0  # a rank without a keeper is killed this long after SIGTERM
+LAST_MS = 3000  # for a rank's last replies to leave; the controller may be gone
+
+
+class RankNanny(KernelNanny):
+    """ipyparallel's nanny that also ends a rank which nobody keeps any more."""
+
+    async def start(self) -> None:
+        await super().start()
+        # As they are made, they would wait for a dead controller, or rank, without end.
+        self.control_socket.linger = LAST_MS
+        self.parent_socket.linger = 0
+
+    def wait_for_parent_thread(self) -> None:
+        if process_tree.STEP in os.environ:
+            self.follow_from_afar()
+            return
+        keeper = int(os.environ[process_tree.KEEPER])
+        if process_tree.first_ended(self.pid, keeper) != self.pid and process_tree.running(
+            self.parent_process
+        ):
+            others = process_tree.descendants([self.pid]) - {psutil.Process()}
+            process_tree.end([self.parent_process, *others], END_S)
+        self.loop.add_callback(self.finish)
+
+    def follow_from_afar(self) -> None:
+        """The same where the keeper is on another machine: nothing of the rank stays on this."""
+        wanted.follow(self.pid)
+        ended = not process_tree.running(self.parent_process)
+        step = os.environ[process_tree.STEP]
+        left = {each for each, value in process_tree.belonging(process_tree.STEP) if value == step}
+        # It was asked before, or has ended: its children have no time left.
+        process_tree.end(left, 0.0 if ended else END_S)
+        self.loop.add_callback(self.finish)
+
+
+def start_nanny(**about: Any) -> tuple[str, Popen[bytes]]:
+    """Start the nanny of this process; the address that takes the place of the controller's.
+
+    Raises RuntimeError when it does not start. ipyparallel's own function names its own module.
+    """
+    nanny = Popen([sys.executable, "-m", __name__], stdin=PIPE, stdout=PIPE, start_new_session=True)
+    assert nanny.stdin is not None
+    assert nanny.stdout is not None
+    nanny.stdin.write(pickle.dumps({"pid": os.getpid(), **about}))
+    nanny.stdin.close()
+    address = nanny.stdout.readline().decode().strip()
+    if not address:
+        nanny.terminate()
+        raise RuntimeError("the process beside this rank did not start")
+    return address, nanny
+
+
+def main() -> None:
+    """Be a nanny; what to know comes by stdin, and stdout is how the rank is told the address."""
+    with os.fdopen(sys.stdin.fileno(), "rb") as file:
+        about = pickle.load(file)
+    RankNanny.main(pipe=sys.stdout, **about)
+
+
+if __name__ == "__main__":
+    main()

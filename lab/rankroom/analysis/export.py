@@ -1,0 +1,228 @@
+"""A run's timeline as Chrome JSON, which Perfetto opens: one process per rank.
+
+What importers of such files ask for, and quietly drop events over, is held here: spans of a thread
+lie within one another or apart, no time is negative, threads are told apart by their number alone,
+and text is what a strict parser takes. tests/perfetto_rules.py says it again, as a check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rankroom.analysis.collectives import Collective, match
+from rankroom.analysis.importers.known import MARKS, OURS
+from rankroom.analysis.timeline import FAR, Lane, Timeline
+from rankroom.record.model import Json, RankInfo, RunInfo, parse_event
+from rankroom.record.store import Store
+
+MOST_ROWS = 32  # of spans that overlap, in one category; more go without a thread
+DEEPEST = 500  # spans within one another; importers stop somewhat above
+LATE = 1000  # µs that a rank comes after the others to be marked
+_PIECE = 1 << 18
+_KIND, _SAMPLE = b'{"kind":"', b'{"kind":"sample"'  # as `event_line` writes them
+_EXACT = 1 << 63
+_COUNTERS = {
+    "cpu": ("CPU", "%"),
+    "memory": ("memory", "bytes"),
+    "gpu": ("GPU", "%"),
+    "gpu_memory": ("GPU memory", "bytes"),
+}
+
+_Sample = tuple[int, int, dict[str, float]]
+
+
+def chrome_json(store: Store, run_id: str) -> Iterator[bytes]:
+    """The timeline in pieces of some 256 KiB. Raises RecordError when there is no such record."""
+    run = store.load(run_id)
+    timeline = Timeline.read(run, store.paths(run_id).events)
+    samples = list(_samples(run, store.paths(run_id).events))
+    starts = [min(lane.start) for lanes in timeline.lanes.values() for lane in lanes.values()]
+    # A run begins at 0, and what lies before it, by a clock that errs, would be dropped.
+    zero = min([0, *starts, *(at for _, at, _ in samples)])
+    head = _outer({"rankroom": _about(run, zero)})
+    yield f'{{"otherData":{head},"traceEvents":[\n'.encode("utf-8", "replace")
+    separator = b""
+    for piece in _pieces(_events(run, timeline, samples, zero)):
+        yield separator + piece.encode("utf-8", "replace")
+        separator = b",\n"
+    yield b"\n]}\n"
+
+
+def compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same, as a gzip file."""
+    pack = zlib.compressobj(6, wbits=31)
+    for piece in pieces:
+        if data := pack.compress(piece):
+            yield data
+    yield pack.flush()
+
+
+def _about(run: RunInfo, zero: int) -> Json:
+    """What lets the file be read back as it was; its times count from `start` + `zero`."""
+    ranks = [{"rank": r.rank, "host": r.host, "device": r.device} for r in run.ranks]
+    return {"run": run.id, "start": run.start, "zero": zero, "title": run.title, "ranks": ranks}
+
+
+def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int) -> Iterator[str]:
+    stride = max(timeline.ranks, default=0) + 1
+    for rank in run.ranks:
+        yield from _process(rank)
+    for number in timeline.ranks:
+        own = [cat for cat in timeline.lanes[number] if cat not in OURS]
+        for category, lane in timeline.lanes[number].items():
+            place = OURS.index(category) if category in OURS else len(OURS) + own.index(category)
+            threads = _Threads(number, place, stride)
+            yield from _spans(timeline, number, category, lane, threads, zero)
+    for collective in match(timeline):
+        if len(collective.ranks) > 1 and collective.cost >= LATE:
+            yield _straggler(collective, zero)
+    for number, at, values in samples:
+        for key, value in values.items():
+            name, unit = _COUNTERS[key]
+            yield _text({"ph": "C", "name": name, "pid": number, "tid": number,
+                         "ts": at - zero, "args": {unit: value}})  # fmt: skip
+
+
+def _process(rank: RankInfo) -> Iterator[str]:
+    number = rank.rank
+    where = " on ".join(filter(None, (rank.device, rank.host)))
+    for what, args in (
+        ("process_name", {"name": f"rank {number}"}),
+        ("process_sort_index", {"sort_index": number}),
+        ("process_labels", {"labels": where}),
+    ):
+        yield _described(what, number, number, args)
+
+
+def _described(what: str, pid: int, tid: int, args: Json) -> str:
+    return _text({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+
+
+class _Threads:
+    """The threads of one category of a rank: a row each, with a number that no other rank has.
+
+    The first thread of a rank, that of its cells, has the number of its process.
+    """
+
+    def __init__(self, rank: int, place: int, stride: int) -> None:
+        self.rank = rank
+        self.place = place * MOST_ROWS
+        self._stride = stride
+        self._ends: list[list[int]] = []
+
+    def take(self, start: int, end: int) -> int:
+        """The row for a span: -1 if there is none. Spans come by start, longer ones first."""
+        for row, ends in enumerate(self._ends):
+            while ends and ends[-1] <= start:
+                ends.pop()
+            if not ends or (end <= ends[-1] and len(ends) < DEEPEST):
+                ends.append(end)
+                return row
+        if len(self._ends) == MOST_ROWS:
+            return -1
+        self._ends.append([end])
+        return len(self._ends) - 1
+
+    def tid(self, row: int) -> int:
+        return (self.place + row) * self._stride + self.rank
+
+
+def _spans(
+    timeline: Timeline, rank: int, category: str, lane: Lane, threads: _Threads, zero: int
+) -> Iterator[str]:
+    heads: list[str] = []
+    names: dict[int, str] = {}
+    cat = f'"cat":{_text(category)},"pid":{rank}'
+    order = sorted(range(len(lane)), key=lambda i: (lane.start[i], -lane.end[i]))
+    for i in order:
+        number, start, end = lane.name[i], lane.start[i], lane.end[i]
+        name = names.get(number)
+        if name is None:
+            named = timeline.named(rank, number)
+            args = {key: value for key, value in named.items() if key != "name"}
+            name = names[number] = f'"name":{_text(named["name"])}' + (
+                f',"args":{_text(args)}' if args else ""
+            )
+        row = threads.take(start, end)
+        if row < 0:
+            for phase, at in (("b", start), ("e", end)):
+                yield f'{{"ph":"{phase}","id":{i},{cat},"ts":{at - zero},{name}}}'
+            continue
+        if row == len(heads):
+            tid = threads.tid(row)
+            title = category if row == 0 else f"{category} {row + 1}"
+            yield _described("thread_name", rank, tid, {"name": title})
+            yield _described("thread_sort_index", rank, tid, {"sort_index": threads.place + row})
+            heads.append(f'{{"ph":"X",{cat},"tid":{tid}')
+        yield f'{heads[row]},"ts":{start - zero},"dur":{end - start},{name}}}'
+
+
+def _straggler(collective: Collective, zero: int) -> str:
+    """The moment at which the last rank came to a collective, and what that cost the others."""
+    rank, key = collective.straggler, collective.key
+    what = " ".join(filter(None, (key.op, key.tensor)))
+    waited = sum(collective.last - arrival for arrival in collective.arrivals)
+    args = {"late_us": collective.cost, "others_waited_us": waited, "ranks": collective.ranks}
+    return _text({"ph": "i", "s": "p", "cat": MARKS, "name": f"last in {what}", "pid": rank,
+                  "tid": rank, "ts": collective.last - zero, "args": args})  # fmt: skip
+
+
+def _samples(run: RunInfo, events: Path) -> Iterator[_Sample]:
+    """Rank, time and values of each sample of utilisation."""
+    offsets = {rank.rank: rank.clock.offset if rank.clock else 0 for rank in run.ranks}
+    with contextlib.suppress(FileNotFoundError), events.open("rb") as lines:
+        for line in lines:
+            if line.startswith(_KIND) and not line.startswith(_SAMPLE):
+                continue
+            event = parse_event(line)
+            if event is None or event["kind"] != "sample" or event["rank"] not in offsets:
+                continue
+            at = event["t"] - offsets[event["rank"]]
+            values = {key: event[key] for key in _COUNTERS if _is_number(event.get(key))}
+            if values and abs(at) <= FAR:
+                yield event["rank"], at, values
+
+
+def _pieces(events: Iterable[str]) -> Iterator[str]:
+    held: list[str] = []
+    length = 0
+    for event in events:
+        held.append(event)
+        length += len(event)
+        if length > _PIECE:
+            yield ",\n".join(held)
+            held, length = [], 0
+    if held:
+        yield ",\n".join(held)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(_sound(value), separators=(",", ":"), ensure_ascii=False)
+
+
+def _outer(value: Any) -> str:
+    # Beside the events, a delete character is taken for the end of the world.
+    return _text(value).replace("\x7f", "\\u007f")
+
+
+def _sound(value: Any) -> Any:
+    """The same without numbers that JSON does not know."""
+    if isinstance(value, dict):
+        return {str(key): _sound(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_sound(item) for item in value]
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and not _is_number(value):
+        return str(value)
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value) and abs(value) < _EXACT

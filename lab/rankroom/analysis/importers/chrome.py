@@ -1,0 +1,174 @@
+"""Chrome's events as spans: what begins and ends, what has a duration, what is a moment.
+
+This is the loop that a million events go through: what is usual comes first and in few steps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any
+
+from rankroom.analysis.importers.lanes import Lane, Names
+
+Json = dict[str, Any]
+Key = tuple[Hashable, Hashable, str]  # process, thread, category as the file has them
+
+_FLOWS = frozenset("stf")
+_ASYNC = frozenset("bneSTFpNOD")
+# Differs with each event and says nothing about it.
+_NUMBERING = frozenset(
+    ("External id", "Ev Idx", "correlation", "Record function id", "Sequence number",
+     "Fwd thread id", "Python id", "Python parent id", "Python module id", "cbid",
+     "est. achieved occupancy %", "queued", "Trace iteration", "Trace name",
+     "Profiler Event Index")
+)  # fmt: skip
+
+
+class Reader:
+    """Takes the events of one file; what it makes of them is in `lanes`."""
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self.lanes: dict[Key, Lane] = {}
+        self.processes: dict[Hashable, str] = {}
+        self.labels: dict[Hashable, str] = {}
+        self.threads: dict[tuple[Hashable, Hashable], str] = {}
+        self.dropped: Counter[str] = Counter()
+        self.repaired: Counter[str] = Counter()
+        self._open: dict[tuple[Hashable, Hashable], list[tuple[Json, int]]] = {}
+        self._last: dict[tuple[Hashable, Hashable], int] = {}
+
+    def take(self, events: list[Json]) -> None:
+        """More events, in the file's order."""
+        lanes, number = self.lanes, self.names.number
+        for event in events:
+            try:
+                if event["ph"] == "X":
+                    ts = event["ts"]
+                    start = int(ts)
+                    # Ends are rounded alike, so that what is within another stays within.
+                    dur = int(ts + event["dur"]) - start
+                    lane = lanes[event["pid"], event["tid"], event["cat"]]
+                    args = event.get("args")
+                    lane.add(number(event["name"], _telling(args) if args else {}), start, dur)
+                    continue
+            except (KeyError, TypeError, ValueError, OverflowError):
+                pass
+            self.take_unusual(event)
+
+    def close(self) -> None:
+        """The file is over: what is still open ends with the last that is known of its thread."""
+        for where, stack in self._open.items():
+            while stack:
+                event, begin = stack.pop()
+                self.repaired["spans without an end"] += 1
+                self._add(event, begin, max(0, self._last.get(where, begin) - begin))
+
+    def join(self, names: list[Json], lanes: dict[Key, Lane]) -> None:
+        """Take in spans that another reader took, with the names that it gave numbers."""
+        numbers = [
+            self.names.number(each["name"], {k: v for k, v in each.items() if k != "name"})
+            for each in names
+        ]
+        for key, lane in lanes.items():
+            lane.name = array("i", [numbers[number] for number in lane.name])
+            if key in self.lanes:
+                self.lanes[key].extend(lane)
+            else:
+                self.lanes[key] = lane
+
+    def drop_lanes(self, category: str) -> None:
+        """Forget the spans of this category of the file."""
+        self.lanes = {key: lane for key, lane in self.lanes.items() if key[2] != category}
+
+    def take_unusual(self, event: Json) -> None:
+        """An event that is no span like most."""
+        phase = event.get("ph")
+        try:
+            if phase == "M":
+                self._describe(event)
+            elif phase == "X":
+                start, end = _time(event["ts"]), _time(event["ts"]) + _time(event.get("dur", 0))
+                self._add(event, int(start), int(end) - int(start))
+            elif phase in ("B", "E"):
+                self._begin_or_end(event)
+            elif phase in ("i", "I", "R"):
+                self._add(event, int(_time(event["ts"])), 0)
+            elif phase == "C":
+                self.dropped["counters"] += 1
+            elif isinstance(phase, str) and phase in _FLOWS:
+                self.dropped["flows"] += 1
+            elif isinstance(phase, str) and phase in _ASYNC:
+                self.dropped["asynchronous events and objects"] += 1
+            else:
+                self.dropped["no event of a trace"] += 1
+        except (KeyError, TypeError, AttributeError):
+            self.dropped["events that lack a field"] += 1
+        except (ValueError, OverflowError):
+            self.dropped["times that are no numbers"] += 1
+
+    def _describe(self, event: Json) -> None:
+        args = event["args"]
+        where = (_plain(event.get("pid")), _plain(event.get("tid")))
+        if event["name"] == "process_name":
+            self.processes[where[0]] = str(args["name"])
+        elif event["name"] == "process_labels":
+            self.labels[where[0]] = str(args["labels"])
+        elif event["name"] == "thread_name":
+            self.threads[where] = str(args["name"])
+
+    def _begin_or_end(self, event: Json) -> None:
+        where = (_plain(event.get("pid")), _plain(event.get("tid")))
+        at = int(_time(event["ts"]))
+        self._last[where] = max(at, self._last.get(where, at))
+        stack = self._open.setdefault(where, [])
+        if event["ph"] == "B":
+            stack.append((event, at))
+            return
+        if not stack:
+            self.dropped["ends without a beginning"] += 1
+            return
+        begun, begin = stack.pop()
+        if event.get("args"):
+            begun = {**begun, "args": {**(begun.get("args") or {}), **event["args"]}}
+        self._add(begun, begin, at - begin)
+
+    def _add(self, event: Json, start: int, dur: int) -> None:
+        args = event.get("args")
+        category = event.get("cat")
+        key = (
+            _plain(event.get("pid")),
+            _plain(event.get("tid")),
+            category if isinstance(category, str) else "",
+        )
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = Lane()
+        name = event.get("name")
+        telling = _telling(args) if isinstance(args, dict) else {}
+        number = self.names.number(name if isinstance(name, str) else str(name or "?"), telling)
+        lane.add(number, start, dur)
+
+
+def _telling(args: Json) -> Json:
+    """The arguments that say something about an event."""
+    if _NUMBERING.isdisjoint(args):
+        return args
+    return {key: value for key, value in args.items() if key not in _NUMBERING}
+
+
+def _time(value: Any) -> float | int:
+    """A time, also where it is written as text. Raises ValueError, and TypeError for none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise TypeError
+    number = float(value) if isinstance(value, str) else value
+    if number != number or number in (float("inf"), float("-inf")):
+        raise ValueError
+    return number
+
+
+def _plain(value: Any) -> Hashable:
+    """A process or thread as a key."""
+    return value if isinstance(value, (int, str, float)) or value is None else str(value)

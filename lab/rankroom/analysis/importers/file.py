@@ -1,0 +1,247 @@
+"""One file as ranks with lanes: which program wrote it, whose spans they are, and when it was."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankroom.analysis.importers import horovod_trace, parallel
+from rankroom.analysis.importers.chrome import Reader
+from rankroom.analysis.importers.known import MARKS, OURS, is_annotation, recognise
+from rankroom.analysis.importers.lanes import Lane, Names, middle_of
+from rankroom.analysis.importers.repair import Events
+from rankroom.record.model import RankInfo
+
+Json = dict[str, Any]
+
+MOST_LANES = 64  # of one rank; beyond, the threads of a category share one
+_RANK = re.compile(r"(?:^|[^a-z])ranks?[ _:#.=-]*(\d{1,6})\b", re.I)
+_IN_NAME = re.compile(
+    r"(?:rank|worker|process|proc|node)[ _.=-]*(\d{1,6})(?!\d)|(?:^|[._-])r?(\d{1,4})(?=\.|$)", re.I
+)
+_SUFFIXES = re.compile(r"(\.(gz|json|txt|pt|trace|log))+$", re.I)
+# Microseconds since 1970 that a trace may have: from 2001 to 2100.
+_EPOCHS = range(1_000_000_000_000_000, 4_102_444_800_000_000)
+
+
+@dataclass
+class RankOfFile:
+    """What a file says about one rank; `rank` is None where it does not tell which."""
+
+    rank: int | None
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    info: RankInfo | None = None
+
+
+@dataclass
+class TraceFile:
+    """A file that has been read. `zero` is the epoch of its times, None if it has none."""
+
+    path: Path
+    program: str
+    names: Names
+    ranks: list[RankOfFile]
+    zero: int | None
+    dropped: Counter[str]
+    repaired: Counter[str]
+    timeline: horovod_trace.Timeline | None = None
+    start: int | None = None  # of the run, if it is a record that was exported
+    title: str = ""
+
+    @property
+    def spans(self) -> int:
+        return sum(len(lane) for rank in self.ranks for lane in rank.lanes.values())
+
+    @property
+    def first(self) -> int | None:
+        """The earliest start; None without spans."""
+        starts = [
+            min(lane.start) for rank in self.ranks for lane in rank.lanes.values() if len(lane)
+        ]
+        return min(starts, default=None)
+
+
+def read_file(path: Path, alone: bool = True) -> TraceFile:
+    """Read one file; `alone` says that its processes may be ranks, as it is the only one.
+
+    Raises TraceError if it is no trace.
+    """
+    events, reader, zero = _read(path)
+    start: int | None = None
+    reader.close()
+    lanes = list(reader.lanes.values())
+    middle = middle_of(lanes)
+    for lane in lanes:
+        reader.dropped.update(lane.keep_sound(middle))
+    dropped, repaired = events.dropped + reader.dropped, events.repaired + reader.repaired
+    dropped.update({f"arguments of spans: {k}": n for k, n in reader.names.left_out.items()})
+    if zero is not None or any(d["name"].startswith("NEGOTIATE_") for d in reader.names.defined):
+        reader.dropped.pop("events that lack a field", None)
+        timeline = horovod_trace.read(reader)
+        one = RankOfFile(rank_in_name(path))
+        if one.rank is None and timeline.ready:
+            one.rank = 0  # only the coordinator is told who is ready
+        dropped.pop("events that lack a field", None)  # the file's own zero
+        return TraceFile(path, "Horovod", Names(), [one], zero, dropped, repaired, timeline)
+    about = _object(events.about.get("otherData", {})).get("rankroom")
+    ours = _object(about)
+    ranks = _ranks(reader, events.about, ours, path, alone)
+    if ours:
+        start = ours["start"] if isinstance(ours.get("start"), int) else None
+        zero = start + int(ours.get("zero") or 0) if start is not None else None
+    else:
+        zero = _zero(events.about, middle)
+    program = "Rankroom" if ours else "PyTorch" if _is_kineto(events.about) else "Chrome"
+    return TraceFile(
+        path, program, reader.names, ranks, zero, dropped, repaired,
+        start=start, title=str(ours.get("title", "")),
+    )  # fmt: skip
+
+
+def rank_in_name(path: Path) -> int | None:
+    """The rank that a file's name tells, as in `trace.rank3.json` and `timeline.3.json`."""
+    told = re.search(r"\.rank(\d{1,6})$", path.name)  # behind everything: Horovod's own way
+    found = [told] if told else list(_IN_NAME.finditer(_SUFFIXES.sub("", path.name)))
+    # What comes last says more: `run2-rank0.json`.
+    return next((int(number) for number in found[-1].groups() if number), None) if found else None
+
+
+def _read(path: Path) -> tuple[Events, Reader, int | None]:
+    """All events of a file, and the epoch that a Horovod timeline tells."""
+    if parallel.is_worth(path):
+        with contextlib.suppress(parallel.Unsound):
+            events, reader = Events(path), Reader()
+            zeros = [_horovods(head) for head in parallel.read(events, reader)]
+            return events, reader, next((zero for zero in zeros if zero is not None), None)
+    events, reader = Events(path), Reader()
+    found: int | None = None
+    for batch in events:
+        reader.take(batch)
+        if found is None:
+            found = _horovods(batch)
+    return events, reader, found
+
+
+def _horovods(batch: list[Json]) -> int | None:
+    """The epoch in the first event of a Horovod timeline."""
+    for event in batch[:4]:
+        args = event.get("args")
+        if isinstance(args, dict) and isinstance(args.get(horovod_trace.EPOCH), int):
+            return int(args[horovod_trace.EPOCH])
+    return None
+
+
+def _zero(about: Json, middle: int) -> int | None:
+    base = about.get("baseTimeNanoseconds")
+    if isinstance(base, int) and base and middle + base // 1000 in _EPOCHS:
+        return base // 1000
+    return 0 if middle in _EPOCHS else None
+
+
+def _is_kineto(about: Json) -> bool:
+    return bool({"distributedInfo", "deviceProperties", "baseTimeNanoseconds"} & set(about))
+
+
+def _ranks(reader: Reader, about: Json, ours: Json, path: Path, alone: bool) -> list[RankOfFile]:
+    """The ranks of a file: told by it, by its processes' names, by its own; lanes sorted in."""
+    processes: list[Hashable] = []
+    for process, _, _ in reader.lanes:
+        if process not in processes:
+            processes.append(process)
+    named = {
+        process: int(found[1])
+        for process in processes
+        for text in (reader.processes.get(process, ""), reader.labels.get(process, ""))
+        if (found := _RANK.search(text))
+    }
+    whose: dict[Hashable, int | None]
+    told = _object(about.get("distributedInfo")).get("rank")
+    if ours:
+        whose = {p: p if type(p) is int and 0 <= p < 1 << 20 else None for p in processes}
+    elif isinstance(told, int) and told >= 0:
+        whose = dict.fromkeys(processes, told)
+    elif named:
+        # Processes without a number belong to the first that has one, as a GPU's lanes do.
+        whose = {process: named.get(process, min(named.values())) for process in processes}
+    elif alone and len(processes) > 1 and not _is_kineto(about):
+        numbers = sorted(processes, key=lambda p: (not isinstance(p, int), str(p).zfill(20)))
+        whose = {process: numbers.index(process) for process in processes}
+    else:
+        whose = dict.fromkeys(processes, rank_in_name(path))
+    ranks = {rank: RankOfFile(rank) for rank in whose.values()} or {None: RankOfFile(None)}
+    if not processes and isinstance(told, int):
+        ranks = {told: RankOfFile(told)}
+    _sort_in(reader, whose, ranks, bool(ours))
+    for each in ours.get("ranks", []) if isinstance(ours.get("ranks"), list) else []:
+        one = _object(each)
+        info = RankInfo(
+            rank=one.get("rank", -1), host=str(one.get("host", "")), pid=0,
+            device=str(one.get("device", "")), local_rank=0,
+        )  # fmt: skip
+        if type(info.rank) is int and info.rank >= 0:
+            ranks.setdefault(info.rank, RankOfFile(info.rank)).info = info
+    if len(ranks) > 1 and None in ranks and not ranks[None].lanes:
+        del ranks[None]
+    host = about.get("host_name")
+    if isinstance(host, str):
+        for each_rank in ranks.values():
+            each_rank.info = each_rank.info or RankInfo(each_rank.rank or 0, host, 0, "")
+    return list(ranks.values())
+
+
+def _sort_in(
+    reader: Reader,
+    whose: dict[Hashable, int | None],
+    ranks: dict[int | None, RankOfFile],
+    ours: bool,
+) -> None:
+    """Give each rank its lanes: by our category where it is known, else by the file's own."""
+    defined = reader.names.defined
+    threads: dict[tuple[int | None, str], set[Any]] = {}
+    if ours:
+        reader.drop_lanes(MARKS)
+    for process, thread, category in reader.lanes:
+        threads.setdefault((whose[process], category), set()).add((process, thread))
+    kernels = {
+        whose[process]
+        for (process, _, category), lane in reader.lanes.items()
+        if category == "kernel"
+        and any(recognise(category, defined[n])[0] == "collective" for n in set(lane.name))
+    }
+    for (process, thread, category), lane in list(reader.lanes.items()):
+        rank = ranks[whose[process]]
+        own = category
+        if not ours and category not in OURS and recognise(category, {"name": ""})[0] == category:
+            label = reader.threads.get((process, thread)) or (
+                f"thread {thread}" if thread not in (None, "") else ""
+            )
+            if not category:
+                own = label or "events"
+            elif len(threads[rank.rank, category]) in range(2, MOST_LANES) and label:
+                own = f"{category} · {label}"
+        told: dict[int, tuple[str, int]] = {}
+        for number in set(lane.name):
+            goal, define = (own, defined[number])
+            if not ours:
+                goal, define = recognise(category, define)
+                if goal == "collective" and is_annotation(define) and rank.rank in kernels:
+                    goal, define = "user", defined[number]  # its kernel tells more
+                goal = own if goal == category else goal
+            args = {key: value for key, value in define.items() if key not in ("name", "annotated")}
+            same = define is defined[number]
+            told[number] = goal, number if same else reader.names.number(define["name"], args)
+        if all(goal == own and to == number for number, (goal, to) in told.items()):
+            rank.lanes.setdefault(own, Lane()).extend(lane)
+            continue
+        for number, start, dur in zip(lane.name, lane.start, lane.dur, strict=True):
+            goal, to = told[number]
+            rank.lanes.setdefault(goal, Lane()).add(to, start, dur)
+
+
+def _object(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}

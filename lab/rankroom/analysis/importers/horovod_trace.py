@@ -1,0 +1,131 @@
+"""Horovod's own timelines, in which every tensor is a process.
+
+Rank 0 coordinates: its file tells when each rank became ready for a tensor, as moments named by
+the rank within NEGOTIATE. Other ranks write a file only where Horovod was built for it, and theirs
+tell what they did, not when they came.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankroom.analysis.importers.chrome import Reader
+from rankroom.analysis.importers.known import size_of
+from rankroom.analysis.importers.lanes import Lane, Names
+
+Json = dict[str, Any]
+
+EPOCH = "start_time_since_epoch_in_micros"
+_NEGOTIATE = "NEGOTIATE_"
+_OPERATIONS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER", "BARRIER")
+_OPERATION = re.compile(rf"^(?:{'|'.join(_OPERATIONS)})$")
+_PREFIX = re.compile(r"^(?:allreduce|allgather|broadcast|alltoall|reducescatter)\.(?=.)")
+
+
+@dataclass
+class Done:
+    """One operation on one tensor: the file's own part, and when each rank was ready."""
+
+    tensor: str
+    op: str
+    begin: int
+    end: int
+    args: Json
+    ready: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Timeline:
+    """What one file says; times are microseconds since the file's own zero."""
+
+    done: list[Done] = field(default_factory=list)
+    phases: Lane = field(default_factory=Lane)
+    names: Names = field(default_factory=Names)
+
+    @property
+    def ready(self) -> set[int]:
+        """The ranks whose arrival this file tells."""
+        return {rank for done in self.done for rank in done.ready}
+
+
+def read(reader: Reader) -> Timeline:
+    """The operations in a file that `reader` has read."""
+    timeline = Timeline()
+    for (process, _, _), lane in reader.lanes.items():
+        lane.sort()
+        tensor = _tensor(reader.processes.get(process, ""))
+        waiting: Done | None = None
+        for number, start, dur in zip(lane.name, lane.start, lane.dur, strict=True):
+            define = reader.names.defined[number]
+            name, end = define["name"], start + dur
+            if name.startswith(_NEGOTIATE):
+                waiting = Done(tensor, name.removeprefix(_NEGOTIATE).lower(), start, end, {})
+                _phase(timeline, "NEGOTIATE", tensor, start, dur)
+            elif name.isdigit() and dur == 0 and waiting is not None:
+                waiting.ready.setdefault(int(name), start)
+            elif _OPERATION.match(name):
+                done = waiting or Done(tensor, name.lower(), start, end, {})
+                done.op, done.end, done.args = name.lower(), end, _size(define)
+                timeline.done.append(done)
+                waiting = None
+            else:
+                _phase(timeline, name, tensor, start, dur)
+    timeline.done.sort(key=lambda done: (done.begin, done.end))
+    return timeline
+
+
+def collectives(
+    timeline: Timeline, rank: int, names: Names, ready: dict[tuple[str, str, int], dict[int, int]]
+) -> Lane:
+    """A rank's operations from when it was ready (as `ready` tells it) to their end on it."""
+    lane = Lane()
+    counted: dict[tuple[str, str], int] = {}
+    for done in timeline.done:
+        n = counted.get((done.op, done.tensor), 0)
+        counted[done.op, done.tensor] = n + 1
+        told = done.ready or ready.get((done.op, done.tensor, n), {})
+        begin = min(told.get(rank, done.begin), done.end)
+        lane.add(names.number(*words(done)), begin, done.end - begin)
+    return lane
+
+
+def arrivals(timeline: Timeline, shift: int = 0) -> dict[tuple[str, str, int], dict[int, int]]:
+    """When each rank was ready for the n-th operation on a tensor, moved by `shift`."""
+    found: dict[tuple[str, str, int], dict[int, int]] = {}
+    counted: dict[tuple[str, str], int] = {}
+    for done in timeline.done:
+        n = counted.get((done.op, done.tensor), 0)
+        counted[done.op, done.tensor] = n + 1
+        found[done.op, done.tensor, n] = {rank: at + shift for rank, at in done.ready.items()}
+    return found
+
+
+def words(done: Done) -> tuple[str, Json]:
+    """The name of an operation's span, and its arguments."""
+    args = {"op": done.op, "tensor": done.tensor, "library": "hvd", **done.args}
+    return f"{done.op} {done.tensor}".strip(), args
+
+
+def _phase(timeline: Timeline, name: str, tensor: str, start: int, dur: int) -> None:
+    args = {"tensor": tensor} if tensor else {}
+    timeline.phases.add(timeline.names.number(name, args), start, dur)
+
+
+def _tensor(process: str) -> str:
+    """The tensor as the user named it; Horovod's numbered names as numbers."""
+    tensor = _PREFIX.sub("", process)
+    head, _, last = tensor.rpartition(".")
+    return f"#{last}" if head.partition(".")[0] == "noname" else tensor
+
+
+def _size(define: Json) -> Json:
+    """Type, shape and bytes, which Horovod writes at the end of an operation."""
+    found: Json = {key: define[key] for key in ("dtype", "shape") if key in define}
+    width = size_of(str(define.get("dtype", "")))
+    numbers = re.findall(r"\d+", str(define.get("shape", "")))
+    if width is not None and "shape" in define:
+        found["bytes"] = width * math.prod(map(int, numbers))
+    return found

@@ -1,0 +1,274 @@
+"""Files of other programs as one record: each file a rank, all on one clock as far as they tell."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import sub
+from pathlib import Path
+from typing import Any
+
+from rankroom.analysis.importers import horovod_trace
+from rankroom.analysis.importers.file import RankOfFile, TraceFile, read_file
+from rankroom.analysis.importers.known import OURS
+from rankroom.analysis.importers.lanes import Lane, Names
+from rankroom.analysis.importers.repair import TraceError
+from rankroom.record.model import RankInfo, RunInfo, event_line
+from rankroom.record.owner import this_process
+from rankroom.record.store import Store, new_id
+
+BATCH = 4096  # spans in one event
+Json = dict[str, Any]
+
+
+@dataclass
+class FileReport:
+    """What became of one file."""
+
+    path: Path
+    program: str
+    ranks: list[int]
+    spans: int
+    dropped: Counter[str]
+    repaired: Counter[str]
+
+    def __str__(self) -> str:
+        ranks = ", ".join(map(str, self.ranks[:8])) + (", …" if len(self.ranks) > 8 else "")
+        of = f" of rank {ranks}" if ranks else ""
+        parts = [f"{self.path.name}: {self.spans:,} spans{of} ({self.program})"]
+        for what, counts in (("dropped", self.dropped), ("repaired", self.repaired)):
+            if counts:
+                told = ", ".join(f"{n:,} × {why}" for why, n in counts.most_common(6))
+                parts.append(f"{what}: {told}")
+        return "; ".join(parts)
+
+
+@dataclass
+class Import:
+    """The record that was made, and what was read into it."""
+
+    run: RunInfo
+    files: list[FileReport]
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Rank:
+    """A rank of the record: its lanes, each with the table that its names are numbers of."""
+
+    rank: int
+    info: RankInfo | None
+    lanes: list[tuple[str, Lane, Names]]
+
+
+def import_files(paths: Sequence[Path], store: Store, name: str | None = None) -> Import:
+    """Read `paths` into a new record of `store`.
+
+    Raises TraceError for a file that is no trace at all; whatever else is wrong with them is
+    repaired or dropped, and counted.
+    """
+    if not paths:
+        raise TraceError("no files to read")
+    collecting = gc.isenabled()
+    gc.disable()  # it would look through a million events again and again, and find nothing
+    try:
+        files = [read_file(path, alone=len(paths) == 1) for path in paths]
+        notes: list[str] = []
+        _number(files, notes)
+        start = _one_clock(files, notes)
+        ranks = _ranks(files, notes)
+        reports = [
+            FileReport(
+                file.path, file.program, sorted({r.rank or 0 for r in file.ranks}),
+                file.spans, file.dropped, file.repaired,
+            )
+            for file in files
+        ]  # fmt: skip
+        run = _write(store, ranks, start, files, reports, notes, name)
+    finally:
+        if collecting:
+            gc.enable()
+    return Import(run, reports, notes)
+
+
+def _number(files: list[TraceFile], notes: list[str]) -> None:
+    """Give each file's rank a number that no other has."""
+    taken: set[int] = set()
+    twice = []
+    late: list[RankOfFile] = []
+    for file in files:
+        for rank in file.ranks:
+            if rank.rank is None or rank.rank in taken or rank.rank > 1 << 20:
+                if rank.rank is not None:
+                    twice.append(file.path.name)
+                late.append(rank)
+            else:
+                taken.add(rank.rank)
+    free = iter(number for number in range(1 << 21) if number not in taken)
+    for rank in late:
+        rank.rank = next(free)
+    if twice:
+        said = ", ".join(dict.fromkeys(twice))
+        notes.append(f"a rank that another file has, too: {said} got the next free number")
+
+
+def _one_clock(files: list[TraceFile], notes: list[str]) -> int:
+    """Move all times to microseconds since the record's start; returns that, since the epoch."""
+    for file in files:
+        if file.timeline is not None:
+            _horovod_lanes(file)
+    firsts = [
+        file.zero + first
+        for file in files
+        if file.zero is not None and (first := file.first) is not None
+    ]
+    start = min(firsts, default=time.time_ns() // 1000)
+    if len(files) == 1 and files[0].start is not None:
+        start = files[0].start
+    aligned = []
+    for file in files:
+        first = file.first
+        if first is None:
+            continue
+        if file.zero is None:
+            aligned.append(file.path.name)
+            _shift(file, -first)
+        else:
+            _shift(file, file.zero - start)
+    if aligned and len(files) > 1:
+        said = ", ".join(aligned[:4]) + (", …" if len(aligned) > 4 else "")
+        notes.append(f"no common clock: {said} begins with its first event at 0")
+    return start
+
+
+def _shift(file: TraceFile, by: int) -> None:
+    for rank in file.ranks:
+        for lane in rank.lanes.values():
+            lane.shift(by)
+    if file.timeline is not None:
+        for done in file.timeline.done:
+            done.begin += by
+            done.end += by
+            done.ready = {rank: at + by for rank, at in done.ready.items()}
+
+
+def _horovod_lanes(file: TraceFile) -> None:
+    """A first set of lanes, so that the file has a first and a last time."""
+    timeline, rank = file.timeline, file.ranks[0]
+    assert timeline is not None and rank.rank is not None
+    file.names = timeline.names
+    rank.lanes["collective"] = horovod_trace.collectives(timeline, rank.rank, timeline.names, {})
+    if len(timeline.phases):
+        rank.lanes["phase"] = timeline.phases
+
+
+def _ranks(files: list[TraceFile], notes: list[str]) -> list[_Rank]:
+    ranks = {
+        rank.rank or 0: _Rank(
+            rank.rank or 0, rank.info, [(cat, lane, file.names) for cat, lane in rank.lanes.items()]
+        )
+        for file in files
+        for rank in file.ranks
+    }
+    timelines = [file for file in files if file.timeline is not None]
+    told = next((file for file in timelines if file.timeline and file.timeline.ready), None)
+    if told is None or told.timeline is None:
+        return [ranks[number] for number in sorted(ranks)]
+    ready = horovod_trace.arrivals(told.timeline)
+    # When the others became ready is in the coordinator's file; what they did then, in their own.
+    for file in timelines:
+        if file is not told and file.timeline is not None:
+            number = file.ranks[0].rank or 0
+            lane = horovod_trace.collectives(file.timeline, number, file.names, ready)
+            rest = [each for each in ranks[number].lanes if each[0] != "collective"]
+            ranks[number].lanes = [("collective", lane, file.names), *rest]
+    only = sorted(told.timeline.ready - set(ranks))
+    for number in only:
+        lane = Lane()
+        for done in told.timeline.done:
+            if number in done.ready:
+                begin = min(done.ready[number], done.end)
+                lane.add(told.names.number(*horovod_trace.words(done)), begin, done.end - begin)
+        ranks[number] = _Rank(number, None, [("collective", lane, told.names)])
+    if only:
+        others = ", ".join(map(str, only))
+        notes.append(
+            f"rank {others}: only when it became ready, as rank 0 saw it; its own file is not here"
+        )
+    return [ranks[number] for number in sorted(ranks)]
+
+
+def _write(
+    store: Store,
+    ranks: list[_Rank],
+    start: int,
+    files: list[TraceFile],
+    reports: list[FileReport],
+    notes: list[str],
+    name: str | None,
+) -> RunInfo:
+    title = files[0].title or ", ".join(file.path.name for file in files[:4])
+    said = [str(each) for each in reports if each.dropped or each.repaired]
+    more = [f"and {len(said) - 6} more files"] if len(said) > 6 else []
+    run = RunInfo(
+        id=new_id(time.time_ns() // 1000),
+        cluster="import",
+        size=max((rank.rank for rank in ranks), default=0) + 1,
+        start=start,
+        ranks=[_info(rank) for rank in ranks],
+        title=title + (", …" if len(files) > 4 and not files[0].title else ""),
+        name=name,
+        notes=[*notes, *said[:6], *more],
+        owner=this_process(),
+    )
+    source = "\n".join(f"# {each}" for each in reports) + "\n"
+    writer = store.create(run, source)
+    last = 0
+    try:
+        for rank in ranks:
+            for line, end in _events(rank):
+                writer.append(line)
+                last = max(last, end)
+    except BaseException:
+        run.state, run.end = "failed", start + last
+        writer.finish(run)
+        raise
+    run.state, run.end = "done", start + last
+    writer.finish(run)
+    return run
+
+
+def _info(rank: _Rank) -> RankInfo:
+    info = rank.info or RankInfo(rank.rank, "", 0, "")
+    return RankInfo(rank.rank, info.host, info.pid, info.device, info.local_rank, "ok")
+
+
+def _events(rank: _Rank) -> Iterator[tuple[bytes, int]]:
+    """The rank's spans as lines of its record, with the latest end in each."""
+    order = {category: place for place, category in enumerate(OURS)}
+    numbers: dict[tuple[int, int], int] = {}
+    seq = told = 0
+    for category, lane, names in sorted(rank.lanes, key=lambda each: order.get(each[0], 99)):
+        lane.sort()
+        for at in range(0, len(lane), BATCH):
+            raw = lane.name[at : at + BATCH]
+            starts, durs = lane.start[at : at + BATCH], lane.dur[at : at + BATCH].tolist()
+            define = []
+            for number in dict.fromkeys(raw):
+                if (id(names), number) not in numbers:
+                    numbers[id(names), number] = len(numbers)
+                    define.append(names.defined[number])
+            fields: Json = {"cat": category}
+            if define:
+                fields |= {"from": told, "define": define}
+                told += len(define)
+            to = {number: numbers[id(names), number] for number in set(raw)}
+            fields["name"] = [to[number] for number in raw]
+            fields["start"] = list(map(sub, starts, [0, *starts[:-1]]))
+            fields["dur"] = durs
+            end = max(map(int.__add__, starts, durs))
+            yield event_line("spans", rank.rank, seq, end, **fields), end
+            seq += 1

@@ -1,0 +1,113 @@
+"""A large file on several cores: its stretches are parsed apart, and put together in their order.
+
+Only what is sound goes this way. Whatever a strict parser refuses, and whatever is too much to be
+counted apart, ends it with `Unsound`, and the file is read again by one process.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankroom.analysis.importers.chrome import Key, Reader
+from rankroom.analysis.importers.lanes import Lane
+from rankroom.analysis.importers.repair import Events, Json
+
+LARGE = 16 << 20  # bytes, from which on other processes are worth it
+MOST = 4  # processes
+HEAD = 4  # events at the beginning of a stretch that may tell something of the whole file
+
+
+class Unsound(Exception):
+    """The file has to be read event by event."""
+
+
+@dataclass
+class Part:
+    """What one stretch of a file holds: spans, the names they have, and events of other kinds."""
+
+    head: list[Json]
+    names: list[Json]
+    lanes: dict[Key, Lane]
+    others: list[Json]
+    dropped: Counter[str]
+
+
+def is_worth(path: Path) -> bool:
+    """Whether this machine, this process and the file are such that it pays."""
+    try:
+        large = path.stat().st_size >= LARGE
+    except OSError:
+        return False
+    # A copy of a process with threads may hang.
+    forks = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+    return large and forks and (os.cpu_count() or 1) > 1
+
+
+def read(events: Events, reader: Reader) -> Iterator[list[Json]]:
+    """Have `reader` take all events; yields the first ones of each stretch. Raises Unsound."""
+    count = min(os.cpu_count() or 1, MOST)
+    fork = multiprocessing.get_context("fork")
+    ahead: deque[Future[Part | None]] = deque()
+    with ProcessPoolExecutor(count, fork) as pool:
+        for batch in events.stretches():
+            if isinstance(batch, str):
+                ahead.append(pool.submit(part, batch))
+            else:
+                yield from (_put(each, reader) for each in ahead)
+                ahead.clear()
+                reader.take(batch)
+                yield batch[:HEAD]
+            while len(ahead) > 2 * count:
+                yield _put(ahead.popleft(), reader)
+        yield from (_put(each, reader) for each in ahead)
+    if reader.names.left_out:
+        raise Unsound
+
+
+def part(text: str) -> Part | None:
+    """Parse a stretch; None if it is not sound. Runs in a process of its own."""
+    try:
+        events = json.JSONDecoder(strict=False).decode(f"[{text}]")
+    except (ValueError, RecursionError):
+        return None
+    if not all(map(dict.__instancecheck__, events)):
+        return None
+    reader = _Spans()
+    reader.take(events)
+    if reader.names.left_out:
+        return None
+    return Part(events[:HEAD], reader.names.defined, reader.lanes, reader.others, reader.dropped)
+
+
+def _put(coming: Future[Part | None], reader: Reader) -> list[Json]:
+    made = coming.result()
+    if made is None:
+        raise Unsound
+    reader.join(made.names, made.lanes)
+    reader.dropped.update(made.dropped)
+    for event in made.others:
+        reader.take_unusual(event)
+    return made.head
+
+
+class _Spans(Reader):
+    """Takes spans, and keeps what belongs to other stretches as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: list[Any] = []
+
+    def take_unusual(self, event: Json) -> None:
+        if event.get("ph") == "X":
+            super().take_unusual(event)
+        else:
+            self.others.append(event)

@@ -1,0 +1,6 @@
+"""The communication profile of a run: where each rank's time went, and who kept whom waiting."""
+
+from rankroom.analysis.profile.report import Profile
+from rankroom.analysis.profile.shares import Shares
+
+__all__ = ["Profile", "Shares"]

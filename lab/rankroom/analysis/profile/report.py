@@ -1,0 +1,111 @@
+"""The profile of a run as plain rows, and as tables to look at."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import html
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankroom.analysis.profile import tables
+from rankroom.analysis.profile.diagnosis import diagnosis
+from rankroom.analysis.profile.intervals import length
+from rankroom.analysis.profile.kinds import kinds, stragglers
+from rankroom.analysis.profile.own import own_spans
+from rankroom.analysis.profile.rows import Kind, RankTimes, Straggler
+from rankroom.analysis.profile.shares import Shares
+from rankroom.analysis.timeline import Timeline
+from rankroom.errors import UsageError
+from rankroom.record.model import Json
+
+ROWS: dict[str, Any] = {"ranks": RankTimes, "kinds": Kind, "stragglers": Straggler}
+
+
+@dataclass(repr=False)
+class Profile:
+    """The profile of a run: `ranks`, `kinds` and `stragglers` are rows, `diagnosis` a sentence.
+
+    `wall` is how long the cell ran on any rank, in microseconds as all times. `dropped` counts by
+    reason the spans that were unsound and left out.
+    """
+
+    wall: int
+    ranks: list[RankTimes]
+    kinds: list[Kind]
+    stragglers: list[Straggler]
+    diagnosis: str
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> Profile:
+        """The profile of a run's timeline."""
+        return cls.from_shares(Shares(timeline))
+
+    @classmethod
+    def from_shares(cls, shares: Shares) -> Profile:
+        """The profile of a timeline whose moments are known."""
+        names = [each.name for each in dataclasses.fields(RankTimes)][1:]
+        ranks = [
+            RankTimes(rank, **{name: length(getattr(times, name)) for name in names})
+            for rank, times in shares.ranks.items()
+        ]
+        late = stragglers(shares)
+        ops = [collective.key.op for collective in shares.shared]
+        own = functools.partial(own_spans, shares)
+        given_up = any(collective.given_up for collective in shares.collectives)
+        words = diagnosis(shares.wall, ranks, late, ops, own, given_up)
+        dropped = dict(sorted(shares.timeline.dropped.items()))
+        return cls(shares.wall, ranks, kinds(shares), late, words, dropped)
+
+    def rows(self, what: str = "ranks") -> list[Json]:
+        """The rows of `ranks`, `kinds` or `stragglers` as dictionaries."""
+        if what not in ROWS:
+            raise UsageError(NO_ROWS.format(what=what, known=", ".join(ROWS)))
+        return [dataclasses.asdict(row) for row in getattr(self, what)]
+
+    def to_pandas(self, what: str = "ranks") -> Any:
+        """The rows of `ranks`, `kinds` or `stragglers` as a pandas DataFrame.
+
+        Raises UsageError where pandas is not installed.
+        """
+        rows = self.rows(what)
+        try:
+            import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        except ImportError:
+            raise UsageError(NO_PANDAS.format(what=what)) from None
+        return pd.DataFrame(rows, columns=[each.name for each in dataclasses.fields(ROWS[what])])
+
+    def to_json(self) -> Json:
+        """As in tests/traces/*/expected.json."""
+        rows = {what: self.rows(what) for what in ROWS}
+        return {"wall": self.wall, **rows, "diagnosis": self.diagnosis}
+
+    def tables(self) -> list[tables.Table]:
+        """Where each rank's time went, the kinds of collectives, and who came last."""
+        made = [tables.of_ranks(self.wall, self.ranks)]
+        if self.kinds:
+            made.append(tables.of_kinds(self.wall, self.kinds))
+        if self.stragglers:
+            made.append(tables.of_stragglers(self.wall, self.stragglers))
+        return made
+
+    def remarks(self) -> list[str]:
+        """The diagnosis, and what was left out."""
+        return [text for text in (self.diagnosis, tables.dropped(self.dropped)) if text]
+
+    def __str__(self) -> str:
+        return "\n\n".join([*self.remarks(), *(table.text() for table in self.tables())])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        remarks = [f"<div>{html.escape(text)}</div>" for text in self.remarks()]
+        return "".join([*remarks, *(table.html() for table in self.tables())])
+
+
+NO_ROWS = "a profile has no {what!r}: it has {known}"
+NO_PANDAS = (
+    "pandas is not installed here: `pip install pandas`, or use the plain rows of "
+    "run.profile().rows({what!r})"
+)

@@ -1,0 +1,312 @@
+"""How a cell's time changes with the number of ranks: times, speed-up, efficiency, and causes.
+
+A cell's time is from when the last rank began with its first line to when the last one was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from rankroom.analysis.chart import chart
+from rankroom.analysis.profile import Shares
+from rankroom.analysis.profile.intervals import both, length
+from rankroom.analysis.profile.shares import PARTS
+from rankroom.analysis.profile.tables import PARTS as WORDS
+from rankroom.analysis.profile.tables import Table
+from rankroom.analysis.timeline import Timeline
+from rankroom.record.model import Json
+from rankroom.text.amounts import duration
+
+FITS = 0.1  # of a time; a law that is farther from one of them says nothing
+# Okabe and Ito's, which colour-blind people tell apart, on white and on black.
+_COLOURS = {
+    "compute": "#8d99a3", "data": "#009e73", "waiting": "#e69f00", "exposed": "#0072b2",
+    "idle": "#c9c9c9",
+}  # fmt: skip
+
+
+@dataclass
+class Measured:
+    """One run: microseconds, and how they were spent by a rank on average."""
+
+    time: int
+    causes: dict[str, int]
+    run: str = ""
+
+    @classmethod
+    def of(cls, timeline: Timeline, run: str = "") -> Measured:
+        """What a run's spans say; no time at all if it has none."""
+        cells = {rank: list(timeline.intervals(rank, "cell")) for rank in timeline.ranks}
+        begins = [min(start for start, _ in spans) for spans in cells.values() if spans]
+        ends = [max(end for _, end in spans) for spans in cells.values() if spans]
+        if not begins:
+            return cls(0, dict.fromkeys(PARTS, 0), run)
+        window = max(begins), max(ends)
+        shares = Shares(timeline)
+        causes = dict.fromkeys(PARTS, 0)
+        for rank, times in shares.ranks.items():
+            # A rank that is done sooner than the last one has nothing to do any more.
+            own = (window[0], max((end for _, end in cells[rank]), default=window[0]))
+            for part in PARTS:
+                causes[part] += length(both(getattr(times, part), [own]))
+            causes["idle"] += window[1] - max(own)
+        count = len(shares.ranks)
+        return cls(window[1] - window[0], {k: v // count for k, v in causes.items()}, run)
+
+
+@dataclass
+class Size:
+    """The runs on one number of ranks; the first of them may have been left out as a warm-up."""
+
+    ranks: int
+    runs: list[Measured] = field(default_factory=list)
+
+    @property
+    def times(self) -> list[int]:
+        return [run.time for run in self.runs]
+
+    @property
+    def time(self) -> float:
+        """The median."""
+        return median(self.times)
+
+    @property
+    def causes(self) -> dict[str, float]:
+        """Of the run in the middle, so that they add up to its time."""
+        middle = sorted(self.runs, key=lambda run: run.time)[(len(self.runs) - 1) // 2]
+        return dict(middle.causes)
+
+
+class Scaling:
+    """A cell's runs on different numbers of ranks.
+
+    With `weak`, the work grows with the ranks: then the same time is the best there can be.
+    """
+
+    def __init__(self, weak: bool = False) -> None:
+        self.weak = weak
+        self.sizes: list[Size] = []
+
+    def add(self, ranks: int, run: Measured) -> None:
+        """One more run that counts."""
+        if not self.sizes or self.sizes[-1].ranks != ranks:
+            self.sizes.append(Size(ranks))
+        self.sizes[-1].runs.append(run)
+
+    @property
+    def base(self) -> Size | None:
+        """What others are compared with: the fewest ranks."""
+        return min(self.sizes, key=lambda size: size.ranks, default=None)
+
+    def speed_up(self, size: Size, time: float | None = None) -> float:
+        """How many times as much is done in the same time as on one rank.
+
+        Where there was no run on one rank, the fewest there were count as perfect.
+        """
+        time = size.time if time is None else time
+        base = self.base
+        if base is None or time <= 0:
+            return float("nan")
+        work = size.ranks if self.weak else base.ranks
+        return base.time / time * work
+
+    def efficiency(self, size: Size) -> float:
+        """Of what perfect scaling would give: 1 is perfect."""
+        return self.speed_up(size) / size.ranks
+
+    def rows(self) -> list[Json]:
+        """One dictionary per number of ranks; times in seconds."""
+        return [
+            {
+                "ranks": size.ranks,
+                "time": size.time / 1e6,
+                "fastest": min(size.times) / 1e6,
+                "slowest": max(size.times) / 1e6,
+                "repeats": len(size.times),
+                "speed_up": self.speed_up(size),
+                "efficiency": self.efficiency(size),
+                **{part: size.causes[part] / 1e6 for part in PARTS},
+                "runs": [run.run for run in size.runs],
+            }
+            for size in self.sizes
+        ]
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas DataFrame, where pandas is installed."""
+        import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
+        return pd.DataFrame(self.rows())
+
+    def serial(self) -> float | None:
+        """The share of the work on one rank that more ranks do not make shorter (Amdahl's law).
+
+        None where the times do not follow that law, or are too few to tell.
+        """
+        base = self.base
+        if self.weak or base is None or base.ranks != 1 or len(self.sizes) < 3 or base.time <= 0:
+            return None
+        points = [(1 / size.ranks, size.time / base.time) for size in self.sizes]
+        weight = sum((1 - x) ** 2 for x, _ in points)
+        share = sum((y - x) * (1 - x) for x, y in points) / weight
+        share = min(1.0, max(0.0, share))
+        fits = all(abs(share + (1 - share) * x - y) <= FITS * y for x, y in points)
+        return share if fits else None
+
+    def remarks(self) -> list[str]:
+        """What to say beside the table."""
+        said = []
+        share = self.serial()
+        if share is not None:
+            limit = f": at most {1 / share:.1f} × as fast" if share >= 0.01 else ""
+            said.append(f"fits Amdahl's law with {share * 100:.0f} % serial{limit}")
+        worst = self.cause()
+        if worst:
+            said.append(worst)
+        return said
+
+    def cause(self) -> str:
+        """Where the time went that the largest number of ranks lost against the fewest."""
+        base, last = self.base, max(self.sizes, key=lambda size: size.ranks, default=None)
+        if base is None or last is None or last is base or self.efficiency(last) > 0.95:
+            return ""
+        scale = 1.0 if self.weak else base.ranks / last.ranks
+        lost = {part: last.causes[part] - base.causes[part] * scale for part in PARTS}
+        part, most = max(lost.items(), key=lambda item: item[1])
+        whole = last.time - base.time * scale
+        if whole <= 0 or most < 0.2 * whole:
+            return ""
+        share = min(100, round(100 * most / whole))
+        return f"on {last.ranks} ranks, {share} % of what is lost is {WORDS[part]}"
+
+    def table(self) -> Table:
+        """Times, speed-up, efficiency and causes side by side."""
+        head = ["ranks", "time", "spread", "speed-up", "efficiency", *WORDS.values()]
+        return Table(head, [self._cells(size) for size in self.sizes])
+
+    def _cells(self, size: Size) -> list[str]:
+        time, causes = size.time, size.causes
+        low, high = min(size.times), max(size.times)
+        whole = sum(causes.values())
+        parts = [f"{100 * causes[part] / whole:.0f} %" if whole else "–" for part in WORDS]
+        return [
+            str(size.ranks),
+            said(time),
+            f"{said(low)} – {said(high)}" if len(size.times) > 1 else "–",
+            f"{self.speed_up(size):.2f} ×",
+            f"{100 * self.efficiency(size):.0f} %",
+            *parts,
+        ]
+
+    def __str__(self) -> str:
+        if not self.sizes:
+            return "no run has ended yet"
+        return "\n\n".join(["\n".join([*self.remarks()]), self.table().text()]).strip()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        if not self.sizes:
+            return "<div>no run has ended yet</div>"
+        remarks = "".join(f"<div>{text}</div>" for text in self.remarks())
+        return remarks + self.table().html()
+
+    def chart(self) -> Json:
+        """A Vega-Lite picture: the speed-up beside the perfect one, and where the time went."""
+        return chart(
+            hconcat=[self._speed_chart(), self._cause_chart()],
+            resolve={"scale": {"color": "independent"}},
+        )
+
+    def _speed_chart(self) -> Json:
+        rows = [
+            {
+                "ranks": size.ranks,
+                "speed-up": round(self.speed_up(size), 4),
+                "low": round(self.speed_up(size, max(size.times)), 4),
+                "high": round(self.speed_up(size, min(size.times)), 4),
+                "perfect": size.ranks,
+            }
+            for size in self.sizes
+        ]
+        axis = {"values": [size.ranks for size in self.sizes], "format": "d"}
+        ranks = {"field": "ranks", "type": "quantitative", "title": "ranks", "axis": axis}
+        blue = _COLOURS["compute"]
+        return {
+            "title": "weak scaling" if self.weak else "strong scaling",
+            "width": 240, "height": 200, "data": {"values": rows},
+            "encoding": {"x": ranks},
+            "layer": [
+                {"mark": {"type": "line", "strokeDash": [4, 4], "color": "#999999"},
+                 "encoding": {"y": {"field": "perfect", "type": "quantitative"}}},
+                {"mark": {"type": "rule", "color": blue},
+                 "encoding": {"y": {"field": "low", "type": "quantitative"},
+                              "y2": {"field": "high"}}},
+                {"mark": {"type": "line", "point": True, "color": blue, "tooltip": True},
+                 "encoding": {"y": {"field": "speed-up", "type": "quantitative",
+                                    "title": "speed-up (dashed: perfect)"}}},
+            ],
+        }  # fmt: skip
+
+    def _cause_chart(self) -> Json:
+        rows = [
+            {"ranks": str(size.ranks), "part": WORDS[part], "seconds": round(micros / 1e6, 6),
+             "order": PARTS.index(part)}
+            for size in self.sizes
+            for part, micros in size.causes.items()
+        ]  # fmt: skip
+        scale = {"domain": [WORDS[part] for part in PARTS],
+                 "range": [_COLOURS[part] for part in PARTS]}  # fmt: skip
+        return {
+            "title": "a rank's time",
+            "width": 200, "height": 200, "data": {"values": rows},
+            "mark": {"type": "bar", "tooltip": True},
+            "encoding": {
+                "x": {"field": "ranks", "type": "nominal", "sort": None, "axis": {"labelAngle": 0}},
+                "y": {"field": "seconds", "type": "quantitative", "title": "seconds"},
+                "color": {"field": "part", "type": "nominal", "title": None, "scale": scale},
+                "order": {"field": "order"},
+            },
+        }  # fmt: skip
+
+
+def said(micros: float) -> str:
+    """A time with three digits, as a speed-up is judged by them."""
+    if micros < 999_500:
+        return f"{micros / 1000:.3g} ms"
+    return f"{micros / 1e6:.2f} s" if micros < 59_950_000 else duration(int(micros))
+
+
+def counts(text: str, size: int) -> list[int]:
+    """Numbers of ranks as written in `1,2,4`, or 1, 2, 4 … up to `size` if nothing is.
+
+    Raises ValueError with a message in words.
+    """
+    if not text:
+        return sorted({*_powers(size), size})
+    chosen = []
+    for word in text.split(","):
+        if not word.strip().isdigit() or int(word) < 1:
+            raise ValueError(f"{word.strip()!r} is no number of ranks: write 1,2,4")
+        chosen.append(int(word))
+    if max(chosen) > size:
+        raise ValueError(f"{max(chosen)} ranks: there are {size} (`%cluster resize {max(chosen)}`)")
+    return list(dict.fromkeys(chosen))
+
+
+def _powers(most: int) -> Iterable[int]:
+    count = 1
+    while count <= most:
+        yield count
+        count *= 2
+
+
+def bundle(scaling: Scaling, notes: Sequence[str] = ()) -> Mapping[str, Any]:
+    """The table as a notebook shows it, with `notes` under it."""
+    from html import escape
+
+    text = "\n".join([str(scaling), *notes])
+    page = scaling._repr_html_() + "".join(f"<div>{escape(note)}</div>" for note in notes)
+    return {"text/plain": text, "text/html": page}

@@ -1,0 +1,221 @@
+"""The spans of a record, in columns: what each rank did, and when, on one clock.
+
+What cannot be a span is dropped and counted, never an error; tests/traces/README.md has the rules.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from rankroom.record.model import Json, RunInfo, parse_event
+
+FAR = 315_576_000_000_000  # ten years: no moment of a run is farther from its start
+_EXACT = 1 << 53  # where other languages' numbers begin to skip
+NOBODY = -1  # the number of a name that no table can hold
+_UNKNOWN: Json = {"name": "?"}
+# How `event_line` writes what matters here; what begins otherwise is parsed to find out.
+_KIND = b'{"kind":"'
+_MATTERS = (b'{"kind":"spans"', b'{"kind":"status"')
+
+
+def _column() -> array[int]:
+    return array("q")
+
+
+@dataclass
+class Lane:
+    """The spans of one category of one rank as they stand in the record; times in µs."""
+
+    name: array[int] = field(default_factory=_column)
+    start: array[int] = field(default_factory=_column)
+    end: array[int] = field(default_factory=_column)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+class Timeline:
+    """All spans of a run. `dropped` counts by reason what was none."""
+
+    def __init__(self, run: RunInfo) -> None:
+        self.ranks = sorted({rank.rank for rank in run.ranks})
+        # Ranks on which the cell did not end by itself.
+        self.failed = {rank.rank for rank in run.ranks if rank.state not in (None, "running", "ok")}
+        self.lanes: dict[int, dict[str, Lane]] = {rank: {} for rank in self.ranks}
+        self.begun: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
+        self.latest = -FAR  # the latest time that a rank reported spans at
+        self.dropped: dict[str, int] = {}
+        self._names: dict[int, dict[int, Json]] = {rank: {} for rank in self.ranks}
+        self._offset = dict.fromkeys(self.ranks, 0)
+        for rank in run.ranks:
+            if rank.clock is not None and abs(rank.clock.offset) <= FAR:
+                self._offset[rank.rank] = rank.clock.offset
+
+    @classmethod
+    def of(cls, run: RunInfo, lines: Iterable[bytes]) -> Timeline:
+        """The timeline of a record's lines; those of logs and the like are passed over unread."""
+        timeline = cls(run)
+        for line in lines:
+            if line.startswith(_KIND) and not line.startswith(_MATTERS):
+                continue
+            if (event := parse_event(line)) is not None:
+                timeline.add(event)
+        return timeline
+
+    @classmethod
+    def read(cls, run: RunInfo, events: Path) -> Timeline:
+        """The timeline of an events.jsonl; an empty one if there is no such file."""
+        try:
+            with events.open("rb") as file:
+                return cls.of(run, file)
+        except FileNotFoundError:
+            return cls(run)
+
+    def add(self, event: Json) -> None:
+        """Take in one event of the record."""
+        rank, kind = event["rank"], event["kind"]
+        if kind == "spans":
+            if rank in self.lanes:
+                self._add_spans(rank, event)
+            else:
+                columns = event["name"], event["start"], event["dur"]
+                self._drop("rank", max(map(len, columns)))
+        elif kind == "status" and rank in self.lanes and abs(event["t"]) <= FAR:
+            if event["state"] == "running":
+                self.begun.setdefault(rank, event["t"] - self._offset[rank])
+            else:
+                # A rank that is lost cannot say so itself: the writer of the record does.
+                lost = event["state"] == "lost"
+                self.ended[rank] = event["t"] - (0 if lost else self._offset[rank])
+
+    def named(self, rank: int, number: int) -> Json:
+        """What a number in a lane's column of names stands for."""
+        return self._names[rank].get(number, _UNKNOWN)
+
+    def lane(self, rank: int, cat: str) -> Lane:
+        """The spans of a category; an empty lane if there are none."""
+        return self.lanes[rank].get(cat) or Lane()
+
+    def intervals(self, rank: int, cat: str) -> Iterator[tuple[int, int]]:
+        """Begin and end of each span of a category."""
+        lane = self.lane(rank, cat)
+        return zip(lane.start, lane.end, strict=True)
+
+    @property
+    def count(self) -> int:
+        """How many spans there are."""
+        return sum(len(lane) for lanes in self.lanes.values() for lane in lanes.values())
+
+    @property
+    def wall(self) -> tuple[int, int]:
+        """From when to when the cell ran on any rank, or as far as is known by now."""
+        if not self.begun:
+            return self._extent()
+        begin = min(self.begun.values())
+        ends = [begin, *self.ended.values()]
+        if self.begun.keys() - self.ended.keys():
+            ends += [self.latest, *self.begun.values()]
+            if self.count:
+                ends.append(self._extent()[1])
+        return begin, max(ends)
+
+    def _extent(self) -> tuple[int, int]:
+        """From the first span's start to the last one's end."""
+        lanes = [lane for lanes in self.lanes.values() for lane in lanes.values() if lane.start]
+        if not lanes:
+            return 0, 0
+        return min(min(lane.start) for lane in lanes), max(max(lane.end) for lane in lanes)
+
+    def active(self, rank: int, wall: tuple[int, int]) -> tuple[int, int]:
+        """From when to when the rank ran the cell, within `wall`; no time if it did not."""
+        begin, end = wall
+        if self.begun:
+            begin, end = self.begun.get(rank, end), self.ended.get(rank, end)
+        return begin, max(begin, end)
+
+    def _add_spans(self, rank: int, event: Json) -> None:
+        if abs(event["t"]) <= FAR:
+            self.latest = max(self.latest, event["t"] - self._offset[rank])
+        self._define(rank, event)
+        names, starts, durs = event["name"], event["start"], event["dur"]
+        if not len(names) == len(starts) == len(durs):
+            self._drop("length", max(len(names), len(starts), len(durs)))
+            return
+        if not names:
+            return
+        lane = self.lanes[rank].get(event["cat"])
+        if lane is None:
+            lane = self.lanes[rank].setdefault(event["cat"], Lane())
+        if set(map(type, (*names, *starts, *durs))) == {int}:
+            places = list(accumulate(starts))
+            longest = max(durs)
+            if (
+                min(durs) >= 0
+                and min(names) >= 0
+                and max(names) < _EXACT
+                and min(places) >= -FAR
+                and max(places) + longest <= FAR
+            ):
+                self._append(lane, names, places, durs, self._offset[rank])
+                return
+        sound = list(self._sound(names, starts, durs))
+        if sound:
+            columns = [[span[i] for span in sound] for i in range(3)]
+            self._append(lane, columns[0], columns[1], columns[2], self._offset[rank])
+
+    def _append(
+        self, lane: Lane, names: list[int], places: list[int], durs: list[int], offset: int
+    ) -> None:
+        if offset:
+            places = [place - offset for place in places]
+        lane.name.extend(names)
+        lane.start.extend(places)
+        lane.end.extend([place + dur for place, dur in zip(places, durs, strict=True)])
+
+    def _sound(self, names: list[Any], starts: list[Any], durs: list[Any]) -> Iterator[list[int]]:
+        """Number, place and duration of the spans that are some; counts the others."""
+        place = 0
+        for at, (number, start, dur) in enumerate(zip(names, starts, durs, strict=True)):
+            if not whole(start):
+                self._drop("number", len(starts) - at)  # where the rest is, nobody knows
+                return
+            place += int(start)
+            if abs(start) >= _EXACT or abs(place) >= _EXACT:
+                self._drop("far", len(starts) - at)
+                return
+            if not whole(dur):
+                self._drop("number", 1)
+            elif dur < 0:
+                self._drop("negative", 1)
+            elif abs(place) > FAR or place + int(dur) > FAR:
+                self._drop("far", 1)
+            elif not whole(number):
+                self._drop("name", 1)
+            else:
+                known = 0 <= number < _EXACT
+                yield [int(number) if known else NOBODY, place, int(dur)]
+
+    def _define(self, rank: int, event: Json) -> None:
+        defined, first = event.get("define"), event.get("from", 0)
+        if isinstance(defined, list) and whole(first) and 0 <= first < _EXACT:
+            for number, named in enumerate(defined, int(first)):
+                if isinstance(named, dict) and isinstance(named.get("name"), str):
+                    self._names[rank][number] = named
+
+    def _drop(self, why: str, count: int) -> None:
+        if count:
+            self.dropped[why] = self.dropped.get(why, 0) + count
+
+
+def whole(value: Any) -> TypeGuard[float]:
+    """True for a number without a fraction."""
+    # Other languages do not tell 4000.0 from 4000; True is an int to Python only.
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, int) and not isinstance(value, bool)

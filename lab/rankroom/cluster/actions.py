@@ -1,0 +1,171 @@
+"""What can be done to a cluster of which only the name is known: start, stop, resize, look, …
+
+Its keeper does it; whoever asked follows the cluster's card. Nothing here connects to ranks, so
+that a Jupyter server need not load ipyparallel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rankroom import errors
+from rankroom.cluster import launch, start_request
+from rankroom.errors import NoClusterError, NotYoursError, RankroomError, UsageError
+from rankroom.far import start as far
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
+from rankroom.rpc.rendezvous import ask
+from rankroom.scheduler import site
+from rankroom.text.rank_ranges import format_ranks
+
+ANSWER_S = 10.0  # for a keeper on this machine; it has threads for what takes time
+FAR_END_S = 40.0  # for a keeper to end its job; it says so when that takes longer
+LOG_LINES = 500
+_NAME = re.compile(r"\w[\w.-]*")
+
+
+def start(name: str, asked: Mapping[str, str], cwd: str | None) -> str:
+    """Start ranks on the site called `name`; returns the cluster's name while they start.
+
+    Raises WishError for what cannot be, by field; UsageError and StartError.
+    """
+    where = start_request.granted(site.load(name), asked)
+    called = asked.get("name") or None
+    again = asked.get("auto_restart", "") == "true"
+    if where.scheduler != "none":
+        return far.launch(where, called, again, cwd).name
+    paths, _ = launch.launch(start_request.ranks(asked), called, cwd, again)
+    return paths.name
+
+
+def stop(name: str) -> str:
+    """End a cluster and all that belongs to it; of one that has failed, take away what is left.
+
+    Returns what there is to say of it, if anything.
+    """
+    paths, info = find(name)
+    if not launch.alive(info) and launch.far_on(info):
+        far.relaunch(paths)  # nobody else can end its job
+        info = _hears(paths, info)
+    if info.far is not None and launch.alive(info):
+        # Its keeper here must not be ended before the job is; how long that takes is the site's
+        # affair.
+        said = str(_ask(info, FAR_END_S, do="stop").get("text", ""))
+        deadline = time.monotonic() + ANSWER_S
+        while not said and time.monotonic() < deadline and launch.alive(paths.read()):
+            time.sleep(0.1)
+        return said
+    if launch.alive(info):
+        with contextlib.suppress(OSError, ValueError):
+            ask(info.desk, info.secret, ANSWER_S, do="stop")
+    launch.wait_end(paths)
+    return ""
+
+
+def restart(name: str, ranks: Sequence[int] | None = None) -> str:
+    """Start ranks anew, all of them unless said; a cluster that has failed, from the beginning.
+
+    Says what was done.
+    """
+    paths, info = find(name)
+    if not launch.alive(info):
+        _again(paths, info)
+        return f"{name} was started anew"
+    chosen = sorted(set(range(info.size) if ranks is None else ranks))
+    if outside := [rank for rank in chosen if not 0 <= rank < info.size]:
+        there = format_ranks(range(info.size))
+        raise UsageError(f"no rank {outside[0]}: cluster {name} has ranks {there}")
+    if refused := _ask(info, do="restart", ranks=chosen).get("refused"):
+        raise UsageError(refused)
+    who = f"rank{'s' if len(chosen) > 1 else ''} {format_ranks(chosen)}"
+    return f"{who} of {name} {'are' if len(chosen) > 1 else 'is'} being started anew"
+
+
+def resize(name: str, asked: Mapping[str, str]) -> None:
+    """Start a cluster anew with another number of ranks; their variables are gone."""
+    paths, info = find(name)
+    # Nothing is stopped before it is clear that the new one can be.
+    if info.far is not None:
+        there = start_request.granted(far.site_of(paths), asked)
+        if launch.alive(info):
+            _ask(info, far.ACCEPTS_S, do="accepts", site=dataclasses.asdict(there))
+        stop(name)
+        far.launch(there, name, info.auto_restart, info.cwd or None)
+        return
+    start_request.granted(site.load("local"), asked)
+    if (ranks := start_request.ranks(asked)) is None:
+        raise start_request.WishError({"ranks": "is how many ranks there are to be"})
+    stop(name)
+    launch.launch(ranks, name, info.cwd, info.auto_restart)
+
+
+def look(name: str) -> dict[str, Any]:
+    """How busy each rank is."""
+    _, info = find(name)
+    return _ask(info, do="look")
+
+
+def log(name: str) -> str:
+    """What the job has written; of a cluster here, its processes, each with the end of its log."""
+    paths, info = find(name)
+    if info.far is not None:
+        return str(_ask(info, do="log").get("text", ""))
+    logs = [paths.keeper_log, paths.controller_log, *map(paths.rank_log, range(info.size))]
+    ends = [f"── {each.name}\n{tail(each, LOG_LINES) or '(empty)'}" for each in logs]
+    return "\n\n".join([f"in {paths.logs}", *ends])
+
+
+def _again(paths: ClusterPaths, info: ClusterInfo) -> None:
+    """Start a cluster that nobody keeps: from the beginning, unless its job may go on."""
+    if info.far is None:
+        launch.launch(info.size, paths.name, info.cwd, info.auto_restart)
+    elif launch.far_on(info):
+        far.relaunch(paths)
+    else:
+        far.launch(far.site_of(paths), paths.name, info.auto_restart, info.cwd or None)
+
+
+def _hears(paths: ClusterPaths, info: ClusterInfo) -> ClusterInfo:
+    """What is written of a cluster once its new keeper can be asked."""
+    deadline = time.monotonic() + launch.START_S
+    while time.monotonic() < deadline:
+        info = paths.read() or info
+        if info.desk and launch.alive(info):
+            break
+        time.sleep(0.05)
+    return info
+
+
+def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
+    """A cluster by a name that may come from anywhere. Raises NoClusterError, NotYoursError."""
+    if not _NAME.fullmatch(name):
+        raise NoClusterError(f"{name!r} is no name of a cluster")
+    paths = ClusterPaths(name)
+    info = paths.read()
+    if info is None:
+        raise NoClusterError(f"cluster {name} is gone: it was stopped")
+    # An administrator's server sees the clusters of others, and leaves them alone.
+    if (owner := paths.folder.stat().st_uid) != os.geteuid():
+        raise NotYoursError(NOT_YOURS.format(name=name, uid=owner))
+    return paths, info
+
+
+def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict[str, Any]:
+    if not launch.alive(info):
+        raise NoClusterError(f"cluster {info.name} is gone: Restart starts it anew")
+    try:
+        answer = ask(info.desk, info.secret, patience, **question)
+    except (OSError, ValueError):
+        raise NoClusterError(SILENT.format(name=info.name, seconds=patience)) from None
+    if "error" in answer:  # of a site
+        raise getattr(errors, str(answer["error"]), RankroomError)(answer["text"])
+    return answer
+
+
+NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on it"
+SILENT = "the keeper of cluster {name} did not answer within {seconds:.0f} s: Stop ends it"

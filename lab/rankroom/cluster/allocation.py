@@ -1,0 +1,162 @@
+"""The job that this process runs in: what was granted, and how many ranks each node gets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rankroom.errors import StartError, UsageError
+from rankroom.record.cluster_file import Allocation, Node
+from rankroom.scheduler import pbs_job
+from rankroom.scheduler.job_end import end_time, field
+from rankroom.system import commands
+
+ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
+# `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=gpu:a100:2(IDX:0-1)`, once for nodes that are alike.
+_NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S+) Mem=\S+(?: GRES(?:_IDX)?=(\S*))?")
+_GPUS = re.compile(r"\bgpu(?::[^\s:,()]+)*?:(\d+)")
+_INDICES = re.compile(r"\bgpu(?::[^\s:,()]+)?\(IDX:([\d,-]+)\)")  # before Slurm 20.11
+_PART = re.compile(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)")
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+
+def granted(
+    ranks: int | None, env: Mapping[str, str], devices: Callable[[], int] = lambda: 0
+) -> Allocation | None:
+    """The allocation that this process runs in, with `ranks` shared out; None outside of one.
+
+    `devices` counts this node's GPUs. Raises StartError if the scheduler does not say what it
+    granted, UsageError if there is less.
+    """
+    if job := env.get("SLURM_JOB_ID", ""):
+        said = _ask(["scontrol", "show", "job", "--details", "--oneliner", job], job)
+        if (state := field(said, "JobState")) != "RUNNING":
+            raise StartError(NOT_RUNNING.format(job=job, state=state.lower().replace("_", " ")))
+        return read(said, job, ranks, tasks(env.get("SLURM_TASKS_PER_NODE", "")))
+    if job := env.get("PBS_JOBID", ""):
+        said = _ask(pbs_job.ask(job), job, "PBS")
+        here = (devices(), os.cpu_count() or 1)
+        nodes, asked, until = pbs_job.read(said, job, _text(env.get("PBS_NODEFILE", "")), here)
+        return pbs_job.allocation(job, nodes, _counts(ranks, nodes, asked), until)
+    return None
+
+
+def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> Allocation:
+    """What `scontrol show job --details` says of a job. One rank per GPU; without, one per task."""
+    found = [
+        Node(name, 0, _gpus(gres or ""), _count(cpus))
+        for names, cpus, gres in _NODES.findall(said)
+        for name in expand(names)
+    ]
+    if not found:
+        raise StartError(UNREADABLE.format(job=job, said=said.strip()[:2000]))
+    counts = _counts(ranks, found, per_node)
+    nodes = (
+        Node(node.name, count, node.devices, node.cores)
+        for node, count in zip(found, counts, strict=True)
+    )
+    return Allocation(job, tuple(node for node in nodes if node.ranks), end_time(said))
+
+
+def _counts(ranks: int | None, nodes: Sequence[Node], per_node: Sequence[int]) -> list[int]:
+    """How many ranks each node gets: those that were asked for, one per GPU, or one per task."""
+    if ranks is not None:
+        if ranks < 1:
+            raise UsageError(f"--ranks {ranks}: a cluster has at least 1 rank")
+        return share(ranks, len(nodes))
+    if all(node.devices for node in nodes):
+        return [node.devices for node in nodes]
+    return list(per_node) if len(per_node) == len(nodes) else [1] * len(nodes)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError:
+        return ""
+
+
+def share(ranks: int, nodes: int) -> list[int]:
+    """How many ranks each node gets; the first ones have one more if it does not come out even."""
+    each, more = divmod(ranks, nodes)
+    return [each + (node < more) for node in range(nodes)]
+
+
+def expand(text: str) -> list[str]:
+    """The nodes that Slurm writes as `c[1-3,7],login`."""
+    names: list[str] = []
+    for before, inside, after in _PART.findall(text):
+        if not inside:
+            names.append(before + after)
+            continue
+        for part in inside.split(","):
+            first, _, last = part.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                names += expand(f"{before}{number:0{len(first)}}{after}")
+    return names
+
+
+def tasks(text: str) -> list[int]:
+    """The numbers that Slurm writes as `4(x2),1`."""
+    return [int(n) for n, times in _TASKS.findall(text) for _ in range(int(times or 1))]
+
+
+def _gpus(gres: str) -> int:
+    if (indices := _INDICES.search(gres)) is not None:
+        return _count(indices[1])
+    return sum(map(int, _GPUS.findall(gres)))
+
+
+def _count(ranges: str) -> int:
+    """How many numbers are in `0-3,8`."""
+    count = 0
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        count += int(last or first) - int(first) + 1
+    return count
+
+
+def _ask(argv: Sequence[str], job: str, scheduler: str = "Slurm") -> str:
+    """What a command says. Kernels have a loop of their own, so it is run beside it."""
+    answers: list[commands.Completed | BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(asyncio.run(commands.run(argv, timeout=ASK_S)))
+        except BaseException as error:
+            answers.append(error)
+
+    asking = threading.Thread(target=run)
+    asking.start()
+    asking.join()
+    answer = answers[0]
+    about = {"job": job, "scheduler": scheduler, "variable": VARIABLES[scheduler]}
+    if isinstance(answer, FileNotFoundError) or getattr(answer, "returncode", 0) == 127:
+        command = next(word for word in argv if word != "env" and "=" not in word)
+        raise StartError(NO_COMMAND.format(command=command, **about))
+    if isinstance(answer, BaseException):
+        raise answer
+    if not answer.ok:
+        raise StartError(NO_ANSWER.format(command=" ".join(argv), said=answer.tail(), **about))
+    return answer.output
+
+
+VARIABLES = {"Slurm": "SLURM_JOB_ID", "PBS": "PBS_JOBID"}
+NO_COMMAND = (
+    "this is {scheduler} job {job} ({variable}), but there is no `{command}` here to ask what it "
+    "was granted: load {scheduler}'s module, or unset {variable} to start ranks on this machine "
+    "only"
+)
+NO_ANSWER = (
+    "{scheduler} does not say what job {job} ({variable}) was granted; `{command}` said:\n{said}\n"
+    "If the job is over, start a new one, or unset {variable} to start ranks on this machine"
+)
+NOT_RUNNING = (
+    "job {job} (SLURM_JOB_ID) is {state}: start a new one, or unset SLURM_JOB_ID to start ranks "
+    "on this machine"
+)
+UNREADABLE = "cannot read which nodes job {job} was granted; Slurm said:\n{said}"

@@ -1,0 +1,184 @@
+"""What clusters and runs have left behind on this machine, and how each of it is cleaned up.
+
+Only what is provably ours counts: folders of our own home, and processes that carry one of them in
+their environment or their command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rankroom.cluster import launch
+from rankroom.errors import RecordError
+from rankroom.record.blank import BLANK, forsaken
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, clusters_folder
+from rankroom.record.store import Store
+from rankroom.supervisor.lease import held
+from rankroom.system import process_tree
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is there: `remedy` is what `clean` would do about it, `done` what it did."""
+
+    what: str
+    remedy: str = ""
+    done: str = ""
+    clean: Callable[[], None] | None = None
+
+
+def findings(store: Store) -> list[Finding]:
+    """All that there is: clusters, dead or alive, then what belongs to none."""
+    folder = clusters_folder()
+    names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+    found = [each for name in names for each in _of_cluster(ClusterPaths(name), store)]
+    return [*found, *_without_folder(folder), *_blanks(store)]
+
+
+def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
+    info = paths.read()
+    if info is not None and (launch.alive(info) or _is_starting(info)):
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
+        use = "in use" if held(paths.folder / "lease") else "used by nobody"
+        ranks = "1 rank" if info.size == 1 else f"{info.size} ranks"
+        where = f" in job {info.far.job} on {info.far.site}" if info.far else ""
+        yield Finding(f"cluster {paths.name}: {ranks}{where}, up since {since}, {use}")
+        if info.allocation is None:  # else the process that holds it may be on another node
+            yield from _stale_lock(paths)
+        return
+    if info is not None and _may_go_on(info):
+        assert info.far is not None
+        yield Finding(UNKEPT.format(name=paths.name, job=info.far.job, site=info.far.site))
+        return
+    if info is not None and (job := _job_elsewhere(info)):
+        yield Finding(
+            f"cluster {paths.name}: does not answer from here; it was started on {info.host} in "
+            f"job {job}, and is kept until that is over"
+        )
+        return
+    left = launch.own_processes(paths)
+    kept = [run for run in paths.unfinished() if _lacks(store, run)]
+    what = f"cluster {paths.name}: {_why(info)}"
+    if left:
+        what += f"; {_processes(left)} left"
+    if kept:
+        what += f"; it holds what may be missing from the record of {', '.join(kept)}"
+    if kept and not left:
+        yield Finding(f"{what}, and is kept for that")
+        return
+
+    def clean() -> None:
+        process_tree.end(left)
+        if not kept:
+            paths.remove()
+
+    if kept:
+        yield Finding(what, "ends what is left", "ended what was left", clean)
+    elif left:
+        yield Finding(what, *ALL_OF_IT, clean)
+    else:
+        yield Finding(what, "removes its folder", "removed its folder", clean)
+
+
+def _is_starting(info: ClusterInfo) -> bool:
+    return info.state == "starting" and time.time() - info.created < launch.start_s(info)
+
+
+def _may_go_on(info: ClusterInfo) -> bool:
+    """Whether the job of a cluster on a site, which nobody keeps from here, may not be over."""
+    return launch.far_on(info) and not (info.far and 0 < info.far.until < time.time())
+
+
+def _job_elsewhere(info: ClusterInfo) -> str:
+    """The job of a cluster that may be cut off rather than gone, as that job is not over."""
+    granted = info.allocation
+    if granted is None or launch.here(info.host, info) or info.state in ("failed", "stopped"):
+        return ""
+    return granted.job if time.time() < granted.until else ""
+
+
+def _why(info: ClusterInfo | None) -> str:
+    if info is None:
+        return "a folder without a cluster"
+    if info.state == "stopped":
+        return "stopped"
+    return f"failed: {info.message or 'the process that kept it is gone'}"
+
+
+def _stale_lock(paths: ClusterPaths) -> Iterator[Finding]:
+    """A lock outlives its owner in a process that the owner forked."""
+    with contextlib.suppress(OSError, ValueError):
+        owner = int(paths.busy.read_text()[:16])
+        if held(paths.busy) and not psutil.pid_exists(owner):
+            yield Finding(
+                f"cluster {paths.name}: its lock says that a run of pid {owner} is on, which has "
+                "ended; a child of that process holds it",
+                "gives the cluster a new lock",
+                "gave the cluster a new lock",
+                lambda: _renew_lock(paths),
+            )
+
+
+def _renew_lock(paths: ClusterPaths) -> None:
+    # Nobody knows how that run ended: whether ranks are in step is in doubt.
+    fresh = paths.busy.with_suffix(".new")
+    fresh.write_text(f"{os.getpid():<16}1")
+    fresh.replace(paths.busy)
+
+
+def _lacks(store: Store, run: str) -> bool:
+    """Whether the record of `run` may lack something; one that is not there lacks nothing."""
+    try:
+        info = store.load(run)
+    except RecordError:
+        return False
+    return info.state in ("running", "lost") or any("missing" in note for note in info.notes)
+
+
+def _without_folder(folder: Path) -> Iterator[Finding]:
+    """Processes of clusters of which nothing else is left."""
+    left: dict[Path, list[psutil.Process]] = {}
+    for process, value in process_tree.belonging(process_tree.CLUSTER):
+        if Path(value).parent == folder and not Path(value).exists():
+            left.setdefault(Path(value), []).append(process)
+    for cluster, processes in sorted(left.items()):
+        yield Finding(
+            f"cluster {cluster.name}: its folder is gone; {_processes(processes)} left",
+            "ends what is left",
+            "ended what was left",
+            lambda processes=processes: process_tree.end(processes),  # type: ignore[misc]
+        )
+
+
+def _blanks(store: Store) -> Iterator[Finding]:
+    for folder in sorted(forsaken(store.runs)):
+        name = folder.name.removeprefix(".").removesuffix(BLANK)
+        yield Finding(
+            f"record {name}: made for a run that never began",
+            "removes it",
+            "removed it",
+            lambda folder=folder: shutil.rmtree(folder, ignore_errors=True),  # type: ignore[misc]
+        )
+
+
+def _processes(processes: list[psutil.Process]) -> str:
+    pids = ", ".join(str(each.pid) for each in processes)
+    return f"process {pids} is" if len(processes) == 1 else f"processes {pids} are"
+
+
+ALL_OF_IT = (
+    "ends what is left and removes its folder",
+    "ended what was left and removed its folder",
+)
+UNKEPT = (
+    "cluster {name}: nobody keeps it from here any more, and its job {job} on {site} may go on: "
+    "`%cluster attach {name}` in a notebook takes it up again"
+)

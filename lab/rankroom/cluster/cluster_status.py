@@ -1,0 +1,212 @@
+"""What clusters look like to the sidebar: a card for each, from what is on disk.
+
+Nothing here connects to ranks or keeps a state, so that every window sees the same.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rankroom.cluster import launch
+from rankroom.record.cluster_file import (
+    ClusterInfo,
+    ClusterPaths,
+    Far,
+    FarState,
+    clusters_folder,
+    tail,
+)
+from rankroom.text.rank_ranges import format_ranks
+
+CardState = FarState
+RankState = Literal["starting", "ready", "restarting", "down"]
+SCHEMA_FILE = Path(__file__).with_name("cluster_status.schema.json")
+
+
+@dataclass(frozen=True)
+class CardRank:
+    """A rank on a card. `note` is how the process of one that is down ended."""
+
+    rank: int
+    local_rank: int
+    host: str
+    device: str
+    pid: int
+    state: RankState
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A cluster as it stands; cluster_status.schema.json says what each field is."""
+
+    name: str
+    site: str
+    state: CardState
+    words: str
+    remedy: str
+    job: str
+    size: int
+    ranks: tuple[CardRank, ...]
+    nodes: int
+    gpus_per_node: int
+    expected: float
+    until: float
+    created: float
+    log: str
+    far: bool
+    kept: bool
+
+
+def cards() -> list[Card]:
+    """Every cluster there is, newest first; those that were stopped are gone."""
+    found = []
+    folder = clusters_folder()
+    for each in folder.iterdir() if folder.is_dir() else ():
+        info = ClusterPaths(each.name).read()
+        # A folder of another name than its cluster's only keeps what records may lack.
+        if info is not None and info.name == each.name and info.state != "stopped":
+            found.append(card(info))
+    return sorted(found, key=lambda card: card.created, reverse=True)
+
+
+def card(info: ClusterInfo) -> Card:
+    """The card of one cluster."""
+    ranks = tuple(_rank(info, rank) for rank in range(len(info.ranks)))
+    granted = info.allocation
+    if info.far is not None:
+        state, words, remedy = _how_far(info, info.far, ranks)
+    else:
+        state, words, remedy = _how(info, ranks)
+    far = info.far or Far("")
+    return Card(
+        name=info.name,
+        site=far.site,
+        state=state,
+        words=words,
+        remedy=remedy,
+        job=far.job or (granted.job if granted else ""),
+        size=info.size or far.nodes * far.ranks_per_node,
+        ranks=ranks,
+        nodes=far.nodes or (len(granted.nodes) if granted else 1),
+        gpus_per_node=far.gpus_per_node or _gpus(info),
+        expected=far.expected if state == "pending" else 0.0,
+        until=far.until or (granted.until if granted else 0.0),
+        created=info.created,
+        log=far.log,
+        far=info.far is not None,
+        kept=_young(info) or launch.alive(info),
+    )
+
+
+def _rank(info: ClusterInfo, rank: int) -> CardRank:
+    place, key = info.ranks[rank], str(rank)
+    state: RankState = "starting"
+    if rank in info.starting:
+        state = "restarting"
+    elif key in info.exits:
+        state = "down"
+    elif rank in info.ready:
+        state = "ready"
+    note = info.exits.get(key, "") if state == "down" else ""
+    local_rank = place.local_rank if place.local_rank is not None else rank
+    return CardRank(rank, local_rank, place.host, place.device, place.pid, state, note)
+
+
+def _gpus(info: ClusterInfo) -> int:
+    """The most GPUs that ranks have on one host."""
+    hosts = [rank.host for rank in info.ranks if rank.device != "cpu"]
+    return max((hosts.count(host) for host in set(hosts)), default=0)
+
+
+def _how(info: ClusterInfo, ranks: tuple[CardRank, ...]) -> tuple[CardState, str, str]:
+    """State, words and remedy of a cluster that is kept on this machine or in its allocation."""
+    age = time.time() - info.created
+    if info.state == "failed":
+        return "failed", info.message or "it has failed", _cause(info) or AGAIN
+    if _young(info):
+        return "starting", "the controller is starting", ""
+    if not launch.alive(info):
+        return "failed", KILLED, AGAIN
+    if info.state == "ending":
+        return "ending", "its ranks are being ended", ""
+    return _how_ranks(info, ranks, age)
+
+
+def _how_ranks(
+    info: ClusterInfo, ranks: tuple[CardRank, ...], age: float
+) -> tuple[CardState, str, str]:
+    ready = sum(rank.state == "ready" for rank in ranks)
+    down = [rank for rank in ranks if rank.state == "down"]
+    coming = [rank for rank in ranks if rank.state in ("starting", "restarting")]
+    words = f"{ready} of {info.size} ranks ready" if ready < info.size else _ready(info.size)
+    if down:
+        gone = format_ranks([rank.rank for rank in down])
+        are = "is" if len(down) == 1 else "are"
+        return "running", f"{words}; rank{'s' if len(down) > 1 else ''} {gone} {are} down", DOWN
+    if any(rank.state == "starting" for rank in coming):
+        late = age > launch.start_s(info)
+        return "starting", words, LATE.format(rank=coming[0].rank) if late else ""
+    return "running", words, ""
+
+
+def _ready(size: int) -> str:
+    return "1 rank ready" if size == 1 else f"{size} ranks ready"
+
+
+def _how_far(
+    info: ClusterInfo, far: Far, ranks: tuple[CardRank, ...]
+) -> tuple[CardState, str, str]:
+    """As the keeper here wrote it; it is believed only while it lives."""
+    over = far.state in ("ended", "failed")
+    if not (over or _young(info) or launch.alive(info)):
+        if launch.far_on(info):
+            return "lost", UNKEPT, RECONNECT
+        return "failed", KILLED, AGAIN
+    if far.state == "pending":
+        # The browser adds when it is expected to start, in its reader's time zone.
+        return "pending", f"waits in the queue ({far.reason or 'no reason given'})", ""
+    if far.state == "running" and ranks:
+        return _how_ranks(info, ranks, 0.0)
+    words = far.words or info.message or WORDS[far.state]
+    return far.state, words, AGAIN if far.state == "failed" else ""
+
+
+def _young(info: ClusterInfo) -> bool:
+    """Whether the process that will keep it has not begun yet."""
+    age = time.time() - info.created
+    return info.state == "starting" and not info.keeper and age < launch.START_S
+
+
+def _cause(info: ClusterInfo) -> str:
+    """The last line of the log that tells why a cluster failed."""
+    paths = ClusterPaths(info.name)
+    logs = [paths.rank_log(int(rank)) for rank in info.exits]
+    for log in (*logs, paths.controller_log, paths.keeper_log):
+        if text := tail(log, 1).strip():
+            return SAID.format(log=log.name, text=text[:300])
+    return ""
+
+
+WORDS: dict[FarState, str] = {
+    "connecting": "the line to the login node is being opened",
+    "asks": "ssh asks something: answer it in the dialog",
+    "submitting": "its job is being submitted",
+    "pending": "waits in the queue",
+    "starting": "its ranks are starting",
+    "running": "runs",
+    "lost": "the line is lost; its ranks go on",
+    "ending": "its job is being ended",
+    "ended": "has ended",
+    "failed": "has failed",
+}
+KILLED = "the process that kept it was killed"
+UNKEPT = "nobody here keeps it any more; its job may go on"
+RECONNECT = "Reconnect takes it up again; the ranks keep their variables."
+AGAIN = "Restart starts it anew; Remove takes it off this list."
+DOWN = "Restart (↻) brings it back, without its variables."
+LATE = "Rank {rank} takes long to start: its log tells why, or restart it."
+SAID = "{log} ends with: {text}"

@@ -1,0 +1,152 @@
+"""What helps a live run that does not get on, for whoever holds only its id.
+
+The steps, each harder than the one before: interrupt, release, look at the stacks, restart a rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Protocol, TypeVar
+
+from rankroom.errors import (
+    NoClusterError,
+    NotYoursError,
+    RankroomError,
+    RunOverError,
+    StartError,
+    UsageError,
+)
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Store
+from rankroom.text.rank_ranges import format_ranks, parse_ranks
+
+AT_ONCE = 4
+LONGEST = 55.0  # a proxy in front may cut a request at a minute
+T = TypeVar("T")
+
+
+class Steps(Protocol):
+    """What the ladder needs of a cluster."""
+
+    def interrupt(self) -> None: ...
+    def release(self) -> str: ...
+    def stacks(self) -> dict[int, str]: ...
+    def restart(self, ranks: Sequence[int]) -> object: ...
+    def close(self) -> None: ...
+
+
+def attach(name: str) -> Steps:
+    """A connection to the cluster. Made anew for each step, in some 0.3 s: nothing is kept."""
+    # Not before somebody needs it: ipyparallel would slow the start of every Jupyter server.
+    from rankroom.cluster.local import Cluster
+
+    return Cluster.connect(name)
+
+
+class Ladder:
+    """The steps as coroutines; threads of their own do the work, as ranks may be slow to answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        # Not the event loop's own threads: those read the records.
+        self._pool = ThreadPoolExecutor(AT_ONCE, "rankroom-ladder")
+
+    async def interrupt(self, run_id: str) -> str:
+        """KeyboardInterrupt on every rank; what was done, in one line, as from the other steps."""
+        await self._step(run_id, "interrupt", lambda cluster: cluster.interrupt())
+        return "every rank was sent an interrupt"
+
+    async def release(self, run_id: str) -> str:
+        """Let go of the collectives that ranks wait in."""
+        return await self._step(run_id, "release", lambda cluster: cluster.release())
+
+    async def stacks(self, run_id: str) -> dict[int, str]:
+        """Where the threads of each rank are, as text."""
+        return await self._step(run_id, "show the stacks of", lambda cluster: cluster.stacks())
+
+    async def restart(self, run_id: str, text: str) -> str:
+        """Start the ranks that `text` names anew. Raises UsageError for ranks not in the run."""
+        run = await self._live(run_id)
+        if not text:
+            raise UsageError(WHICH)
+        ranks = parse_ranks(text, run.size)
+        await self._step(run_id, "restart", lambda cluster: cluster.restart(ranks))
+        who = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+        return f"{who} {'were' if len(ranks) > 1 else 'was'} started anew, without variables"
+
+    async def interrupt_cluster(self, name: str) -> None:
+        """KeyboardInterrupt on every rank of a cluster, whatever it runs."""
+        await self._on(name, "interrupt", lambda cluster: cluster.interrupt())
+
+    async def _step(self, run_id: str, what: str, act: Callable[[Steps], T]) -> T:
+        run = await self._live(run_id)
+        return await self._on(run.cluster, what, act)
+
+    async def _on(self, name: str, what: str, act: Callable[[Steps], T]) -> T:
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._pool, partial(_act, name, what, act))
+        try:
+            return await asyncio.wait_for(work, LONGEST)
+        except asyncio.TimeoutError:  # not TimeoutError itself before Python 3.11
+            raise StartError(SLOW.format(name=name, seconds=LONGEST)) from None
+
+    async def _live(self, run_id: str) -> RunInfo:
+        run = await asyncio.to_thread(self._store.load, run_id)
+        if run.state == "lost":
+            raise RunOverError(LOST.format(id=run.id))
+        if run.state != "running":
+            raise RunOverError(OVER.format(id=run.id, state=run.state))
+        return run
+
+
+def _act(name: str, what: str, act: Callable[[Steps], T]) -> T:
+    """Connect, act, let go. Raises RankroomErrors of one line only."""
+    _refuse_strangers(ClusterPaths(name))
+    try:
+        cluster = attach(name)
+    except NoClusterError:
+        raise NoClusterError(GONE.format(name=name)) from None
+    except StartError:
+        raise StartError(DEAF.format(name=name)) from None
+    try:
+        return act(cluster)
+    except RankroomError:
+        raise
+    except Exception as error:
+        logging.getLogger(__name__).exception("cluster %s could not %s its ranks", name, what)
+        why = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise RankroomError(FAILED.format(what=what, name=name, why=why)) from error
+    finally:
+        cluster.close()
+
+
+def _refuse_strangers(paths: ClusterPaths) -> None:
+    """An administrator's server sees the clusters of others, and leaves them alone."""
+    try:
+        owner = paths.folder.stat().st_uid
+    except OSError:
+        return  # nothing there to connect to either, which is said then
+    if owner != os.geteuid():
+        raise NotYoursError(NOT_YOURS.format(name=paths.name, uid=owner))
+
+
+OVER = "run {id} is over ({state}): there is nothing left to act on"
+LOST = (
+    "run {id} is lost, as the kernel that started it is gone: `%cluster interrupt` in a notebook"
+    " ends what its ranks still do"
+)
+GONE = "cluster {name} is gone: `%cluster` in a notebook tells what there is"
+DEAF = "cluster {name} does not answer: `%cluster stop` in a notebook ends it"
+SLOW = (
+    "cluster {name} did not answer within {seconds:.0f} s: try the next step, or end it with"
+    " `%cluster stop` in a notebook"
+)
+NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on its ranks"
+FAILED = "could not {what} the ranks of {name}: {why}"
+WHICH = "say which rank is to be restarted: restart?rank=2"

@@ -1,0 +1,249 @@
+"""Ranks on this machine: start the process that keeps them, and find out how many fit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from rankroom import config
+from rankroom.cluster import allocation
+from rankroom.errors import StartError, UsageError
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
+from rankroom.rpc.rendezvous import ask
+from rankroom.system import process_tree
+
+START_S = 30.0
+FAR_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
+FOLLOW_S = 6.0  # for ranks on other nodes to end after their keeper
+ANSWER_S = 2.0  # for a keeper on another machine
+Progress = Callable[[str], None]
+
+
+def gpu_count() -> int:
+    """GPUs that ranks of this machine may use; 0 without a driver. CUDA_VISIBLE_DEVICES counts."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        count = int(pynvml.nvmlDeviceGetCount())
+        pynvml.nvmlShutdown()
+    except Exception:
+        # No driver, no library, no permission: whatever it is, there is no GPU to give.
+        return 0
+    if visible is None:
+        return count
+    return min(count, len([each for each in visible.split(",") if each.strip() not in ("", "-1")]))
+
+
+def launch(
+    ranks: int | None,
+    name: str | None,
+    cwd: str | None,
+    auto_restart: bool = False,
+    reached_from: str = "",
+) -> tuple[ClusterPaths, subprocess.Popen[bytes]]:
+    """Start the keeper of a new cluster and return at once; `wait_ready` waits for its ranks.
+
+    Raises UsageError for a number of ranks that makes no sense, StartError if nothing starts.
+    """
+    granted = allocation.granted(ranks, os.environ, gpu_count)
+    if granted is None:
+        devices = gpu_count()
+        size = ranks if ranks is not None else (devices or 2)
+        where, cores = "this machine", os.cpu_count() or 1
+    else:
+        devices, size = 0, sum(node.ranks for node in granted.nodes)
+        where, cores = f"job {granted.job}", sum(node.cores for node in granted.nodes)
+    if size < 1:
+        raise UsageError(f"--ranks {size}: a cluster has at least 1 rank")
+    if size > most_ranks(cores):
+        raise UsageError(f"--ranks {size}: {where} has {cores} cores")
+    kind = f"job-{granted.job}" if granted else "local"
+    paths = ClusterPaths(name or f"{kind}-{secrets.token_hex(2)}")
+    if alive(paths.read()):
+        raise UsageError(
+            f"a cluster named {paths.name} is running: `%cluster attach {paths.name}`, "
+            "or choose another --name"
+        )
+    set_aside(paths)
+    paths.remove()
+    try:
+        paths.make(size)
+        info = ClusterInfo(
+            paths.name, size, created=time.time(), python=sys.executable,
+            cwd=cwd or str(Path.cwd()), auto_restart=auto_restart, allocation=granted,
+            reached_from=reached_from,
+        )  # fmt: skip
+        paths.write(info)
+        with paths.keeper_log.open("ab") as log:
+            keeper = subprocess.Popen(
+                [sys.executable, "-m", KEEPER, str(paths.folder), str(devices)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True, cwd="/", env=own_environment(),
+            )  # fmt: skip
+    except OSError as error:
+        raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
+    return paths, keeper
+
+
+def most_ranks(cores: int) -> int:
+    """More CPU ranks than that on one machine is a typing error, not a wish."""
+    return max(64, 4 * cores)
+
+
+def alive(info: ClusterInfo | None) -> bool:
+    """True if the process that keeps this cluster is running."""
+    return info is not None and info.state not in ("failed", "stopped") and _keeper_runs(info)
+
+
+def far_on(info: ClusterInfo) -> bool:
+    """Whether a cluster on a site may go on there, as its job is not known to be over."""
+    far = info.far
+    return far is not None and bool(far.job) and far.state not in ("ended", "failed")
+
+
+def _keeper_runs(info: ClusterInfo) -> bool:
+    if not info.keeper:
+        return False
+    if not here(info.host, info):
+        with contextlib.suppress(OSError, ValueError):
+            ask(info.desk, info.secret, ANSWER_S, do="alive")
+            return True
+        return False
+    try:
+        process = psutil.Process(info.keeper)
+        return bool(
+            process.is_running()
+            and process.status() != psutil.STATUS_ZOMBIE
+            and any(each in process.cmdline() for each in KEEPERS)
+        )
+    except psutil.Error:
+        return False
+
+
+def failure(paths: ClusterPaths, keeper: subprocess.Popen[bytes]) -> StartError | None:
+    """Why the cluster in `paths` will not become ready, if that is already clear."""
+    info = paths.read()
+    if info is None:
+        return StartError(_with_log(f"cluster {paths.name} is gone", paths.keeper_log))
+    if info.exits:
+        rank = min(int(each) for each in info.exits)
+        how = info.exits[str(rank)]
+        return ended_while_starting(paths, rank, how)
+    if info.state == "failed":
+        return StartError(_with_log(info.message, paths.controller_log))
+    if keeper.poll() is not None:
+        return StartError(_with_log("the cluster's keeper has ended", paths.keeper_log))
+    return None
+
+
+def ended_while_starting(paths: ClusterPaths, rank: int, how: str) -> StartError:
+    """The error for a rank that ended before it was ready."""
+    return StartError(_with_log(f"rank {rank} {how} while starting", paths.rank_log(rank)))
+
+
+def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
+    """The error for a start that took too long: which ranks are missing, and what they said."""
+    rank = missing[0] if missing else 0
+    log = paths.rank_log(rank)
+    if not tail(log):
+        log = paths.controller_log if tail(paths.controller_log) else paths.keeper_log
+    limit = start_s(paths.read())
+    who = ", ".join(map(str, missing))
+    words = f"rank {who} not ready after {limit:.0f} s (RANKROOM_START_SECONDS)"
+    return StartError(_with_log(words, log))
+
+
+def _with_log(words: str, log: Path) -> str:
+    text = tail(log)
+    return f"{words}; {log} ends with:\n{text}" if text else f"{words}; {log} is empty"
+
+
+def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
+    """Wait for a keeper that was asked to stop; then end whatever is left of its cluster."""
+    deadline = time.monotonic() + seconds
+    while (info := paths.read()) and _keeper_runs(info) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process_tree.end(own_processes(paths))
+    if not paths.unfinished():
+        paths.remove()
+
+
+def start_s(info: ClusterInfo | None) -> float:
+    """How long a start may take."""
+    far = info is not None and info.allocation is not None
+    return config.start_seconds(FAR_START_S if far else START_S)
+
+
+def here(host: str, info: ClusterInfo) -> bool:
+    """Whether a process of a cluster, which `host` has, is one of this machine's.
+
+    Without an allocation it is, whatever name the machine has by now.
+    """
+    return info.allocation is None or host == socket.gethostname()
+
+
+def ended(info: ClusterInfo | None, gone_s: float = 0.0) -> bool:
+    """True once nothing of a cluster runs that could still write to its spool.
+
+    What is on other nodes ends by itself some seconds after its keeper, which is gone for `gone_s`.
+    """
+    if info is None:
+        return True
+    if gone_s < FOLLOW_S and not all(here(rank.host, info) for rank in info.ranks):
+        return False
+    processes = []
+    for rank in info.ranks:
+        if not here(rank.host, info):
+            continue
+        with contextlib.suppress(psutil.Error):
+            processes.append(psutil.Process(rank.pid))
+    return not any(process_tree.running(process) for process in processes)
+
+
+def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
+    """The processes that are provably this cluster's.
+
+    Those that its keeper started, and what they started, have its folder in their environment; the
+    keeper itself was started with its folder.
+    """
+    found = process_tree.marked(process_tree.CLUSTER, paths.folder)
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if words[1:4] in [["-m", keeper, str(paths.folder)] for keeper in KEEPERS]:
+            found.add(process)
+    return sorted(found, key=lambda process: process.pid)
+
+
+def set_aside(paths: ClusterPaths) -> None:
+    """Keep what ranks of an ended cluster hold of unfinished runs, as its name is used again."""
+    if paths.unfinished():
+        with contextlib.suppress(OSError):
+            paths.folder.rename(paths.folder.with_name(f"{paths.name}.{secrets.token_hex(2)}"))
+
+
+def own_environment() -> dict[str, str]:
+    """A cluster that a cell of a rank starts belongs to itself, not to that rank."""
+    marks = (
+        process_tree.CLUSTER,
+        process_tree.SPOOL,
+        process_tree.KEEPER,
+        process_tree.START,
+        process_tree.STEP,
+    )
+    return {name: value for name, value in os.environ.items() if name not in marks}
+
+
+KEEPER = "rankroom.supervisor.supervisor"
+# The second one keeps a cluster on a site; the third is the first one's name before this version.
+KEEPERS = (KEEPER, "rankroom.far.keeper", "rankroom.rank.keeper")

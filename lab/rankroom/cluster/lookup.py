@@ -1,0 +1,80 @@
+"""Whether a cluster is kept, by whom it was ended, and how to have it end."""
+
+from __future__ import annotations
+
+import contextlib
+
+from rankroom.cluster import launch
+from rankroom.errors import NO_CLUSTER, NoClusterError
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters
+from rankroom.rpc.rendezvous import ask
+from rankroom.run.run_lock import STOPPED
+from rankroom.scheduler import job_end
+
+
+def running_clusters() -> list[ClusterInfo]:
+    """The clusters whose keeper lives, newest first."""
+    return [info for info in all_clusters() if launch.alive(info)]
+
+
+def find(name: str | None) -> ClusterInfo:
+    """The running cluster of that name, or the newest. Raises NoClusterError with those there are.
+
+    One on a site counts as long as its job is not known to be over, with a keeper here or not.
+    """
+    if name is not None and (named := ClusterPaths(name).read()) is not None and _is_on(named):
+        return named  # also one that is a part of another
+    running = [info for info in all_clusters() if _is_on(info)]
+    if not running:
+        raise NoClusterError(NO_CLUSTER)
+    if name is not None:
+        names = ", ".join(info.name for info in running)
+        raise NoClusterError(f"no running cluster is named {name!r}; running: {names}")
+    return running[0]
+
+
+def _is_on(info: ClusterInfo) -> bool:
+    return launch.alive(info) or launch.far_on(info)
+
+
+def living(paths: ClusterPaths) -> ClusterInfo:
+    """The cluster's state; NoClusterError if nobody keeps it any more."""
+    info = paths.read()
+    if info is None or (info.state == "stopped" and not info.message):
+        raise NoClusterError(STOPPED.format(name=paths.name))
+    if info.state == "stopped":
+        raise NoClusterError(ENDED.format(name=paths.name, why=info.message))
+    if not launch.alive(info):
+        raise NoClusterError(GONE.format(name=paths.name, why=why_gone(info)))
+    return info
+
+
+def end(paths: ClusterPaths) -> None:
+    """End a cluster: ask its keeper; if that does not answer, it is ended by signal."""
+    if paths.read() is not None:
+        ask_to_stop(paths)
+        launch.wait_end(paths)
+
+
+def ask_to_stop(paths: ClusterPaths) -> None:
+    """Ask a cluster's keeper to end it, if there is one."""
+    info = paths.read()
+    if info is not None:
+        with contextlib.suppress(OSError, ValueError):
+            ask(info.desk, info.secret, do="stop")
+
+
+def why_gone(info: ClusterInfo | None) -> str:
+    """Why nobody keeps a cluster any more, in words."""
+    if info is None or (info.state == "stopped" and not info.message):
+        return "it was stopped"
+    if not info.message and info.allocation and info.far is None:
+        # It may have had no time to write that down.
+        job = info.allocation.job
+        if words := job_end.why_over(job_end.asked(job, job_end.QUICK_S), job):
+            return words
+    return info.message or "the process that kept it was killed"
+
+
+ENDED = "cluster {name} has ended: {why}; `%cluster start` starts a new one"
+GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it anew"

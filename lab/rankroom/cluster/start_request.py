@@ -1,0 +1,156 @@
+"""What a start form asks for, as typed: checked field by field, before anything is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankroom.cluster import launch
+from rankroom.errors import UsageError
+from rankroom.far.queue import command
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.scheduler import pbs, site, slurm
+from rankroom.scheduler.site import Job, Site
+
+# What a form has beside the fields of a job.
+HERE = {"ranks", "auto_restart"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_FIELDS = {each.name: each.default for each in dataclasses.fields(Job) if each.name != "extra"}
+
+
+class WishError(UsageError):
+    """Some of the wishes cannot be; `errors` says of each what is wrong, by its field's name."""
+
+    def __init__(self, errors: dict[str, str]) -> None:
+        field, what = next(iter(errors.items()))
+        super().__init__(f"{field} {what}")
+        self.errors = errors
+
+
+@dataclass(frozen=True)
+class SiteChoice:
+    """A site to start ranks on; `wrong` is what its profile is refused for."""
+
+    name: str
+    description: str = ""
+    scheduler: str = "none"
+    login: str = ""
+    wrong: str = ""
+    wishes: dict[str, str] = field(default_factory=dict)  # what its profile asks for
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The job that would be submitted, or what is wrong with the wishes, by field."""
+
+    script: str
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+def choices() -> list[SiteChoice]:
+    """The sites there are, this machine first."""
+    found = [_choice(name) for name in sorted(site.files())]
+    return sorted(found, key=lambda choice: choice.scheduler != "none" or bool(choice.wrong))
+
+
+def _choice(name: str) -> SiteChoice:
+    try:
+        one = site.load(name)
+    except UsageError as error:
+        return SiteChoice(name, wrong=str(error))
+    return SiteChoice(name, one.description, one.scheduler, one.login, wishes=as_typed(one))
+
+
+def dry_run(name: str, asked: Mapping[str, str]) -> DryRun:
+    """What would come of starting ranks on the site called `name`."""
+    try:
+        where = granted(site.load(name), asked)
+        return DryRun(script(where, asked.get("name", ""), bool(asked.get("auto_restart"))))
+    except WishError as error:
+        return DryRun("", error.errors)
+
+
+def granted(where: Site, wishes: Mapping[str, str]) -> Site:
+    """The site with these wishes. Raises WishError with what is wrong, by field."""
+    errors: dict[str, str] = {}
+    given: dict[str, Any] = {}
+    # One way to ask for memory takes the place of the other one in the profile.
+    job = dataclasses.replace(where.job, memory_per_node="", memory_per_cpu="")
+    bare = dataclasses.replace(where, job=job)
+    for key, text in wishes.items():
+        if key in ("name", *HERE) or not text.strip():
+            continue
+        try:
+            given[key] = _value(key, text.strip())
+            bare.asking(**{key: given[key]})
+        except UsageError as error:
+            given.pop(key, None)
+            # The field's own name stands beside the message already.
+            errors[key] = str(error).removeprefix(f"{where.name}: ").removeprefix(f"{key} ")
+    if "memory_per_node" in given or "memory_per_cpu" in given:
+        given = {"memory_per_node": "", "memory_per_cpu": "", **given}
+    if given.get("memory_per_node") and given.get("memory_per_cpu"):
+        errors.setdefault("memory_per_cpu", ONE_MEMORY)
+    _check_name(wishes.get("name", ""), errors)
+    if where.scheduler == "none":
+        _check_ranks(wishes.get("ranks", ""), errors)
+    if errors:
+        raise WishError(errors)
+    return where.asking(**given)
+
+
+def ranks(wishes: Mapping[str, str]) -> int | None:
+    """How many ranks are wanted here; None for as many as fit."""
+    text = wishes.get("ranks", "").strip()
+    return int(text) if text else None
+
+
+def as_typed(where: Site) -> dict[str, str]:
+    """What the site's profile asks for, as one would type it."""
+    job = dataclasses.asdict(where.job)
+    return {key: str(job[key]) if job[key] else "" for key in _FIELDS}
+
+
+def script(where: Site, name: str, again: bool) -> str:
+    """The job script that starts ranks there; empty for a site without a scheduler."""
+    if where.scheduler == "none":
+        return ""
+    how = {"slurm": slurm.script, "pbs": pbs.script}[where.scheduler]
+    called = name or f"{where.name}-NAME"
+    line = command(where, called, where.login or socket.gethostname(), "", again)
+    return how(where, called, where.scratch, [line])
+
+
+def _value(key: str, text: str) -> Any:
+    if key not in _FIELDS:
+        raise UsageError(f"{key} is not asked for; there are {', '.join(_FIELDS)}")
+    if not isinstance(_FIELDS[key], int):
+        return text
+    if not re.fullmatch(r"-?\d{1,9}", text):
+        raise UsageError(f"{key} is a whole number, not {text!r}")
+    return int(text)
+
+
+def _check_name(name: str, errors: dict[str, str]) -> None:
+    if not name:
+        return
+    if not _NAME.fullmatch(name):
+        errors["name"] = "has letters, digits, dots, dashes and underscores only"
+    elif launch.alive(ClusterPaths(name).read()):
+        errors["name"] = f"is taken: a cluster named {name} is there already"
+
+
+def _check_ranks(text: str, errors: dict[str, str]) -> None:
+    if not text.strip():
+        return
+    most = launch.most_ranks(os.cpu_count() or 1)
+    if not re.fullmatch(r"\d{1,9}", text.strip()) or not 1 <= int(text) <= most:
+        errors["ranks"] = f"is a number from 1 to {most} on this machine, not {text.strip()!r}"
+
+
+ONE_MEMORY = "cannot stand beside memory per node: give only one of them"

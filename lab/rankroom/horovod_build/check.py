@@ -1,0 +1,141 @@
+"""Say what the installed Horovod can do, and prove it with two ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rankroom.errors import HorovodBuildError
+from rankroom.horovod_build.features import Features, features
+from rankroom.horovod_build.prove import LINE
+from rankroom.horovod_build.ranks import first_failure, run_ranks
+from rankroom.horovod_build.toolchain import find_frameworks
+from rankroom.system.exits import describe_exit, where
+
+RANKS = 2
+LINES_SHOWN = 12
+LONGEST_LINE = 160
+CRASH_REPORTS = ("terminate called", "Fatal Python error")
+
+
+def check(say: Callable[[str], None], *, timeout: float = 120.0) -> bool:
+    """Report through `say`, line by line; whether every framework built in works.
+
+    Raises HorovodBuildError when there is no Horovod, or one for no framework.
+    """
+    here = features()
+    if here is None:
+        raise HorovodBuildError(NOT_THERE)
+    say(f"Horovod {here.version} in {here.path}")
+    for line in describe(here):
+        say(line)
+    if not here.frameworks:
+        raise HorovodBuildError(NOTHING_BUILT.format(path=here.path))
+    installed = {framework.name: framework.version for framework in find_frameworks()}
+    works = True
+    for name, version in here.frameworks.items():
+        if name not in installed:
+            say(f"  {name:12}built in, but not installed here")
+            continue
+        if version not in ("unknown", installed[name]):
+            say(MISMATCH.format(name=name, built=version, installed=installed[name]))
+        works &= _prove([name], say, timeout)
+    if works and {"torch", "tensorflow"} <= here.frameworks.keys() & installed.keys():
+        for order in (["torch", "tensorflow"], ["tensorflow", "torch"]):
+            works &= _prove(order, say, timeout)
+        if not works:
+            say(CLASH_PATCHED if here.patched else CLASH)
+    for name in installed.keys() - here.frameworks.keys():
+        say(f"  {name:12}not built in: `rankroom horovod build --force`")
+    return works
+
+
+def describe(here: Features) -> list[str]:
+    """What Rankroom's edits give, or what is missing without them."""
+    if not here.patched:
+        lines = ["  not built by Rankroom (`rankroom horovod build` makes one that has it all)"]
+    else:
+        lines = [f"  with Rankroom's {len(here.edits)} edits (key {here.key})"]
+    has = [
+        text
+        for given, text in (
+            (here.rank_timelines, "a native timeline on every rank"),
+            (here.keras3 and "tensorflow" in here.frameworks, "Keras 3"),
+            (here.rank_spans, "every rank's collectives in the timeline"),
+        )
+        if given
+    ]
+    lines += [f"  has         {', '.join(has)}"] if has else []
+    lines += [f"  lacks       {', '.join(here.lacks)}"] if here.lacks else []
+    return lines
+
+
+def _prove(frameworks: list[str], say: Callable[[str], None], timeout: float) -> bool:
+    """Have two ranks use these frameworks, loaded in this order; whether they work."""
+    name = frameworks[0] if len(frameworks) == 1 else "both"
+    first_loaded = "" if len(frameworks) == 1 else f" in one process, {frameworks[0]} first,"
+    start = time.monotonic()
+    package = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    done = run_ranks(
+        ["-m", "rankroom.horovod_build.prove", *frameworks],
+        RANKS,
+        timeout=timeout,
+        env={"PYTHONPATH": path, "PYTHONFAULTHANDLER": "1"},
+        inits=len(frameworks),
+    )
+    proofs = [_proof(rank.output) for rank in done]
+    seconds = time.monotonic() - start
+    if all(rank.ok for rank in done) and all(proofs):
+        built = [what for what, there in proofs[0]["built"].items() if there]
+        names = {"gloo": "Gloo", "nccl": "NCCL", "mpi": "MPI"}
+        with_ = ", ".join(names[what] for what in built)
+        about = f"{with_}; {seconds:.0f} s" if name != "both" else f"{seconds:.0f} s"
+        say(f"  {name:12}allreduce on {RANKS} ranks{first_loaded} is right ({about})")
+        return True
+    rank = first_failure(done) or 0
+    first = done[rank]
+    why = f"no answer in {timeout:g} s" if first.timed_out else describe_exit(first.returncode)
+    say(f"  {name:12}FAILED{first_loaded} on rank {rank} ({why}{where(first.output)}); it printed:")
+    for line in _telling(first.output):
+        say(f"    {line[:LONGEST_LINE]}")
+    return False
+
+
+def _telling(output: str) -> list[str]:
+    """The lines that tell most: the last ones or, of a crash, those where it is reported."""
+    lines = output.rstrip().splitlines()
+    crash = next((n for n, line in enumerate(lines) if line.startswith(CRASH_REPORTS)), None)
+    return lines[-LINES_SHOWN:] if crash is None else lines[crash : crash + LINES_SHOWN]
+
+
+def _proof(output: str) -> dict[str, Any]:
+    for line in output.splitlines():
+        if line.startswith(LINE):
+            proof: dict[str, Any] = json.loads(line.removeprefix(LINE))
+            return proof
+    return {}
+
+
+CLASH = (
+    "  each works by itself, and both in one process do not: import only one of horovod.torch and "
+    "horovod.tensorflow in a cluster (`%cluster restart` before the other), or have a Horovod that "
+    "can do both: `rankroom horovod build`"
+)
+CLASH_PATCHED = (
+    "  each works by itself, and both in one process do not: build it again (`rankroom horovod "
+    "build --force`); until then import only one of horovod.torch and horovod.tensorflow in a "
+    "cluster (`%cluster restart` before the other)"
+)
+NOT_THERE = "no Horovod in this environment: `rankroom horovod build`"
+NOTHING_BUILT = (
+    "the Horovod in {path} has no framework built in: `rankroom horovod build --force` builds it "
+    "for those of this environment"
+)
+MISMATCH = (
+    "  {name:12}built for {built}, but {installed} is installed: `rankroom horovod build --force`"
+)

@@ -1,0 +1,122 @@
+"""Edits of what is compiled, and how: they make Horovod build on today's frameworks."""
+
+from __future__ import annotations
+
+from rankroom.horovod_build.edits import Addition, Change, Edit
+from rankroom.horovod_build.recovery_edits import RECOVERY
+from rankroom.horovod_build.rest_edits import REST
+from rankroom.horovod_build.spans_edits import SPANS
+from rankroom.horovod_build.timeline_edits import TIMELINE
+from rankroom.horovod_build.wait_edits import WAIT
+
+BUILD = (
+    Edit(
+        "cxx17",
+        "CMakeLists.txt",
+        "set(CMAKE_CXX_STANDARD 14)",
+        "set(CMAKE_CXX_STANDARD 17)",
+        "the headers of PyTorch 2 need C++17",
+    ),
+    Edit(
+        "cxx17-torch",
+        "horovod/torch/CMakeLists.txt",
+        "set(CMAKE_CXX_STANDARD 14)",
+        "set(CMAKE_CXX_STANDARD 17)",
+        "the headers of PyTorch 2 need C++17",
+    ),
+    Edit(
+        "cxx17-cuda",
+        "horovod/common/ops/cuda/CMakeLists.txt",
+        "set(CMAKE_CUDA_STANDARD 11)",
+        "set(CMAKE_CUDA_STANDARD 17)",
+        "CUDA 13's own headers need C++17",
+    ),
+    Edit(
+        "cstdint",
+        "CMakeLists.txt",
+        "-pthread -fPIC -Wall -ftree-vectorize",
+        "-pthread -fPIC -Wall -ftree-vectorize -include cstdint",
+        "GCC 13 no longer includes <cstdint> by way of other headers; Gloo relied on that",
+    ),
+    Edit(
+        "no-xla",
+        "horovod/tensorflow/CMakeLists.txt",
+        'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n',
+        "",
+        "TensorFlow no longer ships the headers the XLA operations need; they are optional",
+    ),
+    Edit(
+        "python-include",
+        "horovod/torch/CMakeLists.txt",
+        "from distutils.sysconfig import get_python_inc; print(get_python_inc())",
+        "import sysconfig; print(sysconfig.get_path('include'))",
+        "Python 3.12 has no distutils",
+    ),
+    Edit(
+        "gloo-cmake4",
+        "third_party/gloo/CMakeLists.txt",
+        "cmake_minimum_required(VERSION 2.8.12 FATAL_ERROR)",
+        "cmake_minimum_required(VERSION 3.13 FATAL_ERROR)",
+        "CMake 4 refuses projects that ask for less than 3.5",
+    ),
+)
+
+# Horovod decides by what it finds on the machine; we have decided before (see plan.py).
+_CPU_ONLY = "a build for the CPU must not ask for CUDA because PyTorch, or the machine, has it"
+CPU_ONLY = (
+    Edit(
+        "cpu-language",
+        "CMakeLists.txt",
+        "include(CheckLanguage)\n"
+        "check_language(CUDA)\n"
+        "if(NOT CMAKE_CUDA_COMPILER)\n"
+        "    find_package(CUDAToolkit)\n",
+        "include(CheckLanguage)\n"
+        "if(DEFINED ENV{HOROVOD_GPU_OPERATIONS})\n"
+        "    check_language(CUDA)\n"
+        "endif()\n"
+        "if(DEFINED ENV{HOROVOD_GPU_OPERATIONS} AND NOT CMAKE_CUDA_COMPILER)\n"
+        "    find_package(CUDAToolkit)\n",
+        _CPU_ONLY,
+    ),
+    Edit(
+        "cpu-torch",
+        "horovod/torch/CMakeLists.txt",
+        "elseif (Pytorch_CUDA AND NOT HAVE_CUDA)\n    add_cuda()\nendif()\n",
+        "endif()\n",
+        _CPU_ONLY,
+    ),
+    Edit(
+        "cpu-torch-headers",
+        "cmake/Modules/FindPytorch.cmake",
+        "if (Pytorch_CUDA OR Pytorch_ROCM)\n",
+        "if ((Pytorch_CUDA AND HAVE_CUDA) OR Pytorch_ROCM)\n",
+        _CPU_ONLY,
+    ),
+)
+SYMBOLS = (
+    Edit(
+        "symbols",
+        "horovod.lds",
+        "    *horovod*;\n",
+        "    horovod_*;\n",
+        "PyTorch's and TensorFlow's libraries have classes of the same names, of other layouts if "
+        "only one has CUDA; exported, those of the first one loaded served both, which crashed",
+    ),
+)
+_CRASHES = "a rank that crashes in native code says in which library"
+CRASH: tuple[Change, ...] = (
+    Addition("crash-code", "horovod/common/crash.cc", "crash.cc", _CRASHES),
+    Edit(
+        "crash-compile",
+        "CMakeLists.txt",
+        'list(APPEND SOURCES "${PROJECT_SOURCE_DIR}/horovod/common/common.cc"\n',
+        'list(APPEND SOURCES "${PROJECT_SOURCE_DIR}/horovod/common/common.cc"\n'
+        '        "${PROJECT_SOURCE_DIR}/horovod/common/crash.cc"\n',
+        "the added file is compiled into every library",
+    ),
+)
+
+NATIVE: tuple[Change, ...] = (
+    BUILD + CPU_ONLY + SYMBOLS + CRASH + TIMELINE + SPANS + RECOVERY + WAIT + REST
+)

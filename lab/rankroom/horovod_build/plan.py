@@ -1,0 +1,181 @@
+"""What will be built here, the key it is cached under, and the environment that asks for it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankroom.errors import HorovodBuildError
+from rankroom.horovod_build.cuda import Gpu, find_gpu, machine_has_gpu
+from rankroom.horovod_build.edits import VERSION, digest
+from rankroom.horovod_build.native_edits import NATIVE
+from rankroom.horovod_build.python_edits import PYTHON_EDITS
+from rankroom.horovod_build.toolchain import Framework, find_frameworks
+
+SWITCHES = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW", "mxnet": "MXNET"}
+ALL_EDITS = NATIVE + PYTHON_EDITS
+# What a user may say about the processors to build for; part of the key.
+TUNING = ("HOROVOD_BUILD_ARCH_FLAGS", "HOROVOD_BUILD_CUDA_CC_LIST")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One framework's library: compiled, and cached, by itself."""
+
+    framework: Framework
+    gpu: Gpu | None
+
+    @property
+    def key(self) -> str:
+        """Readable first, exact by its last part."""
+        exact = [
+            VERSION,
+            str(sysconfig.get_config_var("EXT_SUFFIX")),
+            platform.machine(),
+            "-".join(platform.libc_ver()),
+            repr(self.framework),
+            f"{self.gpu.cuda_version} {self.gpu.nccl_version}" if self.gpu else "",
+            *(os.environ.get(name, "") for name in TUNING),
+            digest(NATIVE),
+        ]
+        names = [_tag(), f"{self.framework.name}{self.framework.version}"]
+        names += [f"cuda{self.gpu.cuda_version}"] if self.gpu else []
+        return "-".join([VERSION, *names, _short(exact)])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a wheel depends on; `why` says in words how GPUs were decided on."""
+
+    parts: Sequence[Part]
+    why: str = ""
+
+    @property
+    def native_key(self) -> str:
+        """Names what is compiled."""
+        names = [f"{part.framework.name}{part.framework.version}" for part in self.parts]
+        names += [f"cuda{part.gpu.cuda_version}" for part in self.parts if part.gpu][:1]
+        return "-".join([VERSION, _tag(), *names, _short([part.key for part in self.parts])])
+
+    @property
+    def key(self) -> str:
+        return f"{self.native_key}.{digest(PYTHON_EDITS)}"
+
+    @property
+    def gpu(self) -> bool:
+        """Whether any of it is built for GPUs."""
+        return any(part.gpu for part in self.parts)
+
+    @property
+    def names(self) -> str:
+        """What Horovod is built for, for the user."""
+        return ", ".join(map(_name, self.parts))
+
+
+def make_plan(gpu: bool | None = None) -> Plan:
+    """What to build here; `gpu` None means: for a GPU if this machine has one.
+
+    Raises HorovodBuildError without a framework, when `gpu` is asked in vain, and when this machine
+    has a GPU that PyTorch can use and Horovod cannot be built for: a Horovod for the CPU would
+    refuse its tensors. TensorFlow's are copied there, which only takes longer.
+    """
+    frameworks = find_frameworks()
+    cpu_only = [Part(each, None) for each in frameworks]
+    if gpu is False:
+        return Plan(cpu_only, "as --no-gpu asks")
+    if not any(framework.cuda for framework in frameworks):
+        names = " and ".join(f"{each.name} {each.version}" for each in frameworks)
+        if gpu:
+            raise HorovodBuildError(CPU_FRAMEWORKS.format(names=names))
+        return Plan(cpu_only, f"{names} cannot use GPUs")
+    if not gpu and not machine_has_gpu():
+        return Plan(cpu_only, "this machine has no GPU; --gpu builds for one all the same")
+    parts, lacks = [], []
+    for framework in frameworks:
+        found = find_gpu(framework.cuda) if framework.cuda else None
+        if isinstance(found, str):
+            if framework.name == "torch" or len(frameworks) == 1:
+                raise HorovodBuildError(NO_GPU.format(reason=found))
+            lacks.append(f"; {framework.name} for the CPU: {found}")
+        parts.append(Part(framework, found if isinstance(found, Gpu) else None))
+    why = "as --gpu asks" if gpu else "this machine has one"
+    return Plan(parts, why + "".join(lacks))
+
+
+def build_environment(
+    part: Part, *, cmake: Path, compiler: str, jobs: int, nccl_folder: Path | None = None
+) -> dict[str, str]:
+    """The variables Horovod's own build reads, and nothing else.
+
+    `nccl_folder` holds the library under the name the linker looks for.
+    """
+    env = {
+        "HOROVOD_LOCAL_VERSION": "rankroom",
+        **{
+            f"HOROVOD_{'WITH' if part.framework.name == name else 'WITHOUT'}_{switch}": "1"
+            for name, switch in SWITCHES.items()
+        },
+        "HOROVOD_WITHOUT_MPI": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_CPU_OPERATIONS": "GLOO",
+        "HOROVOD_CMAKE": str(cmake),
+        "CXX": compiler,
+        "MAKEFLAGS": f"-j{jobs}",
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
+        # Debug information is four fifths of the libraries and helps nobody here.
+        "LDFLAGS": f"{os.environ.get('LDFLAGS', '')} -Wl,--strip-debug".strip(),
+    }
+    if part.gpu:
+        library = nccl_folder or part.gpu.nccl_library.parent
+        home = str(part.gpu.cuda_home)
+        env |= {
+            "HOROVOD_GPU_OPERATIONS": "NCCL",
+            "HOROVOD_GPU": "CUDA",
+            "HOROVOD_CUDA_HOME": home,
+            "CUDA_HOME": home,
+            "HOROVOD_NCCL_INCLUDE": str(part.gpu.nccl_include),
+            "HOROVOD_NCCL_LIB": str(library),
+            "HOROVOD_NCCL_LINK": "SHARED",
+            "LDFLAGS": f"{env['LDFLAGS']} -Wl,-rpath,{part.gpu.nccl_library.parent}",
+        }
+    else:
+        # It is for CUDA's own profilers, and would be looked for in CUDA's toolkit.
+        env["HOROVOD_WITHOUT_NVTX"] = "1"
+    return env
+
+
+def clean_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """`base` without what would change the build behind the cache key's back."""
+    return {
+        name: value
+        for name, value in base.items()
+        if name in TUNING or not name.startswith(("HOROVOD_", "MAKEFLAGS"))
+    }
+
+
+def _tag() -> str:
+    return f"cp{sys.version_info[0]}{sys.version_info[1]}"
+
+
+def _short(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:10]
+
+
+def _name(part: Part) -> str:
+    name = f"{part.framework.name} {part.framework.version}"
+    if part.gpu:
+        return f"{name} (CUDA {part.gpu.cuda_version}, NCCL {part.gpu.nccl_version})"
+    return f"{name} (CPU only)" if part.framework.cuda else name
+
+
+CPU_FRAMEWORKS = (
+    "--gpu: {names} is built without CUDA, and Horovod must match: install a CUDA build of it, or "
+    "leave --gpu out"
+)
+NO_GPU = "Horovod cannot be built for GPUs here: {reason}; or build for the CPU (`--no-gpu`)"

@@ -1,0 +1,191 @@
+"""Edits of Horovod's Python files: Keras 3, and what newer Pythons no longer have.
+
+They go onto the wheel that was compiled, so changing one of them costs no compilation.
+"""
+
+from __future__ import annotations
+
+from rankroom.horovod_build.edits import Change, Edit
+from rankroom.horovod_build.keras_edits import KERAS
+
+TF = "horovod/tensorflow/"
+
+PYTHON = (
+    Edit(
+        "which",
+        "horovod/runner/js_run.py",
+        "from distutils.spawn import find_executable",
+        "from shutil import which as find_executable",
+        "Python 3.12 has no distutils",
+    ),
+)
+
+VARIABLES = (
+    Edit(
+        "keras3-variable",
+        TF + "util.py",
+        "def vars_to_refs(vars):\n",
+        '''\
+def plain_variable(v):
+    """The tf.Variable inside a variable of Keras 3; anything else as it is."""
+    value = getattr(v, "value", None)
+    return value if isinstance(value, tf.Variable) else v
+
+
+def optimizer_variables(optimizer):
+    variables = optimizer.variables
+    return variables() if callable(variables) else variables
+
+
+def is_keras_3(keras):
+    # Keras 2 within TensorFlow does not always say its version.
+    return int(getattr(keras, "__version__", "2").split(".")[0]) >= 3
+
+
+def vars_to_refs(vars):
+''',
+        "a variable of Keras 3 is not a tf.Variable, it has one",
+    ),
+    Edit(
+        "keras3-group-refs",
+        TF + "util.py",
+        "    return vars.ref()\n",
+        "    return plain_variable(vars).ref()\n",
+        "groups= takes lists of the model's variables",
+    ),
+    Edit(
+        "keras3-import",
+        TF + "__init__.py",
+        "_make_subgraph, _cache, vars_to_refs, refs_to_vars",
+        "_make_subgraph, _cache, vars_to_refs, refs_to_vars, plain_variable",
+        "the edits below use it",
+    ),
+    Edit(
+        "keras3-groups",
+        TF + "__init__.py",
+        """\
+                            var_name2grad[var.name] = (i, grad)
+                    grads_split = []
+                    for group in groups:
+                        grad_group = []
+                        for var in group:
+                            if var.name in var_name2grad:
+                                grad_group.append(var_name2grad[var.name])
+                                del var_name2grad[var.name]
+""",
+        """\
+                            var_name2grad[var.ref()] = (i, grad)
+                    grads_split = []
+                    for group in groups:
+                        grad_group = []
+                        for var in group:
+                            if var.ref() in var_name2grad:
+                                grad_group.append(var_name2grad[var.ref()])
+                                del var_name2grad[var.ref()]
+""",
+        "Keras 3 calls every Dense layer's kernel the same, and all gradients but one got lost",
+    ),
+    Edit(
+        "keras3-allreduce",
+        TF + "__init__.py",
+        "(op, average)\n\n    if isinstance(tensor, tf.IndexedSlices):",
+        "(op, average)\n    tensor = plain_variable(tensor)\n\n"
+        "    if isinstance(tensor, tf.IndexedSlices):",
+        "allreduce() takes a variable of Keras 3, also with compression",
+    ),
+    Edit(
+        "keras3-grouped-allreduce",
+        TF + "__init__.py",
+        "(op, average)\n\n    average_in_framework = False",
+        "(op, average)\n    tensors = [plain_variable(tensor) for tensor in tensors]\n\n"
+        "    average_in_framework = False",
+        "grouped_allreduce() takes variables of Keras 3, also with compression",
+    ),
+    Edit(
+        "keras3-tape-local",
+        TF + "__init__.py",
+        "self._local_sources.add(source.ref())",
+        "self._local_sources.add(plain_variable(source).ref())",
+        "register_local_source() takes the model's variables",
+    ),
+    Edit(
+        "keras3-tape",
+        TF + "__init__.py",
+        "            gradients = super(self.__class__, self).gradient(target, sources,",
+        "            sources = [plain_variable(source) for source in sources]\n"
+        "            gradients = super(self.__class__, self).gradient(target, sources,",
+        "DistributedGradientTape.gradient() takes model.trainable_variables",
+    ),
+    Edit(
+        "keras3-tape-split",
+        TF + "__init__.py",
+        "is_local_source = s.ref() in self._local_sources",
+        "is_local_source = plain_variable(s).ref() in self._local_sources",
+        "get_local_and_global_gradients() takes model.trainable_variables",
+    ),
+    Edit(
+        "keras3-broadcast-import",
+        TF + "functions.py",
+        "import _cache, _executing_eagerly, _make_subgraph\n",
+        "import _cache, _executing_eagerly, _make_subgraph, plain_variable\n",
+        "the edit below uses it",
+    ),
+    Edit(
+        "keras3-broadcast",
+        TF + "functions.py",
+        "    if inplace:\n        vars_by_device",
+        "    variables = [plain_variable(var) for var in variables]\n"
+        "    if inplace:\n        vars_by_device",
+        "broadcast_variables() takes model.variables and optimizer.variables",
+    ),
+    Edit(
+        "keras3-broadcast-names",
+        TF + "mpi_ops.py",
+        "                                                        "
+        "variable_names=[var.name for var in variables],",
+        "                                                        "
+        'variable_names=[f"{i}.{var.name}" for i, var in enumerate(variables)],',
+        "in Keras 3 variables share names, and an operation's tensors must not",
+    ),
+)
+
+ELASTIC = (
+    Edit(
+        "keras3-elastic-import",
+        TF + "elastic.py",
+        "from horovod.tensorflow.mpi_ops import _executing_eagerly, init, rank, shutdown\n",
+        "from horovod.tensorflow.mpi_ops import _executing_eagerly, init, rank, shutdown\n"
+        "from horovod.tensorflow.util import optimizer_variables\n",
+        "the edits below use it",
+    ),
+    Edit(
+        "keras3-elastic-broadcast",
+        TF + "elastic.py",
+        "broadcast_variables(optimizer.variables(), root_rank=0)",
+        "broadcast_variables(optimizer_variables(optimizer), root_rank=0)",
+        "in Keras 3 optimizer.variables is a list, not a method",
+    ),
+    Edit(
+        "keras3-elastic-state",
+        TF + "elastic.py",
+        "self.optimizer.variables()",
+        "optimizer_variables(self.optimizer)",
+        "in Keras 3 optimizer.variables is a list, not a method",
+        count=3,
+    ),
+)
+
+# Operations match by name, and each object's was its own type's.
+OBJECTS = tuple(
+    Edit(
+        f"objects-{framework}",
+        f"horovod/{framework}/functions.py",
+        "        name = type(obj).__name__\n",
+        '        name = "object"\n',
+        "broadcast_object() hung where ranks passed objects of different types",
+        count=2,
+    )
+    for framework in ("torch", "tensorflow")
+)
+
+PYTHON_EDITS: tuple[Change, ...] = (*PYTHON, *VARIABLES, *KERAS, *ELASTIC, *OBJECTS)

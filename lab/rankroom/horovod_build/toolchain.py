@@ -1,0 +1,130 @@
+"""What this environment has to build Horovod with, found without importing any framework."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import sysconfig
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from rankroom.errors import HorovodBuildError
+from rankroom.system.commands import run_sync
+
+OLDEST_CMAKE = (3, 13)
+RUNTIME = ("cloudpickle", "psutil", "yaml", "packaging", "cffi")
+BUILDING = ("pip", "setuptools", "wheel")
+DISTRIBUTIONS = {"yaml": "pyyaml"}
+NEEDED_BYTES = 1_500_000_000
+TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tf-nightly")
+
+
+@dataclass(frozen=True)
+class Framework:
+    """PyTorch or TensorFlow as installed; `cuda` is the CUDA version it was built for, or None."""
+
+    name: str
+    version: str
+    cuda: str | None = None
+
+
+def find_frameworks() -> list[Framework]:
+    """The frameworks Horovod will be built for. Raises HorovodBuildError when there is none."""
+    found = []
+    if torch := _package("torch"):
+        version = _version("torch") or "unknown"
+        text = _read(torch / "version.py")
+        cuda = re.search(r"^cuda\b[^=]*= *'([\d.]+)'", text, re.M)
+        # The file says 2.13.0+cpu where the distribution's metadata may say only 2.13.0.
+        exact = re.search(r"^__version__ *= *'([^']+)'", text, re.M)
+        found.append(Framework("torch", exact[1] if exact else version, cuda[1] if cuda else None))
+    if tensorflow := _package("tensorflow"):
+        version = next(filter(None, map(_version, TENSORFLOWS)), "unknown")
+        text = _read(tensorflow / "python/platform/build_info.py")
+        cuda = re.search(r"'cuda_version', *'([\d.]+)'", text)
+        found.append(Framework("tensorflow", version, cuda[1] if cuda else None))
+    if not found:
+        raise HorovodBuildError(NO_FRAMEWORK.format(prefix=sys.prefix))
+    return found
+
+
+def find_cmake() -> Path:
+    """The first cmake that can build Horovod: HOROVOD_CMAKE, PATH's, this environment's own."""
+    candidates = [
+        os.environ.get("HOROVOD_CMAKE"),
+        shutil.which("cmake"),
+        shutil.which("cmake", path=str(Path(sys.executable).parent)),
+    ]
+    for candidate in filter(None, candidates):
+        try:
+            text = run_sync([candidate, "--version"], timeout=30).output
+        except OSError:
+            continue
+        version = re.search(r"version (\d+)\.(\d+)", text)
+        if version and (int(version[1]), int(version[2])) >= OLDEST_CMAKE:
+            return Path(candidate)
+    raise HorovodBuildError(NO_CMAKE)
+
+
+def find_compiler() -> str:
+    """The C++ compiler's command."""
+    for candidate in (os.environ.get("CXX", "").split(" ")[0], "g++", "c++", "clang++"):
+        if candidate and shutil.which(candidate):
+            return candidate
+    raise HorovodBuildError(NO_COMPILER)
+
+
+def preflight(place: Path) -> None:
+    """Fail in a second, with the remedy, over what would fail in minutes. `place` has the build."""
+    missing = [name for name in (*BUILDING, *RUNTIME) if not importlib.util.find_spec(name)]
+    if missing:
+        names = " ".join(DISTRIBUTIONS.get(name, name) for name in missing)
+        raise HorovodBuildError(NO_PACKAGES.format(names=names, python=sys.executable))
+    find_compiler()
+    find_cmake()
+    if not shutil.which("make"):
+        raise HorovodBuildError(NO_MAKE)
+    include = sysconfig.get_path("include")
+    if not Path(include, "Python.h").is_file():
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise HorovodBuildError(NO_HEADERS.format(include=include, version=version))
+    free = shutil.disk_usage(place).free
+    if free < NEEDED_BYTES:
+        raise HorovodBuildError(NO_SPACE.format(place=place, free=free / 1e9))
+
+
+def _package(name: str) -> Path | None:
+    spec = importlib.util.find_spec(name)
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _read(path: Path) -> str:
+    return path.read_text("utf-8", "replace") if path.is_file() else ""
+
+
+NO_FRAMEWORK = (
+    "no PyTorch and no TensorFlow in {prefix}: install the one you use (`pip install torch` or "
+    "`pip install tensorflow`), then build Horovod for it"
+)
+NO_COMPILER = "no C++ compiler: install g++ (Debian: `apt install g++`), or set CXX to yours"
+NO_MAKE = "no make: install it (Debian: `apt install make`)"
+NO_CMAKE = "no CMake from 3.13 on: `pip install cmake`, or set HOROVOD_CMAKE to yours"
+NO_HEADERS = (
+    "no Python.h in {include}: install Python's headers (Debian: `apt install python{version}-dev`)"
+)
+NO_PACKAGES = "Horovod needs packages that are missing: `{python} -m pip install {names}`"
+NO_SPACE = (
+    "{place} has {free:.1f} GB left and the build needs 1.5: free some, or set RANKROOM_CACHE to "
+    "another place"
+)

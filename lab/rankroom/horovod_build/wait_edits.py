@@ -1,0 +1,90 @@
+"""Edits of Horovod's native code: a rank that waits for others sleeps.
+
+It spun: each turn yielded the core and took Python's lock. On a machine with more ranks than cores,
+or with other work to do, ranks that waited kept those they waited for from running.
+"""
+
+from __future__ import annotations
+
+from rankroom.horovod_build.edits import Edit
+
+_SPUN = "a rank that waits for others must leave the core to them"
+
+WAIT = (
+    Edit(
+        "wait-include",
+        "horovod/torch/handle_manager.h",
+        "#include <atomic>\n",
+        "#include <atomic>\n#include <condition_variable>\n",
+        _SPUN,
+    ),
+    Edit(
+        "wait-declare",
+        "horovod/torch/handle_manager.h",
+        "  bool PollHandle(int handle);\n",
+        "  bool PollHandle(int handle);\n"
+        "  // Sleeps until the handle is done, or cleared.\n"
+        "  void WaitForHandle(int handle);\n",
+        _SPUN,
+    ),
+    Edit(
+        "wait-member",
+        "horovod/torch/handle_manager.h",
+        "  std::mutex mutex_;\n",
+        "  std::mutex mutex_;\n  std::condition_variable changed_;\n",
+        _SPUN,
+    ),
+    Edit(
+        "wait-done",
+        "horovod/torch/handle_manager.cc",
+        "  results_[handle] = std::make_shared<Status>(status);\n}\n",
+        """\
+  results_[handle] = std::make_shared<Status>(status);
+  changed_.notify_all();
+}
+
+void HandleManager::WaitForHandle(int handle) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] {
+    auto found = results_.find(handle);
+    return found == results_.end() || found->second != nullptr;
+  });
+}
+""",
+        _SPUN,
+    ),
+    Edit(
+        "wait-cleared",
+        "horovod/torch/handle_manager.cc",
+        "  results_.clear();\n",
+        "  results_.clear();\n  changed_.notify_all();\n",
+        "whoever waits for a handle that is cleared is told so",
+    ),
+    Edit(
+        "wait-asleep",
+        "horovod/torch/mpi_ops_v2.cc",
+        """\
+  while (true) {
+    if (handle_manager.PollHandle(handle)) break;
+    {
+      py::gil_scoped_release release_python_gil;
+      std::this_thread::yield();
+    }
+  }
+  auto status""",
+        """\
+  {
+    py::gil_scoped_release release_python_gil;
+    handle_manager.WaitForHandle(handle);
+  }
+  auto status""",
+        _SPUN,
+    ),
+    Edit(
+        "wait-broadcast",
+        "horovod/tensorflow/mpi_ops.cc",
+        "      std::this_thread::yield();\n",
+        "      std::this_thread::sleep_for(std::chrono::microseconds(200));\n",
+        _SPUN,
+    ),
+)

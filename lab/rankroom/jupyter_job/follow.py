@@ -1,0 +1,215 @@
+"""From a submitted job to an open page, and on until the job is over: what is told on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+from rankroom.errors import LabError, LineError, RankroomError, SchedulerError
+from rankroom.jupyter_job import door
+from rankroom.jupyter_job.door import Door
+from rankroom.jupyter_job.lab import Lab
+from rankroom.scheduler.jobs import JobStatus
+from rankroom.ssh.line import Line, LineState
+
+LOOK_S = 0.5
+UP_S = 300.0  # a Python of many files on a slow file system takes its time
+ANSWERS_S = 30.0
+NEVER_S = 7.0  # by then Slurm has been asked twice: at first it gives one reason for many
+ENDS_S = 60  # a job that ends so near to its limit has reached it
+
+
+class Teller(Protocol):
+    """Who tells the user."""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+
+    def show(self, text: str) -> None:
+        """How it stands: in the place of what was shown before."""
+
+    def page(self, url: str) -> None:
+        """The page is there to be opened."""
+
+
+async def follow(lab: Lab, tell: Teller, port: int = 0) -> None:
+    """Wait for the job, open the way to its server, and stay until it is over.
+
+    Raises LabError if the job will never start, or has failed.
+    """
+    keeping: dict[str, asyncio.Task[None]] = {}
+    login = lab.scheduler.place
+    try:
+        if isinstance(login, Line):
+            keeping[login.name] = asyncio.create_task(keep(login, tell))
+        while True:
+            status = await queue(lab, tell)
+            opened = await server(lab, tell)
+            if isinstance(login, Line):
+                line = await lab.tunnel(opened, status.nodes, port)
+                if line.name not in keeping:
+                    keeping[line.name] = asyncio.create_task(keep(line, tell))
+                await answers(lab, opened)
+            else:
+                tell.say(PASTE.format(command=lab.command(opened, status.nodes)))
+            tell.page(opened.url(lab.kept.port or opened.port))
+            status = await hold(lab, tell)
+            if status.state != "pending":
+                return
+            tell.say(f"job {lab.job} is back in the queue: the scheduler has requeued it")
+    finally:
+        for task in keeping.values():
+            task.cancel()
+        await asyncio.gather(*keeping.values(), return_exceptions=True)
+        await lab.close()
+
+
+async def queue(lab: Lab, tell: Teller) -> JobStatus:
+    """Wait until the job runs."""
+    begun, hopeless = time.monotonic(), 0.0
+    while True:
+        status = await asked(lab, tell)
+        now = time.monotonic()
+        if status.state == "running":
+            tell.say(f"job {lab.job} {status.words}")
+            return status
+        if status.state != "pending":
+            raise await over(lab, status)
+        hopeless = (hopeless or now) if status.never else 0.0
+        if hopeless and now - hopeless > NEVER_S:
+            raise LabError(NEVER.format(job=lab.job, words=status.words))
+        tell.show(f"job {lab.job} {status.words} · {clock(now - begun)}")
+        await asyncio.sleep(LOOK_S)
+
+
+async def server(lab: Lab, tell: Teller) -> Door:
+    """Wait until the server of the running job says where it listens."""
+    begun = time.monotonic()
+    while True:
+        try:
+            found = await lab.door()
+        except LineError:
+            found = None  # whoever keeps the line tells
+        if found is not None:
+            return found
+        status = await asked(lab, tell)
+        if status.state != "running":
+            raise await over(lab, status)
+        waited = time.monotonic() - begun
+        if waited > UP_S:
+            raise LabError(NOT_UP.format(job=lab.job, seconds=int(UP_S), said=await lab.said()))
+        tell.show(f"job {lab.job} {status.words} · JupyterLab starts · {clock(waited)}")
+        await asyncio.sleep(LOOK_S)
+
+
+async def answers(lab: Lab, opened: Door) -> None:
+    """See that the server answers through the tunnel, and only to those who know its token."""
+    deadline = time.monotonic() + ANSWERS_S
+    while not await door.opens(opened, lab.kept.port):
+        if time.monotonic() > deadline:
+            raise LabError(NO_ANSWER.format(host=opened.host, port=opened.port, job=lab.job))
+        await asyncio.sleep(LOOK_S)
+
+
+async def hold(lab: Lab, tell: Teller) -> JobStatus:
+    """Tell how long the job has yet, until it is back in the queue. Raises LabError if it failed.
+
+    Its state when it does not run any more.
+    """
+    until = 0.0
+    while True:
+        status = await asked(lab, tell)
+        if status.state == "pending":
+            return status
+        if status.state in ("ended", "gone"):
+            error = await over(lab, status)
+            if error.said:
+                raise error
+            limit = until and time.time() > until - ENDS_S
+            tell.say(f"job {lab.job} is over: {'its time was up' if limit else OVER}")
+            lab.kept.remove()
+            return status
+        if status.state == "running":
+            until = status.until
+            left = f" · {clock(until - time.time())} left" if until else ""
+            tell.show(f"job {lab.job} {status.words}{left} · Ctrl-C to leave or cancel it")
+        await asyncio.sleep(LOOK_S)
+
+
+async def asked(lab: Lab, tell: Teller) -> JobStatus:
+    """How the job stands, as soon as somebody can say."""
+    while True:
+        try:
+            return await lab.status()
+        except (SchedulerError, LineError) as error:
+            why = str(error).partition("\n")[0].rstrip(":")
+            tell.show(f"job {lab.job}: nobody says how it stands ({why}); asking again")
+            await asyncio.sleep(LOOK_S)
+
+
+class JobOver(LabError):
+    """The job has ended before its time; `said` is its log's end."""
+
+    def __init__(self, message: str, said: str) -> None:
+        super().__init__(message)
+        self.said = said
+
+
+async def over(lab: Lab, status: JobStatus) -> JobOver:
+    """What is to be said of a job that has ended by itself; nothing of it is left then."""
+    said = ""
+    for _ in range(3):
+        try:
+            said = await lab.said()
+            await lab.clear(log=False)
+            break
+        except RankroomError:
+            await asyncio.sleep(LOOK_S)
+    lab.kept.remove()
+    words = FAILED if said else GONE
+    return JobOver(words.format(job=lab.job, words=status.words, labs=lab.labs, said=said), said)
+
+
+async def keep(line: Line, tell: Teller) -> None:
+    """Keep a line open for ever, telling when it is lost and open again."""
+    lost = False
+
+    def told(state: LineState, words: str) -> None:
+        nonlocal lost
+        if state == "open" and lost:
+            tell.say(f"the line to {line.name} is open again, and the tunnel with it")
+        elif state == "lost" and not lost:
+            why = words.partition("\n")[0].rstrip(":")
+            tell.say(f"the line to {line.name} is lost: {why}; it is being opened again")
+        elif state == "asks":
+            tell.say(f"{line.name} asks: {words}")
+        lost = state != "open" and (lost or state == "lost")
+
+    await line.keep(told)
+
+
+def clock(seconds: float) -> str:
+    """Hours and minutes, or minutes and seconds of less than an hour."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02} h" if hours else f"{minutes}:{rest:02} min"
+
+
+PASTE = "to reach it, type on your laptop\n\n    {command}\n\nand open there"
+NEVER = (
+    "job {job} {words}. It was cancelled; ask for less, or for another partition: "
+    "`rankroom lab --help` lists what can be asked for"
+)
+NOT_UP = (
+    "job {job} runs, and JupyterLab has not come up there within {seconds} s. The job's log:\n"
+    "{said}"
+)
+NO_ANSWER = (
+    "JupyterLab of job {job} listens on {host}, port {port}, and does not answer through the "
+    "tunnel: does the site let its login node reach its nodes? Where you may ssh to the nodes, "
+    "say `ssh_to_nodes = true` in the site's profile"
+)
+FAILED = "job {job} has failed; its log in {labs} ends with:\n{said}"
+GONE = "job {job} {words}: it was cancelled, or ended before JupyterLab was up"
+OVER = "it was cancelled, or JupyterLab was shut down"

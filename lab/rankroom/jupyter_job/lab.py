@@ -1,0 +1,170 @@
+"""A lab: the job that runs JupyterLab on a compute node, and the way to it from here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shlex
+import socket
+import time
+from dataclasses import replace
+
+from rankroom.cluster.allocation import expand
+from rankroom.errors import LabError, RankroomError
+from rankroom.jupyter_job import door, script
+from rankroom.jupyter_job.door import Door
+from rankroom.jupyter_job.saved import Kept, all_kept
+from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.talk import Scheduler
+from rankroom.ssh.line import Line
+from rankroom.system import commands
+
+CALL_S = 20.0
+END_S = 60.0  # for a job to end that was cancelled
+LOOPBACK = "127.0.0.1"
+LOGS = '"$1/lab-$2.log" "$1/$2".*.OU'  # Slurm's, and PBS's own name for it
+
+
+class Lab:
+    """The job `kept.job` of a site; `labs` is the folder there that holds servers' files."""
+
+    def __init__(self, scheduler: Scheduler, labs: str, kept: Kept) -> None:
+        self.scheduler = scheduler
+        self.site = scheduler.site
+        self.labs = labs
+        self.kept = kept
+        self.job = kept.job
+        self._line: Line | None = None  # that the tunnel goes through
+
+    @classmethod
+    async def submit(cls, scheduler: Scheduler) -> Lab:
+        """Submit the job; it is cancelled again if the caller is while it waits for the answer."""
+        labs = await folder(scheduler)
+        text = scheduler.script(script.NAME, labs, script.commands(scheduler.site, labs))
+        submitting = asyncio.ensure_future(scheduler.submit(text))
+        try:
+            job = await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            with contextlib.suppress(RankroomError):
+                await scheduler.cancel(await submitting)
+            raise
+        lab = cls(scheduler, labs, Kept(scheduler.site.name, job, 0, time.time()))
+        lab.kept.write()
+        return lab
+
+    async def status(self) -> JobStatus:
+        """How the job stands. Raises SchedulerError and LineError while nobody can say."""
+        return (await self.scheduler.ask([self.job]))[self.job]
+
+    async def door(self) -> Door | None:
+        """Where the server listens; None until it does."""
+        done = await self._there('cat "$1/$2/server.json"')
+        return door.read(done.output) if done.ok else None
+
+    async def said(self) -> str:
+        """The end of the log of a job that has failed; empty where it has not."""
+        done = await self._there(f"cat {LOGS} 2>/dev/null | tail -n 20")
+        said = done.output.strip()
+        return "" if said.endswith(script.OVER) else said
+
+    async def cancel(self) -> None:
+        """End the job, see that it ends, and remove what it may have left."""
+        await self.scheduler.cancel(self.job)
+        deadline = time.monotonic() + END_S
+        while (await self.status()).state not in ("ended", "gone"):
+            if time.monotonic() > deadline:
+                raise LabError(STAYS.format(job=self.job, seconds=int(END_S)))
+            await asyncio.sleep(0.2)
+        await self.clear()
+        self.kept.remove()
+
+    async def clear(self, log: bool = True) -> None:
+        """Remove what a job that is over may have left: it does so itself, unless it was killed."""
+        await self._there('rm -rf "$1/$2"' + (f"; rm -f {LOGS}" if log else ""))
+
+    async def tunnel(self, to: Door, nodes: str, asked: int = 0) -> Line:
+        """Lead a port of this machine to the server; `kept.port` says which. The line it goes over.
+
+        Raises LineError, and LabError if the port that was asked for is taken.
+        """
+        await self.close()
+        wanted = asked or self.kept.port or to.port
+        port = free_port(wanted)
+        if port != wanted and asked:
+            raise LabError(PORT_TAKEN.format(port=asked))
+        line = self._line_to(nodes)
+        await line.open()
+        await line.forward(port, to.host, to.port)
+        self._line = line
+        self.kept = replace(self.kept, port=port)
+        self.kept.write()
+        return line
+
+    def _line_to(self, nodes: str) -> Line:
+        """The line from whose other end the server is reached."""
+        login = self.scheduler.place
+        assert isinstance(login, Line)
+        return Line(login.name, node=expand(nodes)[0]) if self.site.ssh_to_nodes else login
+
+    def command(self, to: Door, nodes: str) -> str:
+        """What to type on a laptop to reach the server, for those who are on the login node."""
+        login = self.site.login or socket.getfqdn()
+        way = ["-J", login, expand(nodes)[0]] if self.site.ssh_to_nodes else [login]
+        port = self.kept.port or to.port
+        return shlex.join(["ssh", "-N", "-L", f"{port}:{to.host}:{to.port}", *way])
+
+    async def close(self) -> None:
+        """Close the tunnel, and forget the page that leads through it."""
+        self.kept.page.unlink(missing_ok=True)
+        if self._line is not None:
+            await self._line.close()
+            self._line = None
+
+    async def _there(self, code: str) -> commands.Completed:
+        return await self.scheduler.place.run(
+            ["sh", "-c", code, "sh", self.labs, self.job], timeout=CALL_S
+        )
+
+
+async def folder(scheduler: Scheduler) -> str:
+    """Where servers keep their files at the site; nobody else may enter."""
+    labs = f"{await scheduler.folder()}/labs"
+    done = await scheduler.call(["mkdir", "-p", "-m", "700", labs], CALL_S)
+    if not done.ok:
+        raise scheduler.failed(done)
+    return labs
+
+
+async def alive(scheduler: Scheduler, labs: str) -> list[str]:
+    """The jobs at the site that run a lab or will, the newest first, wherever they were started.
+
+    What is left of others is cleared away, here and there.
+    """
+    known = {each.job: each for each in all_kept(scheduler.site.name)}
+    done = await scheduler.place.run(["ls", "-1", labs], timeout=CALL_S)
+    there = {each for each in done.output.split() if re.fullmatch(r"\d+", each)}
+    jobs = sorted(there | set(known), key=int, reverse=True)
+    found = await scheduler.ask(jobs) if jobs else {}
+    for job in jobs:
+        if found[job].state in ("ended", "gone"):
+            lab = Lab(scheduler, labs, known.get(job) or Kept(scheduler.site.name, job))
+            await lab.clear(log=False)
+            lab.kept.remove()
+    return [job for job in jobs if found[job].state not in ("ended", "gone")]
+
+
+def free_port(wanted: int) -> int:
+    """A port of loopback that is free: `wanted`, or another one."""
+    for port in (wanted, 0):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind((LOOPBACK, port))
+                return int(probe.getsockname()[1])
+    raise LabError(NO_PORT)
+
+
+PORT_TAKEN = "port {port} of this machine is taken: choose another with --port, or leave it out"
+NO_PORT = "this machine has no free port"
+STAYS = "job {job} was cancelled and has not ended within {seconds} s: look at `squeue` there"

@@ -1,0 +1,97 @@
+"""Calls in a cell: collectives, the rank's own number, and the cell's own functions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from rankroom.lint import words
+from rankroom.lint.expressions import FUNCTIONS, Call, Expressions, Leaves
+from rankroom.lint.values import LOSS, MODEL, OPTIMIZER, Object, Value
+
+_PLAIN: dict[str, Callable[..., Any]] = {"int": int, "bool": bool, "str": str, "abs": abs}
+_OF_OBJECTS = ("optimizer.step", "optimizer.synchronize", "loss.backward")
+
+
+class Calls(Expressions):
+    """One rank's way through the calls in expressions."""
+
+    def inline(self, function: Any, call: ast.Call, given: list[Value], named: Any) -> Value:
+        """Follow a call of the cell's own function."""
+        raise NotImplementedError
+
+    def _Call(self, node: ast.Call) -> Value:  # noqa: N802
+        callee = self.value(node.func)
+        given = [self.value(each) for each in node.args]
+        named = {each.arg: self.value(each.value) for each in node.keywords}
+        thing = callee.thing
+        if isinstance(thing, str):
+            return self._library(node, thing, [*given, *named.values()])
+        if isinstance(thing, FUNCTIONS):
+            return self.inline(thing, node, given, named)
+        if isinstance(thing, tuple):
+            return self.inline(thing[1], node, [Value(thing=thing[0]), *given], named)
+        if isinstance(thing, ast.ClassDef):
+            return self._made(node, thing, given, named)
+        if thing is MODEL or thing is LOSS or any(each.thing is LOSS for each in given):
+            return Value(text=self.text(node), thing=LOSS)
+        if isinstance(node.func, ast.Name) and node.func.id not in self.names:
+            return self._builtin(node, node.func.id, given)
+        return self._open(node)
+
+    def _library(self, node: ast.Call, dotted: str, given: list[Value]) -> Value:
+        if words.is_own_rank(dotted, node):
+            return Value(True, self.rank, True)
+        if words.is_size(dotted, node):
+            return Value(True, self.size, text=self.text(node))
+        if dotted in ("os.environ.get", "os.getenv") and words.rank_variable(node.args[0]):
+            return Value(True, str(self.rank), True)
+        last = dotted.rpartition(".")[2]
+        if dotted in ("sys.exit", "os._exit", "os.abort"):
+            self.left("exit", node.lineno)
+            raise Leaves
+        if dotted.startswith("horovod") and last == "DistributedOptimizer":
+            return Value(text=self.text(node), thing=OPTIMIZER)
+        name = dotted if dotted in _OF_OBJECTS else words.operation(dotted)
+        if self.alone and name == "loss.backward":
+            name = None
+        if name is not None and not words.is_for_some(node, dotted):
+            self._reached(node, name)
+        if last == "DistributedDataParallel":
+            return Value(text=self.text(node), thing=MODEL)
+        return Value(
+            text=self.text(node), thing=LOSS if any(v.thing is LOSS for v in given) else None
+        )
+
+    def _builtin(self, node: ast.Call, name: str, given: list[Value]) -> Value:
+        if name in _PLAIN and len(given) == 1 and given[0].known:
+            try:
+                result = _PLAIN[name](given[0].value)
+            except (ValueError, TypeError):
+                return self._open(node)
+            return Value(True, result, given[0].differs, self.text(node))
+        if not given and name in ("get_rank", "get_local_rank"):
+            return Value(True, self.rank, True)
+        if words.MAINISH.fullmatch(name) and not given:
+            return Value(True, self.rank == 0, True)
+        if name in ("exit", "quit"):
+            self.left("exit", node.lineno)
+            raise Leaves
+        return self._open(node)
+
+    def _made(self, node: ast.Call, made_of: ast.ClassDef, given: Any, named: Any) -> Value:
+        new = Value(text=self.text(node), thing=Object("instance", made_of))
+        begin = self._attribute_of(new.thing, "__init__")
+        if begin is not None:
+            self.inline(begin[1], node, [new, *given], named)
+        self.called.add(made_of)
+        return new
+
+    def _reached(self, node: ast.Call, name: str) -> None:
+        self.calls.append(
+            Call(
+                name, self.text(node.func), node.lineno, node.col_offset, self.path, self.through,
+                self.under,
+            )
+        )  # fmt: skip

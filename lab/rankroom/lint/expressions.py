@@ -1,0 +1,295 @@
+"""Walk through a cell's expressions as one rank would: their values, and the collectives called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rankroom.lint import words
+from rankroom.lint.values import (
+    LOSS,
+    OPPOSITES,
+    OPTIMIZER,
+    UNKNOWN,
+    Object,
+    Value,
+    calculated,
+    joined,
+    negated,
+    opposite,
+)
+
+MOST_STEPS = 40_000  # nodes looked at for one rank
+DEEPEST = 6  # calls of the cell's own functions within one another
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class TooMuch(Exception):
+    """The cell is too long to be followed; nothing is said about it."""
+
+
+class Leaves(Exception):
+    """The rank leaves by an exception, or ends."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition that is not the same on all ranks, and how deep in calls it stands."""
+
+    text: str
+    line: int
+    depth: int
+    way_out: str = "out of the if"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective that the rank reaches: by which calls, and under what."""
+
+    name: str  # alike for its variants
+    written: str
+    line: int
+    column: int
+    path: frozenset[str]  # the open questions on which it depends
+    through: tuple[tuple[int, str], ...]  # line and name of each of the cell's functions around
+    under: tuple[Condition, ...]
+
+
+class Expressions:
+    """One rank's way through expressions; `Walk` adds the statements."""
+
+    def __init__(self, lines: list[bytes], rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.calls: list[Call] = []
+        self.names: dict[str, Value] = {}
+        self.under: tuple[Condition, ...] = ()
+        self.path: frozenset[str] = frozenset()
+        self.through: tuple[tuple[int, str], ...] = ()
+        self.called: set[ast.AST] = set()
+        self.alone = False  # inside `with model.no_sync()`
+        self._lines = lines
+        self._steps = 0
+
+    # -- values
+
+    def value(self, node: ast.expr) -> Value:
+        """What `node` is; what it calls is followed on the way."""
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise TooMuch
+        method = getattr(self, f"_{type(node).__name__}", None)
+        if method is not None:
+            found: Value = method(node)
+            return found
+        self._children(node)
+        return self._open(node)
+
+    def text(self, node: ast.expr) -> str:
+        """`node` as it is written, on one line."""
+        end = node.end_lineno or node.lineno
+        if end == node.lineno:
+            cut = self._lines[node.lineno - 1][node.col_offset : node.end_col_offset]
+            return cut.decode("utf-8", "replace")
+        return ast.unparse(node)
+
+    def _open(self, node: ast.expr, differs: bool = False) -> Value:
+        return Value(text=self.text(node), differs=differs)
+
+    def _children(self, node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.value(child)
+            elif not isinstance(child, ast.expr_context):
+                self._children(child)
+
+    def _Constant(self, node: ast.Constant) -> Value:  # noqa: N802
+        return Value(True, node.value, text=repr(node.value))
+
+    def _Lambda(self, node: ast.Lambda) -> Value:  # noqa: N802
+        return Value(thing=node, text="lambda")
+
+    def _NamedExpr(self, node: ast.NamedExpr) -> Value:  # noqa: N802
+        self.names[node.target.id] = found = self.value(node.value)
+        return found
+
+    def _Name(self, node: ast.Name) -> Value:  # noqa: N802
+        name = node.id
+        if name in self.names:
+            found = self.names[name]
+            return found if found.known or found.text else self._renamed(found, name)
+        if words.RANKISH.fullmatch(name):
+            return Value(True, self.rank, True)
+        if words.MAINISH.fullmatch(name):
+            return Value(True, self.rank == 0, True)
+        if words.SIZEISH.fullmatch(name):
+            return Value(True, self.size, text=name)
+        return Value(text=name, thing=words.known_before(name))
+
+    @staticmethod
+    def _renamed(found: Value, name: str) -> Value:
+        return Value(found.known, found.value, found.differs, name, found.thing)
+
+    def _Attribute(self, node: ast.Attribute) -> Value:  # noqa: N802
+        whole = self.text(node)
+        if whole in self.names:
+            return self._renamed(self.names[whole], whole)
+        owner = self.value(node.value)
+        if isinstance(owner.thing, str):
+            return Value(text=whole, thing=f"{owner.thing}.{node.attr}")
+        if isinstance(owner.thing, Object):
+            return Value(text=whole, thing=self._attribute_of(owner.thing, node.attr))
+        if words.is_rank_attribute(node.value, node.attr):
+            return Value(True, self.rank, True)
+        if words.MAINISH.fullmatch(node.attr) or node.attr == "is_global_zero":
+            return Value(True, self.rank == 0, True)
+        return Value(text=whole, differs=owner.differs)
+
+    @staticmethod
+    def _attribute_of(owner: Object, name: str) -> Any:
+        if owner is OPTIMIZER and name in ("step", "synchronize"):
+            return f"optimizer.{name}"
+        if owner is LOSS:
+            return "loss.backward" if name == "backward" else LOSS
+        for each in owner.made_of.body if owner.made_of else ():
+            if isinstance(each, FUNCTIONS) and getattr(each, "name", "") == name:
+                return (owner, each)
+        return None
+
+    def _Subscript(self, node: ast.Subscript) -> Value:  # noqa: N802
+        owner = self.value(node.value)
+        self.value(node.slice)
+        if owner.thing == "os.environ" and words.rank_variable(node.slice):
+            return Value(True, str(self.rank), True)
+        return Value(text=self.text(node), thing=LOSS if owner.thing is LOSS else None)
+
+    def _UnaryOp(self, node: ast.UnaryOp) -> Value:  # noqa: N802
+        found = self.value(node.operand)
+        if isinstance(node.op, ast.Not):
+            return negated(found)
+        if found.known and isinstance(node.op, ast.USub) and isinstance(found.value, int):
+            return Value(True, -found.value, found.differs, self.text(node))
+        return self._open(node, found.differs)
+
+    def _BinOp(self, node: ast.BinOp) -> Value:  # noqa: N802
+        left, right = self.value(node.left), self.value(node.right)
+        if left.known and right.known:
+            result = calculated(type(node.op), left, right)
+            if result is not None:
+                return Value(True, result, left.differs or right.differs, self.text(node))
+        thing = LOSS if LOSS in (left.thing, right.thing) else None
+        return Value(text=self.text(node), differs=left.differs or right.differs, thing=thing)
+
+    def _Tuple(self, node: ast.Tuple | ast.List | ast.Set) -> Value:  # noqa: N802
+        found = [self.value(each) for each in node.elts]
+        if found and all(each.known for each in found):
+            values = tuple(each.value for each in found)
+            return Value(True, values, any(each.differs for each in found), self.text(node))
+        return self._open(node)
+
+    _List = _Set = _Tuple
+
+    def _Compare(self, node: ast.Compare) -> Value:  # noqa: N802
+        left = self.value(node.left)
+        parts = []
+        for operation, other in zip(node.ops, node.comparators, strict=True):
+            right = self.value(other)
+            parts.append(self._compared(node, type(operation), left, right))
+            left = right
+        return parts[0] if len(parts) == 1 else joined(parts, True)
+
+    def _compared(self, node: ast.Compare, operation: type, left: Value, right: Value) -> Value:
+        differs = left.differs or right.differs
+        if left.known and right.known:
+            result = calculated(operation, left, right)
+            if result is not None:
+                return Value(True, result, differs, self.text(node))
+        plain = OPPOSITES.get(operation, operation)
+        if differs:
+            # With what, is not known: take it that it holds on the first rank, or all but that.
+            return Value(True, (self.rank == 0) == (plain is operation), True)
+        text = f"{left.text} {plain.__name__} {right.text}"
+        return Value(text=text if plain is operation else opposite(text))
+
+    def _BoolOp(self, node: ast.BoolOp) -> Value:  # noqa: N802
+        all_of = isinstance(node.op, ast.And)
+        found: list[Value] = []
+        with self._kept():
+            for each in node.values:
+                found.append(self.value(each))
+                last = found[-1]
+                if last.known and last.differs:
+                    if bool(last.value) != all_of:
+                        break
+                    word = "and" if all_of else "or"
+                    self._enter(Condition(f"{self.text(each)} {word} …", node.lineno, self.depth))
+                else:
+                    self.path |= {last.text if all_of else opposite(last.text)}
+        return joined(found, all_of)
+
+    def _IfExp(self, node: ast.IfExp) -> Value:  # noqa: N802
+        test = self.value(node.test)
+        here = Condition(f"… if {self.text(node.test)} else …", node.lineno, self.depth)
+        with self._kept():
+            if test.differs:
+                self._enter(here)
+            if test.known and test.differs:
+                return self.value(node.body if test.value else node.orelse)
+            before = self.path
+            self.path = before | {test.text}
+            self.value(node.body)
+            self.path = before | {opposite(test.text)}
+            self.value(node.orelse)
+        return self._open(node, test.differs)
+
+    def _ListComp(self, node: Any) -> Value:  # noqa: N802
+        # Its variables are its own, and may be called `rank`.
+        outside, self.names = self.names, dict(self.names)
+        for each in node.generators:
+            self.value(each.iter)
+            self.forget(each.target)
+            for test in each.ifs:
+                self.value(test)
+        for part in ("elt", "key", "value"):
+            if hasattr(node, part):
+                self.value(getattr(node, part))
+        self.names = outside
+        return self._open(node)
+
+    _SetComp = _GeneratorExp = _DictComp = _ListComp
+
+    # -- where the rank is
+
+    @property
+    def depth(self) -> int:
+        """How many of the cell's functions are around."""
+        return len(self.through)
+
+    def left(self, how: str, line: int) -> None:
+        """The rank leaves what it was in."""
+        raise NotImplementedError
+
+    def forget(self, target: ast.AST) -> None:
+        """The names that `target` binds may be anything from here on."""
+        for each in names_in(target):
+            self.names[each] = UNKNOWN
+
+    def _enter(self, condition: Condition) -> None:
+        self.under = (*self.under, condition)
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """What is entered inside is left at the end."""
+        under, path = self.under, self.path
+        try:
+            yield
+        finally:
+            self.under, self.path = under, path
+
+
+def names_in(target: ast.AST) -> list[str]:
+    """The names bound by an assignment to `target`."""
+    return [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]

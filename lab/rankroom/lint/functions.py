@@ -1,0 +1,153 @@
+"""What a cell binds names to, and its own functions, followed where they are called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from rankroom.lint import words
+from rankroom.lint.calls import Calls
+from rankroom.lint.expressions import DEEPEST, FUNCTIONS
+from rankroom.lint.values import UNKNOWN, Object, Value
+
+
+class Functions(Calls):
+    """One rank's way through what is bound, and through functions; `Walk` adds what parts ways."""
+
+    def __init__(self, lines: list[bytes], rank: int, size: int) -> None:
+        super().__init__(lines, rank, size)
+        self.defined: list[tuple[Any, Object | None]] = []
+        self._active: set[ast.AST] = set()
+        # What the path goes on depending on: to the end of the function, and of the loop.
+        self._returned: frozenset[str] = frozenset()
+        self._broken: frozenset[str] = frozenset()
+        self._result: Value | None = None
+
+    def block(self, body: Sequence[ast.stmt]) -> str | None:
+        """Go through statements; how the rank leaves before their end, if it surely does."""
+        raise NotImplementedError
+
+    # -- names
+
+    def _Assign(self, node: ast.Assign) -> None:  # noqa: N802
+        found = self.value(node.value)
+        for target in node.targets:
+            self._bind(target, found)
+
+    def _AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802
+        if node.value is not None:
+            self._bind(node.target, self.value(node.value))
+
+    def _AugAssign(self, node: ast.AugAssign) -> None:  # noqa: N802
+        self.value(node.value)
+        self._bind(node.target, UNKNOWN)
+
+    def _bind(self, target: ast.expr, found: Value) -> None:
+        if isinstance(target, (ast.Name, ast.Attribute)):
+            key = target.id if isinstance(target, ast.Name) else self.text(target)
+            if self.under and found.known and not found.differs:
+                # Set on these ranks only: from here on it says which ranks they are.
+                found = Value(True, found.value, True)
+            self.names[key] = found
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            many = found.value if found.known and isinstance(found.value, tuple) else ()
+            for place, each in enumerate(target.elts):
+                alike = len(many) == len(target.elts)
+                self._bind(each, Value(True, many[place], found.differs) if alike else UNKNOWN)
+        else:
+            self._children(target)
+
+    def _Import(self, node: ast.Import) -> None:  # noqa: N802
+        for each in node.names:
+            whole = each.name if each.asname else each.name.partition(".")[0]
+            self.names[each.asname or whole] = Value(text=whole, thing=whole)
+
+    def _ImportFrom(self, node: ast.ImportFrom) -> None:  # noqa: N802
+        for each in node.names:
+            whole = f"{node.module}.{each.name}"
+            self.names[each.asname or each.name] = Value(text=whole, thing=whole)
+
+    def _With(self, node: ast.With | ast.AsyncWith) -> str | None:  # noqa: N802
+        alone = self.alone
+        for each in node.items:
+            self.value(each.context_expr)
+            # What DDP has for computing without the others, for a while.
+            self.alone |= self.text(each.context_expr).endswith(".no_sync()")
+            if each.optional_vars is not None:
+                self.forget(each.optional_vars)
+        try:
+            return self.block(node.body)
+        finally:
+            self.alone = alone
+
+    _AsyncWith = _With
+
+    # -- the cell's own functions
+
+    def _FunctionDef(self, node: Any) -> None:  # noqa: N802
+        for each in node.decorator_list:
+            self.value(each)
+        self.names[node.name] = Value(text=node.name, thing=node)
+        if not self.through:
+            self.defined.append((node, None))
+
+    _AsyncFunctionDef = _FunctionDef
+
+    def _ClassDef(self, node: ast.ClassDef) -> None:  # noqa: N802
+        self.names[node.name] = Value(text=node.name, thing=node)
+        made = Object("instance", node)
+        self.defined += [(each, made) for each in node.body if isinstance(each, FUNCTIONS)]
+
+    def inline(self, function: Any, call: ast.Call, given: list[Value], named: Any) -> Value:
+        """Go through a function of the cell where it is called."""
+        self.called.add(function)
+        if function in self._active or self.depth >= DEEPEST:
+            return UNKNOWN
+        through = self.through
+        self.through = (*through, (call.lineno, self.text(call.func)))
+        try:
+            return self._body(function, given, named)
+        finally:
+            self.through = through
+
+    def _body(self, function: Any, given: list[Value], named: Any) -> Value:
+        outside, path = self.names, self.path
+        returned, self._returned = self._returned, frozenset()
+        result, self._result = self._result, None
+        broken = self._broken
+        self.names = outside | self._parameters(function.args, given, named)
+        self._active.add(function)
+        try:
+            if isinstance(function, ast.Lambda):
+                return self.value(function.body)
+            self.block(function.body)
+            return self._result or UNKNOWN
+        finally:
+            self._active.discard(function)
+            kept = {key: value for key, value in self.names.items() if "." in key}
+            self.names = outside | kept
+            self.path, self._returned, self._result = path, returned, result
+            self._broken = broken
+
+    def _parameters(self, wanted: ast.arguments, given: list[Value], named: Any) -> Any:
+        names = [each.arg for each in (*wanted.posonlyargs, *wanted.args)]
+        found = dict(zip(names, given, strict=False)) | {k: v for k, v in named.items() if k}
+        defaults = dict(zip(reversed(names), reversed(wanted.defaults), strict=False))
+        out = {}
+        for each in (*names, *(k.arg for k in wanted.kwonlyargs)):
+            value = found.get(each)
+            if value is None and isinstance(defaults.get(each), ast.Constant) and self.through:
+                value = self.value(defaults[each])
+            if value is None or (not value.known and value.thing is None):
+                # By its name, then: a parameter `rank` is one.
+                value = self._by_name(each) or UNKNOWN
+            out[each] = value
+        return out | {each.arg: UNKNOWN for each in (wanted.vararg, wanted.kwarg) if each}
+
+    def _by_name(self, name: str) -> Value | None:
+        if words.RANKISH.fullmatch(name):
+            return Value(True, self.rank, True)
+        if words.MAINISH.fullmatch(name) and not self.through:
+            return Value(True, self.rank == 0, True)
+        return None

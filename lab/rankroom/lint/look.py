@@ -1,0 +1,188 @@
+"""Compare the ways of a cell's ranks: what not all of them reach, in words."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from rankroom.lint.expressions import Call, TooMuch
+from rankroom.lint.quick import worth_a_look
+from rankroom.lint.walk import Exit, Walk
+from rankroom.text.rank_ranges import format_ranks
+
+MOST = 5  # warnings for one cell
+MOST_RANKS = 8  # of a large cluster, ranks that the cell's own numbers tell apart
+LONGEST = 60  # characters of a condition
+_WRAPPERS = ("time", "timeit", "capture", "prun")  # magics whose cell runs here and now
+
+
+@dataclass(frozen=True)
+class Warning:
+    """A line of the cell (from 1) and what is to be said about it."""
+
+    line: int
+    text: str
+
+
+def warnings(source: str, ranks: Sequence[int] | None, size: int) -> list[Warning]:
+    """What looks as if ranks would wait for others that do not come.
+
+    `source` is the cell as plain Python; `ranks` are those it is for, None for all of `size`.
+    Says nothing where it is not sure that conditions differ. Raises SyntaxError.
+    """
+    some = sorted(set(ranks)) if ranks is not None and len(set(ranks)) < size else None
+    if size < 2 or not worth_a_look(source, some is not None):
+        return []
+    body, first, source = _unwrapped(ast.parse(source).body, source)
+    try:
+        found = _subset(source, body, some, size) if some else _all(source, body, size)
+    except (TooMuch, RecursionError):
+        return []
+    unique = dict.fromkeys(Warning(each.line + first, each.text) for each in found)
+    return [
+        Warning(each.line, f"cell line {each.line}: {each.text}")
+        for each in sorted(unique, key=lambda each: each.line)[:MOST]
+    ]
+
+
+def _unwrapped(body: list[ast.stmt], source: str) -> tuple[list[ast.stmt], int, str]:
+    """The cell inside `%%time` and the like, and how many lines it begins later."""
+    only = body[0] if len(body) == 1 else None
+    call = only.value if isinstance(only, ast.Expr) else None
+    if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "run_cell_magic":
+        given = [each.value for each in call.args if isinstance(each, ast.Constant)]
+        if len(given) == 3 and given[0] in _WRAPPERS and isinstance(given[2], str):
+            try:
+                return ast.parse(given[2]).body, 1, given[2]
+            except SyntaxError:
+                return [], 0, ""
+    return body, 0, source
+
+
+def _all(source: str, body: list[ast.stmt], size: int) -> list[Warning]:
+    lines = source.encode().split(b"\n")
+    walks = [Walk(lines, rank, size) for rank in _telling(source, size)]
+    found = _differences(walks, [walk.through_cell(body) for walk in walks])
+    called = set().union(*(walk.called for walk in walks))
+    for function, owner in walks[0].defined:
+        if function not in called:
+            found += _differences(walks, [walk.through_function(function, owner) for walk in walks])
+    return found
+
+
+def _telling(source: str, size: int) -> list[int]:
+    """Ranks that stand for all: the first, the last, and those around the cell's own numbers."""
+    if size <= MOST_RANKS:
+        return list(range(size))
+    numbers = {int(each) for each in re.findall(r"\b\d{1,4}\b", source)}
+    near = {each + by for each in numbers for by in (-1, 0, 1)}
+    chosen = [0, 1, size - 1, *sorted(near & set(range(2, size - 1)))]
+    return sorted(chosen[:MOST_RANKS])
+
+
+def _differences(walks: list[Walk], ways: list[list[Call]]) -> list[Warning]:
+    met = [[(call.name, call.path) for call in way] for way in ways]
+    if all(each == met[0] for each in met):
+        return []
+    counts = [Counter(each) for each in met]
+    if all(each == counts[0] for each in counts):
+        return _other_order(ways)
+    least = {key: min(each[key] for each in counts) for each in counts for key in each}
+    sites = [Counter(_site(call) for call in way) for way in ways]
+    exits = [each for walk in walks for each in walk.exits]
+    out: dict[Any, Call] = {}
+    for way, count, mine in zip(ways, counts, sites, strict=True):
+        over = {key: count[key] - least[key] for key in count}
+        for call in reversed(way):
+            key, site = (call.name, call.path), _site(call)
+            if over[key] > 0 and mine[site] > min(each[site] for each in sites):
+                over[key] -= 1
+                # One rank may know the condition that parts it from the others better than another.
+                place = (call.line, call.column, call.through)
+                if place not in out or call.under:
+                    out[place] = call
+    return [_words(call, exits) for call in out.values()]
+
+
+def _site(call: Call) -> Any:
+    return (call.line, call.column, call.path, call.through)
+
+
+def _other_order(ways: list[list[Call]]) -> list[Warning]:
+    """The same collectives, met in another order: each waits for the others in its own."""
+    for way in ways[1:]:
+        for mine, other in zip(ways[0], way, strict=True):
+            if mine.name != other.name and "async" not in mine.name + other.name:
+                return [
+                    Warning(
+                        mine.line,
+                        f"{mine.written} and, on other ranks, {other.written} (line {other.line}) "
+                        "come first: each waits for the other (use one order on all ranks)",
+                    )
+                ]
+    return []
+
+
+def _words(call: Call, exits: list[Exit]) -> Warning:
+    if call.under:
+        condition = call.under[-1]
+        line, what = _seen_from(call, condition.depth)
+        where = f"under `{_short(condition.text)}`"
+        remedy = f"move it {condition.way_out}"
+    elif exits:
+        way_out = next((e for e in exits if e.line < call.line), exits[0])
+        line, what = _seen_from(call, _shared(call, way_out))
+        where = f"after `{way_out.how}` under `{_short(way_out.under.text)}`, line {way_out.line},"
+        remedy = "have all ranks leave together"
+    else:
+        line, what, where, remedy = call.line, call.written, "here", "call it on all of them"
+    if call.name == "hvd.shutdown":
+        return Warning(line, f"{what} {where} ends Horovod on the other ranks too ({remedy})")
+    return Warning(
+        line, f"{what} {where} is not reached by every rank: the others will wait ({remedy})"
+    )
+
+
+def _seen_from(call: Call, depth: int) -> tuple[int, str]:
+    """The line to name, and the collective, as `depth` of the cell's functions in one sees it."""
+    if len(call.through) <= depth:
+        return call.line, call.written
+    line, name = call.through[depth]
+    return line, f"{_short(name)}(), which calls {call.written},"
+
+
+def _shared(call: Call, way_out: Exit) -> int:
+    """How many of the cell's functions are around both."""
+    both = zip(call.through, way_out.through, strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], both)))
+
+
+def _subset(source: str, body: list[ast.stmt], ranks: list[int], size: int) -> list[Warning]:
+    """A cell on some of the ranks: collectives of all are refused there."""
+    lines = source.encode().split(b"\n")
+    out = []
+    for rank in ranks[:MOST_RANKS]:
+        for call in Walk(lines, rank, size).through_cell(body):
+            # It may be on already; and a shutdown waits for nobody.
+            if call.name not in ("hvd.init", "hvd.shutdown", "dist.init_process_group"):
+                line, what = _seen_from(call, 0)
+                of = "process_set" if call.name.startswith("hvd.") else "group"
+                out.append(
+                    Warning(
+                        line,
+                        f"{what} is for all {size} ranks and will be refused in a cell on "
+                        f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)} "
+                        f"(run it on all of them, or give it a {of})",
+                    )
+                )
+    return out
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -1,0 +1,277 @@
+"""Walk through a cell's statements as one rank would, and note the collectives it comes to."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rankroom.lint.expressions import Call, Condition, Leaves
+from rankroom.lint.functions import Functions
+from rankroom.lint.values import UNKNOWN, Object, Value, opposite
+
+_LEAVING = (ast.Break, ast.Return, ast.Raise, ast.Continue)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Where a rank leaves a loop or a function under a condition that not every rank meets."""
+
+    how: str
+    line: int
+    through: tuple[tuple[int, str], ...]
+    under: Condition
+
+
+class Walk(Functions):
+    """One rank's way through a cell.
+
+    A condition that depends on the rank is decided; of any other, which all ranks decide alike,
+    both ways are taken, and what lies behind is marked as depending on it (`path`).
+    """
+
+    def __init__(self, lines: list[bytes], rank: int, size: int) -> None:
+        super().__init__(lines, rank, size)
+        self.exits: list[Exit] = []
+
+    def through_cell(self, body: Sequence[ast.stmt]) -> list[Call]:
+        """The collectives that running the cell comes to."""
+        return self._from_here(lambda: self.block(body))
+
+    def through_function(self, function: Any, owner: Object | None) -> list[Call]:
+        """The collectives of one function that the cell defines and does not call itself."""
+        given = [Value(thing=owner)] if owner else []
+        return self._from_here(lambda: self._body(function, given, {}))
+
+    def _from_here(self, go: Callable[[], Any]) -> list[Call]:
+        self.calls, self.exits = [], []
+        self.path = self._returned = frozenset()
+        self.under, self.through = (), ()
+        with suppress(Leaves):
+            go()
+        return self.calls
+
+    def block(self, body: Sequence[ast.stmt]) -> str | None:
+        """Go through statements; how the rank leaves before their end, if it surely does."""
+        for statement in body:
+            method = getattr(self, f"_{type(statement).__name__}", None)
+            if method is None:
+                self._children(statement)
+            elif (how := method(statement)) is not None:
+                return str(how)
+        return None
+
+    # -- ways that part
+
+    def _If(self, node: ast.If) -> str | None:  # noqa: N802
+        test = self.value(node.test)
+        here = Condition(f"if {self.text(node.test)}", node.lineno, self.depth)
+        return self._choose(
+            test, here, lambda: self.block(node.body), lambda: self.block(node.orelse)
+        )
+
+    def _choose(
+        self,
+        test: Value,
+        here: Condition,
+        yes: Callable[[], str | None],
+        no: Callable[[], str | None],
+    ) -> str | None:
+        under = self.under
+        if test.differs:
+            self._enter(here)
+        try:
+            if test.known and test.differs:
+                return yes() if test.value else no()
+            before, names = self.path, dict(self.names)
+            self.path = before | {test.text}
+            left_yes = _perhaps(yes)
+            names, self.names = self.names, names
+            self.path = before | {opposite(test.text)}
+            left_no = _perhaps(no)
+            self.names = _either(names, self.names)
+        finally:
+            self.under = under
+        self.path = before
+        if left_yes and left_no:
+            return min(left_yes, left_no)  # of break, continue, raise, return the one that is least
+        for how, rest in ((left_yes, opposite(test.text)), (left_no, test.text)):
+            if how is not None:
+                self.path |= {rest}
+                if how != "continue":
+                    self._broken |= {rest}
+                if how in ("return", "raise"):
+                    self._returned |= {rest}
+        return None
+
+    def _Match(self, node: ast.Match) -> str | None:  # noqa: N802
+        subject = self.value(node.subject)
+        left: list[str | None] = []
+        for case in node.cases:
+            fits = self._fits(subject, case)
+            if fits is False:
+                continue
+            self.forget(case.pattern)
+            with self._kept():
+                if subject.differs:
+                    text = f"match {self.text(node.subject)}"
+                    self._enter(Condition(text, node.lineno, self.depth, "out of the match"))
+                if not (fits and subject.differs):
+                    self.path |= {f"{subject.text} case {case.pattern.lineno}"}
+                left.append(self.block(case.body))
+            if fits:
+                break
+        return left[0] if left and len(set(left)) == 1 else None
+
+    @staticmethod
+    def _fits(subject: Value, case: ast.match_case) -> bool | None:
+        if case.guard is not None or not (subject.known and subject.differs):
+            return None
+        pattern = case.pattern
+        if isinstance(pattern, ast.MatchAs) and pattern.pattern is None:
+            return True
+        if isinstance(pattern, ast.MatchValue) and isinstance(pattern.value, ast.Constant):
+            return bool(pattern.value.value == subject.value)
+        return None
+
+    # -- loops
+
+    def _While(self, node: ast.While) -> str | None:  # noqa: N802
+        self._forget_assigned(node)
+        test = self.value(node.test)
+        text = f"while {self.text(node.test)}"
+        here = Condition(text, node.lineno, self.depth, "out of the loop")
+        return self._loop(node, test, here)
+
+    def _For(self, node: ast.For | ast.AsyncFor) -> str | None:  # noqa: N802
+        rounds, differs = self._rounds(node.iter)
+        self.value(node.iter)
+        self._forget_assigned(node)
+        text = f"for … in {self.text(node.iter)}"
+        here = Condition(text, node.lineno, self.depth, "out of the loop")
+        if not differs:
+            return self._loop(node, Value(text=text), here)
+        if not rounds:
+            return self.block(node.orelse)
+        with self._kept():
+            self._enter(here)
+            self.path |= {f"{rounds} rounds of line {node.lineno}"}
+            return self._loop(node, Value(text=text), here)
+
+    _AsyncFor = _For
+
+    def _rounds(self, node: ast.expr) -> tuple[int, bool]:
+        """How often `range(…)` goes round, and whether that depends on the rank."""
+        if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range"):
+            return 0, False
+        ends = [self.value(each) for each in node.args]
+        if not all(each.known and type(each.value) is int for each in ends):
+            # `range(rank, length, size)` and an unknown length: as a rule, ranks get as many.
+            return 0, False
+        try:
+            return len(range(*(each.value for each in ends))), any(e.differs for e in ends)
+        except (TypeError, ValueError):
+            return 0, False
+
+    def _loop(self, node: Any, test: Value, here: Condition) -> str | None:
+        decided = test.known and test.differs
+        if decided and not test.value:
+            return self.block(node.orelse)
+        broken, self._broken = self._broken, frozenset()
+        how = None
+        with self._kept():
+            if test.differs:
+                self._enter(here)
+            begin = self.path
+            # A rank that leaves in one round is missing in the next.
+            for _ in range(2 if _can_leave(node) else 1):
+                how = self.block(node.body)
+                if how not in (None, "continue"):
+                    break
+                self.path = begin | self._broken
+        self._broken = broken
+        self.path |= self._returned
+        if how in ("return", "raise"):
+            # Not surely: the loop may have nothing to go round for.
+            return how if decided else None
+        return None if how == "break" else self.block(node.orelse)
+
+    def _forget_assigned(self, node: ast.AST) -> None:
+        for each in ast.walk(node):
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                self.names[each.id] = UNKNOWN
+
+    # -- leaving
+
+    def left(self, how: str, line: int) -> None:
+        """Note a way out that not every rank takes."""
+        if self.under:
+            self.exits.append(Exit(how, line, self.through, self.under[-1]))
+
+    def _Break(self, node: ast.Break) -> str:  # noqa: N802
+        self.left("break", node.lineno)
+        return "break"
+
+    def _Continue(self, node: ast.Continue) -> str:  # noqa: N802
+        self.left("continue", node.lineno)
+        return "continue"
+
+    def _Return(self, node: ast.Return) -> str:  # noqa: N802
+        found = self.value(node.value) if node.value else Value(True, None)
+        self._result = found if self._result is None else UNKNOWN
+        self.left("return", node.lineno)
+        return "return"
+
+    def _Raise(self, node: ast.Raise) -> None:  # noqa: N802
+        self._children(node)
+        self.left("raise", node.lineno)
+        raise Leaves
+
+    def _Try(self, node: Any) -> str | None:  # noqa: N802
+        how = _perhaps(lambda: self.block(node.body))
+        if how is None:
+            how = self.block(node.orelse)
+        names = dict(self.names)
+        for each in node.handlers:
+            with self._kept():
+                self.path |= {f"line {each.lineno} caught"}
+                _perhaps(partial(self.block, each.body))
+        # What the body bound counts, not `hvd = None` where an import failed.
+        self.names = names
+        last = self.block(node.finalbody)
+        if how == "raise" and node.handlers:
+            how = None
+        elif how == "raise":
+            raise Leaves
+        return last or how
+
+    _TryStar = _Try
+
+
+def _either(one: dict[str, Value], other: dict[str, Value]) -> dict[str, Value]:
+    """What names are after one of two ways was taken."""
+    if one == other:
+        return one
+    out = dict(one)
+    for name in {*one, *other}:
+        a, b = one.get(name), other.get(name)
+        if a != b:
+            # An import in one of them, as in `try`-like code, still names the module.
+            things = [each.thing for each in (a, b) if each is not None and each.thing is not None]
+            out[name] = Value(thing=things[0]) if things else UNKNOWN
+    return out
+
+
+def _perhaps(go: Callable[[], str | None]) -> str | None:
+    """How the rank leaves `go`, where that is one way of several."""
+    try:
+        return go()
+    except Leaves:
+        return "raise"
+
+
+def _can_leave(node: ast.AST) -> bool:
+    return any(isinstance(each, _LEAVING) for each in ast.walk(node))

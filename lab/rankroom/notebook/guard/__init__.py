@@ -1,5 +1,0 @@
-"""A look at a cell before it runs: collectives that not every rank reaches."""
-
-from rankroom.notebook.guard.look import Warning, warnings
-
-__all__ = ["Warning", "warnings"]

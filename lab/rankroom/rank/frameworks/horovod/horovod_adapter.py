@@ -1,0 +1,377 @@
+"""Horovod on a rank: initialised when the user's code asks, as often as it asks.
+
+torch's and TensorFlow's Horovod are two libraries, each with a state of its own. What is said here
+holds for each: they initialise together on all ranks, are shut down to release blocked calls, and
+initialise anew before the next cell on all ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rankroom.rank import sockets
+from rankroom.rank.frameworks.horovod import horovod_calls, horovod_spans
+from rankroom.rank.frameworks.horovod import process_sets as horovod_sets
+from rankroom.rank.import_hooks import when_imported
+from rankroom.rank.world import World
+
+TRIES = 3  # to initialise: a connection may break while it is made
+TOGETHER_S = 0.5  # a shutdown that all ranks agree on takes milliseconds
+SHUTDOWN_S = 2.0  # a shutdown may wait for a rank that hangs; others must not wait for it
+
+_MAY_BE_MADE = "initialization failed"  # what Horovod says when a connection could not be made
+JOIN_EDIT = "join-reset"  # the edit of Horovod that lets it start anew after a broken join
+
+# What a rank says of a library that it has imported only.
+NEVER_STARTED = {
+    "on": False, "started": False, "released": False, "spoilt": False, "gave_up": "",
+}  # fmt: skip
+
+_libraries: dict[str, Library] = {}
+
+
+def environment(
+    rank: int,
+    size: int,
+    local_rank: int,
+    local_size: int,
+    cross_rank: int,
+    cross_size: int,
+    host: str,
+    interface: str,
+) -> dict[str, str]:
+    """What Horovod reads at initialisation when no launcher of its own started it."""
+    # What adding process sets costs is an exchange with the other ranks: nothing without any.
+    alone = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"} if size == 1 else {}
+    return alone | {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_RANK": str(local_rank),
+        "HOROVOD_LOCAL_SIZE": str(local_size),
+        "HOROVOD_CROSS_RANK": str(cross_rank),
+        "HOROVOD_CROSS_SIZE": str(cross_size),
+        "HOROVOD_HOSTNAME": host,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": interface,
+        # Makes hvd.start_timeline() possible later; read once, at initialisation.
+        "HOROVOD_TIMELINE": "DYNAMIC",
+    }
+
+
+def install(world: World) -> None:
+    """Prepare for the user's `import horovod.…`; nothing is imported now."""
+    when_imported("horovod.common.basics", lambda module: _wrap_basics(module, world))
+    when_imported("horovod.common.process_sets", horovod_sets.wrap)
+    if world.size > 1:
+        for name, compiled in (("torch", "mpi_lib"), ("tensorflow", "MPI_LIB")):
+            when_imported(
+                f"horovod.{name}.mpi_ops",
+                functools.partial(horovod_calls.wrap, compiled=compiled, world=world),
+            )
+        when_imported("horovod.torch.optimizer", horovod_calls.track_optimizers)
+
+
+def release() -> list[str]:
+    """Let go of every blocked Horovod call, from any thread; the calls raise on their own ranks.
+
+    Returns the libraries that were shut down.
+    """
+    on = [library for library in list(_libraries.values()) if library.basics.is_initialized()]
+    threads = [threading.Thread(target=each.shut_down, daemon=True) for each in on]
+    for each, thread in zip(on, threads, strict=True):
+        each.released = True
+        thread.start()
+    for thread in threads:
+        thread.join(SHUTDOWN_S)
+    return [f"horovod.{library.name}" for library in on]
+
+
+def state() -> dict[str, Any]:
+    """What ranks compare after a cell that failed somewhere, for each library in use."""
+    unused = {name: NEVER_STARTED for name in ("torch", "tensorflow") if _imported(name)}
+    return unused | {name: library.state() for name, library in _libraries.items()}
+
+
+def gave_up() -> bool:
+    """True if a library here has ended by itself since it was started."""
+    return any(library.gave_up for library in list(_libraries.values()))
+
+
+def settle(states: list[dict[str, Any]]) -> None:
+    """Initialise anew what the ranks' `states` show to be released or out of step."""
+    horovod_calls.reset_optimizers()
+    # Every rank says the same; the others only saw that its connections were closed.
+    words = {each["gave_up"] for mine in states for each in mine.values()} - {""}
+    if words:
+        print(GAVE_UP.format(words=min(words, key=_is_consequence)), file=sys.stderr)
+    for name in sorted({name for each in states for name in each}):
+        mine = [each.get(name) for each in states]
+        same = all(each == mine[0] for each in mine)
+        basics = _imported(name)
+        if basics is None or (same and not (mine[0] and mine[0]["released"])):
+            continue
+        if name in _libraries:
+            _libraries[name].shut_down()
+            _libraries[name].released = False
+        known = [each for each in mine if each]
+        # One that has never started takes the place of one that had.
+        replaced = len({each["started"] for each in known}) > 1
+        if any(each["spoilt"] for each in known):
+            print(SPOILT, file=sys.stderr)
+        elif all(mine) and (replaced or any(_was_on(each) for each in known)):
+            basics.init()
+
+
+def _was_on(state: dict[str, Any]) -> bool:
+    """True if this library was in use on that rank, and not in a smaller world only."""
+    return bool((state["on"] or state["released"]) and not state.get("over"))
+
+
+def set_aside() -> Any:
+    """The world changes for a cell, which has process sets of its own. Returns those there were."""
+    return horovod_sets.set_aside()
+
+
+def put_back(kept: Any) -> None:
+    """The world is whole again, with the process sets that were set aside."""
+    horovod_sets.put_back(kept)
+
+
+def _imported(name: str) -> Any:
+    """Horovod's basics for `name` if the user's code has imported that library, else None."""
+    if name in _libraries:
+        return _libraries[name].basics
+    return getattr(sys.modules.get(f"horovod.{name}.mpi_ops"), "_basics", None)
+
+
+class Library:
+    """One Horovod library in this process: `torch` or `tensorflow`."""
+
+    def __init__(self, basics: Any, initialise: Callable[..., Any], world: World) -> None:
+        self.name = _name(basics)
+        self.basics = basics
+        self.released = False
+        self.started = False
+        self._made_for = 0  # the size of the world that it was started in
+        self._started_whole = False
+        self._epoch = 0
+        self._initialise = initialise
+        self._world = world
+        self._lock = threading.Lock()
+        self._sockets: list[sockets.Socket] = []
+        self.spans = horovod_spans.watch(self.name, basics, world)
+
+    def init(self, comm: Any, process_sets: Any) -> None:
+        """hvd.init() on all ranks: all of them together, or nothing to do on any."""
+        world = self._world
+        wanted = horovod_sets.listed(process_sets)
+        if world.alone:
+            before = self.basics.is_initialized()
+            self._initialise(self.basics, comm, process_sets)
+            if not before:
+                self.spans.started()
+            return
+        if world.partial:
+            if not self.basics.is_initialized():
+                raise world.refuse("hvd.init()", "Run hvd.init() in a cell on all ranks first.")
+        elif not self._agreed_on() or not self._has(wanted):
+            self._start(comm, wanted)
+        horovod_sets.register(self.name, self.basics, wanted, world.size)
+
+    def add_process_set(self, ranks: list[int]) -> int | None:
+        """The number of the set of `ranks`, made now if it is new; called on all ranks."""
+        world = self._world
+        if world.partial:
+            raise world.refuse("hvd.add_process_set()", "Make it in a cell on all ranks.")
+        asked = world.gather(f"hvd.add_process_set() of horovod.{self.name}", sorted(ranks))
+        if any(each != asked[0] for each in asked):
+            raise ValueError(UNLIKE.format(asked=", ".join(map(str, asked))))
+        if horovod_sets.find(self.name, ranks, world.size) is None:
+            self._agreed_on()
+            self._start(None, [], also=[ranks])
+        return horovod_sets.find(self.name, ranks, world.size)
+
+    def _agreed_on(self) -> bool:
+        """Meet the other ranks; True if Horovod is on everywhere."""
+        mine = {"on": self.basics.is_initialized(), "spoilt": self.spoilt}
+        ranks = self._world.gather(self.topic, mine)
+        if any(each["spoilt"] for each in ranks):
+            raise RuntimeError(SPOILT)
+        return all(each["on"] for each in ranks)
+
+    def _has(self, wanted: list[Any]) -> bool:
+        size = self._world.size
+        return all(horovod_sets.find(self.name, each.ranks, size) is not None for each in wanted)
+
+    def _start(
+        self,
+        comm: Any,
+        wanted: list[Any],
+        also: list[list[int]] | None = None,
+        tries: int = TRIES,
+    ) -> None:
+        self.shut_down()
+        horovod_sets.focus(self.basics)
+        ranks = [each.ranks for each in wanted] + (also or [])
+        sets = horovod_sets.to_start_with(self.name, ranks, self._world.size)
+        key = self._world.meet(self.topic)
+        failed = None
+        try:
+            self._sockets.clear()
+            with sockets.noting(self._sockets):
+                self._initialise(self.basics, comm, sets)
+        except ValueError as error:
+            failed = error
+        finally:
+            self._world.met(key)
+        said = self._world.gather(self.topic, {"failed": str(failed or "")})
+        if causes := [each["failed"] for each in said if each.get("failed")]:
+            if tries > 1 and all(_MAY_BE_MADE in each for each in causes):
+                self._start(comm, wanted, also, tries - 1)
+                return
+            raise failed or RuntimeError(NOT_UP.format(library=self.name, cause=causes[0]))
+        self.released, self.started, self._made_for = False, True, self._world.size
+        self._started_whole |= self._made_for == self._world.whole
+        self._epoch = self._world.epoch
+        self.spans.started()
+
+    @property
+    def spoilt(self) -> bool:
+        """True if this library cannot start anew in this process."""
+        return horovod_calls.spoilt(self.name) and JOIN_EDIT not in _edits(self.basics)
+
+    @property
+    def gave_up(self) -> str:
+        """Why this library ended by itself, in its own words.
+
+        Nothing is said where it was let go, or where ranks have been wired anew since.
+        """
+        asked = getattr(self.basics.MPI_LIB_CTYPES, "horovod_gave_up", None)
+        anew = self.released or self._epoch != self._world.epoch
+        if asked is None or anew or not self.basics.is_initialized():
+            return ""
+        asked.restype = ctypes.c_char_p
+        return str(asked().decode("utf-8", "replace"))
+
+    @property
+    def topic(self) -> str:
+        return f"hvd.init() of horovod.{self.name}"
+
+    def shut_down(self) -> None:
+        """Shut down together with the other ranks; or alone, if they do not come to it.
+
+        When a rank has died, one may wait in a ring for another that has noticed and left.
+        """
+        with self._lock:
+            if not self.basics.is_initialized():
+                return
+            ending = threading.Thread(target=self.basics.shutdown, daemon=True)
+            ending.start()
+            ending.join(TOGETHER_S)
+            if ending.is_alive():
+                sockets.break_off(self._sockets)
+                ending.join()
+
+    def state(self) -> dict[str, Any]:
+        whole = self._world.size == self._world.whole
+        on = bool(self.basics.is_initialized())
+        return {
+            "on": on,
+            "started": self._started_whole if whole else self.started,
+            # What was started for another world is of as little use as what was released.
+            "released": self.released
+            or bool(self.gave_up)
+            or (on and self._made_for != self._world.size),
+            "gave_up": self.gave_up,
+            "over": whole and not self._started_whole,
+            "spoilt": self.spoilt,
+            "round": self._world.round(self.topic),
+            "calls": horovod_calls.count(self.name),
+        }
+
+
+def _edits(basics: Any) -> list[str]:
+    """What Rankroom changed in the Horovod that is installed; nothing if a site built it."""
+    marker = Path(basics.MPI_LIB_CTYPES._name).parent.parent / "rankroom.json"
+    with contextlib.suppress(OSError, ValueError):
+        return list(json.loads(marker.read_text())["edits"])
+    return []
+
+
+def _name(basics: Any) -> str:
+    return Path(basics.MPI_LIB_CTYPES._name).parent.name
+
+
+def _users(original: Any, recording: bool) -> Any:
+    """hvd.start_timeline or stop_timeline, which are for the user's own recording."""
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        library = _libraries.get(_name(self))
+        if library is not None and recording:
+            library.spans.users(True)
+        result = original(self, *args, **kwargs)
+        if library is not None and not recording:
+            library.spans.users(False)
+        return result
+
+    return wrapped
+
+
+def _wrap_basics(module: ModuleType, world: World) -> None:
+    basics_class: Any = module.HorovodBasics
+    original: Callable[..., Any] = basics_class.init
+
+    @functools.wraps(original)
+    def init(self: Any, comm: Any = None, process_sets: Any = None) -> None:
+        library = _libraries.setdefault(_name(self), Library(self, original, world))
+        library.init(comm, process_sets)
+
+    basics_class.init = init
+    for name, recording in (("start_timeline", True), ("stop_timeline", False)):
+        if hasattr(basics_class, name):
+            setattr(basics_class, name, _users(getattr(basics_class, name), recording))
+    if world.alone or not hasattr(basics_class, "_add_process_set_impl"):
+        return
+
+    def add(self: Any, ranks: Any) -> Any:
+        if not self.is_initialized():
+            raise ValueError("Horovod has not been initialized; use hvd.init().")
+        return _libraries[_name(self)].add_process_set(list(ranks))
+
+    def remove(self: Any, process_set_id: int) -> Any:
+        # Horovod keeps it, as the numbers of other sets are in graphs that have been traced.
+        horovod_sets.forget(_name(self), process_set_id)
+        return process_set_id
+
+    basics_class._add_process_set_impl = add
+    basics_class._remove_process_set_impl = remove
+
+
+def _is_consequence(words: str) -> bool:
+    return "by peer" in words
+
+
+UNLIKE = (
+    "hvd.add_process_set() was given different ranks on different ranks ({asked}): every rank "
+    "makes every set, also those it is not in"
+)
+SPOILT = (
+    "Horovod cannot start anew in these processes, as a cell failed while a rank was in "
+    "hvd.join(): `%cluster restart`"
+)
+GAVE_UP = (
+    "Horovod has given up between two cells and is set up anew for this one: {words} "
+    "(HOROVOD_GLOO_TIMEOUT_SECONDS, set on the ranks before hvd.init(), gives it more time)"
+)
+NOT_UP = "hvd.init() of horovod.{library} failed on another rank: {cause}"

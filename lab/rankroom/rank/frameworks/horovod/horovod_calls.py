@@ -1,0 +1,197 @@
+"""Horovod's collectives on a rank: refused where they would hang, and named so that they match.
+
+Both happen in one place, the compiled module that every function of horovod.torch and
+horovod.tensorflow goes through.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import Counter
+from typing import Any
+
+from rankroom.rank.frameworks.horovod import process_sets
+from rankroom.rank.waiting import Waiting
+from rankroom.rank.world import SubsetError, World
+
+_REMEDY = (
+    "Pass a process_set of these ranks (made with hvd.add_process_set in a cell on all ranks), "
+    "or run the cell on all ranks."
+)
+_COLLECTIVES = (
+    "allreduce",
+    "allgather",
+    "broadcast",
+    "alltoall",
+    "reducescatter",
+    "join",
+    "barrier",
+)
+
+_WAIT = "wait_and_clear"  # where horovod.torch waits for what it began before
+
+_calls: Counter[str] = Counter()
+_spoilt: set[str] = set()
+_refused = False  # True once a call was refused, perhaps in the middle of an optimizer's backward
+_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def wrap(module: Any, compiled: str, world: World) -> None:
+    """Put a guard between `module` (a library's mpi_ops) and its compiled code."""
+    name = module.__name__.split(".")[1]
+    guarded = Guarded(getattr(module, compiled), name, world)
+    setattr(module, compiled, guarded)
+    if hasattr(module, "add_process_set"):
+        process_sets.bind(module, name, world)
+    join = module.join
+
+    @functools.wraps(join)
+    def joined_or_spoilt(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return join(*args, **kwargs)
+        except SubsetError:
+            raise
+        except BaseException:
+            _spoilt.add(name)
+            raise
+
+    module.join = joined_or_spoilt
+
+
+def spoilt(library: str) -> bool:
+    """True if an hvd.join() was ended by a failure: Horovod's own memory of it outlives a shutdown,
+    and the next allreduce would crash."""
+    return library in _spoilt
+
+
+def count(library: str) -> int:
+    """Collectives of all ranks that this rank asked `library` for: the same on ranks in step."""
+    return _calls[library]
+
+
+class Guarded:
+    """A library's compiled module, refusing what would wait for ranks that do not run this cell.
+
+    It also names torch's nameless collectives. Horovod matches collectives by name and makes up
+    names by counting calls; ranks that failed at different places, or that used a process set
+    without the others, would count differently and wait for one another for ever. Here the count
+    begins anew with each cell, for each process set.
+    """
+
+    def __init__(self, module: Any, library: str, world: World) -> None:
+        self.__dict__.update(_module=module, _library=library, _world=world)
+        self.__dict__.update(_run="", _named=Counter(), _begun={})
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._module, name)
+        if name.endswith(_WAIT):
+            self.__dict__[name] = waits = self._waits(function)
+            return waits
+        operation = next((word for word in _COLLECTIVES if word in name), None)
+        if operation is None or not callable(function):
+            self.__dict__[name] = function
+            return function
+
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            number = 0 if operation == "join" else _process_set(args, kwargs)
+            if self._world.partial:
+                self._refuse(operation, number)
+            if number == 0:
+                _calls[self._library] += 1
+            args = self._name(args, number)
+            if self._library == "torch":
+                # Only begun here: what is returned is the handle that is waited for later.
+                handle = function(*args, **kwargs)
+                self._begun[handle] = _words(operation, args)
+                return handle
+            with Waiting(_words(operation, (kwargs.get("name"),))):
+                return function(*args, **kwargs)
+
+        # Tells TensorFlow's AutoGraph to call this as it is instead of rewriting it, and saying so.
+        guarded.autograph_info__ = {}  # type: ignore[attr-defined]
+        self.__dict__[name] = guarded
+        return guarded
+
+    def _waits(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def wait_and_clear(handle: int) -> Any:
+            with Waiting(self._begun.pop(handle, "a collective")):
+                return function(handle)
+
+        return wait_and_clear
+
+    def _refuse(self, operation: str, number: int) -> None:
+        world = self._world
+        ranks = process_sets.members(self._library, number, world.size)
+        if not set(ranks) <= set(world.present):
+            global _refused
+            _refused = True
+            raise world.refuse(f"hvd.{operation}()", _REMEDY)
+
+    def _name(self, args: tuple[Any, ...], number: int) -> tuple[Any, ...]:
+        # torch's library passes "" for a call without a name; names that users gave are bytes.
+        if not any(isinstance(arg, str) and not arg for arg in args):
+            return args
+        if self._run != self._world.run:
+            self.__dict__["_run"] = self._world.run
+            self._named.clear()
+        self._named[number] += 1
+        name = f"noname.{self._run}.{self._named[number]}"
+        return tuple(name if isinstance(arg, str) and not arg else arg for arg in args)
+
+
+def _words(operation: str, args: tuple[Any, ...]) -> str:
+    """A collective as people know it: `hvd.allreduce grad.3`, or by number: `hvd.allreduce #2`."""
+    for arg in args:
+        text = arg.decode("utf-8", "replace") if isinstance(arg, bytes) else arg
+        if isinstance(text, str) and text:
+            if text.startswith("noname."):
+                return f"hvd.{operation} #{text.rpartition('.')[2]}"
+            return f"hvd.{operation} {text}"
+    return f"hvd.{operation}"
+
+
+def _process_set(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """The process set of a call: by keyword for TensorFlow, the last argument for torch."""
+    if "process_set_id" in kwargs:
+        return int(kwargs["process_set_id"])
+    last = args[-1] if args else 0
+    return last if isinstance(last, int) and not isinstance(last, bool) else 0
+
+
+def track_optimizers(module: Any) -> None:
+    """Know the DistributedOptimizers of horovod.torch, to mend them after a failed cell."""
+    original = module.DistributedOptimizer
+
+    @functools.wraps(original)
+    def tracked(*args: Any, **kwargs: Any) -> Any:
+        optimizer = original(*args, **kwargs)
+        _optimizers.add(optimizer)
+        return optimizer
+
+    module.DistributedOptimizer = tracked
+
+
+def mend_refused() -> None:
+    """Before a cell: clear what a refused call left behind in the optimizers of this rank."""
+    global _refused
+    if _refused:
+        _refused = False
+        reset_optimizers()
+
+
+def reset_optimizers() -> None:
+    """Have DistributedOptimizers forget the gradients they were averaging when a cell failed.
+
+    Without this the next step would wait for operations that no longer exist.
+    """
+    for optimizer in list(_optimizers):
+        getattr(optimizer, "_handles", {}).clear()
+        delay = getattr(optimizer, "_allreduce_delay", {})
+        delay.update(dict.fromkeys(delay, getattr(optimizer, "backward_passes_per_step", 1)))
+        groups = getattr(optimizer, "_group_counts", {})
+        groups.update(dict.fromkeys(groups, 0))
+        optimizer._synchronized = False
+        optimizer._should_synchronize = True

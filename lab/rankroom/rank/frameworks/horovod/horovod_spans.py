@@ -1,0 +1,251 @@
+"""Horovod's collectives as spans of this rank: when it came to each, what was done, when it ended.
+
+Rankroom's Horovod keeps them in memory, in native code, for any framework and in graphs; they are
+taken from there whenever the rank reports. Another Horovod has its timeline only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from rankroom.rank.frameworks.horovod import process_sets
+from rankroom.rank.frameworks.horovod.horovod_timeline import TimelineSource
+from rankroom.rank.spans import here
+from rankroom.rank.world import World
+
+SPANS = 4096  # taken at once
+NAMES = 1 << 16  # bytes of names taken at once
+MOST_KEPT = 100_000  # names; Horovod numbers anew after half as many, and never uses one twice
+
+# What horovod.tensorflow puts before a tensor's name, and calls everything outside of graphs.
+_PREFIX = re.compile(r"Horovod(Grouped)?[A-Z][a-z]+(_|$)")
+
+
+class Source(Protocol):
+    """Where the spans of one library come from."""
+
+    def begin(self) -> None:
+        """A cell starts."""
+
+    def take(self) -> None:
+        """Hand over what is new."""
+
+    def finish(self) -> None:
+        """The cell is over: make sure that `take` finds everything."""
+
+    def started(self) -> None:
+        """Horovod has been initialised."""
+
+    def users(self, recording: bool) -> None:
+        """The user starts or stops a timeline of their own."""
+
+
+_sources: dict[str, Source] = {}
+
+
+def watch(library: str, basics: Any, world: World) -> Source:
+    """Have the collectives of a library recorded from its next initialisation on."""
+    source = _sources.get(library)
+    if source is None:
+        compiled = basics.MPI_LIB_CTYPES
+        if not _sources and hasattr(compiled, "horovod_report_crashes"):
+            compiled.horovod_report_crashes()
+        native = hasattr(compiled, "horovod_take_spans")
+        make = NativeSource if native else TimelineSource
+        source = _sources[library] = make(library, basics, world)
+    return source
+
+
+def begin() -> None:
+    """A cell starts."""
+    for source in list(_sources.values()):
+        source.begin()
+
+
+def take() -> None:
+    """Hand over what is new in all libraries; called whenever this rank reports."""
+    for source in list(_sources.values()):
+        source.take()
+
+
+def finish() -> None:
+    """A cell is over. What fails here must not keep it from ending."""
+    for source in list(_sources.values()):
+        try:
+            source.finish()
+        except Exception as error:
+            here.note(f"the last spans of Horovod are missing: {error!r}")
+
+
+def in_flight(library: str) -> tuple[str, float] | None:
+    """What a library has been given and has not done, in words, and for how many seconds."""
+    source = _sources.get(library)
+    found = source.in_flight() if isinstance(source, NativeSource) else []
+    if not found:
+        return None
+    since, what = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return what + more, time.time() - since / 1e6
+
+
+class NativeSource:
+    """The recorder in Rankroom's Horovod.
+
+    A collective is in it before the call that waits for it returns, so nobody waits for the last
+    ones; and it outlives Horovod's shutdown and initialisation.
+    """
+
+    def __init__(self, library: str, basics: Any, world: World) -> None:
+        self._library = f"hvd.{library}"
+        self._name = library
+        self._world = world
+        self._compiled = compiled = basics.MPI_LIB_CTYPES
+        for name in ("horovod_take_spans", "horovod_take_span_names", "horovod_take_spans_dropped"):
+            getattr(compiled, name).restype = ctypes.c_int64
+        compiled.horovod_take_spans.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int64]
+        compiled.horovod_take_span_names.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        self._spans = (ctypes.c_int64 * (3 * SPANS))()
+        self._numbers_taken = memoryview(self._spans).cast("B").cast("q")
+        self._names = ctypes.create_string_buffer(NAMES)
+        self._described: dict[int, str] = {}
+        # Of the present run, as are these: numbers in the table of names, streams.
+        self._began = 0
+        self._numbers: dict[int, int] = {}
+        self._streams: dict[int, str] = {}
+        self.record(True)
+
+    def record(self, on: bool) -> None:
+        """Record, or do not: what it costs is measured so."""
+        self._compiled.horovod_record_spans(int(on))
+
+    def take(self) -> None:
+        if self._began != here.began:
+            self._began = here.began
+            self._numbers.clear()
+            self._streams.clear()
+        for kind, cat in enumerate(("collective", "phase")):
+            while count := self._compiled.horovod_take_spans(kind, self._spans, SPANS):
+                self._hand_over(cat, count)
+        if dropped := self._compiled.horovod_take_spans_dropped():
+            here.note(DROPPED.format(library=self._library, count=dropped))
+
+    def in_flight(self) -> list[tuple[int, str]]:
+        """When each collective was handed over that is not over, and which; the oldest first."""
+        tell = getattr(self._compiled, "horovod_tell_open", None)
+        if tell is None:  # built by an earlier Rankroom
+            return []
+        room = ctypes.create_string_buffer(NAMES)
+        tell.restype = ctypes.c_int64
+        tell.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        found = []
+        for line in netstrings(ctypes.string_at(room, tell(room, NAMES))):
+            since, operation, _, tensor = line.split(" ", 3)
+            if prefix := _PREFIX.match(tensor):
+                tensor = tensor[prefix.end() :]
+            found.append((int(since), f"hvd.{operation.lower()} {tensor}".rstrip()))
+        return sorted(found)
+
+    def begin(self) -> None:
+        self.record(True)
+
+    def finish(self) -> None:
+        # What threads do between two cells belongs to none.
+        self.record(False)
+
+    def started(self) -> None: ...
+
+    def users(self, recording: bool) -> None: ...
+
+    def _hand_over(self, cat: str, count: int) -> None:
+        columns = self._numbers_taken[: 3 * count].tolist()
+        names, starts, durs = columns[::3], columns[1::3], columns[2::3]
+        different = set(names)
+        if unknown := different - self._numbers.keys():
+            self._learn(unknown)
+        numbers, streams, began = self._numbers, self._streams, self._began
+        told = list(map(numbers.__getitem__, names))
+        found = {streams[name] for name in different}
+        if len(found) == 1 and min(starts) >= began:
+            # As is usual: without a step of Python's for each of them.
+            here.extend_columns(cat, (told, starts, durs), found.pop())
+            return
+        every = list(zip(names, zip(told, starts, durs, strict=True), strict=True))
+        for stream in found:
+            here.extend(
+                cat,
+                [
+                    span
+                    for name, span in every
+                    # Not what happened between two cells.
+                    if span[1] + span[2] >= began and streams[name] == stream
+                ],
+                stream,
+            )
+
+    def _learn(self, names: set[int]) -> None:
+        """Find out what these numbers stand for, and enter them in the run's table of names."""
+        text = b""
+        while count := self._compiled.horovod_take_span_names(self._names, NAMES):
+            text += ctypes.string_at(self._names, count)
+        for line in netstrings(text):
+            number, _, description = line.partition(" ")
+            self._described[int(number)] = description
+        for old in list(self._described)[:-MOST_KEPT]:
+            del self._described[old]
+        for name in names:
+            described = self._described.get(name, "phase ? 1 0 ")
+            fields, stream = describe(described, self._library, self._group)
+            self._numbers[name] = here.number((self._library, name), fields.copy)
+            self._streams[name] = stream
+
+    def _group(self, number: int) -> dict[str, Any]:
+        """What is said of a process set other than all ranks."""
+        ranks = process_sets.members(self._name, number, self._world.size)
+        return {"group": f"process set {number}", "ranks": list(ranks)}
+
+
+def describe(text: str, library: str, group: Any) -> tuple[dict[str, Any], str]:
+    """A name of native code as a record's name, and the stream its collectives are counted in.
+
+    `text` is `collective OP SET BYTES DTYPE SHAPE TENSOR` or `phase ACTIVITY TENSORS SET TENSOR`;
+    `group(set)` says what is known of a process set.
+    """
+    kind, what, rest = text.split(" ", 2)
+    fields: dict[str, Any] = {"library": library}
+    if kind == "phase":
+        count, number, tensor = rest.split(" ", 2)
+        fields |= {"name": what}
+        if int(count) > 1:
+            fields["fused"] = int(count)
+    else:
+        number, size, dtype, shape, tensor = rest.split(" ", 4)
+        fields |= {"op": what.lower()}
+        if size != "-":
+            fields |= {"bytes": int(size), "dtype": dtype, "shape": json.loads(shape)}
+    if prefix := _PREFIX.match(tensor):
+        tensor = tensor[prefix.end() :]
+    if tensor:
+        fields["tensor"] = tensor
+    if "op" in fields:
+        fields["name"] = f"{fields['op']} {tensor}".rstrip()
+    if number != "0":
+        fields |= group(int(number))
+    return fields, f"{library} {number}"
+
+
+def netstrings(text: bytes) -> Iterator[str]:
+    """The strings in `length:string` after `length:string`…; bytes that are no UTF-8 as \\xNN."""
+    at = 0
+    while at < len(text):
+        colon = text.index(b":", at)
+        end = colon + 1 + int(text[at:colon])
+        yield text[colon + 1 : end].decode("utf-8", "backslashreplace")
+        at = end
+
+
+DROPPED = "{count} spans of {library} are missing: the rank did not come to report them in time"

@@ -1,0 +1,1 @@
+"""TensorFlow and Keras on a rank: tf.distribute's environment, and their work recorded."""

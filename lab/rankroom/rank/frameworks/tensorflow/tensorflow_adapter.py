@@ -1,0 +1,178 @@
+"""TensorFlow on a rank: tf.distribute's environment, and collectives inside functions refused.
+
+A traced tf.function runs in C++, where Horovod's guard does not see it. Every function passes one
+place in Python on its way there; in a cell on some ranks its graph is searched for collectives.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from rankroom.rank.frameworks.horovod import process_sets
+from rankroom.rank.frameworks.tensorflow import tensorflow_steps
+from rankroom.rank.import_hooks import when_imported
+from rankroom.rank.world import World
+
+CONTEXT = "tensorflow.python.eager.context"
+_FUNCTIONS = (
+    "all_reduce", "all_reduce_v2", "all_reduce_v3", "all_gather", "all_gather_v2",
+    "all_to_all_v2", "all_to_all_v3", "broadcast_send", "broadcast_send_v2", "broadcast_recv",
+    "broadcast_recv_v2", "initialize_communicator",
+)  # fmt: skip
+_LOCAL = (
+    "HorovodRank", "HorovodSize", "HorovodLocalRank", "HorovodLocalSize",
+    "HorovodProcessSetIncluded",
+)  # fmt: skip
+_REMEDY = "Run the cell on all ranks, or call a function that needs no other rank."
+
+_strategy = False  # True once tf.distribute has wired collectives of its own
+_aborted = False
+
+
+def environment(rank: int, workers: list[str]) -> dict[str, str]:
+    """TF_CONFIG for MultiWorkerMirroredStrategy; `workers` are host:port, one per rank."""
+    config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+    return {
+        "TF_CONFIG": json.dumps(config),
+        # Hardware hints at import, on every rank, would bury what the cell says.
+        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
+    }
+
+
+def threads(count: int) -> dict[str, str]:
+    """TensorFlow's own thread pools, which ignore OMP_NUM_THREADS."""
+    return {
+        "TF_NUM_INTRAOP_THREADS": str(count),
+        "TF_NUM_INTEROP_THREADS": str(max(1, min(2, count))),
+    }
+
+
+def install(world: World) -> None:
+    """Prepare for the user's `import tensorflow`; nothing is imported now."""
+    tensorflow_steps.install()
+    if world.size > 1:
+        when_imported(CONTEXT, lambda module: _wrap_context(module, world))
+        when_imported(
+            "tensorflow.python.ops.collective_ops", lambda module: _guard_functions(module, world)
+        )
+
+
+def release() -> list[str]:
+    """End tf.distribute's collectives in this process. They cannot be used in it again.
+
+    Horovod's in TensorFlow are released with Horovod.
+    """
+    global _aborted
+    if not _strategy:
+        return []
+    _aborted = True
+    code_cancelled = 1
+    sys.modules[CONTEXT].context().abort_collective_ops(code_cancelled, ABORTED)
+    return ["tf.distribute"]
+
+
+def state() -> dict[str, Any]:
+    """What ranks compare after a cell that failed somewhere."""
+    return {"aborted": _aborted}
+
+
+def settle(states: list[dict[str, Any]]) -> None:
+    """Say once what TensorFlow cannot do: set its collectives up anew in a process."""
+    global _aborted
+    if _aborted:
+        _aborted = False
+        print(ABORTED, file=sys.stderr)
+
+
+def set_aside() -> Any:
+    """Raises RuntimeError once tf.distribute has wired this process with all other ranks."""
+    if _strategy:
+        raise RuntimeError(FOR_GOOD)
+
+
+def put_back(kept: Any) -> None:
+    """There is nothing that was set aside."""
+
+
+def _wrap_context(module: Any, world: World) -> None:
+    context = module.Context
+    call, enable = context.call_function, context.enable_collective_ops
+    verdicts: dict[Any, str | None] = {}
+
+    @functools.wraps(call)
+    def call_function(self: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+        if world.partial:
+            if name not in verdicts:
+                verdicts[name] = next(collectives(self, name, world), None)
+            if verdicts[name] is not None:
+                raise world.refuse(f"{verdicts[name]} in a tf.function", _REMEDY)
+        return call(self, name, *args, **kwargs)
+
+    @functools.wraps(enable)
+    def enable_collective_ops(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global _strategy
+        if world.partial:
+            raise world.refuse("a multi-worker strategy", "Make it in a cell on all ranks.")
+        _strategy = True
+        return enable(self, *args, **kwargs)
+
+    context.call_function = call_function
+    context.enable_collective_ops = enable_collective_ops
+
+
+def collectives(context: Any, name: Any, world: World) -> Iterator[str]:
+    """The operations in a function, or in functions it calls, that wait for absent ranks."""
+    seen: set[str] = set()
+    todo = [name.decode() if isinstance(name, bytes) else str(name)]
+    while todo:
+        function = todo.pop()
+        if function in seen or not context.has_function(function):
+            continue
+        seen.add(function)
+        for node in context.get_function_def(function).node_def:
+            if node.op.startswith("Collective"):
+                yield f"tf.distribute's {node.op}"
+            elif node.op.startswith("Horovod") and node.op not in _LOCAL:
+                number = node.attr["process_set_id"].i
+                if not _within(number, world):
+                    yield f"hvd.{node.op.removeprefix('Horovod').lower()}()"
+            for attribute in node.attr.values():
+                if attribute.HasField("func"):
+                    todo.append(attribute.func.name)
+                todo.extend(each.name for each in attribute.list.func)
+
+
+def _within(number: int, world: World) -> bool:
+    """True if every rank of this process set runs the present cell."""
+    return set(process_sets.members("tensorflow", number, world.size)) <= set(world.present)
+
+
+def _guard_functions(module: Any, world: World) -> None:
+    for name in _FUNCTIONS:
+        if hasattr(module, name):
+            setattr(module, name, _guarded(getattr(module, name), name, world))
+
+
+def _guarded(function: Any, name: str, world: World) -> Any:
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if world.partial:
+            raise world.refuse(f"tf.distribute's {name}()", _REMEDY)
+        return function(*args, **kwargs)
+
+    return guarded
+
+
+FOR_GOOD = (
+    "tf.distribute has connected these processes for good: `%cluster restart`, and run this before "
+    "any strategy is made"
+)
+ABORTED = (
+    "tf.distribute's collectives were given up because a cell failed, and TensorFlow cannot set "
+    "them up again in a running process: `%cluster restart` to use the strategy again"
+)

@@ -1,0 +1,110 @@
+"""What Keras and TensorFlow training loops do: epochs and batches, and waits for a tf.data.Dataset.
+
+Hooks of the classes themselves: the user's list of callbacks stays as it is. What `fit` reads from
+a dataset is read inside its compiled step, out of Python's sight.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rankroom.rank.import_hooks import when_imported
+from rankroom.rank.spans import here
+
+# What Keras tells its callbacks, in pairs: how it begins, how it ends, and its name.
+_TOLD = (
+    ("on_epoch_begin", "on_epoch_end", "epoch {}"),
+    ("on_train_batch_begin", "on_train_batch_end", "batch"),
+    ("on_test_begin", "on_test_end", "evaluate"),
+    ("on_test_batch_begin", "on_test_batch_end", "test batch"),
+    ("on_predict_begin", "on_predict_end", "predict"),
+    ("on_predict_batch_begin", "on_predict_batch_end", "predict batch"),
+)
+
+
+class _Thread(threading.local):
+    loading = False  # one iterator may be made of others: the outermost counts
+
+
+_thread = _Thread()
+_begun: dict[str, int] = {}  # when what goes on now began; one that raises never ends
+
+
+def install() -> None:
+    """Prepare for the user's import of Keras or TensorFlow; nothing is imported now."""
+    when_imported("keras.src.callbacks.callback_list", _watch_training)
+    when_imported("keras.src.trainers.epoch_iterator", lambda module: _watch(module.EpochIterator))
+    when_imported(
+        "tensorflow.python.data.ops.iterator_ops", lambda module: _watch(module.OwnedIterator)
+    )
+    when_imported(
+        "tensorflow.python.distribute.input_lib",
+        lambda module: _watch(module.DistributedIteratorBase),
+    )
+
+
+def _watch_training(module: Any) -> None:
+    for begin, end, name in _TOLD:
+        kind = module.CallbackList
+        if hasattr(kind, begin) and hasattr(kind, end):
+            setattr(kind, begin, _before(getattr(kind, begin), name))
+            setattr(kind, end, _after(getattr(kind, end), name))
+
+
+def _before(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if here.on:
+            _begun[name] = time.time_ns()
+        return original(self, *args, **kwargs)
+
+    return told
+
+
+def _after(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            begun = _begun.pop(name, None)
+            if begun is not None:
+                index = args[0] if args else kwargs.get("epoch")
+                # People, and Keras when it prints, count epochs from 1.
+                words = name.format(index + 1) if isinstance(index, int) else name
+                number = here.number(("step", words), lambda: {"name": words})
+                here.add("step", number, begun // 1000, (time.time_ns() - begun) // 1000)
+
+    return told
+
+
+def _watch(kind: Any) -> None:
+    """Take the time of each `next()` of an iterator's class."""
+    original = kind.__next__
+    ours = not kind.__module__.startswith("tensorflow")
+    name = "Keras data" if ours else "tf.data"
+    context: Any = None if ours else sys.modules["tensorflow.python.eager.context"]
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807 - a method of their classes
+        if not here.on or _thread.loading or not (ours or context.executing_eagerly()):
+            return original(self)
+        _thread.loading = True
+        begin = time.time_ns()
+        try:
+            return original(self)
+        finally:
+            dur = (time.time_ns() - begin) // 1000
+            _thread.loading = False
+            here.add(
+                "data", here.number(("data", name), lambda: {"name": name}), begin // 1000, dur
+            )
+
+    # AutoGraph calls it as it is.
+    __next__.autograph_info__ = {}  # type: ignore[attr-defined]
+    kind.__next__ = __next__

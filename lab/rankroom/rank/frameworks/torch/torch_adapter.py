@@ -1,0 +1,266 @@
+"""torch.distributed on a rank: initialised by environment, released, and set up anew.
+
+A blocked Gloo collective ends when its connections do, and only then: destroying the group waits
+for whoever still holds it (a DDP model does). So the sockets a group opens are noted, and closing
+them releases this rank and its peers at once, from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from rankroom.rank import sockets
+from rankroom.rank.frameworks.torch import (
+    torch_calls,
+    torch_compile,
+    torch_ddp,
+    torch_steps,
+    torch_works,
+)
+from rankroom.rank.import_hooks import when_imported, with_own_symbols
+from rankroom.rank.spans import here
+from rankroom.rank.world import World
+
+C10D = "torch.distributed.distributed_c10d"
+TOPIC = "dist.init_process_group()"
+
+_sockets: list[sockets.Socket] = []  # the present groups' connections
+_models: weakref.WeakSet[Any] = weakref.WeakSet()  # DistributedDataParallel on the default group
+_asked: dict[str, Any] | None = None  # what the present default group was initialised with
+_released = False
+_made_for: int | None = None  # the size of the world that the present default group is of
+_world: World | None = None
+_fresh = True  # this rank has never had a default group: one that was started anew, perhaps
+
+
+def environment(
+    rank: int, size: int, local_rank: int, local_size: int, address: str, port: int, interface: str
+) -> dict[str, str]:
+    """What `init_process_group()` and DeepSpeed read when no launcher started them."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(local_size),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": interface,
+    }
+
+
+def install(world: World) -> None:
+    """Prepare for the user's `import torch`; nothing is imported now."""
+    global _world
+    _world = world
+    torch_compile.install()
+    torch_steps.install()
+    # TensorFlow exports its LLVM to all libraries that are loaded later; triton has one of its own.
+    with_own_symbols("triton._C.libtriton")
+    if world.size > 1:
+        when_imported(C10D, lambda module: _wrap(module, world))
+        torch_calls.install(world, _models)
+
+
+def release() -> list[str]:
+    """Let go of every blocked collective, from any thread: the connections of all groups end.
+
+    The groups are useless afterwards; `settle` replaces them.
+    """
+    global _released
+    c10d = sys.modules.get(C10D)
+    if c10d is None or not (_sockets or c10d.is_initialized()):
+        return []
+    _released = True
+    sockets.break_off(_sockets)
+    # NCCL's collectives run on the device and end by its own means only.
+    if c10d.is_initialized() and "nccl" in str(c10d.get_backend()):
+        with contextlib.suppress(RuntimeError, ValueError):
+            c10d._abort_process_group()
+    return ["torch.distributed"]
+
+
+def finish() -> None:
+    """A cell is over: what still goes on is seen to end. It must not keep the cell from ending."""
+    for end in (torch_ddp.finish, torch_works.finish):
+        try:
+            end()
+        except Exception as error:
+            here.note(f"the last spans of torch.distributed are missing: {error!r}")
+
+
+def state() -> dict[str, Any]:
+    """What ranks compare after a cell that failed somewhere; empty if this one never used torch.
+
+    Each group counts its collectives, DDP's included: unequal counts mean ranks out of step.
+    """
+    c10d: Any = sys.modules.get(C10D)
+    if c10d is None:
+        return {}
+    groups = {}
+    if c10d.is_initialized():
+        for group, name in c10d._world.pg_names.items():
+            with contextlib.suppress(RuntimeError):
+                groups[str(name)] = group._get_sequence_number_for_group()
+    return {
+        "on": bool(c10d.is_initialized()),
+        "again": _asked is not None,
+        "backend": str(_asked["backend"]) if _asked and _asked["backend"] else None,
+        "fresh": _fresh,
+        # A group for another world is of as little use as one that was released.
+        "released": _released or (c10d.is_initialized() and _made_for not in (None, _size())),
+        "groups": groups,
+    }
+
+
+def _size() -> int:
+    return _world.size if _world is not None else 1
+
+
+def settle(states: list[dict[str, Any]]) -> None:
+    """Set up anew what the ranks' `states` show to be released or out of step."""
+    global _released
+    if not any(states) or in_step(states):
+        return
+    # All at once: in the middle of this no rank may raise, as the others would wait for it.
+    c10d: Any = sys.modules.get(C10D)
+    again, lost = _asked, False
+    if c10d is not None and c10d.is_initialized():
+        lost = len(c10d._world.pg_names) > 1
+        c10d.destroy_process_group()
+        _forget_in_deepspeed()
+    _released = False
+    asked = [each for each in states if each and each["again"]]
+    if not asked or not all(each and (each["again"] or each["fresh"]) for each in states):
+        return
+    if again is None:
+        # This rank takes the place of one that had the group.
+        again = {"backend": asked[0]["backend"], "timeout": None}
+    c10d.init_process_group(**again)
+    for model in list(_models):
+        torch_calls.revive(model)
+    if lost:
+        print(GROUPS_LOST, file=sys.stderr)
+
+
+def set_aside() -> Any:
+    """The world changes for a cell. Returns what all ranks had asked for."""
+    return _asked, _fresh
+
+
+def put_back(kept: Any) -> None:
+    """The world is whole again: what all ranks had asked for counts."""
+    global _asked, _fresh
+    _asked, _fresh = kept
+
+
+def _forget_in_deepspeed() -> None:
+    """DeepSpeed keeps groups of its own; without them it makes new ones in deepspeed.initialize."""
+    groups = sys.modules.get("deepspeed.utils.groups")
+    comm: Any = sys.modules.get("deepspeed.comm.comm")
+    if groups is None or comm is None:
+        return
+    comm.cdb = None
+    for name, value in list(vars(groups).items()):
+        if name.startswith("_") and "GROUP" in name:
+            setattr(groups, name, {} if isinstance(value, dict) else None)
+
+
+def in_step(states: list[dict[str, Any]]) -> bool:
+    """True if no rank has released its groups, and all count the same in the groups they share."""
+    present = [each for each in states if each]
+    if any(each["released"] for each in present) or len({each["on"] for each in present}) > 1:
+        return False
+    if len(present) < len(states):
+        return not any(each["on"] for each in present)
+    counts: dict[str, set[int]] = {}
+    for each in present:
+        for name, count in each["groups"].items():
+            counts.setdefault(name, set()).add(count)
+    return all(len(each) == 1 for each in counts.values())
+
+
+def _wrap(module: Any, world: World) -> None:
+    torch_calls.guard(module, world)
+    original = module.init_process_group
+    destroy = module.destroy_process_group
+    make = module._new_process_group_helper
+
+    @functools.wraps(original)
+    def init_process_group(backend: Any = None, init_method: Any = None, **kwargs: Any) -> Any:
+        global _asked, _fresh, _made_for
+        given = kwargs.get("world_size", -1)
+        if kwargs.get("store") is not None or given not in (-1, None, world.size):
+            # The user's own wiring, perhaps of some ranks only: none of our business.
+            _made_for = None
+            return original(backend, init_method, **kwargs)
+        if world.partial:
+            if module.is_initialized():
+                return None
+            raise world.refuse("dist.init_process_group()", "Call it in a cell on all ranks.")
+        mine = {
+            "on": module.is_initialized() and not _released,
+            "address": os.environ.get("RANKROOM_ADDRESS", os.environ.get("MASTER_ADDR")),
+            "port": _free_port() if world.rank == 0 else 0,
+        }
+        ranks = world.gather(TOPIC, mine)
+        if all(each["on"] for each in ranks):
+            # The cell that did this ran again.
+            return None
+        if module.is_initialized():
+            module.destroy_process_group()
+        with _master(ranks[0]["address"], ranks[0]["port"]), sockets.noting(_sockets):
+            result = original(backend, init_method, **kwargs)
+        _asked, _fresh = {"backend": backend, "timeout": kwargs.get("timeout")}, False
+        _made_for = world.size
+        return result
+
+    @functools.wraps(destroy)
+    def destroy_process_group(group: Any = None) -> Any:
+        global _asked
+        if group is None or group == module.GroupMember.WORLD:
+            _asked = None
+            _sockets.clear()
+        return destroy(group)
+
+    @functools.wraps(make)
+    def make_group(*args: Any, **kwargs: Any) -> Any:
+        with sockets.noting(_sockets):
+            return make(*args, **kwargs)
+
+    module.init_process_group = init_process_group
+    module.destroy_process_group = destroy_process_group
+    module._new_process_group_helper = make_group
+
+
+@contextlib.contextmanager
+def _master(address: str, port: int) -> Iterator[None]:
+    """A store that nobody has used: torch's cannot be used twice while anything of it lives."""
+    own = {name: os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")}
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+    try:
+        yield
+    finally:
+        for name, value in own.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+GROUPS_LOST = (
+    "torch.distributed was set up anew after the failed cell. The default group works, and so do "
+    "DDP models on it; groups made with dist.new_group are gone: run the cell that made them."
+)

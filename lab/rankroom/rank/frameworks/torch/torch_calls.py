@@ -1,0 +1,177 @@
+"""torch's collectives on a rank: refused where they would wait for ranks that do not run the cell.
+
+A collective is a public function with a parameter `group`: there are dozens, more in each release,
+and all of them wait for the group's ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from rankroom.rank.frameworks.torch import torch_compile, torch_ddp, torch_spans, torch_works
+from rankroom.rank.import_hooks import when_imported
+from rankroom.rank.waiting import Waiting
+from rankroom.rank.world import World
+
+_ASKING = ("get_", "is_", "destroy_", "supports_", "shrink_")  # ends of groups, and questions
+_PEERS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+_MAKING = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
+_REMEDY = "Pass a group of these ranks (dist.new_group in a cell on all ranks), or use all ranks."
+_DDP_REMEDY = "Run the cell on all ranks, or compute with the model inside: `model.module(…)`."
+
+
+def install(world: World, models: Any) -> None:
+    """Prepare for the modules that hold collectives; DDP models on the default group go to
+    `models`."""
+    when_imported(
+        "torch.distributed._functional_collectives",
+        lambda module: _guard_functional(module, world),
+    )
+    when_imported("torch.nn.parallel.distributed", lambda module: _guard_ddp(module, world, models))
+
+
+def guard(c10d: Any, world: World) -> None:
+    """Guard torch.distributed's own functions, as that module has just been imported."""
+    _guard_functions(c10d, world, c10d)
+    torch_works.watch_works(c10d)
+    for name in _MAKING:
+        if hasattr(c10d, name):
+            setattr(c10d, name, _always(getattr(c10d, name), name, world))
+    batch = c10d.batch_isend_irecv
+
+    @functools.wraps(batch)
+    def batch_isend_irecv(p2p_op_list: Any) -> Any:
+        if world.partial and any(each.peer not in world.present for each in p2p_op_list):
+            raise world.refuse("dist.batch_isend_irecv()", _REMEDY)
+        return batch(p2p_op_list)
+
+    c10d.batch_isend_irecv = batch_isend_irecv
+
+
+def revive(model: Any) -> None:
+    """Give a DDP model the new default group."""
+    model.process_group = _c10d()._get_default_group()
+    # What unpickling a DDP model does: new reducer, new hooks, the same parameters.
+    model.__setstate__(model.__getstate__())
+
+
+def _c10d() -> Any:
+    return sys.modules["torch.distributed.distributed_c10d"]
+
+
+def _guard_functional(module: Any, world: World) -> None:
+    _guard_functions(module, world, _c10d())
+    original = module.wait_tensor
+
+    @functools.wraps(original)
+    def wait_tensor(tensor: Any) -> Any:
+        if torch_compile.is_compiling():
+            return original(tensor)
+        return torch_spans.wait_for(original, tensor)
+
+    module.wait_tensor = wait_tensor
+
+
+def _guard_functions(module: Any, world: World, c10d: Any) -> None:
+    for name, function in list(vars(module).items()):
+        # Not isinstance: torch has objects that warn about themselves when asked for their class.
+        if type(function) is not FunctionType or name.startswith(("_", *_ASKING)):
+            continue
+        if function.__module__ != module.__name__ or name in _MAKING:
+            continue
+        parameters = list(inspect.signature(function).parameters)
+        if "group" in parameters:
+            setattr(module, name, _guarded(function, name, parameters, c10d, world))
+
+
+def _guarded(
+    function: Callable[..., Any], name: str, parameters: list[str], c10d: Any, world: World
+) -> Any:
+    position = parameters.index("group")
+    timed = torch_spans.Operation(name, parameters, c10d, world)
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if world.partial:
+            group = args[position] if len(args) > position else kwargs.get("group")
+            waits_for = _members(group, c10d, world)
+            if name in _PEERS:
+                peer = args[1] if len(args) > 1 else kwargs.get(_PEERS[name])
+                if peer is not None and group is None:
+                    waits_for = {int(peer)}
+            if not waits_for <= set(world.present):
+                raise world.refuse(f"dist.{name}()", _REMEDY)
+        if torch_compile.is_compiling():
+            return function(*args, **kwargs)
+        return timed(function, args, kwargs)
+
+    return guarded
+
+
+def _always(function: Callable[..., Any], name: str, world: World) -> Any:
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if world.partial:
+            raise world.refuse(f"dist.{name}()", "Make groups in a cell on all ranks.")
+        with Waiting(f"dist.{name}"):
+            return function(*args, **kwargs)
+
+    return guarded
+
+
+def _members(group: Any, c10d: Any, world: World) -> set[int]:
+    """The ranks of `group` in whatever form torch takes one; none if this rank is not in it."""
+    if group is None:
+        return set(range(world.size)) if c10d.is_initialized() else set()
+    if group is c10d.GroupMember.NON_GROUP_MEMBER:
+        return set()
+    if isinstance(group, str):
+        group = c10d._resolve_process_group(group)
+    if isinstance(group, tuple):
+        group = group[0].get_group(group[1])
+    elif hasattr(group, "get_group"):
+        group = group.get_group()
+    if isinstance(group, list):
+        return {int(each) for each in group}
+    # A group that was destroyed waits for nobody; torch says what is wrong with it.
+    return set(c10d.get_process_group_ranks(group)) if group in c10d._world.pg_map else set()
+
+
+def _guard_ddp(module: Any, world: World, models: Any) -> None:
+    ddp = module.DistributedDataParallel
+    initialise, forward = ddp.__init__, ddp.forward
+
+    @functools.wraps(initialise)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        c10d = _c10d()
+        group = kwargs.get("process_group")
+        if world.partial and not _members(group, c10d, world) <= set(world.present):
+            raise world.refuse("DistributedDataParallel()", "Run the cell on all ranks.")
+        initialise(self, *args, **kwargs)
+        if self.process_group == c10d._get_default_group():
+            models.add(self)
+
+    @functools.wraps(forward)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if (
+            world.partial
+            and _synchronises(self)
+            and not _members(self.process_group, _c10d(), world) <= set(world.present)
+        ):
+            raise world.refuse("a DistributedDataParallel model", _DDP_REMEDY)
+        return forward(self, *args, **kwargs)
+
+    ddp.__init__, ddp.forward = init, guarded
+    torch_ddp.watch(module, world)
+
+
+def _synchronises(model: Any) -> bool:
+    """True if a forward pass, or the backward pass after it, needs the other ranks."""
+    torch = sys.modules["torch"]
+    backward = torch.is_grad_enabled() and model.require_backward_grad_sync
+    return bool(backward or model.will_sync_module_buffers())

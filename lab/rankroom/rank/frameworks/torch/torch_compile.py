@@ -1,0 +1,34 @@
+"""torch.compile on a rank: what we wrap is not traced into a graph, nor a reason to break one."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from rankroom.rank.import_hooks import when_imported
+
+# Files whose functions take times; in compiled code they would be traced.
+_NOT_TRACED = ("spans", "torch_ddp", "torch_ddp_group", "torch_spans", "torch_works", "waiting")
+
+
+def is_compiling() -> bool:
+    """True while code is compiled; torch's own function of that name, once torch is there."""
+    return False
+
+
+def install() -> None:
+    """Prepare for the user's `import torch`; nothing is imported now."""
+    when_imported("torch.compiler", _know)
+    when_imported("torch._dynamo.trace_rules", _leave_out)
+
+
+def _know(module: Any) -> None:
+    global is_compiling
+    # The compiler takes this one for a constant, and traces what follows from it.
+    is_compiling = getattr(module, "is_compiling", is_compiling)
+
+
+def _leave_out(module: Any) -> None:
+    with contextlib.suppress(AttributeError, TypeError):
+        for name in _NOT_TRACED:
+            module.add(f"rankroom.rank.{name}")

@@ -1,0 +1,147 @@
+"""DistributedDataParallel's averaging of gradients as spans.
+
+It happens in C++, in the middle of the backward pass. The reducer of a model is given a process
+group that is the model's own in all but one: it sees each allreduce that passes, and passes it on
+as it is. So tensors, order and arithmetic stay as they were.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+import weakref
+from typing import Any
+
+from rankroom.rank.frameworks.torch import torch_compile, torch_spans
+from rankroom.rank.frameworks.torch.torch_ddp_group import described, watched_group
+from rankroom.rank.spans import here
+from rankroom.rank.waiting import Waiting
+from rankroom.rank.world import World
+
+# What a reducer uses from C++ only: Python has to keep it.
+_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# What ranks do together while a model is made, and what of: the rest of making one is their own.
+_MAKING = {"_verify_param_shape_across_processes": "shapes", "_sync_module_states": "parameters"}
+
+
+def watch(module: Any, world: World) -> None:
+    """Have the reducers of DDP models made with a watched group, and their buffers seen."""
+    ddp = module.DistributedDataParallel
+    if hasattr(ddp, "_ddp_init_helper"):
+        _watch_reducer(ddp, world)
+    if hasattr(ddp, "_distributed_broadcast_coalesced"):
+        _watch_buffers(ddp)
+    for name, what in _MAKING.items():
+        if hasattr(module, name):
+            _watch_making(module, name, what)
+
+
+def finish() -> None:
+    """A cell is over, and a pass in it may have been broken off."""
+    for watched in list(_groups.values()):
+        watched.backward.settle(final=True)
+
+
+def _watch_making(module: Any, name: str, what: str) -> None:
+    original = getattr(module, name)
+    parameters = list(inspect.signature(original).parameters)
+
+    @functools.wraps(original)
+    def together(*args: Any, **kwargs: Any) -> Any:
+        if not here.on:
+            return original(*args, **kwargs)
+        given = dict(zip(parameters, args, strict=False)) | kwargs
+        about = torch_spans.members(given.get("process_group"))
+        op = "all_gather" if what == "shapes" else "broadcast"
+        number = here.number(
+            ("making", what, about.get("group")), lambda: described(op, what, about, None)
+        )
+        start = time.time_ns() // 1000
+        try:
+            with Waiting("DistributedDataParallel()"):
+                return original(*args, **kwargs)
+        finally:
+            here.add("collective", number, start, time.time_ns() // 1000 - start)
+
+    setattr(module, name, together)
+
+
+def _watch_buffers(ddp: Any) -> None:
+    original = ddp._distributed_broadcast_coalesced
+
+    @functools.wraps(original)
+    def broadcast(self: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if not here.on or not tensors:
+            return original(self, tensors, *args, **kwargs)
+        about = torch_spans.members(self.process_group)
+        key = ("buffers", about.get("group"), len(tensors), tensors[0].shape)
+        number = here.number(key, lambda: described("broadcast", "buffers", about, tensors))
+        start = time.time_ns() // 1000
+        with Waiting("dist.broadcast of DistributedDataParallel"):
+            original(self, tensors, *args, **kwargs)
+        here.add("collective", number, start, time.time_ns() // 1000 - start)
+
+    ddp._distributed_broadcast_coalesced = broadcast
+
+
+def _watch_reducer(ddp: Any, world: World) -> None:
+    original = ddp._ddp_init_helper
+
+    @functools.wraps(original)
+    def make_reducer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = self.process_group
+        watched = watched_group(own, world)
+        if watched is None:
+            return original(self, *args, **kwargs)
+        _groups[self] = self.process_group = watched
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            self.process_group = own
+
+    ddp._ddp_init_helper = make_reducer
+    if hasattr(ddp, "register_comm_hook"):
+        _watch_hooks(ddp)
+    if hasattr(ddp, "_pre_forward"):
+        _watch_forward(ddp)
+
+
+def _watch_hooks(ddp: Any) -> None:
+    """A hook averages in place of the reducer, which waits for the hook's future all the same."""
+    original = ddp.register_comm_hook
+
+    @functools.wraps(original)
+    def register_comm_hook(self: Any, state: object, hook: Any) -> None:
+        watched = _groups.get(self)
+        if watched is None:
+            original(self, state, hook)
+            return
+
+        @functools.wraps(hook)
+        def seen(state: object, bucket: Any) -> Any:
+            return watched.backward.hooked(hook, state, bucket)
+
+        original(self, state, seen)
+        if getattr(self, "_comm_hooks", None):
+            self._comm_hooks[-1] = (hook, state)  # as it was given, for whoever pickles the model
+
+    ddp.register_comm_hook = register_comm_hook
+
+
+def _watch_forward(ddp: Any) -> None:
+    """What is open when a forward pass begins has ended, be it by an error."""
+    original = ddp._pre_forward
+
+    @functools.wraps(original)
+    def pre_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch_compile.is_compiling():
+            return original(self, *args, **kwargs)
+        watched = _groups.get(self)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            if watched is not None:
+                watched.backward.settle(final=True)
+
+    ddp._pre_forward = pre_forward

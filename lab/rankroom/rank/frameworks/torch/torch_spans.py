@@ -1,0 +1,213 @@
+"""torch.distributed's collectives as spans: from this rank's call to the end of the operation.
+
+The n-th `all_reduce` in a group of one rank is the n-th of every other, so that is its name. What
+was begun with `async_op=True` ends when its work does; of messages that is known at `wait()`.
+NCCL's run on the device: their span is what the host spends, `--profile` shows the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from rankroom.rank import lines
+from rankroom.rank.frameworks.torch import torch_works
+from rankroom.rank.frameworks.torch.torch_works import Begun
+from rankroom.rank.spans import here
+from rankroom.rank.waiting import Waiting
+from rankroom.rank.world import World
+
+NUMBERED = 500  # of one operation in one group; later ones share a name
+MOST_PARTS = 64  # tensors of a list whose sizes are added up
+
+# What one rank contributes, best first: the parameters that hold it.
+_CONTRIBUTED = (
+    "input", "input_tensor", "input_list", "input_tensor_list", "inputs", "tensor", "tensors",
+    "self",
+)  # fmt: skip
+_SENDING = {"send": "send", "isend": "send", "send_object_list": "send_objects"}
+_RECEIVING = {"recv": "send", "irecv": "send", "recv_object_list": "send_objects"}
+
+
+_counts: Counter[Any] = Counter()  # of the present run
+_run = ""
+_results: dict[int, Begun] = {}  # by tensor: of functional collectives, whose result is waited for
+
+
+class Operation:
+    """One of torch.distributed's functions: what a call of it is called, and how it is timed."""
+
+    def __init__(self, name: str, parameters: list[str], c10d: Any, world: World) -> None:
+        self.name = _SENDING.get(name) or _RECEIVING.get(name) or name
+        self._called = name
+        self._peer = "dst" if name in _SENDING else "src" if name in _RECEIVING else ""
+        self._group_at = parameters.index("group")
+        given = [each for each in _CONTRIBUTED if each in parameters]
+        self._tensor = given[0] if given else ""
+        self._tensor_at = parameters.index(self._tensor) if given else 0
+        self._c10d, self._world = c10d, world
+
+    def __call__(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call `function` and take its time."""
+        if torch_works.thread.inside or not here.on:
+            return function(*args, **kwargs)
+        what, number, tensor = self._number(args, kwargs)
+        torch_works.thread.inside = True
+        result = None
+        start = time.time_ns() // 1000
+        try:
+            with Waiting(what):
+                result = function(*args, **kwargs)
+        finally:
+            torch_works.thread.inside = False
+            if number >= 0 and result is None:
+                here.add("collective", number, start, time.time_ns() // 1000 - start)
+        if result is not None:
+            self._later(result, Begun(what, number, start, self._world), tensor)
+        return result
+
+    def _later(self, result: Any, begun: Begun, tensor: Any) -> None:
+        """The call has returned; the operation may go on."""
+        if type(result) is self._c10d.Work:
+            # A message is done when it is waited for.
+            torch_works.keep(result, begun, not self._peer and _is_on_cpu(tensor))
+            return
+        last = result[-1] if type(result) is list and result else result
+        element = getattr(last, "elem", None)  # of an AsyncCollectiveTensor
+        if element is None:
+            begun.end()
+        else:
+            _results[id(element)] = begun
+
+    def _number(self, args: Any, kwargs: Any) -> tuple[str, int, Any]:
+        """What this call is called, the number of that name, -1 if it is not to be seen, and what
+        it is given."""
+        global _run
+        if _run != self._world.run:
+            _run = self._world.run
+            _counts.clear()
+            _results.clear()
+        at = self._group_at
+        group = args[at] if len(args) > at else kwargs.get("group")
+        name = None if group is None else _resolved(group, self._c10d)
+        peers = self._peers(args, kwargs) if self._peer else ""
+        key = (self.name, name, peers)
+        count = _counts[key] = _counts[key] + 1
+        what = f"dist.{self._called} #{count}"
+        if name == "":
+            return what, -1, None
+        at = self._tensor_at
+        tensor = args[at] if len(args) > at else kwargs.get(self._tensor)
+        if count <= NUMBERED:
+            number = here.number(
+                (self, key, count), lambda: self._define(group, peers, count, tensor)
+            )
+        else:
+            size = _bytes(tensor)
+            number = here.number(
+                (self, key, "of", size), lambda: self._define(group, peers, 0, tensor)
+            )
+        return what, number, tensor
+
+    def _peers(self, args: Any, kwargs: Any) -> str:
+        """Of a message: from whom to whom, the same words on both."""
+        peer = args[1] if len(args) > 1 else kwargs.get(self._peer)
+        if peer is None:
+            peer = self._peer_in_group(kwargs)
+        other = peer if isinstance(peer, int) else "?"
+        mine = self._world.rank
+        return f"{mine}→{other}" if self._peer == "dst" else f"{other}→{mine}"
+
+    def _peer_in_group(self, kwargs: Any) -> Any:
+        """Where the peer is given by its place in the group, as batch_isend_irecv does."""
+        place, group = kwargs.get(f"group_{self._peer}"), kwargs.get("group")
+        if place is None or group is None:
+            return place
+        return self._c10d.get_global_rank(_object(group, self._c10d), place)
+
+    def _define(self, group: Any, peers: str, count: int, tensor: Any) -> dict[str, Any]:
+        label = f"#{count}" if count else f"after #{NUMBERED}"
+        label = f"{peers} {label}" if peers else label
+        about: dict[str, Any] = {
+            "name": f"{self.name} {label}",
+            "op": self.name,
+            "tensor": label,
+            "library": "dist",
+        }
+        if group is not None:
+            about |= members(group)
+        if peers:
+            about["ranks"] = sorted(int(each) for each in peers.split("→") if each != "?")
+        about |= described(tensor)
+        line = lines.cell_line()
+        return about | {"line": line} if line and count else about
+
+
+def described(tensor: Any) -> dict[str, Any]:
+    """What is said of a collective's tensor, or list of tensors: bytes, dtype, shape."""
+    first = tensor[0] if isinstance(tensor, (list, tuple)) and tensor else tensor
+    if not hasattr(first, "element_size"):
+        return {}
+    about = {"bytes": _bytes(tensor), "dtype": str(first.dtype).removeprefix("torch.")}
+    if first is tensor:
+        about["shape"] = list(tensor.shape)
+    return about
+
+
+def _bytes(tensor: Any) -> int:
+    if isinstance(tensor, (list, tuple)):
+        return sum(_bytes(each) for each in tensor[:MOST_PARTS])
+    return int(tensor.numel() * tensor.element_size()) if hasattr(tensor, "element_size") else 0
+
+
+def _resolved(group: Any, c10d: Any) -> str | None:
+    """The name of a group: None for all ranks, empty if this rank is not in it."""
+    if group is c10d.GroupMember.NON_GROUP_MEMBER:
+        return ""
+    group = _object(group, c10d)
+    if isinstance(group, list):
+        return "ranks " + ", ".join(map(str, group))
+    if group is c10d._world.default_pg:
+        return None
+    return str(c10d._world.pg_names.get(group, ""))
+
+
+def _object(group: Any, c10d: Any) -> Any:
+    """A group in whatever form torch takes one, as torch's own object, or a list of ranks."""
+    if isinstance(group, str):
+        return c10d._resolve_process_group(group)
+    if isinstance(group, tuple):
+        return group[0].get_group(group[1])
+    return group.get_group() if hasattr(group, "get_group") else group
+
+
+def members(group: Any) -> dict[str, Any]:
+    """What tells this group from that of all ranks: its name and ranks; nothing for that one."""
+    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+    name = _resolved(group, c10d)
+    if not name:
+        return {}
+    if not isinstance(group, list):
+        group = c10d.get_process_group_ranks(_object(group, c10d))
+    return {"group": name, "ranks": sorted(int(rank) for rank in group)}
+
+
+def _is_on_cpu(tensor: Any) -> bool:
+    while isinstance(tensor, (list, tuple)) and tensor:
+        tensor = tensor[0]
+    return bool(getattr(tensor, "is_cpu", False))
+
+
+def wait_for(original: Callable[[Any], Any], tensor: Any) -> Any:
+    """Wait for the result of a functional collective, which is done when it is used."""
+    begun = _results.pop(id(tensor), None)
+    if begun is None:
+        return original(tensor)
+    try:
+        with Waiting(begun.what):
+            return original(tensor)
+    finally:
+        begun.end()

@@ -1,0 +1,123 @@
+"""What a PyTorch training loop does between collectives: optimizer steps, and waits for data."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from time import time_ns
+from types import CodeType
+from typing import Any
+
+from rankroom.rank.frameworks.torch import torch_compile
+from rankroom.rank.import_hooks import when_imported
+from rankroom.rank.spans import here
+
+
+class _Thread(threading.local):
+    loading = False  # a loader may be made of others: the outermost counts
+    # The optimizer that steps, since when, and how often in itself; what it calls does not count.
+    step: list[int] | None = None
+
+
+_thread = _Thread()
+_called: set[tuple[int, int]] = set()  # optimizers of which the first calls the second
+_inner: dict[type, int] = {}  # what `_inner_steps` found
+
+
+def install() -> None:
+    """Prepare for the user's `import torch`; nothing is imported now."""
+    when_imported("torch.optim.optimizer", _watch_optimizers)
+    when_imported("torch.utils.data.dataloader", _watch_loaders)
+
+
+def _watch_optimizers(module: Any) -> None:
+    if hasattr(module, "register_optimizer_step_pre_hook"):
+        module.register_optimizer_step_pre_hook(_begin_step)
+        module.register_optimizer_step_post_hook(_end_step)
+
+
+def _begin_step(optimizer: Any, *_: Any) -> None:
+    if torch_compile.is_compiling() or not here.on:
+        return
+    which, step = id(optimizer), _thread.step
+    if step is not None:
+        outer = step[0]
+        if which == outer:
+            if step[2] < _inner_steps(type(optimizer)):
+                step[2] += 1
+                return
+        # Looked up, as finding it out takes longer than all the rest of this.
+        elif (outer, which) in _called:
+            return
+        elif _is_nested(sys._getframe(1).f_code):
+            _called.add((outer, which))
+            return
+    # If one steps already, an error has ended that.
+    _thread.step = [which, time_ns(), 0]
+
+
+def _end_step(optimizer: Any, *_: Any) -> None:
+    if torch_compile.is_compiling():
+        return
+    step = _thread.step
+    if step is None or step[0] != id(optimizer):
+        return
+    if step[2]:
+        step[2] -= 1
+        return
+    _thread.step = None
+    if here.on:
+        here.late((_add_step, type(optimizer), step[1], time_ns()))
+
+
+def _add_step(kind: type, since: int, end: int) -> None:
+    number = here.number(("step", kind), lambda: {"name": f"{kind.__name__}.step"})
+    here.add("step", number, since // 1000, (end - since) // 1000)
+
+
+def _inner_steps(kind: type) -> int:
+    """How many steps of its bases the step of a class calls at most, each within the other.
+
+    Horovod's DistributedOptimizer is a class made of another optimizer's.
+    """
+    found = _inner.get(kind, 0)
+    if not found:  # a base may have got hooks since
+        hooked = [each for each in kind.__mro__ if hasattr(vars(each).get("step"), "hooked")]
+        found = _inner[kind] = max(0, len(hooked) - 1)
+    return found
+
+
+def _is_nested(code: CodeType) -> bool:
+    """True if a step that calls hooks from `code` is on above the present one: an optimizer may
+    call the step of another."""
+    frame = sys._getframe(2).f_back
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _watch_loaders(module: Any) -> None:
+    kind = module._BaseDataLoaderIter
+    original = kind.__next__
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807 - a method of torch's class
+        if not here.on or _thread.loading:
+            return original(self)
+        _thread.loading = True
+        begin = time_ns()
+        try:
+            return original(self)
+        finally:
+            dur = (time_ns() - begin) // 1000
+            _thread.loading = False
+            here.add("data", here.number("DataLoader", _loader), begin // 1000, dur)
+
+    kind.__next__ = __next__
+
+
+def _loader() -> dict[str, Any]:
+    return {"name": "DataLoader"}

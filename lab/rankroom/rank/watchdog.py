@@ -1,0 +1,139 @@
+"""The guard thread of a rank: notices that the cell does not get on, and says where it stands.
+
+It looks at the main thread twice a second; nothing is sent while the cell gets on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from rankroom.rank import stacks
+from rankroom.rank.frameworks.horovod import horovod_spans
+from rankroom.rank.waiting import Waiting
+
+LOOK_S = 0.5
+NOTICE_S = 1.0  # in one collective, before the run is told
+STILL_S = 2.0  # without a step of the main thread, before the run is told
+IDLE_SHARE = 0.02  # of one core: a main thread that uses less does not compute
+
+
+class Guard:
+    """Watches the main thread of a rank.
+
+    `running()` is the run whose cell is on, or None; `emit(name, args)` reports a mark;
+    `cells()` gives the file names of this session's cells; `idle()` is called between cells.
+    """
+
+    def __init__(
+        self,
+        running: Callable[[], str | None],
+        emit: Callable[[str, dict[str, Any]], None],
+        cells: Callable[[], set[str]],
+        idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._running = running
+        self._emit = emit
+        self._cells = cells
+        self._idle = idle
+        main = threading.main_thread()
+        self._clock = time.pthread_getcpuclockid(main.ident) if main.ident else 0
+        self._step: object = None  # where the main thread was when it last took a step
+        self._since = time.monotonic()
+        self._cpu = 0.0
+        self._over = threading.Event()
+        self._told: str | None = None  # the run that was told that it does not get on
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._over = threading.Event()
+        watch = threading.Thread(target=self._watch, name="rankroom-guard", daemon=True)
+        watch.start()
+
+    def stop(self) -> None:
+        """End the thread: what it costs is measured so."""
+        self._over.set()
+
+    def standing(self) -> dict[str, Any]:
+        """Where the rank stands now: state, what it waits in, for how many seconds, the place."""
+        if self._running() is None:
+            return {"state": "ended"}
+        frame = stacks.main_frame()
+        place = stacks.place(frame, self._cells())
+        about = {"cell_line": place.cell_line, "code": place.code}
+        wait = Waiting.current
+        now = time.monotonic()
+        if wait is not None:
+            return {"state": "waits", "what": wait.what, "seconds": now - wait.since, **about}
+        # It may have moved since the thread looked.
+        still = now - self._since if _step(frame) == self._step else 0.0
+        state = "still" if still > STILL_S else "busy"
+        # In a graph nobody sees the main thread wait; but it stands, and this is not done.
+        if state == "still" and (found := horovod_spans.in_flight("tensorflow")):
+            what, seconds = found
+            return {"state": "waits", "what": what, "seconds": seconds, **about}
+        return {"state": state, "what": None, "seconds": still if state == "still" else 0, **about}
+
+    def _watch(self) -> None:
+        over = self._over
+        while not over.wait(LOOK_S):
+            run = self._running()
+            self._look()
+            if run is None:
+                self._told = None
+                self._idle()
+                continue
+            stuck = self._is_stuck()
+            if stuck and self._told != run:
+                self._told = run
+                self._emit("stands", self.standing())
+            elif not stuck and self._told == run:
+                self._told = None
+                self._emit("moves", {})
+
+    def _look(self) -> None:
+        """Note when the main thread last took a step, or used the processor."""
+        now = time.monotonic()
+        frame = stacks.main_frame()
+        step = _step(frame)
+        cpu = time.clock_gettime(self._clock)
+        moved = step != self._step or cpu - self._cpu > IDLE_SHARE * LOOK_S
+        self._step, self._cpu = step, cpu
+        if moved:
+            self._since = now
+
+    def _is_stuck(self) -> bool:
+        now = time.monotonic()
+        wait = Waiting.current
+        if wait is not None:
+            return now - wait.since > NOTICE_S
+        return now - self._since > STILL_S
+
+
+def is_running() -> bool:
+    """True if the main thread has the processor or waits for it, not for anything else."""
+    with contextlib.suppress(OSError), open(_STATE, "rb") as file:  # noqa: PTH123
+        # Behind the name, which may hold anything.
+        return file.read().rpartition(b")")[2].split()[:1] == [b"R"]
+    return False
+
+
+def _step(frame: FrameType | None) -> tuple[int, int, bytes]:
+    """What changes whenever the main thread does something.
+
+    A loop may be found in the same place twice: how often the system let it run tells.
+    """
+    slices = b""
+    with contextlib.suppress(OSError), open(_SCHEDULE, "rb") as file:  # noqa: PTH123 - twice a second
+        slices = file.read().rpartition(b" ")[2]
+    return id(frame), frame.f_lasti if frame else 0, slices
+
+
+# Its last number counts the time slices of the thread; the main thread has the process's id.
+_SCHEDULE = f"/proc/self/task/{os.getpid()}/schedstat"
+_STATE = f"/proc/self/task/{os.getpid()}/stat"

@@ -1,0 +1,216 @@
+"""A cluster on disk: one class names every path, one small file says what state it is in.
+
+The process that keeps a cluster writes cluster.json; kernels, the server and the CLI read it. That
+is how a cluster is found again after its kernel is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rankroom import config
+from rankroom.record.model import RankInfo
+
+VERSION = 1
+ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]
+FarState = Literal[
+    "connecting", "asks", "submitting", "pending", "starting", "running", "lost", "ending",
+    "ended", "failed",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Node:
+    """A compute node: how many ranks it gets, and what of it was granted to the job."""
+
+    name: str
+    ranks: int
+    devices: int = 0
+    cores: int = 1
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a scheduler granted; `until` is when it ends (epoch seconds), 0 if it does not."""
+
+    job: str
+    nodes: tuple[Node, ...]
+    until: float = 0.0
+    scheduler: Literal["slurm", "pbs"] = "slurm"
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Allocation:
+        nodes = tuple(Node(**node) for node in data["nodes"])
+        return cls(data["job"], nodes, data["until"], data.get("scheduler", "slurm"))
+
+
+@dataclass
+class Far:
+    """What is known here of a cluster on a site, besides its ranks. Times are epoch seconds.
+
+    `lost` says that the line to the site is; the ranks go on. `log` is the job's output file and
+    `name` the cluster's name, both there; `until` is 0 while it is not known.
+    """
+
+    site: str
+    login: str = ""
+    state: FarState = "connecting"
+    words: str = ""  # one sentence for people
+    job: str = ""
+    reason: str = ""
+    expected: float = 0.0
+    until: float = 0.0
+    nodes: int = 0
+    gpus_per_node: int = 0
+    ranks_per_node: int = 0
+    log: str = ""
+    name: str = ""
+
+
+@dataclass
+class ClusterInfo:
+    """cluster.json. `keeper` is the process that keeps the cluster; times are epoch seconds.
+
+    By rank: `exits` says how the process of one that is down ended, `restarts` how often it was
+    started anew, and `past` how the one before ended if it was by itself. `starting` are the ranks
+    that are being started anew, `ready` those that have said that they are. `lease` is how many
+    hours the cluster stays when nobody holds it.
+    """
+
+    name: str
+    size: int
+    state: ClusterState = "starting"
+    message: str = ""
+    keeper: int = 0
+    keeper_born: float = 0.0
+    host: str = ""
+    desk: str = ""
+    secret: str = ""
+    created: float = 0.0
+    epoch: int = 0
+    cwd: str = ""
+    python: str = ""
+    ranks: list[RankInfo] = field(default_factory=list)
+    exits: dict[str, str] = field(default_factory=dict)
+    restarts: dict[str, int] = field(default_factory=dict)
+    past: dict[str, str] = field(default_factory=dict)
+    starting: list[int] = field(default_factory=list)
+    ready: list[int] = field(default_factory=list)
+    auto_restart: bool = False
+    lease: float = 0.0
+    allocation: Allocation | None = None  # the ranks are processes of this machine without one
+    reached_from: str = ""  # a machine outside of the job from which its ranks are reached
+    far: Far | None = None  # set where the ranks are on a site, and their keeper here
+    version: int = VERSION
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ClusterInfo:
+        known = {f.name for f in dataclasses.fields(cls)}
+        kept = {key: value for key, value in data.items() if key in known}
+        kept["ranks"] = [RankInfo(**rank) for rank in kept.get("ranks", [])]
+        if kept.get("allocation"):
+            kept["allocation"] = Allocation.from_json(kept["allocation"])
+        if kept.get("far"):
+            fields = {f.name for f in dataclasses.fields(Far)}
+            kept["far"] = Far(**{k: v for k, v in kept["far"].items() if k in fields})
+        return cls(**kept)
+
+
+MARK_AT = 16  # in the file `busy`, behind a process's id: whether ranks are in step
+
+
+class ClusterPaths:
+    """Every path of one cluster."""
+
+    def __init__(self, name: str, root: Path | None = None) -> None:
+        self.name = name
+        self.folder = (root or clusters_folder()) / name
+        self.info = self.folder / "cluster.json"
+        self.profile = self.folder / "ipp"
+        self.client_file = self.profile / "security" / "ipcontroller-client.json"
+        self.engine_file = self.profile / "security" / "ipcontroller-engine.json"
+        self.logs = self.folder / "log"
+        self.controller_log = self.logs / "controller.log"
+        self.keeper_log = self.logs / "keeper.log"
+        self.busy = self.folder / "busy"
+        self.settled = self.folder / "settled"  # the epoch in which all ranks were in step
+
+    def rank_log(self, rank: int) -> Path:
+        """What the rank's process said before and beside its runs."""
+        return self.logs / f"rank-{rank}.log"
+
+    def spool(self, rank: int) -> Path:
+        """Where the rank writes its output first."""
+        return self.folder / "spool" / str(rank)
+
+    def unfinished(self) -> list[str]:
+        """The runs of which ranks still hold what their records may lack."""
+        return sorted({file.stem for file in self.folder.glob("spool/*/*.jsonl")})
+
+    def make(self, size: int) -> None:
+        """Create the folders, private to the user."""
+        config.private(clusters_folder())
+        for folder in (self.folder, self.logs, self.profile, self.folder / "spool"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        for rank in range(size):
+            self.spool(rank).mkdir(mode=0o700, exist_ok=True)
+
+    def read(self) -> ClusterInfo | None:
+        """The cluster's state, or None when there is none (yet)."""
+        try:
+            return ClusterInfo.from_json(json.loads(self.info.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, info: ClusterInfo) -> None:
+        """Replace cluster.json in one step; it holds a secret, so only the user may read it."""
+        fresh = self.info.with_suffix(f".{os.getpid()}")
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump(dataclasses.asdict(info), file)
+        fresh.replace(self.info)
+
+    def doubt(self) -> None:
+        """Note that ranks may be out of step, by what happened to them beside any run."""
+        with contextlib.suppress(OSError), self.busy.open("r+b") as file:
+            os.pwrite(file.fileno(), b"2", MARK_AT)
+
+    def remove(self) -> None:
+        """Delete the cluster's folder."""
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self.folder)
+
+
+def clusters_folder() -> Path:
+    """Where clusters are kept."""
+    return config.home() / "clusters"
+
+
+def all_clusters() -> list[ClusterInfo]:
+    """Every cluster found on disk, newest first, whatever its state."""
+    folder = clusters_folder()
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    found = [info for name in names if (info := ClusterPaths(name).read()) is not None]
+    # What one on a site is made of there is not another one, where both have one home.
+    parts = {info.far.name for info in found if info.far and info.far.name != info.name}
+    whole = [info for info in found if info.name not in parts]
+    return sorted(whole, key=lambda info: info.created, reverse=True)
+
+
+def tail(path: Path, lines: int = 20) -> str:
+    """The end of a log, for an error message; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 16_384))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

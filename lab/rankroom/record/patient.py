@@ -1,0 +1,69 @@
+"""A record's writer for disks that are full for a while: what they refuse waits in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from rankroom.errors import RecordError, UnwrittenError
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Writer
+
+WAITING = 64 << 20  # bytes that wait in memory at most; the ranks' spools keep the rest
+
+
+class PatientWriter:
+    """A Writer that keeps what the disk refuses, and writes it in order once there is room."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._trouble = ""
+
+    def append(self, lines: bytes) -> None:
+        """Append whole JSON lines. Raises RecordError when too much waits already; these are not
+        kept then."""
+        if not self._catch_up():
+            self._keep(lines)
+            return
+        try:
+            self._writer.append(lines)
+        except UnwrittenError as error:
+            self._trouble = str(error)
+            self._keep(error.rest)
+
+    def update(self, run: RunInfo) -> None:
+        """Replace run.json. Raises RecordError when the disk refuses it."""
+        self._writer.update(run)
+
+    def finish(self, run: RunInfo) -> None:
+        """Write all that waits, then the run's final state. Raises RecordError when the disk
+        refuses it; may be called again then."""
+        if not self._catch_up():
+            raise RecordError(self._trouble)
+        self._writer.update(run)
+        self._writer.close()
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._writer.close()
+
+    def _keep(self, lines: bytes) -> None:
+        if self._size + len(lines) > WAITING:
+            raise RecordError(self._trouble)
+        self._waiting.append(lines)
+        self._size += len(lines)
+
+    def _catch_up(self) -> bool:
+        while self._waiting:
+            lines = self._waiting[0]
+            try:
+                self._writer.append(lines)
+            except UnwrittenError as error:
+                self._trouble = str(error)
+                self._size -= len(lines) - len(error.rest)
+                self._waiting[0] = error.rest
+                return False
+            self._waiting.popleft()
+            self._size -= len(lines)
+        return True

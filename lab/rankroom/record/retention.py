@@ -1,0 +1,77 @@
+"""How long records stay: pruned by age and by their size in all, never while live."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from os import stat_result
+from pathlib import Path
+
+from rankroom.record.blank import forsaken
+
+DAY = 86_400.0
+# What was written, or half made, within this time is left alone by pruning for size.
+GRACE = 3_600.0
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A record that was removed, or would be."""
+
+    id: str
+    bytes: int
+    why: str
+
+
+def prune(
+    runs: Path,
+    ids: Iterable[str],
+    may_be_live: Callable[[str], bool],
+    max_age: float,
+    max_bytes: int,
+    dry_run: bool = False,
+    grace: float = GRACE,
+) -> list[Pruned]:
+    """Of the records `ids` in the folder `runs`, oldest first, remove the old and the too many.
+
+    See Store.prune, which fills in the rest.
+    """
+    now = time.time()
+    kept = [(run_id, *_weigh(runs / run_id)) for run_id in ids]
+    total = sum(size for _, size, _ in kept)
+    gone = []
+    for run_id, size, touched in kept:
+        age = now - touched
+        if age > max_age:
+            why = "age"
+        elif total > max_bytes and age >= grace:
+            why = "size"
+        else:
+            continue
+        if may_be_live(run_id):
+            continue
+        if not dry_run:
+            # rmtree does not follow links out of the folder, and refuses one in its place.
+            shutil.rmtree(runs / run_id, ignore_errors=True)
+        total -= size
+        gone.append(Pruned(run_id, size, why))
+    if not dry_run:
+        for folder in forsaken(runs):
+            shutil.rmtree(folder, ignore_errors=True)
+    return gone
+
+
+def _weigh(folder: Path) -> tuple[int, float]:
+    """Bytes in the record, and when it was last written to."""
+    stats = list(_files(folder))
+    return sum(s.st_size for s in stats), max((s.st_mtime for s in stats), default=0.0)
+
+
+def _files(folder: Path) -> Iterator[stat_result]:
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                yield path.lstat()

@@ -1,0 +1,354 @@
+"""Where records are: one class names every path, one writes a record, one finds and reads them.
+
+A record is a directory `runs/<id>` with run.json, source.py and events.jsonl. It appears whole
+(made under a hidden name, often before there is a run, then renamed); run.json is replaced
+atomically; events are only appended.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import difflib
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from rankroom import config
+from rankroom.errors import RecordError, UnwrittenError
+from rankroom.record import model, retention
+from rankroom.record.blank import Blank
+from rankroom.record.model import RunInfo
+from rankroom.record.owner import is_live
+from rankroom.record.retention import DAY, GRACE, Pruned
+from rankroom.record.tail import LIMIT, Chunk, Events, Tail
+
+# Never a leading dot: that keeps `..` and half-made records out.
+_ID = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,127}", re.ASCII)
+T = TypeVar("T")
+
+
+def new_id(start: int) -> str:
+    """An id that sorts by time: UTC date and time, then microseconds and four random bits in hex.
+
+    `start` is in microseconds since the epoch.
+    """
+    seconds, micros = divmod(start, 1_000_000)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(seconds))
+    return f"{stamp}-{micros << 4 | secrets.randbits(4):06x}"
+
+
+class RecordPaths:
+    """Every path of one record."""
+
+    def __init__(self, runs: Path, run_id: str) -> None:
+        self.id = run_id
+        self.folder = runs / run_id
+        self.run = self.folder / "run.json"
+        self.source = self.folder / "source.py"
+        self.events = self.folder / "events.jsonl"
+
+
+class Writer:
+    """The sole writer of a record; what `append` was given is in the file when it returns."""
+
+    def __init__(self, paths: RecordPaths, events: int) -> None:
+        self.paths = paths
+        self._torn = False
+        self._fd = events  # an open descriptor of paths.events, to be appended to
+
+    def append(self, lines: bytes) -> None:
+        """Append whole JSON lines as they are. Raises UnwrittenError with those that are not in the
+        file when the disk refuses them."""
+        # If an earlier call stopped in mid-line, spoil that line only.
+        data = b"\n" + lines if self._torn else lines
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError as error:
+            done = len(data) - len(rest)
+            whole = data.rfind(b"\n", 0, done) + 1
+            if done:
+                self._torn = done > whole
+            if self._torn and data[done : done + 1] == b"\n":
+                whole = done + 1  # all but its end, which the next call writes
+            kept = max(0, whole - (len(data) - len(lines)))
+            raise UnwrittenError(str(_unwritable(self.paths.folder, error)), lines[kept:]) from None
+        self._torn = False
+
+    def mend(self) -> None:
+        """Have the next line begin a line, whatever a writer that is gone left at the end.
+
+        Half a line is not cut off: somebody may have read it, and goes on behind it.
+        """
+        size = os.fstat(self._fd).st_size
+        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+
+    def update(self, run: RunInfo) -> None:
+        """Replace run.json in one step: a reader sees the old one or the new one."""
+        self.replace(_run_json(run))
+
+    def replace(self, raw: bytes) -> None:
+        """The same with the text that run.json is to hold."""
+        fresh = f"{self.paths.run}.{os.getpid()}"
+        try:
+            _write(fresh, raw)
+            os.replace(fresh, self.paths.run)  # noqa: PTH105 - strings are quicker, and a cell waits
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                Path(fresh).unlink()
+            raise _unwritable(self.paths.folder, error) from None
+
+    def finish(self, run: RunInfo) -> None:
+        """Write the run's final state; nothing is appended after this."""
+        try:
+            self.update(run)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let the file go; calling it twice is fine."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Store:
+    """The records under one home (RANKROOM_HOME unless `root` is given)."""
+
+    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+        self.root = config.home() if root is None else Path(root).absolute()
+        self.runs = self.root / "runs"
+        self._blanks: list[Blank] = []
+
+    def paths(self, run_id: str) -> RecordPaths:
+        """The paths of the record `run_id`, there or not. Raises RecordError if it is no id."""
+        if not _ID.fullmatch(run_id):
+            raise RecordError(NOT_AN_ID.format(id=run_id))
+        return RecordPaths(self.runs, run_id)
+
+    def create(self, run: RunInfo, source: str) -> Writer:
+        """Start the record of `run`. Raises RecordError when it exists or cannot be written."""
+        paths = self.paths(run.id)
+        text = source.encode("utf-8", "backslashreplace")
+        try:
+            try:
+                # One that was made before may be gone by now, with its folder.
+                events = self._blank().become(paths.folder, _run_json(run), text)
+            except FileNotFoundError:
+                self._make_home()
+                events = Blank(self.runs).become(paths.folder, _run_json(run), text)
+            return Writer(paths, events)
+        except OSError as error:
+            if paths.folder.is_dir():
+                raise RecordError(EXISTS.format(path=paths.folder)) from None
+            raise _unwritable(self.runs, error) from None
+
+    def prepare(self) -> None:
+        """Make the files of the next record now, as the next `create` will be quicker then."""
+        if not self._blanks:
+            with contextlib.suppress(OSError):
+                self._blanks.append(Blank(self.runs))
+                atexit.unregister(self.forget)
+                atexit.register(self.forget)
+
+    def forget(self) -> None:
+        """Remove what was made for a record that will not be."""
+        atexit.unregister(self.forget)
+        while self._blanks:
+            self._blanks.pop().discard()
+
+    def _blank(self) -> Blank:
+        return self._blanks.pop() if self._blanks else Blank(self.runs)
+
+    def ids(self) -> list[str]:
+        """The ids of all records, newest first."""
+        try:
+            with os.scandir(self.runs) as entries:
+                names = [e.name for e in entries if _ID.fullmatch(e.name) and _is_folder(e)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _unreadable(self.runs, error) from None
+        return sorted(names, reverse=True)
+
+    def newest(self, limit: int | None = None) -> list[RunInfo]:
+        """The runs, newest first; one that cannot be read is shown as such, in state `lost`."""
+        found = []
+        for run_id in self.ids()[:limit]:
+            try:
+                found.append(self.load(run_id))
+            except RecordError as error:
+                with contextlib.suppress(OSError):  # pruned meanwhile
+                    made = int(self.paths(run_id).folder.stat().st_mtime * 1e6)
+                    found.append(_unreadable_run(run_id, made, str(error)))
+        return found
+
+    def load(self, run_id: str) -> RunInfo:
+        """The run; `lost` when it says running but its owner is gone.
+
+        Raises RecordError when there is none, it is damaged, or a newer Rankroom wrote it.
+        """
+        paths = self.paths(run_id)
+        run = self._load(paths)
+        if run.state == "running" and not is_live(run, paths.events):
+            # The owner may have ended the run between the two looks.
+            run = self._load(paths)
+            if run.state == "running":
+                run = replace(run, state="lost")
+        return run
+
+    def source(self, run_id: str) -> str:
+        """The cell's source."""
+        paths = self.paths(run_id)
+        return self._read(paths, paths.source, lambda path: path.read_bytes()).decode(
+            "utf-8", "replace"
+        )
+
+    def read(self, run_id: str, after: int = 0, limit: int = LIMIT) -> Chunk:
+        """Whole lines of events.jsonl from byte `after` on, about `limit` bytes."""
+        return self.tail(run_id, after).read(limit)
+
+    def tail(self, run_id: str, after: int = 0) -> Tail:
+        """A place in events.jsonl that moves on with each read."""
+        return Tail(self.paths(run_id).events, lambda: self.load(run_id), after)
+
+    def events(self, run_id: str) -> Events:
+        """All events of the record, one by one; its `dropped` counts the lines that are none."""
+        paths = self.paths(run_id)
+        self._load(paths)
+        return Events(paths.events)
+
+    def find(self, text: str) -> str:
+        """The id that `text` abbreviates; `last` is the newest. Raises RecordError if not one."""
+        ids = self.ids()
+        if text == "last" and ids:
+            return ids[0]
+        if text in ids:
+            return text
+        # People also remember the end of an id: it is the part that differs.
+        hits = [i for i in ids if text and (i.startswith(text) or i.endswith(text))]
+        if len(hits) == 1:
+            return hits[0]
+        if hits:
+            raise RecordError(MANY.format(text=text, ids=", ".join(hits[:5]), n=len(hits)))
+        raise self._missing(text)
+
+    def prune(
+        self,
+        max_age: float | None = None,
+        max_bytes: int | None = None,
+        dry_run: bool = False,
+        grace: float = GRACE,
+    ) -> list[Pruned]:
+        """Remove records older than `max_age` seconds, then the oldest beyond `max_bytes` in all.
+
+        Defaults come from the configuration. A live run is never removed, nor, for size, one
+        written to within `grace` seconds. Returns what was removed, oldest first.
+        """
+        max_age = config.keep_days() * DAY if max_age is None else max_age
+        max_bytes = config.keep_bytes() if max_bytes is None else max_bytes
+        ids = self.ids()[::-1]
+        return retention.prune(
+            self.runs, ids, self._may_be_live, max_age, max_bytes, dry_run, grace
+        )
+
+    def _may_be_live(self, run_id: str) -> bool:
+        paths = self.paths(run_id)
+        try:
+            run = self._load(paths)
+        except RecordError:
+            return False
+        # A run on another host may well be silent for a minute; not for a day.
+        return run.state == "running" and is_live(run, paths.events, quiet=DAY)
+
+    def _make_home(self) -> None:
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(0o700, exist_ok=True)
+        self.runs.mkdir(0o700, exist_ok=True)
+
+    def _load(self, paths: RecordPaths) -> RunInfo:
+        raw = self._read(paths, paths.run, lambda path: path.read_bytes())
+        try:
+            data = json.loads(raw)
+            version = data.get("version") if isinstance(data, dict) else None
+            if isinstance(version, int) and version > model.VERSION:
+                raise RecordError(
+                    NEWER.format(path=paths.folder, version=version, known=model.VERSION)
+                )
+            return RunInfo.from_json({**data, "id": paths.id})
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RecordError(DAMAGED.format(path=paths.run, error=error)) from None
+
+    def _read(self, paths: RecordPaths, path: Path, how: Callable[[Path], T]) -> T:
+        try:
+            return how(path)
+        except FileNotFoundError:
+            if paths.folder.is_dir():
+                raise RecordError(DAMAGED.format(path=path, error="it is missing")) from None
+            raise self._missing(paths.id) from None
+        except OSError as error:
+            raise _unreadable(path, error) from None
+
+    def _missing(self, text: str) -> RecordError:
+        ids = self.ids()
+        near = difflib.get_close_matches(text, ids[:500], 3, 0.5) or ids[:3]
+        hint = f"the nearest are {', '.join(near)}" if near else "there are no records yet"
+        return RecordError(NO_RECORD.format(text=text, runs=self.runs, hint=hint))
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    finally:
+        os.close(fd)
+
+
+def _run_json(run: RunInfo) -> bytes:
+    return json.dumps(run.to_json()).encode() + b"\n"
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(OSError):
+        return entry.is_dir(follow_symlinks=False)
+    return False
+
+
+def _unreadable_run(run_id: str, start: int, why: str) -> RunInfo:
+    return RunInfo(
+        run_id, "", 1, start, state="lost", title="(unreadable record)", notes=[why], end=start
+    )
+
+
+def _unwritable(path: Path, error: OSError) -> RecordError:
+    return RecordError(UNWRITABLE.format(path=path, error=error.strerror or error))
+
+
+def _unreadable(path: Path, error: OSError) -> RecordError:
+    return RecordError(UNREADABLE.format(path=path, error=error.strerror or error))
+
+
+UNWRITABLE = (
+    "cannot write the record in {path}: {error}; free some space (`rankroom runs prune`)"
+    " or set RANKROOM_HOME to a writable directory"
+)
+UNREADABLE = "cannot read {path}: {error}; check its permissions"
+EXISTS = "a record is already there: {path}; run the cell again to get a new id"
+DAMAGED = "the record {path} is damaged: {error}; what it holds stays on disk beside it"
+NEWER = (
+    "the record {path} was written by a newer Rankroom (record version {version}, this one reads"
+    " up to {known}): upgrade with `pip install -U rankroom`"
+)
+NO_RECORD = "no record {text!r} in {runs}: {hint}; `rankroom runs list` shows all"
+NOT_AN_ID = "{id!r} is not a run id: ids look like 20261121-113012-4f2a9c"
+MANY = "{text!r} fits {n} records ({ids}): write more of the id"

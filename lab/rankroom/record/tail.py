@@ -1,0 +1,180 @@
+"""Reading events.jsonl: whole lines after an offset, live or ended, and the events one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rankroom.record.model import Json, RunInfo, RunState, parse_event
+
+LIMIT = 1 << 20
+# No event is this long (a log event holds at most 1 MiB); such a line is garbage and passed over.
+LONGEST = 64 << 20
+PAUSE = 0.025
+# How often a reader that waits asks anew whether the owner of the run still lives.
+RECHECK = 1.0
+
+
+class Chunk(NamedTuple):
+    """Whole lines, where to read on, how long the file is, and the run's state before reading.
+
+    `changed` differs whenever run.json has been replaced.
+    """
+
+    data: bytes
+    next: int
+    size: int
+    state: RunState
+    changed: str = ""
+
+
+class Tail:
+    """A place in events.jsonl that moves on with each read."""
+
+    def __init__(self, events: Path, load: Callable[[], RunInfo], after: int = 0) -> None:
+        self.after = after
+        self._events = events
+        self._load = load
+        self._seen = _Seen()
+
+    def read(self, limit: int = LIMIT) -> Chunk:
+        """The next lines, about `limit` bytes; one line longer than that comes whole.
+
+        Half a line at the end waits while the run is live and is passed on once it has ended.
+        Raises RecordError when the record is gone or damaged.
+        """
+        # The state first: if it says ended, everything the run wrote is in the file by now.
+        self._seen = self._look()
+        changed = self._seen.changed
+        state = self._load().state
+        try:
+            with self._events.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                self.after = min(max(self.after, 0), size)
+                file.seek(self.after)
+                data = file.read(min(limit, size - self.after))
+                at_end = self.after + len(data) >= size
+                cut = data.rfind(b"\n") + 1
+                if not cut and not at_end:
+                    more = file.readline(LONGEST)
+                    data += more
+                    if data.endswith(b"\n") or len(more) == LONGEST:
+                        cut = len(data)
+                    else:
+                        at_end = True
+        except FileNotFoundError:
+            return Chunk(b"", self.after, 0, state, changed)
+        if at_end and state != "running":
+            cut = len(data)
+        self.after += cut
+        data = data[:cut]
+        if data and not data.endswith(b"\n"):
+            data += b"\n"
+        return Chunk(data, self.after, max(size, self.after), state, changed)
+
+    async def next(
+        self,
+        limit: int = LIMIT,
+        wait: float = 0.0,
+        gone: Callable[[], bool] = lambda: False,
+        known: str | None = None,
+    ) -> Chunk:
+        """Like `read`, but wait up to `wait` seconds for lines or the run's end, or till `gone`.
+
+        A run.json other than the one whose `changed` is `known` (by default the one that is
+        there now) ends the wait, too.
+        """
+        until = time.monotonic() + wait
+        while True:
+            chunk = await asyncio.to_thread(self.read, limit)
+            known = chunk.changed if known is None else known
+            if chunk.data or chunk.state != "running" or chunk.changed != known:
+                return chunk
+            recheck = time.monotonic() + RECHECK
+            while self._look() == self._seen and time.monotonic() < min(until, recheck):
+                if gone():
+                    return chunk
+                await asyncio.sleep(PAUSE)
+            if time.monotonic() >= until:
+                return chunk
+
+    def _look(self) -> _Seen:
+        try:
+            run = self._events.with_name("run.json").stat()
+            # Two replacements may come within one tick of the file system's clock.
+            changed = f"{run.st_mtime_ns}-{run.st_ino}"
+        except OSError:
+            changed = ""
+        try:
+            return _Seen(changed, self._events.stat().st_size)
+        except OSError:
+            return _Seen(changed, 0)
+
+
+class _Seen(NamedTuple):
+    """What tells one moment of a record from another, without reading it."""
+
+    changed: str = ""
+    size: int = 0
+
+
+class Events:
+    """The events of a file whose lines begin from byte `start` on and before `end`.
+
+    `dropped` counts lines that are no events, or longer than `longest`; `at` is where reading is.
+    """
+
+    def __init__(
+        self, path: Path, start: int = 0, end: int | None = None, longest: int = LONGEST
+    ) -> None:
+        self.dropped = 0
+        self.at = start
+        self._longest = longest
+        self._path = path
+        self._start = start
+        self._end = end
+
+    def __iter__(self) -> Iterator[Json]:
+        self.dropped = 0
+        whole = True
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self._start)
+            self.at = self._start
+            while self._end is None or self.at < self._end:
+                line = file.readline(self._longest)
+                if not line:
+                    return
+                self.at += len(line)
+                starts, whole = whole, line.endswith(b"\n")
+                if not starts:
+                    continue  # the rest of a line that was too long, counted already
+                event = parse_event(line)
+                if event is not None:
+                    yield event
+                elif line.strip():
+                    self.dropped += 1
+
+
+def line_near_end(path: Path, *backs: int) -> int:
+    """Where the first whole line in the last `backs[0]` bytes begins.
+
+    If none does, the next of `backs` is tried; the file's size if none of them holds a line.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        for back in backs:
+            if back >= size:
+                return 0
+            file.seek(size - back)
+            at = file.read(back).find(b"\n")
+            if 0 <= at < back - 1:
+                return size - back + at + 1
+    return size

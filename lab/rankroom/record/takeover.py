@@ -1,0 +1,76 @@
+"""Taking over a record whose writer is gone, while its ranks may still write to their spools."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+
+from rankroom.errors import RecordError
+from rankroom.record.model import RankInfo, RunInfo
+from rankroom.record.owner import this_process
+from rankroom.record.store import Store, Writer
+
+
+def orphans(store: Store, cluster: str, since: float = 0.0) -> list[RunInfo]:
+    """The runs of a cluster that began after `since` (epoch seconds) and have lost their writer.
+
+    Oldest first. A writer on another host cannot be asked whether it lives: it is left alone.
+    """
+    found = []
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since))
+    for run_id in store.ids():
+        if run_id < stamp:
+            break
+        run = _lost(store, run_id)
+        if run is not None and run.cluster == cluster:
+            found.append(run)
+    return found[::-1]
+
+
+def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunInfo, Writer]:
+    """Become the writer of a record that has lost its own.
+
+    What the record's events tell is to be told anew: the states of the ranks, lines, the failure.
+    `elsewhere` says that a writer on another host, which writes no more, is known to be gone.
+    Raises RecordError when somebody else was quicker, or the writer is not gone.
+    """
+    paths = store.paths(run_id)
+    try:
+        events = os.open(paths.events, os.O_RDWR | os.O_APPEND)
+    except OSError as error:
+        raise RecordError(f"cannot go on with {paths.events}: {error.strerror}") from None
+    writer = Writer(paths, events)
+    try:
+        # Only while the owner changes: a process that forks would keep such a lock after its end.
+        fcntl.flock(events, fcntl.LOCK_EX)
+        run = _lost(store, run_id, elsewhere)
+        if run is None:
+            raise RecordError(f"run {run_id} is written by another process, or has ended")
+        run.state, run.owner = "running", this_process()
+        run.end = run.failure = run.hang = None
+        run.lines = 0
+        run.ranks = [_running(rank) for rank in run.ranks]
+        writer.mend()
+        writer.update(run)
+        fcntl.flock(events, fcntl.LOCK_UN)
+    except BaseException:
+        writer.close()
+        raise
+    return run, writer
+
+
+def _lost(store: Store, run_id: str, elsewhere: bool = False) -> RunInfo | None:
+    try:
+        run = store.load(run_id)
+    except RecordError:
+        return None
+    # A record that cannot be read is in this state too, in a list.
+    here = run.owner is not None and run.owner.host == socket.gethostname()
+    return run if (here or elsewhere) and run.state == "lost" else None
+
+
+def _running(rank: RankInfo) -> RankInfo:
+    rank.state = "running"
+    return rank

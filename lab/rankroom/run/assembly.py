@@ -1,0 +1,139 @@
+"""Puts together what the ranks of one run report: in order, each byte once, none missing.
+
+Each rank numbers the bytes it reports. What is missing in between is read from the rank's spool,
+with what was kept of that on a full disk; when a rank dies, so are its last words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from rankroom.rank import flood_buffer, overflow
+
+# How every event begins, as `event_line` writes it; within a text a newline is never a real one.
+_HEAD = re.compile(rb'\{"kind":"\w+","rank":\d+,"seq":(\d+),')
+_HOLE = re.compile(rb"[^\n\0]*\0+")  # with the beginning of a line for which there was no room
+Spool = Callable[[int], "Path | None"]
+
+
+class Assembly:
+    """The reports of a run's ranks.
+
+    `spool(rank)` is the folder of a rank's spool if this process can read it, else None;
+    `note(text)` is told what could not be had.
+    """
+
+    def __init__(
+        self, run: str, ranks: Iterable[int], spool: Spool, note: Callable[[str], None]
+    ) -> None:
+        self._run = run
+        self._file = f"{run}.jsonl"
+        self._spool = spool
+        self._note = note
+        self._received = dict.fromkeys(ranks, 0)
+
+    def resume(self, rank: int, seq: int) -> None:
+        """Go on where the record of a writer that is gone stops: before the rank's event `seq`."""
+        folder = self._spool(rank)
+        if folder is not None:
+            with contextlib.suppress(OSError), (folder / self._file).open("rb") as file:
+                self._received[rank] = _place_of(file, seq)
+
+    def take(self, rank: int, at: int, lines: bytes) -> bytes:
+        """What is new in a batch that begins at byte `at`, with what was missing before it."""
+        have = self._received[rank]
+        end = at + len(lines)
+        if end <= have:
+            return b""
+        if at <= have:
+            self._received[rank] = end
+            return lines[have - at :]
+        missing, _ = self._read(rank, have, at)
+        self._miss(rank, at - have - len(missing))
+        self._received[rank] = end
+        return missing + lines
+
+    def rest(self, rank: int) -> bytes:
+        """Everything in the rank's spool that has not been reported."""
+        data, size = self._read(rank, self._received[rank])
+        self._miss(rank, size - len(data))
+        self._received[rank] += size
+        return data
+
+    def last_words(self, rank: int, reported: dict[str, int]) -> Iterator[tuple[str, str, int]]:
+        """Stream and text that the rank wrote but had no time to report, and where they end.
+
+        `reported` says for each stream up to which byte its output is known.
+        """
+        folder = self._spool(rank)
+        if folder is None:
+            self._note(f"the last output of rank {rank} may be missing: its spool is elsewhere")
+            return
+        for stream, begin in reported.items():
+            with contextlib.suppress(OSError), (folder / stream).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(begin)
+                data = file.read() + flood_buffer.left_in(folder / stream)[max(0, begin - size) :]
+                text = data.decode("utf-8", "backslashreplace")
+                if text:
+                    yield stream, text, begin + len(data)
+
+    def taken(self, rank: int) -> int:
+        """How many bytes of the rank's spool have been had."""
+        return self._received[rank]
+
+    def clear(self, given_up: Collection[int] = ()) -> None:
+        """The record holds everything: the ranks' copies of this run can go.
+
+        Of ranks that were given up nobody knows whether they still write.
+        """
+        for rank in self._received.keys() - set(given_up):
+            folder = self._spool(rank)
+            if folder is not None:
+                with contextlib.suppress(OSError):
+                    (folder / self._file).unlink()
+
+    def _miss(self, rank: int, size: int) -> None:
+        if size:
+            self._note(f"{size:,} bytes of rank {rank} were lost on the way")
+
+    def _read(self, rank: int, begin: int, end: int | None = None) -> tuple[bytes, int]:
+        """Whole lines of the rank's spool from byte `begin`, and how many bytes they stand for.
+
+        There are more of these where the rank's disk was full.
+        """
+        folder = self._spool(rank)
+        data = b""
+        if folder is not None:
+            with contextlib.suppress(OSError), (folder / self._file).open("rb") as file:
+                file.seek(begin)
+                data = file.read() if end is None else file.read(end - begin)
+            data = _filled(data, begin, end, *overflow.left_in(folder, self._run))
+        data = data[: data.rfind(b"\n") + 1]
+        return (_HOLE.sub(b"", data) if b"\0" in data else data), len(data)
+
+
+def _filled(data: bytes, begin: int, end: int | None, at: int, kept: bytes) -> bytes:
+    """A spool's bytes from `begin` on, with what was `kept` from byte `at` on in its place."""
+    if end is not None:
+        kept = kept[: max(0, end - at)]
+    kept, at = kept[max(0, begin - at) :], max(0, at - begin)
+    if not kept:
+        return data
+    return data[:at].ljust(at, b"\0") + kept + data[at + len(kept) :]
+
+
+def _place_of(file: BinaryIO, seq: int) -> int:
+    """The byte where event `seq` or a later one begins; the end if there is none yet."""
+    place = 0
+    for line in file:
+        head = _HEAD.match(line, line.rfind(b"\0") + 1)
+        if (head is not None and int(head[1]) >= seq) or not line.endswith(b"\n"):
+            break
+        place += len(line)
+    return place

@@ -1,0 +1,113 @@
+"""What a rank wrote that was given up, as its node was cut off: added once its spool is seen again.
+
+The run is over by then, with the rank as lost. Its spool is kept until the rank can write no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankroom.cluster import launch
+from rankroom.record.cluster_file import ClusterPaths, clusters_folder
+from rankroom.record.model import Json, RunInfo, event_line, parse_event
+from rankroom.record.store import RecordPaths, Store, Writer
+
+KEEP_S = 3600.0  # after its cluster's end, a spool that nothing is written to is let go
+MARK = "late"  # the event that says how far a spool has been added
+
+
+@dataclass
+class Known:
+    """What a record has of one rank: events, bytes of its spool, and bytes of its streams."""
+
+    events: int = 0
+    spooled: int | None = None  # None: the rank was not given up
+    time: int = 0  # of its latest event
+    streams: dict[str, int] = field(default_factory=dict)
+
+
+def add_late(store: Store, run: RunInfo) -> int:
+    """Add to the record of a run that is over what has come since; how many events."""
+    if run.state != "failed" or not any(rank.state == "lost" for rank in run.ranks):
+        return 0
+    count = 0
+    for spool in clusters_folder().glob(f"*/spool/*/{run.id}.jsonl"):
+        paths = ClusterPaths(spool.parents[2].name)
+        with contextlib.suppress(OSError):
+            count += _add(store.paths(run.id), spool)
+            quiet = time.time() - spool.stat().st_mtime > KEEP_S
+            if quiet and not launch.alive(paths.read()):
+                spool.unlink()
+    return count
+
+
+def _add(record: RecordPaths, spool: Path) -> int:
+    """Move what the record lacks of a rank from its spool to there; how many events."""
+    rank = int(spool.parent.name)
+    writer = Writer(record, events := os.open(record.events, os.O_RDWR | os.O_APPEND))
+    try:
+        # Whoever is second finds nothing to add.
+        fcntl.flock(events, fcntl.LOCK_EX)
+        known = _known(record.events, rank)
+        if known.spooled is None:
+            return 0
+        with spool.open("rb") as file:
+            file.seek(known.spooled)
+            data = file.read()
+        data = data[: data.rfind(b"\n") + 1]
+        new = [line for each in data.splitlines() if (line := _line(each, rank, known))]
+        if data:
+            spooled = known.spooled + len(data)
+            about = {"name": MARK, "args": {"spooled": spooled}}
+            new.append(event_line("mark", rank, known.events, known.time, **about))
+            writer.mend()
+            writer.append(b"".join(new))
+        return max(0, len(new) - 1)
+    finally:
+        writer.close()
+
+
+def _line(line: bytes, rank: int, known: Known) -> bytes:
+    """An event of the spool as the record takes it; empty if the record has it."""
+    event = parse_event(line.lstrip(b"\0"))
+    if event is None:
+        return b""
+    if event["kind"] == "log":
+        event = _unknown(event, known)
+    if not event or event["kind"] == "status":
+        return b""  # the record has said already how it ended for this rank
+    fields = {key: event[key] for key in event if key not in ("kind", "rank", "seq", "t")}
+    known.events, known.time = known.events + 1, event["t"]
+    return event_line(event["kind"], rank, known.events - 1, event["t"], **fields)
+
+
+def _unknown(event: Json, known: Known) -> Json:
+    """A log event without what the record has: last words were taken from the rank's streams."""
+    have, to = known.streams.get(event["stream"], 0), int(event.get("to", 0))
+    if to <= have:
+        return {}
+    known.streams[event["stream"]] = to
+    text = event["text"].encode()
+    return {**event, "text": text[max(0, len(text) - (to - have)) :].decode("utf-8", "replace")}
+
+
+def _known(events: Path, rank: int) -> Known:
+    known = Known()
+    with events.open("rb") as file:
+        for line in file:
+            event = parse_event(line)
+            if event is None or event["rank"] != rank:
+                continue
+            known.events, known.time = event["seq"] + 1, event["t"]
+            if event["kind"] == "log" and "to" in event:
+                known.streams[event["stream"]] = event["to"]
+            elif event["kind"] == "status" and "spooled" in event:
+                known.spooled = event["spooled"]
+            elif event["kind"] == "mark" and event["name"] == MARK:
+                known.spooled = event["args"]["spooled"]
+    return known

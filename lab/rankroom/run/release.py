@@ -1,0 +1,155 @@
+"""How the ranks of a run come free: interrupted, or let go where others will not join them.
+
+A rank that waits in a collective hears no signal, and one whose peer has failed waits for ever. So
+collectives are released after an interrupt, and soon after the first rank has failed, unless those
+that still run are about to end by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from rankroom.errors import RankroomError
+from rankroom.run.engine_client import Link
+
+GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
+COMPUTES_S = 0.3  # after it, for a rank that is on its way to where the first one failed
+ANSWER_S = 0.3  # for a rank to say how it is
+RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
+AGAIN_S = 0.7  # after an interrupt, before ranks that did not take notice get another
+RELEASED_S = 3.0  # for ranks to confirm that they let go
+
+
+class Release:
+    """What a run does to have its ranks come free.
+
+    `running()` are those of `ranks` that have not ended, none once the run is over; `raised` those
+    known to have raised; `confirmed()` is called when ranks have let go, or do not say so in time.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        ranks: Sequence[int],
+        link: Link,
+        running: Callable[[], Sequence[int]],
+        raised: Collection[int],
+        confirmed: Callable[[], None],
+    ) -> None:
+        self.interrupted = False
+        self._run = run
+        self._ranks = ranks
+        self._link = link
+        self._running = running
+        self._raised = raised
+        self._confirmed = confirmed
+        self._failed_at = float("inf")  # when that was noticed of the first rank
+        self._asked: list[Future[Any]] = []
+        self._confirmed_by = 0.0  # until when ranks may confirm that they let go; monotonic
+        self._lock = threading.Lock()
+
+    @property
+    def asked(self) -> bool:
+        """True once collectives were asked to let go, blocked or not."""
+        return bool(self._asked)
+
+    @property
+    def pending(self) -> bool:
+        """True while ranks may yet say that they let go: it would hit what runs after this."""
+        # The lock has whoever ends the run wait for a release that is just being sent.
+        with self._lock:
+            # A rank whose node is cut off never confirms, and may be given up much later.
+            waits = time.monotonic() < self._confirmed_by
+            return waits and any(not future.done() for future in self._asked)
+
+    def interrupt(self) -> None:
+        """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
+        self.interrupted = True
+        ranks = self._running()
+        self._link.signal(ranks, "SIGINT")
+        _in_a_thread(RELEASE_S, self.release)
+        for rank in ranks:
+            self._link.later(AGAIN_S, partial(self._interrupt_again, rank))
+
+    def release(self) -> None:
+        """Let go of blocked collectives on all ranks of the run, if any of them still runs.
+
+        All of them, as Horovod is shut down and initialises anew with the next cell on all ranks.
+        """
+        with self._lock:
+            if not self._running() or self._asked:
+                return
+            about = {"run": self._run, "raised": sorted(self._raised)}
+            with contextlib.suppress(RankroomError, OSError):
+                self._asked = self._link.request(self._ranks, do="release", **about)
+            self._confirmed_by = time.monotonic() + RELEASED_S
+        # The run ends when every rank has let go: a release that came late would hit the next cell.
+        for future in self._asked:
+            future.add_done_callback(lambda _: self._confirmed())
+        self._link.later(RELEASED_S, self._confirmed)
+
+    def failed(self) -> None:
+        """A rank has raised, or is gone: soon see what the others do."""
+        self._failed_at = min(self._failed_at, time.monotonic())
+        if not self.interrupted:
+            _in_a_thread(GRACE_S, self._release_if_stuck)
+
+    def _interrupt_again(self, rank: int) -> None:
+        """Python drops an interrupt that comes in a destructor, or while a process is forked; and a
+        rank does one that comes before the cell."""
+        if rank not in self._running():
+            return
+        with contextlib.suppress(RankroomError, OSError):
+            for future in self._link.request([rank], do="status"):
+                future.add_done_callback(partial(self._interrupt_unless_tidying, rank))
+
+    def _interrupt_unless_tidying(self, rank: int, answer: Future[Any]) -> None:
+        if answer.exception() or rank not in self._running():
+            return
+        said = answer.result()["content"]
+        if said.get("run") == self._run:
+            if said.get("failing") or said.get("tidying"):
+                return
+            self._link.signal([rank], "SIGINT")
+        self._link.later(AGAIN_S, partial(self._interrupt_again, rank))
+
+    def _release_if_stuck(self) -> None:
+        """Release, unless every rank that still runs has failed as well and is about to end.
+
+        A cell that fails alike on all ranks must not cost them their groups: whoever computes, or
+        waits for the processor only, may be about to fail.
+        """
+        running = self._running()
+        if not running or self._asked:
+            return
+        asked: list[Future[Any]] = []
+        with contextlib.suppress(RankroomError, OSError):
+            asked = self._link.request(running, do="status")
+        for future in asked:
+            future.add_done_callback(self._release_unless_failing)
+        # A rank that cannot even answer may be blocked in a way that the others can end.
+        self._link.later(ANSWER_S, partial(self._release_unless_answered, asked))
+
+    def _release_unless_answered(self, asked: list[Future[Any]]) -> None:
+        if not all(each.done() for each in asked):
+            self.release()
+
+    def _release_unless_failing(self, answer: Future[Any]) -> None:
+        said = {} if answer.exception() else answer.result()["content"]
+        if said.get("computes") and time.monotonic() - self._failed_at < COMPUTES_S:
+            self._link.later(GRACE_S, self._release_if_stuck)
+        elif not said.get("failing"):
+            self.release()
+
+
+def _in_a_thread(seconds: float, call: Callable[[], None]) -> None:
+    """`call` after `seconds`: whoever came here may be the thread that takes in ranks' replies."""
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()

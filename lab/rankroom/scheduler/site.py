@@ -1,0 +1,300 @@
+"""A site: a machine room described by a TOML profile, shipped in slurm/sites or a user's own.
+
+Nothing here talks to a machine; a profile with a mistake is refused with its line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rankroom import config
+from rankroom.errors import UsageError
+
+Scheduler = Literal["slurm", "pbs", "none"]
+Runtime = Literal["shifter", "apptainer", "podman-hpc", "charliecloud"]
+_TIME = re.compile(r"(?:(\d+):)?(\d+):([0-5]\d)")
+_DAYS = re.compile(r"(\d+)-(\d+)(?::([0-5]\d))?(?::([0-5]\d))?")
+_MEMORY = re.compile(r"\d+[KMGT]?")
+# A name in a job script's header or on a command line; a newline would begin a line of its own.
+_WORD = re.compile(r"[^\s'\"`$\\;&|<>]*")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job asks for unless the user says otherwise."""
+
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    constraint: str = ""
+    reservation: str = ""
+    nodes: int = 1
+    gpus_per_node: int = 0
+    ranks_per_node: int = 0  # 0: one per GPU, or 2 without GPUs
+    cpus_per_task: int = 0  # 0: as the scheduler decides
+    memory_per_node: str = ""  # like 60000 (MB) or 64G
+    memory_per_cpu: str = ""
+    time: str = "01:00:00"  # hours:minutes:seconds
+    extra: tuple[str, ...] = ()  # further options, as after #SBATCH or #PBS
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What makes Python with Rankroom available in a job, in this order."""
+
+    modules: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()  # lines of shell
+    venv: str = ""
+    conda: str = ""
+    python: str = "python"
+
+
+@dataclass(frozen=True)
+class Container:
+    """The container that ranks run in; none without an image."""
+
+    runtime: Runtime | Literal[""] = ""
+    image: str = ""
+    options: tuple[str, ...] = ()
+    python: str = "python"
+
+
+@dataclass(frozen=True)
+class Site:
+    """One machine room."""
+
+    name: str
+    description: str = ""
+    scheduler: Scheduler = "slurm"
+    login: str = ""  # as ssh takes it; empty: here
+    scratch: str = "~/.rankroom"  # where jobs write; compute nodes and login node share it
+    interface: str = ""  # of Gloo and NCCL between nodes
+    ssh_to_nodes: bool = False  # whether one may ssh to the nodes of one's job
+    job: Job = field(default_factory=Job)
+    environment: Environment = field(default_factory=Environment)
+    container: Container = field(default_factory=Container)
+
+    @property
+    def ranks_per_node(self) -> int:
+        """How many ranks a node gets."""
+        return self.job.ranks_per_node or self.job.gpus_per_node or 2
+
+    @property
+    def seconds(self) -> int:
+        """The time that a job asks for."""
+        return parse_time(self.job.time)
+
+    def asking(self, **wishes: Any) -> Site:
+        """This site with some of its job's fields replaced. Raises UsageError for bad values."""
+        chosen = {key: value for key, value in wishes.items() if value is not None}
+        site = replace(self, job=replace(self.job, **chosen))
+        _check(site, lambda text: UsageError(f"{self.name}: {text}"))
+        return site
+
+
+def load(name: str) -> Site:
+    """The site called `name`: the user's own profile, or one that is shipped.
+
+    Raises UsageError with the sites there are, or with the line of a profile's mistake.
+    """
+    profiles = files()
+    if name not in profiles:
+        near = difflib.get_close_matches(name, profiles, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise UsageError(NO_SITE.format(name=name, hint=hint, names=", ".join(sorted(profiles)),
+                                        own=own_folder()))  # fmt: skip
+    return _read(name, profiles, ())
+
+
+def files() -> dict[str, Path]:
+    """The profiles there are, by name; a user's own takes the place of a shipped one."""
+    found: dict[str, Path] = {}
+    for folder in (shipped_folder(), own_folder()):
+        if folder.is_dir():
+            found |= {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return found
+
+
+def profile_of(name: str) -> Path:
+    """Where a user changes what the site called `name` says: a profile of the user's own."""
+    return own_folder() / f"{name}.toml"
+
+
+def own_folder() -> Path:
+    """Where a user keeps profiles."""
+    return config.config_file().with_name("sites")
+
+
+def shipped_folder() -> Path:
+    """Where the profiles that come with Rankroom are: in the package, or in the checkout."""
+    inside = Path(__file__).parents[1] / "slurm" / "sites"
+    return inside if inside.is_dir() else Path(__file__).parents[3] / "slurm" / "sites"
+
+
+def parse_time(text: str) -> int:
+    """Seconds of `[hours:]minutes:seconds` or `days-hours[:minutes[:seconds]]`. Raises ValueError.
+
+    Two numbers are minutes and seconds, as they are for Slurm and for PBS.
+    """
+    days = hours = minutes = seconds = "0"
+    if (match := _DAYS.fullmatch(text)) is not None:
+        days, hours, minutes, seconds = match.groups("0")
+    elif (match := _TIME.fullmatch(text)) is not None:
+        hours, minutes, seconds = match.groups("0")
+    if match is None or (hours != "0" and int(minutes) > 59):
+        raise ValueError(f"{text!r} is no time: write hours:minutes:seconds, like 01:30:00")
+    return ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+
+
+def clock(seconds: int) -> str:
+    """A span of time as hh:mm:ss, which means the same to every scheduler."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{rest:02}"
+
+
+def _read(name: str, profiles: Mapping[str, Path], before: tuple[Path, ...]) -> Site:
+    path = profiles[name]
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the site profile {path}: {error}") from None
+    profile = _Profile(path, text)
+    base = Site(name)
+    parent = profile.data.pop("extends", None)
+    if parent is not None:
+        # A profile of the user's may extend the shipped one whose place it takes.
+        known = dict(profiles)
+        if parent == name:
+            known[name] = shipped_folder() / f"{name}.toml"
+        if parent not in known or known[parent] in (path, *before) or not known[parent].is_file():
+            raise profile.wrong("extends", f"there is no other site {parent!r}")
+        base = replace(_read(parent, known, (*before, path)), name=name)
+    return profile.over(base)
+
+
+class _Profile:
+    """A profile's text, and where in it each key stands."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._lines = text.splitlines()
+        try:
+            self.data: dict[str, Any] = _toml(text)
+        except ValueError as error:
+            raise UsageError(f"{path}: {error}") from None
+
+    def over(self, base: Site) -> Site:
+        """`base` with what this profile says."""
+        parts: dict[str, Any] = {}
+        for key, value in self.data.items():
+            if key in ("job", "environment", "container"):
+                if not isinstance(value, dict):
+                    raise self.wrong(key, f"is a table: write [{key}] above its lines")
+                part = getattr(base, key)
+                parts[key] = replace(part, **self._values(value, part, f"[{key}]"))
+            elif isinstance(value, dict):
+                raise self.unknown(key, ["job", "environment", "container"], "tables")
+        plain = {key: value for key, value in self.data.items() if not isinstance(value, dict)}
+        site = replace(base, **self._values(plain, base, "the profile"), **parts)
+        _check(site, lambda text: self.wrong(text.partition(" ")[0], text.partition(" ")[2]))
+        return site
+
+    def _values(self, given: dict[str, Any], base: Any, where: str) -> dict[str, Any]:
+        kinds = {each.name: getattr(base, each.name) for each in dataclasses.fields(base)}
+        kinds = {key: kind for key, kind in kinds.items() if not dataclasses.is_dataclass(kind)}
+        if where == "the profile":
+            del kinds["name"]
+        for key, value in given.items():
+            if key not in kinds:
+                raise self.unknown(key, kinds, f"keys of {where}")
+            wanted = type(kinds[key])
+            if wanted is tuple:
+                if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+                    raise self.wrong(key, 'is a list of texts, like ["one", "two"]')
+                given = {**given, key: tuple(value)}
+            elif wanted is str and isinstance(value, int) and key.startswith("memory"):
+                given = {**given, key: str(value)}
+            elif not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
+                raise self.wrong(key, f"is {_a(wanted)}, not {value!r}")
+        return given
+
+    def unknown(self, key: str, valid: Iterable[str], what: str) -> UsageError:
+        """The error for a key that there is not."""
+        valid = sorted(valid)
+        near = difflib.get_close_matches(key, valid, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        return self.wrong(key, f"is not known{hint}; {what}: {', '.join(valid)}")
+
+    def wrong(self, key: str, what: str) -> UsageError:
+        """The error for a key's value, with its line."""
+        pattern = re.compile(rf"""\s*(\[\s*)?["']?{re.escape(key)}["']?\s*[\].=]""")
+        line = next((n for n, text in enumerate(self._lines, 1) if pattern.match(text)), None)
+        where = f"{self._path}, line {line}" if line else str(self._path)
+        return UsageError(f"{where}: {key} {what}")
+
+
+def _check(site: Site, wrong: Any) -> None:
+    """Raise `wrong("KEY what is wrong with it")` for a value that no job could have."""
+    job = site.job
+    for key, value, choices in (
+        ("scheduler", site.scheduler, get_args(Scheduler)),
+        ("runtime", site.container.runtime, ("", *get_args(Runtime))),
+    ):
+        if value not in choices:
+            raise wrong(f"{key} is one of {', '.join(filter(None, choices))}, not {value!r}")
+    if job.memory_per_node and job.memory_per_cpu:
+        raise wrong("memory_per_cpu cannot stand beside memory_per_node: give only one of them")
+    for key in ("memory_per_node", "memory_per_cpu"):
+        if getattr(job, key) and not _MEMORY.fullmatch(getattr(job, key)):
+            raise wrong(f"{key} is megabytes, or a number with K, M, G or T: 60000, 64G")
+    for key, least in (("nodes", 1), ("gpus_per_node", 0), ("ranks_per_node", 0),
+                       ("cpus_per_task", 0)):  # fmt: skip
+        value = getattr(job, key)
+        if not isinstance(value, int) or value < least:
+            raise wrong(f"{key} is a number from {least} up, not {value!r}")
+    try:
+        if parse_time(job.time) == 0:
+            raise wrong("time is 0: a job needs some")
+    except ValueError as error:
+        raise wrong(f"time {error}") from None
+    for key in ("account", "partition", "qos", "constraint", "reservation"):
+        if not _WORD.fullmatch(getattr(job, key).replace("&", "").replace("|", "")):
+            raise wrong(f"{key} cannot be {getattr(job, key)!r}: it is one word")
+    for key, lines in (("extra", job.extra), ("setup", site.environment.setup)):
+        if any("\n" in line for line in lines):
+            raise wrong(f"{key} is a list of lines: one of them holds a line break")
+    if not _WORD.fullmatch(site.login) or site.login.startswith("-"):
+        raise wrong(f"login cannot be {site.login!r}: it is a host as ssh takes it")
+    if bool(site.container.runtime) != bool(site.container.image):
+        raise wrong("runtime and image of a container go together")
+
+
+def _toml(text: str) -> dict[str, Any]:
+    # tomllib is new in Python 3.11.
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    data: dict[str, Any] = toml.loads(text)
+    return data
+
+
+def _a(kind: type) -> str:
+    return {str: "a text", int: "a whole number", bool: "true or false"}.get(kind, kind.__name__)
+
+
+def expand(path: str, home: str = "~") -> str:
+    """`path` with its leading `~` as the shell of a job understands it within double quotes."""
+    return "$HOME" + path[1:] if path == home or path.startswith(home + os.sep) else path
+
+
+NO_SITE = (
+    "there is no site {name!r}{hint}: there are {names}. Your own profiles go to {own}/NAME.toml"
+)

@@ -1,0 +1,73 @@
+"""A rank on a node of the allocation: what starts it there, and what its end means.
+
+All of it is one task in a step of its own, so that one rank can be started anew and each tells how
+it ended: Slurm's `srun`, and in a PBS job `mpiexec`. Their environment becomes the rank's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from rankroom.record.cluster_file import Allocation, tail
+from rankroom.scheduler.job_end import why_cancelled
+
+# Of the variables that Slurm sets, those that say in which job we are; the others would be taken
+# for options of this step.
+_JOB = ("SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_JOB_", "SLURM_JOBID", "SLURM_SUBMIT_")
+PYTHON = "RANKROOM_RANK_PYTHON"  # a command line; set in jobs of sites with a container
+_SIGNALLED = 128
+_FAILED = re.compile(r"Node failure on (\S+)", re.IGNORECASE)
+
+
+def command(granted: Allocation, node: str, rank: int, cwd: str) -> list[str]:
+    """The command that starts `rank` on `node`."""
+    remote = [*python(os.environ), "-m", "rankroom.agent.node_start"]
+    if granted.scheduler == "pbs":
+        # As HPE's PALS has it; a rank has the cores of its node, or it would be bound to one.
+        place = ["-n", "1", "--ppn", "1", "--hosts", node, "--cpu-bind", "none"]
+        return ["mpiexec", *place, *remote]
+    return [
+        "srun", f"--jobid={granted.job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1",
+        # Ranks share what the job has on the node; a step would wait for the one before else.
+        "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none",
+        f"--job-name=rank-{rank}", f"--chdir={cwd}", "--input=none", "--export=ALL",
+        *remote,
+    ]  # fmt: skip
+
+
+def python(own: Mapping[str, str]) -> list[str]:
+    """What runs Python on a node: ours, or the one in the site's container."""
+    return shlex.split(own.get(PYTHON, "")) or [sys.executable]
+
+
+def environment(own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the command, of this process's own."""
+    return {
+        name: value
+        for name, value in own.items()
+        if not name.startswith(("SLURM_", "SRUN_", "SLURMD_")) or name.startswith(_JOB)
+    }
+
+
+def returncode(code: int) -> int:
+    """A rank's own return code, of srun's: negative for a signal."""
+    named = {each.value for each in signal.Signals}
+    return -(code - _SIGNALLED) if code - _SIGNALLED in named else code
+
+
+def how_ended(how: str, log: Path, node: str, job: str) -> str:
+    """How a rank on `node` ended, in words: `how` its process did, and what Slurm said of it."""
+    said = tail(log, 8)
+    if failed := _FAILED.search(said):
+        return f"{how} (node {failed[1]} has failed)"
+    if over := why_cancelled(said, job):
+        return f"was ended: {over}"
+    if "oom-kill" in said or "Out Of Memory" in said:
+        return f"{how} (out of memory on {node}: the job has no more there)"
+    return how

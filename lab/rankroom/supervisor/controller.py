@@ -1,0 +1,45 @@
+"""The controller of a cluster: ipyparallel's, which ends when the cluster's keeper is gone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import zmq
+from ipyparallel.controller.app import IPController
+
+from rankroom.system import process_tree
+
+
+class Controller(IPController):
+    """ipyparallel's controller, with a listener where its task queue would be.
+
+    There is none. Yet every client and rank connects to its ports, ten times a second and for ever
+    if nobody listens there; and who came to listen there by chance would have them as guests. That
+    was Gloo, now and then: `hvd.init()` then waited 30 s for a rank that never came.
+    """
+
+    def init_schedulers(self) -> None:
+        super().init_schedulers()
+        self._listeners: list[Any] = []
+        for url in (self.client_url("task"), self.engine_url("task")):
+            self._listeners.append(self.context.socket(zmq.ROUTER))
+            self.bind(self._listeners[-1], url)
+
+
+def follow(keeper: int) -> None:
+    """End this process with its children when `keeper` has ended."""
+    process_tree.first_ended(keeper)
+    process_tree.end(process_tree.descendants([os.getpid()]))
+    os._exit(1)
+
+
+def main() -> None:
+    """Control the cluster that the options name, as child of its keeper."""
+    threading.Thread(target=follow, args=(os.getppid(),), daemon=True).start()
+    Controller.launch_instance()
+
+
+if __name__ == "__main__":
+    main()

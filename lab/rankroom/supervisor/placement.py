@@ -1,0 +1,90 @@
+"""Where the ranks of an allocation sit: what each says as it starts, told to all others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rankroom.rpc.rendezvous import POLL_S
+
+GIVEN_UP = "was given up"  # how such a rank ended begins with this
+SILENT_S = 20.0  # a rank that its node says nothing of for so long is taken for lost
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank's process is. `start` counts how often it was started."""
+
+    start: int
+    host: str
+    pid: int
+    address: str
+    ports: tuple[int, int]  # for torch's store, and for TensorFlow's worker
+
+
+class Seating:
+    """The places of all ranks of a cluster, and when each was last heard of."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.places: dict[int, Place] = {}
+        self.starts: dict[int, int] = {}
+        self._wanted: dict[int, int] = {}  # which start of each rank, if any
+        self._heard: dict[int, float] = {}
+        self._changed = threading.Condition()
+
+    def start(self, rank: int) -> int:
+        """`rank` is being started: the number of this start."""
+        with self._changed:
+            self.starts[rank] = self.starts.get(rank, 0) + 1
+            self._heard.pop(rank, None)
+            self._wanted[rank] = self.starts[rank]
+            return self.starts[rank]
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """What a rank, or its nanny, asks as it starts and lives."""
+        rank, start = question["rank"], question["start"]
+        with self._changed:
+            # One that was replaced, or given up while it was cut off, ends itself.
+            kept = self._wanted.get(rank) == start
+            if kept:
+                self._heard[rank] = time.monotonic()
+            if kept and question["do"] == "sit":
+                store, worker = question["ports"]
+                place = Place(
+                    start, question["host"], question["pid"], question["at"], (store, worker)
+                )
+                if (before := self.places.get(rank)) and before.address == place.address:
+                    # The others have been told these.
+                    place = replace(place, ports=before.ports)
+                self.places[rank] = place
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: len(self.places) == self.size, POLL_S)
+            if len(self.places) < self.size:
+                return {"kept": kept}
+            places = [self.places[each] for each in range(self.size)]
+        return {
+            "kept": kept,
+            "addresses": [each.address for each in places],
+            "ports": [each.ports[1] for each in places],
+            "master_port": places[0].ports[0],
+        }
+
+    def sits(self, rank: int) -> bool:
+        """Whether the rank's latest start has said where it is."""
+        place = self.places.get(rank)
+        return place is not None and place.start == self.starts.get(rank)
+
+    def silent(self) -> list[int]:
+        """The ranks that were heard of once, and then not any more."""
+        with self._changed:
+            now = time.monotonic()
+            return [rank for rank, heard in self._heard.items() if now - heard > SILENT_S]
+
+    def give_up(self, rank: int) -> None:
+        """Nobody waits for `rank` any more; should it live, it is told to end."""
+        with self._changed:
+            self._wanted.pop(rank, None)
+            self._heard.pop(rank, None)

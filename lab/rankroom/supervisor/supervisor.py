@@ -1,0 +1,311 @@
+"""The process that keeps a cluster on one machine: starts controller and ranks, and watches them.
+
+It belongs to no kernel, so ranks outlive the notebook that started them; it is the parent of all
+its processes, so it learns how each of them ended. `python -m rankroom.supervisor.supervisor
+FOLDER` is started by `rankroom.cluster.launch`; it does what its cluster.json asks and writes the
+outcome there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rankroom import config
+from rankroom.agent.load import Loads
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.rpc.rendezvous import Rendezvous
+from rankroom.scheduler.job_end import JobEnd
+from rankroom.supervisor import hub
+from rankroom.supervisor.lease import Lease, held
+from rankroom.supervisor.memory import Memory
+from rankroom.supervisor.placement import GIVEN_UP
+from rankroom.supervisor.processes import Children
+from rankroom.system.exits import describe_exit
+
+START_S = 30.0  # a rank that is not ready after this long hangs, and may be restarted
+LOOK_S = 0.1
+SAMPLE_S = 1.0  # between two looks at the ranks' memory
+AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
+RECORDS_S = 10.0  # for the runs of a cluster that ends to bring their records to an end
+
+
+class Keeper:
+    """Controller and ranks of one cluster as child processes."""
+
+    def __init__(self, paths: ClusterPaths, info: ClusterInfo, devices: int) -> None:
+        self.paths = paths
+        self.info = info
+        self.children = Children(paths, info, devices)
+        self.lost: dict[int, str] = {}  # ranks that were given up, and why
+        self.brought_back: dict[int, list[float]] = {}
+        self.stopping = threading.Event()
+        self.memory = Memory()
+        self.loads = Loads()
+        self.job_end: JobEnd | None = None
+        self.told_to_end = False  # by a signal, as Slurm does when the job is over
+        self.sampled = 0.0
+        # What kernels ask for comes in threads of its own.
+        self.lock = threading.Lock()
+        self.ready: set[int] = set()
+        self.asked: set[int] = set()
+        self.changed = False  # and not written down yet: the watch does that
+        info.secret = secrets.token_urlsafe(24)
+        self.rendezvous = Rendezvous(self.children.address, info.secret, self.answer)
+        info.desk = self.rendezvous.address
+        info.host = socket.gethostname()
+        info.keeper = os.getpid()
+        info.lease = config.lease_hours()
+        self.lease = Lease(paths.folder, info.lease * 3600)
+        # Ranks on other nodes read there what they need.
+        self.write()
+        self.children.start_controller()
+        for rank in range(info.size):
+            self.children.start_rank(rank)
+        if info.allocation is not None:
+            self.job_end = JobEnd(info.allocation.job, info.allocation.until)
+            self.job_end.follow()
+        info.state = "running"
+        self.write()
+
+    def save(self) -> None:
+        """Write down how the cluster is; what a full disk refuses is written when there is room."""
+        try:
+            self.write()
+        except OSError:
+            self.changed = True
+
+    def write(self) -> None:
+        """The same, where there is no cluster without it. Raises OSError."""
+        self.info.ranks = self.children.places()
+        self.info.ready = sorted(self.ready)
+        self.paths.write(self.info)
+
+    # -- what others ask
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Requests of kernels and ranks, which come with the cluster's secret; in a thread."""
+        if question["do"] == "stop":
+            self.stopping.set()
+        elif question["do"] == "doubt":
+            self.paths.doubt()
+        elif question["do"] == "ready":
+            with self.lock:
+                if self.children.seating.starts[question["rank"]] == question["start"]:
+                    self.ready.add(question["rank"])
+                    self.changed = True
+        elif question["do"] in ("sit", "stay"):
+            if load := question.get("load"):
+                self.loads.say(question["rank"], load)
+            return self.children.seating.answer(question) | {"look": self.loads.wanted}
+        elif question["do"] == "look":
+            living = self.living()
+            here = self.children.here(living)
+            return self.loads.look(here, set(living) - here.keys())
+        elif question["do"] == "until":
+            return {"until": self.job_end.until if self.job_end else 0.0}
+        elif question["do"] == "restart":
+            return {"refused": self.ask_for(question["ranks"])}
+        return {}
+
+    def ask_for(self, ranks: list[int]) -> str:
+        """Have `ranks` started anew with the next look; why not, if that cannot be."""
+        with self.lock:
+            for rank in ranks:
+                if rank in self.asked:
+                    return TWICE.format(rank=rank)
+                young = time.time() - self.children.born[rank] < config.start_seconds(START_S)
+                if young and rank not in self.ready and str(rank) not in self.info.exits:
+                    again = rank in self.info.starting
+                    return (TWICE if again else STARTING).format(rank=rank)
+            self.asked.update(ranks)
+        return ""
+
+    # -- watching
+
+    def watch(self) -> None:
+        """Until told to stop: note how each process that ends ended, and restart what should be."""
+        while not self.stopping.wait(LOOK_S):
+            code = self.children.controller.poll()
+            if code is not None:
+                self.fail(f"the ipyparallel controller {describe_exit(code)}")
+                return
+            self.note_limit()
+            self.note_silence()
+            self.note_ends()
+            self.do_restarts()
+            if len(self.info.exits) == self.info.size:
+                self.fail("every rank has ended")
+                return
+            self.note_memory()
+            if self.job_end and self.job_end.over:
+                self.told_to_end = True
+                return
+            living = {rank: self.children.born[rank] for rank in self.living()}
+            if self.lease.over(living):
+                self.info.message = f"nobody held it for {self.info.lease:g} h"
+                return
+
+    def fail(self, message: str) -> None:
+        """Say first that the cluster is gone: whoever waits for it need not wait for its end."""
+        self.info.state, self.info.message = "failed", message
+        self.save()
+
+    def note_ends(self) -> None:
+        for rank in list(self.children.ranks):
+            if str(rank) in self.info.exits or (code := self.children.returncode(rank)) is None:
+                continue
+            how = self.lost.pop(rank, "") or self.children.how_ended(rank, code)
+            if code == -signal.SIGKILL and (words := self.memory.words(rank)):
+                how = f"{how}; {words}"
+            back = self.info.auto_restart and rank not in self.asked
+            if back and not self.may_come_back(rank):
+                how, back = LEFT_DOWN.format(how=how, times=AGAIN, seconds=WITHIN_S), False
+            with self.lock:
+                self.info.exits[str(rank)] = how
+                self.ready.discard(rank)
+                if back:
+                    self.asked.add(rank)
+                    self.info.starting.append(rank)
+            self.save()
+            self.children.seating.give_up(rank)
+            if self.info.allocation:
+                # The process beside it may have ended with it, and told nobody.
+                hub.unregister(self.paths.engine_file, rank)
+
+    def note_limit(self) -> None:
+        """Write down when the job ends, as soon as that is another time."""
+        known = self.info.allocation
+        if self.job_end and known and known.until != self.job_end.until:
+            self.info.allocation = dataclasses.replace(known, until=self.job_end.until)
+            self.save()
+
+    def note_end_of_job(self) -> None:
+        """Say why all ranks end before they do: Slurm leaves some seconds, if that."""
+        if self.told_to_end and self.job_end and (why := self.job_end.why()):
+            self.info.message = why
+            for rank in self.living():
+                self.info.exits[str(rank)] = f"was ended: {why}"
+
+    def note_silence(self) -> None:
+        """Give up ranks on nodes that nothing is heard of; those that just started have time."""
+        for rank in self.children.seating.silent():
+            node = self.info.ranks[rank].host
+            self.lost[rank] = f"{GIVEN_UP}: its node {node} does not answer"
+            self.children.seating.give_up(rank)
+            self.children.ranks[rank].kill()
+
+    def may_come_back(self, rank: int) -> bool:
+        """Whether a rank that died is started anew; noted as done if so."""
+        now = time.monotonic()
+        lately = [each for each in self.brought_back.get(rank, []) if now - each < WITHIN_S]
+        if len(lately) >= AGAIN:
+            return False
+        self.brought_back[rank] = [*lately, now]
+        return True
+
+    def do_restarts(self) -> None:
+        with self.lock:
+            ranks = sorted(self.asked)
+            self.ready.difference_update(ranks)
+            coming = {r for r in self.info.starting if str(r) not in self.info.exits}
+            starting = sorted({*ranks, *(coming - self.ready)})
+            changed = starting != self.info.starting or self.changed
+            self.changed = False
+            self.info.starting = starting
+        if changed or ranks:
+            self.save()
+        if ranks:
+            self.restart(ranks)
+            with self.lock:
+                self.asked.difference_update(ranks)
+
+    def restart(self, ranks: list[int]) -> None:
+        """End what there is of `ranks`, and start them anew: same ranks, same ids."""
+        self.children.end(ranks)
+        for rank in ranks:
+            hub.unregister(self.paths.engine_file, rank)
+            self.info.past[str(rank)] = self.info.exits.pop(str(rank), "")
+            self.info.restarts[str(rank)] = self.info.restarts.get(str(rank), 0) + 1
+            try:
+                self.children.start_rank(rank)
+            except OSError as error:
+                self.info.exits[str(rank)] = f"could not be started: {error}"
+        # The others' groups hold connections to processes that are gone.
+        self.info.epoch += 1
+        self.save()
+
+    def note_memory(self) -> None:
+        if time.monotonic() > self.sampled + SAMPLE_S:
+            self.sampled = time.monotonic()
+            self.memory.sample(self.children.pids(self.living()))
+
+    def living(self) -> list[int]:
+        return [rank for rank in self.children.ranks if str(rank) not in self.info.exits]
+
+    # -- ending
+
+    def close(self) -> None:
+        """End every process, and say that the cluster is stopped unless it has failed."""
+        if self.info.state != "failed":
+            self.note_end_of_job()
+            self.info.state = "ending"
+            self.save()
+        self.children.end_all()
+        if self.info.state != "failed":
+            self.info.state = "stopped"
+        self.save()
+
+    def wait_for_records(self) -> None:
+        """Leave the spool to runs that are still bringing their records to an end."""
+        deadline = time.monotonic() + RECORDS_S
+        while held(self.paths.busy) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def main(argv: list[str]) -> None:
+    """Keep the cluster in folder argv[1] with argv[2] GPUs until it is stopped."""
+    folder = Path(argv[1])
+    paths = ClusterPaths(folder.name, folder.parent)
+    info = paths.read()
+    if info is None:
+        raise SystemExit(f"no cluster.json in {folder}")
+    keeper: Keeper | None = None
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if keeper is not None:
+            keeper.told_to_end = True
+            keeper.stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        keeper = Keeper(paths, info, int(argv[2]))
+        keeper.watch()
+        keeper.close()
+        if keeper.info.state == "stopped":
+            keeper.wait_for_records()
+            if not paths.unfinished():
+                shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        info.state, info.message = "failed", f"cannot start: {error}"
+        paths.write(info)
+        raise
+
+
+TWICE = "rank {rank} is being restarted already: wait until it is ready"
+STARTING = "rank {rank} is starting: wait until it is ready"
+LEFT_DOWN = "{how}; it was restarted {times} times within {seconds:.0f} s and is left down now"
+
+if __name__ == "__main__":
+    main(sys.argv)

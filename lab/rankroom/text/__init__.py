@@ -1,0 +1,4 @@
+"""How amounts and ranks are said in words, the same everywhere.
+
+Imports nothing of Rankroom but its errors.
+"""
