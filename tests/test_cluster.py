@@ -25,7 +25,7 @@ def processes_of(paths):
     return found
 
 
-def test_start_says_what_it_does_and_stop_leaves_nothing(home):
+def test_start_says_what_it_does_and_stop_leaves_nothing(home, caplog):
     told = []
     cluster = Cluster.local(ranks=3, name="three", progress=told.append)
     try:
@@ -36,6 +36,8 @@ def test_start_says_what_it_does_and_stop_leaves_nothing(home):
         assert run.wait(60)
         assert run.results == dict.fromkeys(range(3), "3")
         assert processes_of(cluster.paths)
+        # What is encrypted needs no signature, and no warning that it has none.
+        assert "signing is disabled" not in caplog.text
     finally:
         cluster.stop()
     assert processes_of(cluster.paths) == []

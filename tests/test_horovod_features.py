@@ -124,16 +124,3 @@ def test_a_horovod_without_frameworks(site: Path) -> None:
         next((site / folder).iterdir()).unlink()
     with pytest.raises(HorovodBuildError, match=r"no framework built in.*--force"):
         check.check(lambda line: None)
-
-
-@pytest.mark.parametrize(
-    ("path", "rank", "file"),
-    [
-        ("/t/x.json", 0, "/t/x.json"),
-        ("/t/x.json", 3, "/t/x.json.rank3"),
-        ("/t/{rank}.json", 0, "/t/0.json"),
-        ("/t/{rank}.json", 12, "/t/12.json"),
-    ],
-)
-def test_the_timeline_file_of_a_rank(path: str, rank: int, file: str) -> None:
-    assert features.timeline_file(path, rank) == file

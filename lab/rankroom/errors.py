@@ -54,10 +54,6 @@ class CheckFailed(RankroomError):
     """A step of a site's check failed; the message says what to do."""
 
 
-class RankLostError(RankroomError):
-    """A rank's process ended by itself."""
-
-
 class CellError(RankroomError):
     """The cell cannot run anywhere; nothing was sent to the ranks."""
 

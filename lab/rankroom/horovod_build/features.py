@@ -115,17 +115,6 @@ def features() -> Features | None:
     )
 
 
-def timeline_file(path: str, rank: int) -> str:
-    """Where rank `rank` writes when all ranks are given `path` (as the edit timeline-file says).
-
-    `{rank}` in the path stands for its number; without it, rank 0 keeps the path and the others
-    append to it.
-    """
-    if "{rank}" in path:
-        return path.replace("{rank}", str(rank), 1)
-    return path if rank == 0 else f"{path}.rank{rank}"
-
-
 def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text("utf-8"))

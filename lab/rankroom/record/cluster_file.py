@@ -89,7 +89,6 @@ class ClusterInfo:
     state: ClusterState = "starting"
     message: str = ""
     keeper: int = 0
-    keeper_born: float = 0.0
     host: str = ""
     desk: str = ""
     secret: str = ""

@@ -21,9 +21,9 @@ from typing import Any
 
 import ipyparallel
 import zmq
-from jupyter_client.session import Session
 
 from rankroom.errors import NoClusterError
+from rankroom.rpc.sessions import session_for, unsigned_as_encrypted
 
 TOPIC = b"rankroom"
 RETRY_MS = 5000  # at most, between two tries to reach a controller that is gone
@@ -50,7 +50,8 @@ class Link:
     """Talks to the ranks through the controller described by `client_file`."""
 
     def __init__(self, client_file: Path) -> None:
-        self.client = ipyparallel.Client(str(client_file), timeout=10, context=context())
+        with unsigned_as_encrypted():
+            self.client = ipyparallel.Client(str(client_file), timeout=10, context=context())
         # The client warns on stderr about every engine that leaves; runs report that themselves.
         logging.getLogger("ipyparallel").setLevel(logging.ERROR)
         self._runs: dict[str, Receive] = {}
@@ -150,10 +151,7 @@ class Tap:
 
     def __init__(self, client_file: Path, deliver: Receive) -> None:
         info = json.loads(client_file.read_text())
-        self._session = Session(
-            key=info["key"].encode(), signature_scheme=info["signature_scheme"],
-            packer=info["pack"], unpacker=info["unpack"],
-        )  # fmt: skip
+        self._session = session_for(info)
         self._deliver = deliver
         self._socket = context().socket(zmq.SUB)
         self._socket.RCVHWM = 0

@@ -25,7 +25,3 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
     store = TendedStore()
     parts = {"store": store, "ladder": Ladder(store), "threads": Threads()}
     web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])
-
-
-# The name before jupyter_server 2, which some tools still look for.
-load_jupyter_server_extension = _load_jupyter_server_extension

@@ -16,16 +16,14 @@ def unregister(engine_file: Path, rank: int, seconds: float = 5.0) -> bool:
     It would notice by missing heartbeats after a minute, and give the next rank another id.
     """
     import zmq  # here, as a keeper needs neither until a rank is restarted
-    from jupyter_client.session import Session
+
+    from rankroom.rpc.sessions import session_for
 
     try:
         about: dict[str, Any] = json.loads(engine_file.read_text())
     except (OSError, ValueError):
         return False
-    session = Session(
-        key=about["key"].encode(), signature_scheme=about["signature_scheme"],
-        packer=about["pack"], unpacker=about["unpack"],
-    )  # fmt: skip
+    session = session_for(about)
     deadline = time.monotonic() + seconds
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.LINGER = 0

@@ -1,4 +1,4 @@
-"""The only place that spawns processes, so that every one of them is awaited, timed and reaped.
+"""Runs commands to their end: each is awaited, timed and reaped, with all that it started.
 
 Nothing is ever passed through a shell: a command is a list of words.
 """
