@@ -15,8 +15,8 @@ from machines import Machines, missing
 
 MOST = 5.0
 BEGIN = """
-from rankroom.ssh.line import Line
-line, told = Line("login"), []
+from rankroom.ssh.connection import SshConnection
+line, told = SshConnection("login"), []
 kept = go(line.keep(lambda state, words: told.append(state)))
 """
 LONGEST_CUT_S = 30.0

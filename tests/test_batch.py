@@ -13,14 +13,14 @@ from click.testing import CliRunner
 
 from rankroom.batch import cells, job
 from rankroom.batch.folder import BatchFailed, BatchFolder, Progress, named
-from rankroom.batch.sent import Sent
+from rankroom.batch.remote_job import RemoteJob
 from rankroom.cli import main
 from rankroom.display.bundle import MIME
 from rankroom.errors import UsageError
 from rankroom.record.store import Store
 from rankroom.scheduler.site import Environment, Site
 from rankroom.scheduler.submitted import all_submitted
-from rankroom.ssh.place import Here
+from rankroom.ssh.host import LocalHost
 from record_makers import start_record
 
 START = "%load_ext rankroom\n%cluster start --ranks 2"
@@ -146,7 +146,7 @@ def test_the_job_runs_in_its_folder_whatever_that_is_called():
     found = job.commands(site, BatchFolder("/s/it's"), "/home/a b", "")
     assert found[0] == """cd '/s/it'"'"'s'"""
     assert found[-1] == (
-        """exec "$HOME/py/bin/python" -m rankroom.batch.play . --cwd '/home/a b'"""
+        """exec "$HOME/py/bin/python" -m rankroom.batch.runner . --cwd '/home/a b'"""
     )
 
 
@@ -164,7 +164,7 @@ def test_what_is_brought_is_whole_and_comes_once(tmp_path: Path, home: Path):
     _, run, writer = start_record(tmp_path / "there")
     writer.close()
     folder = BatchFolder(tmp_path / "job's")
-    sent = Sent(Here(), folder)
+    sent = RemoteJob(LocalHost(), folder)
     asyncio.run(sent.put({str(folder.executed): "{}"}))
     progress = Progress("done", 1, 1, home=str(tmp_path / "there"), runs=[run.id])
     copy = tmp_path / "copy.ipynb"

@@ -16,7 +16,7 @@ import pytest
 
 from rankroom.cluster import actions, cluster_status, start_request
 from rankroom.cluster.cluster_status import Card, CardRank, card
-from rankroom.cluster.start_request import DryRun, SiteChoice, WishError
+from rankroom.cluster.start_request import DryRun, SiteChoice, StartRequestError
 from rankroom.errors import NoClusterError, NotYoursError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Far, Node
 from rankroom.record.model import RankInfo
@@ -181,7 +181,7 @@ def test_each_wish_is_checked_by_itself(home):
         "name": "a b",
         "account": "ok",
     }
-    with pytest.raises(WishError) as error:
+    with pytest.raises(StartRequestError) as error:
         start_request.granted(where, {**asked, "colour": "red"})
     errors = error.value.errors
     assert set(errors) == {"nodes", "gpus_per_node", "time", "name", "colour"}
@@ -198,7 +198,7 @@ def test_what_is_empty_is_as_the_profile_has_it(home):
     # The other way to ask for memory takes the place of the profile's.
     granted = start_request.granted(where, {"memory_per_cpu": "4G"})
     assert (granted.job.memory_per_cpu, granted.job.memory_per_node) == ("4G", "")
-    with pytest.raises(WishError, match="only one of them"):
+    with pytest.raises(StartRequestError, match="only one of them"):
         start_request.granted(where, {"memory_per_cpu": "4G", "memory_per_node": "64G"})
 
 
@@ -207,7 +207,7 @@ def test_ranks_here_have_a_limit(home):
     assert start_request.ranks({"ranks": ""}) is None
     start_request.granted(here, {"ranks": "3"})
     for text in ("0", "-1", "100000", "two", "1.5"):
-        with pytest.raises(WishError) as error:
+        with pytest.raises(StartRequestError) as error:
             start_request.granted(here, {"ranks": text})
         assert set(error.value.errors) == {"ranks"}
 

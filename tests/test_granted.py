@@ -7,7 +7,7 @@ from rankroom.errors import StartError, UsageError
 from rankroom.rank.environment import Seat, Wiring, rank_environment, seats
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.scheduler import step_launcher
-from rankroom.supervisor.placement import Seating
+from rankroom.supervisor.placement import Placement
 from rankroom.system import network
 
 # Slurm 22.05; the older form of the GPUs is from 19.05.
@@ -165,7 +165,7 @@ def sit(seating, rank, start, ports=(1, 2)):
 
 
 def test_a_rank_started_anew_keeps_its_ports_and_its_forerunner_is_not_wanted():
-    seating = Seating(1)
+    seating = Placement(1)
     first = seating.start(0)
     assert sit(seating, 0, first)["ports"] == [2]
     second = seating.start(0)

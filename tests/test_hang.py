@@ -5,7 +5,7 @@ from concurrent.futures import Future
 import pytest
 
 from rankroom.record.model import Standing
-from rankroom.run.stall import Watch, explain, main_first
+from rankroom.run.stall import StallWatch, explain, main_first
 
 WAITS = Standing(0, "waits", "allreduce loss", 7, "hvd.allreduce(loss, name='loss')")
 SLEEPS = Standing(2, "still", None, 9, "time.sleep(60)")
@@ -75,7 +75,7 @@ class FakeLink:
 
 
 def watch(link, said, patience=5):
-    return Watch([0, 1], link, 0, patience, said.append)
+    return StallWatch([0, 1], link, 0, patience, said.append)
 
 
 def waits(seconds):

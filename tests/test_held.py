@@ -7,7 +7,7 @@ import pytest
 
 from cells import failure, finish, log
 from rankroom.rank import flood_buffer
-from rankroom.rank.flood_buffer import Held, beside, left_in
+from rankroom.rank.flood_buffer import FloodBuffer, beside, left_in
 from rankroom.rank.streams import BURST, RankStream, Spooled
 
 
@@ -71,7 +71,7 @@ def test_killed_while_the_bytes_were_moved(path, moved, left):
     path.write_bytes(b"before\n")
 
     def move():
-        mine = Held(path)
+        mine = FloodBuffer(path)
         assert mine.add(b"one\n") and mine.add(b"two\n")
 
         def write(data):
@@ -86,7 +86,7 @@ def test_killed_while_the_bytes_were_moved(path, moved, left):
 
 
 def test_what_does_not_fit_is_refused(path):
-    mine = Held(path)
+    mine = FloodBuffer(path)
     assert not mine.add(b"x" * flood_buffer.SIZE)
     assert not mine and left_in(path) == b""
 
@@ -96,11 +96,11 @@ def test_nothing_is_held_on_a_full_disk(path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    assert not Held(path).add(b"x")
+    assert not FloodBuffer(path).add(b"x")
 
 
 def test_a_forked_child_leaves_it_alone(path):
-    mine = Held(path)
+    mine = FloodBuffer(path)
     mine.add(b"parent's\n")
     pid = os.fork()
     if pid == 0:

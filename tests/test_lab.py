@@ -17,11 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.cli import main
-from rankroom.errors import LabError, LineError, SchedulerError
+from rankroom.errors import LabError, SchedulerError, SshError
 from rankroom.jupyter_job import door, follow, saved, script
 from rankroom.jupyter_job.door import Door
 from rankroom.jupyter_job.lab import free_port
-from rankroom.jupyter_job.saved import Kept
+from rankroom.jupyter_job.saved import SavedLab
 from rankroom.jupyter_job.where import is_here
 from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.jobs import JobStatus
@@ -91,7 +91,7 @@ def test_a_dry_run_prints_the_job_and_submits_nothing(fake: Any, home: Path, mon
 
 def test_what_is_kept_is_private_and_has_no_token(home: Path):
     for number, site in enumerate(["one", "two", "one"]):
-        Kept(site, str(number), 20000 + number, float(number)).write()
+        SavedLab(site, str(number), 20000 + number, float(number)).write()
     assert [each.job for each in saved.all_kept()] == ["2", "1", "0"]
     assert [each.job for each in saved.all_kept("one")] == ["2", "0"]
     page = saved.all_kept()[0].write_page("http://127.0.0.1:1/lab?token=secret")
@@ -106,7 +106,7 @@ def test_what_is_kept_is_private_and_has_no_token(home: Path):
 
 
 def test_what_cannot_be_read_is_passed_over(home: Path):
-    Kept("one", "1").write()
+    SavedLab("one", "1").write()
     (saved.folder() / "one-2.json").write_text("{")
     (saved.folder() / "one-3.json").write_text('{"some": "thing"}')
     assert [each.job for each in saved.all_kept()] == ["1"]
@@ -204,7 +204,7 @@ class Made:
 
     def __init__(self, *answers: JobStatus | Exception, log: str = "") -> None:
         self.answers, self.log = list(answers), log
-        self.kept = Kept("test", self.job)
+        self.kept = SavedLab("test", self.job)
         self.opened: Door | None = Door("c1", 20012, "abc")
 
     async def status(self) -> JobStatus:
@@ -236,7 +236,7 @@ def told(home: Path, monkeypatch) -> Told:
 
 def test_the_queue_is_told_and_waited_for(told: Told):
     down = SchedulerError("test: `squeue` failed (status 1):\nUnable to contact")
-    lost = LineError("the line to login is lost", "lost")
+    lost = SshError("the line to login is lost", "lost")
     lab = Made(PENDING, down, lost, PENDING, RUNNING)
     assert asyncio.run(follow.queue(lab, told)) == RUNNING
     assert told.shown[0].startswith(

@@ -14,7 +14,7 @@ import pytest
 
 from made_up_clusters import MadeUp
 from rankroom.cluster import control
-from rankroom.cluster.control import Ladder
+from rankroom.cluster.control import Control
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NotYoursError, RunOverError, StartError
 from rankroom.record.cluster_file import ClusterPaths
@@ -28,7 +28,7 @@ def test_the_cluster_of_another_user_is_left_alone(home: Path, monkeypatch):
     monkeypatch.setattr(control, "attach", lambda name: pytest.fail("it was connected to"))
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(NotYoursError, match="theirs belongs to another user"):
-        asyncio.run(Ladder(store).interrupt(run.id))
+        asyncio.run(Control(store).interrupt(run.id))
     writer.close()
 
 
@@ -44,7 +44,7 @@ def test_a_cluster_that_does_not_answer_in_time(home: Path, monkeypatch):
     monkeypatch.setattr(control, "attach", Stuck)
     monkeypatch.setattr(control, "LONGEST", 0.1)
     with pytest.raises(StartError, match="stuck did not answer within"):
-        asyncio.run(Ladder(store).release(run.id))
+        asyncio.run(Control(store).release(run.id))
     free.set()
     writer.close()
 
@@ -64,11 +64,11 @@ def test_an_interrupt_from_outside_the_kernel_ends_a_real_run(cluster: Cluster):
     while store.read(run.id).data.count(b"on the way") < 2:
         assert time.monotonic() < until
         time.sleep(0.01)
-    said = asyncio.run(Ladder(store).interrupt(run.id))
+    said = asyncio.run(Control(store).interrupt(run.id))
     assert said == "every rank was sent an interrupt"
     assert run.wait(60)
     assert {event["ename"] for event in run.events if event["kind"] == "error"} == {
         "KeyboardInterrupt"
     }
     with pytest.raises(RunOverError, match="is over"):
-        asyncio.run(Ladder(store).interrupt(run.id))
+        asyncio.run(Control(store).interrupt(run.id))

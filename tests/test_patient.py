@@ -5,8 +5,8 @@ import os
 import pytest
 
 from rankroom.errors import RecordError
-from rankroom.record import patient
-from rankroom.record.patient import PatientWriter
+from rankroom.record import patient_writer
+from rankroom.record.patient_writer import PatientWriter
 from record_makers import log, start_record
 
 LINES = [log(0, f"line {i}\n", seq=i) for i in range(8)]
@@ -80,7 +80,7 @@ def test_the_end_waits_for_the_lines_before_it(record, room):
 
 def test_what_waits_has_a_limit_that_is_said(record, room, monkeypatch):
     store, run, writer = record
-    monkeypatch.setattr(patient, "WAITING", 3 * len(LINES[0]))
+    monkeypatch.setattr(patient_writer, "WAITING", 3 * len(LINES[0]))
     room(0)
     for line in LINES[:3]:
         writer.append(line)

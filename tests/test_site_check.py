@@ -12,11 +12,11 @@ from click.testing import CliRunner
 import rankroom
 from fake_scheduler import DOWN, Elsewhere, FakeScheduler
 from rankroom.cli import main
-from rankroom.errors import LineError
-from rankroom.scheduler import asked, site, trial
+from rankroom.errors import SshError
+from rankroom.scheduler import site, status_cache, test_job
 from rankroom.scheduler.check import Check, Step, failed
 from rankroom.scheduler.site import Container, Environment, Job, Site
-from rankroom.ssh.place import Here
+from rankroom.ssh.host import LocalHost
 
 
 def pretend(tmp_path: Path, **found: object) -> Environment:
@@ -35,8 +35,8 @@ WORKS = {"rankroom": rankroom.__version__, "horovod": "0.28.1", "ours": True, "f
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch) -> Site:
     """A site whose Python is pretended: a real one would import the frameworks in every test."""
-    monkeypatch.setattr(asked, "PERIOD_S", 0.2)
-    monkeypatch.setattr(trial, "LOOK_S", 0.05)
+    monkeypatch.setattr(status_cache, "PERIOD_S", 0.2)
+    monkeypatch.setattr(test_job, "LOOK_S", 0.05)
     python = pretend(tmp_path, **WORKS)
     scratch = str(tmp_path / "scratch")
     return Site("mine", scratch=scratch, job=Job(partition="gpu"), environment=python)
@@ -78,14 +78,14 @@ def test_pbs_is_checked_alike(fake: FakeScheduler, here: Site):
 
 
 def test_this_machine_needs_no_scheduler(fake: FakeScheduler):
-    steps = run(site.load("local"), place=Here())
+    steps = run(site.load("local"), place=LocalHost())
     assert states(steps)["Python with Rankroom"] == "ok"
     assert states(steps)["scheduler"] == "skipped"
 
 
 class Unreachable(Elsewhere):
     async def open(self) -> None:
-        raise LineError("cannot reach login.example.org: no answer comes from there", "unreachable")
+        raise SshError("cannot reach login.example.org: no answer comes from there", "unreachable")
 
 
 def test_a_login_node_that_does_not_answer(fake: FakeScheduler, here: Site):
@@ -286,7 +286,7 @@ def cli(*words: str, code: int = 0) -> str:
 def own(fake: FakeScheduler, tmp_path: Path, monkeypatch) -> Path:
     """A profile of a user's for this machine's pretended Slurm."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(asked, "PERIOD_S", 0.2)
+    monkeypatch.setattr(status_cache, "PERIOD_S", 0.2)
     folder = site.own_folder()
     folder.mkdir(parents=True)
     python = pretend(tmp_path, **WORKS).python
@@ -328,9 +328,9 @@ def test_a_check_that_fails_ends_with_1(own: Path, fake: FakeScheduler):
 
 
 def submit(name: str) -> str:
-    from rankroom.scheduler.talk import Scheduler
+    from rankroom.scheduler.client import Scheduler
 
-    scheduler = Scheduler(site.load("mine"), Here())
+    scheduler = Scheduler(site.load("mine"), LocalHost())
     return asyncio.run(scheduler.submit(scheduler.script(name, "/tmp", ["true"])))
 
 

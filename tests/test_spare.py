@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rankroom.rank import overflow
-from rankroom.rank.overflow import Spare, left_in
+from rankroom.rank.overflow import Overflow, left_in
 from rankroom.record.model import event_line, parse_event
 from rankroom.run.assembly import Assembly
 
@@ -23,7 +23,7 @@ def small(monkeypatch):
 
 
 def test_lines_of_one_run_are_kept(tmp_path):
-    kept = Spare(tmp_path)
+    kept = Overflow(tmp_path)
     kept.begin("a")
     assert left_in(tmp_path, "a") == (0, b"")
     kept.add(100, b"one\n")
@@ -37,7 +37,7 @@ def test_lines_of_one_run_are_kept(tmp_path):
 
 
 def test_the_latest_whole_lines_have_the_room(tmp_path, small):
-    kept = Spare(tmp_path)
+    kept = Overflow(tmp_path)
     kept.begin("a")
     for i, line in enumerate(LINES):
         kept.add(AT[i], line)
@@ -51,7 +51,7 @@ def test_killed_while_it_is_written(tmp_path, small, monkeypatch):
     """What is overwritten is not taken for what stood there."""
     pid = os.fork()
     if pid == 0:
-        kept = Spare(tmp_path)
+        kept = Overflow(tmp_path)
         kept.begin("a")
         for i in range(3):
             kept.add(AT[i], LINES[i])
@@ -73,7 +73,7 @@ def test_without_room_nothing_is_kept_and_nothing_fails(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    kept = Spare(tmp_path)
+    kept = Overflow(tmp_path)
     kept.begin("a")
     kept.add(0, b"line\n")
     assert left_in(tmp_path, "a") == (0, b"")
@@ -85,7 +85,7 @@ def test_without_room_nothing_is_kept_and_nothing_fails(tmp_path, monkeypatch):
 def test_a_record_gets_what_was_kept(tmp_path, in_file, kept, received):
     """`in_file` lines are in the spool, `received` came over the wire."""
     (tmp_path / "a.jsonl").write_bytes(b"".join(LINES[:in_file]))
-    made = Spare(tmp_path)
+    made = Overflow(tmp_path)
     made.begin("a")
     for i in kept:
         made.add(AT[i], LINES[i])

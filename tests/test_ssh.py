@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.errors import LineError, UsageError
+from rankroom.errors import SshError, UsageError
 from rankroom.ssh import command, folder, questions
-from rankroom.ssh.line import Line
-from rankroom.ssh.place import Here, place
+from rankroom.ssh.connection import SshConnection
+from rankroom.ssh.host import LocalHost, place
 from rankroom.ssh.trouble import KNOWN, explain
 from rankroom.system import commands
 
@@ -144,15 +144,15 @@ def test_command_lines(tmp_path: Path):
 
 @pytest.mark.parametrize("node", ["c1;id", "$(id)", "-c1", "c 1", "", "c1\nc2"])
 def test_what_a_scheduler_calls_a_node_is_read_by_no_shell(node: str):
-    with pytest.raises(LineError, match="is no name of a node"):
+    with pytest.raises(SshError, match="is no name of a node"):
         command.behind("ssh", Path("/s"), "login", node)
     assert "HostName=c1.example.org" in command.behind("ssh", Path("/s"), "login", "c1.example.org")
 
 
 def test_a_place_is_here_or_there():
-    assert isinstance(place(""), Here) and place("").name == ""
+    assert isinstance(place(""), LocalHost) and place("").name == ""
     there = place("alice@login")
-    assert isinstance(there, Line) and there.name == "alice@login"
+    assert isinstance(there, SshConnection) and there.name == "alice@login"
     done = asyncio.run(place("").run(["cat"], input="as given"))
     assert done.output == "as given" and place("").words(["a", "b c"]) == ["a", "b c"]
 
@@ -189,11 +189,11 @@ def test_a_folder_that_is_not_ours_is_not_used(tmp_path: Path):
     (tmp_path / "link").symlink_to(theirs)
     for each in ("link", "file"):
         (tmp_path / "file").touch()
-        with pytest.raises(LineError):
+        with pytest.raises(SshError):
             folder._made(tmp_path / each)
     if os.getuid() == 0:
         os.chown(theirs, 20001, 20001)
-        with pytest.raises(LineError, match="belongs to another user"):
+        with pytest.raises(SshError, match="belongs to another user"):
             folder._made(theirs)
 
 
@@ -318,7 +318,7 @@ def test_one_that_is_refused_is_tried_ever_more_rarely(
     calls = fake_ssh(
         tmp_path, monkeypatch, "echo 'alice@login: Permission denied (publickey).'; exit 255"
     )
-    line, told, pauses = Line("login"), [], []
+    line, told, pauses = SshConnection("login"), [], []
 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
@@ -343,9 +343,9 @@ def test_a_full_server_is_tried_a_few_times_and_then_told(
     async def no_time(attempt: int) -> None:
         pass
 
-    monkeypatch.setattr("rankroom.ssh.line._some_time", no_time)
-    with pytest.raises(LineError, match="too many logins at once"):
-        asyncio.run(Line("login").open())
+    monkeypatch.setattr("rankroom.ssh.connection._some_time", no_time)
+    with pytest.raises(SshError, match="too many logins at once"):
+        asyncio.run(SshConnection("login").open())
     assert len(calls.read_text().splitlines()) == 10
 
 
@@ -355,7 +355,7 @@ def test_a_hanging_ssh_does_not_hold_up_the_loop(
     fake_ssh(tmp_path, monkeypatch, "sleep 600")
 
     async def both() -> int:
-        opening = asyncio.ensure_future(Line("login").open())
+        opening = asyncio.ensure_future(SshConnection("login").open())
         ticks = 0
         while ticks < 20:
             await asyncio.sleep(0.01)
@@ -374,7 +374,7 @@ def test_a_login_that_gets_no_further_is_given_up(
     fake_ssh(tmp_path, monkeypatch, "echo 'a banner'; touch \"$0.said\"; exec sleep 600")
 
     async def no_further() -> None:
-        opening = asyncio.ensure_future(Line("login").open(connect_s=0))
+        opening = asyncio.ensure_future(SshConnection("login").open(connect_s=0))
         while not (tmp_path / "ssh.said").exists():
             assert not opening.done()
             await asyncio.sleep(0.01)
@@ -382,7 +382,7 @@ def test_a_login_that_gets_no_further_is_given_up(
         monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 0.2)
         await opening
 
-    with pytest.raises(LineError, match="after the key exchange") as caught:
+    with pytest.raises(SshError, match="after the key exchange") as caught:
         asyncio.run(no_further())
     assert caught.value.why == "unreachable" and "a banner" in str(caught.value)
 
@@ -396,7 +396,7 @@ def test_one_that_waits_for_an_answer_is_not_given_up(
 
     async def late() -> None:
         opening = asyncio.ensure_future(
-            Line("login", False).open(lambda *words: told.append(words), connect_s=0)
+            SshConnection("login", False).open(lambda *words: told.append(words), connect_s=0)
         )
         while not (told and questions.pending()):
             assert not opening.done()
@@ -414,7 +414,7 @@ def test_one_that_waits_for_an_answer_is_not_given_up(
         await opening
 
     # Answered, it gets no further, and that is given up.
-    with pytest.raises(LineError, match="after the key exchange"):
+    with pytest.raises(SshError, match="after the key exchange"):
         asyncio.run(late())
     assert (tmp_path / "ssh.answer").read_text() == "123456\n"
     assert told == [("asks", "Code:")]
@@ -422,6 +422,6 @@ def test_one_that_waits_for_an_answer_is_not_given_up(
 
 def test_no_such_ssh(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKROOM_SSH", "rankroom-no-such-ssh")
-    with pytest.raises(LineError, match="rankroom-no-such-ssh") as caught:
-        asyncio.run(Line("login").open())
+    with pytest.raises(SshError, match="rankroom-no-such-ssh") as caught:
+        asyncio.run(SshConnection("login").open())
     assert caught.value.why == "no ssh"

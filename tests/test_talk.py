@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from fake_scheduler import DOWN, FAKES, Elsewhere, FakeScheduler
-from rankroom.errors import LineError, SchedulerError, UsageError
-from rankroom.scheduler import asked, talk
+from rankroom.errors import SchedulerError, SshError, UsageError
+from rankroom.scheduler import client, status_cache
+from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.site import Job, Site, own_folder
-from rankroom.scheduler.talk import Scheduler
 
 SITE = Site("mine", job=Job(account="a", partition="gpu"))
 PBS = replace(SITE, scheduler="pbs")
@@ -28,7 +28,7 @@ PATIENT_S = 600  # the slower a command is, the longer are the pauses between qu
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch):
     """Half a second stands for the five between two questions."""
-    monkeypatch.setattr(asked, "PERIOD_S", 0.5)
+    monkeypatch.setattr(status_cache, "PERIOD_S", 0.5)
 
 
 @pytest.fixture(params=[SITE, PBS], ids=["slurm", "pbs"])
@@ -39,7 +39,7 @@ def scheduler(request, fake) -> Scheduler:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch):
     """On a busy machine a pretended command takes its time."""
-    monkeypatch.setattr(talk, "ASK_S", 600.0)
+    monkeypatch.setattr(client, "ASK_S", 600.0)
 
 
 def run(what):
@@ -86,10 +86,10 @@ ASKER = """
 import asyncio, sys
 sys.path.insert(0, sys.argv[1])
 from fake_scheduler import Elsewhere
-from rankroom.scheduler import talk
-from rankroom.scheduler.talk import Scheduler
+from rankroom.scheduler import client
+from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.site import Site
-talk.ASK_S = 600.0
+client.ASK_S = 600.0
 print(asyncio.run(Scheduler(Site("mine"), Elsewhere()).ask(["7"]))["7"].state)
 """
 
@@ -102,11 +102,11 @@ def test_twenty_processes_ask_once(fake: FakeScheduler):
     assert [process.communicate(timeout=120)[0] for process in all_] == ["pending\n"] * 20
     calls = fake.calls("squeue")
     # However long they took together.
-    assert 1 <= len(calls) <= 1 + (time.time() - begun) / asked.PERIOD_S
+    assert 1 <= len(calls) <= 1 + (time.time() - begun) / status_cache.PERIOD_S
     # The call is stamped when it begins to run, which is some time after it was begun: at most as
     # long as it takes, and SLOW times that passes until the next. So it costs this share at most.
     gaps = [later - earlier for earlier, later in itertools.pairwise(calls)]
-    assert all(gap > asked.PERIOD_S * (1 - 1 / asked.SLOW) for gap in gaps)
+    assert all(gap > status_cache.PERIOD_S * (1 - 1 / status_cache.SLOW) for gap in gaps)
 
 
 def test_one_who_asks_all_the_time_costs_one_question_a_period(fake: FakeScheduler, quick):
@@ -174,7 +174,7 @@ def test_a_line_that_is_lost_is_not_the_schedulers_failure(fake: FakeScheduler, 
 
         async def run(self, *words, **how):
             if self.cut:
-                raise LineError("the link is lost", "lost")
+                raise SshError("the link is lost", "lost")
             return await super().run(*words, **how)
 
     fake.set("7", WAITS.format(job=7))
@@ -183,7 +183,7 @@ def test_a_line_that_is_lost_is_not_the_schedulers_failure(fake: FakeScheduler, 
 
     async def all_of_it() -> None:
         for _ in range(6):
-            with pytest.raises(LineError):
+            with pytest.raises(SshError):
                 await scheduler.ask(["7"])
         place.cut = False
         assert (await scheduler.ask(["7"]))["7"].state == "pending"
@@ -206,7 +206,7 @@ def test_whoever_waits_does_not_hold_up_others(fake: FakeScheduler, quick, monke
             assert not asking.done()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        monkeypatch.setattr(talk, "ASK_S", 1.0)
+        monkeypatch.setattr(client, "ASK_S", 1.0)
         with pytest.raises(SchedulerError, match="did not answer in time"):
             await scheduler.ask(["7"])
 
@@ -254,7 +254,7 @@ def test_a_disk_that_is_full_keeps_nobody_from_asking(fake: FakeScheduler, tmp_p
 
     begun = time.time()
     run(all_of_it())
-    assert len(fake.calls("squeue")) <= 1 + (time.time() - begun) / asked.PERIOD_S
+    assert len(fake.calls("squeue")) <= 1 + (time.time() - begun) / status_cache.PERIOD_S
 
 
 def test_a_clock_set_back_keeps_nobody_from_asking(fake: FakeScheduler, monkeypatch):

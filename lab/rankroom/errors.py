@@ -42,7 +42,7 @@ class SchedulerError(RankroomError):
     """The scheduler does not answer as it should: nothing is known of a job then."""
 
 
-class LineError(RankroomError):
+class SshError(RankroomError):
     """A login host cannot be reached, or not as asked; `why` is a word of ssh/trouble.py."""
 
     def __init__(self, message: str, why: str = "other") -> None:

@@ -203,7 +203,7 @@ def test_a_job_that_is_ended_in_a_cell_says_so_and_keeps_all_lines(
 def test_both_scripts_are_shown_without_submitting(alice: Alice):
     said = alice.batch(alice.notebook(START, "1 + 1"), "--dry-run", "--time", "00:20:00")
     assert "#SBATCH --time=00:20:00" in said
-    assert "rankroom.batch.play" in said
+    assert "rankroom.batch.runner" in said
     assert "# In the notebook: %cluster start --ranks 2 --site elsewhere\n%cluster start\n" in said
     assert alice.machines.queue("login", ["squeue", "-h", "--me"], "alice") == ""
 

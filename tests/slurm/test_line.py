@@ -16,7 +16,7 @@ import pytest
 from elsewhere import Elsewhere
 from machines import Machines
 
-LINE = "from rankroom.errors import LineError\nfrom rankroom.ssh.line import Line\n"
+LINE = "from rankroom.errors import SshError\nfrom rankroom.ssh.connection import SshConnection\n"
 PORT = 2222
 
 
@@ -91,7 +91,7 @@ def _inner(server: subprocess.Popen[str]) -> list[str]:
 def trouble(python: Elsewhere, what: str) -> tuple[str, str]:
     """Why it failed, and the message."""
     why, message = python.do(
-        f"why = message = ''\ntry:\n    wait({what})\nexcept LineError as error:\n"
+        f"why = message = ''\ntry:\n    wait({what})\nexcept SshError as error:\n"
         "    why, message = error.why, str(error)\n[why, message]"
     )
     return why, message
@@ -106,7 +106,7 @@ def logins(machines: Machines) -> int:
 
 
 def test_a_command_runs_there_as_it_was_written(laptop: Elsewhere):
-    laptop.do("line = Line('login')")
+    laptop.do("line = SshConnection('login')")
     said = "['printf', '%s|', 'a b', '$HOME', \"it's\", '*', '`id`', 'x\\ny']"
     assert laptop.do(f"wait(line.run({said})).output") == "a b|$HOME|it's|*|`id`|x\ny|"
     assert laptop.do("wait(line.run(['sh', '-c', 'cat; exit 7'], input='to there')).output") == (
@@ -122,7 +122,7 @@ def test_two_processes_share_one_login(machines: Machines, home: Path, laptop: E
     with Elsewhere(machines, "laptop", "root", settings(home)) as other:
         other.do(LINE)
         for python in (laptop, other):
-            python.do("line = Line('login')\nfirst = go(line.run(['hostname']))")
+            python.do("line = SshConnection('login')\nfirst = go(line.run(['hostname']))")
         for python in (laptop, other):
             assert python.do("first.result(60).output.strip()") == "login"
     # One has ended, the line is still there for the other.
@@ -136,7 +136,7 @@ def test_words_never_log_in_beside_the_line(machines: Machines, laptop: Elsewher
     before = logins(machines)
     done = laptop.do(
         "from rankroom.system import commands\n"
-        "done = wait(commands.run(Line('login').words(['hostname'])))\n"
+        "done = wait(commands.run(SshConnection('login').words(['hostname'])))\n"
         "[done.returncode, done.output]"
     )
     assert done[0] == 255 and "login\n" not in done[1]
@@ -144,12 +144,15 @@ def test_words_never_log_in_beside_the_line(machines: Machines, laptop: Elsewher
 
 
 def test_through_the_login_node_to_a_compute_node(laptop: Elsewhere):
-    assert laptop.do("wait(Line('c2').run(['hostname'])).output.strip()") == "c2"
+    assert laptop.do("wait(SshConnection('c2').run(['hostname'])).output.strip()") == "c2"
 
 
 def test_a_node_behind_the_open_line(machines: Machines, laptop: Elsewhere):
     before = logins(machines)
-    laptop.do("login, node = Line('login'), Line('login', node='c2')\nwait(login.open())")
+    laptop.do(
+        "login, node = SshConnection('login'), SshConnection('login', node='c2')\n"
+        "wait(login.open())"
+    )
     assert laptop.do("wait(node.run(['hostname'])).output.strip()") == "c2"
     assert laptop.do("wait(login.run(['hostname'])).output.strip()") == "login"
     assert logins(machines) == before + 1
@@ -159,7 +162,7 @@ def test_a_node_behind_the_open_line(machines: Machines, laptop: Elsewhere):
 
 
 def test_what_lies_there_after_a_crash_is_no_line(machines: Machines, laptop: Elsewhere):
-    laptop.do("line = Line('login')\nwait(line.open())")
+    laptop.do("line = SshConnection('login')\nwait(line.open())")
     socket = laptop.do("str(line.socket)")
     machines.run("laptop", ["pkill", "-KILL", "-f", f"ControlPath={socket}"])
     laptop.until("not wait(line.alive())")
@@ -172,7 +175,7 @@ def test_more_commands_at_once_than_a_connection_takes(
 ):
     with another_sshd(machines, home, "MaxSessions 2") as log:
         laptop.do(
-            "import asyncio\nline = Line('strict')\nasync def many():\n"
+            "import asyncio\nline = SshConnection('strict')\nasync def many():\n"
             "    runs = [line.run(['sh', '-c', f'sleep 0.2; echo {n}']) for n in range(7)]\n"
             "    return [done.output.strip() for done in await asyncio.gather(*runs)]\n"
         )
@@ -223,7 +226,8 @@ def test_ports_and_sockets_lead_there(
     machines: Machines, home: Path, laptop: Elsewhere, there: int
 ):
     laptop.do(
-        GET + "from pathlib import Path\nport, line = free(), Line('login')\nwait(line.open())"
+        GET
+        + "from pathlib import Path\nport, line = free(), SshConnection('login')\nwait(line.open())"
     )
     laptop.do(f"wait(line.forward(port, 'c1', {there}))")
     assert laptop.do("get(port)") == "it is c1"
@@ -235,7 +239,7 @@ def test_ports_and_sockets_lead_there(
     laptop.do(f"wait(line.forward(Path({str(path)!r}), 'c1', {there}))")
     assert laptop.do(f"get_unix({str(path)!r})") == "it is c1"
     assert path.stat().st_mode & 0o777 == 0o600
-    why, message = trouble(laptop, f"Line('login').forward(port, 'c2', {there})")
+    why, message = trouble(laptop, f"SshConnection('login').forward(port, 'c2', {there})")
     assert "cannot forward" in message and str(port) in message
     laptop.do("wait(line.close())")
     assert laptop.do("get(port)") == "" and not path.exists()
@@ -249,7 +253,7 @@ def test_ports_and_sockets_lead_there(
 def test_a_cut_link_is_noticed_and_opened_again_with_its_forwards(
     machines: Machines, laptop: Elsewhere, there: int
 ):
-    laptop.do(GET + "import time\nport, line, told = free(), Line('login'), []")
+    laptop.do(GET + "import time\nport, line, told = free(), SshConnection('login'), []")
     laptop.do("kept = go(line.keep(lambda state, words: told.append([state, words])))")
     laptop.until("told")
     laptop.do(f"wait(line.forward(port, 'c1', {there}))")
@@ -260,7 +264,7 @@ def test_a_cut_link_is_noticed_and_opened_again_with_its_forwards(
         assert laptop.until("told[1:]")[0][0] == "lost"
         # What ran over it says so, and what comes now does not wait.
         message = laptop.do(
-            "try: hanging.result(60)\nexcept LineError as error: said = str(error)\nsaid"
+            "try: hanging.result(60)\nexcept SshError as error: said = str(error)\nsaid"
         )
         assert "was lost while `sleep` ran there" in message
         why, _ = trouble(laptop, "line.run(['hostname'])")
@@ -281,12 +285,12 @@ def test_a_cut_link_is_noticed_and_opened_again_with_its_forwards(
 def test_a_line_that_another_process_opened_again_is_taken(
     machines: Machines, home: Path, laptop: Elsewhere, there: int
 ):
-    laptop.do(GET + "port, line, told = free(), Line('login'), []")
+    laptop.do(GET + "port, line, told = free(), SshConnection('login'), []")
     laptop.do("kept = go(line.keep(lambda state, words: told.append([state, words])))")
     laptop.until("told")
     laptop.do(f"wait(line.forward(port, 'c1', {there}))")
     with Elsewhere(machines, "laptop", "root", settings(home)) as other:
-        other.do(LINE + "line = Line('login')\nwait(line.end())\nwait(line.open())")
+        other.do(LINE + "line = SshConnection('login')\nwait(line.end())\nwait(line.open())")
         laptop.until("[state for state, _ in told] == ['open', 'lost', 'open']")
         assert laptop.until("get(port)") == "it is c1"
 
@@ -306,13 +310,13 @@ def test_too_many_logins_at_once_are_tried_again(machines: Machines, home: Path,
             "    except OSError: greeting = b''\n"
         )
         laptop.do(hold)
-        laptop.do("opening = go(Line('strict').open())")
+        laptop.do("opening = go(SshConnection('strict').open())")
         until_refused(log)
         laptop.do("held.close()")
         laptop.do("opening.result(60)")
         laptop.do(hold)
-        laptop.do("wait(Line('strict').end())")
-        why, message = trouble(laptop, "Line('strict').open()")
+        laptop.do("wait(SshConnection('strict').end())")
+        why, message = trouble(laptop, "SshConnection('strict').open()")
         assert why == "busy" and "too many logins at once" in message
         assert "kex_exchange_identification" in message
 
@@ -334,7 +338,7 @@ def test_twenty_log_in_at_once(machines: Machines, home: Path, laptop: Elsewhere
             prepend(home, hosts)
         laptop.do(
             "import asyncio\nasync def everybody():\n"
-            f"    lines = [Line(name) for name in {names}]\n"
+            f"    lines = [SshConnection(name) for name in {names}]\n"
             "    await asyncio.gather(*(line.open() for line in lines))\n"
             "    done = await asyncio.gather(*(line.run(['whoami']) for line in lines))\n"
             "    await asyncio.gather(*(line.end() for line in lines))\n"
@@ -360,20 +364,20 @@ def test_a_changed_host_key_is_not_accepted(machines: Machines, home: Path, lapt
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     (home / "known").write_text("login " + key.with_suffix(".pub").read_text())
     prepend(home, f"Host *\n  UserKnownHostsFile {home}/known\n")
-    why, message = trouble(laptop, "Line('login').open()")
+    why, message = trouble(laptop, "SshConnection('login').open()")
     assert why == "changed" and "ssh-keygen -R login" in message
     (home / "known").write_text("")
-    why, message = trouble(laptop, "Line('login').open()")
+    why, message = trouble(laptop, "SshConnection('login').open()")
     assert why == "unknown key" and "compare the key" in message
 
 
 def test_a_wrong_key_and_a_wrong_name(machines: Machines, laptop: Elsewhere):
-    assert trouble(laptop, "Line('carol@login').open()")[0] == "denied"
-    assert trouble(laptop, "Line('no.such.machine').open()")[0] == "unknown host"
-    why, message = trouble(laptop, f"Line('{machines.address('c3')}').open()")
+    assert trouble(laptop, "SshConnection('carol@login').open()")[0] == "denied"
+    assert trouble(laptop, "SshConnection('no.such.machine').open()")[0] == "unknown host"
+    why, message = trouble(laptop, f"SshConnection('{machines.address('c3')}').open()")
     assert why == "unreachable" and "VPN" in message
     # No option, whatever a profile says.
-    trouble(laptop, "Line('-oProxyCommand=touch /tmp/fooled').open()")
+    trouble(laptop, "SshConnection('-oProxyCommand=touch /tmp/fooled').open()")
     assert laptop.do("import os\nos.path.exists('/tmp/fooled')") is False
 
 
@@ -404,7 +408,7 @@ ASKED = (
 def test_what_ssh_asks_is_answered_from_another_process(
     machines: Machines, home: Path, locked: None, laptop: Elsewhere
 ):
-    laptop.do("told = []\nline = Line('login')")
+    laptop.do("told = []\nline = SshConnection('login')")
     laptop.do("opening = go(line.open(lambda *words: told.append(words)))")
     with Elsewhere(machines, "laptop", "root", settings(home)) as lab:
         lab.do(ASKED)
@@ -432,11 +436,11 @@ def test_what_ssh_asks_is_answered_from_another_process(
 def test_a_refused_question_ends_it_at_once(
     machines: Machines, home: Path, locked: None, laptop: Elsewhere
 ):
-    laptop.do(ASKED + "opening = go(Line('login').open())")
+    laptop.do(ASKED + "opening = go(SshConnection('login').open())")
     laptop.until("asked('authenticity')")
     laptop.do("questions.refuse(asked('authenticity')[0].id)")
     why, message = laptop.do(
-        "try: opening.result(90)\nexcept LineError as error: said = [error.why, str(error)]\nsaid"
+        "try: opening.result(90)\nexcept SshError as error: said = [error.why, str(error)]\nsaid"
     )
     assert why == "refused" and "try again to be asked again" in message
     assert laptop.do("questions.pending()") == []
@@ -446,10 +450,12 @@ def test_nobody_answers(machines: Machines, home: Path, locked: None):
     patience = {**settings(home), "RANKROOM_ASK_SECONDS": "1"}
     with Elsewhere(machines, "laptop", "root", patience) as laptop:
         laptop.do(LINE)
-        why, message = trouble(laptop, "Line('login').open()")
+        why, message = trouble(laptop, "SshConnection('login').open()")
         assert why == "unanswered" and "nobody answered what ssh asked (The authent" in message
         # Kept, it is not asked again and again.
-        laptop.do(ASKED + "told = []\ngo(Line('login').keep(lambda *words: told.append(words)))")
+        laptop.do(
+            ASKED + "told = []\ngo(SshConnection('login').keep(lambda *words: told.append(words)))"
+        )
         laptop.until("told and told[-1][0] == 'lost'")
         assert laptop.do("[state for state, _ in told]") == ["asks", "lost"]
         assert laptop.do("questions.pending()") == []
@@ -469,7 +475,7 @@ def test_a_password_is_asked_and_a_wrong_one_asked_again(
     options = "PasswordAuthentication yes\nPubkeyAuthentication no"
     try:
         with another_sshd(machines, home, options):
-            laptop.do(ASKED + "line = Line('bob@strict')\nopening = go(line.open())")
+            laptop.do(ASKED + "line = SshConnection('bob@strict')\nopening = go(line.open())")
             for word in ("potato", "tomato"):
                 laptop.until("asked('password')")
                 assert laptop.do("asked('password')[0].secret")
@@ -483,7 +489,7 @@ def test_a_password_is_asked_and_a_wrong_one_asked_again(
 
 def test_in_a_terminal_ssh_asks_there(machines: Machines, home: Path, locked: None):
     code = (
-        "import asyncio\nfrom rankroom.ssh.place import place\nhere = place('login')\n"
+        "import asyncio\nfrom rankroom.ssh.host import place\nhere = place('login')\n"
         "asyncio.run(here.open())\n"
         "print('it is', asyncio.run(here.run(['hostname'])).output)"
     )

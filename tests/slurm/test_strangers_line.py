@@ -58,7 +58,7 @@ def tries(machines: Machines, *places: str, machine: str = "login") -> list[str]
 
 def test_nobody_uses_the_open_line(machines: Machines, opened: None):
     with alice(machines) as python:
-        socket = python.do("line = Line('c1')\nwait(line.open())\nstr(line.socket)")
+        socket = python.do("line = SshConnection('c1')\nwait(line.open())\nstr(line.socket)")
         assert tries(machines, socket) == ["PermissionError"]
         for words in (["-O", "check", "c1"], ["-o", "ProxyCommand=false", "c1", "id"]):
             said = machines.run("login", ["ssh", "-F", "none", "-S", socket, *words], "bob")
@@ -79,7 +79,8 @@ def test_a_folder_that_somebody_else_made_first_is_not_used(machines: Machines, 
     try:
         with alice(machines, home="/home/alice/" + 20 * "long/") as python:
             error = python.do(
-                "try: wait(Line('c1').open())\nexcept LineError as error: said = str(error)\nsaid"
+                "try: wait(SshConnection('c1').open())\n"
+                "except SshError as error: said = str(error)\nsaid"
             )
             assert f"{folder} belongs to another user" in error or "File exists" in error
             assert "RANKROOM_HOME" in error
@@ -94,7 +95,7 @@ def test_nobody_reads_or_answers_a_question(machines: Machines, opened: None):
     words = ["-q", "-p", "-P", "", "-N", "open sesame", "-f", "/home/alice/.ssh/locked"]
     machines.run("login", ["ssh-keygen", *words], "alice")
     with alice(machines, "locked") as python:
-        python.do(ASKED + "line = Line('c1')\nopening = go(line.open())")
+        python.do(ASKED + "line = SshConnection('c1')\nopening = go(line.open())")
         id = python.until("asked('passphrase') and asked('passphrase')[0].id")
         folder = "/home/alice/r/questions"
         for words in (["ls", folder], ["cat", f"{folder}/{id}.json"]):
@@ -120,7 +121,7 @@ def test_a_forwarded_port_is_on_loopback_and_a_forwarded_socket_is_its_users(
                 "import socket\nfrom pathlib import Path\n"
                 "with socket.socket() as it:\n"
                 "    it.bind(('127.0.0.1', 0))\n    port = it.getsockname()[1]\n"
-                "line = Line('c1')\nwait(line.open())\n"
+                "line = SshConnection('c1')\nwait(line.open())\n"
                 f"wait(line.forward(port, 'c1', {there}))\n"
                 f"wait(line.forward(Path('/home/alice/door'), 'c1', {there}))\n"
             )

@@ -17,7 +17,7 @@ def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:
     python = f'"{expand(site.environment.python)}"'
     options = [*(["--cwd", cwd] if cwd else []), *(["--copy", copy] if copy else [])]
     # Its ranks are in the site's container, if there is one, and the notebook is outside of it.
-    play = " ".join([python, "-m rankroom.batch.play", shlex.join([".", *options])])
+    play = " ".join([python, "-m rankroom.batch.runner", shlex.join([".", *options])])
     return [
         f"cd {shlex.quote(str(folder.path))}",
         "# In the place of this shell, so that the scheduler's warning and its end reach it.",

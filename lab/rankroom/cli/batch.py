@@ -11,16 +11,16 @@ import click
 from rankroom import config
 from rankroom.batch import cells, job
 from rankroom.batch.folder import BatchFailed, BatchFolder, Progress, named
-from rankroom.batch.sent import Sent, files, follow
+from rankroom.batch.remote_job import RemoteJob, files, follow
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
 from rankroom.jupyter_job.where import is_here
 from rankroom.record.store import Store
 from rankroom.scheduler import site as sites
+from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.site import Site
 from rankroom.scheduler.submitted import all_submitted
-from rankroom.scheduler.talk import Scheduler
-from rankroom.ssh.place import Here, Place, place
+from rankroom.ssh.host import Host, LocalHost, place
 from rankroom.system import commands as shell
 
 
@@ -89,7 +89,7 @@ class _Asked:
         if self.site.scheduler == "none":
             return job.local_script(self.site, folder, cwd, copy)
         commands = job.commands(self.site, folder, cwd, copy)
-        return Scheduler(self.site, Here()).script(self.name, str(folder.path), commands)
+        return Scheduler(self.site, LocalHost()).script(self.name, str(folder.path), commands)
 
     def text(self, folder: BatchFolder, far: bool) -> str:
         """Both scripts, for people."""
@@ -103,7 +103,7 @@ def _run_here(asked: _Asked, dry_run: bool) -> None:
     if dry_run:
         click.echo(asked.text(folder, False), nl=False)
         return
-    sent = Sent(Here(), folder)
+    sent = RemoteJob(LocalHost(), folder)
     scripts = files(folder, asked.notebook, asked.script, asked.job(folder, False))
     asyncio.run(sent.put(scripts))
     done = shell.run_sync(["bash", str(folder.job)], on_line=click.echo)
@@ -113,12 +113,12 @@ def _run_here(asked: _Asked, dry_run: bool) -> None:
     _judge(progress)
 
 
-async def _submit(asked: _Asked, at: Place, wait: bool) -> None:
+async def _submit(asked: _Asked, at: Host, wait: bool) -> None:
     await at.open()
     scheduler = Scheduler(asked.site, at)
     try:
         folder = folder_of(await scheduler.folder(), asked.name)
-        sent = Sent(at, folder)
+        sent = RemoteJob(at, folder)
         script = asked.job(folder, bool(at.name))
         await sent.put(files(folder, asked.notebook, asked.script, script))
         number = await scheduler.submit(script)
@@ -141,14 +141,14 @@ async def _collect(number: str, output: Path | None) -> None:
     await at.open()
     try:
         scheduler = Scheduler(site, at)
-        sent = Sent(at, folder_of(await scheduler.folder(), found[0].name))
+        sent = RemoteJob(at, folder_of(await scheduler.folder(), found[0].name))
         copy = (output or Path(f"{found[0].name}.ipynb")).absolute()
         await _finish(sent, scheduler, number, copy)
     finally:
         await at.close()
 
 
-async def _finish(sent: Sent, scheduler: Scheduler, number: str, copy: Path) -> None:
+async def _finish(sent: RemoteJob, scheduler: Scheduler, number: str, copy: Path) -> None:
     terminal = Terminal()
     try:
         progress = await follow(sent, scheduler, number, terminal.show)

@@ -11,10 +11,10 @@ import click
 
 from rankroom.errors import RankroomError, UsageError
 from rankroom.scheduler import site
+from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.submitted import Submitted, all_submitted
-from rankroom.scheduler.talk import Scheduler
-from rankroom.ssh.place import place
+from rankroom.ssh.host import place
 
 OVER = ("ended", "gone")
 

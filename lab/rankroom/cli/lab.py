@@ -14,11 +14,11 @@ from rankroom.errors import LabError, RankroomError, UsageError
 from rankroom.jupyter_job import saved, script
 from rankroom.jupyter_job.follow import JobOver, follow
 from rankroom.jupyter_job.lab import Lab, alive, folder
-from rankroom.jupyter_job.saved import Kept
+from rankroom.jupyter_job.saved import SavedLab
 from rankroom.jupyter_job.where import is_here
 from rankroom.scheduler import site as sites
-from rankroom.scheduler.talk import Scheduler
-from rankroom.ssh.place import Place, place
+from rankroom.scheduler.client import Scheduler
+from rankroom.ssh.host import Host, place
 
 NEWEST = "newest"
 
@@ -69,7 +69,7 @@ class _Command:
     """One call of `rankroom lab`: what is under way, and what Ctrl-C does about it."""
 
     def __init__(
-        self, scheduler: Scheduler, at: Place, terminal: Terminal, browser: bool, port: int
+        self, scheduler: Scheduler, at: Host, terminal: Terminal, browser: bool, port: int
     ) -> None:
         self._scheduler = scheduler
         self._place = at
@@ -79,7 +79,7 @@ class _Command:
         self._lab: Lab | None = None
         self._cancelled = False
 
-    async def run(self, attach: str | None, last: Kept | None) -> None:
+    async def run(self, attach: str | None, last: SavedLab | None) -> None:
         work = asyncio.create_task(self._work(attach, last))
         with self._terminal.pressed() as pressed:
             try:
@@ -101,7 +101,7 @@ class _Command:
             finally:
                 self._terminal.clear()
 
-    async def _work(self, attach: str | None, last: Kept | None) -> None:
+    async def _work(self, attach: str | None, last: SavedLab | None) -> None:
         await self._place.open()
         if attach is None:
             self._terminal.show(f"submitting a job at {self._scheduler.site.name}")
@@ -112,7 +112,7 @@ class _Command:
         self._terminal.page = self._open
         await follow(self._lab, self._terminal, self._port)
 
-    async def _find(self, attach: str, last: Kept | None) -> Lab:
+    async def _find(self, attach: str, last: SavedLab | None) -> Lab:
         labs = await folder(self._scheduler)
         if attach == NEWEST:
             there = await alive(self._scheduler, labs)
@@ -120,7 +120,7 @@ class _Command:
                 raise LabError(NONE_RUNS.format(site=self._scheduler.site.name))
             attach = last.job if last and last.job in there else there[0]
         if not last or last.job != attach:
-            last = Kept(self._scheduler.site.name, attach)
+            last = SavedLab(self._scheduler.site.name, attach)
         lab = Lab(self._scheduler, labs, last)
         if (await lab.status()).state in ("ended", "gone"):
             last.remove()
@@ -169,7 +169,7 @@ class _Command:
         return LEFT.format(job=self._lab.job, site=self._scheduler.site.name)
 
 
-def _kept(job: str | None, name: str | None) -> Kept | None:
+def _kept(job: str | None, name: str | None) -> SavedLab | None:
     found = saved.all_kept(name or "") if job else []
     return next((each for each in found if job in (NEWEST, each.job)), None)
 

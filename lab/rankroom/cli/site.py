@@ -13,8 +13,8 @@ from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
 from rankroom.scheduler import site as sites
 from rankroom.scheduler.check import Check, Step, failed
-from rankroom.scheduler.talk import Scheduler
-from rankroom.ssh.place import Here, place
+from rankroom.scheduler.client import Scheduler
+from rankroom.ssh.host import LocalHost, place
 
 MARKS = {"ok": "✓", "warned": "!", "failed": "✗", "skipped": "–"}
 COLOURS = {"ok": "green", "warned": "yellow", "failed": "red", "skipped": None}
@@ -50,7 +50,7 @@ def show(name: str, script: bool) -> None:
     """Show what a profile says, with all that it extends."""
     found = sites.load(name)
     if script:
-        text = Scheduler(found, Here()).script("NAME", found.scratch, ["# what the job runs"])
+        text = Scheduler(found, LocalHost()).script("NAME", found.scratch, ["# what the job runs"])
         click.echo(text, nl=False)
         return
     click.echo(f"# {sites.files()[name]}")

@@ -32,7 +32,7 @@ _NAME = re.compile(r"\w[\w.-]*")
 def start(name: str, asked: Mapping[str, str], cwd: str | None) -> str:
     """Start ranks on the site called `name`; returns the cluster's name while they start.
 
-    Raises WishError for what cannot be, by field; UsageError and StartError.
+    Raises StartRequestError for what cannot be, by field; UsageError and StartError.
     """
     where = start_request.granted(site.load(name), asked)
     called = asked.get("name") or None
@@ -99,7 +99,7 @@ def resize(name: str, asked: Mapping[str, str]) -> None:
         return
     start_request.granted(site.load("local"), asked)
     if (ranks := start_request.ranks(asked)) is None:
-        raise start_request.WishError({"ranks": "is how many ranks there are to be"})
+        raise start_request.StartRequestError({"ranks": "is how many ranks there are to be"})
     stop(name)
     launch.launch(ranks, name, info.cwd, info.auto_restart)
 

@@ -49,7 +49,7 @@ def attach(name: str) -> Steps:
     return Cluster.connect(name)
 
 
-class Ladder:
+class Control:
     """The steps as coroutines; threads of their own do the work, as ranks may be slow to answer."""
 
     def __init__(self, store: Store) -> None:

@@ -25,7 +25,7 @@ from rankroom.run.adopt import AdoptedRun, adopt
 from rankroom.run.clock import Clocks
 from rankroom.run.engine_client import Link
 from rankroom.run.run import Run
-from rankroom.run.run_lock import Turn
+from rankroom.run.run_lock import RunLock
 from rankroom.run.salvage import TendedStore, salvage
 from rankroom.run.time_limit import TimeLimit
 from rankroom.supervisor import lease
@@ -52,7 +52,7 @@ class Cluster(AnyCluster):
         self._link = link
         self._clocks = Clocks(link.request)
         self._clocks.compare(info.ranks)
-        self._turn = Turn(paths)
+        self._turn = RunLock(paths)
         self._restarts = Restarts(paths, info, link)
         self._limit = TimeLimit()
         self._lease = lease.hold(paths.folder)

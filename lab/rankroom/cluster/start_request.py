@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _FIELDS = {each.name: each.default for each in dataclasses.fields(Job) if each.name != "extra"}
 
 
-class WishError(UsageError):
+class StartRequestError(UsageError):
     """Some of the wishes cannot be; `errors` says of each what is wrong, by its field's name."""
 
     def __init__(self, errors: dict[str, str]) -> None:
@@ -71,12 +71,12 @@ def dry_run(name: str, asked: Mapping[str, str]) -> DryRun:
     try:
         where = granted(site.load(name), asked)
         return DryRun(script(where, asked.get("name", ""), bool(asked.get("auto_restart"))))
-    except WishError as error:
+    except StartRequestError as error:
         return DryRun("", error.errors)
 
 
 def granted(where: Site, wishes: Mapping[str, str]) -> Site:
-    """The site with these wishes. Raises WishError with what is wrong, by field."""
+    """The site with these wishes. Raises StartRequestError with what is wrong, by field."""
     errors: dict[str, str] = {}
     given: dict[str, Any] = {}
     # One way to ask for memory takes the place of the other one in the profile.
@@ -100,7 +100,7 @@ def granted(where: Site, wishes: Mapping[str, str]) -> Site:
     if where.scheduler == "none":
         _check_ranks(wishes.get("ranks", ""), errors)
     if errors:
-        raise WishError(errors)
+        raise StartRequestError(errors)
     return where.asking(**given)
 
 

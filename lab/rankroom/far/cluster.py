@@ -16,7 +16,7 @@ from typing import Any
 from rankroom import errors
 from rankroom.cluster import launch
 from rankroom.cluster.base import AnyCluster
-from rankroom.errors import LineError, NoClusterError, RankroomError, StartError
+from rankroom.errors import NoClusterError, RankroomError, SshError, StartError
 from rankroom.far import start
 from rankroom.far.run import FarRun
 from rankroom.rank import values
@@ -224,7 +224,7 @@ class FarCluster(AnyCluster):
     def check_size(self, site: Site) -> None:
         """Raise SchedulerError or StartError if the scheduler would refuse what `site` asks for.
 
-        So that ranks are not given up for others that never come. Raises LineError while the
+        So that ranks are not given up for others that never come. Raises SshError while the
         scheduler cannot be asked.
         """
         self._ask("accepts", patience=start.ACCEPTS_S, site=dataclasses.asdict(site))
@@ -244,7 +244,7 @@ class FarCluster(AnyCluster):
     def stop(self) -> None:
         """End the ranks, their job, and everything that was started with them.
 
-        Raises LineError where the site cannot be reached now: the job is cancelled later.
+        Raises SshError where the site cannot be reached now: the job is cancelled later.
         """
         info = self.paths.read()
         if info is not None and not launch.alive(info) and launch.far_on(info):
@@ -258,7 +258,7 @@ class FarCluster(AnyCluster):
         run = self._latest
         self.close()
         if later:
-            raise LineError(str(later))
+            raise SshError(str(later))
         if info is not None and info.keeper:
             process_tree.ended_within(info.keeper, STOP_S)
         if run is not None:
@@ -269,7 +269,7 @@ class FarCluster(AnyCluster):
 
     def _ask(self, do: str, patience: float = PATIENCE_S, **question: Any) -> Json:
         """The keeper's answer. Raises what the desk there raised, NoClusterError without a keeper,
-        LineError while the site cannot be reached."""
+        SshError while the site cannot be reached."""
         info = self.paths.read()
         if info is None or info.state == "stopped":
             raise NoClusterError(STOPPED.format(name=self.name))
@@ -278,7 +278,7 @@ class FarCluster(AnyCluster):
         try:
             said = ask(info.desk, info.secret, patience, do=do, **question)
         except TimeoutError:
-            raise LineError(SLOW.format(name=self.name, do=do, seconds=patience)) from None
+            raise SshError(SLOW.format(name=self.name, do=do, seconds=patience)) from None
         except (OSError, ValueError):
             raise NoClusterError(UNKEPT.format(name=self.name)) from None
         if "error" in said:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rankroom import config
-from rankroom.errors import LineError, RankroomError, RecordError, SchedulerError
+from rankroom.errors import RankroomError, RecordError, SchedulerError, SshError
 from rankroom.far import start
 from rankroom.far.copies import Copies
 from rankroom.far.frames import Head
@@ -31,8 +31,8 @@ from rankroom.record.model import RankInfo
 from rankroom.record.store import Store
 from rankroom.rpc.rendezvous import Rendezvous
 from rankroom.scheduler.site import Site
-from rankroom.ssh.line import Line
-from rankroom.ssh.place import Place, place
+from rankroom.ssh.connection import SshConnection
+from rankroom.ssh.host import Host, place
 from rankroom.supervisor.lease import Lease
 from rankroom.system.network import LOOPBACK
 
@@ -57,7 +57,7 @@ class Keeper:
 
     def __init__(self, paths: ClusterPaths, info: ClusterInfo, far: Far, site: Site) -> None:
         self.paths, self.info, self.far, self.site = paths, info, far, site
-        self.place: Place = place(site.login, terminal=False)
+        self.place: Host = place(site.login, terminal=False)
         self.queue = Queue(site, self.place, far, self._said_of_job)
         self.copies = Copies(Store(), far.name or info.name, info.created)
         self.there: There | None = None
@@ -122,7 +122,7 @@ class Keeper:
     async def _line(self) -> None:
         """Have the line open, for the first time and again whenever it is lost."""
         line = self.place
-        if not isinstance(line, Line):
+        if not isinstance(line, SshConnection):
             self._line_open.set()
             return
         if not self.far.job:
@@ -155,7 +155,7 @@ class Keeper:
             try:
                 await there.open()
                 tries = 0
-            except LineError:
+            except SshError:
                 await asyncio.sleep(AGAIN_S)
                 continue
             except RankroomError as error:
@@ -179,7 +179,7 @@ class Keeper:
                     self.say(self.queue.state, self.queue.words)
                 await there.tell("follow", name=self.far.name, have=self.copies.have())
                 await listening
-            except LineError:
+            except SshError:
                 pass
             finally:
                 self.there, self.ready = None, False
@@ -220,7 +220,7 @@ class Keeper:
             await asyncio.sleep(LOOK_S)
             if self._lag and self.there is not None:
                 self._lag = False
-                with contextlib.suppress(LineError):
+                with contextlib.suppress(SshError):
                     await self.there.tell("follow", name=self.far.name, have=self.copies.have())
             if self.lease.over({}):
                 if self.copies.live:
@@ -343,7 +343,7 @@ class Keeper:
         """The desk's answer; bytes that belong to question or answer are in files here."""
         there = self.there
         if there is None or not self.ready:
-            raise LineError(NOT_NOW.format(name=self.info.name, words=self.far.words))
+            raise SshError(NOT_NOW.format(name=self.info.name, words=self.far.words))
         given, into = question.pop("given", None), question.pop("into", None)
         body = Path(given).read_bytes() if given else b""
         head, data = await asyncio.wait_for(there.ask(do, body, **question), ANSWER_S)
@@ -373,7 +373,7 @@ class Keeper:
             try:
                 await self.queue.cancel()
                 break
-            except (LineError, SchedulerError) as error:
+            except (SshError, SchedulerError) as error:
                 if self.far.until and time.time() > self.far.until:
                     break  # the job is over by itself
                 self.say("ending", f"its job {self.far.job} is not cancelled yet: {error}")
@@ -388,7 +388,7 @@ class Keeper:
     async def _clean(self) -> None:
         """Leave nothing but records, here and there; what tells how it failed stays here."""
         if self.info.state == "failed" and self.far.job:
-            with contextlib.suppress(LineError, SchedulerError):
+            with contextlib.suppress(SshError, SchedulerError):
                 await self.queue.cancel()
         if not self.shares:
             self.copies.leave(NOTHING_MORE.format(name=self.info.name, site=self.site.name))

@@ -7,13 +7,13 @@ import shlex
 import time
 from collections.abc import Callable
 
-from rankroom.errors import LineError, RankroomError, SchedulerError, StartError
+from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Far, FarState
-from rankroom.scheduler.asked import PERIOD_S
+from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.site import Site
-from rankroom.scheduler.talk import Scheduler
-from rankroom.ssh.place import Place
+from rankroom.scheduler.status_cache import PERIOD_S
+from rankroom.ssh.host import Host
 
 RUNS_S = 30.0  # between two looks at a job that runs
 END_S = 30.0  # for the scheduler to say how a job ended
@@ -23,7 +23,7 @@ Tell = Callable[["FarState | None", str], None]
 class Queue:
     """One job; what is known of it goes to `far`, and changes to `tell`."""
 
-    def __init__(self, site: Site, place: Place, far: Far, tell: Tell) -> None:
+    def __init__(self, site: Site, place: Host, far: Far, tell: Tell) -> None:
         self.state: FarState = "pending" if far.job else "connecting"
         self.words = f"job {far.job}" if far.job else "connects"
         self._place = place
@@ -57,7 +57,7 @@ class Queue:
         while True:
             try:
                 status = (await self._scheduler.ask([self._far.job]))[self._far.job]
-            except LineError:
+            except SshError:
                 await asyncio.sleep(PERIOD_S)
                 continue
             except SchedulerError as error:
@@ -87,7 +87,7 @@ class Queue:
         while time.monotonic() < deadline:
             try:
                 status = (await self._scheduler.ask([self._far.job]))[self._far.job]
-            except (LineError, SchedulerError):
+            except (SshError, SchedulerError):
                 await asyncio.sleep(1)
                 continue
             if status.state in ("ended", "gone"):

@@ -11,12 +11,12 @@ from typing import Any
 
 import rankroom
 from rankroom import errors
-from rankroom.errors import LineError, RankroomError, StartError
+from rankroom.errors import RankroomError, SshError, StartError
 from rankroom.far import frames
 from rankroom.far.frames import Head
 from rankroom.scheduler import jobs
 from rankroom.scheduler.site import Site
-from rankroom.ssh.place import Place
+from rankroom.ssh.host import Host
 from rankroom.system import commands
 
 GREETS_S = 60.0  # a login node's file system may be slow
@@ -28,7 +28,7 @@ Say = Callable[[Head, bytes], None]
 class There:
     """One desk, until its line is cut."""
 
-    def __init__(self, site: Site, place: Place, say: Say) -> None:
+    def __init__(self, site: Site, place: Host, say: Say) -> None:
         self.greeting: Head = {}
         self._site = site
         self._place = place
@@ -41,7 +41,7 @@ class There:
     async def open(self) -> None:
         """Start the desk and hear who it is.
 
-        Raises LineError where the line is cut, StartError with the remedy where there is no
+        Raises SshError where the line is cut, StartError with the remedy where there is no
         Rankroom, or another one.
         """
         argv = [self._site.environment.python, "-m", "rankroom.far.desk"]
@@ -87,11 +87,11 @@ class There:
         finally:
             for future in self._waiting.values():
                 if not future.done():
-                    future.set_exception(LineError(CUT.format(where=self._where), "unreachable"))
+                    future.set_exception(SshError(CUT.format(where=self._where), "unreachable"))
             self._waiting.clear()
 
     async def ask(self, do: str, body: bytes = b"", **question: Any) -> tuple[Head, bytes]:
-        """The desk's answer. Raises what the desk raised, LineError where the line is cut."""
+        """The desk's answer. Raises what the desk raised, SshError where the line is cut."""
         self._count += 1
         number = self._count
         future: asyncio.Future[tuple[Head, bytes]] = asyncio.get_running_loop().create_future()
@@ -126,7 +126,7 @@ class There:
             self._process.stdin.write(frames.frame(head, body))
             await self._process.stdin.drain()
         except (OSError, RuntimeError):
-            raise LineError(CUT.format(where=self._where), "unreachable") from None
+            raise SshError(CUT.format(where=self._where), "unreachable") from None
 
     async def _greeting(self) -> Head:
         assert self._process.stdout is not None
@@ -144,7 +144,7 @@ class There:
 
     async def _be_alive(self) -> None:
         """A desk that hears nothing lets its runs go."""
-        with contextlib.suppress(LineError):
+        with contextlib.suppress(SshError):
             while True:
                 await asyncio.sleep(ALIVE_S)
                 await self.tell("alive")
@@ -164,7 +164,7 @@ class There:
     def _no_desk(self, code: int | None) -> RankroomError:
         said = "\n".join(self._said)
         if code == 255 and self._place.name:
-            return LineError(f"{CUT.format(where=self._where)}; ssh said:\n{said}", "unreachable")
+            return SshError(f"{CUT.format(where=self._where)}; ssh said:\n{said}", "unreachable")
         how = f"ended with status {code}"
         if "No module named" in said and "rankroom" in said:
             remedy = NONE_THERE.format(where=self._where, install=self._install())

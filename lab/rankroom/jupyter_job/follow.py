@@ -6,12 +6,12 @@ import asyncio
 import time
 from typing import Protocol
 
-from rankroom.errors import LabError, LineError, RankroomError, SchedulerError
+from rankroom.errors import LabError, RankroomError, SchedulerError, SshError
 from rankroom.jupyter_job import door
 from rankroom.jupyter_job.door import Door
 from rankroom.jupyter_job.lab import Lab
 from rankroom.scheduler.jobs import JobStatus
-from rankroom.ssh.line import Line, LineState
+from rankroom.ssh.connection import LineState, SshConnection
 
 LOOK_S = 0.5
 UP_S = 300.0  # a Python of many files on a slow file system takes its time
@@ -41,12 +41,12 @@ async def follow(lab: Lab, tell: Teller, port: int = 0) -> None:
     keeping: dict[str, asyncio.Task[None]] = {}
     login = lab.scheduler.place
     try:
-        if isinstance(login, Line):
+        if isinstance(login, SshConnection):
             keeping[login.name] = asyncio.create_task(keep(login, tell))
         while True:
             status = await queue(lab, tell)
             opened = await server(lab, tell)
-            if isinstance(login, Line):
+            if isinstance(login, SshConnection):
                 line = await lab.tunnel(opened, status.nodes, port)
                 if line.name not in keeping:
                     keeping[line.name] = asyncio.create_task(keep(line, tell))
@@ -89,7 +89,7 @@ async def server(lab: Lab, tell: Teller) -> Door:
     while True:
         try:
             found = await lab.door()
-        except LineError:
+        except SshError:
             found = None  # whoever keeps the line tells
         if found is not None:
             return found
@@ -142,7 +142,7 @@ async def asked(lab: Lab, tell: Teller) -> JobStatus:
     while True:
         try:
             return await lab.status()
-        except (SchedulerError, LineError) as error:
+        except (SchedulerError, SshError) as error:
             why = str(error).partition("\n")[0].rstrip(":")
             tell.show(f"job {lab.job}: nobody says how it stands ({why}); asking again")
             await asyncio.sleep(LOOK_S)
@@ -171,7 +171,7 @@ async def over(lab: Lab, status: JobStatus) -> JobOver:
     return JobOver(words.format(job=lab.job, words=status.words, labs=lab.labs, said=said), said)
 
 
-async def keep(line: Line, tell: Teller) -> None:
+async def keep(line: SshConnection, tell: Teller) -> None:
     """Keep a line open for ever, telling when it is lost and open again."""
     lost = False
 

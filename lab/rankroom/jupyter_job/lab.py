@@ -14,10 +14,10 @@ from rankroom.cluster.allocation import expand
 from rankroom.errors import LabError, RankroomError
 from rankroom.jupyter_job import door, script
 from rankroom.jupyter_job.door import Door
-from rankroom.jupyter_job.saved import Kept, all_kept
+from rankroom.jupyter_job.saved import SavedLab, all_kept
+from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.jobs import JobStatus
-from rankroom.scheduler.talk import Scheduler
-from rankroom.ssh.line import Line
+from rankroom.ssh.connection import SshConnection
 from rankroom.system import commands
 
 CALL_S = 20.0
@@ -29,13 +29,13 @@ LOGS = '"$1/lab-$2.log" "$1/$2".*.OU'  # Slurm's, and PBS's own name for it
 class Lab:
     """The job `kept.job` of a site; `labs` is the folder there that holds servers' files."""
 
-    def __init__(self, scheduler: Scheduler, labs: str, kept: Kept) -> None:
+    def __init__(self, scheduler: Scheduler, labs: str, kept: SavedLab) -> None:
         self.scheduler = scheduler
         self.site = scheduler.site
         self.labs = labs
         self.kept = kept
         self.job = kept.job
-        self._line: Line | None = None  # that the tunnel goes through
+        self._line: SshConnection | None = None  # that the tunnel goes through
 
     @classmethod
     async def submit(cls, scheduler: Scheduler) -> Lab:
@@ -49,12 +49,12 @@ class Lab:
             with contextlib.suppress(RankroomError):
                 await scheduler.cancel(await submitting)
             raise
-        lab = cls(scheduler, labs, Kept(scheduler.site.name, job, 0, time.time()))
+        lab = cls(scheduler, labs, SavedLab(scheduler.site.name, job, 0, time.time()))
         lab.kept.write()
         return lab
 
     async def status(self) -> JobStatus:
-        """How the job stands. Raises SchedulerError and LineError while nobody can say."""
+        """How the job stands. Raises SchedulerError and SshError while nobody can say."""
         return (await self.scheduler.ask([self.job]))[self.job]
 
     async def door(self) -> Door | None:
@@ -83,10 +83,10 @@ class Lab:
         """Remove what a job that is over may have left: it does so itself, unless it was killed."""
         await self._there('rm -rf "$1/$2"' + (f"; rm -f {LOGS}" if log else ""))
 
-    async def tunnel(self, to: Door, nodes: str, asked: int = 0) -> Line:
+    async def tunnel(self, to: Door, nodes: str, asked: int = 0) -> SshConnection:
         """Lead a port of this machine to the server; `kept.port` says which. The line it goes over.
 
-        Raises LineError, and LabError if the port that was asked for is taken.
+        Raises SshError, and LabError if the port that was asked for is taken.
         """
         await self.close()
         wanted = asked or self.kept.port or to.port
@@ -101,11 +101,11 @@ class Lab:
         self.kept.write()
         return line
 
-    def _line_to(self, nodes: str) -> Line:
+    def _line_to(self, nodes: str) -> SshConnection:
         """The line from whose other end the server is reached."""
         login = self.scheduler.place
-        assert isinstance(login, Line)
-        return Line(login.name, node=expand(nodes)[0]) if self.site.ssh_to_nodes else login
+        assert isinstance(login, SshConnection)
+        return SshConnection(login.name, node=expand(nodes)[0]) if self.site.ssh_to_nodes else login
 
     def command(self, to: Door, nodes: str) -> str:
         """What to type on a laptop to reach the server, for those who are on the login node."""
@@ -148,7 +148,7 @@ async def alive(scheduler: Scheduler, labs: str) -> list[str]:
     found = await scheduler.ask(jobs) if jobs else {}
     for job in jobs:
         if found[job].state in ("ended", "gone"):
-            lab = Lab(scheduler, labs, known.get(job) or Kept(scheduler.site.name, job))
+            lab = Lab(scheduler, labs, known.get(job) or SavedLab(scheduler.site.name, job))
             await lab.clear(log=False)
             lab.kept.remove()
     return [job for job in jobs if found[job].state not in ("ended", "gone")]

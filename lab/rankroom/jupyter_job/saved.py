@@ -13,7 +13,7 @@ from rankroom import config
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedLab:
     """A lab that was started or attached from here; `port` of this machine leads to it."""
 
     site: str
@@ -47,12 +47,12 @@ def folder() -> Path:
     return config.home() / "labs"
 
 
-def all_kept(site: str = "") -> list[Kept]:
+def all_kept(site: str = "") -> list[SavedLab]:
     """Those of `site`, or of all, the newest first."""
     found = []
     for file in folder().glob("*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            kept = Kept(**json.loads(file.read_text("utf-8")))
+            kept = SavedLab(**json.loads(file.read_text("utf-8")))
             if site in ("", kept.site):
                 found.append(kept)
     return sorted(found, key=lambda kept: kept.created, reverse=True)

@@ -15,9 +15,9 @@ from rankroom.far.queue import command
 from rankroom.notebook.progress import progress
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.scheduler import site
+from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.site import Site
-from rankroom.scheduler.talk import Scheduler
-from rankroom.ssh.place import Here
+from rankroom.ssh.host import LocalHost
 
 if TYPE_CHECKING:
     from rankroom.notebook.options import Options
@@ -73,7 +73,7 @@ def resized(found: Site, ranks: int) -> Site:
 def dry_run(found: Site | None, name: str | None) -> str:
     """The script of the job that would be submitted."""
     assert found is not None
-    scheduler = Scheduler(found, Here())
+    scheduler = Scheduler(found, LocalHost())
     named = name or f"{found.name}-xxxx"
     line = command(found, named, found.login or "LOGIN", "", False)
     return scheduler.script(named, found.scratch, [line])

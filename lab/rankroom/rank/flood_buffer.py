@@ -18,7 +18,7 @@ SIZE = 64 << 10
 _HEAD = 16  # where the bytes end; and while they are being moved, the spool's size before that, + 1
 
 
-class Held:
+class FloodBuffer:
     """The bytes held back for one spool. Whoever calls sees to it that one thread does at a time.
 
     Nothing is ever held where memory cannot be mapped or the disk is full.

@@ -22,7 +22,7 @@ from rankroom.rank.samples import Sampler
 from rankroom.rank.shell import RankShell, ignore_interrupts
 from rankroom.rank.spans import span
 from rankroom.rank.waiting import Waiting
-from rankroom.rank.watchdog import Guard, is_running
+from rankroom.rank.watchdog import Watchdog, is_running
 from rankroom.rank.world import World
 
 # Only such cells are looked at twice to find out how to run them.
@@ -44,7 +44,7 @@ class RankKernel(IPythonParallelKernel):
     reporter: Reporter
     world: World
     recovery: Recovery
-    guard: Guard
+    guard: Watchdog
     released: bool = False
     # What was known when this rank was asked to let go, and what let go then.
     failed_before: bool = False
@@ -59,7 +59,7 @@ class RankKernel(IPythonParallelKernel):
         self.shell.attach(reporter)
         reporter.sources.append(horovod_spans.take)
         reporter.sampler = Sampler(world.device)
-        self.guard = Guard(
+        self.guard = Watchdog(
             lambda: reporter.run,
             lambda name, args: reporter.emit_now("mark", name=name, args=args),
             self.shell.cells,

@@ -18,7 +18,7 @@ SIZE = 4 * HELD  # of events; one that holds all that a flood held back fits
 _HEAD = struct.Struct("64sQQ")  # the run, and from which byte of its spool file to which
 
 
-class Spare:
+class Overflow:
     """The latest of the lines that did not get their place in a run's spool file.
 
     Byte `i` of that file stands at `i % SIZE` here. Nothing is kept where memory cannot be mapped.

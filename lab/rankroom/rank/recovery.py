@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rankroom.rank.frameworks.horovod import horovod_adapter, horovod_calls, horovod_spans
 from rankroom.rank.frameworks.tensorflow import tensorflow_adapter
 from rankroom.rank.frameworks.torch import torch_adapter
-from rankroom.rank.subworld import Smaller
+from rankroom.rank.subworld import Subworld
 from rankroom.rank.world import World
 
 # What a blocked collective says when another rank shut its library down or closed a connection.
@@ -58,7 +58,7 @@ class Recovery:
     def __init__(self, world: World) -> None:
         self._world = world
         self._lock = threading.Lock()
-        self._smaller = Smaller(world)
+        self._smaller = Subworld(world)
         self._doubted = False
         for adapter in ADAPTERS.values():
             adapter.install(world)

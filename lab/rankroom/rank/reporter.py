@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.rank import spans
-from rankroom.rank.overflow import Spare
+from rankroom.rank.overflow import Overflow
 from rankroom.rank.samples import Sampler
 from rankroom.rank.streams import CStdio, RankStream, Spooled
 from rankroom.record.model import event_line, spans_line
@@ -58,7 +58,7 @@ class Reporter:
         self.sampler: Sampler | None = None
         self._sampled: str | None = None  # the run that samples are taken of
         self._sample_due = 0.0
-        self._spare = Spare(spool)
+        self._spare = Overflow(spool)
         self._told = False  # that the spool does not keep everything
         self._unsent: list[bytes] = []
         self._unsent_size = 0

@@ -16,7 +16,7 @@ OURS = ("rankroom-", "IOPub", "Control")  # threads that say nothing about the c
 SIGNAL = signal.SIGUSR2
 
 
-class Place(NamedTuple):
+class CellPosition(NamedTuple):
     """A place in the present cell: its line, from 1, and the source that is being executed.
 
     `code` may be a line of an earlier cell, whose function the present one calls.
@@ -31,7 +31,7 @@ def main_frame() -> FrameType | None:
     return sys._current_frames().get(threading.main_thread().ident or 0)
 
 
-def place(frame: FrameType | None, cells: set[str]) -> Place:
+def place(frame: FrameType | None, cells: set[str]) -> CellPosition:
     """Where in the cell `frame` is; `cells` are the file names that cells were compiled with."""
     lines = [
         (number, frame.f_code.co_filename)
@@ -39,10 +39,10 @@ def place(frame: FrameType | None, cells: set[str]) -> Place:
         if frame.f_code.co_filename in cells
     ]
     if not lines:
-        return Place(None, None)
+        return CellPosition(None, None)
     innermost, outermost = lines[0], lines[-1]
     line = next(number for number, name in lines if name == outermost[1])
-    return Place(line, linecache.getline(innermost[1], innermost[0]).strip()[:200] or None)
+    return CellPosition(line, linecache.getline(innermost[1], innermost[0]).strip()[:200] or None)
 
 
 def stacks(cells: set[str]) -> str:

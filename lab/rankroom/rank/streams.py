@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rankroom.rank.flood_buffer import Held
+from rankroom.rank.flood_buffer import FloodBuffer
 
 PIECE = 1 << 20  # bytes of one log event at most, so that a 100 MB line stays digestible
 MARK_NS = 2_000_000  # a time mark at most every 2 ms: floods stay cheap, slow prints exact
@@ -57,7 +57,7 @@ class Spooled:
         self._mark_until = 0
         self._since_mark = 0
         self._decoder = _decoder()
-        self._held = Held(path)
+        self._held = FloodBuffer(path)
         self._refused: deque[Refused] = deque()
         self.trouble = ""  # why the disk takes nothing; empty while it does
         # Re-entrant: a signal handler may print while its own thread is in here.

@@ -19,7 +19,7 @@ _VARIABLES = (
 )  # fmt: skip
 
 
-class Smaller:
+class Subworld:
     """What this rank had set up for all ranks while its world is a smaller one."""
 
     def __init__(self, world: World) -> None:

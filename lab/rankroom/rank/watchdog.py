@@ -23,7 +23,7 @@ STILL_S = 2.0  # without a step of the main thread, before the run is told
 IDLE_SHARE = 0.02  # of one core: a main thread that uses less does not compute
 
 
-class Guard:
+class Watchdog:
     """Watches the main thread of a rank.
 
     `running()` is the run whose cell is on, or None; `emit(name, args)` reports a mark;

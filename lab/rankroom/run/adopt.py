@@ -15,7 +15,7 @@ from typing import Any
 
 from rankroom.errors import RankroomError
 from rankroom.record.model import Failure, RunInfo, parse_event
-from rankroom.record.patient import PatientWriter
+from rankroom.record.patient_writer import PatientWriter
 from rankroom.record.store import Store, Writer
 from rankroom.record.takeover import take_over
 from rankroom.run.assembly import Spool

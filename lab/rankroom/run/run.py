@@ -27,13 +27,13 @@ from rankroom.display.summary import MOST, is_told
 from rankroom.errors import RankroomError, RecordError
 from rankroom.record.model import Clock, Failure, Hang, RankInfo, RunInfo, RunState, event_line
 from rankroom.record.owner import nobody, this_process
-from rankroom.record.patient import PatientWriter
+from rankroom.record.patient_writer import PatientWriter
 from rankroom.record.store import Store, new_id
 from rankroom.run.assembly import Assembly, Spool
 from rankroom.run.clock import hull
 from rankroom.run.engine_client import Link
 from rankroom.run.release import Release
-from rankroom.run.stall import Watch
+from rankroom.run.stall import StallWatch
 from rankroom.supervisor.placement import GIVEN_UP
 
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
@@ -102,7 +102,7 @@ class Run:
             self._raised, self._finish_if_over,
         )  # fmt: skip
         begun = self.info.start
-        self._watch = Watch(sorted(self._ranks), link, begun, config.hang_seconds(), self._say)
+        self._watch = StallWatch(sorted(self._ranks), link, begun, config.hang_seconds(), self._say)
 
     # -- what a caller sees
 

@@ -20,7 +20,7 @@ from rankroom.run.run import Run
 STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
 
 
-class Turn:
+class RunLock:
     """The turns of one cluster."""
 
     def __init__(self, paths: ClusterPaths) -> None:

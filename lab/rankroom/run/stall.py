@@ -15,7 +15,7 @@ LOOK_S = 0.5
 ANSWER_S = 0.5  # for a rank to say where it stands
 
 
-class Watch:
+class StallWatch:
     """Looks at the ranks of a run while one of them does not get on.
 
     `say(hang)` is called, in the link's thread, with what is known once a rank has stood for

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import rankroom
 from rankroom.errors import CheckFailed, RankroomError
 from rankroom.scheduler import jobs, probe
+from rankroom.scheduler.client import ASK_S, Scheduler
 from rankroom.scheduler.site import Site, profile_of
-from rankroom.scheduler.talk import ASK_S, Scheduler
-from rankroom.scheduler.trial import FULL, Trial, probed
-from rankroom.ssh.place import Place
+from rankroom.scheduler.test_job import FULL, TestJob, probed
+from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
 
 State = Literal["ok", "warned", "failed", "skipped"]
@@ -37,7 +37,7 @@ class Step:
 class Check:
     """The steps for one site. `tell` hears how the test job stands while it is waited for."""
 
-    def __init__(self, site: Site, place: Place, tell: Callable[[str], None]) -> None:
+    def __init__(self, site: Site, place: Host, tell: Callable[[str], None]) -> None:
         self.site = site
         self.place = place
         self.tell = tell
@@ -168,7 +168,7 @@ class Check:
             return Step("test job", "skipped", "this site has no scheduler")
         if not self.folder:
             raise CheckFailed("a job needs the scratch folder, and that step failed")
-        trial = Trial(self.site, self.place, self.folder, self.tell)
+        trial = TestJob(self.site, self.place, self.folder, self.tell)
         found = await trial.run([*self._of_ranks(), "-c", PROBE])
         self._same_version(found)
         horovod = self._horovod(found)

@@ -10,7 +10,7 @@ from typing import Any
 
 from jupyter_server.utils import url_path_join
 
-from rankroom.cluster.control import Ladder
+from rankroom.cluster.control import Control
 from rankroom.run.salvage import TendedStore
 from rankroom.server import clusters, questions, runs, sites
 from rankroom.server.threads import Threads
@@ -23,5 +23,5 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
     web_app = server_app.web_app
     base = web_app.settings["base_url"]
     store = TendedStore()
-    parts = {"store": store, "ladder": Ladder(store), "threads": Threads()}
+    parts = {"store": store, "ladder": Control(store), "threads": Threads()}
     web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])

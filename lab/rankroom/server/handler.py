@@ -13,8 +13,8 @@ from jupyter_server.base.handlers import APIHandler
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError
 
-from rankroom.cluster.control import Ladder
-from rankroom.cluster.start_request import WishError
+from rankroom.cluster.control import Control
+from rankroom.cluster.start_request import StartRequestError
 from rankroom.errors import (
     NoClusterError,
     NotYoursError,
@@ -42,7 +42,7 @@ PLAIN = "text/plain; charset=utf-8"
 class Handler(APIHandler):
     """What all routes share: the store, the ladder, threads, JSON errors, checked arguments."""
 
-    def initialize(self, store: Store, ladder: Ladder, threads: Threads) -> None:
+    def initialize(self, store: Store, ladder: Control, threads: Threads) -> None:
         self.store = store
         self.ladder = ladder
         self.threads = threads
@@ -99,7 +99,7 @@ class Handler(APIHandler):
         elif isinstance(error, HTTPError):
             message = error.log_message or error.reason or ""
         said: dict[str, Any] = {"message": message or self._reason}
-        if isinstance(error, WishError):
+        if isinstance(error, StartRequestError):
             said["errors"] = error.errors
         self.finish(json.dumps(said))
 

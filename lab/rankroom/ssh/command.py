@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankroom.errors import LineError
+from rankroom.errors import SshError
 
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 # A line that nobody uses ends after this many seconds, and with it what was authenticated.
@@ -48,10 +48,10 @@ def master(command: str, socket: Path, login: str, connect_s: float) -> list[str
 def behind(command: str, socket: Path, login: str, node: str) -> list[str]:
     """What leads a connection on to a node, as the user of `login`, over the open line to it.
 
-    Raises LineError where a scheduler's name of a node is none: a shell gets to see it.
+    Raises SshError where a scheduler's name of a node is none: a shell gets to see it.
     """
     if not _NODE.fullmatch(node):
-        raise LineError(NO_NODE.format(node=node), "unknown host")
+        raise SshError(NO_NODE.format(node=node), "unknown host")
     hop = [
         *shlex.split(command),
         *_options(ControlMaster="no", ControlPath=_path(socket), ProxyCommand="false"),

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from rankroom import config
-from rankroom.errors import LineError
+from rankroom.errors import SshError
 
 # A Unix socket's path has 104 bytes on some systems, and ssh adds 17 while it makes one.
 LONGEST_PATH = 103 - 17
@@ -44,9 +44,9 @@ def _made(folder: Path) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         about = folder.lstat()
     except OSError as error:
-        raise LineError(NOT_MADE.format(folder=folder, error=error), "folder") from None
+        raise SshError(NOT_MADE.format(folder=folder, error=error), "folder") from None
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-        raise LineError(NOT_OURS.format(folder=folder), "folder")
+        raise SshError(NOT_OURS.format(folder=folder), "folder")
     folder.chmod(0o700)
     return folder
 

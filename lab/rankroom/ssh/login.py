@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rankroom.errors import LineError
+from rankroom.errors import SshError
 from rankroom.ssh import askpass
 from rankroom.ssh.folder import folder
 from rankroom.ssh.trouble import explain
@@ -32,7 +32,7 @@ async def log_in(
 ) -> commands.Completed:
     """Run ssh's command line until it is in, or says why not; `asked` is told its questions.
 
-    Raises LineError where a question is not answered, and where it gets no further.
+    Raises SshError where a question is not answered, and where it gets no further.
     """
     said: list[str] = []
     asks = terminal  # there, nobody sees when it does
@@ -64,7 +64,7 @@ async def log_in(
                 fail(STUCK)
         return await running
     except OSError as error:
-        raise LineError(NO_SSH.format(ssh=words[0], error=error), "no ssh") from None
+        raise SshError(NO_SSH.format(ssh=words[0], error=error), "no ssh") from None
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -104,7 +104,7 @@ def _asking(host: str) -> dict[str, str]:
         part.chmod(0o700)
         part.replace(script)
     except OSError as error:
-        raise LineError(NO_ROOM.format(script=script, error=error), "folder") from None
+        raise SshError(NO_ROOM.format(script=script, error=error), "folder") from None
     return {
         # Older versions ask only where there is a display.
         "DISPLAY": "none:0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rankroom.errors import LineError
+from rankroom.errors import SshError
 from rankroom.ssh.askpass import ANSWERED, ASKS, REFUSED, UNANSWERED
 from rankroom.system.commands import Completed
 
@@ -111,7 +111,7 @@ PASSING = {"busy"}
 AWAY = {"unreachable", "unknown host", "slow", "lost"}
 
 
-def explain(host: str, completed: Completed) -> LineError:
+def explain(host: str, completed: Completed) -> SshError:
     """Why ssh did not get through to `host`, in a sentence, with what it said."""
     said = completed.output
     why, what, remedy = "other", "ssh did not get through", "run `ssh {host}` in a terminal to see"
@@ -122,7 +122,7 @@ def explain(host: str, completed: Completed) -> LineError:
             why, what, remedy = known, meaning, cure
             break
     question = _question(said)
-    return LineError(
+    return SshError(
         FAILED.format(
             host=host,
             what=what.format(host=host, question=question),

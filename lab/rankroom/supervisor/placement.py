@@ -14,7 +14,7 @@ SILENT_S = 20.0  # a rank that its node says nothing of for so long is taken for
 
 
 @dataclass(frozen=True)
-class Place:
+class RankLocation:
     """Where a rank's process is. `start` counts how often it was started."""
 
     start: int
@@ -24,12 +24,12 @@ class Place:
     ports: tuple[int, int]  # for torch's store, and for TensorFlow's worker
 
 
-class Seating:
+class Placement:
     """The places of all ranks of a cluster, and when each was last heard of."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, RankLocation] = {}
         self.starts: dict[int, int] = {}
         self._wanted: dict[int, int] = {}  # which start of each rank, if any
         self._heard: dict[int, float] = {}
@@ -53,7 +53,7 @@ class Seating:
                 self._heard[rank] = time.monotonic()
             if kept and question["do"] == "sit":
                 store, worker = question["ports"]
-                place = Place(
+                place = RankLocation(
                     start, question["host"], question["pid"], question["at"], (store, worker)
                 )
                 if (before := self.places.get(rank)) and before.address == place.address:

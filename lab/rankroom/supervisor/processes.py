@@ -17,7 +17,7 @@ from rankroom.rank.environment import device, rank_environment, seats, wire_loca
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import RankInfo
 from rankroom.scheduler import step_launcher
-from rankroom.supervisor.placement import Seating
+from rankroom.supervisor.placement import Placement
 from rankroom.system import network, process_tree
 from rankroom.system.exits import describe_crash, describe_exit
 
@@ -25,7 +25,7 @@ STOP_S = 3.0  # a process that has not ended this long after SIGTERM is killed
 RESTART_S = 1.0  # the same for a rank whose successor somebody waits for
 
 
-class Children:
+class Processes:
     """Controller and ranks; `info` says where the desk is that ranks ask."""
 
     controller: subprocess.Popen[bytes]
@@ -42,7 +42,7 @@ class Children:
         self.seats = seats([node.ranks for node in nodes])
         others = [*(node.name for node in nodes), *filter(None, [info.reached_from])]
         self.address = network.towards(others)
-        self.seating = Seating(info.size)
+        self.seating = Placement(info.size)
         self.ranks: dict[int, subprocess.Popen[bytes]] = {}
         self.born: dict[int, float] = {}
 

@@ -30,7 +30,7 @@ from rankroom.supervisor import hub
 from rankroom.supervisor.lease import Lease, held
 from rankroom.supervisor.memory import Memory
 from rankroom.supervisor.placement import GIVEN_UP
-from rankroom.supervisor.processes import Children
+from rankroom.supervisor.processes import Processes
 from rankroom.system.exits import describe_exit
 
 START_S = 30.0  # a rank that is not ready after this long hangs, and may be restarted
@@ -40,13 +40,13 @@ AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, the
 RECORDS_S = 10.0  # for the runs of a cluster that ends to bring their records to an end
 
 
-class Keeper:
+class Supervisor:
     """Controller and ranks of one cluster as child processes."""
 
     def __init__(self, paths: ClusterPaths, info: ClusterInfo, devices: int) -> None:
         self.paths = paths
         self.info = info
-        self.children = Children(paths, info, devices)
+        self.children = Processes(paths, info, devices)
         self.lost: dict[int, str] = {}  # ranks that were given up, and why
         self.brought_back: dict[int, list[float]] = {}
         self.stopping = threading.Event()
@@ -280,7 +280,7 @@ def main(argv: list[str]) -> None:
     info = paths.read()
     if info is None:
         raise SystemExit(f"no cluster.json in {folder}")
-    keeper: Keeper | None = None
+    keeper: Supervisor | None = None
 
     def stop(number: int, frame: FrameType | None) -> None:
         if keeper is not None:
@@ -290,7 +290,7 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        keeper = Keeper(paths, info, int(argv[2]))
+        keeper = Supervisor(paths, info, int(argv[2]))
         keeper.watch()
         keeper.close()
         if keeper.info.state == "stopped":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rankroom.ssh.line import Line
+from rankroom.ssh.connection import SshConnection
 from rankroom.system import commands
 
 
-class Place(Protocol):
+class Host(Protocol):
     """A machine that runs commands for us."""
 
     @property
@@ -27,16 +27,16 @@ class Place(Protocol):
         input: str | None = None,
         on_line: Callable[[str], None] | None = None,
     ) -> commands.Completed:
-        """Run `argv` there to its end. Raises LineError where the place cannot be reached."""
+        """Run `argv` there to its end. Raises SshError where the place cannot be reached."""
 
     async def open(self) -> None:
-        """Reach the place, asking what must be asked. Raises LineError with the remedy."""
+        """Reach the place, asking what must be asked. Raises SshError with the remedy."""
 
     async def close(self) -> None:
         """Let go of what was opened for us there."""
 
 
-class Here:
+class LocalHost:
     """This machine."""
 
     name = ""
@@ -61,10 +61,10 @@ class Here:
         pass
 
 
-def place(login: str, terminal: bool | None = None) -> Place:
+def place(login: str, terminal: bool | None = None) -> Host:
     """This machine for an empty `login`, else the line to that host.
 
     What ssh asks is asked in the terminal, or with `terminal` false as a question that
     `questions.pending` finds; by default wherever the user of this process looks.
     """
-    return Line(login, terminal) if login else Here()
+    return SshConnection(login, terminal) if login else LocalHost()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from rankroom.errors import LineError
+from rankroom.errors import SshError
 from rankroom.ssh import command, master
 from rankroom.ssh.folder import control_path
 from rankroom.ssh.login import alone, at_a_terminal, log_in
@@ -31,7 +31,7 @@ CROWDED = "Session open refused by peer"
 CROWDED_TRIES = 12
 
 
-class Line:
+class SshConnection:
     """The line to `login`. It stays open for others, and a while for who comes next.
 
     With `node` it is one to a node behind that host, through the open line to it.
@@ -43,7 +43,7 @@ class Line:
         self._ssh = command.ssh()
         self._terminal = at_a_terminal() if terminal is None else terminal
         self._forwards: list[tuple[int | Path, str, int]] = []
-        self._lost: LineError | None = None  # while `keep` waits to try again
+        self._lost: SshError | None = None  # while `keep` waits to try again
 
     @property
     def socket(self) -> Path:
@@ -73,10 +73,10 @@ class Line:
                 break
             await _some_time(attempt)
         else:
-            raise LineError(FULL.format(host=self.name, command=argv[0], said=done.tail(3)), "full")
+            raise SshError(FULL.format(host=self.name, command=argv[0], said=done.tail(3)), "full")
         # A command may end with 255 by itself.
         if done.returncode == 255 and not await self.alive():
-            raise LineError(CUT.format(host=self.name, command=argv[0], said=done.tail(3)), "lost")
+            raise SshError(CUT.format(host=self.name, command=argv[0], said=done.tail(3)), "lost")
         return done
 
     async def open(self, tell: Tell | None = None, connect_s: float = CONNECT_S) -> None:
@@ -89,7 +89,7 @@ class Line:
                     return
                 try:
                     await self._connect(tell, connect_s)
-                except LineError as trouble:
+                except SshError as trouble:
                     if trouble.why not in PASSING or attempt + 1 == TRIES:
                         raise
                     await _some_time(attempt)
@@ -97,7 +97,7 @@ class Line:
     async def close(self) -> None:
         """Take back what was forwarded from here. The line stays for others, and for a while."""
         for local, host, port in list(self._forwards):
-            with contextlib.suppress(LineError):
+            with contextlib.suppress(SshError):
                 await self.unforward(local, host, port)
 
     async def end(self) -> None:
@@ -111,14 +111,14 @@ class Line:
     async def forward(self, local: int | Path, host: str, port: int) -> None:
         """Let a port of loopback here, or a Unix socket, lead to `port` of `host` as seen there.
 
-        Raises LineError when that is taken.
+        Raises SshError when that is taken.
         """
         words = command.forwarding(local, host, port)
         done = await self._ask("forward", "-L", words)
         if not done.ok:
             if not await self.alive():
-                raise self._lost or LineError(CLOSED.format(host=self.name), "closed")
-            raise LineError(TAKEN.format(local=local, host=host, port=port, said=done.tail(3)))
+                raise self._lost or SshError(CLOSED.format(host=self.name), "closed")
+            raise SshError(TAKEN.format(local=local, host=host, port=port, said=done.tail(3)))
         if (local, host, port) not in self._forwards:
             self._forwards.append((local, host, port))
 
@@ -142,7 +142,7 @@ class Line:
                     await self._hold(tell)
                     tries, pause = 1, PAUSE_S
                     tell("lost", LOST.format(host=self.name))
-                except LineError as trouble:
+                except SshError as trouble:
                     tries += 1
                     self._lost = trouble
                     tell("lost", str(trouble))
@@ -162,11 +162,11 @@ class Line:
             for local, host, port in list(self._forwards):
                 try:
                     await self.forward(local, host, port)
-                except LineError as trouble:
+                except SshError as trouble:
                     taken.append(str(trouble))
             tell("open", "; ".join(taken))
             await master.gone(reader)
-        self._lost = LineError(LOST.format(host=self.name), "lost")
+        self._lost = SshError(LOST.format(host=self.name), "lost")
 
     async def _until_open(self, seconds: float) -> None:
         """Wait, but no longer than until somebody else has opened it."""

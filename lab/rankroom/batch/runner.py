@@ -1,4 +1,4 @@
-"""Runs the cells of a batch job, in the job: `python -m rankroom.batch.play FOLDER`.
+"""Runs the cells of a batch job, in the job: `python -m rankroom.batch.runner FOLDER`.
 
 All cells run in one kernel, as in JupyterLab, which starts ranks and writes records as it does
 there. The executed notebook is written after each cell; the first cell that fails is the last.
@@ -42,7 +42,7 @@ INTERRUPT_S = 1.0  # for a cell on ranks to end with them, when the job is ended
 END_S = 1.0  # for what a kernel that died has left running
 
 
-class Play:
+class Runner:
     """One batch job: its kernel, its notebook, and how far it is."""
 
     def __init__(self, folder: Path, cwd: str, copy: str) -> None:
@@ -205,12 +205,12 @@ class Play:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the batch job in a folder."""
-    options = argparse.ArgumentParser("rankroom.batch.play")
+    options = argparse.ArgumentParser("rankroom.batch.runner")
     options.add_argument("folder", type=Path)
     options.add_argument("--cwd", default="")
     options.add_argument("--copy", default="")
     chosen = options.parse_args(argv)
-    return Play(chosen.folder.absolute(), chosen.cwd, chosen.copy).run()
+    return Runner(chosen.folder.absolute(), chosen.cwd, chosen.copy).run()
 
 
 if __name__ == "__main__":

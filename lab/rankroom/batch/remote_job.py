@@ -15,11 +15,11 @@ from typing import IO
 from rankroom import config
 from rankroom.batch.cells import Notebook
 from rankroom.batch.folder import BatchFailed, BatchFolder, Progress
-from rankroom.errors import LineError, SchedulerError
+from rankroom.errors import SchedulerError, SshError
 from rankroom.record.store import Store
+from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.jobs import JobStatus
-from rankroom.scheduler.talk import Scheduler
-from rankroom.ssh.place import Place
+from rankroom.ssh.host import Host
 from rankroom.system import commands
 
 CALL_S = 30.0
@@ -29,10 +29,10 @@ BRING_S = 600.0
 LINE = 65_536  # characters of a line of what is brought
 
 
-class Sent:
+class RemoteJob:
     """The files of a batch job in `folder` at `place`."""
 
-    def __init__(self, place: Place, folder: BatchFolder) -> None:
+    def __init__(self, place: Host, folder: BatchFolder) -> None:
         self.place = place
         self.folder = folder
 
@@ -107,7 +107,7 @@ class Sent:
 
 
 async def follow(
-    sent: Sent, scheduler: Scheduler, job: str, show: Callable[[str], None]
+    sent: RemoteJob, scheduler: Scheduler, job: str, show: Callable[[str], None]
 ) -> Progress:
     """Wait until the job is over; how it ended. `show(words)` tells how it stands."""
     while True:
@@ -116,7 +116,7 @@ async def follow(
             progress = await sent.progress()
             if status.state in ("ended", "gone"):
                 return await outcome(sent, job, status)
-        except (SchedulerError, LineError) as error:
+        except (SchedulerError, SshError) as error:
             # The job goes on without anybody who looks.
             why = str(error).partition("\n")[0].rstrip(":")
             show(f"job {job}: nobody says how it stands ({why}); asking again")
@@ -131,7 +131,7 @@ async def follow(
         await asyncio.sleep(LOOK_S)
 
 
-async def outcome(sent: Sent, job: str, status: JobStatus) -> Progress:
+async def outcome(sent: RemoteJob, job: str, status: JobStatus) -> Progress:
     """What came of a job that is over, by what it wrote, and if it could not, by its scheduler."""
     for _ in range(int(COMES_S / LOOK_S)):
         progress = await sent.progress()

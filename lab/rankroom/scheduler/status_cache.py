@@ -50,7 +50,7 @@ class Answer:
         return self.at > 0
 
 
-class Asked:
+class StatusCache:
     """The question called `name`."""
 
     def __init__(self, name: str) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 from rankroom.errors import CheckFailed, RankroomError
 from rankroom.scheduler import probe
+from rankroom.scheduler.client import ASK_S, Scheduler
 from rankroom.scheduler.site import Site, clock, profile_of
-from rankroom.scheduler.talk import ASK_S, Scheduler
-from rankroom.ssh.place import Place
+from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
 
 JOB_S = {"slurm": 60, "pbs": 300}  # queues of PBS often take nothing below five minutes
@@ -24,13 +24,13 @@ LOOK_S = 1.0
 SHOWN = 5  # looks for its log: a shared file system may show it late
 
 
-class Trial:
+class TestJob:
     """A short job on one node; `folder` is the site's scratch folder there.
 
     `tell` hears how it stands. `job` is its id, and `waited` how many seconds it was in the queue.
     """
 
-    def __init__(self, site: Site, place: Place, folder: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, site: Site, place: Host, folder: str, tell: Callable[[str], None]) -> None:
         self.site = site.asking(nodes=1, time=clock(min(JOB_S[site.scheduler], site.seconds)))
         self.place = place
         self.folder = folder

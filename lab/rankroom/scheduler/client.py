@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from rankroom.errors import LineError, RankroomError, SchedulerError, StartError, UsageError
+from rankroom.errors import RankroomError, SchedulerError, SshError, StartError, UsageError
 from rankroom.scheduler import pbs, slurm
-from rankroom.scheduler.asked import Asked
 from rankroom.scheduler.jobs import JobStatus, login_shell
 from rankroom.scheduler.remedies import remedy
 from rankroom.scheduler.site import Site, expand, profile_of
+from rankroom.scheduler.status_cache import StatusCache
 from rankroom.scheduler.submitted import Submitted, named
-from rankroom.ssh.place import Place
+from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
 
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
@@ -33,13 +33,13 @@ _NO_COMMAND = 127
 class Scheduler:
     """The scheduler of a site, as its commands are reached at `place`."""
 
-    def __init__(self, site: Site, place: Place) -> None:
+    def __init__(self, site: Site, place: Host) -> None:
         if site.scheduler not in _KINDS:
             raise UsageError(NO_SCHEDULER.format(site=site.name))
         self.site = site
         self.place = place
         self.kind: Any = _KINDS[site.scheduler]
-        self._asked = Asked(f"{site.scheduler}-{place.name or 'here'}")
+        self._asked = StatusCache(f"{site.scheduler}-{place.name or 'here'}")
         self._in_login_shell = False
 
     def script(self, name: str, folder: str, commands: Sequence[str]) -> str:
@@ -141,7 +141,7 @@ class Scheduler:
             if not done.ok and not self.kind.is_answer(done.output):
                 return "", str(self.failed(done))
             self.kind.answered(done.output, [])
-        except LineError:
+        except SshError:
             raise  # who has no line says nothing of the scheduler to others
         except RankroomError as error:
             return "", str(error)
