@@ -12,47 +12,12 @@ import pytest
 
 import rankroom
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
+import architecture
+from architecture import DEBT, LAYERS, ONLY
+
 ROOT = Path(rankroom.__file__).parent
 
-# From the bottom up. A name with `/*` is a package. A module may import from its own layer (but
-# not in a circle) and from those below it.
-LAYERS = [
-    ["errors"],
-    ["config"],
-    ["record/*", "rpc/*", "system/*", "text/*"],
-    ["scheduler/*", "ssh/*"],
-    ["rank/*", "horovod_build/*"],
-    ["agent/*", "analysis/*"],
-    ["supervisor/*", "display/*"],
-    # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a link only.
-    ["run/*"],
-    # The desk of a cluster on a site uses a cluster; to attach to one may be to do so to the other.
-    ["cluster/*", "far/*"],
-    ["batch/*", "course/*", "jupyter_job/*", "lint/*"],
-    ["notebook/*", "server/*", "cli/*"],
-]
-# Narrower than their layer, with the reason.
-ONLY = {
-    # Runs on a rank: it must import fast, and a site may run it without the rest.
-    "rank/*": {"rank/*", "record/*", "rpc/*", "system/*", "errors", "config"},
-    # What every room may use uses no other.
-    "record/*": {"record/*", "errors", "config"},
-    "rpc/*": {"rpc/*", "errors"},
-    "system/*": {"system/*", "errors"},
-    "text/*": {"text/*", "errors"},
-    # Routes without logic.
-    "server/*": {
-        "server/*",
-        "cluster/*",
-        "run/*",
-        "ssh/*",
-        "record/*",
-        "analysis/*",
-        "text/*",
-        "errors",
-        "config",
-    },
-}
 FRAMEWORKS = {"torch", "tensorflow", "keras", "horovod", "numpy"}
 
 
@@ -120,6 +85,11 @@ def test_imports_go_downward(module: str):
     assert wrong <= excused, f"{module} may not import {sorted(wrong - excused)}"
 
 
+def test_the_picture_is_the_one_that_the_imports_show():
+    drawn = architecture.PICTURE.read_text()
+    assert drawn == architecture.draw(), "run `python tools/architecture.py`"
+
+
 def test_debt_is_real():
     for module, other in DEBT:
         assert other in own_imports(module), f"{module} → {other} is paid: take it off DEBT"
@@ -174,15 +144,3 @@ def test_help_loads_no_jupyter():
         "ipyparallel",
         "IPython",
     }
-
-
-# Upward imports that are left. This list may only shrink.
-DEBT: list[tuple[str, str]] = [
-    # How much time a job has left is asked of its scheduler, also by a rank.
-    ("rank/deadline", "scheduler/job_end"),
-    # A rank starts the process beside it.
-    ("rank/engine", "agent/nanny"),
-    # Whether the processes of a run's cluster still live.
-    ("run/late_output", "cluster/launch"),
-    ("run/salvage", "cluster/launch"),
-]
