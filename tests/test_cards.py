@@ -122,7 +122,7 @@ def test_a_cluster_in_an_allocation(home):
         ({"state": "ended", "words": "time is over"}, {"keeper": 0}, "ended", "time is over"),
         ({"state": "failed"}, {"keeper": 0}, "failed", "has failed"),
         ({"state": "connecting", "job": ""}, {"keeper": 0}, "failed", "was killed"),
-        ({"state": "running"}, {"keeper": 0}, "lost", "nobody here keeps it"),
+        ({"state": "running"}, {"keeper": 0}, "lost", "the process that kept it here is gone"),
     ],
 )  # fmt: skip
 def test_a_cluster_on_a_site(home, keeper, far, fields, state, words):

@@ -74,7 +74,7 @@ def test_the_life_of_a_cluster(server: Server):
 
     pids = [rank["pid"] for rank in made["ranks"]]
     said = server.post("rankroom/clusters/mine/restart", {"ranks": "1"}).json["message"]
-    assert said == "rank 1 of mine is being started anew"
+    assert said == "rank 1 of mine is being restarted"
     again = when(server, "mine", lambda c: ready(2)(c) and c["ranks"][1]["pid"] != pids[1])
     assert again["ranks"][0]["pid"] == pids[0]
     bad = server.post("rankroom/clusters/mine/restart", {"ranks": "7"})
@@ -109,7 +109,7 @@ def test_a_cluster_that_failed_is_started_anew_or_put_away(server: Server, monke
     assert "was killed" in fallen["words"] and "Restart" in fallen["remedy"]
     assert server.get("rankroom/clusters/falls/look").status == 410
     said = server.post("rankroom/clusters/falls/restart").json["message"]
-    assert said == "falls was started anew"
+    assert said == "falls was restarted"
     when(server, "falls", ready(1))
     info = ClusterPaths("falls").read()
     assert info is not None

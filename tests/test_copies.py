@@ -106,7 +106,7 @@ def test_the_state_comes_after_all_lines_that_were_there(there: There, here: Sto
 
 
 def test_whatever_is_lost_on_the_way_every_line_comes_once(there: There, here: Store):
-    """The line is cut after any number of messages; keepers and desks begin anew."""
+    """The line is cut after any number of messages; keepers and desks begin again."""
     chance = random.Random(5)
     kept = copies(here)
     for round_ in range(60):
@@ -159,7 +159,7 @@ def test_a_file_that_is_not_the_same_any_more_is_copied_anew(
         there.events.write_bytes(b"y" * (there.events.stat().st_size + 100))
     bring(following, kept)
     assert here.paths(there.run.id).events.read_bytes() == there.events.read_bytes()
-    # And so it is for a desk that begins anew.
+    # And so it is for a desk that begins again.
     there.events.write_bytes(b"z" * 10)
     bring(followed(there, kept), kept)
     assert here.paths(there.run.id).events.read_bytes() == b"z" * 10

@@ -89,7 +89,7 @@ def test_a_cluster_on_a_site_is_kept_while_its_job_may_go_on():
     far = Far("there", state="running", job="17", until=time.time() + 600)
     paths = dead_cluster("far", state="running", far=far, keeper=2**22)
     assert doctor("--clean") == [
-        "cluster far: nobody keeps it from here any more, and its job 17 on there may go on: "
+        "cluster far: the process that kept it here is gone, and its job 17 on there may go on: "
         "`%cluster attach far` in a notebook takes it up again",
         f"nothing is left over in {Store().root}",
     ]

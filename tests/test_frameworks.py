@@ -197,7 +197,7 @@ def test_both_horovods_in_one_session(frameworks):
     assert values(frameworks, source.format(between="")) == expected
     stop = "hvd_torch.shutdown(); hvd_tf.shutdown()"
     assert values(frameworks, source.format(between=stop)) == expected
-    # Shut down on one rank only: the others notice, and all of them start anew.
+    # Shut down on one rank only: the others notice, and all of them start again.
     stop = "if rank == 0: hvd_torch.shutdown()"
     assert values(frameworks, source.format(between=stop)) == expected
 

@@ -1,4 +1,4 @@
-"""A Horovod that ended by itself between two cells is told and set up anew; so is a failed init."""
+"""A Horovod that ended by itself between two cells is set up again, as is a failed init."""
 
 import time
 
@@ -53,7 +53,7 @@ def test_the_next_cell_says_so_and_sets_it_up_anew(ranks):
     run = finish(ranks, ADD)
     assert run.results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}
     for rank in (0, 1):
-        assert "Horovod has given up between two cells and is set up anew" in log(
+        assert "Horovod has given up between two cells and is set up again" in log(
             run, rank, "stderr"
         )
         assert "Timed out" in log(run, rank, "stderr")

@@ -1,4 +1,4 @@
-"""Why a run does not get on, in words; and when the ranks are asked."""
+"""Why a run is stuck, in words; and when the ranks are asked."""
 
 from concurrent.futures import Future
 
@@ -103,7 +103,7 @@ def test_it_is_said_when_patience_is_over_and_taken_back_when_it_moves():
     link.answers[0] = {"state": "busy", "seconds": 0}
     link.turn()
     assert said[1:] == [None] and link.calls == []
-    # And it can begin anew.
+    # And it can begin again.
     link.answers[0] = waits(7)
     watching.begin()
     link.turn()

@@ -112,7 +112,7 @@ def test_ranks_of_a_site_with_a_container_are_started_in_it(monkeypatch):
 
 @pytest.mark.cluster
 def test_ranks_in_a_pbs_job(fake: FakeScheduler, tmp_path: Path, monkeypatch):
-    """Two ranks that mpiexec starts, one of them anew; only the scheduler is pretended."""
+    """Two ranks that mpiexec starts, one of them again; only the scheduler is pretended."""
     (tmp_path / "nodes").write_text(f"{HERE}.example.org\n" * 2)
     about = RUNS | {"exec_vnode": f"({HERE}:ncpus=4)"}
     fake.set("42", json.dumps(about)[1:-1])

@@ -294,7 +294,7 @@ def test_the_steps_of_the_ladder(server: Server):
     assert "interrupt" in server.post(f"{path}/interrupt").json["message"]
     assert server.post(f"{path}/release").json["message"] == "released torch on the ranks of fine"
     said = server.post(f"{path}/restart?rank=0,2-3").json["message"]
-    assert said == "ranks 0,2–3 were started anew, without variables"
+    assert said == "ranks 0,2–3 were restarted, without variables"
     assert server.get(f"{path}/stacks").json == {"stacks": {"0": "main:\n  x", "1": "<b>"}}
     done = ["interrupt", "close", "release", "close", "restart 0,2,3", "close", "stacks", "close"]
     assert server.acted[acted:] == [f"fine {what}" for what in done]

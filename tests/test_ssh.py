@@ -89,7 +89,7 @@ SAID = {
         "Bad owner or permissions on /home/alice/.ssh/config",
     ],
     "unanswered": [
-        "rankroom asks: alice@login's password:\nrankroom: nobody answered: alice@login's "
+        "rankroom asks: alice@login's password:\nrankroom: no answer: alice@login's "
         "password:\nalice@login: Permission denied (publickey,password).",
     ],
     "refused": ["rankroom asks: One-time code:\nrankroom: not answered: One-time code:"],
@@ -250,7 +250,7 @@ def test_a_refusal_and_silence(home: Path):
 def test_only_one_that_waits_can_be_answered(home: Path, tmp_path: Path):
     (tmp_path / "other").write_text("untouched")
     for id in ("0" * 16, "../other", "/etc/passwd", ""):
-        with pytest.raises(UsageError, match="nobody waits"):
+        with pytest.raises(UsageError, match="no longer waited for"):
             questions.answer(id, "secret")
     thread, _ = asking("login", "Password:")
     with pytest.raises(UsageError, match="at most"):

@@ -1,4 +1,4 @@
-"""Warnings of a cluster's time limit: once each, and anew when the limit was moved."""
+"""Warnings of a cluster's time limit: once each, and again when the limit was moved."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ export interface Chunk {
   changed: string;
 }
 
-/** A step for a live run that does not get on. */
+/** A step for a live run that is stuck. */
 export type Step = 'interrupt' | 'release' | 'restart';
 
 interface Query {

@@ -34,7 +34,7 @@ export interface Failure {
   cell_line?: number | null;
 }
 
-/** Why a live run does not get on; there while some of its ranks wait and nothing moves. */
+/** Why a live run is stuck; there while some of its ranks wait and nothing moves. */
 export interface Hang {
   /** Microseconds since the run's start: when the longest wait began. */
   since: number;
@@ -44,7 +44,7 @@ export interface Hang {
   [key: string]: unknown;
 }
 
-/** Where one rank of a run that does not get on stands. */
+/** Where one rank of a run that is stuck stands. */
 export interface Standing {
   rank: number;
   /** waits: in a collective; still: its main thread does not move; busy: it computes; ended: the cell is over there; silent: it does not answer. */

@@ -1,4 +1,4 @@
-/** Why a run does not get on, and what is done about it. */
+/** Why a run is stuck, and what is done about it. */
 import { strict as assert } from 'node:assert';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -167,7 +167,7 @@ def test_it_is_explained_and_let_go(ready, source, words, record_property):
     assert [each.rank for each in hang.ranks] == [0, 1]
     after = ready.store.load(run.id)
     assert after.hang is None
-    assert any("it did not get on" in note for note in after.notes)
+    assert any("it was stuck" in note for note in after.notes)
     assert values(ready, ALL) == [[["precious", rank], 2.0, 2.0, 2.0] for rank in range(2)]
 
 
@@ -247,7 +247,7 @@ def test_stacks_of_a_rank_that_is_stuck_in_c(ready, tmp_path):
 
 
 def test_a_release_from_outside_leaves_the_ranks_usable(ready, tmp_path):
-    """The run ends well in spite of it: the next cell must set Horovod up anew all the same."""
+    """The run ends well in spite of it: the next cell must set Horovod up again all the same."""
     gate = tmp_path / "gate"
     run = ready.run(f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n1")
     while set(ready._link.busy()) != {0, 1}:

@@ -1,4 +1,4 @@
-"""A rank is started anew, or dies and comes back, and the others keep what they have."""
+"""A rank is restarted, or dies and comes back, and the others keep what they have."""
 
 import contextlib
 import os
@@ -159,7 +159,7 @@ def test_a_dead_rank_is_restarted_and_says_how_much_memory_it_had(three):
     had, unit = words.split("it last had ")[1].split()[:2]
     assert unit == "GiB" or 400 < float(had) < 1000
     assert "the limit is " in words
-    with pytest.raises(NoClusterError, match=r"`%cluster restart --ranks 1` starts it anew"):
+    with pytest.raises(NoClusterError, match=r"`%cluster restart --ranks 1` restarts it"):
         three.run("1")
     three.restart([1])
     assert "1" not in three.info.exits

@@ -1,4 +1,4 @@
-"""The test cluster, brought up anew for each file; without root or Slurm they are skipped."""
+"""The test cluster, brought up again for each file; without root or Slurm they are skipped."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -268,7 +268,7 @@ def test_a_node_that_fails_is_named_and_the_cell_with_it(machines: Machines, ali
         assert ended == "failed"
         assert "c2" in failure
         assert begun <= set(lines)  # beside what Horovod says of it
-        # It ran once: nobody started it anew on other nodes.
+        # It ran once: nobody started it again on other nodes.
         assert alice.machines.queue("login", ["squeue", "-h", "--me"], "alice") == ""
         assert len(alice.records()) == 1
     finally:

@@ -98,7 +98,8 @@ def test_another_keeper_goes_on_where_one_was_killed(laptop: Laptop, gate: Path,
     begin(laptop)
     laptop.do(f"os.kill(cluster.refresh().keeper, {int(how)})")
     laptop.until("not cluster.running")
-    assert "nobody keeps cluster far" in laptop.do("refused(lambda: cluster.run('1'))")
+    refused = laptop.do("refused(lambda: cluster.run('1'))")
+    assert "the process that kept cluster far here is gone" in refused
     laptop.until("run.state == 'lost'")
     laptop.do("cluster.close()\ncluster = Cluster.attach('far')")
     assert laptop.do("[each.id == run.id for each in cluster.adopted]") == [True]

@@ -427,7 +427,7 @@ def test_what_ssh_asks_is_answered_from_another_process(
         assert "passphrase" in laptop.do("told[-1][1]")
         # Over: nothing is left of it, nowhere is the answer.
         assert list((home / "questions").iterdir()) == []
-        with pytest.raises(AssertionError, match="nobody waits for this answer"):
+        with pytest.raises(AssertionError, match="no longer waited for"):
             lab.do("questions.answer(id, 'again')")
     for file in home.rglob("*"):
         assert not file.is_file() or b"open sesame" not in file.read_bytes(), file
@@ -451,7 +451,7 @@ def test_nobody_answers(machines: Machines, home: Path, locked: None):
     with Elsewhere(machines, "laptop", "root", patience) as laptop:
         laptop.do(LINE)
         why, message = trouble(laptop, "SshConnection('login').open()")
-        assert why == "unanswered" and "nobody answered what ssh asked (The authent" in message
+        assert why == "unanswered" and "what ssh asked was not answered (The authent" in message
         # Kept, it is not asked again and again.
         laptop.do(
             ASKED + "told = []\ngo(SshConnection('login').keep(lambda *words: told.append(words)))"

@@ -1,4 +1,4 @@
-/** A live run that does not get on: why, and what the reader can do, each step a button. */
+/** A live run that is stuck: why, and what the reader can do, each step a button. */
 import type { Locator } from '@playwright/test';
 
 import { expect, LiveRecord, openRuns, picture, readRun, test, whole, type Json, type Page } from './rankroom';
@@ -79,7 +79,7 @@ test('each step is a button, which says what it did or why it could not', async 
   await expect(said).toHaveClass(/rr-trouble/);
   await expect(step(view, 'Interrupt')).toBeFocused();
 
-  const restarted = await answer(page, 'hang-steps/restart', 200, { message: 'rank 2 was started anew, without variables' });
+  const restarted = await answer(page, 'hang-steps/restart', 200, { message: 'rank 2 was restarted, without variables' });
   const dialog = page.locator('.jp-Dialog');
   await step(view, 'Restart rank 2').click();
   await expect(dialog).toContainText('Its variables are lost. The other ranks keep theirs.');
@@ -88,7 +88,7 @@ test('each step is a button, which says what it did or why it could not', async 
   expect(restarted).toEqual([]);
   await step(view, 'Restart rank 2').click();
   await dialog.getByRole('button', { name: 'Restart' }).click();
-  await expect(said).toHaveText('rank 2 was started anew, without variables');
+  await expect(said).toHaveText('rank 2 was restarted, without variables');
   expect(restarted).toEqual(['POST 2']);
   record.save('done');
   await whole(view);

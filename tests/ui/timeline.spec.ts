@@ -88,7 +88,7 @@ function trained(id: string): LiveRecord {
   return record;
 }
 
-test('tabs: the log first, the timeline when asked for, and again when the cell is shown anew', async ({ page }) => {
+test('tabs: the log first, the timeline when asked for, and again when the cell is shown again', async ({ page }) => {
   trained('tl-tabs');
   const view = await openRuns(page, ['tl-tabs']);
   await whole(view);

@@ -1,4 +1,4 @@
-/** Why a run does not get on, rank by rank, in words. */
+/** Why a run is stuck, rank by rank, in words. */
 import type { Hang, Standing } from '../schema';
 
 /** Ranks that stand at the same place. */
@@ -26,7 +26,7 @@ export function places(hang: Hang): Place[] {
   }));
 }
 
-/** The ranks that keep others from going on, ascending: to start them anew would help. */
+/** The ranks that keep others from going on, ascending: restarting them would help. */
 export function awaited(hang: Hang): number[] {
   const isHeldUp = hang.ranks.some(({ state }) => state === 'waits' || state === 'ended');
   return hang.ranks

@@ -1,4 +1,4 @@
-/** What a reader can do for a run that does not get on: interrupt, release, stacks, restart. */
+/** What a reader can do for a run that is stuck: interrupt, release, stacks, restart. */
 import type { Api, Step } from '../api';
 import { nameRanks } from '../ranks';
 import type { RunModel } from './model';
@@ -44,7 +44,7 @@ export class Ladder {
     });
   }
 
-  /** Fetch the stacks, for the first time or anew. */
+  /** Fetch the stacks, for the first time or again. */
   async look(): Promise<void> {
     await this.once('stacks', 'looking at the stacks of all ranks …', async () => {
       this.stacks = await this.api.stacks(this.model.id);
@@ -88,5 +88,5 @@ function keyOf(step: string, ranks: readonly number[]): string {
 const DOING: { [step in Step]: (ranks: readonly number[]) => string } = {
   interrupt: () => 'interrupting all ranks …',
   release: () => 'releasing what waits in a collective …',
-  restart: ranks => `starting ${nameRanks(ranks)} anew …`
+  restart: ranks => `restarting ${nameRanks(ranks)} …`
 };

@@ -28,7 +28,7 @@ export class RunModel {
   /** Bytes of the record that are here, and that there are. */
   read = 0;
   size = 0;
-  /** Counts up when everything begins anew. */
+  /** Counts up when everything begins again. */
   generation = 0;
   /** What keeps the view from being up to date, in a sentence; '' if nothing does. */
   trouble = '';
@@ -93,7 +93,7 @@ export class RunModel {
     return { first, others: this.errors.filter(error => error !== first) };
   }
 
-  /** Why the run does not get on, if that is so. */
+  /** Why the run is stuck, if that is so. */
   get hang(): Hang | null {
     return (this.isLive && this.run.hang) || null;
   }

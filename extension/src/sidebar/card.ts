@@ -53,8 +53,8 @@ export class CardView {
       insert: stepButton('Insert cell', 'insert a cell that attaches the current notebook to these ranks', () => this.actions.insertCell(this.card)),
       interrupt: stepButton('Interrupt', 'end what the ranks run; their variables are kept', act('interrupt')),
       log: stepButton('Log', 'what the cluster’s processes have written', () => this.actions.openLog(this.card)),
-      restart: stepButton('Restart…', 'start the ranks anew, without their variables', act('restart')),
-      resize: stepButton('Resize…', 'start anew with another number of ranks, or of a site’s nodes', () => this.askSize(this.resize.hidden)),
+      restart: stepButton('Restart…', 'restart the ranks, without their variables', act('restart')),
+      resize: stepButton('Resize…', 'restart with another number of ranks, or of a site’s nodes', () => this.askSize(this.resize.hidden)),
       stop: stepButton('Stop…', 'end the ranks', act('stop'))
     };
     this.grid = new Grid(rank => void this.actions.act(this.card, 'restart', String(rank)));
@@ -104,7 +104,7 @@ export class CardView {
     resize.hidden = !isUp || !card.kept;
     log.hidden = !isUp && !isOver(card) && card.state !== 'ending';
     setText(restart, isOver(card) ? 'Restart' : card.kept ? 'Restart…' : 'Reconnect');
-    restart.title = card.kept || isOver(card) ? 'start the ranks anew, without their variables' : 'take it up again; the ranks keep their variables';
+    restart.title = card.kept || isOver(card) ? 'restart the ranks, without their variables' : 'take it up again; the ranks keep their variables';
     setText(stop, isOver(card) ? 'Remove' : card.state === 'pending' ? 'Cancel job…' : 'Stop…');
     stop.title = isOver(card) ? 'take it off this list' : 'end the ranks; their variables are gone then';
     const isEnding = card.state === 'ending';

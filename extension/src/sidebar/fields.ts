@@ -75,7 +75,7 @@ export class Fields {
     this.fields = [...(site.scheduler === 'none' ? HERE : JOB), NAME].map(kind => new Field(kind, site, form, changed));
     const nodes = (isRare: boolean): HTMLElement[] =>
       this.fields.filter(field => Boolean(field.kind.isRare) === isRare).map(field => field.node);
-    const back = h('label', 'rr-check', { title: 'a rank that dies is started anew, without its variables' }, this.back, 'bring back ranks that die');
+    const back = h('label', 'rr-check', { title: 'a rank that dies is restarted, without its variables' }, this.back, 'bring back ranks that die');
     this.rest = h('details', 'rr-more-fields', {}, h('summary', '', {}, 'More'), ...nodes(true), back);
     this.node = h('div', 'rr-fields', {}, ...nodes(false), this.rest);
   }

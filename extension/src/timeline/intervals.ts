@@ -55,7 +55,7 @@ export class Gathering {
     return out.slice(0, length);
   }
 
-  /** The union, and begin anew with the memory that is there. */
+  /** The union, and begin again with the memory that is there. */
   take(): Intervals {
     const made = this.length ? this.union() : NONE;
     this.length = 0;

@@ -58,7 +58,7 @@ interface Cached {
   rows: Row[];
 }
 
-/** The rows of all lanes, made when they are first painted and anew when there is more. */
+/** The rows of all lanes, made when they are first painted and again when there is more. */
 export class Rows {
   bands: Bands | null = null;
   private plain = new Map<string, Cached>();

@@ -74,7 +74,7 @@ export class Spans implements SpanSource {
     return this.byRank.get(rank)?.names.get(number) ?? UNKNOWN;
   }
 
-  /** Which ranks there are and what their clocks differ by; known anew with each run.json. */
+  /** Which ranks there are and what their clocks differ by; known again with each run.json. */
   setClocks(ranks: readonly RankInfo[]): void {
     for (const { rank, clock } of ranks) {
       const offset = Number.isFinite(clock?.offset) ? clock!.offset : 0;

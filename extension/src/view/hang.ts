@@ -1,4 +1,4 @@
-/** Why a live run does not get on, and the steps that help, each harder than the one before. */
+/** Why a live run is stuck, and the steps that help, each harder than the one before. */
 import { Widget } from '@lumino/widgets';
 
 import { nameRanks, rankClass } from '../ranks';
@@ -134,7 +134,7 @@ export class HangBanner extends Widget {
 
   private restartButton(ranks: number[]): HTMLButtonElement {
     const label = ranks.length > SINGLY ? `${ranks.length} ranks` : nameRanks(ranks);
-    const title = `end ${nameRanks(ranks)} and start anew there; only their variables are lost`;
+    const title = `end ${nameRanks(ranks)} and start again there; only their variables are lost`;
     return stepButton(`Restart ${label}`, title, async () => {
       if (await this.actions.confirm(ranks)) {
         await this.ladder.take('restart', ranks);

@@ -162,7 +162,7 @@ export class LogList extends Widget {
     this.say();
   }
 
-  /** The model began anew. */
+  /** The model began again. */
   private begin(): void {
     const { filter } = this.rows;
     this.rows.dispose();

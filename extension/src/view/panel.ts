@@ -1,4 +1,4 @@
-/** A run in a panel of its own, which is there again after the page was loaded anew. */
+/** A run in a panel of its own, which is there again after the page was loaded again. */
 import type { ILayoutRestorer, JupyterFrontEnd } from '@jupyterlab/application';
 import { MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
 

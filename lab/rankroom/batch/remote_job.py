@@ -119,7 +119,7 @@ async def follow(
         except (SchedulerError, SshError) as error:
             # The job goes on without anybody who looks.
             why = str(error).partition("\n")[0].rstrip(":")
-            show(f"job {job}: nobody says how it stands ({why}); asking again")
+            show(f"job {job}: its state is unknown ({why}); asking again")
             await asyncio.sleep(LOOK_S)
             continue
         if status.never:

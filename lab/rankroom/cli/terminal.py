@@ -1,4 +1,4 @@
-"""What a command that waits tells: one line written anew; and Ctrl-C as a question."""
+"""What a command that waits tells: one line written again; and Ctrl-C as a question."""
 
 from __future__ import annotations
 

@@ -68,14 +68,14 @@ def stop(name: str) -> str:
 
 
 def restart(name: str, ranks: Sequence[int] | None = None) -> str:
-    """Start ranks anew, all of them unless said; a cluster that has failed, from the beginning.
+    """Restart ranks, all of them unless said; a cluster that has failed, from the beginning.
 
     Says what was done.
     """
     paths, info = find(name)
     if not launch.alive(info):
         _again(paths, info)
-        return f"{name} was started anew"
+        return f"{name} was restarted"
     chosen = sorted(set(range(info.size) if ranks is None else ranks))
     if outside := [rank for rank in chosen if not 0 <= rank < info.size]:
         there = format_ranks(range(info.size))
@@ -83,11 +83,11 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
     if refused := _ask(info, do="restart", ranks=chosen).get("refused"):
         raise UsageError(refused)
     who = f"rank{'s' if len(chosen) > 1 else ''} {format_ranks(chosen)}"
-    return f"{who} of {name} {'are' if len(chosen) > 1 else 'is'} being started anew"
+    return f"{who} of {name} {'are' if len(chosen) > 1 else 'is'} being restarted"
 
 
 def resize(name: str, asked: Mapping[str, str]) -> None:
-    """Start a cluster anew with another number of ranks; their variables are gone."""
+    """Restart a cluster with another number of ranks; their variables are gone."""
     paths, info = find(name)
     # Nothing is stopped before it is clear that the new one can be.
     if info.far is not None:
@@ -157,7 +157,7 @@ def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
 
 def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict[str, Any]:
     if not launch.alive(info):
-        raise NoClusterError(f"cluster {info.name} is gone: Restart starts it anew")
+        raise NoClusterError(f"cluster {info.name} is gone: Restart starts it again")
     try:
         answer = ask(info.desk, info.secret, patience, **question)
     except (OSError, ValueError):

@@ -150,7 +150,7 @@ class AnyCluster(ABC):
 
     @abstractmethod
     def rejoin(self, seconds: float = ...) -> bool:
-        """After a run in a world of its own, set up anew now what all ranks had set up together,
+        """After a run in a world of its own, set up again now what all ranks had set up together,
         instead of with the next cell on all of them. False if that fails."""
 
     @abstractmethod
@@ -190,7 +190,7 @@ class AnyCluster(ABC):
 
     @abstractmethod
     def restart(self, ranks: Sequence[int]) -> None:
-        """Start some ranks anew, without their variables; the others keep theirs.
+        """Restart some ranks, without their variables; the others keep theirs.
 
         Returns when they are ready. The ranks are wired again by the next cell on all of them.
         Raises UsageError for ranks that are not there or not ready, NoClusterError if the cluster

@@ -47,7 +47,7 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
     info = paths.read()
     if info is not None and (launch.alive(info) or _is_starting(info)):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
-        use = "in use" if held(paths.folder / "lease") else "used by nobody"
+        use = "in use" if held(paths.folder / "lease") else "unused"
         ranks = "1 rank" if info.size == 1 else f"{info.size} ranks"
         where = f" in job {info.far.job} on {info.far.site}" if info.far else ""
         yield Finding(f"cluster {paths.name}: {ranks}{where}, up since {since}, {use}")
@@ -179,6 +179,6 @@ ALL_OF_IT = (
     "ended what was left and removed its folder",
 )
 UNKEPT = (
-    "cluster {name}: nobody keeps it from here any more, and its job {job} on {site} may go on: "
+    "cluster {name}: the process that kept it here is gone, and its job {job} on {site} may go on: "
     "`%cluster attach {name}` in a notebook takes it up again"
 )

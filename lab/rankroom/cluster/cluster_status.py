@@ -204,9 +204,9 @@ WORDS: dict[FarState, str] = {
     "failed": "has failed",
 }
 KILLED = "the process that kept it was killed"
-UNKEPT = "nobody here keeps it any more; its job may go on"
+UNKEPT = "the process that kept it here is gone; its job may go on"
 RECONNECT = "Reconnect takes it up again; the ranks keep their variables."
-AGAIN = "Restart starts it anew; Remove takes it off this list."
+AGAIN = "Restart starts it again; Remove takes it off this list."
 DOWN = "Restart (↻) brings it back, without its variables."
 LATE = "Rank {rank} takes long to start: its log tells why, or restart it."
 SAID = "{log} ends with: {text}"

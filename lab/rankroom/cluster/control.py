@@ -1,4 +1,4 @@
-"""What helps a live run that does not get on, for whoever holds only its id.
+"""What helps a live run that is stuck, for whoever holds only its id.
 
 The steps, each harder than the one before: interrupt, release, look at the stacks, restart a rank.
 """
@@ -42,7 +42,7 @@ class Steps(Protocol):
 
 
 def attach(name: str) -> Steps:
-    """A connection to the cluster. Made anew for each step, in some 0.3 s: nothing is kept."""
+    """A connection to the cluster. Made again for each step, in some 0.3 s: nothing is kept."""
     # Not before somebody needs it: ipyparallel would slow the start of every Jupyter server.
     from rankroom.cluster.local import Cluster
 
@@ -71,14 +71,14 @@ class Control:
         return await self._step(run_id, "show the stacks of", lambda cluster: cluster.stacks())
 
     async def restart(self, run_id: str, text: str) -> str:
-        """Start the ranks that `text` names anew. Raises UsageError for ranks not in the run."""
+        """Restart the ranks that `text` names. Raises UsageError for ranks not in the run."""
         run = await self._live(run_id)
         if not text:
             raise UsageError(WHICH)
         ranks = parse_ranks(text, run.size)
         await self._step(run_id, "restart", lambda cluster: cluster.restart(ranks))
         who = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
-        return f"{who} {'were' if len(ranks) > 1 else 'was'} started anew, without variables"
+        return f"{who} {'were' if len(ranks) > 1 else 'was'} restarted, without variables"
 
     async def interrupt_cluster(self, name: str) -> None:
         """KeyboardInterrupt on every rank of a cluster, whatever it runs."""

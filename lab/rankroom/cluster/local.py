@@ -37,7 +37,7 @@ TOLD_S = 5.0  # for what else tells that a rank has ended, and for the last it s
 MIND_S = 0.5  # between two looks at who keeps the cluster, while a run is on
 COMES_S = 2.0  # for a rank that is ready to be known here
 NEXT_S = 0.01  # after a run, before the files of the next record are made
-# For ranks to set up anew what they had set up together. When they cannot be connected, Horovod
+# For ranks to set up again what they had set up together. When they cannot be connected, Horovod
 # says so after 30 s, and they try again.
 REJOIN_S = 75.0
 ENDS_S = 5.0  # for its keeper to say how a rank ended, and for Slurm to tell it that
@@ -223,7 +223,7 @@ class Cluster(AnyCluster):
         epoch = self.info.epoch
         settle = self._turn.begin(lock, epoch)
         own = own and len(chosen) < self.size
-        # What ranks had set up together has to be set up anew after a world of fewer.
+        # What ranks had set up together has to be set up again after a world of fewer.
         run.on_end(lambda run: self._turn.end(lock, run, settle or own, epoch))
         run.on_end(lambda run: self._link.later(NEXT_S, self._prepare))
         self._latest = run
@@ -401,11 +401,11 @@ class Cluster(AnyCluster):
             info = self.info = lookup.living(self.paths)
         deadline = time.monotonic() + COMES_S
         while dead := [r for r in chosen if r not in self._link.ranks or str(r) in info.exits]:
-            # One that was started anew is known here a moment after it says that it is ready.
+            # One that was restarted is known here a moment after it says that it is ready.
             if str(dead[0]) in info.exits or time.monotonic() > deadline:
                 raise NoClusterError(
                     f"rank {format_ranks(dead)} {self.how_ended(dead[0])}: `%cluster restart "
-                    f"--ranks {format_ranks(dead)}` starts it anew, without its variables"
+                    f"--ranks {format_ranks(dead)}` restarts it, without its variables"
                 )
             time.sleep(0.02)
             info = self.info = lookup.living(self.paths)
@@ -424,7 +424,7 @@ def _leave(info: ClusterInfo, run: Run) -> bool:
 
 
 def _ended(info: ClusterInfo, run: Run) -> list[int]:
-    """Which of the run's ranks have ended, or were started anew, as their keeper knows."""
+    """Which of the run's ranks have ended, or were restarted, as their keeper knows."""
     before = {rank.rank: rank.pid for rank in run.info.ranks}
     now = {rank.rank: rank.pid for rank in info.ranks}
     return [r for r in run.running if str(r) in info.exits or now.get(r) != before[r]]

@@ -77,4 +77,4 @@ def why_gone(info: ClusterInfo | None) -> str:
 
 
 ENDED = "cluster {name} has ended: {why}; `%cluster start` starts a new one"
-GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it anew"
+GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it again"

@@ -1,4 +1,4 @@
-"""Ranks that are started anew: asked for, waited for, and told of once."""
+"""Ranks that are restarted: asked for, waited for, and told of once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Restarts:
         self._told = dict(info.restarts)
 
     def restart(self, ranks: Sequence[int]) -> None:
-        """Start these ranks anew and wait until they are ready."""
+        """Restart these ranks and wait until they are ready."""
         before = lookup.living(self._paths)
         known = {rank: self._link.identity(rank) for rank in ranks}
         try:
@@ -41,7 +41,7 @@ class Restarts:
         self._told = {**self._told, **{str(rank): now[str(rank)] for rank in ranks}}
 
     def news(self, info: ClusterInfo, ranks: Sequence[int]) -> list[str]:
-        """What to tell once of ranks that were started anew since the last cell."""
+        """What to tell once of ranks that were restarted since the last cell."""
         told = self._told
         self._told = {**told, **{k: n for k, n in info.restarts.items() if int(k) in ranks}}
         return [
@@ -54,7 +54,7 @@ class Restarts:
     def _unready(
         self, ranks: Sequence[int], before: ClusterInfo, known: dict[int, bytes]
     ) -> list[int]:
-        """Which of the ranks that are started anew are not ready; StartError if one will not be."""
+        """Which of the ranks that are restarted are not ready; StartError if one will not be."""
         info = lookup.living(self._paths)
         waiting = []
         for rank in ranks:

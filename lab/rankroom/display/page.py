@@ -59,7 +59,7 @@ class Page:
             self._out.append(self._timeline)
 
     def hang(self, hang: Hang) -> None:
-        """Why a live run does not get on, in one line."""
+        """Why a live run is stuck, in one line."""
         self._add([self._strong(f"! {one_line(hang.text, _LINE)}")])
 
     def traceback(self, title: str, error: Json) -> None:

@@ -348,8 +348,8 @@ def _left(until: float) -> str:
 STOPPED = "cluster {name} has been stopped: `%cluster start --site …` starts a new one"
 OVER = "cluster {name} is over: {why}; `%cluster start --site …` starts a new one"
 UNKEPT = (
-    "nobody keeps cluster {name} from here any more; its job may go on: `%cluster attach {name}` "
-    "takes it up again"
+    "the process that kept cluster {name} here is gone; its job may go on: "
+    "`%cluster attach {name}` takes it up again"
 )
 SLOW = "cluster {name} did not answer `{do}` within {seconds:.0f} s"
 NO_KEEPER = "the process that keeps the cluster from here did not start; {path} ends with:\n{log}"

@@ -49,7 +49,7 @@ class Copies:
         """Write what came of a record.
 
         Raises RecordError where it cannot be written, or lines before it are missing: whoever
-        sends is to begin anew with what `have` says.
+        sends is to begin again with what `have` says.
         """
         run_id = str(head["run"])
         if head["file"] == "source":

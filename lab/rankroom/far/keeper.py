@@ -226,7 +226,7 @@ class Keeper:
                 if self.copies.live:
                     self.lease = Lease(self.paths.folder, self.info.lease * 3600)
                 else:
-                    self.info.message = f"nobody held it for {self.info.lease:g} h"
+                    self.info.message = f"no notebook used it for {self.info.lease:g} h"
                     await self.stop()
 
     # -- what it is told

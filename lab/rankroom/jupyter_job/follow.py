@@ -144,7 +144,7 @@ async def asked(lab: Lab, tell: Teller) -> JobStatus:
             return await lab.status()
         except (SchedulerError, SshError) as error:
             why = str(error).partition("\n")[0].rstrip(":")
-            tell.show(f"job {lab.job}: nobody says how it stands ({why}); asking again")
+            tell.show(f"job {lab.job}: its state is unknown ({why}); asking again")
             await asyncio.sleep(LOOK_S)
 
 

@@ -29,7 +29,7 @@ from rankroom.text.rank_ranges import format_ranks, parse_ranks
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
 STOP_S = 20.0  # for ranks to let go after --timeout, when nobody presses again
-FOLLOW_S = 1.0  # between two looks at whether a run gets on
+FOLLOW_S = 1.0  # between two looks at whether a run moves on
 _OWN = ("%cluster", "%course", "%ranks", "%runs", "%distributed", "%load_ext", "%reload_ext")
 
 
@@ -150,7 +150,7 @@ class RankroomMagics(Magics):
     ) -> None:
         """Wait for the run; an interrupt of the notebook becomes one of the ranks.
 
-        Where there is no live view, `output` tells that the run does not get on, that it does, and
+        Where there is no live view, `output` tells that the run is stuck, that it moves on, and
         what is noted of it.
         """
         until = float("inf") if timeout is None else time.monotonic() + timeout

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """`tell(words)` shows the line anew; it is gone at the end."""
+    """`tell(words)` shows the line again; it is gone at the end."""
     width = 0
 
     def tell(words: str) -> None:

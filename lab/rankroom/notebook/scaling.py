@@ -92,4 +92,4 @@ def _rejoin(cluster: AnyCluster) -> list[str]:
         why = "a rank failed while it set up"
     except RankroomError as error:
         why = str(error)
-    return [f"the ranks are not all together again ({why}): the next cell on all ranks tries anew"]
+    return [f"the ranks are not all together again ({why}): the next cell on all ranks tries again"]

@@ -60,7 +60,7 @@ class Call:
         self.made = False
 
     def due(self, left: float | None) -> bool:
-        """Whether to call now; a limit that was moved away counts anew."""
+        """Whether to call now; a limit that was moved away counts again."""
         near = left is not None and left <= self.before
         if not near:
             self.made = False

@@ -28,7 +28,7 @@ from rankroom.rank.world import World
 # Only such cells are looked at twice to find out how to run them.
 _MAY_AWAIT = re.compile(r"\b(await|async)\b")
 _NO_INPUT = (
-    "input() cannot be answered on a rank: nobody sits at it. "
+    "input() cannot be answered on a rank: it has no keyboard. "
     "Ask in a %%local cell and send the answer with `%ranks push NAME`."
 )
 

@@ -38,11 +38,11 @@ class Adapter(Protocol):
         """Bring this rank in step, given every rank's state; all ranks do this together."""
 
     def set_aside(self) -> Any:
-        """The world changes for a cell: have `settle` make anew what is on. Raises RuntimeError
+        """The world changes for a cell: have `settle` make again what is on. Raises RuntimeError
         where that cannot be."""
 
     def put_back(self, kept: Any) -> None:
-        """The world is whole again: have `settle` make anew what was on when set aside."""
+        """The world is whole again: have `settle` make again what was on when set aside."""
 
 
 ADAPTERS: dict[str, Adapter] = {

@@ -191,7 +191,7 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
 
 
 def ignore_interrupts() -> None:
-    """Until the next request: the kernel sets the handler anew for each one."""
+    """Until the next request: the kernel sets the handler again for each one."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -24,7 +24,7 @@ from rankroom.rank.flood_buffer import FloodBuffer
 PIECE = 1 << 20  # bytes of one log event at most, so that a 100 MB line stays digestible
 MARK_NS = 2_000_000  # a time mark at most every 2 ms: floods stay cheap, slow prints exact
 BURST = 64  # lines that go to disk one by one after a time mark; what follows them is a flood
-ROTATE = 64 << 20  # bytes after which a drained spool begins anew
+ROTATE = 64 << 20  # bytes after which a drained spool begins again
 
 
 class Piece(NamedTuple):

@@ -1,6 +1,6 @@
-"""The guard thread of a rank: notices that the cell does not get on, and says where it stands.
+"""The guard thread of a rank: notices that the cell is stuck, and says where it stands.
 
-It looks at the main thread twice a second; nothing is sent while the cell gets on.
+It looks at the main thread twice a second; nothing is sent while the cell moves on.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Watchdog:
         self._since = time.monotonic()
         self._cpu = 0.0
         self._over = threading.Event()
-        self._told: str | None = None  # the run that was told that it does not get on
+        self._told: str | None = None  # the run that was told that it is stuck
 
     def start(self) -> None:
         """Begin to watch."""

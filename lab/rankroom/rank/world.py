@@ -33,7 +33,7 @@ class ReleasedError(RuntimeError):
 
 @dataclass
 class World:
-    """This rank among the others. `epoch` counts how often the ranks were wired anew.
+    """This rank among the others. `epoch` counts how often the ranks were wired again.
 
     `size` is less than `whole`, the number of ranks there are, during a cell for which some of them
     are all.
@@ -91,7 +91,7 @@ class World:
             self._ask(do="doubt")
 
     def begin(self, run: str, ranks: tuple[int, ...], epoch: int, own: bool = False) -> None:
-        """A cell starts on `ranks`; `epoch` differs from before when ranks were wired anew.
+        """A cell starts on `ranks`; `epoch` differs from before when ranks were wired again.
 
         With `own`, these ranks (0, 1, …) are the whole world of the cell.
         """

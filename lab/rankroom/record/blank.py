@@ -63,7 +63,7 @@ class Blank:
 
 
 def forsaken(runs: Path) -> Iterator[Path]:
-    """The blanks of processes that do not run here; another host's makes its own anew."""
+    """The blanks of processes that do not run here; another host's makes its own again."""
     for folder in runs.glob(f".*{BLANK}"):
         pid = folder.name.removeprefix(".").partition("-")[0]
         if pid.isdigit() and not folder.is_symlink() and not Path(f"/proc/{pid}").exists():

@@ -79,8 +79,8 @@ class ClusterInfo:
     """cluster.json. `keeper` is the process that keeps the cluster; times are epoch seconds.
 
     By rank: `exits` says how the process of one that is down ended, `restarts` how often it was
-    started anew, and `past` how the one before ended if it was by itself. `starting` are the ranks
-    that are being started anew, `ready` those that have said that they are. `lease` is how many
+    restarted, and `past` how the one before ended if it was by itself. `starting` are the ranks
+    that are being restarted, `ready` those that have said that they are. `lease` is how many
     hours the cluster stays when nobody holds it.
     """
 

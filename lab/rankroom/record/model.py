@@ -55,7 +55,7 @@ class Failure:
 
 @dataclass
 class Standing:
-    """Where one rank stands in a run that does not get on; `cell_line` counts from 1."""
+    """Where one rank stands in a run that is stuck; `cell_line` counts from 1."""
 
     rank: int
     state: Literal["waits", "still", "busy", "ended", "silent"]
@@ -66,7 +66,7 @@ class Standing:
 
 @dataclass
 class Hang:
-    """Why a live run does not get on; `since` is in microseconds since the run's start."""
+    """Why a live run is stuck; `since` is in microseconds since the run's start."""
 
     since: int
     text: str

@@ -15,7 +15,7 @@ LIMIT = 1 << 20
 # No event is this long (a log event holds at most 1 MiB); such a line is garbage and passed over.
 LONGEST = 64 << 20
 PAUSE = 0.025
-# How often a reader that waits asks anew whether the owner of the run still lives.
+# How often a reader that waits asks again whether the owner of the run still lives.
 RECHECK = 1.0
 
 

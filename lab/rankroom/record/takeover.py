@@ -32,7 +32,7 @@ def orphans(store: Store, cluster: str, since: float = 0.0) -> list[RunInfo]:
 def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunInfo, Writer]:
     """Become the writer of a record that has lost its own.
 
-    What the record's events tell is to be told anew: the states of the ranks, lines, the failure.
+    What its events tell is to be reported again: the states of the ranks, lines, the failure.
     `elsewhere` says that a writer on another host, which writes no more, is known to be gone.
     Raises RecordError when somebody else was quicker, or the writer is not gone.
     """

@@ -63,7 +63,7 @@ class Link:
         return list(self.client.ids)
 
     def identity(self, rank: int) -> bytes:
-        """What a rank's process is known by; it differs when the rank was started anew.
+        """What a rank's process is known by; it differs when the rank was restarted.
 
         Empty if no such rank is registered now.
         """
@@ -187,4 +187,4 @@ class Tap:
         self._socket.close()
 
 
-GONE = "rank {rank} is gone: `%cluster restart --ranks {rank}` starts it anew"
+GONE = "rank {rank} is gone: `%cluster restart --ranks {rank}` restarts it"

@@ -80,7 +80,7 @@ class Release:
     def release(self) -> None:
         """Let go of blocked collectives on all ranks of the run, if any of them still runs.
 
-        All of them, as Horovod is shut down and initialises anew with the next cell on all ranks.
+        All of them, as Horovod is shut down and initialises again with the next cell on all ranks.
         """
         with self._lock:
             if not self._running() or self._asked:

@@ -1,4 +1,4 @@
-"""What helps ranks that do not get on, whoever runs a cell on them: interrupt, release, stacks."""
+"""What helps stuck ranks, whoever runs a cell on them: interrupt, release, stacks."""
 
 from __future__ import annotations
 

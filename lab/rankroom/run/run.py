@@ -276,7 +276,7 @@ class Run:
                 self._status(rank, event["state"])
 
     def _say(self, hang: Hang | None) -> None:
-        """Put why the run does not get on into the record, or take it out again."""
+        """Put why the run is stuck into the record, or take it out again."""
         with self._lock:
             if self._ended or self._writer is None:
                 return
@@ -310,7 +310,7 @@ class Run:
     def _remember_hang(self, hang: Hang | None) -> None:
         before, self.info.hang = self.info.hang, hang
         if before is not None and hang is None:
-            self._note(f"it did not get on: {before.text}")
+            self._note(f"it was stuck: {before.text}")
 
     def _is_cause(self, rank: int, t: int) -> bool:
         """True if this rank raised before all that are known: the others followed from it."""

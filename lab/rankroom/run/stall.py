@@ -1,4 +1,4 @@
-"""Why a run does not get on: asks its ranks where they stand, and puts it into words."""
+"""Why a run is stuck: asks its ranks where they stand, and puts it into words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANSWER_S = 0.5  # for a rank to say where it stands
 
 
 class StallWatch:
-    """Looks at the ranks of a run while one of them does not get on.
+    """Looks at the ranks of a run while one of them is stuck.
 
     `say(hang)` is called, in the link's thread, with what is known once a rank has stood for
     `patience` seconds, again with each look, and with None when it is over.
@@ -40,7 +40,7 @@ class StallWatch:
         self._said = False
 
     def begin(self) -> None:
-        """A rank says that it does not get on: look until it does."""
+        """A rank says that it is stuck: look until it does."""
         if not self._on and not self._over:
             self._on = True
             self._link.later(0, self._look)

@@ -17,7 +17,7 @@ class TimeLimit:
         self._told = float("inf")  # of WARN_S, which was said last
 
     def news(self, granted: Allocation | None) -> list[str]:
-        """A warning, if one is due now; a limit that was moved away is warned of anew."""
+        """A warning, if one is due now; a limit that was moved away is warned of again."""
         if granted is None or not granted.until:
             return []
         left = granted.until - time.time()

@@ -238,5 +238,5 @@ OTHER_VERSION = (
     "Install ours there:\n  {python} -m pip install rankroom=={ours}"
 )
 NO_HOROVOD = "not there; torch.distributed and tf.distribute work without it. To have it: `{build}`"
-BROKEN_HOROVOD = "cannot be imported: {error}\nBuild it anew there: `{build} --force`"
+BROKEN_HOROVOD = "cannot be imported: {error}\nBuild it again there: `{build} --force`"
 STRANGE_HOROVOD = "not built by Rankroom: only rank 0's collectives are recorded. `{build}`"

@@ -120,5 +120,5 @@ class JobEnd:
     def _why(self, said: str) -> str:
         restarts = field(said, "Restarts")
         if self._restarts and restarts and restarts != self._restarts:
-            return _ENDS["REQUEUED"].format(job=self.job)  # Slurm runs its script anew
+            return _ENDS["REQUEUED"].format(job=self.job)  # Slurm runs its script again
         return why_over(said, self.job)

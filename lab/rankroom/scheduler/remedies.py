@@ -119,7 +119,7 @@ _REMEDIES = [
     ),
     (
         r"authentication|Invalid user|munge|pbs_iff|No Permission",
-        "The scheduler does not accept you from this machine: log in anew, and ask the site's "
+        "The scheduler does not accept you from this machine: log in again, and ask the site's "
         "support if that does not help",
     ),
     (

@@ -1,6 +1,6 @@
 """One question to a scheduler for all processes of a user on this machine.
 
-Its last answer is a file; whoever finds it too old asks anew, holding the file's lock, while the
+Its last answer is a file; whoever finds it too old asks again, holding the file's lock, while the
 others wait for that answer. After a failure it is asked ever more rarely.
 """
 

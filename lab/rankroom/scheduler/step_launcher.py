@@ -1,6 +1,6 @@
 """A rank on a node of the allocation: what starts it there, and what its end means.
 
-All of it is one task in a step of its own, so that one rank can be started anew and each tells how
+All of it is one task in a step of its own, so that one rank can be restarted and each tells how
 it ended: Slurm's `srun`, and in a PBS job `mpiexec`. Their environment becomes the rank's.
 """
 

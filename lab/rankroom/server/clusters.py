@@ -63,7 +63,7 @@ class Resize(Handler):
     async def post(self, name: str) -> None:
         wishes = self.words()
         await self.threads.act(lambda: actions.resize(name, wishes))
-        self.finish({"message": f"{name} is being started anew"})
+        self.finish({"message": f"{name} is being restarted"})
 
 
 class Interrupt(Handler):

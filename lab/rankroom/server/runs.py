@@ -1,4 +1,4 @@
-"""The records of runs over HTTP, and the steps for a live run that does not get on."""
+"""The records of runs over HTTP, and the steps for a live run that is stuck."""
 
 # Jupyter's handlers and decorators carry no types that hold.
 # mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False

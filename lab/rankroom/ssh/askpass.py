@@ -14,7 +14,7 @@ from rankroom.ssh import questions
 
 ASKS = "rankroom asks: "
 ANSWERED = "rankroom was answered: "
-UNANSWERED = "rankroom: nobody answered: "
+UNANSWERED = "rankroom: no answer: "
 REFUSED = "rankroom: not answered: "
 HOST = "RANKROOM_ASKS_FOR"
 

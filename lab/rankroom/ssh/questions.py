@@ -141,5 +141,5 @@ def _pipe(id: str) -> Path:
     return folder() / f"{id}.pipe"
 
 
-OVER = "nobody waits for this answer any more; if ssh still needs one, it asks again"
+OVER = "this answer is no longer waited for; if ssh still needs one, it asks again"
 TOO_LONG = "an answer has at most {most} characters"

@@ -14,7 +14,7 @@ KNOWN = (
     (
         "unanswered",
         re.escape(UNANSWERED),
-        "nobody answered what ssh asked ({question})",
+        "what ssh asked was not answered ({question})",
         "try again, and answer in the dialog or the terminal",
     ),
     (
@@ -32,7 +32,7 @@ KNOWN = (
     (
         "changed",
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .* has changed",
-        "its host key is not the one that ssh knows: the machine was set up anew, or somebody "
+        "its host key is not the one that ssh knows: the machine was set up again, or somebody "
         "listens in between",
         "ask the site for its key; if it is new, remove the old one with `ssh-keygen -R {host}`, "
         "and connect again",

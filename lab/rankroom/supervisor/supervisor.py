@@ -119,7 +119,7 @@ class Supervisor:
         return {}
 
     def ask_for(self, ranks: list[int]) -> str:
-        """Have `ranks` started anew with the next look; why not, if that cannot be."""
+        """Have `ranks` restarted with the next look; why not, if that cannot be."""
         with self.lock:
             for rank in ranks:
                 if rank in self.asked:
@@ -153,7 +153,7 @@ class Supervisor:
                 return
             living = {rank: self.children.born[rank] for rank in self.living()}
             if self.lease.over(living):
-                self.info.message = f"nobody held it for {self.info.lease:g} h"
+                self.info.message = f"no notebook used it for {self.info.lease:g} h"
                 return
 
     def fail(self, message: str) -> None:
@@ -206,7 +206,7 @@ class Supervisor:
             self.children.ranks[rank].kill()
 
     def may_come_back(self, rank: int) -> bool:
-        """Whether a rank that died is started anew; noted as done if so."""
+        """Whether a rank that died is restarted; noted as done if so."""
         now = time.monotonic()
         lately = [each for each in self.brought_back.get(rank, []) if now - each < WITHIN_S]
         if len(lately) >= AGAIN:
@@ -231,7 +231,7 @@ class Supervisor:
                 self.asked.difference_update(ranks)
 
     def restart(self, ranks: list[int]) -> None:
-        """End what there is of `ranks`, and start them anew: same ranks, same ids."""
+        """End what there is of `ranks`, and start them again: same ranks, same ids."""
         self.children.end(ranks)
         for rank in ranks:
             hub.unregister(self.paths.engine_file, rank)

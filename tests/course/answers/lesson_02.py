@@ -43,4 +43,4 @@ def claims(played: Played) -> None:
     start = played.verdicts["collectives.4"][0][1]
     assert "wait for one another" in start and "all_reduce" in start
     said = played.text("hang-see")
-    assert "it did not get on" in said and "rank 0 waits in" in said and "all_reduce" in said
+    assert "it was stuck" in said and "rank 0 waits in" in said and "all_reduce" in said

@@ -201,7 +201,7 @@ export class Timeline extends Widget {
     }
   }
 
-  /** The model began anew, or the theme is another one. */
+  /** The model began again, or the theme is another one. */
   private begin(): void {
     const theme = readTheme(this.node);
     const isNew = this.generation !== this.model.generation;

@@ -2,7 +2,7 @@
 
 torch's and TensorFlow's Horovod are two libraries, each with a state of its own. What is said here
 holds for each: they initialise together on all ranks, are shut down to release blocked calls, and
-initialise anew before the next cell on all ranks.
+initialise again before the next cell on all ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOGETHER_S = 0.5  # a shutdown that all ranks agree on takes milliseconds
 SHUTDOWN_S = 2.0  # a shutdown may wait for a rank that hangs; others must not wait for it
 
 _MAY_BE_MADE = "initialization failed"  # what Horovod says when a connection could not be made
-JOIN_EDIT = "join-reset"  # the edit of Horovod that lets it start anew after a broken join
+JOIN_EDIT = "join-reset"  # the edit of Horovod that lets it start again after a broken join
 
 # What a rank says of a library that it has imported only.
 NEVER_STARTED = {
@@ -108,7 +108,7 @@ def gave_up() -> bool:
 
 
 def settle(states: list[dict[str, Any]]) -> None:
-    """Initialise anew what the ranks' `states` show to be released or out of step."""
+    """Initialise again what the ranks' `states` show to be released or out of step."""
     horovod_calls.reset_optimizers()
     # Every rank says the same; the others only saw that its connections were closed.
     words = {each["gave_up"] for mine in states for each in mine.values()} - {""}
@@ -247,14 +247,14 @@ class Library:
 
     @property
     def spoilt(self) -> bool:
-        """True if this library cannot start anew in this process."""
+        """True if this library cannot start again in this process."""
         return horovod_calls.spoilt(self.name) and JOIN_EDIT not in _edits(self.basics)
 
     @property
     def gave_up(self) -> str:
         """Why this library ended by itself, in its own words.
 
-        Nothing is said where it was let go, or where ranks have been wired anew since.
+        Nothing is said where it was let go, or where ranks have been wired again since.
         """
         asked = getattr(self.basics.MPI_LIB_CTYPES, "horovod_gave_up", None)
         anew = self.released or self._epoch != self._world.epoch
@@ -367,11 +367,11 @@ UNLIKE = (
     "makes every set, also those it is not in"
 )
 SPOILT = (
-    "Horovod cannot start anew in these processes, as a cell failed while a rank was in "
+    "Horovod cannot start again in these processes, as a cell failed while a rank was in "
     "hvd.join(): `%cluster restart`"
 )
 GAVE_UP = (
-    "Horovod has given up between two cells and is set up anew for this one: {words} "
+    "Horovod has given up between two cells and is set up again for this one: {words} "
     "(HOROVOD_GLOO_TIMEOUT_SECONDS, set on the ranks before hvd.init(), gives it more time)"
 )
 NOT_UP = "hvd.init() of horovod.{library} failed on another rank: {cause}"

@@ -76,7 +76,7 @@ class Guarded:
     It also names torch's nameless collectives. Horovod matches collectives by name and makes up
     names by counting calls; ranks that failed at different places, or that used a process set
     without the others, would count differently and wait for one another for ever. Here the count
-    begins anew with each cell, for each process set.
+    begins again with each cell, for each process set.
     """
 
     def __init__(self, module: Any, library: str, world: World) -> None:

@@ -20,7 +20,7 @@ from rankroom.rank.world import World
 
 SPANS = 4096  # taken at once
 NAMES = 1 << 16  # bytes of names taken at once
-MOST_KEPT = 100_000  # names; Horovod numbers anew after half as many, and never uses one twice
+MOST_KEPT = 100_000  # names; Horovod numbers again after half as many, and never uses one twice
 
 # What horovod.tensorflow puts before a tensor's name, and calls everything outside of graphs.
 _PREFIX = re.compile(r"Horovod(Grouped)?[A-Z][a-z]+(_|$)")

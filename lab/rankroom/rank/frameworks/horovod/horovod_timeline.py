@@ -21,7 +21,7 @@ from rankroom.rank.frameworks.horovod import horovod_calls
 from rankroom.rank.spans import here
 from rankroom.rank.world import World
 
-LARGE = 32 << 20  # bytes; then the file begins anew
+LARGE = 32 << 20  # bytes; then the file begins again
 # What Horovod writes an event with; a tensor's name stands in it as it is, quotes and all.
 _BEGIN = '{"'
 

@@ -1,7 +1,7 @@
-"""Horovod's process sets on a rank: bound to their library, and there again when it starts anew.
+"""Horovod's process sets on a rank: bound to their library, and there again when it starts again.
 
 Horovod can add sets while it runs only in a mode that costs an exchange between all ranks every
-millisecond, sets or not. Instead, a library starts anew with the sets it had and the new one.
+millisecond, sets or not. Instead, a library starts again with the sets it had and the new one.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def state() -> dict[str, Any]:
 
 
 def settle(states: list[dict[str, Any]]) -> None:
-    """Say once what TensorFlow cannot do: set its collectives up anew in a process."""
+    """Say once what TensorFlow cannot do: set its collectives up again in a process."""
     global _aborted
     if _aborted:
         _aborted = False

@@ -1,4 +1,4 @@
-"""torch.distributed on a rank: initialised by environment, released, and set up anew.
+"""torch.distributed on a rank: initialised by environment, released, and set up again.
 
 A blocked Gloo collective ends when its connections do, and only then: destroying the group waits
 for whoever still holds it (a DDP model does). So the sockets a group opens are noted, and closing
@@ -37,7 +37,7 @@ _asked: dict[str, Any] | None = None  # what the present default group was initi
 _released = False
 _made_for: int | None = None  # the size of the world that the present default group is of
 _world: World | None = None
-_fresh = True  # this rank has never had a default group: one that was started anew, perhaps
+_fresh = True  # this rank has never had a default group: one that was restarted, perhaps
 
 
 def environment(
@@ -124,7 +124,7 @@ def _size() -> int:
 
 
 def settle(states: list[dict[str, Any]]) -> None:
-    """Set up anew what the ranks' `states` show to be released or out of step."""
+    """Set up again what the ranks' `states` show to be released or out of step."""
     global _released
     if not any(states) or in_step(states):
         return
@@ -261,6 +261,6 @@ def _free_port() -> int:
 
 
 GROUPS_LOST = (
-    "torch.distributed was set up anew after the failed cell. The default group works, and so do "
+    "torch.distributed was set up again after the failed cell. The default group works, and so do "
     "DDP models on it; groups made with dist.new_group are gone: run the cell that made them."
 )
