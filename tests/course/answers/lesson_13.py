@@ -30,9 +30,7 @@ def claims(played: Played) -> None:
     assert found["dealt"] == 1.0
     assert 0.6 < found["own seed"] < 0.66
     assert found["same seed"] < 0.45
-    assert "it was stuck" in played.text("uneven-why") and "all_reduce" in played.text(
-        "uneven-why"
-    )
+    assert "it was stuck" in played.text("uneven-why") and "all_reduce" in played.text("uneven-why")
     assert "(0.0, 1999.0)" in played.text("scatter") and "(2000.0, 3999.0)" in played.text(
         "scatter"
     )
