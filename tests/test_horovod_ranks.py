@@ -7,6 +7,7 @@ script holds many.
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -65,6 +66,32 @@ def test_every_rank_writes_a_timeline(framework: str, tmp_path: Path) -> None:
     # The number takes the place of `{rank}`; without it, rank 0 keeps the name as it is.
     files = ("a.0.json", "a.1.json", "one.json", "one.json.rank1", "env.json", "env.json.rank1")
     assert not [file for file in files if not (tmp_path / framework / file).exists()]
+
+
+def test_the_libraries_share_nothing_but_their_c_functions() -> None:
+    """What they export of C++ would be used by the one that is loaded second, of another layout."""
+    here = features.features()
+    libraries = [library for name in here.frameworks for library in (here.path / name).glob("*.so")]
+    assert len(libraries) == 2
+    for library in libraries:
+        told = subprocess.run(
+            ["nm", "--dynamic", "--defined-only", "--format=just-symbols", library],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        names = told.stdout.split()
+        assert "horovod_init" in names
+        assert not [name for name in names if not name.startswith(("horovod_", "PyInit_"))]
+
+
+def test_a_horovod_for_the_cpu_refuses_a_gpus_tensor_with_the_remedy() -> None:
+    source = (
+        "import types, horovod.torch.mpi_ops as ops\n"
+        "gpu = types.SimpleNamespace(device=types.SimpleNamespace(type='cuda'))\n"
+        "try: ops._check_function(lambda tensor: 'no_such_function', gpu)\n"
+        "except ValueError as error: print(error)"
+    )
+    (ended,) = run_ranks(["-c", source], 1)
+    assert "built for the CPU" in ended.output and "horovod build --gpu" in ended.output
 
 
 def test_check_proves_it() -> None:

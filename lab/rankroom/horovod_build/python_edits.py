@@ -18,6 +18,19 @@ PYTHON = (
         "from shutil import which as find_executable",
         "Python 3.12 has no distutils",
     ),
+    Edit(
+        "cpu-refuses",
+        "horovod/torch/mpi_ops.py",
+        "    if not hasattr(mpi_lib, function):\n",
+        """\
+    if not hasattr(mpi_lib, function):
+        if tensor.device.type == 'cuda' and not cuda_built():
+            raise ValueError('This Horovod is built for the CPU, and was given a tensor on a GPU: '
+                             'build it for GPUs (`rankroom horovod build --gpu`), or move the '
+                             'tensor (`tensor.cpu()`).')
+""",
+        "a Horovod built for the CPU only said that the tensor's type is not supported",
+    ),
 )
 
 VARIABLES = (
