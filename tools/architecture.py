@@ -37,7 +37,7 @@ ONLY = {
     # Runs on a rank: it must import fast, and a site may run it without the rest.
     "rank/*": {"rank/*", "record/*", "rpc/*", "system/*", "errors", "config"},
     # What every room may use uses no other.
-    "record/*": {"record/*", "errors", "config"},
+    "record/*": {"record/*", "system/*", "errors", "config"},
     "rpc/*": {"rpc/*", "errors"},
     "system/*": {"system/*", "errors"},
     "text/*": {"text/*", "errors"},

@@ -36,6 +36,7 @@ from rankroom.run.run import title_of
 from rankroom.run.salvage import TendedStore
 from rankroom.scheduler.job_end import JobEnd
 from rankroom.system import process_tree
+from rankroom.system.files import write_atomically
 
 START_S = 180  # for the kernel to start
 INTERRUPT_S = 1.0  # for a cell on ranks to end with them, when the job is ended
@@ -133,9 +134,9 @@ class Runner:
     def save(self) -> None:
         """Write the notebook and how far it is."""
         self.progress.runs = self.runs()
-        fresh = Path(f"{self.folder.executed}.{os.getpid()}")
-        nbformat.write(self.notebook, fresh)
-        fresh.replace(self.folder.executed)
+        write_atomically(
+            Path(self.folder.executed), nbformat.writes(self.notebook) + "\n", mode=0o644
+        )
         self.progress.write(Path(self.folder.state))
 
     def runs(self) -> list[str]:

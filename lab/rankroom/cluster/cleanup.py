@@ -23,6 +23,7 @@ from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, clusters_fol
 from rankroom.record.store import Store
 from rankroom.supervisor.lease import held
 from rankroom.system import process_tree
+from rankroom.system.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,7 @@ def _stale_lock(paths: ClusterPaths) -> Iterator[Finding]:
 
 def _renew_lock(paths: ClusterPaths) -> None:
     # Nobody knows how that run ended: whether ranks are in step is in doubt.
-    fresh = paths.busy.with_suffix(".new")
-    fresh.write_text(f"{os.getpid():<16}1")
-    fresh.replace(paths.busy)
+    write_atomically(paths.busy, f"{os.getpid():<16}1")
 
 
 def _lacks(store: Store, run: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankroom import config
+from rankroom.system.files import write_atomically
 
 
 @dataclass
@@ -50,9 +51,7 @@ def note(exercise: str, passed: bool) -> None:
     with contextlib.suppress(OSError):
         path = file()
         config.private(path.parent)
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(now.__dict__, indent=1), "utf-8")
-        fresh.replace(path)
+        write_atomically(path, json.dumps(now.__dict__, indent=1), mode=0o644)
 
 
 def _user() -> str:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from rankroom import config
 from rankroom.record.model import RankInfo
+from rankroom.system.files import write_atomically
 
 VERSION = 1
 ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]
@@ -170,11 +171,7 @@ class ClusterPaths:
 
     def write(self, info: ClusterInfo) -> None:
         """Replace cluster.json in one step; it holds a secret, so only the user may read it."""
-        fresh = self.info.with_suffix(f".{os.getpid()}")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump(dataclasses.asdict(info), file)
-        fresh.replace(self.info)
+        write_atomically(self.info, json.dumps(dataclasses.asdict(info)))
 
     def doubt(self) -> None:
         """Note that ranks may be out of step, by what happened to them beside any run."""

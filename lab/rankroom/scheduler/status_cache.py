@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from rankroom import config
+from rankroom.system.files import write_atomically
 
 PERIOD_S = 5.0
 LONGEST_S = 60.0  # between two questions, however often they have failed
@@ -112,15 +113,10 @@ class StatusCache:
         return max(found, self._own, key=lambda answer: answer.again)
 
     def _write(self, answer: Answer) -> None:
-        fresh = self.file.with_suffix(f".{os.getpid()}")
         try:
-            fresh.touch(mode=0o600)
-            fresh.write_text(json.dumps(dataclasses.asdict(answer)), "utf-8")
-            fresh.replace(self.file)
+            write_atomically(self.file, json.dumps(dataclasses.asdict(answer)))
         except OSError:
             self._own = answer
-            with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
 
 
 def _lock(fd: int) -> bool:

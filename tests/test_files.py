@@ -1,0 +1,47 @@
+"""Files that are replaced in one step."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from rankroom.system.files import write_atomically
+
+
+def test_a_reader_sees_a_whole_file_while_threads_write(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    texts = {letter * 100_000 for letter in "abcd"}
+    write_atomically(path, "a" * 100_000)
+
+    def write(text: str) -> None:
+        for _ in range(20):
+            write_atomically(path, text)
+
+    writers = [threading.Thread(target=write, args=[text]) for text in texts]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert path.read_text() in texts
+    assert [each.name for each in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_only_the_user_may_read_it_unless_said(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "secret", "x")
+    write_atomically(tmp_path / "open", "x", mode=0o644)
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) & 0o044
+
+
+def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError):
+        write_atomically(tmp_path / "folder", "new")  # a folder cannot be replaced by a file
+    with pytest.raises(OSError):
+        write_atomically(tmp_path / "nowhere" / "file", "new")
+    assert path.read_text() == "old"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder"]
