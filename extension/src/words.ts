@@ -2,7 +2,7 @@
 import { nameRanks } from './ranks';
 import type { Run } from './schema';
 import { namedOf, percent } from './timeline/diagnosis';
-import type { Profile } from './timeline/profile';
+import type { Profile } from './timeline/profilerows';
 
 /** The state in words, with the time it took: `done in 12.4 s`. `now` is in microseconds. */
 export function how(run: Run, now: number): string {

@@ -7,7 +7,8 @@ import { test } from 'node:test';
 import { RunModel } from '../src/run/model';
 import type { Run } from '../src/schema';
 import { matching, type Collective } from '../src/timeline/match';
-import { profiling, type Profile } from '../src/timeline/profile';
+import { profiling } from '../src/timeline/profile';
+import type { Profile } from '../src/timeline/profilerows';
 import { toEnd } from './schedule';
 
 const TRACES = join(__dirname, '../../../tests/traces');

@@ -4,7 +4,8 @@ import { test } from 'node:test';
 
 import type { Run } from '../src/schema';
 import { matching } from '../src/timeline/match';
-import { profiling, type Profile } from '../src/timeline/profile';
+import { profiling } from '../src/timeline/profile';
+import type { Profile } from '../src/timeline/profilerows';
 import { Stays } from '../src/timeline/stays';
 import { MadeUp, called, runOf, seeded, toEnd, type Row } from './schedule';
 

@@ -2,7 +2,7 @@ import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
 import { scaleFor, size } from '../src/timeline/amounts';
-import type { Profile } from '../src/timeline/profile';
+import type { Profile } from '../src/timeline/profilerows';
 import { asCsv, asText, kindTable, rankTable, sorted, stragglerTable } from '../src/timeline/tables';
 import { slowest } from '../src/words';
 

@@ -74,7 +74,8 @@ export const ranks: JupyterFrontEndPlugin<void> = {
     const notices = new Notices(clusters, show);
     const status = new StatusItem(clusters, show);
     new Questions(clusters);
-    setInterval(() => (notices.tick(), status.tick()), TICK_MS);
+    const ticking = setInterval(() => (notices.tick(), status.tick()), TICK_MS);
+    panel.disposed.connect(() => clearInterval(ticking));
     statusBar?.registerStatusItem(ID, {
       item: status,
       align: 'left',

@@ -4,7 +4,8 @@ import { Signal, type ISignal } from '@lumino/signaling';
 import { inSlices } from '../run/slices';
 import type { Run } from '../schema';
 import { matching, type Matching } from './match';
-import { profiling, type Profile } from './profile';
+import { profiling } from './profile';
+import type { Profile } from './profilerows';
 import type { SpanSource } from './spans';
 import type { Stays } from './stays';
 

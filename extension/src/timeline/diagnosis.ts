@@ -1,6 +1,6 @@
 /** What a profile comes to, in one sentence; rankroom/profile.py says the same. */
 import type { OwnSpan } from './own';
-import type { RankProfile, StragglerProfile } from './profile';
+import type { RankProfile, StragglerProfile } from './profilerows';
 
 interface Found {
   wall: number;

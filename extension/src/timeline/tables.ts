@@ -1,7 +1,7 @@
 /** A profile as tables: what the columns are, how to sort by them, and what to copy. */
 import { scaleFor, size, type Scale } from './amounts';
 import { percent } from './diagnosis';
-import type { KindProfile, Profile, RankProfile, StragglerProfile } from './profile';
+import type { KindProfile, Profile, RankProfile, StragglerProfile } from './profilerows';
 
 type Value = number | string | null;
 

@@ -5,7 +5,7 @@ import { rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
 import { percent } from '../timeline/diagnosis';
 import { droppedWords } from '../timeline/phrases';
-import type { KindProfile, Profile, RankProfile, StragglerProfile } from '../timeline/profile';
+import type { KindProfile, Profile, RankProfile, StragglerProfile } from '../timeline/profilerows';
 import { kindTable, PARTS, rankTable, stragglerTable, type Column } from '../timeline/tables';
 import { count, duration } from '../words';
 import { h } from './dom';
