@@ -7,8 +7,16 @@ from typing import Any
 
 from rankroom.rank.import_hooks import when_imported
 
-# Files whose functions take times; in compiled code they would be traced.
-_NOT_TRACED = ("spans", "torch_ddp", "torch_ddp_group", "torch_spans", "torch_works", "waiting")
+# Modules whose functions take times; in compiled code they would be traced.
+_HERE = __name__.rpartition(".")[0]
+_NOT_TRACED = (
+    "rankroom.rank.spans",
+    "rankroom.rank.waiting",
+    f"{_HERE}.torch_ddp",
+    f"{_HERE}.torch_ddp_group",
+    f"{_HERE}.torch_spans",
+    f"{_HERE}.torch_works",
+)
 
 
 def is_compiling() -> bool:
@@ -31,4 +39,4 @@ def _know(module: Any) -> None:
 def _leave_out(module: Any) -> None:
     with contextlib.suppress(AttributeError, TypeError):
         for name in _NOT_TRACED:
-            module.add(f"rankroom.rank.{name}")
+            module.add(name)
