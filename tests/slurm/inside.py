@@ -93,7 +93,7 @@ class Inside:
         self.close()
 
 
-def cluster_folder(machines: Machines, user: str) -> Path:
-    """Where the user's one cluster is, as seen from here."""
-    [folder] = (machines.home(user) / ".local/share/rankroom/clusters").iterdir()
+def cluster_folder(machines: Machines, user: str, name: str = "*") -> Path:
+    """Where the user's one cluster (of that name) is, as seen from here."""
+    [folder] = (machines.home(user) / ".local/share/rankroom/clusters").glob(name)
     return folder

@@ -344,7 +344,7 @@ def test_a_cluster_whose_job_was_put_back_into_the_queue_ends_and_says_so(machin
     with Inside(machines, "alice", *options) as job:
         job.do(START.format(how="name='mine'"))
         job.do("run = cluster.run('import time; print(rank, flush=True); time.sleep(1000)')")
-        before = cluster_folder(machines, "alice")
+        before = cluster_folder(machines, "alice", "mine")
         assert before.name == "mine"
         machines.run("login", ["scontrol", "requeue", job.job])
         job.until_gone(60)
