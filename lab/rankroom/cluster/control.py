@@ -1,4 +1,4 @@
-"""What helps a live run that is stuck, for whoever holds only its id.
+"""What helps a live run that is stuck, for a client that has only its id.
 
 The steps, each harder than the one before: interrupt, release, look at the stacks, restart a rank.
 """

@@ -1,4 +1,4 @@
-"""Ranks that are restarted: asked for, waited for, and told of once."""
+"""Ranks that are restarted: asked for, waited for, and reported once."""
 
 from __future__ import annotations
 

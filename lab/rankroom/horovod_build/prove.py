@@ -25,7 +25,7 @@ def prove(frameworks: list[str]) -> dict[str, Any]:
     loaded = []
     elapsed = 0.0
     for framework in frameworks:
-        # Each library meets its peers by itself, and in a place where nobody has met before.
+        # Each library meets its peers by itself, and at a rendezvous that was not used before.
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = next(ports)
         hvd = importlib.import_module(f"horovod.{framework}")
         hvd.init()

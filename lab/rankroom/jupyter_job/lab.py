@@ -54,7 +54,7 @@ class Lab:
         return lab
 
     async def status(self) -> JobStatus:
-        """How the job stands. Raises SchedulerError and SshError while nobody can say."""
+        """How the job stands. Raises SchedulerError and SshError while that is not known."""
         return (await self.scheduler.ask([self.job]))[self.job]
 
     async def door(self) -> Door | None:

@@ -1,4 +1,4 @@
-"""What helps stuck ranks, whoever runs a cell on them: interrupt, release, stacks."""
+"""What helps stuck ranks, whichever client runs the cell: interrupt, release, stacks."""
 
 from __future__ import annotations
 
