@@ -48,7 +48,7 @@ def test_a_build_that_pip_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def files(folder: Path, **sizes: int) -> list[dict[str, object]]:
-    """What pip would fetch: files of these sizes, and one that nobody knows the size of."""
+    """What pip would fetch: files of these sizes."""
     found = []
     for name, size in sizes.items():
         path = folder / f"{name} 1.whl"  # with a space, which a URL quotes
