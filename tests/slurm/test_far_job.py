@@ -3,6 +3,7 @@ cell; and where the notebook is on the login node itself."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 from far import Laptop, files, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
+from rankroom.far.queue import END_S
 
 SITES = {
     "test": profile(nodes=2, ranks_per_node=1),
@@ -108,6 +110,28 @@ vars(kernel.run("%cluster start --site all --name far", 120,
     finally:
         laptop.machines.run("login", ["scancel", hold], "bob")
         laptop.machines.until_idle()
+
+
+@pytest.mark.thorough
+def test_what_a_job_before_left_is_not_taken_for_the_new_one(laptop: Laptop):
+    begin(laptop)
+    left = laptop.machines.home("alice") / ".local/share/rankroom/clusters/far/cluster.json"
+    text = left.read_text()
+    laptop.do("cluster.stop()")
+    until_nothing_runs(laptop.machines)
+    # As written by a process there that was killed before it could tidy up.
+    stale = json.dumps({**json.loads(text), "state": "stopped", "message": "was stopped"})
+    folder = ".local/share/rankroom/clusters/far"
+    laptop.machines.run("login", ["mkdir", "-p", folder], "alice")
+    laptop.machines.put("alice", f"{folder}/cluster.json", stale)
+    laptop.do("cluster = FarCluster.at(start.launch(site.load('test'), 'far'))")
+    laptop.do("cluster.until_ready()", 300)
+    laptop.do("run = cluster.run('assert size == 2')")
+    assert laptop.do("run.wait(60) and run.state") == "done"
+    time.sleep(END_S + 5)  # a cluster that is over is given up when the scheduler has had its time
+    assert laptop.do("cluster.running")
+    laptop.do("cluster.stop()")
+    until_nothing_runs(laptop.machines)
 
 
 def test_stopped_or_cancelled_while_it_waits(laptop: Laptop):

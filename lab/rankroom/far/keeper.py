@@ -254,6 +254,8 @@ class Keeper:
             print(time.strftime("%H:%M:%S"), head["text"], flush=True)
 
     def _said_of_cluster(self, told: dict[str, Any] | None) -> None:
+        if told is not None and told["allocation"] and not self._is_ours(told["allocation"]["job"]):
+            return  # what a job before this one left under the same name
         if told is None:
             # Not there yet, or already over and gone.
             if self.ready and not self.stopping:
@@ -273,6 +275,10 @@ class Keeper:
             count = len(self.info.ready)
             self.say("starting", f"{count} of {self.info.size} ranks ready (job {self.far.job})")
         self.save()
+
+    def _is_ours(self, job: str) -> bool:
+        # PBS names the server with a job, and not always by the same name.
+        return job.partition(".")[0] == self.far.job.partition(".")[0]
 
     def _said_of_job(self, state: FarState | None, words: str) -> None:
         """What the queue tells: how the job stands, or with None that it is over."""
