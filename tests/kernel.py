@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty
 from typing import Any
 
 from jupyter_client.manager import start_new_kernel
+
+from rankroom import config
+from rankroom.rank.stacks import SIGNAL
+from rankroom.record.cluster_file import ClusterPaths
 
 MIME = "application/vnd.rankroom.run+json"
 
@@ -35,6 +43,7 @@ class Kernel:
 
     def __init__(self, **env: str) -> None:
         self.manager, self.client = start_new_kernel(startup_timeout=120, env=env)
+        self._home = Path(env.get("RANKROOM_HOME") or config.home())
         self.shown = Shown()  # of the newest cell, as it comes
 
     def run(self, code: str, timeout: float = 120, after: Any = None) -> Shown:
@@ -44,7 +53,11 @@ class Kernel:
         places: dict[str, int] = {}
         deadline = time.monotonic() + timeout
         while True:
-            message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
+            try:
+                message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
+            except Empty:
+                said = f"nothing more came within {timeout} s, after\n{shown}"
+                raise TimeoutError(f"{said}\n{rank_stacks(self._home)}") from None
             if message["parent_header"].get("msg_id") != request:
                 continue
             kind, content = message["msg_type"], message["content"]
@@ -80,3 +93,18 @@ class Kernel:
     def close(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+
+
+def rank_stacks(home: Path) -> str:
+    """Where the ranks of all clusters of `home` are, for the report of a test that waited."""
+    found = []
+    for folder in home.glob("clusters/*"):
+        paths = ClusterPaths(folder.name, folder.parent)
+        info = paths.read()
+        for rank in info.ranks if info else []:
+            with contextlib.suppress(OSError):
+                os.kill(rank.pid, SIGNAL)
+                time.sleep(0.2)
+                text = (paths.spool(rank.rank) / "stacks").read_text()
+                found.append(f"{folder.name}, rank {rank.rank}:\n{text}")
+    return "\n".join(found)

@@ -11,6 +11,7 @@ import pytest
 from far import Laptop, files, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
+
 from rankroom.far.queue import END_S
 
 SITES = {
