@@ -1,10 +1,17 @@
 """Site profiles: those that are shipped, a user's own, and each mistake answered with its line."""
 
+import contextlib
+import io
+import json
+import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from rankroom.cli import main
 from rankroom.errors import UsageError
+from rankroom.notebook import clusters
 from rankroom.scheduler import site
 
 
@@ -138,3 +145,49 @@ def test_times(text: str):
 def test_no_times(text: str):
     with pytest.raises(ValueError, match="is no time: write hours:minutes:seconds"):
         site.parse_time(text)
+
+
+# -- options of commands
+
+ASKED = {
+    "account": "a1", "partition": "gpu", "qos": "debug", "constraint": "v100", "reservation": "r1",
+    "nodes": 3, "gpus_per_node": 2, "ranks_per_node": 2, "cpus_per_task": 5,
+    "memory_per_node": "64G", "time": "02:00:00",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["batch", "lab", "%cluster start"])
+def test_every_command_that_submits_a_job_takes_every_field(own, tmp_path, command):
+    own("mine", 'login = "nowhere.invalid"\n[job]\nmemory_per_cpu = "1G"')
+    line = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in ASKED.items())
+    line = f"--site mine {line} --dry-run"
+    if command == "%cluster start":
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            clusters.start(line)
+        script = out.getvalue()
+    else:
+        notebook = tmp_path / "train.ipynb"
+        cell = {"cell_type": "code", "source": "1", "metadata": {}, "outputs": [], "id": "a"}
+        text = {
+            "cells": [{**cell, "execution_count": None}],
+            "metadata": {},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+        notebook.write_text(json.dumps(text))
+        words = [command, *([str(notebook)] if command == "batch" else []), *line.split()]
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, done.output
+        script = done.output
+    asked = {**ASKED, "ntasks_per_node": ASKED["ranks_per_node"], "mem": ASKED["memory_per_node"]}
+    for name in ("ranks_per_node", "memory_per_node"):
+        del asked[name]
+    for name, value in asked.items():
+        assert f"#SBATCH --{name.replace('_', '-')}={value}\n" in script
+    assert "mem-per-cpu" not in script
+
+
+def test_the_start_form_has_every_field_of_a_job():
+    source = Path(__file__).parents[1] / "extension" / "src" / "sidebar" / "fields.ts"
+    form = source.read_text().partition("const JOB: Kind[]")[2].partition("];")[0]
+    assert set(re.findall(r"name: '(\w+)'", form)) == {option.name for option in site.JOB_OPTIONS}

@@ -12,6 +12,7 @@ from rankroom import config
 from rankroom.batch import cells, job
 from rankroom.batch.folder import BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.remote_job import RemoteJob, files, follow
+from rankroom.cli.job_options import job_options
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
 from rankroom.jupyter_job.where import is_here
@@ -28,14 +29,7 @@ from rankroom.system import commands as shell
 @click.argument("notebook", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--site", "name", default="local", show_default=True, metavar="NAME",
               help="Where: a profile, as `rankroom site list`.")  # fmt: skip
-@click.option("--nodes", type=int, metavar="N")
-@click.option("--gpus-per-node", type=int, metavar="G")
-@click.option("--ranks-per-node", type=int, metavar="N")
-@click.option("--time", metavar="HH:MM:SS")
-@click.option("--account", metavar="NAME")
-@click.option("--partition", metavar="NAME")
-@click.option("--qos", metavar="NAME")
-@click.option("--reservation", metavar="NAME")
+@job_options
 @click.option("--cwd", metavar="DIR", help="Where the cells run. [default: the notebook's]")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
               help="The executed notebook. [default: beside the notebook]")  # fmt: skip
@@ -45,7 +39,7 @@ from rankroom.system import commands as shell
 @click.option("--here", is_flag=True, help="This machine is the site's login node.")
 def batch(
     notebook: Path | None, name: str, cwd: str | None, output: Path | None, wait: bool,
-    dry_run: bool, collect: str | None, here: bool, **wishes: Any,
+    dry_run: bool, collect: str | None, here: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run NOTEBOOK as a batch job: the same cells in the same order.
 
@@ -58,8 +52,8 @@ def batch(
         return
     if notebook is None:
         raise UsageError("name a notebook: `rankroom batch NOTEBOOK`, or --collect JOB")
-    site = sites.load(name).asking(**wishes)
-    asked = _Asked(site, notebook.absolute(), cwd, output)
+    site = sites.load(name).asking(**options)
+    asked = _BatchRequest(site, notebook.absolute(), cwd, output)
     if site.scheduler == "none":
         _run_here(asked, dry_run)
         return
@@ -70,7 +64,7 @@ def batch(
     asyncio.run(_submit(asked, at, wait))
 
 
-class _Asked:
+class _BatchRequest:
     """What was asked for: a notebook on a site."""
 
     def __init__(self, site: Site, notebook: Path, cwd: str | None, output: Path | None) -> None:
@@ -97,7 +91,7 @@ class _Asked:
         return "\n".join(f"── {path}\n{text}" for path, text in parts.items())
 
 
-def _run_here(asked: _Asked, dry_run: bool) -> None:
+def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
     """The job on this machine, without a scheduler, now."""
     folder = folder_of(str(config.home()), asked.name)
     if dry_run:
@@ -113,7 +107,7 @@ def _run_here(asked: _Asked, dry_run: bool) -> None:
     _judge(progress)
 
 
-async def _submit(asked: _Asked, at: Host, wait: bool) -> None:
+async def _submit(asked: _BatchRequest, at: Host, wait: bool) -> None:
     await at.open()
     scheduler = Scheduler(asked.site, at)
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from rankroom.cli.job_options import job_options
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import LabError, RankroomError, UsageError
 from rankroom.jupyter_job import saved, script
@@ -25,13 +26,7 @@ NEWEST = "newest"
 
 @click.command()
 @click.option("--site", "name", metavar="NAME", help="Where: a profile, as `rankroom site list`.")
-@click.option("--nodes", type=int, metavar="N")
-@click.option("--gpus-per-node", type=int, metavar="G")
-@click.option("--time", metavar="HH:MM:SS")
-@click.option("--account", metavar="NAME")
-@click.option("--partition", metavar="NAME")
-@click.option("--qos", metavar="NAME")
-@click.option("--reservation", metavar="NAME")
+@job_options
 @click.option("--attach", is_flag=False, flag_value=NEWEST, metavar="[JOB]",
               help="Go on with one that runs, wherever it was started.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65535),
@@ -41,7 +36,7 @@ NEWEST = "newest"
 @click.option("--here", is_flag=True, help="This machine is the site's login node.")
 def lab(
     name: str | None, attach: str | None, port: int | None, no_browser: bool, dry_run: bool,
-    here: bool, **wishes: Any,
+    here: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Start JupyterLab on a compute node of a site, and open it here.
 
@@ -52,7 +47,7 @@ def lab(
     name = name or (last.site if last else None)
     if name is None:
         raise UsageError(WHERE.format(names=", ".join(sorted(sites.files()))))
-    site = sites.load(name).asking(**wishes)
+    site = sites.load(name).asking(**options)
     if site.scheduler == "none":
         raise UsageError(NO_SCHEDULER.format(name=name))
     at = place("" if here or is_here(site) else site.login)

@@ -15,12 +15,12 @@ from rankroom.errors import UsageError
 from rankroom.far.queue import command
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.scheduler import pbs, site, slurm
-from rankroom.scheduler.site import Job, Site
+from rankroom.scheduler.site import JOB_OPTIONS, Site
 
 # What a form has beside the fields of a job.
 HERE = {"ranks", "auto_restart"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_FIELDS = {each.name: each.default for each in dataclasses.fields(Job) if each.name != "extra"}
+_OPTIONS = {each.name: each for each in JOB_OPTIONS}
 
 
 class StartRequestError(UsageError):
@@ -79,21 +79,16 @@ def granted(where: Site, wishes: Mapping[str, str]) -> Site:
     """The site with these wishes. Raises StartRequestError with what is wrong, by field."""
     errors: dict[str, str] = {}
     given: dict[str, Any] = {}
-    # One way to ask for memory takes the place of the other one in the profile.
-    job = dataclasses.replace(where.job, memory_per_node="", memory_per_cpu="")
-    bare = dataclasses.replace(where, job=job)
     for key, text in wishes.items():
         if key in ("name", *HERE) or not text.strip():
             continue
         try:
             given[key] = _value(key, text.strip())
-            bare.asking(**{key: given[key]})
+            where.asking(**{key: given[key]})
         except UsageError as error:
             given.pop(key, None)
             # The field's own name stands beside the message already.
             errors[key] = str(error).removeprefix(f"{where.name}: ").removeprefix(f"{key} ")
-    if "memory_per_node" in given or "memory_per_cpu" in given:
-        given = {"memory_per_node": "", "memory_per_cpu": "", **given}
     if given.get("memory_per_node") and given.get("memory_per_cpu"):
         errors.setdefault("memory_per_cpu", ONE_MEMORY)
     _check_name(wishes.get("name", ""), errors)
@@ -113,7 +108,7 @@ def ranks(wishes: Mapping[str, str]) -> int | None:
 def as_typed(where: Site) -> dict[str, str]:
     """What the site's profile asks for, as one would type it."""
     job = dataclasses.asdict(where.job)
-    return {key: str(job[key]) if job[key] else "" for key in _FIELDS}
+    return {key: str(job[key]) if job[key] else "" for key in _OPTIONS}
 
 
 def script(where: Site, name: str, again: bool) -> str:
@@ -127,9 +122,9 @@ def script(where: Site, name: str, again: bool) -> str:
 
 
 def _value(key: str, text: str) -> Any:
-    if key not in _FIELDS:
-        raise UsageError(f"{key} is not asked for; there are {', '.join(_FIELDS)}")
-    if not isinstance(_FIELDS[key], int):
+    if key not in _OPTIONS:
+        raise UsageError(f"{key} is not asked for; there are {', '.join(_OPTIONS)}")
+    if _OPTIONS[key].type is not int:
         return text
     if not re.fullmatch(r"-?\d{1,9}", text):
         raise UsageError(f"{key} is a whole number, not {text!r}")

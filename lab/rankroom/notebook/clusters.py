@@ -32,7 +32,7 @@ def start(line: str) -> None:
     options.add_argument("--auto-restart", action="store_true")
     sites.add_options(options)
     chosen = options.read(line)
-    site = sites.asked(chosen)
+    site = sites.site_asked(chosen)
     if chosen.dry_run:
         print(sites.dry_run(site, chosen.name))
         return

@@ -16,39 +16,32 @@ from rankroom.notebook.progress import progress
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.scheduler import site
 from rankroom.scheduler.client import Scheduler
-from rankroom.scheduler.site import Site
+from rankroom.scheduler.site import JOB_OPTIONS, Site
 from rankroom.ssh.host import LocalHost
 
 if TYPE_CHECKING:
     from rankroom.notebook.options import Options
 
-# Of a job, as options: --gpus-per-node and so on.
-WISHES = {
-    "nodes": "N", "gpus_per_node": "N", "ranks_per_node": "N", "cpus_per_task": "N",
-    "memory_per_node": "64G", "time": "01:00:00", "account": "NAME", "partition": "NAME",
-    "qos": "NAME", "constraint": "WORD", "reservation": "NAME",
-}  # fmt: skip
-
 
 def add_options(options: Options) -> None:
     """What a job on a site may be asked for."""
     options.add_argument("--site", metavar="NAME")
-    for name, meta in WISHES.items():
-        kind = int if meta == "N" else str
-        options.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=meta)
+    for option in JOB_OPTIONS:
+        options.add_argument(option.flag, type=option.type, metavar=option.metavar)
     options.add_argument("--dry-run", action="store_true")
 
 
-def asked(chosen: argparse.Namespace) -> Site | None:
+def site_asked(chosen: argparse.Namespace) -> Site | None:
     """The site with what is asked of it; None for this machine. Raises UsageError."""
-    wishes = {name: getattr(chosen, name) for name in WISHES if getattr(chosen, name) is not None}
+    given = [option for option in JOB_OPTIONS if getattr(chosen, option.name) is not None]
     if chosen.site is None:
-        if wishes or chosen.dry_run:
-            word = next(iter(wishes), "dry_run").replace("_", "-")
-            raise UsageError(f"--{word} is for a job: say on which site, with --site NAME")
+        if given or chosen.dry_run:
+            flag = given[0].flag if given else "--dry-run"
+            raise UsageError(f"{flag} is for a job: say on which site, with --site NAME")
         return None
-    found = site.load(chosen.site).asking(**wishes)
-    if found.scheduler == "none" and not found.login and not wishes:
+    asked = {option.name: getattr(chosen, option.name) for option in given}
+    found = site.load(chosen.site).asking(**asked)
+    if found.scheduler == "none" and not found.login and not given:
         return None
     if chosen.ranks is not None:
         found = resized(found, chosen.ranks)

@@ -28,23 +28,51 @@ _MEMORY = re.compile(r"\d+[KMGT]?")
 _WORD = re.compile(r"[^\s'\"`$\\;&|<>]*")
 
 
+def _option(default: Any, metavar: str, help: str) -> Any:
+    """A field of a job that commands take as an option."""
+    return field(default=default, metadata={"metavar": metavar, "help": help})
+
+
 @dataclass(frozen=True)
 class Job:
     """What a job asks for unless the user says otherwise."""
 
-    account: str = ""
-    partition: str = ""
-    qos: str = ""
-    constraint: str = ""
-    reservation: str = ""
-    nodes: int = 1
-    gpus_per_node: int = 0
-    ranks_per_node: int = 0  # 0: one per GPU, or 2 without GPUs
-    cpus_per_task: int = 0  # 0: as the scheduler decides
-    memory_per_node: str = ""  # like 60000 (MB) or 64G
-    memory_per_cpu: str = ""
-    time: str = "01:00:00"  # hours:minutes:seconds
+    account: str = _option("", "NAME", "Whose budget pays for the job.")
+    partition: str = _option("", "NAME", "The partition, or queue.")
+    qos: str = _option("", "NAME", "The quality of service.")
+    constraint: str = _option("", "WORD", "A feature that nodes must have.")
+    reservation: str = _option("", "NAME", "Nodes that were set aside.")
+    nodes: int = _option(1, "N", "Compute nodes.")
+    gpus_per_node: int = _option(0, "N", "GPUs of each node; each gets a rank.")
+    # 0: one per GPU, or 2 without GPUs
+    ranks_per_node: int = _option(0, "N", "Ranks on each node.")
+    # 0: as the scheduler decides
+    cpus_per_task: int = _option(0, "N", "Cores for each rank.")
+    memory_per_node: str = _option("", "64G", "Megabytes, or a number with K, M, G or T.")
+    memory_per_cpu: str = _option("", "4G", "The same for each core; instead of the node's.")
+    time: str = _option("01:00:00", "HH:MM:SS", "How long the job may run.")
     extra: tuple[str, ...] = ()  # further options, as after #SBATCH or #PBS
+
+
+@dataclass(frozen=True)
+class JobOption:
+    """A field of `Job` as every command that submits one takes it: `--gpus-per-node N`."""
+
+    name: str
+    type: type
+    metavar: str
+    help: str
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+
+JOB_OPTIONS = tuple(
+    JobOption(each.name, type(each.default), **each.metadata)
+    for each in dataclasses.fields(Job)
+    if each.metadata
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +124,9 @@ class Site:
     def asking(self, **wishes: Any) -> Site:
         """This site with some of its job's fields replaced. Raises UsageError for bad values."""
         chosen = {key: value for key, value in wishes.items() if value is not None}
+        # One way to ask for memory takes the place of the other one in the profile.
+        if chosen.keys() & {"memory_per_node", "memory_per_cpu"}:
+            chosen = {"memory_per_node": "", "memory_per_cpu": "", **chosen}
         site = replace(self, job=replace(self.job, **chosen))
         _check(site, lambda text: UsageError(f"{self.name}: {text}"))
         return site
