@@ -10,7 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / each) for each in ("slurm", "")]
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / each) for each in ("slurm", "support")]
 
 from far import Laptop  # noqa: E402
 from labs import profile  # noqa: E402

@@ -1,7 +1,7 @@
 """Which rooms of the package may import which, and docs/architecture.svg, drawn from the source.
 
-`tools/architecture.py` draws it; tests/test_layers.py holds the table, and the picture's being
-current.
+`tools/architecture.py` draws it; tests/unit/project/test_layers.py holds the table, and that the
+picture is current.
 """
 
 from __future__ import annotations

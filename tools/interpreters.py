@@ -26,7 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 LIMIT_S = 1800
 # What depends on how frameworks and Horovod were built.
-TESTS = ("tests/test_both_frameworks.py", "tests/test_horovod_ranks.py::test_check_proves_it")
+TESTS = (
+    "tests/cluster/frameworks/test_both_frameworks.py",
+    "tests/cluster/frameworks/test_horovod_ranks.py::test_check_proves_it",
+)
 BEGIN, END = "<!-- tools/interpreters.py -->\n", "<!-- end -->\n"
 NOT_OFFERED = NO_CPU_TORCH.partition(":")[0]
 

@@ -10,7 +10,7 @@ import { formatRanks } from '../src/ranks';
 import { RunModel } from '../src/run/model';
 import type { Run } from '../src/schema';
 
-const RECORDS = join(__dirname, '../../../tests/records');
+const RECORDS = join(__dirname, '../../../tests/support/records');
 const names = readdirSync(RECORDS);
 
 function read(name: string, piece = Infinity): RunModel {

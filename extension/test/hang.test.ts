@@ -12,7 +12,7 @@ import { ownLine } from '../src/run/ownline';
 import type { Hang, Run, Standing } from '../src/schema';
 
 const golden = JSON.parse(
-  readFileSync(join(__dirname, '../../../tests/records/hang/run.json'), 'utf8')
+  readFileSync(join(__dirname, '../../../tests/support/records/hang/run.json'), 'utf8')
 ) as Run;
 
 function hang(...ranks: Array<Partial<Standing>>): Hang {

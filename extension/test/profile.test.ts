@@ -11,7 +11,7 @@ import { profiling } from '../src/timeline/profile';
 import type { Profile } from '../src/timeline/profilerows';
 import { toEnd } from './schedule';
 
-const TRACES = join(__dirname, '../../../tests/traces');
+const TRACES = join(__dirname, '../../../tests/support/traces');
 
 interface Expected {
   collectives: Array<Omit<Collective, 'starts' | 'givenUp'> & { arrivals: number[]; given_up: number[] }>;

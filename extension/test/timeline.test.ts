@@ -19,7 +19,7 @@ import { Spans } from '../src/timeline/spans';
 import { Strip } from '../src/timeline/strip';
 import { totals } from '../src/timeline/totals';
 
-const TRACES = join(__dirname, '../../../tests/traces');
+const TRACES = join(__dirname, '../../../tests/support/traces');
 const names = readdirSync(TRACES, { withFileTypes: true }).filter(entry => entry.isDirectory()).map(({ name }) => name);
 
 interface Expected {

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import nbformat
 
+from checkout import NOTEBOOKS
 from kernel import Kernel, Shown
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SOLUTION = re.compile(r"<summary>Solution</summary>\s+```python\n(.*?)```", re.DOTALL)
 CHECK = re.compile(r"%%check (\S+)\n")
 

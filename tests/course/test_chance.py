@@ -1,8 +1,8 @@
 """A wrong answer is wrong whatever numbers it is tried on: checks draw other ones each time."""
 
 import pytest
-from answers.lesson_01 import WRONG
 
+from answers.lesson_01 import WRONG
 from rankroom.course.exercise import Learner, Wrong, find
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playing import Played, play, wrong_answers
 
+from playing import Played, play, wrong_answers
 from rankroom.course.lessons import LESSONS
 
 pytestmark = pytest.mark.cluster

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from playing import CHECK, NOTEBOOKS, SOLUTION, read, solutions, wrong_answers
 
+from playing import CHECK, NOTEBOOKS, SOLUTION, read, solutions, wrong_answers
 from rankroom.course.exercise import every
 from rankroom.course.lessons import LESSONS
 

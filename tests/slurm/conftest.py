@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from machines import Machines, missing
 
 HERE = Path(__file__).parent

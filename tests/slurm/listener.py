@@ -46,7 +46,7 @@ def answer(source: str, names: dict[str, Any]) -> dict[str, Any]:
 
 def main(asked: TextIO, said: TextIO) -> None:
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    sys.path[0] = str(Path(__file__).parents[1])
+    sys.path[0] = str(Path(__file__).parents[1] / "support")
     names: dict[str, Any] = {"go": go, "wait": wait}
     for line in asked:
         print(json.dumps(answer(json.loads(line), names)), file=said, flush=True)

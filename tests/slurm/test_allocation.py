@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
 from inside import Inside, cluster_folder
 from machines import CHECKOUT, Machines
 
-TESTS = str(CHECKOUT / "tests")
+TESTS = str(CHECKOUT / "tests" / "support")
 PYTHON = sys.executable
 START = """
 import time

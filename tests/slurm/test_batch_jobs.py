@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from labs import end_lines, make_home, settings
 from machines import Machines
 

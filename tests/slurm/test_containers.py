@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from inside import Inside
 from machines import CHECKOUT, Machines
-
 from rankroom.scheduler import jobs, step_launcher
 from rankroom.scheduler.site import Container, Site
 

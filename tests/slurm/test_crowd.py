@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+
 from far import Laptop, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from far import Laptop, files, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
-
 from numbered import GATED
 
 

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+
 from far import Laptop, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines

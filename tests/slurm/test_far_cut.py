@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from far import Laptop, until_nothing_runs
 from labs import profile
 from machines import Machines
-
 from numbered import GATED
 
 NUMBERED = GATED.format(gate="gate")

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
 from far import Laptop, files, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
-
 from rankroom.far.queue import END_S
 
 SITES = {

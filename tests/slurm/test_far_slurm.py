@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from far import Laptop, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
 from labs import (
     CTRL_C,
     PYTHON,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from labs import (
     ADDRESS,
     CTRL_C,

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from elsewhere import Elsewhere
 from machines import Machines
 

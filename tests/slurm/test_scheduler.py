@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from machines import Machines
 
+from machines import Machines
 from rankroom.errors import StartError
 from rankroom.scheduler import slurm
 from rankroom.scheduler.jobs import JobStatus

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+
+from browser import CHROMIUM, PLAYWRIGHT, UI, what_failed
 from far import Laptop, until_nothing_runs
 from labs import profile, settings
 from machines import Machines
-
-from browser import CHROMIUM, PLAYWRIGHT, UI, what_failed
 
 # A second job waits for nodes then.
 SHARED_WITH_NOBODY = profile(nodes=2, ranks_per_node=1, extra=["--exclusive"])

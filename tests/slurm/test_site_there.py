@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from machines import Machines
 
 import rankroom
+from machines import Machines
 
 Say = Callable[..., str]
 

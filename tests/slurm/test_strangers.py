@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
 from inside import Inside, cluster_folder
 from machines import Machines
 

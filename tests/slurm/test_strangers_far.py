@@ -11,8 +11,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import labs
 import pytest
+
+import labs
+from checkout import SUPPORT
 from elsewhere import Elsewhere
 from machines import Machines
 from test_strangers import LISTEN, PYTHON, TRY, ports
@@ -41,7 +43,7 @@ def cluster(machines: Machines, here: Path) -> Iterator[Elsewhere]:
     machines.home("alice").chmod(0o755)
     environment = dict(word.split("=", 1) for word in labs.settings(here))
     with Elsewhere(machines, "laptop", USER, environment) as python:
-        tests = repr(str(Path(__file__).parents[1]))
+        tests = repr(str(SUPPORT))
         assert python.do(BEGIN.replace("TESTS", tests), 240) == [0, 1]
         yield python
         assert python.do("values(cluster, 'rank')") == [0, 1]

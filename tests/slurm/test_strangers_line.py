@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from elsewhere import Elsewhere
 from machines import Machines
 from test_line import ASKED, LINE, SERVER

@@ -38,7 +38,7 @@ c.LabServerApp.extra_labextensions_path = [
 
 if ENABLED:
     for folder in ("records", "traces"):
-        for record in (ROOT / "tests" / folder).iterdir():
+        for record in (ROOT / "tests" / "support" / folder).iterdir():
             if record.is_dir():
                 run = json.loads((record / "run.json").read_text())["id"]
                 shutil.copytree(record, HOME / "runs" / run, dirs_exist_ok=True)

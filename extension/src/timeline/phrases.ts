@@ -79,7 +79,7 @@ export function arrivals(collective: Collective): Arrival[] {
     .sort((a, b) => a.after - b.after || a.rank - b.rank);
 }
 
-/** Why spans were dropped: the reasons of tests/traces/README.md in words. */
+/** Why spans were dropped: the reasons of docs/profile-rules.md in words. */
 const WHY: { [reason: string]: string } = {
   far: 'a time far from the run',
   length: 'columns of unequal length',

@@ -89,7 +89,7 @@ export class Spans implements SpanSource {
     }
   }
 
-  /** Take in the sound spans of an event; tests/traces/README.md says which those are. */
+  /** Take in the sound spans of an event; docs/profile-rules.md says which those are. */
   take(event: SpansEvent): void {
     const { rank, name, start, dur } = event;
     const longest = Math.max(name.length, start.length, dur.length);

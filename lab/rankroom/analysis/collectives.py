@@ -63,7 +63,7 @@ class Collective:
         return start + max(0, min(self.last, self.ends[place]) - start)
 
     def to_json(self) -> Json:
-        """As in tests/traces/*/expected.json."""
+        """As in tests/support/traces/*/expected.json."""
         return {
             **self.key._asdict(),
             "n": self.n,

@@ -2,7 +2,7 @@
 
 What importers of such files ask for, and quietly drop events over, is held here: spans of a thread
 lie within one another or apart, no time is negative, threads are told apart by their number alone,
-and text is what a strict parser takes. tests/perfetto_rules.py says it again, as a check.
+and text is what a strict parser takes. tests/support/perfetto_rules.py says it again, as a check.
 """
 
 from __future__ import annotations

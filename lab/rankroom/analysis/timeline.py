@@ -1,6 +1,6 @@
 """The spans of a record, in columns: what each rank did, and when, on one clock.
 
-What cannot be a span is dropped and counted, never an error; tests/traces/README.md has the rules.
+What cannot be a span is dropped and counted, never an error; docs/profile-rules.md has the rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One sentence on what held a run up; tests/traces/README.md has the rules, shared with the view.
+"""One sentence on what held a run up; docs/profile-rules.md has the rules, shared with the view.
 
 It names ranks only if they cost enough, and a cause only if that explains half of the cost. A span
 of the user's own says more than where Rankroom counts its time.

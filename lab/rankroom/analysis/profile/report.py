@@ -77,7 +77,7 @@ class Profile:
         return pd.DataFrame(rows, columns=[each.name for each in dataclasses.fields(ROWS[what])])
 
     def to_json(self) -> Json:
-        """As in tests/traces/*/expected.json."""
+        """As in tests/support/traces/*/expected.json."""
         rows = {what: self.rows(what) for what in ROWS}
         return {"wall": self.wall, **rows, "diagnosis": self.diagnosis}
 

@@ -1,4 +1,4 @@
-"""The rows of a profile; all times are in microseconds. tests/traces/README.md defines them."""
+"""The rows of a profile; all times are in microseconds. docs/profile-rules.md defines them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,261 @@
+"""Tutorial-style code of every framework runs unmodified on the same two ranks."""
+
+import ast
+import os
+from importlib.util import find_spec
+
+import pytest
+
+from cells import failure, finish, log, values
+from checkout import TUTORIALS
+from rankroom.cluster.local import Cluster
+from rankroom.rank.environment import free_ports
+
+pytestmark = pytest.mark.cluster
+
+
+def tutorial(cluster, name, seconds=120):
+    """The value each rank shows at the end of a tutorial, and the run."""
+    run = finish(cluster, (TUTORIALS / f"{name}.py").read_text(), seconds)
+    assert run.state == "done", failure(run)
+    return [ast.literal_eval(run.results[rank]) for rank in (0, 1)], run
+
+
+def test_horovod_torch_trains(frameworks):
+    ranks, run = tutorial(frameworks, "horovod_torch")
+    assert ranks[0]["accuracy"] > 0.7
+    assert ranks[0] == ranks[1]
+    assert "epoch 3: accuracy" in log(run, 0)
+    assert "accuracy" not in log(run, 1)
+
+
+def test_horovod_torch_trains_again_when_the_cell_runs_again(frameworks):
+    assert tutorial(frameworks, "horovod_torch")[0][0]["accuracy"] > 0.7
+
+
+def test_horovod_torch_collectives(frameworks):
+    ranks = values(
+        frameworks,
+        """
+        import torch
+        import horovod.torch as hvd
+        hvd.init()
+        mine = torch.full((2,), float(hvd.rank()))
+        everybody = hvd.add_process_set([0, 1])
+        solo = hvd.add_process_set([hvd.size() - 1])
+        alone = hvd.allreduce(mine, op=hvd.Sum, process_set=solo) if solo.included() else mine
+        for step in range(3 if hvd.rank() == 0 else 1):
+            hvd.allreduce(mine, name=f"uneven {step}")
+        last = hvd.join()
+        hvd.barrier()
+        optimizer = torch.optim.Adam(torch.nn.Linear(2, 1).parameters(), lr=0.1 * (1 + hvd.rank()))
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        [
+            hvd.allreduce(mine, process_set=everybody).tolist(),
+            hvd.allreduce(mine, op=hvd.Max).tolist(),
+            [each.tolist() for each in hvd.grouped_allreduce([mine, mine + 1], op=hvd.Sum)],
+            hvd.allgather(mine[:1]).tolist(),
+            hvd.broadcast(mine, root_rank=1).tolist(),
+            hvd.alltoall(torch.arange(2.0) + 10 * hvd.rank()).tolist(),
+            hvd.reducescatter(mine + 1, op=hvd.Sum).tolist(),
+            hvd.broadcast_object({"from": hvd.rank()}, root_rank=1),
+            hvd.allgather_object(hvd.rank()),
+            hvd.synchronize(hvd.allreduce_async(mine)).tolist(),
+            optimizer.param_groups[0]["lr"],
+            last,
+            alone.tolist(),
+        ]
+        """,
+    )
+    common = [[0.5, 0.5], [1, 1], [[1, 1], [3, 3]], [0, 1], [1, 1]]
+    for rank, shown in enumerate(ranks):
+        assert shown[:5] == common
+        assert shown[5] == [rank, rank + 10]
+        assert shown[6:12] == [[3.0], {"from": 1}, [0, 1], [0.5, 0.5], 0.1, 0]
+    assert [shown[12] for shown in ranks] == [[0.0, 0.0], [1.0, 1.0]]
+
+
+def test_torch_distributed_collectives(frameworks):
+    ranks = values(
+        frameworks,
+        """
+        import torch
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        me = dist.get_rank()
+        mine = torch.full((2,), float(me))
+        total = mine.clone()
+        dist.all_reduce(total)
+        handle = dist.all_reduce(later := mine.clone(), async_op=True)
+        handle.wait()
+        gathered = [torch.empty(2) for _ in range(2)]
+        dist.all_gather(gathered, mine)
+        flat = torch.empty(4)
+        dist.all_gather_into_tensor(flat, mine)
+        dist.broadcast(sent := mine.clone(), src=1)
+        dist.reduce(reduced := mine + 1, dst=0)
+        dist.scatter(part := torch.empty(1), [torch.ones(1), torch.zeros(1)] if me == 0 else None)
+        objects = [None, None]
+        dist.all_gather_object(objects, {"rank": me})
+        shared = [f"from {me}"]
+        dist.broadcast_object_list(shared, src=0)
+        if me == 0:
+            dist.send(mine + 5, dst=1)
+        else:
+            dist.recv(total_of_other := torch.empty(2), src=0)
+        groups = [dist.new_group([rank]) for rank in range(2)]
+        dist.all_reduce(alone := mine.clone(), group=groups[me])
+        dist.barrier()
+        dist.monitored_barrier()
+        [total.tolist(), later.tolist(), [each.tolist() for each in gathered], flat.tolist(),
+         sent.tolist(), objects, shared, part.item(), alone.tolist()]
+        """,
+    )
+    for rank, shown in enumerate(ranks):
+        assert shown[:5] == [[1, 1], [1, 1], [[0, 0], [1, 1]], [0, 0, 1, 1], [1, 1]]
+        assert shown[5:7] == [[{"rank": 0}, {"rank": 1}], ["from 0"]]
+        assert shown[7:] == [1.0 - rank, [rank, rank]]
+
+
+def test_torch_distributed_starts_again_in_a_later_cell(frameworks):
+    source = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    dist.all_reduce(x := torch.ones(1))
+    x.item()
+    """
+    assert values(frameworks, source) == [2, 2], "the group of the cell before is kept"
+    assert values(frameworks, source) == [2, 2], "the same cell twice"
+    assert values(frameworks, "dist.destroy_process_group()\ndist.is_initialized()") == [False] * 2
+    assert values(frameworks, source) == [2, 2]
+    [port] = free_ports(1)  # tutorials name one, which somebody else may have here
+    usual = f"""
+    import os
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "{port}"
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    dist.all_reduce(x := torch.ones(1))
+    [x.item(), os.environ["MASTER_PORT"]]
+    """
+    assert values(frameworks, usual) == [[2, str(port)]] * 2
+    assert values(frameworks, "dist.destroy_process_group()\n1") == [1, 1]
+
+
+def test_ddp_trains_with_a_sampler_and_loader_processes(frameworks):
+    ranks, run = tutorial(frameworks, "torch_ddp")
+    assert ranks == [[pytest.approx(3, abs=0.1), pytest.approx(-1, abs=0.1), True]] * 2
+    assert "comes from worker" in log(run, 0) + log(run, 1)
+    again, _ = tutorial(frameworks, "torch_ddp")
+    assert again == ranks
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+def test_deepspeed_trains(frameworks, request):
+    # Its first start compiles a small extension. Kept for the next time, but not in the user's own
+    # cache: what a killed compilation leaves there makes every later one wait for ever.
+    cache = request.config.cache.mkdir("torch_extensions")
+    for lock in cache.rglob("lock"):
+        lock.unlink()
+    finish(frameworks, f"import os; os.environ['TORCH_EXTENSIONS_DIR'] = {str(cache)!r}")
+    ranks, _ = tutorial(frameworks, "deepspeed_training", seconds=240)
+    assert ranks[0]["fell"] and ranks[0]["world"] == 2
+    assert ranks[0] == ranks[1]
+    broken = "if rank == 1: raise ValueError('mine')\nengine.backward(engine(data).sum())"
+    assert failure(finish(frameworks, broken)) == "rank 1: ValueError: mine"
+    assert tutorial(frameworks, "deepspeed_training")[0] == ranks, "the cell run again"
+
+
+def test_horovod_tensorflow_trains(frameworks):
+    ranks, run = tutorial(frameworks, "horovod_tensorflow")
+    assert ranks[0]["last"] < ranks[0]["first"] / 2
+    assert ranks[0]["checksum"] == ranks[1]["checksum"]
+    assert "AutoGraph" not in log(run, 0) + log(run, 1)
+
+
+def test_horovod_keras_trains(frameworks):
+    ranks, run = tutorial(frameworks, "horovod_keras")
+    assert ranks[0]["accuracy"] > 0.8
+    assert ranks[0] == ranks[1]
+    assert "Epoch 4/4" in log(run, 0)
+
+
+def test_both_horovods_in_one_session(frameworks):
+    source = """
+    import numpy, torch, tensorflow as tf
+    import horovod.torch as hvd_torch
+    import horovod.tensorflow as hvd_tf
+    {between}
+    hvd_torch.init()
+    hvd_tf.init()
+    ones = torch.ones(2)
+    [hvd_torch.allreduce(ones, op=hvd_torch.Sum).tolist(),
+     hvd_tf.allreduce(tf.ones(2), op=hvd_tf.Sum).numpy().tolist(),
+     hvd_torch.rank(), hvd_tf.rank()]
+    """
+    expected = [[[2, 2], [2, 2], rank, rank] for rank in range(2)]
+    assert values(frameworks, source.format(between="")) == expected
+    stop = "hvd_torch.shutdown(); hvd_tf.shutdown()"
+    assert values(frameworks, source.format(between=stop)) == expected
+    # Shut down on one rank only: the others notice, and all of them start again.
+    stop = "if rank == 0: hvd_torch.shutdown()"
+    assert values(frameworks, source.format(between=stop)) == expected
+
+
+def test_process_sets_of_both_horovods_are_apart(frameworks):
+    source = """
+    hvd_torch.init(); hvd_tf.init()
+    mine = [hvd_torch.add_process_set([r]) for r in range(2)][rank]
+    theirs = [hvd_tf.add_process_set([r]) for r in range(2)][rank]
+    [hvd_torch.allreduce(torch.ones(1), op=hvd_torch.Sum, process_set=mine).item(),
+     hvd_tf.allreduce(tf.ones(1), op=hvd_tf.Sum, process_set=theirs).numpy().item(),
+     mine.size(), theirs.size(), mine.included()]
+    """
+    for _ in range(2):
+        assert values(frameworks, source) == [[1, 1, 1, 1, True]] * 2
+    removed = "[hvd_torch.remove_process_set(mine), mine.process_set_id]"
+    assert values(frameworks, removed) == [[True, None]] * 2
+    at_init = """
+    hvd_torch.shutdown()
+    own = hvd_torch.ProcessSet([1])
+    hvd_torch.init(process_sets=[own])
+    hvd_torch.init(process_sets=[hvd_torch.ProcessSet([0])])
+    [own.included(), own.size()]
+    """
+    assert values(frameworks, at_init) == [[False, 1], [True, 1]]
+    unlike = finish(frameworks, "hvd_tf.add_process_set([1 - rank] if rank else [rank, 1])")
+    assert "given different ranks on different ranks" in failure(unlike)
+
+
+def test_cores_are_shared_out(frameworks):
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    source = """
+    import os, torch, tensorflow as tf
+    [torch.get_num_threads(), int(os.environ["OMP_NUM_THREADS"]),
+     int(os.environ["TF_NUM_INTRAOP_THREADS"])]
+    """
+    assert values(frameworks, source) == [[share] * 3] * 2
+
+
+def test_names_of_a_rank_and_the_users_own(frameworks):
+    source = "import horovod.torch as hvd; hvd.init()\n[rank, size, local_rank]"
+    assert values(frameworks, source) == [[0, 2, 0], [1, 2, 1]]
+    assert values(frameworks, "rank = hvd.rank() * 10; size = 'mine'\nrank") == [0, 10]
+    assert values(frameworks, "[rank, size]") == [[0, "mine"], [10, "mine"]]
+    assert values(frameworks, "rank, size = hvd.rank(), hvd.size()\nrank") == [0, 1]
+
+
+def test_multi_worker_mirrored_strategy_trains(home):
+    # A strategy wants to be the first thing TensorFlow does in a process.
+    cluster = Cluster.local(ranks=2)
+    try:
+        ranks, run = tutorial(cluster, "tf_multiworker")
+        assert ranks == [[2, 3.0, -1.0]] * 2
+        assert "step 40" in log(run, 1)
+        refused = finish(cluster, "train_step(iterator)", ranks=[1])
+        assert "would wait for ever for rank 0" in failure(refused)
+        raised = finish(cluster, "if rank == 1: raise ValueError('mine')\ntrain_step(iterator)")
+        assert failure(raised) == "rank 1: ValueError: mine"
+        later = finish(cluster, "1")
+        assert "%cluster restart" in log(later, 0, "stderr")
+    finally:
+        cluster.stop()

@@ -1,0 +1,161 @@
+"""The Horovod that is installed here, on two real ranks. `make test` builds it first.
+
+The checks themselves are in tests/support/horovod_scripts; importing TensorFlow takes seconds, so a
+script holds many.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from horovod_ranks import SCRIPTS, on_ranks
+from rankroom.horovod_build import check, features
+from rankroom.horovod_build.cli import horovod
+from rankroom.horovod_build.ranks import run_ranks
+
+pytestmark = pytest.mark.cluster
+
+
+def all_of(script: str) -> set[str]:
+    """The checks a script has at its end, so that none can be left out unnoticed."""
+    lines = SCRIPTS.joinpath(script).read_text().splitlines()
+    start = lines.index("for check in [")
+    return {line.strip(" ,") for line in lines[start + 1 : lines.index("]:")]}
+
+
+def test_keras_3_fit(tmp_path: Path) -> None:
+    script = "keras3_fit.py"
+    env = {"FOLDER": str(tmp_path), "MODULE": "horovod.tensorflow.keras"}
+    for findings in on_ranks(script, env=env):
+        assert set(findings) == all_of(script)
+
+
+def test_the_module_horovod_keras(tmp_path: Path) -> None:
+    only = {"broadcast_gives_everyone_the_roots", "metrics_are_averaged", "saved_models_go_on"}
+    env = {"FOLDER": str(tmp_path), "MODULE": "horovod.keras", "ONLY": " ".join(only)}
+    for findings in on_ranks("keras3_fit.py", env=env):
+        assert set(findings) == only
+
+
+@pytest.mark.parametrize("script", ["tensorflow_loop.py", "torch_loop.py"])
+def test_loops(script: str) -> None:
+    for findings in on_ranks(script, worlds=4):
+        assert set(findings) == all_of(script)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_it_starts_again_after_whatever_went_wrong(framework: str, tmp_path: Path) -> None:
+    script = "again.py"
+    env = {"FRAMEWORK": framework, "FOLDER": str(tmp_path)}
+    for findings in on_ranks(script, worlds=29, env=env):
+        assert set(findings) == all_of(script)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_every_rank_writes_a_timeline(framework: str, tmp_path: Path) -> None:
+    env = {"FOLDER": str(tmp_path), "FRAMEWORK": framework}
+    ranks = on_ranks("timelines.py", worlds=7, env=env)
+    assert [each["rank"] for each in ranks] == [0, 1]
+    # The number takes the place of `{rank}`; without it, rank 0 keeps the name as it is.
+    files = ("a.0.json", "a.1.json", "one.json", "one.json.rank1", "env.json", "env.json.rank1")
+    assert not [file for file in files if not (tmp_path / framework / file).exists()]
+
+
+def test_the_libraries_share_nothing_but_their_c_functions() -> None:
+    """What they export of C++ would be used by the one that is loaded second, of another layout."""
+    here = features.features()
+    libraries = [library for name in here.frameworks for library in (here.path / name).glob("*.so")]
+    assert len(libraries) == 2
+    for library in libraries:
+        told = subprocess.run(
+            ["nm", "--dynamic", "--defined-only", "--format=just-symbols", library],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        names = told.stdout.split()
+        assert "horovod_init" in names
+        assert not [name for name in names if not name.startswith(("horovod_", "PyInit_"))]
+
+
+def test_a_horovod_for_the_cpu_refuses_a_gpus_tensor_with_the_remedy() -> None:
+    source = (
+        "import types, horovod.torch.mpi_ops as ops\n"
+        "gpu = types.SimpleNamespace(device=types.SimpleNamespace(type='cuda'))\n"
+        "try: ops._check_function(lambda tensor: 'no_such_function', gpu)\n"
+        "except ValueError as error: print(error)"
+    )
+    (ended,) = run_ranks(["-c", source], 1)
+    assert "built for the CPU" in ended.output and "horovod build --gpu" in ended.output
+
+
+def test_check_proves_it() -> None:
+    result = CliRunner().invoke(horovod, ["check"])
+    assert result.exit_code == 0, result.output
+    assert "a native timeline on every rank, Keras 3" in result.output
+    for framework in features.features().frameworks:
+        assert f"{framework:12}allreduce on 2 ranks is right (Gloo" in result.output
+
+
+def test_a_sites_own_horovod_works_and_is_told_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = features.features()
+    site = dataclasses.replace(
+        here,
+        version="0.28.1",
+        key="",
+        edits=frozenset(),
+        frameworks={"torch": here.frameworks["torch"]},
+    )
+    monkeypatch.setattr(check, "features", lambda: site)
+    said: list[str] = []
+    assert check.check(said.append)
+    text = "\n".join(said)
+    assert "not built by Rankroom" in text
+    assert "lacks       a native timeline on other ranks than 0" in text
+    assert "allreduce on 2 ranks is right" in text
+    assert "tensorflow  not built in" in text
+
+
+def test_a_proof_that_fails_is_told_with_its_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = dataclasses.replace(features.features(), frameworks={"torch": "unknown"})
+    monkeypatch.setattr(check, "features", lambda: here)
+    real = run_ranks
+
+    def broken(argv: list[str], size: int, **options: object) -> object:
+        source = "import os, sys, time; print('what went wrong'); "
+        source += "sys.exit(3) if os.environ['HOROVOD_RANK'] == '1' else time.sleep(600)"
+        return real(["-c", source], size, **options)
+
+    monkeypatch.setattr(check, "run_ranks", broken)
+    monkeypatch.setattr("rankroom.horovod_build.ranks.OTHERS_S", 0.5)
+    start = time.monotonic()
+    result = CliRunner().invoke(horovod, ["check"])
+    assert result.exit_code == 1
+    assert "torch       FAILED on rank 1 (ended with status 3); it printed:" in result.output
+    assert "what went wrong" in result.output
+    assert time.monotonic() - start < 300
+
+
+def test_a_rank_that_hangs_runs_into_the_timeout() -> None:
+    # Time enough for both to begin, on a busy machine too.
+    ended = run_ranks(
+        ["-c", "import time; print('here', flush=True); time.sleep(600)"], timeout=20.0
+    )
+    assert [end.timed_out for end in ended] == [True, True]
+    assert [end.output for end in ended] == ["here\n", "here\n"]
+
+
+def test_features_import_no_framework() -> None:
+    source = (
+        "import sys; from rankroom.horovod_build.features import features; print(features().key);"
+        "assert not {'torch', 'tensorflow', 'horovod', 'numpy'} & set(sys.modules)"
+    )
+    (ended,) = run_ranks(["-c", source], 1, env={"PYTHONPATH": str(Path(sys.path[0]))})
+    assert ended.ok, ended.output

@@ -1,0 +1,13 @@
+"""Ranks without a job have no time limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from cells import values
+from rankroom.cluster.local import Cluster
+
+
+@pytest.mark.cluster
+def test_ranks_of_this_machine_have_no_limit(cluster: Cluster):
+    assert values(cluster, "import rankroom\n[rankroom.time_left()]") == [[None], [None]]

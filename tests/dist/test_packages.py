@@ -1,0 +1,102 @@
+"""What the set-up downloads: which build of torch, and how much is said before."""
+
+from __future__ import annotations
+
+from checkout import TOOLS
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import interpreters
+import packages
+
+PYTHON = Path(sys.executable)
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, offered: bool, asked: str = "") -> None:
+    monkeypatch.setattr(packages, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(packages, "succeeds", lambda *words: offered)
+    monkeypatch.setenv(packages.TORCH, asked)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "offered", "asked", "words"),
+    [
+        (False, True, "", ["torch==2.13.0+cpu"]),
+        (False, False, "", []),
+        (True, True, "", []),
+        (True, True, "cpu", ["torch==2.13.0+cpu"]),
+        (False, True, "cuda", ["torch===2.13.0"]),
+    ],
+)
+def test_a_machine_without_a_gpu_takes_torch_for_the_cpu_where_pip_has_it(
+    monkeypatch: pytest.MonkeyPatch, gpu: bool, offered: bool, asked: str, words: list[str]
+) -> None:
+    machine(monkeypatch, gpu=gpu, offered=offered, asked=asked)
+    assert packages.torch_build(PYTHON, "2.13.0") == words
+
+
+def test_a_build_that_pip_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, gpu=False, offered=False, asked="cpu")
+    with pytest.raises(SystemExit, match=r"no torch==2.13.0\+cpu for this Python.*pip config set"):
+        packages.torch_build(PYTHON, "2.13.0")
+    machine(monkeypatch, gpu=False, offered=False, asked="gpu")
+    with pytest.raises(SystemExit, match="TORCH=gpu: choose cpu or cuda"):
+        packages.torch_build(PYTHON, "2.13.0")
+
+
+def files(folder: Path, **sizes: int) -> list[dict[str, object]]:
+    """What pip would fetch: files of these sizes."""
+    found = []
+    for name, size in sizes.items():
+        path = folder / f"{name} 1.whl"  # with a space, which a URL quotes
+        path.write_bytes(b"")
+        with path.open("ab") as file:
+            file.truncate(size)
+        metadata = {"name": name.replace("_", "-"), "version": "1"}
+        found.append({"metadata": metadata, "download_info": {"url": path.as_uri()}})
+    return found
+
+
+def test_how_much_comes_is_said_before_it_comes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine(monkeypatch, gpu=False, offered=False)
+    monkeypatch.setattr(packages.shutil, "disk_usage", lambda place: SimpleNamespace(free=50e9))
+    packages.announce(files(tmp_path, torch=2_000_000_000, click=1000), tmp_path)
+    said = capsys.readouterr().out
+    assert said == "set-up: 2 packages, 2.0 GB to download; .venv will take 6 GB, 50 GB are free\n"
+    packages.announce(files(tmp_path, torch=10, nvidia_cudnn_cu13=2_000_000_000), tmp_path)
+    assert "no GPU for, as pip knows no CPU build of PyTorch" in capsys.readouterr().out
+    gone = files(tmp_path, torch=10)
+    (tmp_path / "torch 1.whl").unlink()
+    packages.announce(gone, tmp_path)
+    assert "1 package, at least 0.0 GB" in capsys.readouterr().out
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_download(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine(monkeypatch, gpu=False, offered=False)
+    monkeypatch.setattr(packages.shutil, "disk_usage", lambda place: SimpleNamespace(free=3e9))
+    with pytest.raises(SystemExit, match=r"has 3.0 GB left, and 6.3 GB are needed"):
+        packages.announce(files(tmp_path, torch=2_000_000_000), tmp_path)
+
+
+def test_the_table_replaces_the_one_in_the_document(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{interpreters.BEGIN}old\n{interpreters.END}after\n")
+    trial = interpreters.Trial("3.13.0", "2.13.0+cu130", "trained", 480.0, 8.14)
+    interpreters.write(page, [trial])
+    text = page.read_text()
+    assert text.startswith("before\n<!--") and text.endswith("<!-- end -->\nafter\n")
+    assert "| 3.13.0 | 2.13.0+cu130 | trained | 8.0 min | 8.1 GB |" in text
+    assert "old" not in text
+
+
+def test_the_python_that_runs_is_found() -> None:
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert interpreters.find(version)
+    assert interpreters.find("3.99") is None

@@ -1,0 +1,157 @@
+"""The set-up of a checkout: a step is due when what it is made from has changed, and says so."""
+
+from checkout import TOOLS
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+import machine  # noqa: E402
+import setup  # noqa: E402
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with nothing in it."""
+    for name, path in {"ROOT": ".", "VENV": ".venv", "PYTHON": ".venv/bin/python"}.items():
+        monkeypatch.setattr(setup, name, tmp_path / path)
+    (tmp_path / ".venv").mkdir()
+    return tmp_path
+
+
+def a_step(checkout, times):
+    source, made = checkout / "source", checkout / "made"
+    source.write_text("one")
+
+    def make():
+        times.append(source.read_text())
+        made.touch()
+
+    return setup.Step("a step", lambda: setup.text_of(source), make, made)
+
+
+def test_a_step_is_done_again_only_for_another_content(checkout, capsys):
+    times = []
+    step = a_step(checkout, times)
+    assert step.due()
+    setup.take(step)
+    assert not step.due()
+    os.utime(checkout / "source", (1, 1))
+    assert not step.due()
+    (checkout / "source").write_text("two")
+    assert step.due()
+    setup.take(step)
+    assert times == ["one", "two"]
+    assert "set-up: a step …" in capsys.readouterr().out
+
+
+def test_a_step_is_due_when_what_it_made_is_gone(checkout):
+    step = a_step(checkout, [])
+    setup.take(step)
+    (checkout / "made").unlink()
+    assert step.due()
+
+
+def test_a_step_that_failed_stays_due(checkout):
+    step = a_step(checkout, [])
+
+    def fail():
+        raise SystemExit("no")
+
+    broken = setup.Step(step.name, step.depends, fail, checkout)
+    with pytest.raises(SystemExit):
+        setup.take(broken)
+    assert broken.due()
+
+
+def test_sources_are_what_people_wrote(tmp_path):
+    for name in ("src/a.ts", "src/lib/b.ts", "node_modules/c.js", "tsconfig.tsbuildinfo", "z.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = [path.relative_to(tmp_path).as_posix() for path in setup.sources(tmp_path)]
+    assert sorted(found) == ["src/a.ts", "z.json"]
+
+
+def test_an_environment_that_was_moved_is_not_kept(checkout, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
+    pip = tmp_path / ".venv" / "bin" / "pip"
+    assert not setup.here()
+    pip.write_text(f"#!{tmp_path}/.venv/bin/python\n")
+    assert setup.here()
+    pip.write_text("#!/somewhere/else/.venv/bin/python\n")
+    assert not setup.here()
+    # Without pip it is of no use either.
+    assert not setup.works()
+
+
+def test_the_ranges_are_those_of_pyproject(monkeypatch):
+    monkeypatch.chdir(TOOLS.parent)
+    monkeypatch.setattr(setup, "PYTHON", sys.executable)
+    ranges = setup.ranges()
+    assert "torch>=2.1" in ranges
+    assert any(each.startswith("jupyter_server>=") for each in ranges)
+
+
+def test_the_lock_names_no_place():
+    lines = setup.LOCK.read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert all(pin.count("==") == 1 and "/" not in pin and "+" not in pin for pin in pins)
+    assert not [pin for pin in pins if pin.startswith(("horovod", "rankroom"))]
+
+
+def test_a_machine_that_lacks_something_says_how_to_get_it(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(SystemExit, match=r"needs g\+\+, npm: .*`sudo apt install g\+\+ npm`"):
+        machine.provide(["g++", "npm", "g++"])
+
+
+def test_root_gets_it_installed(monkeypatch):
+    ran = []
+    here = iter([False, True])
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(machine.shutil, "which", lambda command: f"/bin/{command}")
+    monkeypatch.setattr(machine, "has", lambda need: next(here))
+    monkeypatch.setattr(machine, "run", ran.append)
+    machine.provide(["Chromium"])
+    assert ran[-1] == ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
+
+
+def test_a_command_that_fails_shows_its_last_lines(capsys):
+    code = "import sys; [print('line', n) for n in range(100)]; sys.exit(3)"
+    with pytest.raises(SystemExit, match=r"failed \(exit 3\)"):
+        machine.run([sys.executable, "-c", code])
+    shown = capsys.readouterr().out.split("\n")
+    assert "  line 99" in shown
+    assert "  line 1" not in shown
+
+
+def test_what_is_installed_starts_no_service(tmp_path, monkeypatch):
+    policy = tmp_path / "policy-rc.d"
+    monkeypatch.setattr(machine, "POLICY", policy)
+    with machine.no_services():
+        assert subprocess.run([policy]).returncode == 101
+    assert not policy.exists()
+    policy.write_text("the machine's own")
+    with machine.no_services():
+        assert policy.read_text() == "the machine's own"
+    assert policy.exists()
+
+
+def test_the_test_cluster_is_set_up_where_it_can_be_brought_up():
+    assert set(machine.CLUSTER) >= {"slurmctld", "slurmd", "munged", "sshd"}
+    assert not set(machine.CLUSTER) & {"Chromium", "npm"}
+
+
+def test_the_lock_is_for_every_python_3_11():
+    """A package that wants a later patch release shuts out Debian 12, whose Python is 3.11.2."""
+    lines = (TOOLS.parent / "requirements.lock").read_text().splitlines()
+    names = [line.partition("==")[0] for line in lines if "==" in line and line[0] != "#"]
+    wants = {name: metadata.metadata(name).get("Requires-Python") or "" for name in names}
+    assert len(wants) > 50
+    refused = {n: want for n, want in wants.items() if not SpecifierSet(want).contains("3.11.0")}
+    assert not refused

@@ -1,0 +1,668 @@
+"""Golden traces: records with spans, made so that it is known what must be derived from them.
+
+`python tests/support/trace_makers.py` writes traces/<name>/ beside it. What must come of them is
+found in trace_truth.py.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trace_truth import Json, Made, Plan, expected
+
+FOLDER = Path(__file__).parent / "traces"
+START = 1_790_000_000_000_000  # epoch microseconds of every trace's zero
+TEN_YEARS = 315_576_000_000_000
+
+
+@dataclass
+class Trace(Plan):
+    """A record under construction; `offsets` are how far the ranks' clocks are ahead."""
+
+    offsets: dict[int, int] = field(default_factory=dict)
+    errors: dict[int, int] = field(default_factory=dict)
+    title: str = "train()"
+    ends: dict[int, str] = field(default_factory=dict)
+    raw: list[str] = field(default_factory=list)
+    names: dict[int, dict[str, int]] = field(default_factory=dict)
+    by_hand: int = 0  # how many of the spans, the last ones, stand in lines of `raw`
+
+    def add(self, rank: int, cat: str, name: str | Json, start: int, dur: int) -> int:
+        """Plan a sound span; returns its end."""
+        named = {"name": name} if isinstance(name, str) else name
+        self.spans.append(Made(rank, cat, named, start, start + dur))
+        return start + dur
+
+    def active(self, rank: int, begin: int, end: int | None, state: str = "ok") -> None:
+        """When a rank ran the cell."""
+        self.begun[rank] = begin
+        if end is not None:
+            self.ended[rank] = end
+            self.ends[rank] = state
+            if state != "ok":
+                self.failed.add(rank)
+
+    def event(self, line: str, **dropped: int) -> None:
+        """A line of events.jsonl as it is, and how many of its spans must be dropped, and why."""
+        self.raw.append(line)
+        for why, count in dropped.items():
+            self.dropped[why] = self.dropped.get(why, 0) + count
+
+    # -- the record
+
+    def run_json(self, name: str) -> Json:
+        ranks = []
+        for rank in range(self.size):
+            info: Json = {
+                "rank": rank,
+                "host": f"node{rank}" if self.offsets else "node0",
+                "pid": 1000 + rank,
+                "device": "cpu",
+                "local_rank": 0 if self.offsets else rank,
+                "state": self.ends.get(rank, "running") if self.begun else "ok",
+            }
+            if self.offsets.get(rank) is not None:
+                info["clock"] = {"offset": self.offsets[rank], "error": self.errors.get(rank, 0)}
+            ranks.append(info)
+        latest = max([*self.ended.values(), *(span.end for span in self.spans), 0])
+        return {
+            "version": 1,
+            "id": f"trace-{name}",
+            "state": "done",
+            "start": START,
+            "end": START + latest,
+            "title": self.title,
+            "cluster": "local",
+            "size": self.size,
+            "ranks": ranks,
+            "lines": 0,
+        }
+
+    def lines(self, batch: int = 64) -> list[str]:
+        """The events, as ranks report them: each rank's in order, spans as they end."""
+        out: list[tuple[int, int, str]] = []
+        for rank in range(self.size):
+            ahead = self.offsets.get(rank, 0)
+            seq = 0
+            if rank in self.begun:
+                t = self.begun[rank] + ahead
+                out.append((t, rank, _line("status", rank, seq, t, state="running")))
+                seq += 1
+            planned = self.spans[: len(self.spans) - self.by_hand]
+            mine = sorted((s for s in planned if s.rank == rank), key=lambda s: (s.end, s.start))
+            for at in range(0, len(mine), batch):
+                part = mine[at : at + batch]
+                t = max(s.end for s in part) + 1 + ahead
+                for cat in dict.fromkeys(s.cat for s in part):
+                    fields = self._columns(rank, cat, [s for s in part if s.cat == cat], ahead)
+                    out.append((t, rank, _line("spans", rank, seq, t, cat=cat, **fields)))
+                    self.last_words = max(self.last_words, t - ahead)
+                    seq += 1
+            if rank in self.ended:
+                state = self.ends[rank]
+                # A rank that is lost cannot say so: the run's writer does, by its own clock.
+                t = self.ended[rank] + (0 if state == "lost" else ahead)
+                out.append((t, rank, _line("status", rank, seq, t, state=state)))
+        out.sort(key=lambda item: item[0])
+        return [line for _, _, line in out] + self.raw
+
+    def _columns(self, rank: int, cat: str, spans: list[Made], ahead: int) -> Json:
+        table = self.names.setdefault(rank, {})
+        before, new = len(table), []
+        numbers, starts, last = [], [], 0
+        for span in spans:
+            key = json.dumps(span.name)
+            if key not in table:
+                table[key] = len(table)
+                new.append(span.name)
+            numbers.append(table[key])
+            starts.append(span.start + ahead - last)
+            last = span.start + ahead
+        fields: Json = {"from": before, "define": new} if new else {}
+        durs = [span.end - span.start for span in spans]
+        return {**fields, "name": numbers, "start": starts, "dur": durs}
+
+
+def _line(kind: str, rank: int, seq: int, t: int, **fields: Any) -> str:
+    return json.dumps(
+        {"kind": kind, "rank": rank, "seq": seq, "t": t, **fields}, separators=(",", ":")
+    )
+
+
+# -- the traces
+
+
+def collective(
+    op: str, tensor: str, library: str = "hvd.torch", size: int | None = 4096, **more: Any
+) -> Json:
+    """The name of a collective's spans."""
+    named: Json = {"name": f"{op} {tensor}", "op": op, "tensor": tensor, "library": library}
+    if size is not None:
+        named |= {"bytes": size, "dtype": "float32", "shape": [size // 4]}
+    return {**named, **more}
+
+
+def loop(
+    trace: Trace,
+    steps: int,
+    before: Callable[[int, int], tuple[int, int]],
+    transfer: int = 2_000,
+    op: str = "allreduce",
+    tensor: str = "grad",
+    library: str = "hvd.torch",
+    blocked: bool = True,
+    noise: random.Random | None = None,
+) -> None:
+    """Steps that end in one collective; `before(rank, step)` loads and computes so long."""
+    dice = noise or random.Random(1)
+    clock = {rank: 20_000 + 150 * rank for rank in range(trace.size)}
+    begun = {rank: 1_000 + 300 * rank for rank in range(trace.size)}
+    for rank in clock:
+        trace.add(
+            rank,
+            "cell",
+            {"name": "import horovod.torch as hvd", "line": 1},
+            begun[rank] + 50,
+            clock[rank] - begun[rank] - 60,
+        )
+    first = dict(clock)
+    for step in range(steps):
+        arrivals, work = {}, {}
+        for rank in clock:
+            load, compute = before(rank, step)
+            work[rank] = clock[rank]
+            if load:
+                trace.add(rank, "data", "next(loader)", clock[rank], load)
+            arrivals[rank] = clock[rank] + load + compute + dice.randrange(200)
+        last = max(arrivals.values())
+        for rank in clock:
+            end = last + transfer + dice.randrange(50)
+            named = collective(op, f"{tensor}.{step % 4}", library)
+            trace.add(rank, "collective", named, arrivals[rank], end - arrivals[rank])
+            inner = {"name": "GLOO_" + op.upper(), "tensor": f"{tensor}.{step % 4}"}
+            ready = arrivals[rank]
+            trace.add(
+                rank,
+                "phase",
+                {"name": "NEGOTIATE", "tensor": inner["tensor"]},
+                ready,
+                last - ready + 40,
+            )
+            trace.add(rank, "phase", inner, last + 60, end - last - 80)
+            if blocked:
+                trace.add(
+                    rank, "wait", f"hvd.{op} {tensor}.{step % 4}", ready + 15, end - ready + 10
+                )
+            clock[rank] = end + 30
+            trace.add(
+                rank, "step", {"name": "step", "step": step}, work[rank], clock[rank] - work[rank]
+            )
+    for rank in clock:
+        trace.add(
+            rank,
+            "cell",
+            {"name": "for step in range(steps):", "line": 3},
+            first[rank],
+            clock[rank] - first[rank],
+        )
+        trace.active(rank, begun[rank], clock[rank] + 400 + 100 * rank)
+
+
+def straggler() -> Trace:
+    """Two ranks; rank 1 computes 20 ms longer in each of 50 steps."""
+    trace = Trace(2)
+    loop(trace, 50, lambda rank, step: (0, 6_000 + 20_000 * rank))
+    return trace
+
+
+def own_span() -> Trace:
+    """Four ranks; rank 1 spends most of its time in a span of the user's own."""
+    trace = Trace(4)
+    loop(trace, 20, lambda rank, step: (2_000, 22_000 if rank == 1 else 3_000))
+    for rank in range(4):
+        steps = [s for s in trace.spans if s.rank == rank and s.cat == "step"]
+        trace.add(rank, "user", "epoch", steps[0].start, steps[-1].end - steps[0].start)
+        for at, step in enumerate(steps):
+            inside = 19_000 if rank == 1 else 450
+            trace.add(rank, "user", {"name": "augment", "fold": at % 3}, step.start + 1_000, inside)
+            trace.add(rank, "user", "x" * 41, step.start + 500, inside + 1_200)
+            trace.add(rank, "user", "two\nlines", step.start + 500, inside + 1_200)
+    return trace
+
+
+def own_spans() -> Trace:
+    """Six ranks; two of them alone spend time in `validate`."""
+    trace = Trace(6)
+    loop(trace, 12, lambda rank, step: (0, 18_000 if rank in (2, 4) else 6_000))
+    for rank in (2, 4):
+        for step in [s for s in trace.spans if s.rank == rank and s.cat == "step"]:
+            trace.add(rank, "user", "validate", step.start + 100, 12_000)
+    return trace
+
+
+def few_milliseconds() -> Trace:
+    """A rank that costs 5 % of a cell, which are 9 ms: nobody is named for that."""
+    trace = Trace(2)
+    loop(trace, 3, lambda rank, step: (0, 40_000 + 2_700 * rank))
+    return trace
+
+
+def short() -> Trace:
+    """A cell of 80 ms, of which a rank costs half: nothing is said of so short a time."""
+    trace = Trace(2)
+    loop(trace, 2, lambda rank, step: (0, 5_000 + 18_000 * rank))
+    return trace
+
+
+def broken() -> Trace:
+    """Rank 0 fails: the others wait for it until they are released, one of them interrupted."""
+    trace = Trace(4)
+    for rank in range(4):
+        for n in range(3):
+            arrival = 10_000 + 20_000 * n + 700 * rank
+            end = 14_000 + 20_000 * n
+            trace.add(rank, "collective", collective("allreduce", "g"), arrival, end - arrival)
+            trace.add(rank, "wait", "hvd.allreduce g", arrival, end - arrival)
+    for rank in (1, 2):
+        trace.add(rank, "collective", collective("allreduce", "g"), 75_000 + rank, 150_000)
+        trace.add(rank, "wait", "hvd.allreduce g", 75_000 + rank, 150_000)
+    # In a graph nobody sees it wait.
+    named = collective("allreduce", "h", "hvd.tensorflow")
+    trace.add(3, "collective", named, 80_000, 145_000)
+    for rank, state in enumerate(("error", "released", "interrupted", "released")):
+        trace.active(rank, 0, 226_000 - 140_000 * (rank == 0), state)
+    return trace
+
+
+def slow_loader() -> Trace:
+    """Four ranks; rank 2's data loader takes three times as long."""
+    trace = Trace(4)
+    loop(trace, 40, lambda rank, step: (12_000 if rank == 2 else 4_000, 9_000))
+    return trace
+
+
+def even() -> Trace:
+    """Four ranks alike, whose transfers take most of the time."""
+    trace = Trace(4)
+    loop(trace, 30, lambda rank, step: (500, 5_000), transfer=9_000)
+    return trace
+
+
+def turns() -> Trace:
+    """Two ranks that take turns at being late: no one stands out, but waiting is large."""
+    trace = Trace(2)
+    loop(trace, 40, lambda rank, step: (0, 25_000 if step % 2 == rank else 5_000))
+    return trace
+
+
+def slow_host() -> Trace:
+    """Eight ranks, two of which are slow in turn: they are named together."""
+    trace = Trace(8)
+    loop(trace, 16, lambda rank, step: (0, 20_000 if rank == 4 + step % 2 else 8_000))
+    return trace
+
+
+def uneven() -> Trace:
+    """Three ranks with unequal numbers of collectives, as rank 1 misses the last ones."""
+    trace = Trace(3)
+    for rank in range(3):
+        t = 5_000
+        for n in range(6 - 2 * (rank == 1)):
+            t += 3_000 + 800 * rank
+            named = collective("allreduce", "loss", size=4)
+            end = 4_000 + (n + 1) * 6_000 + rank
+            trace.add(rank, "collective", named, t, max(10, end + 3_000 - t))
+            trace.add(rank, "wait", "hvd.allreduce loss", t, max(10, end + 3_010 - t))
+            t = max(t + 10, end + 3_010)
+        if rank == 0:
+            # Only there: a collective on its own, and one with a name nobody else has.
+            trace.add(rank, "collective", collective("broadcast", "only.here"), t + 100, 500)
+        trace.active(rank, 0, 60_000 - 9_000 * (rank == 1), "error" if rank == 1 else "ok")
+    return trace
+
+
+def groups() -> Trace:
+    """Process sets: ranks 0, 1 and ranks 2, 3 reduce the same tensor apart, then all together."""
+    trace = Trace(4)
+    for rank in range(4):
+        trace.active(rank, 0, 100_000)
+    for n in range(8):
+        base = 1_000 + 12_000 * n
+        for low, name in ((0, "even"), (2, "odd")):
+            members = [low, low + 1]
+            named = collective("allreduce", "grad", group=name, ranks=members)
+            last = base + 2_500 + 100 * n
+            for rank, arrival in zip(members, (base + 10 * low, last), strict=True):
+                trace.add(rank, "collective", named, arrival, last + 800 - arrival)
+                trace.add(rank, "wait", "hvd.allreduce grad", arrival, last + 800 - arrival)
+        for rank in range(4):
+            named = collective("allgather", "stats", size=64)
+            arrival = base + 7_000 + (2_000 if rank == n % 4 else 0)
+            end = base + 9_500 + rank
+            trace.add(rank, "collective", named, arrival, end - arrival)
+            trace.add(rank, "wait", "hvd.allgather stats", arrival, end - arrival)
+        # A group that was opened for three, of which one never comes.
+        if n == 7:
+            named = collective("barrier", "#1", "dist", None, group="trio", ranks=[0, 1, 3])
+            for rank in (0, 1):
+                trace.add(rank, "collective", named, 97_000 + rank, 1_000)
+    return trace
+
+
+def overlap() -> Trace:
+    """Asynchronous collectives behind the computing; rank 1 issues each of them 3 ms later."""
+    trace = Trace(2)
+    for rank in range(2):
+        trace.active(rank, 0, 320_000)
+    for step in range(5):
+        base = 10_000 + 60_000 * step
+        lasts = [base + 8_000 * bucket + 3_000 for bucket in range(5)]
+        ends = [last + 7_000 for last in lasts]
+        for rank in range(2):
+            for bucket in range(5):
+                arrival = base + 8_000 * bucket + 3_000 * rank
+                named = collective("allreduce", f"bucket.{bucket}", "dist", 1 << 20)
+                trace.add(rank, "collective", named, arrival, ends[bucket] - arrival)
+            blocked = base + 36_000 + 3_000 * rank
+            if rank == 0:
+                blocked = base + 33_000
+            trace.add(rank, "wait", "dist.wait", blocked, ends[-1] - blocked)
+            trace.add(rank, "step", "optimizer.step", ends[-1] + 200, 1_500)
+    return trace
+
+
+def graph_mode() -> Trace:
+    """TensorFlow in graph mode: collectives of which nobody sees the main thread wait."""
+    trace = Trace(2)
+    loop(
+        trace, 20, lambda rank, step: (1_000, 4_000 + 7_000 * (rank == 0)),
+        library="hvd.tensorflow", blocked=False,
+    )  # fmt: skip
+    # One wait elsewhere, so that this is not a record without any.
+    trace.add(0, "wait", "dist.barrier", 2_000, 300)
+    return trace
+
+
+def alone() -> Trace:
+    """Two ranks that never meet: no collectives, hence no diagnosis."""
+    trace = Trace(2)
+    for rank in range(2):
+        trace.active(rank, 500 * rank, 30_000 - 4_000 * rank)
+        trace.add(rank, "cell", {"name": "x = work()", "line": 1}, 600 * (rank + 1), 20_000)
+        for n in range(5):
+            trace.add(rank, "data", "next(loader)", 2_000 + 3_000 * n, 1_000)
+            trace.add(rank, "user", {"name": "augment", "fold": n}, 3_100 + 3_000 * n, 900)
+    return trace
+
+
+def clocks() -> Trace:
+    """The straggler again, but the ranks' clocks are an hour and 20 ms apart."""
+    trace = Trace(3, offsets={1: 3_600_000_000, 2: -20_000}, errors={1: 180, 2: 75})
+    loop(trace, 12, lambda rank, step: (0, 5_000 + 10_000 * (rank == 1)))
+    trace.ends[2] = "lost"
+    trace.failed.add(2)
+    return trace
+
+
+def live() -> Trace:
+    """A run that goes on: rank 1 has not ended, rank 2 has not begun."""
+    trace = Trace(3)
+    for rank in range(2):
+        for n in range(4):
+            arrival = 1_000 + 5_000 * n + 2_000 * rank
+            end = 5_000 + 5_000 * n
+            trace.add(
+                rank, "collective", collective("allreduce", "#1", "dist"), arrival, end - arrival
+            )
+            trace.add(rank, "wait", "dist.all_reduce", arrival, end - arrival)
+    trace.add(1, "user", "still at it", 21_500, 3_000)
+    trace.active(0, 0, 21_000)
+    trace.active(1, 0, None)
+    return trace
+
+
+def imported() -> Trace:
+    """Another program's spans: no status, no waits, categories nobody knows, names without args."""
+    trace = Trace(2)
+    for rank in range(2):
+        t = 1_000_000
+        for n in range(10):
+            trace.add(rank, "kernel", {"name": f"gemm_{n % 3}", "stream": 7}, t, 3_000 + 900 * rank)
+            trace.add(rank, "python_function", "forward", t - 200, 3_500)
+            arrival = t + 3_000 + 900 * rank
+            end = t + 5_200
+            trace.add(rank, "collective", {"name": "ncclAllReduce"}, arrival, end - arrival)
+            t = end + 100
+    return trace
+
+
+def one_rank() -> Trace:
+    """A single rank: collectives with nobody to wait for."""
+    trace = Trace(1)
+    loop(trace, 5, lambda rank, step: (0, 4_000))
+    return trace
+
+
+def empty() -> Trace:
+    """Nothing at all."""
+    return Trace(2)
+
+
+def no_spans() -> Trace:
+    """Ranks that ran, and reported no span."""
+    trace = Trace(2)
+    trace.active(0, 0, 5_000)
+    trace.active(1, 100, 4_000, "interrupted")
+    return trace
+
+
+def nested() -> Trace:
+    """Spans nested 100 deep, overlapping ones in one lane, and instants."""
+    trace = Trace(2)
+    for rank in range(2):
+        trace.active(rank, 0, 50_000)
+        for depth in range(100):
+            trace.add(rank, "op", f"level {depth}", 1_000 + 10 * depth, 40_000 - 20 * depth)
+        for n in range(50):
+            trace.add(rank, "data", "fetch", 2_000 + 500 * n, 1_800)
+            trace.add(rank, "user", "tick", 3_000 + 500 * n, 0)
+        for n in range(4):
+            named = collective("allreduce", "same")
+            trace.add(rank, "collective", named, 20_000 + 700 * n + 90 * rank, 6_000)
+            trace.add(rank, "wait", "hvd.allreduce same", 20_100 + 700 * n, 4_000)
+    return trace
+
+
+def many_names() -> Trace:
+    """A name of its own for each of 3,000 spans, some of them long or strange."""
+    trace = Trace(2)
+    strange = [
+        "",
+        " ",
+        "a" * 2_000,
+        "<b>&amp;</b>",
+        "ünï ☃ 𝄞",
+        "line\nbreak",
+        '"quoted"',
+        "__proto__",
+        "constructor",
+    ]
+    for rank in range(2):
+        trace.active(rank, 0, 100_000)
+        for n in range(1_500):
+            name = strange[n] if n < len(strange) else f"op {rank} {n}"
+            trace.add(rank, "op", name, 60 * n, 50)
+        for n, name in enumerate(strange):
+            named = collective("allreduce", name, size=8)
+            trace.add(rank, "collective", named, 1_000 * n + 70 * rank, 300)
+    return trace
+
+
+def jumping() -> Trace:
+    """Clocks that jump: ends before begins, a cell that ended before it began, far-off moments."""
+    trace = Trace(3)
+    trace.active(0, 10_000, 60_000)
+    trace.active(1, 50_000, 20_000)
+    trace.active(2, 12_000, 90_000)
+    for rank in range(3):
+        for n in range(6):
+            start = 15_000 + 5_000 * n - (40_000 if rank == 1 and n > 2 else 0)
+            named = collective("allreduce", "g")
+            trace.add(rank, "collective", named, start + 300 * rank, 1_000)
+            trace.add(rank, "wait", "hvd.allreduce g", start + 300 * rank, 1_000)
+        trace.add(rank, "user", "long before", -3_600_000_000, 1_000)
+        trace.add(rank, "user", "a year later", 31_000_000_000_000, 1_000)
+    return trace
+
+
+def hostile() -> Trace:
+    """Events that nobody should write; what is sound in them must come through."""
+    trace = Trace(2)
+    for rank in range(2):
+        trace.active(rank, 0, 50_000)
+    trace.add(0, "op", "sound", 100, 50)
+    trace.add(1, "op", "sound", 100, 50)
+
+    def spans(
+        rank: int, seq: int, name: Any, start: Any, dur: Any, cat: Any = "op", **more: Any
+    ) -> str:
+        return _line("spans", rank, seq, 40_000, cat=cat, **more, name=name, start=start, dur=dur)
+
+    def keep(rank: int, cat: str, name: str, start: int, dur: int) -> None:
+        kept.append(Made(rank, cat, {"name": name}, start, start + dur))
+
+    kept: list[Made] = []
+    # Negative, and not whole.
+    trace.event(spans(0, 10, [0, 0, 0], [1_000, 100, 100], [10, -5, 20]), negative=1)
+    keep(0, "op", "sound", 1_000, 10)
+    keep(0, "op", "sound", 1_200, 20)
+    trace.event(spans(0, 11, [0, 0, 0], [2_000, 100, 100], [10, 1.5, "7"]), number=2)
+    keep(0, "op", "sound", 2_000, 10)
+    trace.event(spans(0, 12, [0, 0, 0, 0], [3_000, None, 100, 100], [10, 10, 10, 10]), number=3)
+    keep(0, "op", "sound", 3_000, 10)
+    trace.event(spans(0, 13, [0, 0, 0], [4_000.0, 100, 0.5], [True, 10.0, 10]), number=2)
+    keep(0, "op", "sound", 4_100, 10)
+    # Too far away: of one, or of all that follow.
+    far = TEN_YEARS
+    trace.event(spans(0, 14, [0, 0, 0], [far + 1, -far + 4_999, 0], [0, 10, far]), far=2)
+    keep(0, "op", "sound", 5_000, 10)
+    trace.event(spans(0, 15, [0, 0, 0], [6_000, 2**53 + 1, 0], [10, 10, 10]), far=2)
+    keep(0, "op", "sound", 6_000, 10)
+    trace.event(spans(0, 16, [0, 0], [7_000, 100], [10**30, 10]), far=1)
+    keep(0, "op", "sound", 7_100, 10)
+    trace.event(spans(0, 17, [0, 0], [10**19, 100], [10, 10]), far=2)
+    # Columns of unequal length.
+    trace.event(spans(0, 18, [0, 0, 0], [8_000, 100], [10, 10, 10, 10]), length=4)
+    trace.event(spans(0, 19, [], [8_000], []), length=1)
+    trace.event(spans(0, 20, [], [], []))
+    # Names: none, undefined, defined by nonsense, defined later, defined far away.
+    trace.event(spans(1, 10, [0, 0.5, None, "0"], [1_000, 100, 100, 100], [10] * 4), name=3)
+    keep(1, "op", "sound", 1_000, 10)
+    trace.event(spans(1, 11, [77, -1, 10**20], [2_000, 100, 100], [10] * 3))
+    for n in range(3):
+        keep(1, "op", "?", 2_000 + 100 * n, 10)
+    trace.event(
+        spans(
+            1,
+            12,
+            [5, 6, 7],
+            [3_000, 100, 100],
+            [10] * 3,
+            **{"from": 5, "define": [None, {"name": 7}, {"name": "third"}]},
+        )
+    )
+    keep(1, "op", "?", 3_000, 10)
+    keep(1, "op", "?", 3_100, 10)
+    keep(1, "op", "third", 3_200, 10)
+    trace.event(spans(1, 13, [8], [4_000], [10]))
+    keep(1, "op", "later", 4_000, 10)
+    trace.event(spans(1, 14, [2**40], [5_000], [10], **{"from": 8, "define": [{"name": "later"}]}))
+    keep(1, "op", "far off", 5_000, 10)
+    trace.event(spans(1, 15, [], [], [], **{"from": 2**40, "define": [{"name": "far off"}]}))
+    trace.event(
+        spans(1, 16, [9], [6_000], [10], **{"from": -1, "define": [{"name": "never"}] * 20})
+    )
+    trace.event(spans(1, 17, [9], [6_100], [10], **{"from": "0", "define": {"9": "never"}}))
+    keep(1, "op", "?", 6_000, 10)
+    keep(1, "op", "?", 6_100, 10)
+    # Arguments of the wrong kind count as left out.
+    odd = {
+        "name": "odd",
+        "op": 7,
+        "tensor": None,
+        "library": [],
+        "group": {},
+        "ranks": "all",
+        "bytes": "9",
+    }
+    for rank in range(2):
+        table = {"from": 30, "define": [odd]}
+        trace.event(spans(rank, 18, [30], [20_000 + 500 * rank], [2_000], "collective", **table))
+        keep(rank, "collective", "odd", 20_000 + 500 * rank, 2_000)
+    # Not a span at all: another shape, another rank, no JSON.
+    trace.event(_line("spans", 0, 30, 40_000, cat="op", name=0, start=[1], dur=[1]))
+    trace.event(_line("spans", 0, 31, 40_000, cat=None, name=[0], start=[1], dur=[1]))
+    trace.event(spans(9, 0, [0, 0], [1_000, 100], [10, 10]), rank=2)
+    trace.event('{"kind":"spans","rank":0,"seq":33,"t":40000,"cat":"op","name":[0],"start":[1')
+    trace.spans += kept
+    trace.by_hand = len(kept)
+    return trace
+
+
+def nan() -> Trace:
+    """NaN and Infinity, which JSON does not have but Python writes: only they are lost."""
+    trace = Trace(2)
+    for rank in range(2):
+        trace.active(rank, 0, 50_000)
+    trace.add(0, "op", "NaN at start", 100, 50)
+    head = '{"kind":"spans","rank":0,"seq":9,"t":40000,"cat":"op","name":'
+    trace.event(head + '[0,0,0],"start":[1000,100,100],"dur":[NaN,10,Infinity]}', number=2)
+    trace.event(head + '[0,0,0],"start":[2000,-Infinity,100],"dur":[10,10,10]}', number=2)
+    trace.event(head + '[0],"start":[3000],"dur":[1e400]}', number=1)
+    trace.spans += [
+        Made(0, "op", {"name": "NaN at start"}, 1_100, 1_110),
+        Made(0, "op", {"name": "NaN at start"}, 2_000, 2_010),
+    ]
+    trace.by_hand = 2
+    return trace
+
+
+ALL: list[Callable[[], Trace]] = [
+    straggler, own_span, own_spans, few_milliseconds, short, broken, slow_loader, even, turns,
+    slow_host, uneven, groups, overlap, graph_mode, alone, clocks, live, imported, one_rank,
+    empty, no_spans, nested, many_names, jumping, hostile, nan,
+]  # fmt: skip
+
+
+def files(make: Callable[[], Trace]) -> dict[str, str]:
+    """The three files of a trace."""
+    trace = make()
+    lines = trace.lines()
+    return {
+        "run.json": json.dumps(trace.run_json(make.__name__), indent=1) + "\n",
+        "events.jsonl": "\n".join(lines) + "\n" if lines else "",
+        "expected.json": json.dumps(expected(trace), indent=None, separators=(",", ":")).replace(
+            "},{", "},\n{"
+        )
+        + "\n",
+    }
+
+
+def main() -> None:
+    """Write all traces."""
+    for make in ALL:
+        folder = FOLDER / make.__name__.replace("_", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files(make).items():
+            (folder / name).write_text(text)
+    print(f"{len(ALL)} traces in {FOLDER}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Timelines, collectives and profiles: what the golden traces say, and what must always hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from rankroom.analysis.collectives import match
+from rankroom.analysis.profile import Profile
+from rankroom.analysis.timeline import Timeline
+from rankroom.errors import UsageError
+from rankroom.record.model import RunInfo, event_line
+from trace_makers import ALL, FOLDER, Trace, collective, files
+from trace_truth import expected as truth
+
+PARTS = ("compute", "data", "waiting", "exposed", "idle")
+NAMES = sorted(path.parent.name for path in FOLDER.glob("*/run.json"))
+
+
+def golden(name: str) -> tuple[Timeline, dict[str, Any]]:
+    folder = FOLDER / name
+    run = RunInfo.from_json(json.loads((folder / "run.json").read_text()))
+    timeline = Timeline.read(run, folder / "events.jsonl")
+    return timeline, json.loads((folder / "expected.json").read_text())
+
+
+def timeline_of(trace: Trace, lines: list[str] | None = None) -> Timeline:
+    run = RunInfo.from_json(trace.run_json("made"))
+    return Timeline.of(run, [f"{line}\n".encode() for line in lines or trace.lines()])
+
+
+def close(found: Any, expected: Any) -> bool:
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(
+            close(found[key], value) for key, value in expected.items()
+        )
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(close, found, expected))
+    if isinstance(expected, float):
+        return math.isclose(found, expected, rel_tol=1e-9)
+    return bool(found == expected)
+
+
+# --- golden traces --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
+def test_the_traces_are_those_that_are_made(make: Any):
+    folder = FOLDER / make.__name__.replace("_", "-")
+    for name, text in files(make).items():
+        assert (folder / name).read_text() == text, (
+            f"run tests/support/trace_makers.py: {folder / name}"
+        )
+
+
+def test_there_is_no_other_trace():
+    assert [make.__name__.replace("_", "-") for make in sorted(ALL, key=lambda m: m.__name__)] == (
+        NAMES
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_collectives_are_matched(name: str):
+    timeline, expected = golden(name)
+    assert [each.to_json() for each in match(timeline)] == expected["collectives"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_profile_is_the_expected_one(name: str):
+    timeline, expected = golden(name)
+    found = Profile.of(timeline).to_json()
+    for key, value in expected["profile"].items():
+        assert close(found[key], value), (key, found[key], value)
+    assert found.keys() == expected["profile"].keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unsound_spans_are_counted(name: str):
+    timeline, expected = golden(name)
+    assert dict(sorted(timeline.dropped.items())) == expected["dropped"]["why"]
+    assert sum(timeline.dropped.values()) == expected["dropped"]["spans"]
+
+
+# --- what must always hold ------------------------------------------------------------------------
+
+
+def at_random(seed: int) -> Trace:
+    """A schedule without any order: spans overlap, ranks miss collectives, or never begin."""
+    dice = random.Random(seed)
+    size = dice.randint(1, 5)
+    trace = Trace(size)
+    library = dice.choice(["hvd.torch", "hvd.tensorflow", "dist"])
+    cats = ["wait", "data", "collective", "collective", "user", "cell", "op"]
+    if dice.random() < 0.3:
+        cats.remove("wait")
+    starts = set()
+    for _ in range(dice.randint(0, 60)):
+        rank, cat = dice.randrange(size), dice.choice(cats)
+        start = dice.randrange(-50, 1_000)
+        while (rank, start) in starts:  # equal ones go by their order in the record
+            start = dice.randrange(-50, 1_000)
+        starts.add((rank, start))
+        name: Any = cat
+        if cat == "collective":
+            more = {"group": "g", "ranks": [0, 1]} if dice.random() < 0.2 else {}
+            kind = dice.choice(["allreduce", "broadcast"])
+            name = collective(kind, dice.choice("ab"), library, dice.choice([8, 16, None]), **more)
+        trace.add(rank, cat, name, start, dice.choice([0, 1, dice.randrange(300)]))
+    if dice.random() < 0.8:
+        for rank in range(size):
+            if dice.random() < 0.9:
+                begin = dice.randrange(200)
+                ends = dice.random() < 0.9
+                trace.active(rank, begin, begin + dice.randrange(-20, 900) if ends else None)
+    return trace
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_any_schedule_gives_what_looking_at_every_instant_gives(seed: int):
+    trace = at_random(seed)
+    lines = trace.lines()
+    timeline, expected = timeline_of(trace, lines), truth(trace)
+    assert [each.to_json() for each in match(timeline)] == expected["collectives"]
+    found = Profile.of(timeline).to_json()
+    assert close(found, expected["profile"]), (found, expected["profile"])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_parts_of_each_rank_add_up_to_the_wall(seed: int):
+    profile = Profile.of(timeline_of(at_random(seed)))
+    for row in profile.ranks:
+        assert sum(getattr(row, part) for part in PARTS) == profile.wall
+        assert all(0 <= getattr(row, part) <= profile.wall for part in (*PARTS, "communication"))
+        assert row.exposed <= row.communication <= profile.wall - row.idle
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_order_of_events_changes_nothing(seed: int):
+    trace = at_random(seed)
+    lines = trace.lines(batch=5)
+    expected = Profile.of(timeline_of(trace, lines))
+    random.Random(seed).shuffle(lines)
+    assert Profile.of(timeline_of(trace, lines)) == expected
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_shifting_all_clocks_changes_nothing_but_the_time(seed: int):
+    trace, moved = at_random(seed), at_random(seed)
+    by = random.Random(seed).choice([1, -7, 3_600_000_000, -86_400_000_000])
+    for span in moved.spans:
+        span.start, span.end = span.start + by, span.end + by
+    moved.begun = {rank: t + by for rank, t in trace.begun.items()}
+    moved.ended = {rank: t + by for rank, t in trace.ended.items()}
+    assert Profile.of(timeline_of(moved)) == Profile.of(timeline_of(trace))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_known_offsets_of_clocks_change_nothing(seed: int):
+    trace, apart = at_random(seed), at_random(seed)
+    dice = random.Random(seed)
+    apart.offsets = {rank: dice.randrange(-(10**10), 10**10) for rank in range(apart.size)}
+    assert Profile.of(timeline_of(apart)) == Profile.of(timeline_of(trace))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_schedule_gives_back_the_waits_it_was_made_of(seed: int):
+    """Ranks compute as long as they are told, wait for the last, and transfer together."""
+    dice = random.Random(seed)
+    size, steps = dice.randint(2, 6), dice.randint(1, 30)
+    transfer = dice.randrange(1, 2_000)
+    trace = Trace(size)
+    now = 0
+    computed, loaded, waited, lasts = ([0] * size for _ in range(4))
+    for _ in range(steps):
+        loads = [dice.randrange(3_000) for _ in range(size)]
+        works = [dice.randrange(1, 10_000) for _ in range(size)]
+        arrivals = [now + loads[r] + works[r] for r in range(size)]
+        last = max(arrivals)
+        for rank in range(size):
+            trace.add(rank, "data", "load", now, loads[rank])
+            end = last + transfer - arrivals[rank]
+            trace.add(rank, "collective", collective("allreduce", "g"), arrivals[rank], end)
+            trace.add(rank, "wait", "hvd.allreduce g", arrivals[rank], end)
+            loaded[rank] += loads[rank]
+            computed[rank] += works[rank]
+            waited[rank] += last - arrivals[rank]
+        lasts[arrivals.index(last)] += sorted(arrivals)[-2] < last or arrivals.count(last) > 1
+        now = last + transfer
+    for rank in range(size):
+        trace.active(rank, 0, now)
+    profile = Profile.of(timeline_of(trace))
+    for row in profile.ranks:
+        assert row.waiting == waited[row.rank]
+        assert row.exposed == row.communication == steps * transfer
+        assert (row.compute, row.data, row.idle) == (computed[row.rank], loaded[row.rank], 0)
+    assert profile.wall == now and profile.kinds[0].calls == steps
+    assert profile.kinds[0].bandwidth == pytest.approx(4096e6 / transfer)
+    assert {s.rank: s.last for s in profile.stragglers} == {
+        rank: count for rank, count in enumerate(lasts) if count
+    }
+
+
+# --- the rows -------------------------------------------------------------------------------------
+
+
+def test_rows_are_plain():
+    timeline, expected = golden("slow-loader")
+    profile = Profile.of(timeline)
+    assert profile.rows() == expected["profile"]["ranks"]
+    assert json.loads(json.dumps(profile.rows("kinds"))) == profile.rows("kinds")
+    assert profile.rows("stragglers") == expected["profile"]["stragglers"]
+    with pytest.raises(UsageError, match="no 'rank': it has ranks, kinds, stragglers"):
+        profile.rows("rank")
+
+
+def test_a_profile_can_be_read():
+    timeline, expected = golden("slow-loader")
+    profile = Profile.of(timeline)
+    text = repr(profile)
+    assert text.startswith(expected["profile"]["diagnosis"])
+    for words in ("data loading", "480 ms  51 %", "hvd.torch allreduce", "2.0 MB/s", "40 of 40"):
+        assert words in text
+        assert " ".join(words.split()) in profile._repr_html_().replace("\u00a0", " ")
+
+
+def test_what_was_dropped_is_said():
+    timeline, _ = golden("hostile")
+    text = str(Profile.of(timeline))
+    assert "25 unsound spans left out: 7 farther than ten years away, 5 in columns" in text
+
+
+def test_names_cannot_become_html():
+    trace = Trace(2)
+    for rank in range(2):
+        trace.add(rank, "collective", collective("<script>", "x"), 10 * rank, 50)
+    assert "<script>" not in Profile.of(timeline_of(trace))._repr_html_()
+
+
+def test_pandas_gets_a_frame(monkeypatch: pytest.MonkeyPatch):
+    profile = Profile.of(golden("turns")[0])
+
+    class FakePandas:
+        @staticmethod
+        def DataFrame(rows: Any, columns: list[str]) -> tuple[Any, list[str]]:  # noqa: N802
+            return rows, columns
+
+    monkeypatch.setitem(sys.modules, "pandas", FakePandas)
+    rows, columns = profile.to_pandas()
+    assert rows == profile.rows() and columns[:2] == ["rank", "compute"]
+    assert profile.to_pandas("kinds")[1][0] == "library"
+
+
+def test_without_pandas_one_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match=r"pip install pandas.*rows\('ranks'\)"):
+        Profile.of(golden("turns")[0]).to_pandas()
+
+
+def test_many_spans_are_no_harder_than_few():
+    trace = Trace(2)
+    run = RunInfo.from_json(trace.run_json("big"))
+    count, batch = 20_000, 4_000
+    lines = [event_line("status", rank, 0, 0, state="running") for rank in range(2)]
+    for rank in range(2):
+        define = [collective("allreduce", "g"), {"name": "wait"}, {"name": "phase"}]
+        for n, cat in enumerate(("collective", "wait", "phase")):
+            for at in range(0, count, batch):
+                columns = {"name": [n] * batch, "start": [100 * at + 5, *[100] * (batch - 1)]}
+                fields = {"from": 0, "define": define, **columns, "dur": [60] * batch}
+                lines.append(event_line("spans", rank, 1, 0, cat=cat, **fields))
+    profile = Profile.of(Timeline.of(run, lines))
+    assert profile.kinds[0].calls == count
+    assert [row.exposed for row in profile.ranks] == [60 * count] * 2

@@ -1,0 +1,262 @@
+"""The command `rankroom`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from checkout import TRACES
+from rankroom.cli import COMMANDS, main
+from rankroom.record.model import Failure, RunInfo, event_line
+from rankroom.record.retention import DAY
+from rankroom.record.store import Store
+from record_makers import finished_record, log, make_run, start_record
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def rankroom(*args: str) -> Result:
+    return CliRunner().invoke(main, args, prog_name="rankroom")
+
+
+def good(*args: str) -> str:
+    result = rankroom(*args)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def bad(*args: str, code: int = 1) -> str:
+    """The one line that a wrong use is answered with."""
+    result = rankroom(*args)
+    assert result.exit_code == code, result.output
+    assert isinstance(result.exception, SystemExit), "a traceback"
+    line = result.output.splitlines()[-1]
+    assert line.startswith("Error: ")
+    return line
+
+
+def failed_run(home: Path) -> tuple[Store, RunInfo]:
+    lines = [log(rank, f"same\nrank {rank}\n\x1b[31mred\x1b[0m") for rank in range(4)]
+    lines.append(log(3, "warn\n", 2, stream="stderr"))
+    for rank in (0, 2):
+        trace = [f"trace {rank}"]
+        fields = {"ename": "E", "evalue": "v", "traceback": trace}
+        lines.append(event_line("error", rank, 3, 9 - rank, **fields))
+    for rank in (1, 3):
+        data = {"text/plain": "0.9"}
+        lines.append(event_line("display", rank, 4, 9, data=data, result=True))
+    return finished_record(
+        home, *lines, b"garbage\n", size=4, failure=Failure(2, "E", "v"), notes=["a note"]
+    )
+
+
+def test_help_names_every_command():
+    text = good("--help")
+    for name, (_, line) in COMMANDS.items():
+        assert name in text and line[:40] in text
+
+
+@pytest.mark.parametrize("name", ["list", "show", "tail", "path", "prune"])
+def test_every_command_has_help(name: str):
+    assert len(good("runs", name, "--help").splitlines()) > 4
+
+
+def test_version():
+    assert re.fullmatch(r"rankroom, version \d+\.\d+\.\d+\n", good("--version"))
+
+
+def test_as_a_program(home: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "rankroom", "runs", "show", "x"], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("Error: no record 'x'") and done.stderr.count("\n") == 1
+
+
+def test_unknown_words_list_the_valid_ones():
+    assert "runs" in bad("rnus", code=2)
+    assert "No such option" in bad("runs", "list", "--wrong", code=2)
+
+
+def test_list(home: Path):
+    assert "no runs yet" in good("runs", "list")
+    ids = [finished_record(home, title=f"cell {n}")[1].id for n in range(3)]
+    table = good("runs", "list", "-n", "2").splitlines()
+    assert [line.split()[0] for line in table[1:]] == ids[:0:-1]
+
+
+def test_show_has_everything(home: Path):
+    failed_run(home)
+    lines = good("runs", "show").splitlines()
+    assert lines == [
+        "● 4 ranks · done in 1.5 s · E: v",
+        "a note",
+        "1 damaged line of the record is left out",
+        *["rank 2:", "trace 2", "rank 0:", "trace 0"],
+        *["0–3 │ same", "0 │ rank 0", "1 │ rank 1", "2 │ rank 2", "3 │ rank 3"],
+        *["3 ┃ warn", "0–3 │ red", "ranks 1,3:", "0.9"],
+    ]
+
+
+def test_show_some_ranks_line_by_line(home: Path):
+    failed_run(home)
+    lines = good("runs", "show", "last", "--ranks", "0,1", "--no-collapse").splitlines()
+    assert lines[3:] == [
+        *["rank 0:", "trace 0", "0 │ same", "0 │ rank 0", "1 │ same", "1 │ rank 1"],
+        *["0 │ red", "1 │ red", "rank 1:", "0.9"],
+    ]
+
+
+def test_colours_only_where_they_can_be_seen(home: Path):
+    failed_run(home)
+    assert "\x1b" not in good("runs", "show")
+    seen = CliRunner().invoke(main, ["runs", "show"], color=True).output
+    assert "\x1b[31mred\x1b[0m" in seen
+
+
+def test_ranks_out_of_range(home: Path):
+    failed_run(home)
+    assert "no rank 4" in bad("runs", "show", "--ranks", "4") and "0–3" in bad(
+        "runs", "tail", "--ranks", "x"
+    )
+
+
+def test_no_such_run(home: Path):
+    assert "there are no records yet" in bad("runs", "show")
+    store, run = finished_record(home)
+    assert run.id in bad("runs", "path", run.id[:-6] + "zzzzzz")
+    assert "no record '../..'" in bad("runs", "path", "../..")
+    store.paths(run.id).run.write_text("{")
+    assert "is damaged" in bad("runs", "show", run.id)
+
+
+def test_path(home: Path):
+    store, run = finished_record(home)
+    assert good("runs", "path", run.id[-6:]).strip() == str(store.paths(run.id).folder)
+
+
+def test_tail_shows_the_last_lines(home: Path):
+    _, run = finished_record(home, *[log(n % 2, f"{n}\n", n) for n in range(100)], log(0, "end"))
+    assert good("runs", "tail", "-n", "3").splitlines() == ["0 │ 98", "1 │ 99", "0 │ end"]
+    assert good("runs", "tail", run.id, "-n", "2", "--ranks", "1").splitlines() == [
+        "1 │ 97",
+        "1 │ 99",
+    ]
+    assert good("runs", "tail", "-n", "0") == ""
+
+
+def test_tail_reads_back_as_far_as_it_needs(home: Path, monkeypatch):
+    monkeypatch.setattr("rankroom.cli.runs.LIMIT", 300)
+    finished_record(home, *[log(0, f"{n}\n", n) for n in range(1000)])
+    for number in (1, 2, 50, 1000, 5000):
+        lines = good("runs", "tail", "-n", str(number)).splitlines()
+        assert lines == [f"0 │ {n}" for n in range(1000)][-number:]
+
+
+def test_tail_follows_to_the_end(home: Path):
+    _, run, writer = start_record(home)
+    writer.append(log(0, "first\nhal"))
+
+    def write() -> None:
+        time.sleep(0.3)
+        writer.append(log(0, "f\n", 2) + log(1, "second\n"))
+        writer.append(log(1, "no end", 2))
+        run.state, run.end = "done", run.start + 2_000_000
+        writer.finish(run)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    lines = good("runs", "tail", "-f").splitlines()
+    thread.join()
+    assert lines == [
+        *["0 │ first", "0 │ half", "1 │ second", "1 │ no end"],
+        "● 2 ranks · done in 2.0 s",
+    ]
+
+
+def test_tail_that_follows_can_be_stopped(home: Path):
+    _, _, writer = start_record(home)
+    writer.append(log(0, "first\n"))
+    argv = [sys.executable, "-u", "-m", "rankroom", "runs", "tail", "-f"]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "0 │ first\n"
+    process.send_signal(2)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and err == ""
+    assert out == "● 2 ranks · running\n"
+    writer.close()
+
+
+def test_output_into_a_closed_pipe_is_no_traceback(home: Path):
+    finished_record(home, *[log(0, f"{n}\n" * 100, n) for n in range(3000)])
+    done = subprocess.run(
+        f"{sys.executable} -m rankroom runs show | head -n 2",
+        shell=True,
+        capture_output=True,
+        text=True,
+    )
+    assert len(done.stdout.splitlines()) == 2 and "Traceback" not in done.stderr
+
+
+def test_prune(home: Path):
+    then = time.time() - 40 * DAY
+    store, old = finished_record(home, start=int(then * 1e6))
+    _, new = finished_record(home)
+    for path in store.paths(old.id).folder.iterdir():
+        os.utime(path, (then, then))
+    said = good("runs", "prune", "--dry-run")
+    assert old.id in said and "1 record" in said and "would be removed" in said
+    assert good("runs", "prune").splitlines()[-1].startswith("1 record, ")
+    assert store.ids() == [new.id]
+    assert good("runs", "prune") == "0 records, 0 B, removed\n"
+    assert new.id in good("runs", "prune", "--max-gb", "0")
+    assert store.ids() == []
+
+
+def test_prune_options_are_checked(monkeypatch):
+    bad("runs", "prune", "--days", "-1", code=2)
+    monkeypatch.setenv("RANKROOM_KEEP_DAYS", "soon")
+    assert "RANKROOM_KEEP_DAYS is 'soon'" in bad("runs", "prune")
+
+
+def test_a_newer_record(home: Path):
+    store = Store(home)
+    run = make_run(version=7)
+    store.create(run, "").close()
+    assert "pip install -U rankroom" in bad("runs", "show", run.id)
+    assert run.id in good("runs", "list")
+
+
+# --- profile --------------------------------------------------------------------------------------
+
+
+def test_a_profile_in_the_terminal(home: Path):
+    folder = TRACES / "slow-loader"
+    shutil.copytree(folder, home / "runs" / "trace-slow-loader")
+    out = good("runs", "profile", "slow-loader")
+    assert out.startswith("● 4 ranks · done in")
+    assert "rank 2 arrives last in 100 % of 40 allreduces and costs 34 % of the cell" in out
+    assert "hvd.torch allreduce" in out and "480 ms  51 %" in out
+    expected = json.loads((folder / "expected.json").read_text())["profile"]
+    assert json.loads(good("runs", "profile", "--json")) == expected
+
+
+def test_a_profile_of_a_run_without_spans(home: Path):
+    finished_record(home, log(0, "x\n"))
+    out = good("runs", "profile")
+    assert out.splitlines()[0].startswith("● 2 ranks · done")
+    assert re.search(r"^0 +0 ms +0 %", out, re.M)

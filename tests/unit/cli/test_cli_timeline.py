@@ -1,0 +1,100 @@
+"""`rankroom timeline` and `rankroom runs export`, as a user types them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from test_cli import bad, good
+
+from rankroom.record.store import Store
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
+    # Other tests' servers are none of ours.
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def trace(path: Path, late: int, rank: int) -> Path:
+    """Ten allreduces, to which this rank comes `late` µs late."""
+    args = {"op": "allreduce", "library": "dist"}
+    events = [
+        {"ph": "X", "pid": rank, "tid": 1, "cat": "collective", "name": "allreduce", "args": args,
+         "ts": 1_790_000_000_000_000 + 30_000 * i + late, "dur": 15_000 - late}
+        for i in range(10)
+    ]  # fmt: skip
+    path.write_text(json.dumps(events)[:-1])
+    return path
+
+
+def test_files_become_a_record_with_a_profile(place: Path):
+    trace(place / "t.rank0.json", 0, 0)
+    trace(place / "t.rank1.json", 12_000, 1)
+    said = good("timeline", "t.rank0.json", "t.rank1.json", "--name", "mine")
+    assert (
+        "t.rank1.json: 10 spans of rank 1 (Chrome); repaired: 1 × closing bracket missing" in said
+    )
+    assert "rank 1 arrives last" in said
+    store = Store()
+    run = store.newest()[0]
+    assert (run.state, run.name, run.size) == ("done", "mine", 2)
+    assert f"`%runs {run.id}` shows it in a notebook" in said
+    assert "t.rank0.json" in store.source(run.id)
+    assert good("runs", "list").splitlines()[1].startswith(run.id)
+
+
+def test_text_only_keeps_no_record(place: Path):
+    trace(place / "t.json", 0, 0)
+    said = good("timeline", "t.json", "--text")
+    assert "rank" in said and "%runs" not in said
+    assert Store().newest() == []
+
+
+def test_a_page_of_it(place: Path):
+    trace(place / "t.json", 0, 0)
+    good("timeline", "t.json", "--html", "page.html")
+    page = (place / "page.html").read_text()
+    assert page.startswith("<!doctype html>") and "t.json" in page
+
+
+def test_what_is_no_trace_is_one_line_and_no_record(place: Path):
+    (place / "a.json").write_text("no")
+    assert "is no trace" in bad("timeline", "a.json")
+    assert "cannot read" in bad("timeline", "missing.json")
+    assert Store().newest() == []
+
+
+def test_an_opened_notebook_shows_it(place: Path, monkeypatch: pytest.MonkeyPatch):
+    trace(place / "t.json", 0, 0)
+    assert "no Jupyter server of yours runs" in good("timeline", "t.json", "--open")
+    server = {"url": "http://127.0.0.1:1/", "root_dir": str(place), "token": "abc"}
+    opened: list[str] = []
+    monkeypatch.setattr("jupyter_server.serverapp.list_running_servers", lambda: iter([server]))
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    good("timeline", "t.json", "--open")
+    run = Store().newest()[0]
+    notebook = place / f"timeline-{run.id}.ipynb"
+    assert opened == [f"http://127.0.0.1:1/lab/tree/{notebook.name}?token=abc"]
+    cell = json.loads(notebook.read_text())["cells"][0]
+    assert cell["outputs"][0]["data"]["application/vnd.rankroom.run+json"]["run"]["id"] == run.id
+
+
+def test_export_into_a_file_compressed_or_not(place: Path):
+    trace(place / "t.json", 0, 0)
+    good("timeline", "t.json")
+    assert "ui.perfetto.dev" in good("runs", "export", "last", "-o", "out.json")
+    plain = (place / "out.json").read_bytes()
+    good("runs", "export", "last", "-o", "out.json.gz", "--format", "chrome")
+    assert gzip.decompress((place / "out.json.gz").read_bytes()) == plain
+    spans = [event for event in json.loads(plain)["traceEvents"] if event["ph"] == "X"]
+    assert len(spans) == 10 and spans[0]["args"]["op"] == "allreduce"
+    assert good("runs", "export", "-o", "-") == plain.decode()
+    run = Store().newest()[0]
+    assert f"wrote {run.id}.trace.json.gz" in good("runs", "export")
+    assert "cannot write no/where.json" in bad("runs", "export", "-o", "no/where.json")

@@ -1,0 +1,240 @@
+"""The profile and the picture in a cell's output: there when there is something to see, bounded."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from test_display import saved
+
+from rankroom.analysis.profile import Shares
+from rankroom.analysis.timeline import Timeline
+from rankroom.display import bundle
+from rankroom.display.page import weight
+from rankroom.display.picture import COLOURS, picture
+from rankroom.display.summary import MOST, summary
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Store
+from trace_makers import ALL, FOLDER, Trace, loop
+
+NAMES = [make.__name__.replace("_", "-") for make in ALL]
+PLAIN = re.compile(r"<(\w+)|(\w+)=")
+
+
+def record_of(trace: Trace, root: Path) -> tuple[Store, RunInfo]:
+    """The trace as a record under `root`."""
+    folder = root / "runs" / "trace-made"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(trace.run_json("made")))
+    (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in trace.lines()))
+    (folder / "source.py").write_text("train()\n")
+    store = Store(root)
+    return store, store.load("trace-made")
+
+
+def shares_of(name: str) -> Shares:
+    run = RunInfo.from_json(json.loads((FOLDER / name / "run.json").read_text()))
+    return Shares(Timeline.read(run, FOLDER / name / "events.jsonl"))
+
+
+def parsed(svg: str) -> ElementTree.Element:
+    """The SVG as XML, after what HTML allows and XML does not."""
+    return ElementTree.fromstring(re.sub(r"(\s[a-z-]+)=([^'\s>]+)", r"\1='\2'", svg))
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("room", [2_000, 6_000, 20_000])
+def test_a_picture_keeps_to_its_room_and_is_well_formed(name: str, room: int):
+    svg = picture(shares_of(name), "a <title> & more", room)
+    assert weight(svg) <= room
+    if svg:
+        tree = parsed(svg)
+        tags = {each.tag for each in tree.iter()}
+        assert tags <= {"svg", "g", "title", "path", "text"}
+        assert tree.findtext("title") == "a <title> & more" == tree.get("aria-label")
+        numbers = re.findall(r"nan|inf|-?\d+\.\d{4,}", svg)
+        assert not numbers
+
+
+def drawn(svg: str, wall: int) -> dict[str, float]:
+    """How long each colour is in the upper strips of all lanes, in microseconds."""
+    out: dict[str, float] = {}
+    for path in parsed(svg).iter("path"):
+        name = {colour: name for name, colour in COLOURS.items()}.get(path.get("stroke", ""))
+        if name and int(path.get("stroke-width", "0")) > 20:
+            units = sum(map(int, re.findall(r"h(\d+)", path.get("d", ""))))
+            out[name] = units * wall / (2 * 670)
+    return out
+
+
+def test_bars_are_as_long_as_the_parts_they_stand_for():
+    shares = shares_of("turns")
+    svg = picture(shares, "t", 20_000)
+    found = drawn(svg, shares.wall)
+    for name in ("compute", "waiting"):
+        truth = sum(b - a for times in shares.ranks.values() for a, b in getattr(times, name))
+        assert found[name] == pytest.approx(truth, rel=0.05)
+    assert "data" not in found
+
+
+def test_stacks_fill_as_much_as_the_parts_they_stand_for():
+    trace = Trace(2)
+    loop(trace, 900, lambda rank, step: (0, 3_000 + 6_000 * rank))
+    run = RunInfo.from_json(trace.run_json("made"))
+    lines = [f"{line}\n".encode() for line in trace.lines()]
+    shares = Shares(Timeline.of(run, lines))
+    svg = picture(shares, "t", 8_000)
+    assert svg and "stroke-width=34" not in svg
+    areas = {}
+    for path in parsed(svg).iter("path"):
+        if path.get("fill"):
+            areas[path.get("fill")] = area(path.get("d", ""))
+    # Each area reaches down to the bottom, over those below it.
+    lane = 2 * 34 * 2 * 670
+    waiting = areas[COLOURS["waiting"]] / lane
+    late = shares.ranks[0]
+    assert not shares.ranks[1].waiting
+    truth = sum(b - a for part in (late.waiting, late.exposed) for a, b in part)
+    assert waiting == pytest.approx(truth / (2 * shares.wall), abs=0.05)
+
+
+def area(outline: str) -> float:
+    """Of the upper strips: those that are higher than ten units."""
+    total = 0.0
+    for part in re.findall(r"M[^M]+", outline):
+        height, found, highest = 0, 0, 0
+        for step, value in re.findall(r"([hv])(-?\d+)", part):
+            if step == "v":
+                height -= int(value)
+                highest = max(highest, height)
+            else:
+                found += height * int(value)
+        total += found if highest > 10 else 0
+    return total
+
+
+# --- in the output --------------------------------------------------------------------------------
+
+
+def test_the_output_tells_who_held_the_others_up(tmp_path: Path):
+    trace = Trace(4)
+    loop(trace, 40, lambda rank, step: (12_000 if rank == 2 else 4_000, 9_000))
+    store, run = record_of(trace, tmp_path)
+    data = bundle(run, store)
+    sentence = "rank 2 arrives last in 100 % of 40 allreduces and costs 34 % of the cell"
+    lines = data["text/plain"].splitlines()
+    assert lines[0].startswith("● 4 ranks · done")
+    assert lines[1].startswith(f"{sentence}; its data loading takes 3.0 ×")
+    assert any(re.match(r"2 +384 ms +41 % +480 ms +51 %", line) for line in lines)
+    html = data["text/html"]
+    assert sentence in html and "480 ms" in html and html.count("<svg") == 1
+    assert "timeline of 4 ranks: computing" in html
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8, 64])
+@pytest.mark.parametrize("steps", [3, 60])
+def test_the_output_stays_small(tmp_path: Path, ranks: int, steps: int):
+    dice = random.Random(1)
+    trace = Trace(ranks, title="x" * 5_000)
+    loop(trace, steps, lambda rank, step: (dice.randrange(5_000), dice.randrange(9_000)))
+    store, run = record_of(trace, tmp_path)
+    run.notes = ["a note of some length"] * 20
+    data = bundle(run, store)
+    assert saved(data) <= 64 << 10
+    if ranks > 1:
+        assert "<svg" in data["text/html"] and "data loading" in data["text/plain"]
+    assert "a note of some length" in data["text/html"]
+
+
+def test_a_long_log_and_errors_leave_room_for_the_picture(tmp_path: Path):
+    trace = Trace(8)
+    loop(trace, 60, lambda rank, step: (0, 5_000 + 100 * rank))
+    long = json.dumps({"kind": "log", "rank": 0, "seq": 5, "t": 1, "stream": "stdout"})
+    text = json.dumps("".join(f"line {n} {'x' * 250}\n" for n in range(800)))
+    for rank in range(8):
+        line = long.replace('"rank": 0', f'"rank": {rank}')[:-1] + f', "text": {text}}}'
+        trace.event(line)
+    store, run = record_of(trace, tmp_path)
+    run.lines = 6_400
+    data = bundle(run, store)
+    assert saved(data) <= 64 << 10
+    assert "<svg" in data["text/html"] and "lines left out" in data["text/html"]
+    assert "arrives last" in data["text/plain"] or "no rank stands out" in data["text/plain"]
+
+
+def test_a_short_cell_without_collectives_gets_no_picture(tmp_path: Path):
+    trace = Trace(2)
+    for rank in range(2):
+        trace.active(rank, 0, 900_000)
+        trace.add(rank, "data", "load", 100, 500_000)
+    store, run = record_of(trace, tmp_path)
+    data = bundle(run, store)
+    assert "svg" not in data["text/html"] and data["text/plain"].count("\n") == 0
+
+
+def test_a_long_cell_without_collectives_gets_one_if_there_is_more_than_that_it_ran(
+    tmp_path: Path,
+):
+    for name, shown in (("cell", False), ("data", True)):
+        trace = Trace(2)
+        for rank in range(2):
+            trace.active(rank, 0, 1_500_000)
+            trace.add(rank, name, "x", 100, 500_000)
+        store, run = record_of(trace, tmp_path / name)
+        assert ("svg" in bundle(run, store)["text/html"]) == shown
+
+
+def test_a_large_timeline_is_named_not_read(tmp_path: Path):
+    trace = Trace(2)
+    loop(trace, 5, lambda rank, step: (0, 1_000))
+    store, run = record_of(trace, tmp_path)
+    events = store.paths(run.id).events
+    line = events.read_bytes().splitlines(keepends=True)[2]
+    with events.open("ab") as file:
+        file.write(line * (MOST // len(line) + 1))
+    data = bundle(run, store)
+    assert f"rankroom runs profile {run.id}" in data["text/plain"]
+    assert "svg" not in data["text/html"]
+    lines = [line] * (MOST // len(line) + 1)  # as a run keeps them, up to the one too many
+    assert "rankroom runs profile" in summary(run, events, lines).note
+
+
+def test_kept_lines_are_used_instead_of_the_file(tmp_path: Path):
+    trace = Trace(2)
+    loop(trace, 20, lambda rank, step: (0, 1_000 + 4_000 * rank))
+    store, run = record_of(trace, tmp_path)
+    lines = store.paths(run.id).events.read_bytes().splitlines()
+    before = bundle(run, store)
+    shutil.rmtree(tmp_path / "runs")
+    assert bundle(run, store, [], lines) == before
+    assert "svg" not in bundle(run, store, [])["text/html"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_record_can_be_shown(name: str, tmp_path: Path):
+    folder = tmp_path / "runs" / f"trace-{name}"
+    shutil.copytree(FOLDER / name, folder)
+    store = Store(tmp_path)
+    data = bundle(store.load(folder.name), store)
+    assert saved(data) <= 64 << 10
+
+
+def test_nbconvert_shows_the_picture(tmp_path: Path):
+    nbformat = pytest.importorskip("nbformat")
+    exporters = pytest.importorskip("nbconvert.exporters")
+    trace = Trace(2)
+    loop(trace, 20, lambda rank, step: (0, 1_000 + 4_000 * rank))
+    store, run = record_of(trace, tmp_path)
+    cell = nbformat.v4.new_code_cell("%%distributed\ntrain()")
+    cell.outputs = [nbformat.v4.new_output("display_data", data=bundle(run, store))]
+    page, _ = exporters.HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
+    assert "<svg " in page and "timeline of 2 ranks: computing" in page
+    assert "rank 1 arrives last in 100 % of 20 allreduces" in page

@@ -1,0 +1,144 @@
+"""The look at a cell before it runs: it warns where ranks would wait, and only there."""
+
+import ast
+import json
+from textwrap import dedent
+from time import process_time
+
+import pytest
+
+from checkout import ROOT, SUPPORT, TUTORIALS
+from rankroom.lint import look, warnings
+from rankroom.notebook.cells import notes
+
+
+def snippets(name: str) -> dict[str, str]:
+    """The cells of a file in tests/support/collective_checker/, by their headings."""
+    parts = (SUPPORT / "collective_checker" / name).read_text().split("=== ")[1:]
+    found = dict(part.split("\n", 1) for part in parts)
+    assert len(found) == len(parts), "two of one name"
+    return found
+
+
+# `# here` marks the line, and after the arrow stands what the warning must say.
+WAITS = snippets("waits.txt")
+FINE = snippets("fine.txt")
+
+
+def said(source: str, ranks: list[int] | None = None, size: int = 4) -> list[str]:
+    return [each.text for each in warnings(dedent(source), ranks, size)]
+
+
+@pytest.mark.parametrize("size", [2, 4, 64])
+@pytest.mark.parametrize("name", WAITS)
+def test_what_some_ranks_do_not_reach_is_named_with_its_line(name: str, size: int):
+    source, text = WAITS[name], name.partition(" → ")[2]
+    line = next(i for i, each in enumerate(source.split("\n"), 1) if each.endswith("# here"))
+    found = said(source, size=size)
+    if size == 2 and name.startswith("new_group"):
+        assert found == []  # for both of them, then
+        return
+    assert len(found) == 1, found
+    assert found[0].startswith(f"cell line {line}: ")
+    assert text in found[0]
+    # What the notebook shows of a note.
+    assert len(found[0]) <= 200
+
+
+@pytest.mark.parametrize("size", [2, 4, 64])
+@pytest.mark.parametrize("name", FINE)
+def test_usual_code_raises_no_alarm(name: str, size: int):
+    source = FINE[name]
+    if name in ("never here", "equal shares") and size == 64:
+        pytest.skip("would wait on so many")
+    # Not only because the quick look finds nothing.
+    assert look._all(source, ast.parse(source).body, size) == []
+    assert said(source, size=size) == []
+
+
+def test_the_wording():
+    assert said("\n\nx = 1\nif rank == 0:\n    hvd.allreduce(x)") == [
+        "cell line 5: hvd.allreduce under `if rank == 0` is not reached by every rank: the others "
+        "will wait (move it out of the if)"
+    ]
+
+
+def cells() -> dict[str, str]:
+    found = {path.name: path.read_text() for path in TUTORIALS.glob("*.py")}
+    found["digits.py"] = (ROOT / "bench/scripts/digits.py").read_text()
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        for number, cell in enumerate(json.loads(path.read_text())["cells"]):
+            source = "".join(cell["source"])
+            # A cell that fails on purpose has a tag; one is there to be warned of.
+            failing = "raises-exception" in cell["metadata"].get("tags", [])
+            if cell["cell_type"] == "code" and source.startswith("%%distributed") and not failing:
+                found[f"{path.name} {number}"] = source.partition("\n")[2]
+    return found
+
+
+@pytest.mark.parametrize("name", cells())
+def test_tutorials_and_notebooks_raise_no_alarm(name: str):
+    source = cells()[name]
+    for size in (2, 4, 7, 64):
+        assert look._all(source, ast.parse(source).body, size) == []
+        assert said(source, size=size) == []
+
+
+def test_a_cell_on_some_ranks_is_told_what_will_be_refused():
+    source = """\
+    hvd.init()
+    hvd.allreduce(x)
+    hvd.allreduce(x, process_set=pair)
+    if rank == 3:
+        dist.barrier()
+    ', '.join(names)
+    """
+    assert said(source, [0]) == [
+        "cell line 2: hvd.allreduce is for all 4 ranks and will be refused in a cell on rank 0 "
+        "(run it on all of them, or give it a process_set)"
+    ]
+    assert "cell on ranks 0,3 (" in said(source, [3, 0])[1]
+    assert "or give it a group" in said(source, [3, 0])[1]
+    assert said(source, [0, 1, 2, 3]) == said(source) != []
+    assert said("if rank == 0:\n    hvd.allreduce(x)", [0], 1) == []
+
+
+def test_a_cell_inside_a_timing_magic_is_looked_at():
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    transform = TransformerManager().transform_cell
+    code = transform("%%time\nif rank == 0:\n    hvd.allreduce(x)\n")
+    assert [each.line for each in warnings(code, None, 2)] == [3]
+    assert notes(transform("!ls\nif rank == 0:\n    hvd.barrier()\n"), None, 2)[0].startswith(
+        "cell line 3: hvd.barrier"
+    )
+
+
+def test_hostile_cells_cost_no_run():
+    deep = "if rank == 0: hvd.barrier(" + "-" * 5000 + "1)"
+    assert notes(deep, None, 2) in ([], [said("if rank == 0: hvd.barrier(1)", size=2)[0]])
+    assert notes("if rank == 0:\n    hvd.allreduce(", None, 2) == []
+    many = "".join(f"if rank == {i}:\n    hvd.allreduce(x)\n" for i in range(50))
+    assert len(notes(many, None, 64)) == look.MOST
+    loops = "".join("  " * i + "for x in data:\n" for i in range(18))
+    begun = process_time()
+    notes(loops + "  " * 18 + "if rank == 0: break\n" + "  " * 18 + "hvd.barrier()", None, 64)
+    assert process_time() - begun < 5
+    assert notes("if rank == 10 ** 10 ** 10: hvd.barrier()", None, 2)
+
+
+@pytest.mark.alone
+def test_a_usual_cell_waits_for_it_a_moment_only():
+    """0.3 ms of processor time, as others compute too; most cells take a tenth of that."""
+    sources = [each for name, each in cells().items() if name.startswith("quickstart")]
+    assert len(sources) > 10
+    best = min(_seconds(sources) for _ in range(5)) / len(sources)
+    print(f"{best * 1e6:.0f} µs a cell")
+    assert best < 0.0003
+
+
+def _seconds(sources: list[str]) -> float:
+    begun = process_time()
+    for source in sources:
+        warnings(source, None, 4)
+    return process_time() - begun

@@ -1,0 +1,149 @@
+"""What the documents promise exists: magics, options, commands, targets, files, Python."""
+
+import re
+
+import click
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+import rankroom
+from architecture import LAYERS
+from checkout import ROOT
+from rankroom.cli import main
+from rankroom.errors import RankroomError
+
+PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
+DOCS = {
+    name: (ROOT / name).read_text("utf-8")
+    for name in (
+        *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "notebooks/quickstart.ipynb"),
+        *PAGES,
+    )
+}
+CONTRIBUTING = DOCS["CONTRIBUTING.md"]
+EVERYTHING = "\n".join(DOCS.values())
+MAGIC = re.compile(r"(?<![%\w])(%{1,2})([a-z_]+)((?: [^`\"\\\n|]*)?)")
+
+
+@pytest.fixture(scope="module")
+def shell():
+    shell = InteractiveShell()
+    rankroom.load_ipython_extension(shell)
+    return shell
+
+
+def test_every_magic_exists(shell):
+    found = {(percent, name) for percent, name, _ in MAGIC.findall(EVERYTHING)}
+    assert {("%%", "distributed"), ("%", "cluster"), ("%", "runs")} <= found
+    for percent, name in found:
+        kind = "cell" if percent == "%%" else "line"
+        assert shell.find_magic(name, kind), f"{percent}{name} is not there"
+
+
+def options_of(shell, magic, rest):
+    """The options a magic lists when it is given one that it does not know."""
+    with pytest.raises(RankroomError) as error:
+        if magic.startswith("%%"):
+            shell.find_magic(magic[2:], "cell")("--no-such-option", "1")
+        else:
+            word = rest.split()[0] if magic == "%cluster" and rest.split() else ""
+            shell.find_magic(magic[1:], "line")(f"{word} --no-such-option")
+    return set(re.findall(r"--?[a-z]+", str(error.value).partition("; ")[2]))
+
+
+def test_every_option_of_a_magic_exists(shell):
+    asked = 0
+    for percent, name, rest in MAGIC.findall(EVERYTHING):
+        options = re.findall(r"(?<![\w-])--?[a-z]+", rest)
+        if options and name not in ("load_ext",):
+            valid = options_of(shell, percent + name, rest)
+            aliases = {"-o"} if "--output" in valid else set()
+            assert set(options) <= valid | aliases, f"{percent}{name}{rest}"
+            asked += 1
+    assert asked >= 5
+
+
+def test_every_word_of_cluster_exists(shell):
+    words = {
+        rest.split()[0]
+        for _, name, rest in MAGIC.findall(EVERYTHING)
+        if name == "cluster" and rest.strip()
+    }
+    assert {"start", "stop", "attach"} <= words
+    with pytest.raises(RankroomError) as error:
+        shell.find_magic("cluster", "line")("no-such-word")
+    valid = set(re.findall(r"[a-z]+", str(error.value).partition("valid are ")[2]))
+    assert words <= valid
+
+
+def commands():
+    code = re.findall(r"`(rankroom [^`]+)`|^(rankroom .+)$", EVERYTHING, re.M)
+    return sorted({(inline or line).strip() for inline, line in code})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_exists(command):
+    group, words = main, command.split()[1:]
+    while words and isinstance(group, click.Group) and not words[0].startswith("-"):
+        name = words.pop(0)
+        with click.Context(group) as context:
+            found = group.get_command(context, name)
+        assert found is not None, f"{command}: no {name}"
+        group = found
+    with click.Context(group) as context:
+        known = {
+            opt
+            for param in group.get_params(context)
+            for opt in (*param.opts, *param.secondary_opts)
+        }
+    for word in words:
+        if word.startswith("-"):
+            assert word in known, f"{command}: no {word}"
+
+
+def test_every_make_target_exists():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.M))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", EVERYTHING, re.M))
+    assert {"lab", "demo", "test", "lint", "bench", "dist"} <= named <= targets
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_every_link_leads_somewhere(name):
+    for target in re.findall(r"\]\(([^)#]+)\)", DOCS[name]):
+        if "://" not in target:
+            assert ((ROOT / name).parent / target).exists(), target
+
+
+def test_every_path_in_contributing_exists():
+    paths = set(re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|json|toml|lock))`", CONTRIBUTING))
+    paths -= {"jax/jax_adapter.py", "lab/rankroom/labextension"}  # an example; not in a clone
+    assert len(paths) > 15
+    package = ROOT / "lab" / "rankroom"
+    places = [ROOT, package, package / "rank", package / "rank" / "frameworks"]
+    for path in paths:
+        assert any((place / path).exists() for place in places), path
+
+
+def test_the_table_of_layers_is_the_one_that_is_held():
+    rows = re.findall(r"^\| \w* ?\| (`.+?) \|", CONTRIBUTING, re.M)
+    told = [set(re.findall(r"`([\w/*]+)`", row)) for row in rows]
+    there = {each.stem if each.is_file() else f"{each.name}/*" for each in modules_and_folders()}
+    held = [{*names} & there for names in reversed(LAYERS)]
+    assert told == [names for names in held if names]
+
+
+def modules_and_folders():
+    package = ROOT / "lab" / "rankroom"
+    yield from package.glob("[a-z]*.py")
+    yield from (init.parent for init in package.glob("*/__init__.py"))
+
+
+def test_the_changelog_knows_this_version():
+    assert f"\n## {rankroom.__version__}\n" in DOCS["CHANGELOG.md"]
+
+
+def test_every_page_is_found_from_the_readme():
+    assert "docs/security.md" in PAGES
+    for page in PAGES:
+        assert f"({page})" in DOCS["README.md"], page

@@ -1,0 +1,61 @@
+"""`make test` runs every test once, in two parts, and says at the end what came of both."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from checkout import TOOLS
+
+TOOL = TOOLS / "test.py"
+spec = importlib.util.spec_from_file_location("two_parts", TOOL)
+two_parts = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(two_parts)
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("1 failed, 240 passed in 107.45s (0:01:47)", {"failed": 1, "passed": 240}),
+        ("=== 3 passed, 2 skipped, 1 error in 0.10s ===", {"passed": 3, "skipped": 2, "error": 1}),
+        ("no tests ran in 0.01s", {}),
+        ("", {}),
+    ],
+)
+def test_a_closing_line_is_read(line: str, counts: dict[str, int]):
+    assert two_parts.counted(line) == counts
+
+
+def test_the_summary():
+    counts = Counter({"passed": 3539, "failed": 2, "skipped": 2})
+    assert two_parts.summary(counts, 1023.9) == "3539 passed, 2 failed, 2 skipped in 0:17:04"
+    assert two_parts.summary(Counter(), 0.1) == "0 passed, 0 failed in 0:00:00"
+
+
+@pytest.mark.parametrize(
+    ("passing", "last"), [("12", "2 passed, 0 failed"), ("2", "1 passed, 1 failed")]
+)
+def test_both_parts_run_whatever_the_first_finds(tmp_path: Path, passing: str, last: str):
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\naddopts = -q\n")
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.alone\n"
+        f"def test_first(): assert '1' in {passing!r}\n"
+        f"def test_second(): assert '2' in {passing!r}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, TOOL, f"--rootdir={tmp_path}", "-c", tmp_path / "pytest.ini", tmp_path],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1].startswith(last), done.stdout
+    assert done.returncode == (0 if "0 failed" in last else 1)
+
+
+def test_no_test_is_a_failure(tmp_path: Path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\n")
+    argv = [sys.executable, TOOL, "-c", tmp_path / "pytest.ini", f"--rootdir={tmp_path}", tmp_path]
+    assert subprocess.run(argv, capture_output=True, check=False).returncode == two_parts.NOTHING

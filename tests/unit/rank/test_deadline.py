@@ -1,0 +1,190 @@
+"""The time limit of a job: how much is left, what is called before, and why a job ended."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import rankroom
+from rankroom.errors import UsageError
+from rankroom.rank import deadline
+from rankroom.rpc.rendezvous import Rendezvous
+from rankroom.scheduler import job_end
+
+SAID = "JobId=12 JobName=x JobState={state} Reason={reason} Requeue=1 EndTime={end} Command=/x"
+
+
+def said(state: str = "RUNNING", reason: str = "None", end: float = 0.0) -> str:
+    shown = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(end)) if end else "Unknown"
+    return SAID.format(state=state, reason=reason, end=shown)
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> deadline.Limit:
+    """A process that knows of no limit yet."""
+    made = deadline.Limit()
+    monkeypatch.setattr(deadline, "_limit", made)
+    for name in ("SLURM_JOB_ID", "RANKROOM_DESK", "RANKROOM_SECRET"):
+        monkeypatch.delenv(name, raising=False)
+    return made
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: deadline.Limit) -> Path:
+    """This is Slurm job 12; what is written into this file, Slurm says of it."""
+    program = tmp_path / "bin" / "scontrol"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\n[ "$*" = "show job --oneliner 12" ] && cat {tmp_path}/said\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    return tmp_path / "said"
+
+
+def wait_for(calls: list[str], count: int) -> None:
+    until = time.monotonic() + 60
+    while len(calls) < count:
+        assert time.monotonic() < until, calls
+        time.sleep(0.01)  # signals are handled between two steps of this
+
+
+def test_outside_of_a_job_nothing_ends(limit: deadline.Limit):
+    assert rankroom.time_left() is None
+    calls: list[str] = []
+    rankroom.on_time_limit(lambda: calls.append("called"))
+    assert calls == []
+
+
+def test_a_process_in_a_job_asks_slurm(scontrol: Path):
+    scontrol.write_text(said(end=time.time() + 1000))
+    left = rankroom.time_left()
+    assert left is not None
+    assert 900 < left <= 1000
+
+
+def test_a_job_without_a_limit_has_no_time_left_to_tell(scontrol: Path):
+    scontrol.write_text(said())
+    assert rankroom.time_left() is None
+
+
+def test_a_rank_asks_its_keeper(limit: deadline.Limit, monkeypatch: pytest.MonkeyPatch):
+    end = time.time() + 500
+    keeper = Rendezvous("127.0.0.1", "secret", lambda question: {"until": end})
+    monkeypatch.setenv("RANKROOM_DESK", keeper.address)
+    monkeypatch.setenv("RANKROOM_SECRET", "secret")
+    left = rankroom.time_left()
+    assert left is not None
+    assert 400 < left <= 500
+
+
+def test_a_call_is_made_in_the_main_thread_when_little_time_is_left(scontrol: Path):
+    scontrol.write_text(said(end=time.time() + 100))
+    calls: list[str] = []
+    rankroom.on_time_limit(lambda: calls.append("early"), before=10)
+    rankroom.on_time_limit(lambda: calls.append(threading.current_thread().name), before=150)
+    wait_for(calls, 1)
+    assert calls == ["MainThread"]
+
+
+def test_a_call_that_raises_is_told_and_disturbs_nothing(scontrol: Path, capsys):
+    scontrol.write_text(said(end=time.time() + 5))
+    calls: list[str] = []
+
+    def save() -> None:
+        calls.append("saved")
+        raise ValueError("no room")
+
+    rankroom.on_time_limit(save)
+    wait_for(calls, 1)
+    assert "ValueError: no room" in capsys.readouterr().err
+
+
+def test_a_function_of_the_same_name_takes_the_place_of_the_one_before(scontrol: Path):
+    scontrol.write_text(said(end=time.time() + 1000))
+    made = []
+    for word in ("first", "second"):
+
+        def save(word: str = word) -> None:
+            made.append(word)
+
+        rankroom.on_time_limit(save)
+    scontrol.write_text(said(end=time.time() + 60))
+    deadline._limit.until = time.time() + 60
+    wait_for(made, 1)
+    assert made == ["second"]
+
+
+def test_a_limit_that_was_moved_away_counts_anew(limit: deadline.Limit):
+    call = deadline.Call(print, before=60)
+    assert call.due(50)
+    call.made = True
+    assert not call.due(40)
+    assert not call.due(3000)  # the job got more time
+    assert call.due(30)
+    assert not deadline.Call(print, before=60).due(None)
+
+
+def test_another_thread_is_told_where_to_ask(limit: deadline.Limit):
+    found: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            rankroom.on_time_limit(print)
+        except UsageError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "words"),
+    [
+        ("RUNNING", "None", ""),
+        ("TIMEOUT", "TimeLimit", "the time of job 12 is over"),
+        ("COMPLETING", "TimeLimit", "the time of job 12 is over"),
+        ("CANCELLED", "None", "job 12 was cancelled"),
+        ("COMPLETING", "None", "job 12 was cancelled or has ended"),
+        ("NODE_FAIL", "NodeDown", "a node of job 12 has failed"),
+        ("PREEMPTED", "None", "job 12 had to give way to another"),
+        ("PENDING", "BeginTime", "job 12 was put back into the queue"),
+    ],
+)
+def test_why_a_job_ends(state: str, reason: str, words: str):
+    assert job_end.why_over(said(state, reason), "12") == words
+
+
+def test_a_new_end_of_the_job_is_noticed(scontrol: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(job_end, "OFTEN_S", 0.01)
+    monkeypatch.setattr(job_end, "SELDOM_S", 0.01)
+    later = int(time.time()) + 7200.0
+    scontrol.write_text(said(end=later))
+    known = job_end.JobEnd("12", time.time() + 60)
+    known.follow()
+    until = time.monotonic() + 60
+    while known.until != later:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path, monkeypatch: pytest.MonkeyPatch):
+    # The program that stands for Slurm's may take a while to begin.
+    monkeypatch.setattr(job_end, "QUICK_S", 60.0)
+    assert job_end.JobEnd("12", time.time() - 1).why() == "the time of job 12 is over"
+    scontrol.write_text(said("COMPLETING"))
+    assert job_end.JobEnd("12", time.time() + 60).why() == "job 12 was cancelled or has ended"
+
+
+def test_a_job_that_runs_anew_is_another(limit: deadline.Limit):
+    job = job_end.JobEnd("12", 0.0)
+    job.hear(said(end=time.time() + 60) + " Restarts=0")
+    assert job.over == ""
+    job.hear(said(end=time.time() + 60) + " Restarts=1")
+    assert job.over == "job 12 was put back into the queue"
+    assert job.why() == job.over

@@ -1,0 +1,73 @@
+"""What a rank finds in its environment, for every framework at once."""
+
+import json
+import socket
+
+import pytest
+
+from rankroom.rank.environment import (
+    GIVEN_PORTS,
+    Wiring,
+    free_ports,
+    rank_environment,
+    wire_locally,
+)
+from rankroom.rank.world import World
+
+WIRING = Wiring("10.0.0.7", "eth0", "node7", 4000, (4001, 4002, 4003))
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+
+
+def environment(rank=1, size=3, devices=0, cores=8, **own):
+    return rank_environment(rank, size, WIRING, devices, cores, own)
+
+
+def test_every_framework_finds_its_rank():
+    env = environment()
+    assert [env[name] for name in ("HOROVOD_RANK", "RANK", "LOCAL_RANK")] == ["1"] * 3
+    assert [env[name] for name in ("HOROVOD_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE")] == ["3"] * 3
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.7", "4000")
+    assert (env["HOROVOD_GLOO_IFACE"], env["GLOO_SOCKET_IFNAME"]) == ("eth0", "eth0")
+    assert json.loads(env["TF_CONFIG"]) == {
+        "cluster": {"worker": ["10.0.0.7:4001", "10.0.0.7:4002", "10.0.0.7:4003"]},
+        "task": {"type": "worker", "index": 1},
+    }
+
+
+@pytest.mark.parametrize(("cores", "size", "share"), [(8, 3, "2"), (8, 2, "4"), (1, 4, "1")])
+def test_cores_are_shared_out(cores, size, share):
+    env = environment(rank=0, size=size, cores=cores)
+    assert [env[name] for name in THREADS] == [share] * 4
+
+
+def test_the_users_own_thread_count_is_left_alone():
+    assert not set(THREADS) & set(environment(OMP_NUM_THREADS="7"))
+
+
+@pytest.mark.parametrize(
+    ("rank", "devices", "device"),
+    [(0, 2, "cuda:0"), (1, 2, "cuda:1"), (2, 2, "cuda:0"), (1, 0, "cpu")],
+)
+def test_each_rank_has_its_device(rank, devices, device):
+    env = environment(rank=rank, devices=devices)
+    world = World.from_environment(env)
+    assert (world.device, world.rank, world.size, world.local_rank) == (device, rank, 3, rank)
+
+
+def test_ports_are_free_and_all_different():
+    wiring = wire_locally(5)
+    ports = [wiring.master_port, *wiring.worker_ports]
+    assert len(set(ports)) == 6
+    given = range(*map(int, GIVEN_PORTS.read_text().split()))
+    for port in free_ports(3):
+        assert port not in given  # to others, before it is used here
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+
+
+def test_where_all_ports_are_given_out_any_will_do(monkeypatch, tmp_path):
+    monkeypatch.setattr("rankroom.rank.environment.GIVEN_PORTS", tmp_path / "range")
+    (tmp_path / "range").write_text("1024\t60999\n")
+    assert len(set(free_ports(3))) == 3
+    with pytest.raises(OSError, match="assign"):
+        free_ports(1, "192.0.2.1")  # not of this machine

@@ -1,0 +1,157 @@
+"""Clocks of other hosts: the bound on what is estimated holds, whatever the network does."""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from rankroom.record.model import Clock, RankInfo
+from rankroom.run.clock import Clocks, Trip, estimate, hull
+
+
+def trips(offset: int, dice: random.Random, there: float, back: float, count: int = 12):
+    """Round trips to a clock that is `offset` ahead; each way takes its time or longer."""
+    now = 1_790_000_000_000_000.0
+    for _ in range(count):
+        now += dice.uniform(10, 5_000)
+        asked = now
+        now += there + dice.expovariate(1 / (there + 1))
+        told = now + offset
+        now += back + dice.expovariate(1 / (back + 1))
+        yield Trip(int(asked), int(told // 1), int(now))
+
+
+@pytest.mark.parametrize("there, back", [(100, 100), (5, 5), (40_000, 200), (200, 40_000), (0, 0)])
+@pytest.mark.parametrize("offset", [0, 1, -17, 3_600_000_000, -86_400_000_000])
+def test_the_true_offset_is_within_the_error(there: float, back: float, offset: int):
+    for seed in range(50):
+        clock = estimate(trips(offset, random.Random(seed), there, back))
+        assert clock is not None and abs(clock.offset - offset) <= clock.error
+        assert clock.error <= (there + back) / 2 + (there + back + 2) / 2 + 3
+
+
+def test_many_answers_come_close_to_the_least_delay():
+    """No bound can be narrower than half of the least way there and back."""
+    errors, first = [], []
+    for seed in range(50):
+        found = list(trips(500, random.Random(seed), 300, 300, 20))
+        whole, one = estimate(found), estimate(found[:1])
+        assert whole is not None and one is not None
+        errors.append(whole.error)
+        first.append(one.error)
+        assert 300 <= whole.error <= one.error
+    assert sorted(errors)[25] < 330 < 500 < sorted(first)[25]
+
+
+def test_a_clock_that_was_set_meanwhile_is_taken_from_the_quickest_answer():
+    early = [Trip(0, 1_000, 400), Trip(500, 1_450, 600)]
+    late = [Trip(700, 9_000_760, 800), Trip(900, 9_000_905, 910)]
+    clock = estimate([*early, *late])
+    assert clock is not None and abs(clock.offset - 9_000_000) <= clock.error <= 7
+
+
+def test_nothing_is_known_without_answers():
+    assert estimate([]) is None
+    assert estimate([Trip(10, 5, 0)]) is None  # this host's own clock was set back
+
+
+def test_two_comparisons_of_one_run_cover_both():
+    both = hull(Clock(100, 10), Clock(130, 5))
+    assert both.offset - both.error <= 90 and both.offset + both.error >= 135
+    assert both.error <= 23
+    assert hull(Clock(7, 3), Clock(7, 3)) == Clock(7, 3)
+
+
+# --- of a cluster's hosts -------------------------------------------------------------------------
+
+
+def rank_on(rank: int, host: str) -> RankInfo:
+    return RankInfo(rank, host, 1000 + rank, "cpu")
+
+
+class Hosts:
+    """Answers at once, with the time of a host that is ahead by so many microseconds."""
+
+    def __init__(self, ahead: dict[int, int]) -> None:
+        self.ahead = ahead
+        self.asked: list[int] = []
+
+    def __call__(self, ranks: list[int], do: str) -> list[Future[Any]]:
+        assert do == "clock"
+        out: list[Future[Any]] = []
+        for rank in ranks:
+            self.asked.append(rank)
+            if rank in self.ahead:
+                future: Future[Any] = Future()
+                future.set_result({"content": {"time": time.time_ns() // 1000 + self.ahead[rank]}})
+                out.append(future)
+        return out
+
+
+def compared(clocks: Clocks, ranks: list[RankInfo]) -> dict[int, Clock]:
+    found: dict[int, Clock] = {}
+    thread = clocks.compare(ranks, found.update)
+    if thread is not None:
+        thread.join(60)
+    return found
+
+
+def test_ranks_on_this_host_are_not_asked():
+    hosts = Hosts({0: 0})
+    clocks = Clocks(hosts, "here")
+    assert compared(clocks, [rank_on(0, "here")]) == {}
+    assert hosts.asked == []
+
+
+def test_ranks_of_one_host_share_a_clock():
+    hosts = Hosts({1: 5_000_000, 2: 5_000_000, 3: 5_000_000, 4: -7_000})
+    ranks = [rank_on(0, "here"), *(rank_on(n, "a") for n in (1, 2, 3)), rank_on(4, "b")]
+    found = compared(Clocks(hosts, "here"), ranks)
+    assert found.keys() == {1, 2, 3, 4}
+    assert found[1] == found[2] == found[3]
+    assert abs(found[1].offset - 5_000_000) <= found[1].error
+    assert abs(found[4].offset + 7_000) <= found[4].error
+    assert 3 not in hosts.asked  # two of a host are enough
+
+
+def test_clocks_are_compared_again_when_they_may_have_drifted(monkeypatch: pytest.MonkeyPatch):
+    hosts = Hosts({1: 100})
+    clocks = Clocks(hosts, "here")
+    ranks = [rank_on(1, "a")]
+    assert compared(clocks, ranks) and clocks.of(ranks)
+    count = len(hosts.asked)
+    assert compared(clocks, ranks) == {} and len(hosts.asked) == count
+    monkeypatch.setattr("rankroom.run.clock.AGAIN_S", 0.0)
+    assert clocks.of(ranks) == {}
+    assert compared(clocks, ranks) and len(hosts.asked) > count
+
+
+def test_ranks_that_are_not_known_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch):
+    """As when a client has just connected; a run that comes meanwhile has their clocks, too."""
+    # Threads of a busy machine may stand still for longer than is waited for them.
+    monkeypatch.setattr("rankroom.run.clock.COMES_S", 60.0)
+    monkeypatch.setattr("rankroom.run.clock.WAIT_S", 60.0)
+    hosts = Hosts({})
+    clocks = Clocks(hosts, "here")
+    ranks = [rank_on(1, "a"), rank_on(2, "b")]
+    clocks.compare(ranks)
+    hosts.ahead = {1: 100, 2: 200}
+    assert clocks.of(ranks).keys() == {1, 2}
+
+
+def test_a_rank_that_is_gone_does_not_hide_its_host(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("rankroom.run.clock.COMES_S", 0.1)
+    hosts = Hosts({2: 77_000_000})
+    found = compared(Clocks(hosts, "here"), [rank_on(1, "a"), rank_on(2, "a")])
+    assert abs(found[2].offset - 77_000_000) <= found[2].error
+
+
+def test_hosts_that_do_not_answer_have_no_clock(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("rankroom.run.clock.COMES_S", 0.1)
+    clocks = Clocks(Hosts({}), "here")
+    assert compared(clocks, [rank_on(1, "a")]) == {}
+    assert clocks.of([rank_on(1, "a")]) == {}

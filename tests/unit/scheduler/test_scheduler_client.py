@@ -1,0 +1,409 @@
+"""Submit, ask and cancel with pretended commands: what is asked, how often, and what is told."""
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from checkout import SUPPORT
+from fake_scheduler import DOWN, FAKES, Elsewhere, FakeScheduler
+from rankroom.errors import SchedulerError, SshError, UsageError
+from rankroom.scheduler import client, status_cache
+from rankroom.scheduler.client import Scheduler
+from rankroom.scheduler.site import Job, Site, own_folder
+
+SITE = Site("mine", job=Job(account="a", partition="gpu"))
+PBS = replace(SITE, scheduler="pbs")
+WAITS = "{job}|PENDING|Resources|N/A||N/A|x"
+RUNS = "{job}|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
+PATIENT_S = 600  # the slower a command is, the longer are the pauses between questions
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch):
+    """Half a second stands for the five between two questions."""
+    monkeypatch.setattr(status_cache, "PERIOD_S", 0.5)
+
+
+@pytest.fixture(params=[SITE, PBS], ids=["slurm", "pbs"])
+def scheduler(request, fake) -> Scheduler:
+    return Scheduler(request.param, Elsewhere())
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch):
+    """On a busy machine a pretended command takes its time."""
+    monkeypatch.setattr(client, "ASK_S", 600.0)
+
+
+def run(what):
+    return asyncio.run(what)
+
+
+def test_a_job_from_its_submission_to_its_end(scheduler: Scheduler, fake: FakeScheduler, quick):
+    async def all_of_it() -> None:
+        text = scheduler.script("rankroom-x", "/tmp", ["true"])
+        job = await scheduler.submit(text)
+        assert fake.script(job) == text
+        status = (await scheduler.ask([job]))[job]
+        assert (status.state, status.name) == ("pending", "rankroom-x")
+        await scheduler.cancel(job)
+        while (await scheduler.ask([job]))[job].state != "gone":
+            await asyncio.sleep(0.05)
+        await scheduler.cancel(job)  # and once more is no harm
+
+    run(asyncio.wait_for(all_of_it(), PATIENT_S))
+
+
+def test_one_unknown_job_does_not_hide_the_others(scheduler: Scheduler, fake: FakeScheduler, quick):
+    async def all_of_it() -> None:
+        job = await scheduler.submit(scheduler.script("x", "/tmp", []))
+        found = await scheduler.ask(["99", job])
+        assert (found["99"].state, found[job].state) == ("gone", "pending")
+
+    run(all_of_it())
+
+
+def test_a_new_job_is_never_gone_by_an_old_answer(fake: FakeScheduler, quick):
+    scheduler = Scheduler(SITE, Elsewhere())
+
+    async def all_of_it() -> None:
+        await scheduler.ask(["1"])
+        job = await scheduler.submit(scheduler.script("x", "/tmp", []))
+        assert (await scheduler.ask([job]))[job].state == "pending"
+
+    run(all_of_it())
+    assert len(fake.calls("squeue")) == 2
+
+
+ASKER = """
+import asyncio, sys
+sys.path.insert(0, sys.argv[1])
+from fake_scheduler import Elsewhere
+from rankroom.scheduler import client
+from rankroom.scheduler.client import Scheduler
+from rankroom.scheduler.site import Site
+client.ASK_S = 600.0
+print(asyncio.run(Scheduler(Site("mine"), Elsewhere()).ask(["7"]))["7"].state)
+"""
+
+
+def test_twenty_processes_ask_once(fake: FakeScheduler):
+    fake.set("7", WAITS.format(job=7))
+    argv = [sys.executable, "-c", ASKER, str(SUPPORT)]
+    begun = time.time()
+    all_ = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(20)]
+    assert [process.communicate(timeout=120)[0] for process in all_] == ["pending\n"] * 20
+    calls = fake.calls("squeue")
+    # However long they took together.
+    assert 1 <= len(calls) <= 1 + (time.time() - begun) / status_cache.PERIOD_S
+    # The call is stamped when it begins to run, which is some time after it was begun: at most as
+    # long as it takes, and SLOW times that passes until the next. So it costs this share at most.
+    gaps = [later - earlier for earlier, later in itertools.pairwise(calls)]
+    assert all(gap > status_cache.PERIOD_S * (1 - 1 / status_cache.SLOW) for gap in gaps)
+
+
+def test_one_who_asks_all_the_time_costs_one_question_a_period(fake: FakeScheduler, quick):
+    fake.set("7", WAITS.format(job=7))
+    scheduler = Scheduler(SITE, Elsewhere())
+
+    async def ask() -> float:
+        begun = time.time()
+        # Where one question takes long, the next is later than after two seconds.
+        while time.time() < begun + 2 or len(fake.calls("squeue")) < 2:
+            await scheduler.ask(["7"])
+            await asyncio.sleep(0.001)
+        return time.time() - begun
+
+    took = run(asyncio.wait_for(ask(), PATIENT_S))
+    assert 2 <= len(fake.calls("squeue")) <= 1 + took / 0.5
+
+
+def test_news_arrive_with_the_next_question(fake: FakeScheduler, quick):
+    fake.set("7", WAITS.format(job=7))
+    scheduler = Scheduler(SITE, Elsewhere())
+
+    async def all_of_it() -> None:
+        assert (await scheduler.ask(["7"]))["7"].state == "pending"
+        fake.set("7", RUNS.format(job=7))
+        while (status := (await scheduler.ask(["7"]))["7"]).state == "pending":
+            await asyncio.sleep(0.05)
+        assert status.words == "runs on c1"
+
+    run(asyncio.wait_for(all_of_it(), PATIENT_S))
+
+
+def test_a_scheduler_that_is_down_is_asked_ever_more_rarely(fake: FakeScheduler, quick):
+    fake.fails("squeue", DOWN)
+    scheduler = Scheduler(SITE, Elsewhere())
+
+    async def all_of_it() -> None:
+        errors = set()
+        while len(fake.calls("squeue")) < 4:
+            with pytest.raises(SchedulerError) as caught:
+                await scheduler.ask(["7"])
+            errors.add(str(caught.value))
+            await asyncio.sleep(0.02)
+        [error] = errors
+        assert "squeue --noheader --me" in error
+        assert f"on login.example.org failed (status 1):\n{DOWN}\n" in error
+        assert "down or being restarted" in error
+        fake.again("squeue")
+        fake.set("7", WAITS.format(job=7))
+        while True:
+            try:
+                assert (await scheduler.ask(["7"]))["7"].state == "pending"
+                return
+            except SchedulerError:
+                await asyncio.sleep(0.1)
+
+    run(asyncio.wait_for(all_of_it(), PATIENT_S))
+    first, second, third, *_ = fake.calls("squeue")
+    assert third - second > 1.5 * 0.5 < second - first
+
+
+def test_a_line_that_is_lost_is_not_the_schedulers_failure(fake: FakeScheduler, quick):
+    class Cut(Elsewhere):
+        cut = True
+
+        async def run(self, *words, **how):
+            if self.cut:
+                raise SshError("the link is lost", "lost")
+            return await super().run(*words, **how)
+
+    fake.set("7", WAITS.format(job=7))
+    place = Cut()
+    scheduler = Scheduler(SITE, place)
+
+    async def all_of_it() -> None:
+        for _ in range(6):
+            with pytest.raises(SshError):
+                await scheduler.ask(["7"])
+        place.cut = False
+        assert (await scheduler.ask(["7"]))["7"].state == "pending"
+        [file] = (scheduler._asked.file.parent).glob("*.json")
+        assert json.loads(file.read_text())["failures"] == 0
+
+    run(asyncio.wait_for(all_of_it(), PATIENT_S))
+
+
+def test_whoever_waits_does_not_hold_up_others(fake: FakeScheduler, quick, monkeypatch):
+    fake.instead("squeue", "exec sleep 60")
+    scheduler = Scheduler(SITE, Elsewhere())
+
+    async def all_of_it() -> None:
+        asking = asyncio.ensure_future(scheduler.ask(["7"]))
+        while not fake.calls("squeue"):
+            await asyncio.sleep(0.01)
+        for _ in range(11):
+            await asyncio.sleep(0.01)
+            assert not asking.done()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        monkeypatch.setattr(client, "ASK_S", 1.0)
+        with pytest.raises(SchedulerError, match="did not answer in time"):
+            await scheduler.ask(["7"])
+
+    run(all_of_it())
+
+
+def test_one_who_is_killed_while_asking_has_asked(fake: FakeScheduler, quick):
+    fake.instead("squeue", "exec sleep 60")
+    argv = [sys.executable, "-c", ASKER, str(SUPPORT)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    while not fake.calls("squeue"):
+        time.sleep(0.02)
+    killed = time.time()
+    process.kill()
+    process.communicate()
+    fake.again("squeue")
+    fake.set("7", WAITS.format(job=7))
+    # The lock ended with the process that held it.
+    found = run(asyncio.wait_for(Scheduler(SITE, Elsewhere()).ask(["7"]), PATIENT_S))
+    assert found["7"].state == "pending"
+    assert len(fake.calls("squeue")) == 2
+    assert fake.calls("squeue")[1] > killed
+
+
+def test_a_damaged_file_is_asked_anew(fake: FakeScheduler, tmp_path: Path):
+    scheduler = Scheduler(SITE, Elsewhere())
+    fake.set("7", WAITS.format(job=7))
+    run(scheduler.ask(["7"]))
+    [file] = (tmp_path / "home" / "asked").glob("*.json")
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_text('{"at": ')
+    assert run(scheduler.ask(["7"]))["7"].state == "pending"
+
+
+def test_a_disk_that_is_full_keeps_nobody_from_asking(fake: FakeScheduler, tmp_path: Path):
+    # Stands for it: where a folder should be there is a file.
+    (tmp_path / "home").touch()
+    fake.set("7", WAITS.format(job=7))
+    scheduler = Scheduler(SITE, Elsewhere())
+
+    async def all_of_it() -> None:
+        for _ in range(20):
+            assert (await scheduler.ask(["7"]))["7"].state == "pending"
+        assert (await scheduler.submit(scheduler.script("x", "/tmp", []))).isdigit()
+
+    begun = time.time()
+    run(all_of_it())
+    assert len(fake.calls("squeue")) <= 1 + (time.time() - begun) / status_cache.PERIOD_S
+
+
+def test_a_clock_set_back_keeps_nobody_from_asking(fake: FakeScheduler, monkeypatch):
+    scheduler = Scheduler(SITE, Elsewhere())
+    fake.set("7", WAITS.format(job=7))
+    run(scheduler.ask(["7"]))
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    run(scheduler.ask(["7"]))
+    assert len(fake.calls("squeue")) == 2
+
+
+REFUSALS = {
+    "account": (
+        "sbatch",
+        "sbatch: error: Batch job submission failed: Invalid account or account/partition "
+        "combination specified",
+        "Set `account` in [job] of {own}/mine.toml (it is: a).",
+    ),
+    "partition": (
+        "sbatch",
+        "sbatch: error: invalid partition specified: gpuu\n"
+        "sbatch: error: Batch job submission failed: Invalid partition name specified",
+        "Set `partition` in [job] of {own}/mine.toml (it is: gpu).",
+    ),
+    "qos": (
+        "sbatch",
+        "sbatch: error: Batch job submission failed: Invalid qos specification",
+        "Set `qos` in [job]",
+    ),
+    "over the limit": (
+        "sbatch",
+        "sbatch: error: QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: "
+        "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+        "It will never start like this: ask for less (1 node(s) for 01:00:00)",
+    ),
+    "too many jobs": (
+        "sbatch",
+        "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: "
+        "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+        "as many jobs in the queue as you may",
+    ),
+    "constraint": (
+        "sbatch",
+        "sbatch: error: Batch job submission failed: Invalid feature specification",
+        "Set `constraint` in [job]",
+    ),
+    "nodes": (
+        "sbatch",
+        "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+        "No node has what is asked for",
+    ),
+    "group": (
+        "sbatch",
+        "sbatch: error: Batch job submission failed: User's group not permitted to use this "
+        "partition",
+        "You may not use this partition",
+    ),
+    "down": (
+        "sbatch",
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect "
+        "failure)",
+        "down or being restarted",
+    ),
+    "quota": (
+        "sbatch",
+        "slurmstepd: error: write: Disk quota exceeded",
+        "`rankroom runs prune`",
+    ),
+    "munge": (
+        "sbatch",
+        "sbatch: error: Batch job submission failed: Protocol authentication error",
+        "does not accept you from this machine",
+    ),
+    "what nobody has seen": ("sbatch", "sbatch: error: lua: no.", "take the scheduler's words"),
+    "pbs queue": ("qsub", "qsub: Unknown queue", "Set `partition` in [job]"),
+    "pbs limits": (
+        "qsub",
+        "qsub: Job violates queue and/or server resource limits",
+        "It will never start like this",
+    ),
+    "pbs down": (
+        "qsub",
+        "Connection refused\nqsub: cannot connect to server pbs-01 (errno=15010)",
+        "down or being restarted",
+    ),
+    "pbs user": ("qsub", "qsub: Unauthorized Request", "You may not use this partition or queue"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refusal_is_told_with_command_output_and_remedy(fake, case: str):
+    command, said, remedy = REFUSALS[case]
+    fake.fails(command, said)
+    scheduler = Scheduler(PBS if command == "qsub" else SITE, Elsewhere())
+    with pytest.raises(SchedulerError) as caught:
+        run(scheduler.submit(scheduler.script("x", "/tmp", [])))
+    shown = "sbatch --parsable" if command == "sbatch" else "qsub"
+    assert str(caught.value).startswith(f"mine: `{shown}` on login.example.org failed (status 1):")
+    assert said in str(caught.value)
+    assert remedy.format(own=own_folder()) in str(caught.value)
+
+
+def test_a_machine_without_the_scheduler(monkeypatch, tmp_path: Path):
+    # PBS's commands, as Slurm's may well be on this machine.
+    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path))
+    scheduler = Scheduler(PBS, Elsewhere())
+    with pytest.raises(SchedulerError, match="There is no `qsub` there, not in a login shell"):
+        run(scheduler.submit("#!/bin/sh\n"))
+    with pytest.raises(SchedulerError, match="There is no `qstat` there"):
+        run(scheduler.ask(["1"]))
+
+
+def test_commands_that_only_a_login_shell_knows(fake, monkeypatch, tmp_path: Path):
+    profile = tmp_path / "user"
+    profile.mkdir()
+    (profile / ".bash_profile").write_text(
+        f'echo "Welcome to the machine {{1}}"; PATH={FAKES}/pbs:$PATH\n'
+    )
+    monkeypatch.setenv("HOME", str(profile))
+    without = [each for each in os.environ["PATH"].split(":") if str(FAKES) not in each]
+    monkeypatch.setenv("PATH", ":".join(without))
+    scheduler = Scheduler(PBS, Elsewhere())
+
+    async def all_of_it() -> None:
+        job = await scheduler.submit(scheduler.script("x", "/tmp", []))
+        assert (await scheduler.ask([job]))[job].state == "pending"
+        await scheduler.cancel(job)
+
+    run(all_of_it())
+
+
+def test_the_folder_is_made_and_private(fake, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SCRATCH", str(tmp_path / "scratch"))
+    for scratch, made in (("~/room", "room"), ("$SCRATCH/a b", "scratch/a b")):
+        scheduler = Scheduler(replace(SITE, scratch=scratch), Elsewhere())
+        assert run(scheduler.folder()) == str(tmp_path / made)
+        assert (tmp_path / made).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be_made(fake, tmp_path: Path):
+    (tmp_path / "file").touch()
+    scheduler = Scheduler(replace(SITE, scratch=str(tmp_path / "file" / "x")), Elsewhere())
+    with pytest.raises(SchedulerError, match=r"(?s)Not a directory.*that you may write to"):
+        run(scheduler.folder())
+
+
+def test_a_site_without_a_scheduler():
+    with pytest.raises(UsageError, match="the site here has no scheduler"):
+        Scheduler(Site("here", scheduler="none"), Elsewhere())
