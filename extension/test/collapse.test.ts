@@ -1,4 +1,6 @@
 import { strict as assert } from 'node:assert';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { Collapse } from '../src/log/collapse';
@@ -32,40 +34,20 @@ function* dice(seed: number): Generator<number> {
   }
 }
 
-test('what is the same stands once, what differs stands between', () => {
-  const texts = [0, 1, 2, 3].map(rank => ['hello', `I am rank ${rank}`, 'done']);
-  assert.deepEqual(collapsed(inTurn(texts)), [
-    '0–3 hello',
-    '0 I am rank 0',
-    '1 I am rank 1',
-    '2 I am rank 2',
-    '3 I am rank 3',
-    '0–3 done'
-  ]);
-});
+interface Case {
+  name: string;
+  said: Array<[number, string]>;
+  groups: string[];
+}
 
-test('a moved line can be joined as well', () => {
-  const texts = [
-    ['begin', 'main', 'end'],
-    ['begin', 'worker', 'end'],
-    ['begin', 'worker', 'own', 'end']
-  ];
-  assert.deepEqual(collapsed(inTurn(texts)), [
-    '0–2 begin',
-    '0 main',
-    '1–2 worker',
-    '2 own',
-    '0–2 end'
-  ]);
-});
+// As the summary that is saved in the notebook: tests/support/collapse_cases.py makes them.
+const CASES = JSON.parse(
+  readFileSync(join(__dirname, '../../../tests/support/collapse.json'), 'utf8')
+) as Case[];
 
-test('no line is joined out of its rank’s order', () => {
-  assert.deepEqual(collapsed(inTurn([['a', 'b'], ['b', 'a']])), ['0 a', '0–1 b', '1 a']);
-});
-
-test('a line that one rank repeats stays repeated', () => {
-  assert.deepEqual(collapsed(inTurn([['x', 'x'], ['x', 'x', 'x']])), ['0–1 x', '0–1 x', '1 x']);
-});
+for (const { name, said, groups } of CASES) {
+  test(`as in Python: ${name}`, () => assert.deepEqual(collapsed(said), groups));
+}
 
 test('stdout and stderr are not taken for the same', () => {
   const lines = new Lines();

@@ -176,7 +176,7 @@ export class Collapse {
 
   /** The earliest of these groups that the rank can join; they are ordered by key. */
   private match(same: number[], line: number, rank: number, place: Place): number | undefined {
-    const first = lowerBound(same.length, at => this.key(same[at]), Math.max(0, place.fixed));
+    const first = lowerBound(same.length, at => this.key(same[at]), place.fixed);
     for (let at = first; at < same.length; at++) {
       const group = same[at];
       const isOwn = this.lines.rank(group) === rank && place.movable.includes(group);

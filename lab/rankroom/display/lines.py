@@ -1,13 +1,24 @@
 """From log events to lines, and lines that several ranks wrote alike to one.
 
-The view collapses by the same rule: a line joins the earliest group of the same text and stream
-that stands after its rank's last group. So no rank's lines ever change their order.
+The view collapses by the same rule (`extension/src/log/collapse.ts`), and both are tested against
+`tests/support/collapse.json`: a line joins the earliest group of the same text and stream that
+stands after its rank's last group. What only this rank wrote in between moves in front of that
+group, as a reader expects:
+
+    0–1 │ hello
+    0   │ I am rank 0
+    1   │ I am rank 1
+    0–1 │ done
+
+No rank's lines ever change their order.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from rankroom.display.text import overprint
@@ -15,6 +26,13 @@ from rankroom.record.model import Json
 
 # A line longer than this goes on as another line, so that none fills the memory.
 _LONG = 1 << 20
+
+WINDOW = 20_000
+MOVABLE = 16  # so many lines of one rank can move in front of a group that it joins
+# A group that was moved has a fraction below the key of the group it stands in front of; with two
+# levels of fractions, keys are exact, and the same as the view's.
+STEP = 2.0**-10
+FINE_STEP = 2.0**-20
 
 
 class Line(NamedTuple):
@@ -79,30 +97,128 @@ def lines_of(events: Iterable[Json]) -> Iterator[Line]:
     yield from assembly.rest()
 
 
-def collapse(lines: Iterable[Line], window: int = 10_000) -> Iterator[Group]:
-    """Groups of equal lines, in order; a group stays open for `window` later ones."""
-    groups: list[Group] = []
-    base = 0
-    where: dict[tuple[str, str], list[int]] = {}
-    last: dict[int, int] = {}
-    for rank, stream, text in lines:
-        places = where.setdefault((stream, text), [])
-        next_place = bisect_right(places, last.get(rank, -1))
-        if next_place < len(places):
-            place = places[next_place]
-            groups[place - base].ranks.append(rank)
+def collapse(lines: Iterable[Line], window: int = WINDOW) -> Iterator[Group]:
+    """Groups of equal lines, in order; a group can be joined while `window` lines come after it."""
+    order = _Order(window)
+    for line in lines:
+        order.add(line)
+        if order.count >= order.flush_at:
+            yield from order.flush()
+    yield from order.rest()
+
+
+class _Open:
+    """A group that may still change. It is named by the number of its first line."""
+
+    __slots__ = ("key", "number", "rank", "ranks", "stream", "text")
+
+    def __init__(self, number: int, line: Line) -> None:
+        self.number = number
+        self.key = float(number)  # its place in the order
+        self.rank, self.stream, self.text = line
+        self.ranks = [self.rank]
+
+    def closed(self) -> Group:
+        return Group(sorted(self.ranks), self.stream, self.text)
+
+
+class _Place:
+    """Where one rank stands in the order."""
+
+    __slots__ = ("fixed", "movable")
+
+    def __init__(self) -> None:
+        self.fixed = -1.0  # key of the last group that does not move any more
+        self.movable: list[_Open] = []  # later groups of this rank alone: they may still move
+
+    def settle(self, last: int) -> None:
+        """The movable groups up to the one called `last` stay where they are."""
+        while self.movable and self.movable[0].number <= last:
+            self.fixed = max(self.fixed, self.movable.pop(0).key)
+
+
+class _Order:
+    """The groups in order, the older ones ready to be flushed."""
+
+    def __init__(self, window: int) -> None:
+        self.count = 0
+        self.flush_at = 4 * window
+        self._window = window
+        self._groups: list[_Open] = []
+        self._same: dict[tuple[str, str], list[_Open]] = {}  # groups of equal lines, by key
+        self._places: dict[int, _Place] = {}
+        self._moved_in_front: dict[float, int] = {}
+
+    def add(self, line: Line) -> None:
+        """Take in the next line."""
+        number, self.count = self.count, self.count + 1
+        if (place := self._places.get(line.rank)) is None:
+            place = self._places[line.rank] = _Place()
+        key = line.stream, line.text
+        same = self._same.get(key)
+        group = self._match(same, number, place) if same else None
+        if group is not None and self._move_in_front_of(group, place):
+            place.movable.clear()
+            place.fixed = group.key
+            group.ranks.append(line.rank)
+            # It now stands for two ranks, so it stays where it is.
+            self._places[group.rank].settle(group.number)
+            return
+        group = _Open(number, line)
+        self._groups.append(group)
+        if same:
+            same.append(group)
         else:
-            place = base + len(groups)
-            places.append(place)
-            groups.append(Group([rank], stream, text))
-        last[rank] = place
-        if len(groups) > 2 * window:
-            yield from groups[:window]
-            for group in groups[:window]:
-                key = group.stream, group.text
-                where[key].pop(0)
-                if not where[key]:
-                    del where[key]
-            del groups[:window]
-            base += window
-    yield from groups
+            self._same[key] = [group]
+        place.movable.append(group)
+        if len(place.movable) > MOVABLE:
+            place.settle(place.movable[0].number)
+
+    def flush(self) -> list[Group]:
+        """The groups that no line can change any more."""
+        # One within the window may have been moved in front of one a window older, and that one in
+        # front of another.
+        oldest, bound = self.count - self._window, self.count - 3 * self._window - 1
+        self._groups.sort(key=_key)
+        end = bisect_left(self._groups, bound, key=_key)
+        done = [group.closed() for group in self._groups[:end]]
+        del self._groups[:end]
+        joinable = (
+            (key, [g for g in same if g.number >= oldest]) for key, same in self._same.items()
+        )
+        self._same = {key: same for key, same in joinable if same}
+        self._moved_in_front = {k: n for k, n in self._moved_in_front.items() if k >= bound}
+        self.flush_at = self.count + self._window
+        return done
+
+    def rest(self) -> list[Group]:
+        """All that is left, in order."""
+        return [group.closed() for group in sorted(self._groups, key=_key)]
+
+    def _match(self, same: list[_Open], number: int, place: _Place) -> _Open | None:
+        """The earliest of these groups that the rank at `place` can join."""
+        oldest = number - self._window
+        first = bisect_left(same, max(place.fixed, oldest - 2 * self._window - 1), key=_key)
+        for group in islice(same, first, None):
+            if group.number >= oldest and group.key > place.fixed and group not in place.movable:
+                return group
+        return None
+
+    def _move_in_front_of(self, group: _Open, place: _Place) -> bool:
+        """Move what the rank alone wrote in front of `group`; False if there is no room."""
+        key = group.key
+        moving = [own for own in place.movable if own.key > key]
+        if moving:
+            step, room = (STEP, 1.0) if key.is_integer() else (FINE_STEP, STEP)
+            before = self._moved_in_front.get(key, 0)
+            if not (key / STEP).is_integer() or (before + len(moving) + 1) * step >= room:
+                return False
+            self._moved_in_front[key] = before + len(moving)
+            for at, own in enumerate(moving, before + 1):
+                own.key = key - room + at * step
+                if same := self._same.get((own.stream, own.text)):
+                    same.sort(key=_key)
+        return True
+
+
+_key = attrgetter("key")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+import collapse_cases
 from rankroom.display.lines import Line, collapse, lines_of
 from rankroom.record.download import log_text
 from rankroom.record.model import parse_event
@@ -73,9 +74,33 @@ def test_streams_are_not_mixed():
     assert [(g.ranks, g.stream) for g in groups] == [([0], "stdout"), ([1], "stderr")]
 
 
+def test_what_a_rank_alone_printed_moves_in_front_of_what_it_joins():
+    in_turn = [(rank, text) for rank in (0, 1) for text in ("hello", f"I am rank {rank}", "done")]
+    assert shown(*in_turn) == [
+        ([0, 1], "hello"),
+        ([0], "I am rank 0"),
+        ([1], "I am rank 1"),
+        ([0, 1], "done"),
+    ]
+
+
+def test_the_view_collapses_alike():
+    """The view's test reads the same file."""
+    assert collapse_cases.FILE.read_text("utf-8") == collapse_cases.text(), (
+        "run tests/support/collapse_cases.py"
+    )
+
+
+def test_it_is_quick_and_keeps_little_of_a_long_log():
+    began = time.process_time()
+    lines = (Line(n % 4, "stdout", f"step {n // 4}") for n in range(200_000))
+    assert sum(group.ranks == [0, 1, 2, 3] for group in collapse(lines)) == 50_000
+    assert time.process_time() - began < 5
+
+
 def test_collapsing_keeps_every_line_of_every_rank_in_order():
     rng = random.Random(3)
-    for window in (1, 3, 10, 10_000):
+    for window in (1, 3, 10, 20_000):
         for _ in range(100):
             lines = [(rng.randrange(4), rng.choice("abc")) for _ in range(rng.randrange(60))]
             groups = list(collapse([Line(r, "stdout", t) for r, t in lines], window))
