@@ -12,10 +12,6 @@ from rankroom.cluster.local import Cluster
 
 pytest_plugins = ["fault_table"]
 
-HERE = Path(__file__).parent
-# What injects faults is about how soon they are noticed.
-ALONE = (HERE / "faults",)
-
 # A busy machine takes its time; nothing is waited for longer than it takes.
 os.environ.setdefault("RANKROOM_START_SECONDS", "120")
 # A shell ignores interrupts in what it starts in the background, and so would all that tests start.
@@ -24,11 +20,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if any(folder in item.path.parents for folder in ALONE):
-            item.add_marker(pytest.mark.alone)
     # The file that takes longest begins first, so that nobody waits for it alone at the end.
-    items.sort(key=lambda item: item.path.name != "test_ui.py")
+    items.sort(key=lambda item: item.path.name != "test_browser_specs.py")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from cells import failure, finish, log, states, values
 from rankroom.cluster.local import Cluster
 from rankroom.horovod_build.features import features
 
-pytestmark = [pytest.mark.cluster, pytest.mark.alone]
+pytestmark = pytest.mark.cluster
 
 SETUP = """
 import time

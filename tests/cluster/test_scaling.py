@@ -184,7 +184,6 @@ def value(run: Any, rank: int = 0) -> Any:
 
 
 @pytest.mark.cluster
-@pytest.mark.alone
 class TestSmallerWorld:
     def test_ranks_are_all_there_are_and_the_world_is_whole_afterwards(self, frameworks: Cluster):
         assert value(smaller(frameworks, WORLD)) == of(1)
@@ -281,7 +280,6 @@ def python(kernel: Kernel, expression: str) -> Any:
 
 
 @pytest.mark.cluster
-@pytest.mark.alone
 class TestMagic:
     def test_one_two_and_four_ranks(self, kernel: Kernel):
         cell = (

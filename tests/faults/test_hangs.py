@@ -14,6 +14,7 @@ from rankroom.errors import UsageError
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.alone,  # it is about seconds
     pytest.mark.fault(
         "a hang: {id}", "explained within seconds, let go, the ranks keep their state"
     ),

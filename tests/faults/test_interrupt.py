@@ -19,6 +19,7 @@ from rankroom.record.store import Store
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.alone,  # it is about seconds
     pytest.mark.fault(
         "an interrupt: {id}", "the cell ends on all ranks in 2 s, the ranks keep their state"
     ),

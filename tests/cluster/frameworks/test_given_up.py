@@ -7,7 +7,7 @@ import pytest
 from cells import failure, finish, log, states, values
 from rankroom.cluster.local import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.alone]
+pytestmark = pytest.mark.cluster
 
 START = """
 import os
