@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from checkout import TOOLS
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -4,7 +4,6 @@ At both ends of what is supported: the oldest JupyterLab with the oldest Python 
 newest JupyterLab with the newest Python.
 """
 
-from checkout import ROOT
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import rankroom
+from checkout import ROOT
 from rankroom.rank.environment import free_ports
 
 pytestmark = pytest.mark.dist
