@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,7 @@ DEBIAN = {
 # What the tests' Slurm cluster needs; they bring it up as root only, and are skipped without.
 CLUSTER = tuple(DEBIAN)[tuple(DEBIAN).index("slurmctld") :]
 POLICY = Path("/usr/sbin/policy-rc.d")
+RUNNING: set[subprocess.Popen[str]] = set()
 
 
 def can_install() -> bool:
@@ -95,7 +97,7 @@ def run(
 ) -> None:
     """Run a command; if it fails, end here with the last lines it wrote."""
     words = [str(word) for word in command]
-    done = subprocess.run(
+    started = subprocess.Popen(
         words,
         cwd=cwd,
         env={**os.environ, **environment},
@@ -104,11 +106,28 @@ def run(
         stderr=subprocess.STDOUT if quiet else None,
         text=True,
         errors="replace",
+        start_new_session=True,
     )
-    if done.returncode:
-        for line in (done.stdout or "").rstrip().splitlines()[-40:]:
-            print(f"  {line}")
-        raise SystemExit(f"set-up: `{' '.join(words)}` failed (exit {done.returncode}), see above")
+    RUNNING.add(started)
+    try:
+        said, _ = started.communicate()
+    except KeyboardInterrupt:
+        end_all()
+        raise
+    finally:
+        RUNNING.discard(started)
+    if status := started.returncode:
+        if status != -signal.SIGTERM:
+            for line in (said or "").rstrip().splitlines()[-40:]:
+                print(f"  {line}")
+        raise SystemExit(f"set-up: `{' '.join(words)}` failed (exit {status}), see above")
+
+
+def end_all() -> None:
+    """End the commands that run, with all that they have started."""
+    for started in list(RUNNING):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGTERM)
 
 
 def has_gpu() -> bool:

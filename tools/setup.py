@@ -13,12 +13,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 import packages
-from machine import CLUSTER, can_install, output, provide, run
+from machine import CLUSTER, can_install, end_all, output, provide, run
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -36,7 +37,10 @@ EXTRAS = ("lab", "torch", "tensorflow", "horovod", "quickstart", "dev")
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to set up; `depends` is what it is made from, `made` what must be there after."""
+    """One thing to set up; `depends` is what it is made from, `made` what must be there after.
+
+    It waits for the steps `after`, and for no others.
+    """
 
     name: str
     depends: Callable[[], str]
@@ -44,6 +48,7 @@ class Step:
     made: Path
     needs: tuple[str, ...] = ()
     hint: str = ""
+    after: tuple[str, ...] = ()
 
     @property
     def stamp(self) -> Path:
@@ -55,16 +60,35 @@ class Step:
 
 
 def main() -> None:
-    """Do the steps that are due, in order."""
+    """Do the steps that are due, side by side where they can be."""
     os.chdir(ROOT)
     with only_one():
         needs = [need for step in STEPS if step.due() for need in step.needs]
         if "--test" in sys.argv[1:]:
             needs += ["Chromium", *(CLUSTER if can_install() else ())]
         provide(needs)
-        for step in STEPS:
-            if step.due():
-                take(step)
+        take_all(STEPS)
+
+
+def take_all(steps: Sequence[Step]) -> None:
+    """Do the steps that are due; the first one that fails ends what goes on beside it."""
+    begun: dict[str, Future[None]] = {}
+
+    def work(step: Step) -> None:
+        for name in step.after:
+            begun[name].result()
+        if step.due():
+            take(step)
+
+    with ThreadPoolExecutor(len(steps)) as pool:
+        for step in steps:
+            begun[step.name] = pool.submit(work, step)
+        try:
+            done, _ = wait(begun.values(), return_when=FIRST_EXCEPTION)
+        finally:
+            end_all()
+    for each in done:
+        each.result()
 
 
 def take(step: Step) -> None:
@@ -117,13 +141,22 @@ def install_package() -> None:
 
 
 def build_horovod() -> None:
-    # Quick when the wheel is in the cache; else minutes, of which the command itself tells.
-    run([PYTHON, "-m", "rankroom", "horovod", "build"], quiet=False, RANKROOM_CACHE=str(CACHE))
+    # Quick when the wheel is in the cache; else minutes, of which the command itself tells. The
+    # package itself is installed meanwhile.
+    command: list[str | Path] = [PYTHON, "-m", "rankroom", "horovod", "build"]
+    run(command, quiet=False, RANKROOM_CACHE=str(CACHE), PYTHONPATH=str(ROOT / "lab"))
 
 
 STEPS = [
     Step("environment", lambda: str(VENV), make_venv, PYTHON, ("Python's venv",)),
-    Step("packages", lambda: wanted_packages(), install_packages, PYTHON, hint="some minutes"),
+    Step(
+        "packages",
+        lambda: wanted_packages(),
+        install_packages,
+        PYTHON,
+        hint="some minutes",
+        after=("environment",),
+    ),
     Step(
         "node modules",
         lambda: text_of(EXTENSION / "package-lock.json"),
@@ -136,12 +169,14 @@ STEPS = [
         lambda: text_of(REQUIREMENTS, SCHEMA, *sources(EXTENSION)),
         build_extension,
         BUILT / "package.json",
+        after=("node modules", "packages"),
     ),
     Step(
         "package",
         lambda: text_of(PROJECT, *sources(EXTENSION), *sources(BUILT)),
         install_package,
         VENV / "bin" / "rankroom",
+        after=("extension",),
     ),
     Step(
         "horovod",
@@ -149,6 +184,7 @@ STEPS = [
         build_horovod,
         VENV / "bin" / "horovodrun",
         ("g++", "Python's headers"),
+        after=("packages",),
     ),
 ]
 

@@ -1,17 +1,19 @@
 """The set-up of a checkout: a step is due when what it is made from has changed, and says so."""
 
-from checkout import TOOLS
+import functools
 import os
 import subprocess
 import sys
+import threading
+import time
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
 
-import machine  # noqa: E402
-import setup  # noqa: E402
+import machine
+import setup
+from checkout import TOOLS
 
 
 @pytest.fixture
@@ -66,6 +68,66 @@ def test_a_step_that_failed_stays_due(checkout):
     with pytest.raises(SystemExit):
         setup.take(broken)
     assert broken.due()
+
+
+def side_by_side(checkout, *steps):
+    """Steps with names, what they do and what they wait for; each leaves a file of its name."""
+
+    def do(name, work):
+        work()
+        (checkout / name).touch()
+
+    return [
+        setup.Step(
+            name, lambda: "", functools.partial(do, name, work), checkout / name, after=after
+        )
+        for name, work, after in steps
+    ]
+
+
+def test_steps_wait_for_what_they_need_and_for_nothing_else(checkout):
+    met = threading.Barrier(2, timeout=30)
+    order = []
+    steps = side_by_side(
+        checkout,
+        ("first", lambda: order.append("first"), ()),
+        ("one", lambda: (met.wait(), order.append("beside")), ("first",)),
+        ("other", lambda: (met.wait(), order.append("beside")), ("first",)),
+        ("last", lambda: order.append("last"), ("one", "other")),
+    )
+    setup.take_all(steps)
+    assert order == ["first", "beside", "beside", "last"]
+    setup.take_all(steps)
+    assert len(order) == 4, "none of them was due"
+
+
+def test_a_step_that_fails_ends_what_goes_on_beside_it(checkout, tmp_path):
+    started = tmp_path / "started"
+    sleep = f"touch {started}; sleep 600"
+
+    def fail():
+        while not started.exists():
+            time.sleep(0.01)
+        raise SystemExit("no disk")
+
+    steps = side_by_side(
+        checkout,
+        ("long", lambda: machine.run(["bash", "-c", sleep]), ()),
+        ("fails", fail, ()),
+        ("after it", lambda: None, ("fails",)),
+    )
+    begun = time.monotonic()
+    with pytest.raises(SystemExit, match="no disk"):
+        setup.take_all(steps)
+    assert time.monotonic() - begun < 60
+    assert [step.due() for step in steps] == [True] * 3
+
+
+def test_every_step_waits_for_steps_before_it():
+    known = []
+    for step in setup.STEPS:
+        assert set(step.after) <= set(known), step.name
+        known.append(step.name)
 
 
 def test_sources_are_what_people_wrote(tmp_path):
