@@ -6,22 +6,32 @@ import json
 import logging
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import ipyparallel.engine.app as engine_app
+from ipyparallel.engine.kernel import IPythonParallelKernel
 from jupyter_client.session import Session
 from traitlets.config import Config
 
 from rankroom.agent.nanny import start_nanny
+from rankroom.errors import RankroomError
 from rankroom.rank import stacks
 from rankroom.rank.kernel import RankKernel
 from rankroom.rank.recovery import Recovery
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.world import World
+from rankroom.system.internals import demand
 
 WRITTEN_S = 5.0
+# What ipyparallel and ipykernel call, or are called by, in a rank; here and in kernel.py only.
+OVERRIDDEN = ("redirect_output", "init_signal", "load_connection_file", "start_nanny")
+OF_KERNELS = (
+    "_abort_queues", "_publish_execute_input", "_forward_input", "_restore_input",
+    "_cancel_on_sigint", "do_execute", "control_msg_types", "shell_class",
+)  # fmt: skip
 TOPIC = b"rankroom"  # what a run subscribes to among the engines' messages
 
 
@@ -114,6 +124,12 @@ def _do_nothing(number: int, frame: Any) -> None:
 
 def main() -> None:
     """Start this process as a rank; its environment says which."""
+    try:
+        demand("ipyparallel", engine_app, ["Kernel"])
+        demand("ipyparallel", engine_app.IPEngine, OVERRIDDEN)
+        demand("ipykernel", IPythonParallelKernel, OF_KERNELS)
+    except RankroomError as error:
+        sys.exit(str(error))
     # The engine creates its kernel by this module-level name; there is no option for the class.
     engine_app.Kernel = RankKernel
     RankEngine.launch_instance()

@@ -24,8 +24,11 @@ import zmq
 
 from rankroom.errors import NoClusterError
 from rankroom.rpc.sessions import session_for, unsigned_as_encrypted
+from rankroom.system.internals import demand
 
 TOPIC = b"rankroom"
+# Of ipyparallel's client, and touched in this module only.
+INTERNALS = ("_mux_stream", "_control_stream", "_send", "_io_loop", "_build_targets")
 RETRY_MS = 5000  # at most, between two tries to reach a controller that is gone
 Receive = Callable[[dict[str, Any], bytes], None]
 
@@ -52,6 +55,7 @@ class Link:
     def __init__(self, client_file: Path) -> None:
         with unsigned_as_encrypted():
             self.client = ipyparallel.Client(str(client_file), timeout=10, context=context())
+        demand("ipyparallel", self.client, INTERNALS)
         # The client warns on stderr about every engine that leaves; runs report that themselves.
         logging.getLogger("ipyparallel").setLevel(logging.ERROR)
         self._runs: dict[str, Receive] = {}

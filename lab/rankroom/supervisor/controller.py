@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import Any
 
 import zmq
 from ipyparallel.controller.app import IPController
 
+from rankroom.errors import RankroomError
 from rankroom.system import process_tree
+from rankroom.system.internals import demand
+
+# What ipyparallel's controller calls, or is called by, here.
+OVERRIDDEN = ("init_schedulers", "client_url", "engine_url", "bind")
 
 
 class Controller(IPController):
@@ -37,6 +43,10 @@ def follow(keeper: int) -> None:
 
 def main() -> None:
     """Control the cluster that the options name, as child of its keeper."""
+    try:
+        demand("ipyparallel", IPController, OVERRIDDEN)
+    except RankroomError as error:
+        sys.exit(str(error))
     threading.Thread(target=follow, args=(os.getppid(),), daemon=True).start()
     Controller.launch_instance()
 

@@ -155,8 +155,8 @@ def operation(monkeypatch):
     """A collective of a torch.distributed that is made up; and its spans, while it is on."""
     monkeypatch.setattr(torch_spans, "_run", "")
     spans.here.begin()
-    world = types.SimpleNamespace(default_pg="all", pg_names={"some": "1"})
-    kind = types.SimpleNamespace(NON_GROUP_MEMBER=object())
+    world = types.SimpleNamespace(pg_names={"some": "1"})
+    kind = types.SimpleNamespace(NON_GROUP_MEMBER=object(), WORLD="all")
     c10d = types.SimpleNamespace(
         GroupMember=kind, _world=world, Work=int, get_process_group_ranks=lambda group: [0, 2],
         _resolve_process_group=lambda name: name,

@@ -21,14 +21,15 @@ from rankroom.rank.frameworks.torch import (
     torch_calls,
     torch_compile,
     torch_ddp,
+    torch_internals,
     torch_steps,
     torch_works,
 )
+from rankroom.rank.frameworks.torch.torch_internals import C10D
 from rankroom.rank.import_hooks import when_imported, with_own_symbols
 from rankroom.rank.spans import here
 from rankroom.rank.world import World
 
-C10D = "torch.distributed.distributed_c10d"
 TOPIC = "dist.init_process_group()"
 
 _sockets: list[sockets.Socket] = []  # the present groups' connections
@@ -81,8 +82,7 @@ def release() -> list[str]:
     sockets.break_off(_sockets)
     # NCCL's collectives run on the device and end by its own means only.
     if c10d.is_initialized() and "nccl" in str(c10d.get_backend()):
-        with contextlib.suppress(RuntimeError, ValueError):
-            c10d._abort_process_group()
+        torch_internals.abort(c10d)
     return ["torch.distributed"]
 
 
@@ -105,9 +105,8 @@ def state() -> dict[str, Any]:
         return {}
     groups = {}
     if c10d.is_initialized():
-        for group, name in c10d._world.pg_names.items():
-            with contextlib.suppress(RuntimeError):
-                groups[str(name)] = group._get_sequence_number_for_group()
+        for group, name in list(torch_internals.group_names(c10d).items()):
+            groups[str(name)] = torch_internals.collectives_so_far(c10d, group)
     return {
         "on": bool(c10d.is_initialized()),
         "again": _asked is not None,
@@ -132,9 +131,9 @@ def settle(states: list[dict[str, Any]]) -> None:
     c10d: Any = sys.modules.get(C10D)
     again, lost = _asked, False
     if c10d is not None and c10d.is_initialized():
-        lost = len(c10d._world.pg_names) > 1
+        lost = len(torch_internals.group_names(c10d)) > 1
         c10d.destroy_process_group()
-        _forget_in_deepspeed()
+        torch_internals.forget_groups_of_deepspeed()
     _released = False
     asked = [each for each in states if each and each["again"]]
     if not asked or not all(each and (each["again"] or each["fresh"]) for each in states):
@@ -160,18 +159,6 @@ def put_back(kept: Any) -> None:
     _asked, _fresh = kept
 
 
-def _forget_in_deepspeed() -> None:
-    """DeepSpeed keeps groups of its own; without them it makes new ones in deepspeed.initialize."""
-    groups = sys.modules.get("deepspeed.utils.groups")
-    comm: Any = sys.modules.get("deepspeed.comm.comm")
-    if groups is None or comm is None:
-        return
-    comm.cdb = None
-    for name, value in list(vars(groups).items()):
-        if name.startswith("_") and "GROUP" in name:
-            setattr(groups, name, {} if isinstance(value, dict) else None)
-
-
 def in_step(states: list[dict[str, Any]]) -> bool:
     """True if no rank has released its groups, and all count the same in the groups they share."""
     present = [each for each in states if each]
@@ -190,7 +177,6 @@ def _wrap(module: Any, world: World) -> None:
     torch_calls.guard(module, world)
     original = module.init_process_group
     destroy = module.destroy_process_group
-    make = module._new_process_group_helper
 
     @functools.wraps(original)
     def init_process_group(backend: Any = None, init_method: Any = None, **kwargs: Any) -> Any:
@@ -229,14 +215,17 @@ def _wrap(module: Any, world: World) -> None:
             _sockets.clear()
         return destroy(group)
 
-    @functools.wraps(make)
-    def make_group(*args: Any, **kwargs: Any) -> Any:
-        with sockets.noting(_sockets):
-            return make(*args, **kwargs)
+    def noting_sockets(make: Any) -> Any:
+        @functools.wraps(make)
+        def make_group(*args: Any, **kwargs: Any) -> Any:
+            with sockets.noting(_sockets):
+                return make(*args, **kwargs)
+
+        return make_group
 
     module.init_process_group = init_process_group
     module.destroy_process_group = destroy_process_group
-    module._new_process_group_helper = make_group
+    torch_internals.patch(module, "_new_process_group_helper", noting_sockets)
 
 
 @contextlib.contextmanager

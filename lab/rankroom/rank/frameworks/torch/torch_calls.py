@@ -13,7 +13,13 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from rankroom.rank.frameworks.torch import torch_compile, torch_ddp, torch_spans, torch_works
+from rankroom.rank.frameworks.torch import (
+    torch_compile,
+    torch_ddp,
+    torch_internals,
+    torch_spans,
+    torch_works,
+)
 from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
@@ -55,13 +61,13 @@ def guard(c10d: Any, world: World) -> None:
 
 def revive(model: Any) -> None:
     """Give a DDP model the new default group."""
-    model.process_group = _c10d()._get_default_group()
+    model.process_group = _c10d().GroupMember.WORLD
     # What unpickling a DDP model does: new reducer, new hooks, the same parameters.
     model.__setstate__(model.__getstate__())
 
 
 def _c10d() -> Any:
-    return sys.modules["torch.distributed.distributed_c10d"]
+    return sys.modules[torch_internals.C10D]
 
 
 def _guard_functional(module: Any, world: World) -> None:
@@ -131,7 +137,7 @@ def _members(group: Any, c10d: Any, world: World) -> set[int]:
     if group is c10d.GroupMember.NON_GROUP_MEMBER:
         return set()
     if isinstance(group, str):
-        group = c10d._resolve_process_group(group)
+        group = torch_internals.resolved(c10d, group)
     if isinstance(group, tuple):
         group = group[0].get_group(group[1])
     elif hasattr(group, "get_group"):
@@ -139,7 +145,8 @@ def _members(group: Any, c10d: Any, world: World) -> set[int]:
     if isinstance(group, list):
         return {int(each) for each in group}
     # A group that was destroyed waits for nobody; torch says what is wrong with it.
-    return set(c10d.get_process_group_ranks(group)) if group in c10d._world.pg_map else set()
+    is_present = torch_internals.is_present(c10d, group)
+    return set(c10d.get_process_group_ranks(group)) if is_present else set()
 
 
 def _guard_ddp(module: Any, world: World, models: Any) -> None:
@@ -153,7 +160,7 @@ def _guard_ddp(module: Any, world: World, models: Any) -> None:
         if world.partial and not _members(group, c10d, world) <= set(world.present):
             raise world.refuse("DistributedDataParallel()", "Run the cell on all ranks.")
         initialise(self, *args, **kwargs)
-        if self.process_group == c10d._get_default_group():
+        if self.process_group == c10d.GroupMember.WORLD:
             models.add(self)
 
     @functools.wraps(forward)

@@ -13,12 +13,14 @@ import time
 import weakref
 from typing import Any
 
-from rankroom.rank.frameworks.torch import torch_compile, torch_spans
+from rankroom.rank.frameworks.torch import torch_compile, torch_internals, torch_spans
 from rankroom.rank.frameworks.torch.torch_ddp_group import described, watched_group
+from rankroom.rank.frameworks.torch.torch_internals import patch
 from rankroom.rank.spans import here
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
+DDP = "DistributedDataParallel"
 # What a reducer uses from C++ only: Python has to keep it.
 _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 # What ranks do together while a model is made, and what of: the rest of making one is their own.
@@ -27,14 +29,12 @@ _MAKING = {"_verify_param_shape_across_processes": "shapes", "_sync_module_state
 
 def watch(module: Any, world: World) -> None:
     """Have the reducers of DDP models made with a watched group, and their buffers seen."""
-    ddp = module.DistributedDataParallel
-    if hasattr(ddp, "_ddp_init_helper"):
-        _watch_reducer(ddp, world)
-    if hasattr(ddp, "_distributed_broadcast_coalesced"):
-        _watch_buffers(ddp)
+    patch(module, f"{DDP}._ddp_init_helper", functools.partial(_watched_reducer, world=world))
+    patch(module, f"{DDP}._distributed_broadcast_coalesced", _watched_buffers)
+    patch(module, f"{DDP}._pre_forward", _watched_forward)
     for name, what in _MAKING.items():
-        if hasattr(module, name):
-            _watch_making(module, name, what)
+        patch(module, name, functools.partial(_watched_making, what=what))
+    _watch_hooks(module.DistributedDataParallel)
 
 
 def finish() -> None:
@@ -43,8 +43,7 @@ def finish() -> None:
         watched.backward.settle(final=True)
 
 
-def _watch_making(module: Any, name: str, what: str) -> None:
-    original = getattr(module, name)
+def _watched_making(original: Any, what: str) -> Any:
     parameters = list(inspect.signature(original).parameters)
 
     @functools.wraps(original)
@@ -64,12 +63,10 @@ def _watch_making(module: Any, name: str, what: str) -> None:
         finally:
             here.add("collective", number, start, time.time_ns() // 1000 - start)
 
-    setattr(module, name, together)
+    return together
 
 
-def _watch_buffers(ddp: Any) -> None:
-    original = ddp._distributed_broadcast_coalesced
-
+def _watched_buffers(original: Any) -> Any:
     @functools.wraps(original)
     def broadcast(self: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if not here.on or not tensors:
@@ -82,12 +79,10 @@ def _watch_buffers(ddp: Any) -> None:
             original(self, tensors, *args, **kwargs)
         here.add("collective", number, start, time.time_ns() // 1000 - start)
 
-    ddp._distributed_broadcast_coalesced = broadcast
+    return broadcast
 
 
-def _watch_reducer(ddp: Any, world: World) -> None:
-    original = ddp._ddp_init_helper
-
+def _watched_reducer(original: Any, world: World) -> Any:
     @functools.wraps(original)
     def make_reducer(self: Any, *args: Any, **kwargs: Any) -> Any:
         own = self.process_group
@@ -100,11 +95,7 @@ def _watch_reducer(ddp: Any, world: World) -> None:
         finally:
             self.process_group = own
 
-    ddp._ddp_init_helper = make_reducer
-    if hasattr(ddp, "register_comm_hook"):
-        _watch_hooks(ddp)
-    if hasattr(ddp, "_pre_forward"):
-        _watch_forward(ddp)
+    return make_reducer
 
 
 def _watch_hooks(ddp: Any) -> None:
@@ -123,15 +114,13 @@ def _watch_hooks(ddp: Any) -> None:
             return watched.backward.hooked(hook, state, bucket)
 
         original(self, state, seen)
-        if getattr(self, "_comm_hooks", None):
-            self._comm_hooks[-1] = (hook, state)  # as it was given, for whoever pickles the model
+        torch_internals.keep_hook(self, hook, state)
 
     ddp.register_comm_hook = register_comm_hook
 
 
-def _watch_forward(ddp: Any) -> None:
+def _watched_forward(original: Any) -> Any:
     """What is open when a forward pass begins has ended, be it by an error."""
-    original = ddp._pre_forward
 
     @functools.wraps(original)
     def pre_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -144,4 +133,4 @@ def _watch_forward(ddp: Any) -> None:
             if watched is not None:
                 watched.backward.settle(final=True)
 
-    ddp._pre_forward = pre_forward
+    return pre_forward

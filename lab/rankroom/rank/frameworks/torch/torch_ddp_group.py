@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from rankroom.rank.frameworks.torch import torch_spans, torch_works
+from rankroom.rank.frameworks.torch import torch_internals, torch_spans, torch_works
 from rankroom.rank.spans import here
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
@@ -23,7 +23,10 @@ def watched_group(group: Any, world: World) -> Any:
         return None  # the user's own kind
     try:
         # A GPU's work goes on after the call; whether passing it on changes anything was not tried.
-        if any(group._get_backend(device).name() != "gloo" for device in group._device_types):
+        carriers = torch_internals.backends(sys.modules[torch_internals.C10D], group).values()
+        if not torch_internals.can_follow_backward(sys.modules["torch"]):
+            return None
+        if not carriers or any(each.name() != "gloo" for each in carriers):
             return None
         return _kind(dist)(group, Backward(group, world))
     except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -32,21 +35,13 @@ def watched_group(group: Any, world: World) -> Any:
 
 @functools.cache  # a class per torch; it cannot be made before torch is imported
 def _kind(dist: Any) -> Any:
-    kinds = dist.ProcessGroup.BackendType
-
     class Watched(dist.ProcessGroup):
         """A group on the connections of another one."""
 
         def __init__(self, group: Any, backward: Backward) -> None:
             super().__init__(group.rank(), group.size())
             self._group, self.backward = group, backward
-            self._set_group_name(group.group_name)
-            self._set_group_desc(group.group_desc)
-            for device in group._device_types:
-                backend = group._get_backend(device)
-                kind = getattr(kinds, backend.name().upper(), kinds.CUSTOM)
-                self._register_backend(device, kind, backend)
-                self._set_default_backend(kind)
+            torch_internals.put_on(sys.modules[torch_internals.C10D], self, group)
 
         def allreduce(self, tensors: Any, *args: Any) -> Any:
             return self.backward.allreduce(self._group, tensors, args)
@@ -144,22 +139,17 @@ class Backward:
         """Be told when the gradients are computed, and when they have been averaged."""
         # Refused outside of a backward pass, as in join() for ranks with fewer batches.
         with contextlib.suppress(RuntimeError):
-            _engine().queue_callback(self._computed)
+            torch_internals.after_backward(sys.modules["torch"], self._computed)
 
     def _computed(self) -> None:
         # DDP's own callback is in the queue by now, and waits for what is open.
-        _engine().queue_callback(self._averaged)
+        torch_internals.after_backward(sys.modules["torch"], self._averaged)
         self.settle()
         if self._open:
             self._wait(WHAT)
 
     def _averaged(self) -> None:
         self.settle(final=True)
-
-
-def _engine() -> Any:
-    torch: Any = sys.modules["torch"]
-    return torch.autograd.Variable._execution_engine
 
 
 def described(op: str, tensor: str, group: dict[str, Any], given: Any) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from rankroom.rank.frameworks.torch import torch_internals
+
 Row = tuple[str, str, int, int, str]
 QUIET = "6"  # above the level of all that its library says
 
@@ -20,7 +22,7 @@ class Torch:
         torch: Any = sys.modules["torch"]
         # Its library would say on stderr that it starts and stops.
         os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
-        if torch.autograd._profiler_enabled():
+        if torch_internals.profiler_is_on(torch):
             raise RuntimeError(BUSY)  # starting another would end it
         activity = torch.profiler.ProfilerActivity
         activities = [activity.CPU]

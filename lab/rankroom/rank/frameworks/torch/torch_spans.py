@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rankroom.rank import lines
-from rankroom.rank.frameworks.torch import torch_works
+from rankroom.rank.frameworks.torch import torch_internals, torch_works
 from rankroom.rank.frameworks.torch.torch_works import Begun
 from rankroom.rank.spans import here
 from rankroom.rank.waiting import Waiting
@@ -170,15 +170,15 @@ def _resolved(group: Any, c10d: Any) -> str | None:
     group = _object(group, c10d)
     if isinstance(group, list):
         return "ranks " + ", ".join(map(str, group))
-    if group is c10d._world.default_pg:
+    if group is c10d.GroupMember.WORLD:
         return None
-    return str(c10d._world.pg_names.get(group, ""))
+    return str(torch_internals.group_names(c10d).get(group, ""))
 
 
 def _object(group: Any, c10d: Any) -> Any:
     """A group in whatever form torch takes one, as torch's own object, or a list of ranks."""
     if isinstance(group, str):
-        return c10d._resolve_process_group(group)
+        return torch_internals.resolved(c10d, group)
     if isinstance(group, tuple):
         return group[0].get_group(group[1])
     return group.get_group() if hasattr(group, "get_group") else group
@@ -186,7 +186,7 @@ def _object(group: Any, c10d: Any) -> Any:
 
 def members(group: Any) -> dict[str, Any]:
     """What tells this group from that of all ranks: its name and ranks; nothing for that one."""
-    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+    c10d: Any = sys.modules[torch_internals.C10D]
     name = _resolved(group, c10d)
     if not name:
         return {}

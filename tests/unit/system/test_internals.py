@@ -1,0 +1,98 @@
+"""What other packages keep to themselves: said in one line where it is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankroom.errors import RankroomError
+from rankroom.rank.frameworks.torch import torch_internals
+from rankroom.rank.spans import here
+from rankroom.system.internals import demand
+
+# As in a process of its own, so that what is imported there is what was just installed.
+ALL = """
+import ipyparallel
+from rankroom.rank import engine
+from rankroom.run import engine_client
+from rankroom.supervisor import controller
+from rankroom.system.internals import demand
+demand("ipyparallel", engine.engine_app, ["Kernel"])
+demand("ipyparallel", engine.engine_app.IPEngine, engine.OVERRIDDEN)
+demand("ipykernel", engine.IPythonParallelKernel, engine.OF_KERNELS)
+demand("ipyparallel", controller.IPController, controller.OVERRIDDEN)
+source = open(ipyparallel.client.client.__file__).read()
+print(*[name for name in engine_client.INTERNALS if name not in source])
+"""
+
+
+def test_a_package_without_a_name_is_refused_with_versions_that_have_it():
+    demand("ipyparallel", SimpleNamespace(_send=1), ["_send"])
+    with pytest.raises(RankroomError) as told:
+        demand("ipyparallel", SimpleNamespace(_send=1), ["_send", "_gone", "_went"])
+    assert "has no SimpleNamespace._gone, SimpleNamespace._went" in str(told.value)
+    assert "`pip install 'ipyparallel" in str(told.value)
+
+
+def found(*words: str, **environment: str) -> str:
+    argv = [sys.executable, *words]
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment or None)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def test_what_is_installed_has_them_all():
+    assert found("-c", ALL) == ""
+    assert found("-m", torch_internals.__name__) == "nothing is missing"
+
+
+@pytest.mark.thorough  # what pip brings today may be newer than anything that was tried
+def test_the_newest_releases_have_them_all(tmp_path: Path):
+    wanted = ["ipyparallel", "ipykernel", "jupyter_client", "jupyter_core", "traitlets", "ipython"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", tmp_path]
+    subprocess.run([*pip, *wanted], check=True)
+    path = f"{tmp_path}:{':'.join(sys.path)}"
+    assert found("-c", ALL, PYTHONPATH=path) == ""
+
+
+class Less:
+    """A module that lacks some of its names."""
+
+    def __init__(self, name: str, **has: Any) -> None:
+        self.__name__ = name
+        self.__dict__.update(has)
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(here, "note", said.append)
+    return said
+
+
+def test_a_pytorch_without_a_name_costs_what_it_was_for_and_says_so(notes: list[str]):
+    world = object()
+    c10d = Less(torch_internals.C10D, GroupMember=SimpleNamespace(WORLD=world))
+    assert torch_internals.group_names(c10d) == {}
+    assert torch_internals.is_present(c10d, world) and not torch_internals.is_present(c10d, None)
+    assert torch_internals.resolved(c10d, "0") is world
+    assert torch_internals.collectives_so_far(c10d, world) == 0
+    assert torch_internals.backends(c10d, world) == {}
+    torch_internals.abort(c10d)
+    torch_internals.patch(c10d, "_new_process_group_helper", lambda original: 1 / 0)
+    assert not hasattr(c10d, "_new_process_group_helper")
+    assert any(
+        "_new_process_group_helper: a collective of Gloo is not released" in n for n in notes
+    )
+    assert all(note.startswith("this PyTorch (") for note in notes)
+
+
+def test_a_name_that_is_there_is_wrapped(notes: list[str]):
+    ddp = Less(torch_internals.DDP, DistributedDataParallel=SimpleNamespace(_pre_forward=2))
+    torch_internals.patch(ddp, "DistributedDataParallel._pre_forward", lambda it: it * 21)
+    assert ddp.DistributedDataParallel._pre_forward == 42 and notes == []
