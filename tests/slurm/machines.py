@@ -25,6 +25,7 @@ FILES = Path(__file__).parent / "testbed"
 CHECKOUT = Path(__file__).parents[2]
 PREFIX = "rankroom-slurm-"
 UP_S = 120.0
+AGAIN_S = 15.0  # for a node to be idle, before Slurm is told that it was down
 
 
 def missing() -> str:
@@ -77,9 +78,29 @@ class Machines:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def until_idle(self) -> None:
-        """Wait until every node is free."""
+        """Wait until every node is free.
+
+        Slurm takes minutes to try again with a node that did not answer as its job ended, unless
+        it is told that the node was down.
+        """
         ask = ["sinfo", "-h", "-N", "-t", "idle", "-p", "gpu", "-o", "%N"]
-        self.until(lambda: len(self.run("ctl", ask).split()) == len(self.nodes), "idle nodes")
+        asked = time.monotonic()
+
+        def idle() -> bool:
+            nonlocal asked
+            free = self.run("ctl", ask).split()
+            if len(free) == len(self.nodes):
+                return True
+            jobs = self.run("ctl", ["squeue", "-h", "-t", "PD,R", "-o", "%i"]).split()
+            if not jobs and time.monotonic() - asked > AGAIN_S:
+                asked = time.monotonic()
+                stuck = ["sinfo", "-h", "-N", "-t", "completing,down", "-p", "gpu", "-o", "%N"]
+                for node in self.run("ctl", stuck).split():
+                    for state in (["State=DOWN", "Reason=test"], ["State=RESUME"]):
+                        self.run("ctl", ["scontrol", "update", f"NodeName={node}", *state])
+            return False
+
+        self.until(idle, "idle nodes")
 
     def resume(self, node: str) -> None:
         """Take a node that was drained back into service; again if Slurm does not follow."""

@@ -11,6 +11,7 @@ from rankroom.rpc.rendezvous import POLL_S
 
 GIVEN_UP = "was given up"  # how such a rank ended begins with this
 SILENT_S = 20.0  # a rank that its node says nothing of for so long is taken for lost
+STARTING_S = 60.0  # as many ranks start, their machine may be too busy to say anything
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,12 @@ class Placement:
         place = self.places.get(rank)
         return place is not None and place.start == self.starts.get(rank)
 
-    def silent(self) -> list[int]:
+    def silent(self, starting: bool) -> list[int]:
         """The ranks that were heard of once, and then not any more."""
+        patience = STARTING_S if starting else SILENT_S
         with self._changed:
             now = time.monotonic()
-            return [rank for rank, heard in self._heard.items() if now - heard > SILENT_S]
+            return [rank for rank, heard in self._heard.items() if now - heard > patience]
 
     def give_up(self, rank: int) -> None:
         """Nobody waits for `rank` any more; should it live, it is told to end."""

@@ -199,7 +199,7 @@ class Supervisor:
 
     def note_silence(self) -> None:
         """Give up ranks on nodes that nothing is heard of; those that just started have time."""
-        for rank in self.children.seating.silent():
+        for rank in self.children.seating.silent(self.info.state == "starting"):
             node = self.info.ranks[rank].host
             self.lost[rank] = f"{GIVEN_UP}: its node {node} does not answer"
             self.children.seating.give_up(rank)
