@@ -120,9 +120,9 @@ def _compile(part: Part, folder: Path, jobs: int, report: Report) -> Path:
             jobs=jobs,
             nccl_folder=_linkable(part.gpu, place),
         )
-        name = part.framework.name
+        name = part.name
         report(f"configure for {name}", None)
-        log = folder / f"build-{name}.log"
+        log = folder / f"build-{name.replace(' ', '-')}.log"
         with log.open("w") as lines:
 
             def on_line(line: str) -> None:

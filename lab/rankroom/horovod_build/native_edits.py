@@ -94,6 +94,48 @@ CPU_ONLY = (
         _CPU_ONLY,
     ),
 )
+_ONCE = "what PyTorch's and TensorFlow's library have in common is most of what is compiled"
+ONCE = (
+    Edit(
+        "common",
+        "CMakeLists.txt",
+        "# TF\nadd_subdirectory(horovod/tensorflow)\n",
+        "add_library(horovod_common OBJECT ${SOURCES})\n"
+        "target_include_directories(horovod_common PRIVATE\n"
+        '        "${EIGEN_INCLUDE_PATH}" "${FLATBUFFERS_INCLUDE_PATH}")\n'
+        "# TF\nadd_subdirectory(horovod/tensorflow)\n",
+        _ONCE,
+    ),
+    Edit(
+        "common-torch",
+        "horovod/torch/CMakeLists.txt",
+        "# Create library\n",
+        # An older PyTorch has another C++ ABI than the compiler's own.
+        "if(Pytorch_CXX11)\n"
+        "    set(SOURCES $<TARGET_OBJECTS:horovod_common>)\n"
+        "endif()\n"
+        "# Create library\n",
+        _ONCE,
+    ),
+    Edit(
+        "common-tensorflow",
+        "horovod/tensorflow/CMakeLists.txt",
+        "# Create library\n",
+        "if(Tensorflow_CXX11)\n"
+        "    set(SOURCES $<TARGET_OBJECTS:horovod_common>)\n"
+        "endif()\n"
+        "# Create library\n",
+        _ONCE,
+    ),
+    Edit(
+        "gloo-once",
+        "horovod/tensorflow/CMakeLists.txt",
+        "    set(Tensorflow_CXX17 TRUE)\n",
+        "    set(Tensorflow_CXX17 FALSE)\n",
+        "the Gloo that PyTorch's library takes serves TensorFlow's as well: its ABI is the same in "
+        "every C++ standard",
+    ),
+)
 SYMBOLS = (
     Edit(
         "symbols",
@@ -118,5 +160,5 @@ CRASH: tuple[Change, ...] = (
 )
 
 NATIVE: tuple[Change, ...] = (
-    BUILD + CPU_ONLY + SYMBOLS + CRASH + TIMELINE + SPANS + RECOVERY + WAIT + REST
+    BUILD + CPU_ONLY + ONCE + SYMBOLS + CRASH + TIMELINE + SPANS + RECOVERY + WAIT + REST
 )

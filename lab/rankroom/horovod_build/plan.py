@@ -26,10 +26,14 @@ TUNING = ("HOROVOD_BUILD_ARCH_FLAGS", "HOROVOD_BUILD_CUDA_CC_LIST")
 
 @dataclass(frozen=True)
 class Part:
-    """One framework's library: compiled, and cached, by itself."""
+    """The libraries that are compiled, and cached, together: what they share is compiled once."""
 
-    framework: Framework
+    frameworks: tuple[Framework, ...]
     gpu: Gpu | None
+
+    @property
+    def name(self) -> str:
+        return " and ".join(framework.name for framework in self.frameworks)
 
     @property
     def key(self) -> str:
@@ -39,12 +43,12 @@ class Part:
             str(sysconfig.get_config_var("EXT_SUFFIX")),
             platform.machine(),
             "-".join(platform.libc_ver()),
-            repr(self.framework),
+            repr(self.frameworks),
             f"{self.gpu.cuda_version} {self.gpu.nccl_version}" if self.gpu else "",
             *(os.environ.get(name, "") for name in TUNING),
             digest(NATIVE),
         ]
-        names = [_tag(), f"{self.framework.name}{self.framework.version}"]
+        names = [_tag(), *_versions(self.frameworks)]
         names += [f"cuda{self.gpu.cuda_version}"] if self.gpu else []
         return "-".join([VERSION, *names, _short(exact)])
 
@@ -59,7 +63,7 @@ class Plan:
     @property
     def native_key(self) -> str:
         """Names what is compiled."""
-        names = [f"{part.framework.name}{part.framework.version}" for part in self.parts]
+        names = [name for part in self.parts for name in _versions(part.frameworks)]
         names += [f"cuda{part.gpu.cuda_version}" for part in self.parts if part.gpu][:1]
         return "-".join([VERSION, _tag(), *names, _short([part.key for part in self.parts])])
 
@@ -75,7 +79,8 @@ class Plan:
     @property
     def names(self) -> str:
         """What Horovod is built for, for the user."""
-        return ", ".join(map(_name, self.parts))
+        named = [_name(each, part.gpu) for part in self.parts for each in part.frameworks]
+        return ", ".join(named)
 
 
 def make_plan(gpu: bool | None = None) -> Plan:
@@ -86,7 +91,7 @@ def make_plan(gpu: bool | None = None) -> Plan:
     refuse its tensors. TensorFlow's are copied there, which only takes longer.
     """
     frameworks = find_frameworks()
-    cpu_only = [Part(each, None) for each in frameworks]
+    cpu_only = [Part(tuple(frameworks), None)]
     if gpu is False:
         return Plan(cpu_only, "as --no-gpu asks")
     if not any(framework.cuda for framework in frameworks):
@@ -96,14 +101,16 @@ def make_plan(gpu: bool | None = None) -> Plan:
         return Plan(cpu_only, f"{names} cannot use GPUs")
     if not gpu and not machine_has_gpu():
         return Plan(cpu_only, "this machine has no GPU; --gpu builds for one all the same")
-    parts, lacks = [], []
+    gpus: dict[Gpu | None, list[Framework]] = {}
+    lacks = []
     for framework in frameworks:
         found = find_gpu(framework.cuda) if framework.cuda else None
         if isinstance(found, str):
             if framework.name == "torch" or len(frameworks) == 1:
                 raise HorovodBuildError(NO_GPU.format(reason=found))
             lacks.append(f"; {framework.name} for the CPU: {found}")
-        parts.append(Part(framework, found if isinstance(found, Gpu) else None))
+        gpus.setdefault(found if isinstance(found, Gpu) else None, []).append(framework)
+    parts = [Part(tuple(each), gpu_of) for gpu_of, each in gpus.items()]
     why = "as --gpu asks" if gpu else "this machine has one"
     return Plan(parts, why + "".join(lacks))
 
@@ -115,10 +122,11 @@ def build_environment(
 
     `nccl_folder` holds the library under the name the linker looks for.
     """
+    wanted = {framework.name for framework in part.frameworks}
     env = {
         "HOROVOD_LOCAL_VERSION": "rankroom",
         **{
-            f"HOROVOD_{'WITH' if part.framework.name == name else 'WITHOUT'}_{switch}": "1"
+            f"HOROVOD_{'WITH' if name in wanted else 'WITHOUT'}_{switch}": "1"
             for name, switch in SWITCHES.items()
         },
         "HOROVOD_WITHOUT_MPI": "1",
@@ -167,11 +175,15 @@ def _short(texts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:10]
 
 
-def _name(part: Part) -> str:
-    name = f"{part.framework.name} {part.framework.version}"
-    if part.gpu:
-        return f"{name} (CUDA {part.gpu.cuda_version}, NCCL {part.gpu.nccl_version})"
-    return f"{name} (CPU only)" if part.framework.cuda else name
+def _versions(frameworks: Iterable[Framework]) -> list[str]:
+    return [f"{framework.name}{framework.version}" for framework in frameworks]
+
+
+def _name(framework: Framework, gpu: Gpu | None) -> str:
+    name = f"{framework.name} {framework.version}"
+    if gpu:
+        return f"{name} (CUDA {gpu.cuda_version}, NCCL {gpu.nccl_version})"
+    return f"{name} (CPU only)" if framework.cuda else name
 
 
 CPU_FRAMEWORKS = (

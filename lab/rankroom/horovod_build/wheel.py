@@ -32,7 +32,7 @@ def finish(
         for part in compiled:
             with zipfile.ZipFile(part) as source:
                 source.extractall(tree)
-            # Which framework it was built for; each part knows only its own.
+            # Which frameworks it was built for; each part knows only its own.
             built |= json.loads((tree / METADATA).read_text())
         (tree / METADATA).write_text(json.dumps(built, indent=1) + "\n")
         apply(tree, edits)
