@@ -7,7 +7,7 @@ import {
 } from '@jupyterlab/application';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 
-import { Api } from './api';
+import { IRankroom, rankroom } from './rankroom';
 import { Runs } from './run/runs';
 import { ranks } from './sidebar/plugin';
 import { addPanels } from './view/panel';
@@ -20,15 +20,15 @@ const runView: JupyterFrontEndPlugin<void> = {
   id: 'rankroom:run-view',
   description: 'Shows each rank’s log under a distributed cell.',
   autoStart: true,
-  requires: [IRenderMimeRegistry],
+  requires: [IRenderMimeRegistry, IRankroom],
   optional: [ILabShell, ILayoutRestorer],
   activate: (
     app: JupyterFrontEnd,
     rendermime: IRenderMimeRegistry,
+    { api }: IRankroom,
     labShell: ILabShell | null,
     restorer: ILayoutRestorer | null
   ) => {
-    const api = new Api(app.serviceManager.serverSettings);
     const parts = { api, runs: new Runs(api), rendermime };
     // Notebook 7 has one place in the middle, and the notebook is in it.
     const open = labShell ? addPanels(app, parts, restorer) : null;
@@ -43,4 +43,5 @@ const runView: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export default [runView, ranks];
+export { IRankroom };
+export default [rankroom, runView, ranks];

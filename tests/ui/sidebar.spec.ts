@@ -170,6 +170,46 @@ test('a rank that is down is named and brought back; one that was killed with it
   await expect(made.locator('.rr-card-words')).toHaveText('2 ranks ready', STARTED);
 });
 
+test('menus and commands are about the cluster, rank or run that was clicked on', async ({ page }) => {
+  await page.setViewportSize({ width: 1200, height: 900 });
+  writeCluster('older', {});
+  const panel = await openRanks(page);
+  const made = await startTwo(panel, 'clicked');
+  const menu = page.locator('.lm-Menu:visible').last();
+  const items = menu.locator('.lm-Menu-itemLabel');
+  const before = await pidOf(made, 1);
+
+  await made.locator('.rr-rank-row').nth(1).click({ button: 'right' });
+  await expect(items.filter({ hasText: /of clicked/ })).toHaveText([
+    'Insert the Attach Cell of clicked', 'Interrupt the Ranks of clicked', 'Restart Rank 1 of clicked…',
+    'Stop the Ranks of clicked…', 'Open the Log of clicked'
+  ]);
+  await picture(page, 'sidebar-menu');
+  await items.filter({ hasText: 'Restart Rank 1' }).click();
+  await expect(page.locator('.jp-Dialog')).toContainText('Restart rank 1 of clicked?');
+  await agree(page, 'Restart');
+  await expect.poll(() => pidOf(made, 1), STARTED).not.toBe(before);
+  await expect(made.locator('.rr-card-words')).toHaveText('2 ranks ready', STARTED);
+
+  await made.locator('.rr-card-head').click({ button: 'right' });
+  await expect(items.filter({ hasText: 'Restart the Ranks of clicked…' })).toBeVisible();
+  await page.keyboard.press('Escape');
+
+  await page.getByRole('menuitem', { name: 'Kernel', exact: true }).click();
+  await menu.getByText('Ranks', { exact: true }).click();
+  await expect(page.locator('.lm-Menu-itemLabel').filter({ hasText: 'Interrupt the Ranks of' })).toBeVisible();
+  await picture(page, 'sidebar-kernel-menu');
+  await page.keyboard.press('Escape');
+  await page.keyboard.press('Escape');
+
+  // By name, as a keyboard shortcut or another extension would.
+  const stopped = execute(page, 'rankroom:stop-ranks', { cluster: 'clicked' });
+  await agree(page, 'Stop');
+  await stopped;
+  await expect(made).toBeHidden();
+  removeCluster('older');
+});
+
 test('a job that waits, and one whose time is nearly over', async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
   const now = Date.now() / 1000;

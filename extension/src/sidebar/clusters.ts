@@ -41,6 +41,7 @@ export class Clusters {
 
   constructor(readonly api: ClustersApi) {
     this.poll = new Poll({
+      auto: false,
       name: 'rankroom:clusters',
       factory: () => this.fetch(),
       frequency: { interval: this.intervalMs, backoff: true, max: SLOWEST_MS },
@@ -83,6 +84,11 @@ export class Clusters {
   setInterval(seconds: number): void {
     this.intervalMs = seconds * 1000;
     this.pace();
+  }
+
+  /** Begin to follow the server. */
+  watch(): void {
+    void this.poll.start();
   }
 
   refresh(): Promise<void> {

@@ -1,16 +1,26 @@
-/** The sidebar's commands, in the palette and the launcher. */
+/**
+ * The commands: in the palette, the launcher, the menu Kernel → Ranks and the context menus (schema/ranks.json).
+ *
+ * Arguments are `cluster`, a cluster's name, `rank`, and `run`, a run's id. Without `cluster`, a command is about the
+ * newest cluster with ranks; with `here`, about what was clicked on.
+ */
 import type { JupyterFrontEnd } from '@jupyterlab/application';
-import type { ICommandPalette } from '@jupyterlab/apputils';
+import { type ICommandPalette, showErrorMessage } from '@jupyterlab/apputils';
 import type { ILauncher } from '@jupyterlab/launcher';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
+import type { Api, Step } from '../api';
 import type { Card } from '../cards';
+import { OPEN } from '../view/panel';
 import type { CardActions } from './card';
-import type { Clusters } from './clusters';
+import { type Clusters, message } from './clusters';
 import { ranksIcon } from './icon';
 import { isLive } from './phrases';
 
 export const SHOW = 'rankroom:show-ranks';
 const CATEGORY = 'Ranks';
+
+type Args = ReadonlyPartialJSONObject;
 
 export interface Places {
   show(): void;
@@ -20,38 +30,77 @@ export interface Places {
 
 export function addCommands(
   app: JupyterFrontEnd,
+  api: Api,
   clusters: Clusters,
   actions: CardActions,
   places: Places,
   palette: ICommandPalette | null,
   launcher: ILauncher | null
 ): void {
-  /** The newest with ranks. */
-  const newest = (): Card | undefined => clusters.cards.find(isLive);
-  const of = (card: Card | undefined): string => (card ? ` of ${card.name}` : '');
-  const add = (id: string, label: string, execute: () => void): void => {
-    app.commands.addCommand(id, { label, icon: id === SHOW ? ranksIcon : undefined, caption: label, execute });
+  const { commands } = app;
+  const clickedOn = (what: string): string | undefined => app.contextMenuHitTest(node => what in node.dataset)?.dataset[what];
+  const given = (args: Args, what: string): string | undefined =>
+    args[what] === undefined ? (args.here ? clickedOn(what) : undefined) : String(args[what]);
+  const cardOf = (args: Args): Card | undefined => {
+    const name = given(args, 'cluster');
+    return clusters.cards.find(card => (name === undefined ? isLive(card) : card.name === name));
   };
-  const addForNewest = (id: string, label: (of: string) => string, execute: (card: Card) => void): void => {
-    app.commands.addCommand(id, {
-      label: () => label(of(newest())),
-      isEnabled: () => newest() !== undefined,
-      execute: () => {
-        const card = newest();
-        return card && execute(card);
+  const add = (id: string, label: string, execute: () => void): void => {
+    commands.addCommand(id, { label, icon: id === SHOW ? ranksIcon : undefined, caption: label, execute });
+    palette?.addItem({ command: id, category: CATEGORY });
+  };
+  const addForCluster = (
+    id: string,
+    label: (of: string, args: Args) => string,
+    execute: (card: Card, args: Args) => void | Promise<void>
+  ): void => {
+    commands.addCommand(id, {
+      label: args => label(cardOf(args) ? ` of ${cardOf(args)?.name}` : '', args),
+      isEnabled: args => cardOf(args) !== undefined,
+      execute: args => {
+        const card = cardOf(args);
+        return card && execute(card, args);
+      }
+    });
+    palette?.addItem({ command: id, category: CATEGORY });
+  };
+  const addForRun = (step: Step, label: string): void => {
+    commands.addCommand(`rankroom:${step}-run`, {
+      label,
+      isEnabled: args => {
+        const id = given(args, 'run');
+        const known = clusters.runs.find(run => run.id === id);
+        return id !== undefined && (!known || known.state === 'running');
+      },
+      execute: async args => {
+        try {
+          return await api.take(given(args, 'run') ?? '', step);
+        } catch (error) {
+          await showErrorMessage(label, message(error));
+          return '';
+        }
       }
     });
   };
+
   add(SHOW, 'Ranks', () => places.show());
   add('rankroom:start-here', 'Start Ranks Here', () => places.startHere());
   add('rankroom:start-ranks', 'Start Ranks on a Site…', () => places.openForm());
-  addForNewest('rankroom:insert-attach-cell', of => `Insert the Attach Cell${of}`, card => actions.insertCell(card));
-  addForNewest('rankroom:interrupt-ranks', of => `Interrupt the Ranks${of}`, card => void actions.act(card, 'interrupt'));
-  addForNewest('rankroom:restart-ranks', of => `Restart the Ranks${of}…`, card => void actions.act(card, 'restart'));
-  addForNewest('rankroom:stop-ranks', of => `Stop the Ranks${of}…`, card => void actions.act(card, 'stop'));
-  addForNewest('rankroom:open-log', of => `Open the Log${of}`, card => actions.openLog(card));
-  const commands = app.commands.listCommands().filter(id => id.startsWith('rankroom:') && id !== 'rankroom:open-run');
-  commands.forEach(command => palette?.addItem({ command, category: CATEGORY }));
-  clusters.changed.connect(() => app.commands.notifyCommandChanged());
+  addForCluster('rankroom:insert-attach-cell', of => `Insert the Attach Cell${of}`, card => actions.insertCell(card));
+  addForCluster('rankroom:interrupt-ranks', of => `Interrupt the Ranks${of}`, card => actions.act(card, 'interrupt'));
+  addForCluster(
+    'rankroom:restart-ranks',
+    (of, args) => `Restart ${given(args, 'rank') === undefined ? 'the Ranks' : `Rank ${given(args, 'rank')}`}${of}…`,
+    (card, args) => actions.act(card, 'restart', given(args, 'rank'))
+  );
+  addForCluster('rankroom:stop-ranks', of => `Stop the Ranks${of}…`, card => actions.act(card, 'stop'));
+  addForCluster('rankroom:open-log', of => `Open the Log${of}`, card => actions.openLog(card));
+  commands.addCommand('rankroom:open-run-here', {
+    label: 'Open in a Panel',
+    execute: args => commands.execute(OPEN, { id: given({ ...args, here: true }, 'run') })
+  });
+  addForRun('interrupt', 'Interrupt the Run');
+  addForRun('release', 'Release Its Collectives');
+  clusters.changed.connect(() => commands.notifyCommandChanged());
   launcher?.add({ command: SHOW, category: 'Other', rank: 10 });
 }

@@ -75,7 +75,7 @@ class Row {
     const onclick = (): void => void (this.again.getAttribute('aria-disabled') === 'true' || restart(rank));
     this.again = h('button', 'rr-again', { title: label, 'aria-label': label, onclick }, '↻');
     this.node = h(
-      'div', `rr-rank-row ${rankClass(rank)}`, { role: 'listitem' },
+      'div', `rr-rank-row ${rankClass(rank)}`, { role: 'listitem', 'data-rank': String(rank) },
       this.sign, h('span', 'rr-number', {}, String(rank)), this.device, this.bar, this.percent, this.memory, this.again,
       this.note
     );

@@ -6,11 +6,10 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 
-import { Api } from '../api';
-import { ClustersApi } from '../api/clusters';
+import type { ClustersApi } from '../api/clusters';
+import { IRankroom } from '../rankroom';
 import { OPEN } from '../view/panel';
 import type { CardActions } from './card';
-import { Clusters } from './clusters';
 import { addCommands } from './commands';
 import { isMeant } from './dialogs';
 import { insertAttachCell } from './insert';
@@ -29,9 +28,11 @@ export const ranks: JupyterFrontEndPlugin<void> = {
   id: ID,
   description: 'The Ranks sidebar: clusters, their ranks, and the newest runs.',
   autoStart: true,
+  requires: [IRankroom],
   optional: [ILabShell, ILayoutRestorer, ICommandPalette, ILauncher, IStatusBar, INotebookTracker, ISettingRegistry],
   activate: (
     app: JupyterFrontEnd,
+    { api, clusters }: IRankroom,
     labShell: ILabShell | null,
     restorer: ILayoutRestorer | null,
     palette: ICommandPalette | null,
@@ -43,7 +44,7 @@ export const ranks: JupyterFrontEndPlugin<void> = {
     if (!labShell) {
       return;
     }
-    const clusters = new Clusters(new ClustersApi(new Api(app.serviceManager.serverSettings)));
+    clusters.watch();
     const actions: CardActions = {
       act: async (card, act, text = '') => {
         if (await isMeant(card, act, text)) {
@@ -69,7 +70,7 @@ export const ranks: JupyterFrontEndPlugin<void> = {
       openForm: () => (show(), panel.openForm()),
       startHere: () => (show(), void panel.startHere())
     };
-    addCommands(app, clusters, actions, places, palette, launcher);
+    addCommands(app, api, clusters, actions, places, palette, launcher);
 
     const notices = new Notices(clusters, show);
     const status = new StatusItem(clusters, show);

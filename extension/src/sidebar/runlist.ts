@@ -36,7 +36,7 @@ class Row {
     this.node = h(
       'div', '', { role: 'listitem' },
       h(
-        'button', 'rr-run-row', { title: `${title}\n${run.id}, ${when}: open in a panel`, onclick: open },
+        'button', 'rr-run-row', { 'data-run': run.id, title: `${title}\n${run.id}, ${when}: open in a panel`, onclick: open },
         this.sign, h('span', 'rr-run-title', {}, title), this.words
       )
     );

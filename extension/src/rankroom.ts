@@ -1,0 +1,29 @@
+/** What both plugins use, and other extensions may: one connection to the server, and what it knows of clusters. */
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Token } from '@lumino/coreutils';
+
+import { Api } from './api';
+import { ClustersApi } from './api/clusters';
+import { Clusters } from './sidebar/clusters';
+
+export interface IRankroom {
+  /** Runs, by their ids: what they recorded, and steps for those that are live. */
+  readonly api: Api;
+  /** Clusters and the newest runs; told by its signal `changed` once `watch()` was called. */
+  readonly clusters: Clusters;
+}
+
+export const IRankroom = new Token<IRankroom>(
+  'rankroom:IRankroom',
+  'Clusters of ranks and the runs on them: lists that follow the server, and what can be done to them.'
+);
+
+export const rankroom: JupyterFrontEndPlugin<IRankroom> = {
+  id: 'rankroom:server',
+  description: 'The connection to Rankroom’s routes of the Jupyter server.',
+  provides: IRankroom,
+  activate: (app: JupyterFrontEnd) => {
+    const api = new Api(app.serviceManager.serverSettings);
+    return { api, clusters: new Clusters(new ClustersApi(api)) };
+  }
+};
