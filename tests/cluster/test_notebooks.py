@@ -92,6 +92,7 @@ def test_the_quickstart_trains_in_two_minutes(tmp_path):
     assert int(re.search(r"^trained, in (\d+) s$", text, re.M)[1]) < 120
 
 
+@pytest.mark.thorough
 @pytest.mark.cluster
 def test_a_demo_that_does_not_train_fails(tmp_path):
     code, text = demo(sabotaged("range(1, 11):", "range(1, 1):"), tmp_path)

@@ -92,7 +92,9 @@ def wheel(tmp_path_factory):
     return wheel
 
 
-@pytest.fixture(scope="module", params=ENDS)
+@pytest.fixture(
+    scope="module", params=[pytest.param(end, marks=pytest.mark.thorough) for end in ENDS]
+)
 def bare(request, wheel, tmp_path_factory):
     """The wheel and a JupyterLab, in an environment of their own."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -47,6 +47,7 @@ def assert_over(laptop: Laptop, said: str) -> None:
     assert here == (there / "events.jsonl").read_text()
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_cancelled_in_mid_cell(laptop: Laptop):
     begin(laptop)
     [job] = jobs(laptop.machines)

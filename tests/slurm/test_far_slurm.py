@@ -20,6 +20,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
         yield made
 
 
+@pytest.mark.thorough
 def test_a_controller_that_is_down_is_told_and_nothing_is_left(machines: Machines, laptop: Laptop):
     machines.crash("ctl")
     try:

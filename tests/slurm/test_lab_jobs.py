@@ -92,6 +92,7 @@ def test_the_whole_way_and_back_again(machines: Machines, lab):
     until_nothing_is_left(machines)
 
 
+@pytest.mark.thorough
 def test_no_secret_is_kept_on_the_laptop(machines: Machines, home: Path, lab):
     opened = lab("--site", "test").opened()
     holding = machines.run("laptop", ["grep", "-rl", opened.token, home])
@@ -237,6 +238,7 @@ def test_bad_input_is_answered_in_a_line(machines: Machines, lab, words: list[st
     assert jobs(machines) == []
 
 
+@pytest.mark.thorough
 def test_a_port_that_is_taken_here_is_refused(machines: Machines, lab):
     words = [PYTHON, "-m", "http.server", "18080", "--bind", "127.0.0.1"]
     server = machines.start("laptop", words, "root", **SILENT)

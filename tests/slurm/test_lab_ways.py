@@ -136,6 +136,7 @@ def test_plain_sbatch_says_how_to_reach_it(machines: Machines):
     until_nothing_is_left(machines)
 
 
+@pytest.mark.thorough
 def test_plain_sbatch_where_one_may_ssh_to_the_nodes(machines: Machines):
     job, output = submitted(machines, SSH_TO_NODES="yes")
     line, opened = told(machines, output)

@@ -156,6 +156,7 @@ def test_a_login_node_with_another_name(check: Say):
     assert "– scheduler: not tried, as login node failed" in said
 
 
+@pytest.mark.thorough
 def test_a_login_node_that_is_unplugged(machines: Machines, check: Say):
     machines.unplug("login", "campus")
     try:
@@ -183,6 +184,7 @@ def test_slurm_that_is_down(machines: Machines, check: Say):
     assert "✓ Python with Rankroom" in said
 
 
+@pytest.mark.thorough
 def test_a_controller_that_is_gone(machines: Machines, check: Say):
     machines.crash("ctl")
     try:

@@ -180,8 +180,8 @@ test('menus and commands are about the cluster, rank or run that was clicked on'
   const before = await pidOf(made, 1);
 
   await made.locator('.rr-rank-row').nth(1).click({ button: 'right' });
-  await expect(items.filter({ hasText: /of clicked/ })).toHaveText([
-    'Insert the Attach Cell of clicked', 'Interrupt the Ranks of clicked', 'Restart Rank 1 of clicked…',
+  await expect(items.filter({ hasText: /clicked/ })).toHaveText([
+    'Insert a Cell That Attaches to the Ranks of clicked', 'Interrupt the Ranks of clicked', 'Restart Rank 1 of clicked…',
     'Stop the Ranks of clicked…', 'Open the Log of clicked'
   ]);
   await picture(page, 'sidebar-menu');

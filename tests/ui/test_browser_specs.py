@@ -9,6 +9,14 @@ from rankroom.cluster.lookup import end, running_clusters
 from rankroom.record.cluster_file import ClusterPaths
 
 SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
+# `make test` has a look at each part of the extension, `make test-all` at all there is to see.
+EVERY_TIME = {
+    "hang.spec.ts",
+    "live.spec.ts",
+    "notebook7.spec.ts",
+    "sidebar.spec.ts",
+    "timeline.spec.ts",
+}
 
 pytestmark = pytest.mark.ui
 
@@ -17,7 +25,13 @@ def test_there_are_browser_tests():
     assert SPECS
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(spec, marks=[] if spec in EVERY_TIME else [pytest.mark.thorough])
+        for spec in SPECS
+    ],
+)
 def test_in_the_browser(spec, tmp_path, monkeypatch):
     assert PLAYWRIGHT.exists(), "no Playwright: `make test` sets it up (npm ci in extension/)"
     assert CHROMIUM.exists(), (

@@ -45,8 +45,9 @@ export function addCommands(
     const name = given(args, 'cluster');
     return clusters.cards.find(card => (name === undefined ? isLive(card) : card.name === name));
   };
-  const add = (id: string, label: string, execute: () => void): void => {
-    commands.addCommand(id, { label, icon: id === SHOW ? ranksIcon : undefined, caption: label, execute });
+  const add = (id: string, label: string, execute: () => void, inMenu = label): void => {
+    const icon = id === SHOW ? ranksIcon : undefined;
+    commands.addCommand(id, { label: args => (args.isMenu ? inMenu : label), icon, caption: label, execute });
     palette?.addItem({ command: id, category: CATEGORY });
   };
   const addForCluster = (
@@ -83,10 +84,10 @@ export function addCommands(
     });
   };
 
-  add(SHOW, 'Ranks', () => places.show());
+  add(SHOW, 'Ranks', () => places.show(), 'Show the Ranks');
   add('rankroom:start-here', 'Start Ranks Here', () => places.startHere());
   add('rankroom:start-ranks', 'Start Ranks on a Site…', () => places.openForm());
-  addForCluster('rankroom:insert-attach-cell', of => `Insert the Attach Cell${of}`, card => actions.insertCell(card));
+  addForCluster('rankroom:insert-attach-cell', of => `Insert a Cell That Attaches to the Ranks${of}`, card => actions.insertCell(card));
   addForCluster('rankroom:interrupt-ranks', of => `Interrupt the Ranks${of}`, card => actions.act(card, 'interrupt'));
   addForCluster(
     'rankroom:restart-ranks',

@@ -20,7 +20,11 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.mark.parametrize(
-    "order", [("horovod_torch", "horovod_keras"), ("horovod_keras", "horovod_torch")]
+    "order",
+    [
+        ("horovod_torch", "horovod_keras"),
+        pytest.param(("horovod_keras", "horovod_torch"), marks=pytest.mark.thorough),
+    ],
 )
 def test_both_train_in_one_process(home: Path, order: tuple[str, str]) -> None:
     cluster = Cluster.local(ranks=2)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from click.testing import CliRunner
 
 from horovod_ranks import SCRIPTS, on_ranks
@@ -23,6 +24,10 @@ from rankroom.horovod_build.ranks import run_ranks
 pytestmark = pytest.mark.cluster
 
 
+def thorough(case: str) -> ParameterSet:
+    return pytest.param(case, marks=pytest.mark.thorough)
+
+
 def all_of(script: str) -> set[str]:
     """The checks a script has at its end, so that none can be left out unnoticed."""
     lines = SCRIPTS.joinpath(script).read_text().splitlines()
@@ -30,6 +35,7 @@ def all_of(script: str) -> set[str]:
     return {line.strip(" ,") for line in lines[start + 1 : lines.index("]:")]}
 
 
+@pytest.mark.thorough
 def test_keras_3_fit(tmp_path: Path) -> None:
     script = "keras3_fit.py"
     env = {"FOLDER": str(tmp_path), "MODULE": "horovod.tensorflow.keras"}
@@ -44,12 +50,13 @@ def test_the_module_horovod_keras(tmp_path: Path) -> None:
         assert set(findings) == only
 
 
-@pytest.mark.parametrize("script", ["tensorflow_loop.py", "torch_loop.py"])
+@pytest.mark.parametrize("script", [thorough("tensorflow_loop.py"), "torch_loop.py"])
 def test_loops(script: str) -> None:
     for findings in on_ranks(script, worlds=4):
         assert set(findings) == all_of(script)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_it_starts_again_after_whatever_went_wrong(framework: str, tmp_path: Path) -> None:
     script = "again.py"
@@ -58,7 +65,7 @@ def test_it_starts_again_after_whatever_went_wrong(framework: str, tmp_path: Pat
         assert set(findings) == all_of(script)
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize("framework", ["torch", thorough("tensorflow")])
 def test_every_rank_writes_a_timeline(framework: str, tmp_path: Path) -> None:
     env = {"FOLDER": str(tmp_path), "FRAMEWORK": framework}
     ranks = on_ranks("timelines.py", worlds=7, env=env)
