@@ -1,0 +1,68 @@
+"""A test lies in the folder of what it needs, and tests share only what is in tests/support."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from checkout import SUPPORT, TESTS
+
+FILES = [file for file in TESTS.rglob("*.py") if "node_modules" not in file.parts]
+# What starts something, by folder: without a marker, `-m "not cluster"` would run it all the same.
+MARKERS = {"cluster": "cluster", "faults": "cluster", "ui": "ui"}
+
+
+def names(file: Path) -> set[str]:
+    """The modules that a file imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+    return found
+
+
+def folder(file: Path) -> str:
+    """`unit`, `cluster`, …; empty for conftest.py itself."""
+    return file.relative_to(TESTS).parts[0] if file.parent != TESTS else ""
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(TESTS)))
+def test_files_import_from_support_and_from_beside_themselves_only(file: Path):
+    homes: dict[str, set[str]] = {}
+    for other in FILES:
+        homes.setdefault(other.stem, set()).add(folder(other))
+    for name in names(file) & homes.keys():
+        where = homes[name]
+        assert where & {"support", folder(file)}, f"{name} is in tests/{sorted(where)}"
+    if SUPPORT in file.parents:
+        assert not any(name.startswith("test_") for name in names(file))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [file for file in FILES if file.name.startswith("test_") and folder(file) in MARKERS],
+    ids=lambda file: str(file.relative_to(TESTS)),
+)
+def test_what_starts_ranks_or_a_browser_is_marked(file: Path):
+    assert f"pytest.mark.{MARKERS[folder(file)]}" in file.read_text("utf-8")
+
+
+def test_unit_tests_start_no_ranks():
+    unit = [file for file in FILES if folder(file) == "unit" and file.name.startswith("test_")]
+    assert len(unit) > 50
+    for file in unit:
+        if file == Path(__file__):
+            continue
+        text = file.read_text("utf-8")
+        assert "pytest.mark.cluster" not in text, file.name
+        assert "shared_ranks" not in text and "Cluster.local(" not in text, file.name
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """pytest would import only the first of them."""
+    stems = [file.stem for file in FILES if file.name.startswith("test_")]
+    assert len(stems) == len(set(stems))
