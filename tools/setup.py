@@ -94,11 +94,16 @@ def take_all(steps: Sequence[Step]) -> None:
 def take(step: Step) -> None:
     """Do one step and leave its stamp."""
     begun = time.monotonic()
-    print(f"set-up: {step.name} … {step.hint}", flush=True)
+    say(f"set-up: {step.name} … {step.hint}")
     step.do()
     step.stamp.parent.mkdir(exist_ok=True)
     step.stamp.write_text(step.depends())
-    print(f"set-up: {step.name} done in {time.monotonic() - begun:.0f} s", flush=True)
+    say(f"set-up: {step.name} done in {time.monotonic() - begun:.0f} s")
+
+
+def say(line: str) -> None:
+    """A line of its own: on a terminal, Horovod's build rewrites the one that it is in."""
+    print(f"\r\033[K{line}" if sys.stdout.isatty() else line, flush=True)
 
 
 # -- the steps
