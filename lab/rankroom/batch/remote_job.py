@@ -15,15 +15,14 @@ from typing import IO
 from rankroom import config
 from rankroom.batch.cells import Notebook
 from rankroom.batch.folder import BatchFailed, BatchFolder, Progress
-from rankroom.errors import SchedulerError, SshError
 from rankroom.record.store import Store
 from rankroom.scheduler.client import Scheduler
+from rankroom.scheduler.follow import LOOK_S, as_soon_as_known
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.ssh.host import Host
 from rankroom.system import commands
 
 CALL_S = 30.0
-LOOK_S = 1.0
 COMES_S = 10.0  # for what a job that has ended has written to be seen, on a shared file system
 BRING_S = 600.0
 LINE = 65_536  # characters of a line of what is brought
@@ -110,24 +109,22 @@ async def follow(
     sent: RemoteJob, scheduler: Scheduler, job: str, show: Callable[[str], None]
 ) -> Progress:
     """Wait until the job is over; how it ended. `show(words)` tells how it stands."""
+
+    async def look() -> tuple[JobStatus, Progress]:
+        status = await scheduler.status(job)
+        if status.state in ("ended", "gone"):
+            return status, await outcome(sent, job, status)
+        return status, await sent.progress()
+
     while True:
-        try:
-            status = (await scheduler.ask([job]))[job]
-            progress = await sent.progress()
-            if status.state in ("ended", "gone"):
-                return await outcome(sent, job, status)
-        except (SchedulerError, SshError) as error:
-            # The job goes on without anybody who looks.
-            why = str(error).partition("\n")[0].rstrip(":")
-            show(f"job {job}: its state is unknown ({why}); asking again")
-            await asyncio.sleep(LOOK_S)
-            continue
+        status, progress = await as_soon_as_known(look, job, show)
+        if status.state in ("ended", "gone"):
+            return progress
         if status.never:
             show(f"job {job} {status.words}: `rankroom jobs --cancel {job}` takes it back")
-            await asyncio.sleep(LOOK_S)
-            continue
-        running = status.state == "running" and progress.state == "running"
-        show(f"job {job} {progress.words if running else status.words}")
+        else:
+            running = status.state == "running" and progress.state == "running"
+            show(f"job {job} {progress.words if running else status.words}")
         await asyncio.sleep(LOOK_S)
 
 

@@ -56,7 +56,7 @@ class Queue:
         never = 0
         while True:
             try:
-                status = (await self._scheduler.ask([self._far.job]))[self._far.job]
+                status = await self._scheduler.status(self._far.job)
             except SshError:
                 await asyncio.sleep(PERIOD_S)
                 continue
@@ -86,7 +86,7 @@ class Queue:
         deadline = time.monotonic() + END_S
         while time.monotonic() < deadline:
             try:
-                status = (await self._scheduler.ask([self._far.job]))[self._far.job]
+                status = await self._scheduler.status(self._far.job)
             except (SshError, SchedulerError):
                 await asyncio.sleep(1)
                 continue

@@ -6,14 +6,14 @@ import asyncio
 import time
 from typing import Protocol
 
-from rankroom.errors import LabError, RankroomError, SchedulerError, SshError
+from rankroom.errors import LabError, RankroomError, SshError
 from rankroom.jupyter_job import door
 from rankroom.jupyter_job.door import Door
 from rankroom.jupyter_job.lab import Lab
+from rankroom.scheduler.follow import LOOK_S, as_soon_as_known
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.ssh.connection import LineState, SshConnection
 
-LOOK_S = 0.5
 UP_S = 300.0  # a Python of many files on a slow file system takes its time
 ANSWERS_S = 30.0
 NEVER_S = 7.0  # by then Slurm has been asked twice: at first it gives one reason for many
@@ -69,7 +69,7 @@ async def queue(lab: Lab, tell: Teller) -> JobStatus:
     """Wait until the job runs."""
     begun, hopeless = time.monotonic(), 0.0
     while True:
-        status = await asked(lab, tell)
+        status = await as_soon_as_known(lab.status, lab.job, tell.show)
         now = time.monotonic()
         if status.state == "running":
             tell.say(f"job {lab.job} {status.words}")
@@ -93,7 +93,7 @@ async def server(lab: Lab, tell: Teller) -> Door:
             found = None  # whoever keeps the line tells
         if found is not None:
             return found
-        status = await asked(lab, tell)
+        status = await as_soon_as_known(lab.status, lab.job, tell.show)
         if status.state != "running":
             raise await over(lab, status)
         waited = time.monotonic() - begun
@@ -119,7 +119,7 @@ async def hold(lab: Lab, tell: Teller) -> JobStatus:
     """
     until = 0.0
     while True:
-        status = await asked(lab, tell)
+        status = await as_soon_as_known(lab.status, lab.job, tell.show)
         if status.state == "pending":
             return status
         if status.state in ("ended", "gone"):
@@ -135,17 +135,6 @@ async def hold(lab: Lab, tell: Teller) -> JobStatus:
             left = f" · {clock(until - time.time())} left" if until else ""
             tell.show(f"job {lab.job} {status.words}{left} · Ctrl-C to leave or cancel it")
         await asyncio.sleep(LOOK_S)
-
-
-async def asked(lab: Lab, tell: Teller) -> JobStatus:
-    """How the job stands, as soon as somebody can say."""
-    while True:
-        try:
-            return await lab.status()
-        except (SchedulerError, SshError) as error:
-            why = str(error).partition("\n")[0].rstrip(":")
-            tell.show(f"job {lab.job}: its state is unknown ({why}); asking again")
-            await asyncio.sleep(LOOK_S)
 
 
 class JobOver(LabError):

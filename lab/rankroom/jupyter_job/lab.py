@@ -55,7 +55,7 @@ class Lab:
 
     async def status(self) -> JobStatus:
         """How the job stands. Raises SchedulerError and SshError while that is not known."""
-        return (await self.scheduler.ask([self.job]))[self.job]
+        return await self.scheduler.status(self.job)
 
     async def door(self) -> Door | None:
         """Where the server listens; None until it does."""

@@ -101,6 +101,10 @@ class Scheduler:
                 return found
             await asyncio.sleep(max(0.0, answer.again - time.time()))
 
+    async def status(self, job: str) -> JobStatus:
+        """How one job stands; as `ask`."""
+        return (await self.ask([job]))[job]
+
     async def cancel(self, job: str) -> None:
         """End a job; one that has ended is fine. Raises SchedulerError if it cannot be."""
         done = await self.call(self.kind.cancel(job), ASK_S)

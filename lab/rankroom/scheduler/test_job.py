@@ -59,7 +59,7 @@ class TestJob:
         begun = time.monotonic()
         started = False
         while True:
-            status = (await self.scheduler.ask([self.job]))[self.job]
+            status = await self.scheduler.status(self.job)
             self.tell(f"job {self.job} {status.words} · {time.monotonic() - begun:.0f} s")
             started = started or status.state != "pending"
             if not started:
