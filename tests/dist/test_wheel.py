@@ -111,7 +111,7 @@ def test_the_wheel_holds_everything(wheel):
         "rankroom/record/record.schema.json",
         "rankroom/notebooks/quickstart.ipynb",
         "rankroom/slurm/README.md",
-        "rankroom/horovod_build/added/keras3.py",
+        "rankroom/horovod_build/edits/added/keras3.py",
         "rankroom/labextension/package.json",
     } <= names
     data = f"rankroom-{rankroom.__version__}.data/data/"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build.cuda import Gpu, find_gpu, machine_has_gpu
-from rankroom.horovod_build.edits import VERSION, digest
-from rankroom.horovod_build.native_edits import NATIVE
-from rankroom.horovod_build.python_edits import PYTHON_EDITS
+from rankroom.horovod_build.edits.edit import VERSION, digest
+from rankroom.horovod_build.edits.native import NATIVE
+from rankroom.horovod_build.edits.python import PYTHON_EDITS
 from rankroom.horovod_build.toolchain import Framework, find_frameworks
 
 SWITCHES = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW", "mxnet": "MXNET"}

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from rankroom.errors import HorovodBuildError
-from rankroom.horovod_build.edits import SDIST_SHA256, VERSION
+from rankroom.horovod_build.edits.edit import SDIST_SHA256, VERSION
 from rankroom.system.commands import run_sync
 
 ARCHIVE = f"horovod-{VERSION}.tar.gz"

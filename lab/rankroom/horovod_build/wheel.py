@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rankroom.horovod_build.edits import Change, apply
+from rankroom.horovod_build.edits.edit import Change, apply
 
 MARKER = "horovod/rankroom.json"
 METADATA = "horovod/metadata.json"

@@ -22,7 +22,7 @@ from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build import build, cache, cuda, plan, source
 from rankroom.horovod_build.cli import Progress, horovod
 from rankroom.horovod_build.cuda import Gpu
-from rankroom.horovod_build.edits import Edit
+from rankroom.horovod_build.edits.edit import Edit
 from rankroom.horovod_build.plan import Part, Plan, build_environment, clean_environment
 from rankroom.horovod_build.toolchain import Framework
 from rankroom.horovod_build.wheel import MARKER, finish

@@ -6,7 +6,7 @@ as much as in one. That cost each rank up to a quarter of a core.
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits import Addition, Change, Edit
+from rankroom.horovod_build.edits.edit import Addition, Change, Edit
 
 _RESTS = "ranks that do nothing must leave the cores to whoever does something"
 

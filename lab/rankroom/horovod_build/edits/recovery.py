@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits import Edit
+from rankroom.horovod_build.edits.edit import Edit
 
 _LATE = "a tensor handed over in the moment of a shutdown was waited for without end"
 

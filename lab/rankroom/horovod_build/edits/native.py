@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits import Addition, Change, Edit
-from rankroom.horovod_build.recovery_edits import RECOVERY
-from rankroom.horovod_build.rest_edits import REST
-from rankroom.horovod_build.spans_edits import SPANS
-from rankroom.horovod_build.timeline_edits import TIMELINE
-from rankroom.horovod_build.wait_edits import WAIT
+from rankroom.horovod_build.edits.edit import Addition, Change, Edit
+from rankroom.horovod_build.edits.recovery import RECOVERY
+from rankroom.horovod_build.edits.rest import REST
+from rankroom.horovod_build.edits.spans import SPANS
+from rankroom.horovod_build.edits.timeline import TIMELINE
+from rankroom.horovod_build.edits.wait import WAIT
 
 BUILD = (
     Edit(

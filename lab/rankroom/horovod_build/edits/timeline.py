@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits import Edit
+from rankroom.horovod_build.edits.edit import Edit
 
 RANK_FILE = """\
 // The timeline file of one rank: `{rank}` in the path stands for its number; without that, rank 0

@@ -6,7 +6,7 @@ or with other work to do, ranks that waited kept those they waited for from runn
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits import Edit
+from rankroom.horovod_build.edits.edit import Edit
 
 _SPUN = "a rank that waits for others must leave the core to them"
 

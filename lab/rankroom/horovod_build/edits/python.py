@@ -5,8 +5,8 @@ They go onto the wheel that was compiled, so changing one of them costs no compi
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits import Change, Edit
-from rankroom.horovod_build.keras_edits import KERAS
+from rankroom.horovod_build.edits.edit import Change, Edit
+from rankroom.horovod_build.edits.keras import KERAS
 
 TF = "horovod/tensorflow/"
 

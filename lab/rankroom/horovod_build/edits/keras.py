@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits import Addition, Change, Edit
+from rankroom.horovod_build.edits.edit import Addition, Change, Edit
 
 TF = "horovod/tensorflow/"
 

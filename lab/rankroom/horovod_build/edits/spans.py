@@ -8,7 +8,7 @@ span is there before the call that waited for it returns.
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits import Addition, Change, Edit
+from rankroom.horovod_build.edits.edit import Addition, Change, Edit
 
 _EVERY_RANK = "what each rank did in a collective, and when it came to it, is seen nowhere else"
 
