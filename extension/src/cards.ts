@@ -1,6 +1,6 @@
 // Made from lab/rankroom/cluster/cluster_status.schema.json by `npm run build:schema`; do not edit.
 
-/** connecting, asks, submitting and lost are of the line to a site; pending is a job in the queue. */
+/** connecting, asks, submitting and lost are of the connection to a site; pending is a job in the queue. */
 export type CardState = 'connecting' | 'asks' | 'submitting' | 'pending' | 'starting' | 'running' | 'lost' | 'ending' | 'ended' | 'failed';
 
 /** A cluster as it stands, from what is on disk. Times are seconds since the epoch, 0 where not known. */

@@ -58,7 +58,7 @@ test('what the status bar says', () => {
   assert.equal(of(card({ size: 4, until: NOW + 2_500 }), card({ size: 2, until: NOW + 700 })), '6 ranks · 0:11 left');
   assert.equal(of(card({ size: 1 }), card({ state: 'failed' })), '1 rank');
   assert.equal(of(card({ state: 'starting' })), '2 ranks · starting');
-  assert.equal(of(card({ state: 'lost' })), '2 ranks · line lost');
+  assert.equal(of(card({ state: 'lost' })), '2 ranks · connection lost');
   assert.equal(of(card({ state: 'pending' })), 'ranks wait in the queue');
   assert.equal(of(card({ state: 'connecting' })), 'ranks: connecting');
   assert.equal(of(card({ state: 'ended' })), '');

@@ -73,7 +73,8 @@ def test_a_cut_line_is_told_and_the_run_goes_on(laptop: Laptop, gate: Path):
     until(laptop, "lost")
     assert "is lost" in laptop.do("cluster.refresh().far.words")
     refused = laptop.do("refused(lambda: cluster.run('1'))")
-    assert refused.startswith("SshError: cluster far cannot be reached now: the line to login is")
+    why = "cluster far cannot be reached now: the connection to login is"
+    assert refused.startswith(f"SshError: {why}")
     assert "SshError" in laptop.do("refused(run.interrupt)")
     laptop.machines.plug("laptop", "campus")
     until(laptop, "running")

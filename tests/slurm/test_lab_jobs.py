@@ -105,10 +105,10 @@ def test_a_line_that_is_cut_opens_again_and_says_so(machines: Machines, lab):
     opened = typed.opened()
     machines.unplug("laptop", "campus")
     try:
-        typed.until("the line to login is lost")
+        typed.until("the connection to login is lost")
     finally:
         machines.plug("laptop", "campus")
-    typed.until("the line to login is open again, and the tunnel with it")
+    typed.until("the connection to login is open again, and the tunnel with it")
     assert opened.answers() == "200"
 
 
@@ -172,10 +172,10 @@ def test_where_one_may_ssh_to_nodes_it_listens_on_loopback_only(machines: Machin
     assert opened.answers(token="") == "403"
     machines.unplug("laptop", "campus")
     try:
-        typed.until("the line to login is lost")
+        typed.until("the connection to login is lost")
     finally:
         machines.plug("laptop", "campus")
-    typed.until(f"the line to {node} is open again")
+    typed.until(f"the connection to {node} is open again")
     assert opened.answers() == "200"
 
 

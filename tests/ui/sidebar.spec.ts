@@ -305,7 +305,7 @@ test('every state, narrow and wide, light and dark', async ({ page }) => {
   const now = Date.now() / 1000;
   writeFar('pm-waits', { state: 'pending', reason: 'Priority: others are before it', expected: now + 4000 });
   writeFar('pm-runs', { state: 'running', until: now + 2500, job: '4710' }, { ...READY, ready: [0, 1, 2, 3, 4, 5, 7], exits: { '6': 'was ended by signal 9 (SIGKILL)' } });
-  writeFar('pm-lost', { state: 'lost', until: now + 400, words: 'the line to perlmutter.nersc.gov is lost; the ranks go on' });
+  writeFar('pm-lost', { state: 'lost', until: now + 400, words: 'the connection to perlmutter.nersc.gov is lost; the ranks go on' });
   writeFar('pm-ended', { state: 'ended', words: 'the time of job 4709 is over' });
   writeFar('pm-failed', { state: 'failed', words: 'sbatch: error: invalid account or account/partition combination specified' });
   writeFar('pm-asks', { state: 'asks', words: 'ssh asks for a one-time code' });

@@ -27,7 +27,7 @@ const NAMES: { [state in CardState]: string } = {
   pending: 'in the queue',
   starting: 'starting',
   running: 'running',
-  lost: 'line lost',
+  lost: 'connection lost',
   ending: 'ending',
   ended: 'ended',
   failed: 'failed'
@@ -115,7 +115,7 @@ export function summary(cards: readonly Card[], now: number): string {
   const first = [...live].filter(card => card.until).sort((a, b) => a.until - b.until)[0];
   const words = [`${ranks} ${ranks === 1 ? 'rank' : 'ranks'}`];
   if (live.some(card => card.state === 'lost')) {
-    words.push('line lost');
+    words.push('connection lost');
   } else if (live.every(card => card.state === 'starting')) {
     words.push('starting');
   }

@@ -168,4 +168,4 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
 
 
 NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on it"
-SILENT = "the keeper of cluster {name} did not answer within {seconds:.0f} s: Stop ends it"
+SILENT = "the supervisor of cluster {name} did not answer within {seconds:.0f} s: Stop ends it"

@@ -192,13 +192,13 @@ def _cause(info: ClusterInfo) -> str:
 
 
 WORDS: dict[FarState, str] = {
-    "connecting": "the line to the login node is being opened",
+    "connecting": "the connection to the login node is being opened",
     "asks": "ssh asks something: answer it in the dialog",
     "submitting": "its job is being submitted",
     "pending": "waits in the queue",
     "starting": "its ranks are starting",
     "running": "runs",
-    "lost": "the line is lost; its ranks go on",
+    "lost": "the connection is lost; its ranks go on",
     "ending": "its job is being ended",
     "ended": "has ended",
     "failed": "has failed",

@@ -143,7 +143,7 @@ def failure(paths: ClusterPaths, keeper: subprocess.Popen[bytes]) -> StartError 
     if info.state == "failed":
         return StartError(_with_log(info.message, paths.controller_log))
     if keeper.poll() is not None:
-        return StartError(_with_log("the cluster's keeper has ended", paths.keeper_log))
+        return StartError(_with_log("the cluster's supervisor has ended", paths.keeper_log))
     return None
 
 

@@ -76,7 +76,7 @@ class Keeper:
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
         if info.state == "running":  # of a keeper before this one, which is gone
-            far.state, far.words = "lost", AGAIN.format(where=site.login or "its desk")
+            far.state, far.words = "lost", AGAIN.format(where=site.login or "its agent")
         self.save()
 
     def save(self) -> None:
@@ -186,7 +186,7 @@ class Keeper:
                 listening.cancel()
                 await there.close()
             if not self.over.is_set() and self.far.job and not self.stopping:
-                self.say("lost", LOST.format(where=self.site.login or "the desk"))
+                self.say("lost", LOST.format(where=self.site.login or "the agent"))
             await asyncio.sleep(0 if self._line_open.is_set() else AGAIN_S)
 
     async def _is_shared(self, there: There) -> bool:
@@ -422,7 +422,9 @@ def run(folder: Path) -> None:
     asyncio.run(keep())
 
 
-LOST = "the line to {where} is lost; it is opened again by itself, and the ranks go on meanwhile"
+LOST = (
+    "the connection to {where} is lost; it is opened again by itself, and the ranks go on meanwhile"
+)
 AGAIN = "{where} is being reached again; the ranks go on meanwhile"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
 LATER = (

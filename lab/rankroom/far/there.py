@@ -181,7 +181,7 @@ class There:
         return shlex.join(argv)
 
 
-CUT = "the line to {where} is cut"
+CUT = "the connection to {where} is cut"
 FAILED = "`{command}` on {where} {how}; it said:\n{said}"
 NONE_THERE = (
     "Rankroom is not installed on {where}, in the environment that the site's profile names: "

@@ -167,10 +167,10 @@ async def keep(line: SshConnection, tell: Teller) -> None:
     def told(state: LineState, words: str) -> None:
         nonlocal lost
         if state == "open" and lost:
-            tell.say(f"the line to {line.name} is open again, and the tunnel with it")
+            tell.say(f"the connection to {line.name} is open again, and the tunnel with it")
         elif state == "lost" and not lost:
             why = words.partition("\n")[0].rstrip(":")
-            tell.say(f"the line to {line.name} is lost: {why}; it is being opened again")
+            tell.say(f"the connection to {line.name} is lost: {why}; it is being opened again")
         elif state == "asks":
             tell.say(f"{line.name} asks: {words}")
         lost = state != "open" and (lost or state == "lost")

@@ -56,8 +56,8 @@ class Allocation:
 class Far:
     """What is known here of a cluster on a site, besides its ranks. Times are epoch seconds.
 
-    `lost` says that the line to the site is; the ranks go on. `log` is the job's output file and
-    `name` the cluster's name, both there; `until` is 0 while it is not known.
+    `lost` says that the connection to the site is; the ranks go on. `log` is the job's output file
+    and `name` the cluster's name, both there; `until` is 0 while it is not known.
     """
 
     site: str

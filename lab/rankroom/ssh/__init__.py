@@ -1,1 +1,1 @@
-"""The line to a login host, by the user's own OpenSSH: their config, jumps, keys and agent hold."""
+"""Connections to login hosts, by the user's own OpenSSH: its config, jumps, keys and agent hold."""

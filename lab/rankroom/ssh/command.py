@@ -26,7 +26,7 @@ def ssh() -> str:
 
 
 def master(command: str, socket: Path, login: str, connect_s: float) -> list[str]:
-    """Opens the line, and leaves it open behind a socket."""
+    """Opens the connection, and leaves it open behind a socket."""
     return [
         *shlex.split(command),
         *_options(
@@ -46,7 +46,7 @@ def master(command: str, socket: Path, login: str, connect_s: float) -> list[str
 
 
 def behind(command: str, socket: Path, login: str, node: str) -> list[str]:
-    """What leads a connection on to a node, as the user of `login`, over the open line to it.
+    """What leads a connection on to a node, as the user of `login`, over the open connection to it.
 
     Raises SshError where a scheduler's name of a node is none: a shell gets to see it.
     """
@@ -63,7 +63,7 @@ def behind(command: str, socket: Path, login: str, node: str) -> list[str]:
 
 
 def through(command: str, socket: Path, login: str, argv: Sequence[str]) -> list[str]:
-    """Runs `argv` at the other end of the open line; never opens a connection of its own."""
+    """Runs `argv` at the other end of the open connection; never opens a connection of its own."""
     return [
         *shlex.split(command),
         *_options(
@@ -71,7 +71,7 @@ def through(command: str, socket: Path, login: str, argv: Sequence[str]) -> list
             ControlPath=_path(socket),
             ClearAllForwardings="yes",
             RemoteCommand="none",
-            # Where the line is closed, ssh would open a connection for this command alone.
+            # Where the connection is closed, ssh would open a connection for this command alone.
             ProxyCommand="false",
         ),
         *("-T", "-x", "--", login, shlex.join(argv)),
@@ -79,7 +79,7 @@ def through(command: str, socket: Path, login: str, argv: Sequence[str]) -> list
 
 
 def ask(command: str, socket: Path, login: str, what: str, *more: str) -> list[str]:
-    """Asks the process that holds the line: exit, forward, cancel."""
+    """Asks the process that holds the connection: exit, forward, cancel."""
     return [
         *shlex.split(command),
         # Without the user's file, whose own forwards would be asked for as well.

@@ -32,9 +32,9 @@ CROWDED_TRIES = 12
 
 
 class SshConnection:
-    """The line to `login`. It stays open for others, and a while for who comes next.
+    """The connection to `login`. It stays open for others, and a while for who comes next.
 
-    With `node` it is one to a node behind that host, through the open line to it.
+    With `node` it is one to a node behind that host, through the open connection to it.
     """
 
     def __init__(self, login: str, terminal: bool | None = None, node: str = "") -> None:
@@ -47,7 +47,7 @@ class SshConnection:
 
     @property
     def socket(self) -> Path:
-        """Where the open line is found."""
+        """Where the open connection is found."""
         return control_path(self._ssh, f"{self._login} {self._node}".strip())
 
     def words(self, argv: Sequence[str]) -> list[str]:
@@ -61,7 +61,7 @@ class SshConnection:
         input: str | None = None,
         on_line: Callable[[str], None] | None = None,
     ) -> commands.Completed:
-        """Run `argv` at the other end, opening the line if it is not."""
+        """Run `argv` at the other end, opening the connection if it is not."""
         if self._lost:
             raise self._lost  # whoever keeps it is trying already
         await self.open()
@@ -80,7 +80,7 @@ class SshConnection:
         return done
 
     async def open(self, tell: Tell | None = None, connect_s: float = CONNECT_S) -> None:
-        """Open the line if it is not. What ssh asks is told as "asks", with the question."""
+        """Open the connection if it is not. What ssh asks is told as "asks", with the question."""
         if await self.alive():
             return
         async with alone(self.socket.with_suffix(".lock")):
@@ -95,17 +95,17 @@ class SshConnection:
                     await _some_time(attempt)
 
     async def close(self) -> None:
-        """Take back what was forwarded from here. The line stays for others, and for a while."""
+        """Take back what was forwarded from here. The connection itself stays for a while."""
         for local, host, port in list(self._forwards):
             with contextlib.suppress(SshError):
                 await self.unforward(local, host, port)
 
     async def end(self) -> None:
-        """End the line for everybody; whoever comes next is asked again what ssh asks."""
+        """End the connection for everybody; whoever comes next is asked again what ssh asks."""
         await self._ask("exit")
 
     async def alive(self) -> bool:
-        """Whether the line is open. A dead link is noticed within 5 s."""
+        """Whether the connection is open. A dead link is noticed within 5 s."""
         return await master.alive(self.socket)
 
     async def forward(self, local: int | Path, host: str, port: int) -> None:
@@ -131,7 +131,7 @@ class SshConnection:
             local.unlink(missing_ok=True)
 
     async def keep(self, tell: Tell) -> NoReturn:
-        """Keep the line open, and what is forwarded, until cancelled; tell how it stands."""
+        """Keep the connection open, and what is forwarded, until cancelled; tell how it stands."""
         pause, tries = PAUSE_S, 0
         tell = _changes(tell)
         try:
@@ -153,7 +153,7 @@ class SshConnection:
             self._lost = None
 
     async def _hold(self, tell: Tell) -> None:
-        """Returns when the open line is gone."""
+        """Returns when the open connection is gone."""
         async with master.held(self.socket) as reader:
             if reader is None:
                 return
@@ -210,7 +210,7 @@ async def _some_time(attempt: int) -> None:
     await asyncio.sleep(random.uniform(0.2, 1.0) * (attempt + 1))
 
 
-CLOSED = "the line to {host} is not open: open it first"
+CLOSED = "the connection to {host} is not open: open it first"
 FULL = (
     "{host} takes no more commands on one connection, so `{command}` did not run there: wait for "
     "others to end, or ask the site for a greater MaxSessions; ssh said:\n{said}"

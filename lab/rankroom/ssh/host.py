@@ -62,7 +62,7 @@ class LocalHost:
 
 
 def place(login: str, terminal: bool | None = None) -> Host:
-    """This machine for an empty `login`, else the line to that host.
+    """This machine for an empty `login`, else the connection to that host.
 
     What ssh asks is asked in the terminal, or with `terminal` false as a question that
     `questions.pending` finds; by default wherever the user of this process looks.

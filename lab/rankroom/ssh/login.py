@@ -1,4 +1,4 @@
-"""Logging in: ssh's way to an open line, and what it asks on that way."""
+"""Logging in: ssh's way to an open connection, and what it asks on that way."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def at_a_terminal() -> bool:
 
 @contextlib.asynccontextmanager
 async def alone(file: Path) -> AsyncIterator[None]:
-    """One process at a time opens a line, so that the user is asked once."""
+    """One process at a time opens a connection, so that the user is asked once."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         while True:

@@ -1,4 +1,4 @@
-"""The process of ssh's that holds a line open, seen through its socket."""
+"""The process of ssh's that holds a connection open, seen through its socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GREETS_S = 5.0
 async def held(socket: Path) -> AsyncIterator[asyncio.StreamReader | None]:
     """A connection to the process behind `socket`, which ends with it; None if there is none.
 
-    As long as it is held, the line is in use, and does not end for idleness.
+    As long as it is held, the connection is in use, and does not end for idleness.
     """
     try:
         reader, writer = await asyncio.open_unix_connection(socket)
@@ -30,13 +30,13 @@ async def held(socket: Path) -> AsyncIterator[asyncio.StreamReader | None]:
 
 
 async def alive(socket: Path) -> bool:
-    """Whether a line is open behind `socket`."""
+    """Whether a connection is open behind `socket`."""
     async with held(socket) as reader:
         return reader is not None
 
 
 async def gone(reader: asyncio.StreamReader) -> None:
-    """Returns when the process is gone, and with it the line."""
+    """Returns when the process is gone, and with it the connection."""
     with contextlib.suppress(OSError):
         while await reader.read(1 << 12):
             pass

@@ -86,7 +86,7 @@ KNOWN = (
         "lost",
         # Said by nothing but our own way there; a jump has words of its own.
         r"(?s)\A(?!.*(closed|reset) by (?!UNKNOWN|remote|peer)).*closed by UNKNOWN port",
-        "the way to it is not open: the line to the host before it is lost or closed",
+        "the way to it is not open: the connection to the host before it is lost or closed",
         "open that first, or wait until it is open again",
     ),
     (

@@ -114,11 +114,11 @@ def test_a_cluster_in_an_allocation(home):
     ("far", "fields", "state", "words"),
     [
         ({"state": "connecting", "words": "connects to login"}, {}, "connecting", "connects to"),
-        ({"state": "connecting"}, {}, "connecting", "the line to the login node"),
+        ({"state": "connecting"}, {}, "connecting", "the connection to the login node"),
         ({"state": "pending", "reason": "Priority: x"}, {}, "pending", "queue (Priority: x)"),
         ({"state": "running"}, {}, "running", "2 ranks ready"),
         ({"state": "running"}, {"ready": [1], "exits": {"0": "x"}}, "running", "rank 0 is down"),
-        ({"state": "lost", "words": "the line is lost"}, {}, "lost", "the line is lost"),
+        ({"state": "lost", "words": "it is lost"}, {}, "lost", "it is lost"),
         ({"state": "ended", "words": "time is over"}, {"keeper": 0}, "ended", "time is over"),
         ({"state": "failed"}, {"keeper": 0}, "failed", "has failed"),
         ({"state": "connecting", "job": ""}, {"keeper": 0}, "failed", "was killed"),

@@ -236,14 +236,14 @@ def told(home: Path, monkeypatch) -> Told:
 
 def test_the_queue_is_told_and_waited_for(told: Told):
     down = SchedulerError("test: `squeue` failed (status 1):\nUnable to contact")
-    lost = SshError("the line to login is lost", "lost")
+    lost = SshError("the connection to login is lost", "lost")
     lab = Made(PENDING, down, lost, PENDING, RUNNING)
     assert asyncio.run(follow.queue(lab, told)) == RUNNING
     assert told.shown[0].startswith(
         "job 12 waits in the queue (Resources: no nodes are free) · 0:0"
     )
     assert any("`squeue` failed (status 1)" in text for text in told.shown)
-    assert any("the line to login is lost" in text for text in told.shown)
+    assert any("the connection to login is lost" in text for text in told.shown)
     assert told.said == ["job 12 runs on c[1-2]"]
 
 
