@@ -27,7 +27,7 @@ NAMES = [
     "notebook",
     "training",
     "release",
-    "guard_overhead",
+    "watchdog_overhead",
     "spans_overhead",
     "straggler",
     "start",

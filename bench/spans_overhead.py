@@ -38,7 +38,7 @@ optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), 0.1), named_parameters=model.named_parameters())
 reporter = get_ipython().kernel.reporter
 def record(on):
-    spans.here.on = on
+    spans.recorder.on = on
     for source in horovod_spans._sources.values():
         source.record(on)
 def used():

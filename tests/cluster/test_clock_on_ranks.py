@@ -18,13 +18,13 @@ if rank == 1:
 """
 WORK = """
 import os, time
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 named = dict(name="allreduce g", op="allreduce", tensor="g", library="dist")
-number = here.number("g", lambda: named)
+number = recorder.number("g", lambda: named)
 for _ in range(3):
     begin = time.time_ns() // 1000
     time.sleep(0.05)
-    here.add("collective", number, begin, time.time_ns() // 1000 - begin)
+    recorder.add("collective", number, begin, time.time_ns() // 1000 - begin)
 time.sleep(0.3)
 while not os.path.exists({compared!r}):
     time.sleep(0.01)

@@ -37,7 +37,7 @@ arrivals, ends
 OWN = """
 import os, time
 from pathlib import Path
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 MEETING = Path({folder!r})
 count = 0
 def meet():
@@ -49,7 +49,8 @@ def meet():
     count += 1
     name = {{"name": "meet here", "op": "meet", "tensor": "here", "library": "own"}}
     for cat in ("collective", "wait"):
-        here.add(cat, here.number("meet", lambda: name), begin, time.time_ns() // 1000 - begin)
+        number = recorder.number("meet", lambda: name)
+        recorder.add(cat, number, begin, time.time_ns() // 1000 - begin)
 """
 HOROVOD = """
 import horovod.torch as hvd, torch

@@ -50,8 +50,8 @@ class RankEngine(engine_app.IPEngine):
         reporter.install()
         self.kernel.take_part(world, reporter, recovery)
         stacks.answer_to_signal(reporter.spool / "stacks")
-        if os.environ.get("RANKROOM_GUARD") != "0":
-            self.kernel.guard.start()
+        if os.environ.get("RANKROOM_WATCHDOG") != "0":
+            self.kernel.watchdog.start()
         world.arrive()
 
     def init_signal(self) -> None:

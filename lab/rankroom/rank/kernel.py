@@ -44,7 +44,7 @@ class RankKernel(IPythonParallelKernel):
     reporter: Reporter
     world: World
     recovery: Recovery
-    guard: Watchdog
+    watchdog: Watchdog
     released: bool = False
     # What was known when this rank was asked to let go, and what let go then.
     failed_before: bool = False
@@ -59,7 +59,7 @@ class RankKernel(IPythonParallelKernel):
         self.shell.attach(reporter)
         reporter.sources.append(horovod_spans.take)
         reporter.sampler = Sampler(world.device)
-        self.guard = Watchdog(
+        self.watchdog = Watchdog(
             lambda: reporter.run,
             lambda name, args: reporter.emit_now("mark", name=name, args=args),
             self.shell.cells,
@@ -220,6 +220,6 @@ class RankKernel(IPythonParallelKernel):
             "run": busy,
             "failing": bool(self.shell.failing),
             "tidying": stacks.handles_interrupt(),
-            "stands": self.guard.standing(),
+            "stands": self.watchdog.standing(),
             "computes": Waiting.current is None and is_running(),
         }

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from rankroom.rank.frameworks.tensorflow import tensorflow_profiler
 from rankroom.rank.frameworks.torch import torch_profiler
 from rankroom.rank.import_hooks import when_imported
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 
 MOST = 100_000  # operators and kernels of one cell on one rank; the longest are kept
 MOST_NAMES = 20_000  # different ones
@@ -133,9 +133,9 @@ def _add(rows: Iterable[Row]) -> int:
         number = numbers.get((name, thread))
         if number is None:
             name_ = name[:200] if len(numbers) < MOST_NAMES else "(one of too many names)"
-            number = here.number(("op", name_, thread), partial(_about, name_, thread))
+            number = recorder.number(("op", name_, thread), partial(_about, name_, thread))
             numbers[name, thread] = number
-        here.add(cat, number, start // 1000, dur // 1000)
+        recorder.add(cat, number, start // 1000, dur // 1000)
         count += 1
     return count
 

@@ -101,7 +101,7 @@ class Reporter:
             self.run = run
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
-            spans.here.begin()
+            spans.recorder.begin()
             self._spans_due = time.monotonic() + SPANS_S
             self._sample_due = 0.0
 
@@ -133,7 +133,7 @@ class Reporter:
                 return
             self._take_in(final=True)
             self._take_spans()
-            spans.here.on = False
+            spans.recorder.on = False
             self._append("status", at or time.time_ns() // 1000, state=state, **fields)
             self._flush(ended=True)
             if self._file >= 0:
@@ -165,13 +165,13 @@ class Reporter:
                 source()
             except Exception as error:  # the timeline may lack something; the cell must not
                 self.sources.remove(source)
-                spans.here.note(f"spans are missing from rank {self.rank}: {error!r}")
+                spans.recorder.note(f"spans are missing from rank {self.rank}: {error!r}")
         now = time.time_ns() // 1000
-        for fields in spans.here.take(self._start):
+        for fields in spans.recorder.take(self._start):
             columns = {key: fields.pop(key) for key in ("name", "start", "dur")}
             line = spans_line(self.rank, self._seq, now - self._start, fields, columns)
             self._add(line)
-        for note in spans.here.new_notes():
+        for note in spans.recorder.new_notes():
             self._append("mark", now, name="note", args={"text": note})
 
     def _append(self, kind: str, t: int, **fields: Any) -> None:

@@ -108,8 +108,8 @@ class RankShell(ZMQInteractiveShell):
         finally:
             file = code_obj.co_filename
             line = next((line for *_, line in code_obj.co_lines() if line), 1)
-            number = spans.here.number((file, line), lambda: _statement(file, line))
-            spans.here.add("cell", number, begin // 1000, (time.time_ns() - begin) // 1000)
+            number = spans.recorder.number((file, line), lambda: _statement(file, line))
+            spans.recorder.add("cell", number, begin // 1000, (time.time_ns() - begin) // 1000)
 
     def system(self, cmd: str) -> None:
         """`!cmd`: a child that writes where all children do.

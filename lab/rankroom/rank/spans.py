@@ -37,7 +37,7 @@ Columns = tuple[Sequence[int], Sequence[int], Sequence[int]]
 _OTHER = {"name": "(one of too many names)"}
 
 
-class Spans:
+class SpanRecorder:
     """The spans of the present run that have not been reported yet."""
 
     def __init__(self) -> None:
@@ -193,8 +193,8 @@ def _kept(cat: str, at: int) -> bool:
     return at // STRETCH % every == 0
 
 
-here = Spans()
-os.register_at_fork(after_in_child=here.leave)
+recorder = SpanRecorder()
+os.register_at_fork(after_in_child=recorder.leave)
 
 
 @contextlib.contextmanager
@@ -207,11 +207,11 @@ def span(name: str, **args: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        if here.on:
+        if recorder.on:
             plain = {key: _plain(value) for key, value in args.items()}
             key = ("user", name, *plain.items())
-            number = here.number(key, lambda: {**plain, "name": str(name)})
-            here.add("user", number, begin // 1000, (time.time_ns() - begin) // 1000)
+            number = recorder.number(key, lambda: {**plain, "name": str(name)})
+            recorder.add("user", number, begin // 1000, (time.time_ns() - begin) // 1000)
 
 
 def _plain(value: Any) -> Any:

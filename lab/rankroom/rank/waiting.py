@@ -1,4 +1,4 @@
-"""What this rank waits for: noted by whoever calls a collective, read by the guard's thread."""
+"""What this rank waits for: noted by whoever calls a collective, read by the watchdog."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from _thread import get_ident
 from time import monotonic, time_ns
 from typing import Any
 
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 
 # Not a wait but a look: what was waited for was there already. Of six gradients, five are.
 SHORTEST_S = 1e-5
@@ -56,7 +56,7 @@ class Waiting:
             while outer is not None and outer.ended:
                 outer = outer.before
             Waiting.current = outer
-        if here.on and self.before is None:
+        if recorder.on and self.before is None:
             seconds = monotonic() - self.since
             if seconds >= SHORTEST_S:
-                here.late((here.waited, self.what, time_ns(), seconds))
+                recorder.late((recorder.waited, self.what, time_ns(), seconds))

@@ -1,4 +1,4 @@
-"""The guard thread of a rank: notices that the cell is stuck, and says where it stands.
+"""The watchdog of a rank, a thread: notices that the cell is stuck, and says where it stands.
 
 It looks at the main thread twice a second; nothing is sent while the cell moves on.
 """
@@ -52,7 +52,7 @@ class Watchdog:
     def start(self) -> None:
         """Begin to watch."""
         self._over = threading.Event()
-        watch = threading.Thread(target=self._watch, name="rankroom-guard", daemon=True)
+        watch = threading.Thread(target=self._watch, name="rankroom-watchdog", daemon=True)
         watch.start()
 
     def stop(self) -> None:

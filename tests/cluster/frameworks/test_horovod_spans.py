@@ -24,7 +24,7 @@ from rankroom.rank.frameworks.horovod import (
 )
 from rankroom.rank.frameworks.horovod.horovod_spans import NativeSource, describe, netstrings
 from rankroom.rank.frameworks.horovod.horovod_timeline import Reader, TimelineSource
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 from rankroom.rank.world import World
 from rankroom.run.run import Run
 
@@ -38,17 +38,17 @@ HOSTILE = ["a b", 'a"b', "a\nb", "a\\b", "größe", "", " ", "a:b", "]", '},{"ph
 @pytest.fixture
 def run() -> Iterator[None]:
     """A run, as far as spans are concerned, that began at 1 s."""
-    here.begin()
-    here.began = 1_000_000
+    recorder.begin()
+    recorder.began = 1_000_000
     yield
-    here.on = False
-    here.began = 0
+    recorder.on = False
+    recorder.began = 0
 
 
 def taken() -> list[tuple[str, dict[str, Any], int, int]]:
     """Category, name, start and duration of what is new; since the epoch."""
     found = []
-    for event in here.take(0):
+    for event in recorder.take(0):
         TABLE.extend(event.get("define", []))
         now = 0
         for number, start, dur in zip(event["name"], event["start"], event["dur"], strict=True):
@@ -176,8 +176,8 @@ def test_a_name_that_an_earlier_run_learned(run: None) -> None:
     compiled.spans[0].append((0, 1_000_000, 1))
     source.take()
     assert len(taken()) == 1
-    here.begin()
-    here.began = 2_000_000
+    recorder.begin()
+    recorder.began = 2_000_000
     TABLE.clear()
     # One ended between the runs, one began before and ended in this one.
     compiled.spans[0].extend([(0, 1_500_000, 9), (0, 1_999_990, 20)])
@@ -208,7 +208,7 @@ def test_what_nobody_took_in_time_is_said(run: None) -> None:
     compiled.horovod_take_spans_dropped = SimpleCall(iter([17, 0]).__next__)
     source = native(compiled)
     source.take()
-    assert ["17 spans" in note for note in here.new_notes()] == [True]
+    assert ["17 spans" in note for note in recorder.new_notes()] == [True]
 
 
 META = (
@@ -329,7 +329,7 @@ def test_another_horovods_timeline_is_read_when_the_cell_ends(
     source.started()
     source.take()
     source.finish()
-    assert taken() == [] and here.new_notes() == []  # nothing was called: nothing to say
+    assert taken() == [] and recorder.new_notes() == []  # nothing was called: nothing to say
     monkeypatch.setitem(horovod_calls._calls, "torch", 1)
     assert horovod.file is not None
     horovod.file.write_text(META)  # what Horovod writes at once
@@ -337,7 +337,7 @@ def test_another_horovods_timeline_is_read_when_the_cell_ends(
     source.finish()
     library = {"library": "hvd.torch"}
     assert taken() == [(cat, name | library, *times) for cat, name, *times in EXPECTED]
-    assert here.new_notes() == [horovod_timeline.NOTE]
+    assert recorder.new_notes() == [horovod_timeline.NOTE]
 
 
 def test_other_ranks_of_another_horovod_say_why_they_have_nothing(
@@ -350,7 +350,7 @@ def test_other_ranks_of_another_horovod_say_why_they_have_nothing(
     monkeypatch.setitem(horovod_calls._calls, "torch", 1)
     source.finish()
     assert horovod.file is None
-    assert here.new_notes() == [horovod_timeline.NOTE]
+    assert recorder.new_notes() == [horovod_timeline.NOTE]
 
 
 def test_the_users_own_timeline_goes_first(
@@ -360,7 +360,7 @@ def test_the_users_own_timeline_goes_first(
     source.started()
     ours = horovod.file
     source.users(True)
-    assert "hvd.torch are not in this record" in here.new_notes()[0]
+    assert "hvd.torch are not in this record" in recorder.new_notes()[0]
     horovod.file = Path("/nowhere/of/the/users")
     monkeypatch.setitem(horovod_calls._calls, "torch", 1)
     source.finish()  # does not stop it

@@ -9,7 +9,7 @@ import pytest
 
 from rankroom.rank import profiler, spans
 from rankroom.rank.frameworks.torch import torch_spans
-from rankroom.rank.spans import Spans, span
+from rankroom.rank.spans import SpanRecorder, span
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
@@ -19,7 +19,7 @@ def named(made, name):
 
 
 def test_columns_hold_names_once_and_times_apart():
-    made = Spans()
+    made = SpanRecorder()
     made.begin()
     for start in (1_000_500, 1_000_700, 1_000_600):
         made.add("step", named(made, "batch"), start, 10)
@@ -37,7 +37,7 @@ def test_columns_hold_names_once_and_times_apart():
 
 def test_too_many_names_share_one(monkeypatch):
     monkeypatch.setattr(spans, "MOST_NAMES", 3)
-    made = Spans()
+    made = SpanRecorder()
     made.begin()
     assert [named(made, f"n{i}") for i in range(6)] == [0, 1, 2, 3, 3, 3]
     made.add("user", 3, 1, 1)
@@ -46,7 +46,7 @@ def test_too_many_names_share_one(monkeypatch):
 
 
 def test_threads_that_name_at_once_agree():
-    made = Spans()
+    made = SpanRecorder()
     made.begin()
     found = []
 
@@ -69,23 +69,23 @@ def test_threads_that_name_at_once_agree():
 
 
 def test_a_copy_of_a_rank_collects_nothing(monkeypatch):
-    monkeypatch.setattr(spans.here, "on", False)
-    spans.here.begin()
+    monkeypatch.setattr(spans.recorder, "on", False)
+    spans.recorder.begin()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         with span("in a loader's process"):
             pass
-        os.write(write, b"%d" % (len(spans.here._waiting) + spans.here.on))
+        os.write(write, b"%d" % (len(spans.recorder._waiting) + spans.recorder.on))
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 9) == b"0"
-    assert spans.here.on
-    spans.here.leave()
+    assert spans.recorder.on
+    spans.recorder.leave()
 
 
 def test_a_span_off_the_ranks_does_nothing():
-    assert not spans.here.on
+    assert not spans.recorder.on
 
     @span("unseen")
     def work():
@@ -94,11 +94,11 @@ def test_a_span_off_the_ranks_does_nothing():
     assert work() == 3
     with pytest.raises(ValueError, match="mine"), span("unseen"):
         raise ValueError("mine")
-    assert not spans.here._waiting
+    assert not spans.recorder._waiting
 
 
 def test_what_is_added_late_is_there_when_it_is_taken():
-    made = Spans()
+    made = SpanRecorder()
     made.begin()
     made.late((made.waited, "hvd.allreduce #7", 1_002_000_000, 0.0005))
     made.add("wait", named(made, "now"), 1_003_000, 10)
@@ -116,8 +116,8 @@ def test_what_is_added_late_is_there_when_it_is_taken():
 def waits(monkeypatch):
     """What was kept as waited for."""
     kept = []
-    monkeypatch.setattr(spans.here, "on", True)
-    monkeypatch.setattr(spans.here, "late", lambda call: kept.append(call[1]))
+    monkeypatch.setattr(spans.recorder, "on", True)
+    monkeypatch.setattr(spans.recorder, "late", lambda call: kept.append(call[1]))
     monkeypatch.setattr(Waiting, "current", None)
     return kept
 
@@ -154,7 +154,7 @@ def test_a_wait_of_another_thread_is_not_the_cells(waits):
 def operation(monkeypatch):
     """A collective of a torch.distributed that is made up; and its spans, while it is on."""
     monkeypatch.setattr(torch_spans, "_run", "")
-    spans.here.begin()
+    spans.recorder.begin()
     world = types.SimpleNamespace(pg_names={"some": "1"})
     kind = types.SimpleNamespace(NON_GROUP_MEMBER=object(), WORLD="all")
     c10d = types.SimpleNamespace(
@@ -164,12 +164,12 @@ def operation(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", c10d)
     parameters = ["tensor", "op", "group", "async_op"]
     yield torch_spans.Operation("all_reduce", parameters, c10d, World(run="r"))
-    spans.here.leave()
+    spans.recorder.leave()
 
 
 def collected():
-    table = spans.here._defined
-    return [table[number] for number, _, _ in spans.here._waiting.get(("collective", ""), [])]
+    table = spans.recorder._defined
+    return [table[number] for number, _, _ in spans.recorder._waiting.get(("collective", ""), [])]
 
 
 def test_collectives_are_counted_by_group(operation):
@@ -223,14 +223,14 @@ class Framework:
 def test_a_profiler_that_fails_says_so_and_nothing_else_fails(monkeypatch, capsys, fails):
     monkeypatch.setattr(Framework, "fails", fails)
     monkeypatch.setattr(profiler, "_KINDS", {"sys": Framework, "not imported": Framework})
-    spans.here.begin()
+    spans.recorder.begin()
     try:
         with profiler.profiled(True):
             done = True
-        kept = {cat: len(rows) for (cat, _), rows in spans.here._waiting.items()}
-        names = [each["name"] for each in spans.here._defined]
+        kept = {cat: len(rows) for (cat, _), rows in spans.recorder._waiting.items()}
+        names = [each["name"] for each in spans.recorder._defined]
     finally:
-        spans.here.leave()
+        spans.recorder.leave()
     said = capsys.readouterr().err
     assert done
     if fails:

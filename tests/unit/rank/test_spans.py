@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from rankroom.rank import spans as module
-from rankroom.rank.spans import Spans, span
+from rankroom.rank.spans import SpanRecorder, span
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Spans:
+def small(monkeypatch: pytest.MonkeyPatch) -> SpanRecorder:
     """Spans with limits that a test can reach."""
     monkeypatch.setattr(module, "WHOLE", 100)
     monkeypatch.setattr(module, "STRETCH", 10)
     monkeypatch.setattr(module, "BATCH", 64)
     monkeypatch.setattr(module, "MOST_NAMES", 5)
-    made = Spans()
+    made = SpanRecorder()
     made.begin()
     return made
 
@@ -33,7 +33,7 @@ def starts(events: list[dict[str, Any]], zero: int = 0) -> list[int]:
     return found
 
 
-def test_columns_and_names(small: Spans) -> None:
+def test_columns_and_names(small: SpanRecorder) -> None:
     number = small.number("a", lambda: {"name": "a"})
     small.add("user", number, 1_000_500, 7)
     small.add("user", small.number("b", lambda: {"name": "b"}), 1_000_400, 0)
@@ -54,7 +54,7 @@ def test_columns_and_names(small: Spans) -> None:
     assert list(small.take(0)) == []
 
 
-def test_too_many_names_share_one(small: Spans) -> None:
+def test_too_many_names_share_one(small: SpanRecorder) -> None:
     numbers = [small.number(each, lambda: {"name": "x"}) for each in range(9)]
     assert numbers == [0, 1, 2, 3, 4, 5, 5, 5, 5]
     small.add("user", 5, 0, 0)
@@ -62,7 +62,7 @@ def test_too_many_names_share_one(small: Spans) -> None:
 
 
 def test_nothing_is_kept_outside_a_run() -> None:
-    made = Spans()
+    made = SpanRecorder()
     made.add("user", 0, 0, 0)
     made.extend("user", [(0, 0, 0)])
     assert list(made.take(0)) == []
@@ -72,7 +72,7 @@ def test_nothing_is_kept_outside_a_run() -> None:
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 5000])
 def test_a_long_run_is_kept_in_whole_stretches_however_it_is_taken(
-    small: Spans, piece: int
+    small: SpanRecorder, piece: int
 ) -> None:
     kept = []
     for begin in range(0, 5000, piece):
@@ -85,19 +85,19 @@ def test_a_long_run_is_kept_in_whole_stretches_however_it_is_taken(
     assert len(small.new_notes()) == 1 and small.new_notes() == []
 
 
-def test_streams_are_counted_apart(small: Spans) -> None:
+def test_streams_are_counted_apart(small: SpanRecorder) -> None:
     for stream in ("hvd.torch 0", "hvd.torch 1"):
         small.extend("collective", [(0, at, 1) for at in range(115)], stream)
     assert starts(list(small.take(0))) == [*range(110)] * 2
 
 
-def test_details_are_kept_at_the_beginning_only(small: Spans) -> None:
+def test_details_are_kept_at_the_beginning_only(small: SpanRecorder) -> None:
     small.extend("phase", [(0, at, 1) for at in range(1100)])
     assert starts(list(small.take(0))) == list(range(100))
     assert "more than 100 phase spans" in small.new_notes()[0]
 
 
-def test_a_new_run_begins_anew(small: Spans) -> None:
+def test_a_new_run_begins_anew(small: SpanRecorder) -> None:
     small.extend("phase", [(small.number("a", lambda: {"name": "a"}), 0, 1)] * 101)
     list(small.take(0))
     small.begin()
@@ -110,7 +110,7 @@ def test_a_new_run_begins_anew(small: Spans) -> None:
 def test_ten_bytes_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
     from rankroom.record.model import event_line
 
-    made = Spans()
+    made = SpanRecorder()
     made.begin()
     for at in range(20_000):
         name = at % 8
@@ -121,8 +121,8 @@ def test_ten_bytes_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 64, 5000])
-def test_columns_are_kept_as_spans_are(small: Spans, piece: int) -> None:
-    other = Spans()
+def test_columns_are_kept_as_spans_are(small: SpanRecorder, piece: int) -> None:
+    other = SpanRecorder()
     other.begin()
     kept: list[list[int]] = [[], []]
     for begin in range(0, 3000, piece):
@@ -135,6 +135,6 @@ def test_columns_are_kept_as_spans_are(small: Spans, piece: int) -> None:
             assert all(len(each["name"]) == len(each["dur"]) <= 64 for each in events)
             kept[which] += starts(events)
     assert kept[0] == kept[1] and len(kept[0]) < 3000
-    made = Spans()
+    made = SpanRecorder()
     made.extend_columns("collective", ([1], [1], [1]), "")
     assert list(made.take(0)) == []

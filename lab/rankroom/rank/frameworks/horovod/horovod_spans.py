@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from rankroom.rank.frameworks.horovod import process_sets
 from rankroom.rank.frameworks.horovod.horovod_timeline import TimelineSource
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 from rankroom.rank.world import World
 
 SPANS = 4096  # taken at once
@@ -79,7 +79,7 @@ def finish() -> None:
         try:
             source.finish()
         except Exception as error:
-            here.note(f"the last spans of Horovod are missing: {error!r}")
+            recorder.note(f"the last spans of Horovod are missing: {error!r}")
 
 
 def in_flight(library: str) -> tuple[str, float] | None:
@@ -124,15 +124,15 @@ class NativeSource:
         self._compiled.horovod_record_spans(int(on))
 
     def take(self) -> None:
-        if self._began != here.began:
-            self._began = here.began
+        if self._began != recorder.began:
+            self._began = recorder.began
             self._numbers.clear()
             self._streams.clear()
         for kind, cat in enumerate(("collective", "phase")):
             while count := self._compiled.horovod_take_spans(kind, self._spans, SPANS):
                 self._hand_over(cat, count)
         if dropped := self._compiled.horovod_take_spans_dropped():
-            here.note(DROPPED.format(library=self._library, count=dropped))
+            recorder.note(DROPPED.format(library=self._library, count=dropped))
 
     def in_flight(self) -> list[tuple[int, str]]:
         """When each collective was handed over that is not over, and which; the oldest first."""
@@ -172,11 +172,11 @@ class NativeSource:
         found = {streams[name] for name in different}
         if len(found) == 1 and min(starts) >= began:
             # As is usual: without a step of Python's for each of them.
-            here.extend_columns(cat, (told, starts, durs), found.pop())
+            recorder.extend_columns(cat, (told, starts, durs), found.pop())
             return
         every = list(zip(names, zip(told, starts, durs, strict=True), strict=True))
         for stream in found:
-            here.extend(
+            recorder.extend(
                 cat,
                 [
                     span
@@ -200,7 +200,7 @@ class NativeSource:
         for name in names:
             described = self._described.get(name, "phase ? 1 0 ")
             fields, stream = describe(described, self._library, self._group)
-            self._numbers[name] = here.number((self._library, name), fields.copy)
+            self._numbers[name] = recorder.number((self._library, name), fields.copy)
             self._streams[name] = stream
 
     def _group(self, number: int) -> dict[str, Any]:

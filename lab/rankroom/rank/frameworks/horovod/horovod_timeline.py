@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.rank.frameworks.horovod import horovod_calls
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 from rankroom.rank.world import World
 
 LARGE = 32 << 20  # bytes; then the file begins again
@@ -58,7 +58,7 @@ class TimelineSource:
         with self._lock:
             if recording:
                 self._read()
-                here.note(USERS.format(library=f"hvd.{self._library}"))
+                recorder.note(USERS.format(library=f"hvd.{self._library}"))
             self._on = False
             self._users = recording
             if not recording:
@@ -69,7 +69,7 @@ class TimelineSource:
         with self._lock:
             self._read()
             if self._at or self._calls != horovod_calls.count(self._library):
-                here.note(NOTE)
+                recorder.note(NOTE)
             if self._at > LARGE:
                 self._anew()
 
@@ -106,9 +106,9 @@ class TimelineSource:
             for cat, fields, start, dur in self._reader.feed(data):
                 fields["library"] = f"hvd.{self._library}"
                 key = ("timeline", cat, *map(str, fields.values()))
-                number = here.number(key, fields.copy)
-                if start + dur >= here.began:
-                    here.extend(cat, [(number, start, dur)], fields["library"])
+                number = recorder.number(key, fields.copy)
+                if start + dur >= recorder.began:
+                    recorder.extend(cat, [(number, start, dur)], fields["library"])
 
 
 @dataclass

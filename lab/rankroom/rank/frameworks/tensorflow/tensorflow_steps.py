@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rankroom.rank.import_hooks import when_imported
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 
 # What Keras tells its callbacks, in pairs: how it begins, how it ends, and its name.
 _TOLD = (
@@ -59,7 +59,7 @@ def _watch_training(module: Any) -> None:
 def _before(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def told(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if here.on:
+        if recorder.on:
             _begun[name] = time.time_ns()
         return original(self, *args, **kwargs)
 
@@ -77,8 +77,8 @@ def _after(original: Callable[..., Any], name: str) -> Callable[..., Any]:
                 index = args[0] if args else kwargs.get("epoch")
                 # People, and Keras when it prints, count epochs from 1.
                 words = name.format(index + 1) if isinstance(index, int) else name
-                number = here.number(("step", words), lambda: {"name": words})
-                here.add("step", number, begun // 1000, (time.time_ns() - begun) // 1000)
+                number = recorder.number(("step", words), lambda: {"name": words})
+                recorder.add("step", number, begun // 1000, (time.time_ns() - begun) // 1000)
 
     return told
 
@@ -92,7 +92,7 @@ def _watch(kind: Any) -> None:
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807 - a method of their classes
-        if not here.on or _thread.loading or not (ours or context.executing_eagerly()):
+        if not recorder.on or _thread.loading or not (ours or context.executing_eagerly()):
             return original(self)
         _thread.loading = True
         begin = time.time_ns()
@@ -101,8 +101,8 @@ def _watch(kind: Any) -> None:
         finally:
             dur = (time.time_ns() - begin) // 1000
             _thread.loading = False
-            here.add(
-                "data", here.number(("data", name), lambda: {"name": name}), begin // 1000, dur
+            recorder.add(
+                "data", recorder.number(("data", name), lambda: {"name": name}), begin // 1000, dur
             )
 
     # AutoGraph calls it as it is.

@@ -27,7 +27,7 @@ from rankroom.rank.frameworks.torch import (
 )
 from rankroom.rank.frameworks.torch.torch_internals import C10D
 from rankroom.rank.import_hooks import when_imported, with_own_symbols
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 from rankroom.rank.world import World
 
 TOPIC = "dist.init_process_group()"
@@ -92,7 +92,7 @@ def finish() -> None:
         try:
             end()
         except Exception as error:
-            here.note(f"the last spans of torch.distributed are missing: {error!r}")
+            recorder.note(f"the last spans of torch.distributed are missing: {error!r}")
 
 
 def state() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from rankroom.rank.frameworks.torch import torch_compile, torch_internals, torch_spans
 from rankroom.rank.frameworks.torch.torch_ddp_group import described, watched_group
 from rankroom.rank.frameworks.torch.torch_internals import patch
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
@@ -48,12 +48,12 @@ def _watched_making(original: Any, what: str) -> Any:
 
     @functools.wraps(original)
     def together(*args: Any, **kwargs: Any) -> Any:
-        if not here.on:
+        if not recorder.on:
             return original(*args, **kwargs)
         given = dict(zip(parameters, args, strict=False)) | kwargs
         about = torch_spans.members(given.get("process_group"))
         op = "all_gather" if what == "shapes" else "broadcast"
-        number = here.number(
+        number = recorder.number(
             ("making", what, about.get("group")), lambda: described(op, what, about, None)
         )
         start = time.time_ns() // 1000
@@ -61,7 +61,7 @@ def _watched_making(original: Any, what: str) -> Any:
             with Waiting("DistributedDataParallel()"):
                 return original(*args, **kwargs)
         finally:
-            here.add("collective", number, start, time.time_ns() // 1000 - start)
+            recorder.add("collective", number, start, time.time_ns() // 1000 - start)
 
     return together
 
@@ -69,15 +69,15 @@ def _watched_making(original: Any, what: str) -> Any:
 def _watched_buffers(original: Any) -> Any:
     @functools.wraps(original)
     def broadcast(self: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if not here.on or not tensors:
+        if not recorder.on or not tensors:
             return original(self, tensors, *args, **kwargs)
         about = torch_spans.members(self.process_group)
         key = ("buffers", about.get("group"), len(tensors), tensors[0].shape)
-        number = here.number(key, lambda: described("broadcast", "buffers", about, tensors))
+        number = recorder.number(key, lambda: described("broadcast", "buffers", about, tensors))
         start = time.time_ns() // 1000
         with Waiting("dist.broadcast of DistributedDataParallel"):
             original(self, tensors, *args, **kwargs)
-        here.add("collective", number, start, time.time_ns() // 1000 - start)
+        recorder.add("collective", number, start, time.time_ns() // 1000 - start)
 
     return broadcast
 

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from rankroom.rank.frameworks.torch import torch_internals, torch_spans, torch_works
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
@@ -76,7 +76,7 @@ class Backward:
     def allreduce(self, group: Any, tensors: Any, args: Any) -> Any:
         """Pass one on, in the thread that computes gradients."""
         self.settle()
-        if not here.on:
+        if not recorder.on:
             return group.allreduce(tensors, *args)
         if not self._open:
             self._call_at_end()
@@ -85,7 +85,7 @@ class Backward:
     def broadcast(self, group: Any, tensors: Any, args: Any) -> Any:
         """Pass on what tells the ranks how to put gradients together: it is waited for at once."""
         self.settle(final=True)
-        if not here.on:
+        if not recorder.on:
             return group.broadcast(tensors, *args)
         self._wait("dist.broadcast of DistributedDataParallel")
         return self._begin(group.broadcast, "broadcast", "buckets", tensors, args)
@@ -93,7 +93,7 @@ class Backward:
     def hooked(self, hook: Any, state: Any, bucket: Any) -> Any:
         """Call a hook; the collectives in it are seen as others are."""
         self.settle()
-        if not here.on:
+        if not recorder.on:
             return hook(state, bucket)
         if not self._open:
             self._call_at_end()
@@ -105,7 +105,7 @@ class Backward:
     def _begin(self, function: Any, op: str, name: str, tensors: Any, args: Any) -> Any:
         tensor = tensors[0]
         key = ("ddp", op, self._about.get("group"), tensor.shape, tensor.dtype)
-        number = here.number(key, lambda: described(op, name, self._about, tensor))
+        number = recorder.number(key, lambda: described(op, name, self._about, tensor))
         self._run = self._world.run
         begun = torch_works.Begun("", number, time.time_ns() // 1000, self._world)
         work = function(tensors, *args)

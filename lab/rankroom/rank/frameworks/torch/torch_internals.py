@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 
 C10D = "torch.distributed.distributed_c10d"
 DDP = "torch.nn.parallel.distributed"
@@ -57,7 +57,7 @@ def has(module: Any, name: str) -> bool:
         operator.attrgetter(name)(module)
     except AttributeError:
         lost = NAMES[module.__name__][name]
-        here.note(LACKS.format(version=_version(), name=f"{module.__name__}.{name}", lost=lost))
+        recorder.note(LACKS.format(version=_version(), name=f"{module.__name__}.{name}", lost=lost))
         return False
     return True
 

@@ -16,7 +16,7 @@ from typing import Any
 from rankroom.rank import lines
 from rankroom.rank.frameworks.torch import torch_internals, torch_works
 from rankroom.rank.frameworks.torch.torch_works import Begun
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
@@ -52,7 +52,7 @@ class Operation:
 
     def __call__(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call `function` and take its time."""
-        if torch_works.thread.inside or not here.on:
+        if torch_works.thread.inside or not recorder.on:
             return function(*args, **kwargs)
         what, number, tensor = self._number(args, kwargs)
         torch_works.thread.inside = True
@@ -64,7 +64,7 @@ class Operation:
         finally:
             torch_works.thread.inside = False
             if number >= 0 and result is None:
-                here.add("collective", number, start, time.time_ns() // 1000 - start)
+                recorder.add("collective", number, start, time.time_ns() // 1000 - start)
         if result is not None:
             self._later(result, Begun(what, number, start, self._world), tensor)
         return result
@@ -102,12 +102,12 @@ class Operation:
         at = self._tensor_at
         tensor = args[at] if len(args) > at else kwargs.get(self._tensor)
         if count <= NUMBERED:
-            number = here.number(
+            number = recorder.number(
                 (self, key, count), lambda: self._define(group, peers, count, tensor)
             )
         else:
             size = _bytes(tensor)
-            number = here.number(
+            number = recorder.number(
                 (self, key, "of", size), lambda: self._define(group, peers, 0, tensor)
             )
         return what, number, tensor

@@ -11,7 +11,7 @@ from typing import Any
 
 from rankroom.rank.frameworks.torch import torch_compile
 from rankroom.rank.import_hooks import when_imported
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 
 
 class _Thread(threading.local):
@@ -38,7 +38,7 @@ def _watch_optimizers(module: Any) -> None:
 
 
 def _begin_step(optimizer: Any, *_: Any) -> None:
-    if torch_compile.is_compiling() or not here.on:
+    if torch_compile.is_compiling() or not recorder.on:
         return
     which, step = id(optimizer), _thread.step
     if step is not None:
@@ -67,13 +67,13 @@ def _end_step(optimizer: Any, *_: Any) -> None:
         step[2] -= 1
         return
     _thread.step = None
-    if here.on:
-        here.late((_add_step, type(optimizer), step[1], time_ns()))
+    if recorder.on:
+        recorder.late((_add_step, type(optimizer), step[1], time_ns()))
 
 
 def _add_step(kind: type, since: int, end: int) -> None:
-    number = here.number(("step", kind), lambda: {"name": f"{kind.__name__}.step"})
-    here.add("step", number, since // 1000, (end - since) // 1000)
+    number = recorder.number(("step", kind), lambda: {"name": f"{kind.__name__}.step"})
+    recorder.add("step", number, since // 1000, (end - since) // 1000)
 
 
 def _inner_steps(kind: type) -> int:
@@ -105,7 +105,7 @@ def _watch_loaders(module: Any) -> None:
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807 - a method of torch's class
-        if not here.on or _thread.loading:
+        if not recorder.on or _thread.loading:
             return original(self)
         _thread.loading = True
         begin = time_ns()
@@ -114,7 +114,7 @@ def _watch_loaders(module: Any) -> None:
         finally:
             dur = (time_ns() - begin) // 1000
             _thread.loading = False
-            here.add("data", here.number("DataLoader", _loader), begin // 1000, dur)
+            recorder.add("data", recorder.number("DataLoader", _loader), begin // 1000, dur)
 
     kind.__next__ = __next__
 

@@ -8,7 +8,7 @@ import time
 import weakref
 from typing import Any
 
-from rankroom.rank.spans import here
+from rankroom.rank.spans import recorder
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
@@ -37,13 +37,13 @@ class Begun:
     @property
     def is_present(self) -> bool:
         """True while its run is on: names have other numbers in the next one."""
-        return here.on and self._run == self._world.run
+        return recorder.on and self._run == self._world.run
 
     def end(self) -> None:
         """It is done. Only the first call counts."""
         number, self.number = self.number, -1
         if number >= 0 and self.is_present:
-            here.add("collective", number, self.start, time.time_ns() // 1000 - self.start)
+            recorder.add("collective", number, self.start, time.time_ns() // 1000 - self.start)
 
 
 class Follower:
@@ -117,7 +117,7 @@ def watch_works(c10d: Any) -> None:
     # By this name, torch's C++ knows a call from here for one to the method it overrides.
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if thread.inside or not here.on:
+        if thread.inside or not recorder.on:
             return original(self, *args, **kwargs)
         begun = _works.pop(self, None)
         try:

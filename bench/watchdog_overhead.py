@@ -1,4 +1,4 @@
-"""What a rank's guard thread costs a training loop: the same ranks, with the thread and without.
+"""What a rank's watchdog thread costs a training loop: the same ranks, with the thread and without.
 
 Each rank trains by itself: two ranks that wait for one another are never equally fast twice, by
 far more than what is looked for here.
@@ -13,7 +13,7 @@ from sides import RANKS, Rankroom, workplace
 from table import NotMeasured, Row
 
 PAIRS = 80
-SEGMENT_S = 1.0  # two looks of the guard
+SEGMENT_S = 1.0  # two looks of the watchdog
 LOOP = """
 import time, torch
 from sklearn.datasets import load_digits
@@ -32,16 +32,16 @@ def steps(count):
         optimizer.step()
     return count / (time.perf_counter() - begin)
 count = int(steps(2000) * SECONDS)
-guard = get_ipython().kernel.guard
-guard.stop()
+watchdog = get_ipython().kernel.watchdog
+watchdog.stop()
 found = [], []
 for pair in range(PAIRS):
     for which in ((0, 1) if pair % 2 else (1, 0)):
         if which:
-            guard.start()
+            watchdog.start()
         found[which].append(steps(count))
-        guard.stop()
-guard.start()
+        watchdog.stop()
+watchdog.start()
 if rank == 0:
     print("FOUND", repr(found))
 """
@@ -65,7 +65,7 @@ def measure(quick: bool) -> list[Row]:
     without, with_it = ast.literal_eval(said[1])
     return [
         Row(
-            f"training loop with the guard thread, {RANKS} ranks", "steps/s",
+            f"training loop with the watchdog thread, {RANKS} ranks", "steps/s",
             with_it, without, ratio_at_least=0.99, peer="without",
         )
     ]  # fmt: skip
