@@ -123,7 +123,7 @@ def test_records_of_runs_that_are_on_are_whole_when_the_cluster_is_stopped(home)
     numbers = printed(cluster, run, 0)
     assert len(numbers) > 10
     assert numbers == list(range(len(numbers)))
-    assert not cluster.paths.folder.exists()
+    until(lambda: not cluster.paths.folder.exists())
 
 
 def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(home):

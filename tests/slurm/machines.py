@@ -51,6 +51,7 @@ class Machines:
         self.root = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self.root.chmod(0o755)
         self._machines: dict[str, subprocess.Popen[bytes]] = {}
+        self._was_idle = False
 
     # -- up and down
 
@@ -90,12 +91,14 @@ class Machines:
             nonlocal asked
             free = self.run("ctl", ask).split()
             if len(free) == len(self.nodes):
+                self._was_idle = True
                 return True
+            if not self._was_idle:
+                return False  # they are just coming up
             jobs = self.run("ctl", ["squeue", "-h", "-t", "PD,R", "-o", "%i"]).split()
             if not jobs and time.monotonic() - asked > AGAIN_S:
                 asked = time.monotonic()
-                stuck = ["sinfo", "-h", "-N", "-t", "completing,down", "-p", "gpu", "-o", "%N"]
-                for node in self.run("ctl", stuck).split():
+                for node in {*self.nodes} - {*free}:
                     for state in (["State=DOWN", "Reason=test"], ["State=RESUME"]):
                         self.run("ctl", ["scontrol", "update", f"NodeName={node}", *state])
             return False

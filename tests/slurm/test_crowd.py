@@ -52,7 +52,9 @@ def crowd(machines: Machines, number: int) -> Iterator[list[Laptop]]:
         yield made
 
 
-@pytest.mark.parametrize("number", [3, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "number", [3, pytest.param(20, marks=[pytest.mark.thorough, pytest.mark.alone])]
+)
 def test_each_has_a_cluster_of_their_own(machines: Machines, crowd: list[Laptop], number: int):
     looked, begun = looks(machines), time.monotonic()
     start = "cluster = FarCluster.start(site.load('here'), 'mine')"

@@ -70,13 +70,15 @@ ends = {rank: int(text.split()[0].strip("'")) for rank, text in run.results.item
 def test_a_cut_line_is_told_and_the_run_goes_on(laptop: Laptop, gate: Path):
     begin(laptop)
     laptop.machines.unplug("laptop", "campus")
-    until(laptop, "lost")
-    assert "is lost" in laptop.do("cluster.refresh().far.words")
-    refused = laptop.do("refused(lambda: cluster.run('1'))")
-    why = "cluster far cannot be reached now: the connection to login is"
-    assert refused.startswith(f"SshError: {why}")
-    assert "SshError" in laptop.do("refused(run.interrupt)")
-    laptop.machines.plug("laptop", "campus")
+    try:
+        until(laptop, "lost")
+        assert "is lost" in laptop.do("cluster.refresh().far.words")
+        refused = laptop.do("refused(lambda: cluster.run('1'))")
+        why = "cluster far cannot be reached now: the connection to login is"
+        assert refused.startswith(f"SshError: {why}")
+        assert "SshError" in laptop.do("refused(run.interrupt)")
+    finally:
+        laptop.machines.plug("laptop", "campus")
     until(laptop, "running")
     assert laptop.do("run.state") == "running"
     gate.touch()

@@ -7,7 +7,7 @@ import json
 from inside import Inside
 from machines import CHECKOUT, Machines
 
-FAKES = CHECKOUT / "tests" / "fakes" / "pbs"
+FAKES = CHECKOUT / "tests" / "support" / "fakes" / "pbs"
 # Slurm gives the nodes, and is not seen after that.
 BECOME_PBS = f"""
 import os

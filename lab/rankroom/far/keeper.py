@@ -352,7 +352,10 @@ class Keeper:
             raise SshError(NOT_NOW.format(name=self.info.name, words=self.far.words))
         given, into = question.pop("given", None), question.pop("into", None)
         body = Path(given).read_bytes() if given else b""
-        head, data = await asyncio.wait_for(there.ask(do, body, **question), ANSWER_S)
+        try:
+            head, data = await asyncio.wait_for(there.ask(do, body, **question), ANSWER_S)
+        except SshError as error:  # just now
+            raise SshError(NOT_NOW.format(name=self.info.name, words=error)) from None
         if into:
             Path(into).write_bytes(data)
         if do == "interrupt" or do == "run":
