@@ -103,7 +103,12 @@ class Machines:
                         self.run("ctl", ["scontrol", "update", f"NodeName={node}", *state])
             return False
 
-        self.until(idle, "idle nodes")
+        try:
+            self.until(idle, "idle nodes")
+        except TimeoutError as error:
+            jobs = self.run("ctl", ["squeue", "-h", "-o", "%i %T %N %r"])
+            nodes = self.run("ctl", ["sinfo", "-h", "-N", "-o", "%N %T %E"])
+            raise TimeoutError(f"{jobs}\n{nodes}\n{error}") from None
 
     def resume(self, node: str) -> None:
         """Take a node that was drained back into service; again if Slurm does not follow."""
