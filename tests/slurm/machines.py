@@ -78,8 +78,8 @@ class Machines:
         self.until(lambda: not self._left(), "the end of all processes")
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def until_idle(self) -> None:
-        """Wait until every node is free.
+    def until_idle(self, *nodes: str) -> None:
+        """Wait until these nodes are free, or all.
 
         Slurm takes minutes to try again with a node that did not answer as its job ended, unless
         it is told that the node was down.
@@ -89,16 +89,16 @@ class Machines:
 
         def idle() -> bool:
             nonlocal asked
-            free = self.run("ctl", ask).split()
-            if len(free) == len(self.nodes):
+            taken = {*(nodes or self.nodes)} - {*self.run("ctl", ask).split()}
+            if not taken:
                 self._was_idle = True
                 return True
             if not self._was_idle:
                 return False  # they are just coming up
-            jobs = self.run("ctl", ["squeue", "-h", "-t", "PD,R", "-o", "%i"]).split()
-            if not jobs and time.monotonic() - asked > AGAIN_S:
+            jobs = ["squeue", "-h", "-t", "R", "-w", ",".join(taken), "-o", "%i"]
+            if time.monotonic() - asked > AGAIN_S and not self.run("ctl", jobs).split():
                 asked = time.monotonic()
-                for node in {*self.nodes} - {*free}:
+                for node in taken:
                     for state in (["State=DOWN", "Reason=test"], ["State=RESUME"]):
                         self.run("ctl", ["scontrol", "update", f"NodeName={node}", *state])
             return False
