@@ -111,7 +111,7 @@ def run(
     RUNNING.add(started)
     try:
         said, _ = started.communicate()
-    except KeyboardInterrupt:
+    except BaseException:  # an interrupt, or the end of this process
         end_all()
         raise
     finally:

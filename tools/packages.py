@@ -112,13 +112,13 @@ def size_of(url: str) -> int | None:
 
 NO_CPU_TORCH = (
     "TORCH=cpu: pip finds no {cpu} for this Python. PyTorch's installation page names the index of "
-    "its CPU builds: give it to pip (`pip config set global.extra-index-url ADDRESS`)"
+    "its CPU builds: have pip look there as well (`pip config set --help` says how)"
 )
 CUDA_TORCH = (
     "set-up: most of that is CUDA, which this machine has no GPU for, as pip knows no CPU build of "
     "PyTorch.\n"
-    "set-up: PyTorch's installation page names the index of its CPU builds: with `pip config set "
-    "global.extra-index-url ADDRESS` they are taken"
+    "set-up: PyTorch's installation page names the index of its CPU builds: they are taken "
+    "once pip looks there as well (`pip config set --help` says how)"
 )
 NO_ROOM = (
     "set-up: {place} has {free:.1f} GB left, and {needed:.1f} GB are needed: free some, or make "

@@ -11,12 +11,14 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import packages
 from machine import CLUSTER, can_install, end_all, output, provide, run
@@ -62,6 +64,7 @@ class Step:
 def main() -> None:
     """Do the steps that are due, side by side where they can be."""
     os.chdir(ROOT)
+    end_by_signal()
     with only_one():
         needs = [need for step in STEPS if step.due() for need in step.needs]
         if "--test" in sys.argv[1:]:
@@ -89,6 +92,16 @@ def take_all(steps: Sequence[Step]) -> None:
             end_all()
     for each in done:
         each.result()
+
+
+def end_by_signal() -> None:
+    """Have a closed terminal end the commands as well: they run in groups of their own."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit("set-up: ended; the next one goes on from here")
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
 
 
 def take(step: Step) -> None:

@@ -2,11 +2,13 @@
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -121,6 +123,29 @@ def test_a_step_that_fails_ends_what_goes_on_beside_it(checkout, tmp_path):
         setup.take_all(steps)
     assert time.monotonic() - begun < 60
     assert [step.due() for step in steps] == [True] * 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_the_end_of_the_set_up_is_that_of_its_commands(tmp_path, number):
+    pid = tmp_path / "pid"
+    source = f"""
+import pathlib, signal, machine, setup
+signal.signal(signal.SIGINT, signal.default_int_handler)
+setup.VENV = pathlib.Path({str(tmp_path)!r})
+command = ["bash", "-c", "echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 600"]
+setup.end_by_signal()
+setup.take_all([setup.Step("long", lambda: "", lambda: machine.run(command), setup.VENV)])
+"""
+    started = subprocess.Popen([sys.executable, "-c", source], cwd=TOOLS)
+    while not pid.exists():
+        assert started.poll() is None
+        time.sleep(0.02)
+    started.send_signal(number)
+    assert started.wait(60) != 0
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{pid.read_text().strip()}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_every_step_waits_for_steps_before_it():

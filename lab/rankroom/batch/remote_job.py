@@ -16,13 +16,13 @@ from rankroom import config
 from rankroom.batch.cells import Notebook
 from rankroom.batch.folder import BatchFailed, BatchFolder, Progress
 from rankroom.record.store import Store
-from rankroom.scheduler.client import Scheduler
-from rankroom.scheduler.follow import LOOK_S, as_soon_as_known
+from rankroom.scheduler.client import Scheduler, as_soon_as_known
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.ssh.host import Host
 from rankroom.system import commands
 
 CALL_S = 30.0
+LOOK_S = 1.0  # each look is a command on the login node
 COMES_S = 10.0  # for what a job that has ended has written to be seen, on a shared file system
 BRING_S = 600.0
 LINE = 65_536  # characters of a line of what is brought

@@ -10,10 +10,11 @@ from rankroom.errors import LabError, RankroomError, SshError
 from rankroom.jupyter_job import door
 from rankroom.jupyter_job.door import Door
 from rankroom.jupyter_job.lab import Lab
-from rankroom.scheduler.follow import LOOK_S, as_soon_as_known
+from rankroom.scheduler.client import as_soon_as_known
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.ssh.connection import LineState, SshConnection
 
+LOOK_S = 0.5
 UP_S = 300.0  # a Python of many files on a slow file system takes its time
 ANSWERS_S = 30.0
 NEVER_S = 7.0  # by then Slurm has been asked twice: at first it gives one reason for many

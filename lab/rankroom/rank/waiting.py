@@ -1,4 +1,4 @@
-"""What this rank waits for: noted by whoever calls a collective, read by the watchdog."""
+"""What this rank waits for: noted by the caller of a collective, read by the watchdog."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import asyncio
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from rankroom.errors import RankroomError, SchedulerError, SshError, StartError, UsageError
 from rankroom.scheduler import pbs, slurm
@@ -25,9 +25,11 @@ from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
 
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
+AGAIN_S = 1.0  # until what could not be known is asked again
 SUBMIT_S = 60.0
 _KINDS: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
 _NO_COMMAND = 127
+T = TypeVar("T")
 
 
 class Scheduler:
@@ -150,6 +152,22 @@ class Scheduler:
         except RankroomError as error:
             return "", str(error)
         return done.output, ""
+
+
+async def as_soon_as_known(
+    look: Callable[[], Awaitable[T]], job: str, show: Callable[[str], None]
+) -> T:
+    """What `look` answers about a job, once it can; until then `show(words)` says that it cannot.
+
+    The job goes on without anybody who looks.
+    """
+    while True:
+        try:
+            return await look()
+        except (SchedulerError, SshError) as error:
+            why = str(error).partition("\n")[0].rstrip(":")
+            show(f"job {job}: its state is unknown ({why}); asking again")
+            await asyncio.sleep(AGAIN_S)
 
 
 _MARK = "folder="

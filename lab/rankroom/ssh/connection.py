@@ -101,7 +101,7 @@ class SshConnection:
                 await self.unforward(local, host, port)
 
     async def end(self) -> None:
-        """End the connection for everybody; whoever comes next is asked again what ssh asks."""
+        """End the connection for everybody; ssh asks again when it is next opened."""
         await self._ask("exit")
 
     async def alive(self) -> bool:

@@ -11,9 +11,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 from click.testing import CliRunner
 
 from horovod_ranks import SCRIPTS, on_ranks
@@ -24,7 +24,7 @@ from rankroom.horovod_build.ranks import run_ranks
 pytestmark = pytest.mark.cluster
 
 
-def thorough(case: str) -> ParameterSet:
+def thorough(case: str) -> Any:
     return pytest.param(case, marks=pytest.mark.thorough)
 
 

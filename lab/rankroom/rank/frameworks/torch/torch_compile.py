@@ -14,6 +14,7 @@ _NOT_TRACED = (
     "rankroom.rank.waiting",
     f"{_HERE}.torch_ddp",
     f"{_HERE}.torch_ddp_group",
+    f"{_HERE}.torch_internals",
     f"{_HERE}.torch_spans",
     f"{_HERE}.torch_works",
 )
