@@ -161,7 +161,9 @@ TITLE = """\
 |---|---|---|---|---|
 """
 # Of the make, or of the environment, that this was started from.
-OURS = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "RANKROOM_CACHE", "RANKROOM_TORCH", "VIRTUAL_ENV"}
+OURS = {
+    "ARGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "RANKROOM_CACHE", "RANKROOM_TORCH", "VIRTUAL_ENV",
+}  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -149,11 +149,15 @@ class Machines:
         self, machine: str, command: Sequence[str | Path], user: str = "root", timeout: float = 60
     ) -> str:
         """What a command prints, on stdout and stderr, whatever its exit status."""
-        done = subprocess.run(
+        return self._ended(machine, command, user, timeout).stdout
+
+    def _ended(
+        self, machine: str, command: Sequence[str | Path], user: str, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             self.words(machine, command, user), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, timeout=timeout,
         )  # fmt: skip
-        return done.stdout
 
     def start(
         self, machine: str, command: Sequence[str | Path], user: str, **how: Any
@@ -186,8 +190,9 @@ class Machines:
         said = [""]
 
         def answers() -> bool:
-            said[0] = self.run(machine, command, user)
-            return "error:" not in said[0]
+            done = self._ended(machine, command, user)
+            said[0] = done.stdout
+            return done.returncode == 0 and "error:" not in said[0]
 
         self.until(answers, "answer of squeue")
         return said[0]

@@ -265,6 +265,8 @@ for i in itertools.count():
     print(i, flush=True)
     time.sleep(0.1)
 ''')
+while not log(run, 1):
+    time.sleep(0.1)
 """
         )
         machines.unplug("c4")
