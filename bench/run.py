@@ -35,6 +35,7 @@ NAMES = [
     "memory",
     "idle",
     "browser",
+    "profile",
     "timeline_view",
     "timeline_import",
 ]

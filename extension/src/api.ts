@@ -2,7 +2,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import type { Run, RunState } from './schema';
+import type { Profile, Run, RunState } from './schema';
 
 /** A piece of events.jsonl. */
 export interface Chunk {
@@ -41,6 +41,11 @@ export class Api {
   /** The run as the server knows it. */
   async run(id: string, signal?: AbortSignal): Promise<Run> {
     return (await (await this.get(['runs', id], {}, signal)).json()) as Run;
+  }
+
+  /** Where the time of the run went; of a live run, so far. */
+  async profile(id: string): Promise<Profile> {
+    return (await (await this.get(['runs', id, 'profile'], {})).json()) as Profile;
   }
 
   /**

@@ -220,3 +220,60 @@ export interface SpanName {
   line?: number;
   [key: string]: unknown;
 }
+
+/** Where the time of a run went; docs/profile-rules.md says how it is computed. All times are in microseconds. */
+export interface Profile {
+  /** How long the cell ran on any rank. */
+  wall: number;
+  ranks: RankTimes[];
+  /** The longest first. */
+  kinds: Kind[];
+  /** The costliest first. */
+  stragglers: Straggler[];
+  /** The ranks that the diagnosis says held the others up. */
+  named: number[];
+  /** One sentence; empty if there is nothing to say. */
+  diagnosis: string;
+  /** Spans that made no sense and were left out, by reason. */
+  dropped: { [key: string]: number };
+  /** Of profile.json: the version of the rules. */
+  rules?: number;
+  /** Of profile.json: the bytes of events.jsonl that it was computed from. */
+  read?: number;
+}
+
+/** One rank: compute, data, waiting, exposed and idle add up to the wall. */
+export interface RankTimes {
+  rank: number;
+  compute: number;
+  data: number;
+  waiting: number;
+  /** Communication that nothing overlaps. */
+  exposed: number;
+  idle: number;
+  /** With what is overlapped. */
+  communication: number;
+}
+
+/** All collectives of one operation; times are the mean of the ranks that took part. */
+export interface Kind {
+  library: string;
+  op: string;
+  calls: number;
+  /** What one rank contributes to one call, on average. */
+  bytes: number | null;
+  time: number;
+  wait: number;
+  transfer: number;
+  /** Bytes per second of transfer. */
+  bandwidth: number | null;
+}
+
+/** A rank that came last in some collectives of two or more ranks. */
+export interface Straggler {
+  rank: number;
+  last: number;
+  of: number;
+  /** How long others waited for it. */
+  cost: number;
+}

@@ -1,8 +1,7 @@
 /** The phrases a run is described with; rankroom/words.py has the same. */
 import { nameRanks } from './ranks';
-import type { Run } from './schema';
-import { namedOf, percent } from './timeline/diagnosis';
-import type { Profile } from './timeline/profilerows';
+import type { Profile, Run } from './schema';
+import { percent } from './timeline/amounts';
 
 /** The state in words, with the time it took: `done in 12.4 s`. `now` is in microseconds. */
 export function how(run: Run, now: number): string {
@@ -31,14 +30,12 @@ export function who(run: Run): string {
 }
 
 /** Whom the others waited for: `slowest: rank 2, +18 % waiting caused`; '' if nobody stands out. */
-export function slowest(profile: Profile): string {
-  const named = profile.diagnosis ? namedOf(profile) : [];
+export function slowest({ named, stragglers, wall }: Profile): string {
   if (named.length === 0) {
     return '';
   }
-  const ranks = named.map(({ rank }) => rank).sort((a, b) => a - b);
-  const cost = named.reduce((sum, one) => sum + one.cost, 0);
-  return `slowest: ${nameRanks(ranks)}, +${percent(Math.min(cost, profile.wall), profile.wall)} waiting caused`;
+  const cost = stragglers.reduce((sum, one) => sum + (named.includes(one.rank) ? one.cost : 0), 0);
+  return `slowest: ${nameRanks(named)}, +${percent(Math.min(cost, wall), wall)} waiting caused`;
 }
 
 /** Microseconds as a person says them: `85 ms`, `12.4 s`, `2 min 05 s`, `1 h 02 min`. */

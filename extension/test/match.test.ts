@@ -1,9 +1,9 @@
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
-import { match, matching, median } from '../src/timeline/match';
+import { matching, median } from '../src/timeline/match';
 import type { Columns, SpanSource } from '../src/timeline/spans';
-import { MadeUp, called, runOf, seeded, toEnd } from './schedule';
+import { MadeUp, called, match, runOf, seeded, toEnd } from './schedule';
 
 const grad = called('allreduce', 'grad.1');
 

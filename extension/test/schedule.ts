@@ -1,5 +1,6 @@
 /** Made-up spans, for tests. */
 import type { Run, SpanName } from '../src/schema';
+import { matching, type Collective } from '../src/timeline/match';
 import type { Columns, SpanSource } from '../src/timeline/spans';
 
 export interface Row {
@@ -91,6 +92,11 @@ export function seeded(seed: number): () => number {
     mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
     return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
   };
+}
+
+/** The collectives, at once. */
+export function match(source: SpanSource, run: Run): Collective[] {
+  return toEnd(matching(source, run)).collectives;
 }
 
 /** What steps come to. */

@@ -2,7 +2,7 @@ import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
 import { scaleFor, size } from '../src/timeline/amounts';
-import type { Profile } from '../src/timeline/profilerows';
+import type { Profile } from '../src/schema';
 import { asCsv, asText, kindTable, rankTable, sorted, stragglerTable } from '../src/timeline/tables';
 import { slowest } from '../src/words';
 
@@ -17,7 +17,9 @@ const profile: Profile = {
     { library: '', op: '=cmd()', calls: 1, bytes: null, time: 5, wait: 0, transfer: 5, bandwidth: null }
   ],
   stragglers: [{ rank: 1, last: 11_900, of: 12_001, cost: 900_000 }],
-  diagnosis: 'rank 1 arrives last'
+  named: [1],
+  diagnosis: 'rank 1 arrives last',
+  dropped: {}
 };
 
 test('times of a column have one unit, and their decimals below each other', () => {
@@ -70,9 +72,7 @@ test('as CSV, for other programs', () => {
 
 test('whom the others waited for, for the header', () => {
   assert.equal(slowest(profile), 'slowest: rank 1, +45 % waiting caused');
-  assert.equal(slowest({ ...profile, diagnosis: '' }), '');
-  assert.equal(slowest({ ...profile, stragglers: [{ rank: 1, last: 9, of: 9, cost: 20_000 }] }), '');
-  const four = [0, 1, 2, 3].map(rank => ({ ...profile.ranks[0], rank }));
-  const two = [2, 3].map(rank => ({ rank, last: 4, of: 9, cost: 400_000 }));
-  assert.equal(slowest({ ...profile, ranks: four, stragglers: two }), 'slowest: ranks 2–3, +40 % waiting caused');
+  assert.equal(slowest({ ...profile, named: [] }), '');
+  const three = [3, 2, 0].map(rank => ({ rank, last: 4, of: 9, cost: 400_000 }));
+  assert.equal(slowest({ ...profile, named: [2, 3], stragglers: three }), 'slowest: ranks 2–3, +40 % waiting caused');
 });

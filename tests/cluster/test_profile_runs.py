@@ -12,6 +12,7 @@ import pytest
 
 from cells import failure, finish, log
 from rankroom.analysis.profile import Profile
+from rankroom.analysis.profile.of_run import kept_profile
 from rankroom.cluster.local import Cluster
 from rankroom.display import bundle
 from rankroom.horovod_build.features import features
@@ -185,6 +186,12 @@ def test_the_output_of_a_run_is_made_of_what_it_kept(cluster: Cluster, tmp_path:
     words = run.profile().diagnosis
     assert "<svg" in kept["text/html"] and words and words in kept["text/plain"]
     assert Profile.of(run.timeline) == run.profile()
+    file = cluster.store.paths(run.id).profile
+    deadline = time.monotonic() + 30
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert kept_profile(cluster.store.paths(run.id)) == run.profile()
     assert json.loads(json.dumps(run.profile().to_json()))["ranks"][1]["rank"] == 1
 
 
@@ -192,3 +199,4 @@ def test_a_cell_that_does_nothing_has_no_picture(cluster: Cluster):
     run = ran(cluster, "x = 1")
     assert "svg" not in bundle(run.info, cluster.store, run.seen, run.spans)["text/html"]
     assert run.profile().diagnosis == ""
+    assert not cluster.store.paths(run.id).profile.exists()

@@ -4,21 +4,34 @@ import { Signal, type ISignal } from '@lumino/signaling';
 import { Log } from '../log/log';
 import { ERROR, NOTE } from '../log/lines';
 import { linesOf, parseEvent } from '../record';
-import type { ErrorEvent, Event, Hang, RankState, Run } from '../schema';
-import { Derivation } from '../timeline/derivation';
+import type { ErrorEvent, Event, Hang, Profile, RankState, Run } from '../schema';
+import { matching, type Matching } from '../timeline/match';
 import { Samples } from '../timeline/samples';
 import { Spans } from '../timeline/spans';
-import { Stays } from '../timeline/stays';
+import { Derived } from './derived';
 import { Outputs } from './outputs';
+import { inTime } from './slices';
+
+/** Who knows profiles: the server. */
+export interface ProfileSource {
+  profile(id: string): Promise<Profile>;
+}
+
+const NO_SERVER: ProfileSource = { profile: () => Promise.reject(new Error('no server is there')) };
 
 export class RunModel {
   log = new Log();
   outputs = new Outputs();
   spans = new Spans();
   samples = new Samples();
-  stays = new Stays();
-  /** Collectives and profile, for whoever asks for them. */
-  readonly derivation = new Derivation(this);
+  /** Which spans belong to one collective, for the picture. */
+  readonly matching = new Derived<Matching>({
+    key: () => this.spansKey,
+    isComplete: () => this.isComplete,
+    make: () => inTime(matching(this.spans, this.run))
+  });
+  /** Where the time went, as the server computes it. */
+  readonly profile: Derived<Profile>;
   /** In the order in which ranks raised. */
   errors: ErrorEvent[] = [];
   /** Lines of the record that are no events. */
@@ -36,11 +49,21 @@ export class RunModel {
   refusal = '';
 
   private remarks = 0;
+  /** How often a rank said where it stands. */
+  private statuses = 0;
   private states = new Map<number, RankState>();
   private releases = new Map<number, string>();
   private _changed = new Signal<this, void>(this);
 
-  constructor(private _run: Run) {
+  constructor(
+    private _run: Run,
+    api: ProfileSource = NO_SERVER
+  ) {
+    this.profile = new Derived({
+      key: () => (this.isLive ? `${this.spansKey}:${this.statuses}` : `over at ${this.run.end}`),
+      isComplete: () => !this.isLive,
+      make: () => api.profile(this.id)
+    });
     this.setClocks();
   }
 
@@ -129,8 +152,8 @@ export class RunModel {
     this.outputs = new Outputs();
     this.spans = new Spans();
     this.samples = new Samples();
-    this.stays = new Stays();
-    this.derivation.forget();
+    this.matching.forget();
+    this.profile.forget();
     this.setClocks();
     this.errors = [];
     this.releases.clear();
@@ -156,7 +179,7 @@ export class RunModel {
         break;
       case 'status':
         this.states.set(event.rank, event.state);
-        this.stays.take(event);
+        this.statuses += 1;
         if (event.note) {
           this.remark(firstLine(event.note), event, NOTE);
         }
@@ -166,12 +189,17 @@ export class RunModel {
         break;
       case 'spans':
         this.spans.take(event);
-        this.stays.take(event);
         break;
       case 'sample':
         this.samples.take(event);
         break;
     }
+  }
+
+  /** Stands for the spans that are here, on the clocks that are known. */
+  private get spansKey(): string {
+    const ranks = this.run.ranks.map(({ rank, clock }) => `${rank} ${clock?.offset ?? 0}`).join();
+    return `${this.spans.version}:${ranks}`;
   }
 
   private setClocks(): void {

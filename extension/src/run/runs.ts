@@ -39,7 +39,7 @@ export class Runs {
   acquire(run: Run): RunModel {
     let open = this.open.get(run.id);
     if (!open) {
-      open = { model: new RunModel(run), views: 0, seen: 0, reading: null, work: Promise.resolve(), last: 0 };
+      open = { model: new RunModel(run, this.api), views: 0, seen: 0, reading: null, work: Promise.resolve(), last: 0 };
       this.open.set(run.id, open);
     }
     open.views += 1;

@@ -24,6 +24,11 @@ export function scaleFor(most: number): Scale {
   return { unit, text: micros => (micros / by).toLocaleString('en', format) };
 }
 
+/** `31 %` */
+export function percent(part: number, whole: number): string {
+  return `${Math.floor((100 * part) / whole + 0.5)} %`;
+}
+
 /** Bytes as a person says them: `830 B`, `12.5 kB`, `1.2 GB`. */
 export function size(count: number): string {
   const units = ['B', 'kB', 'MB', 'GB'];

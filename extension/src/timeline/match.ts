@@ -39,17 +39,6 @@ export interface Matching {
 const PIECE = 10_000;
 const NOBODY: number[] = [];
 
-/** Match the collectives of all ranks, at once. */
-export function match(source: SpanSource, run: Run): Collective[] {
-  const steps = matching(source, run);
-  for (;;) {
-    const step = steps.next();
-    if (step.done) {
-      return step.value.collectives;
-    }
-  }
-}
-
 /** Match them in steps of a few milliseconds. What comes in meanwhile is for the next time. */
 export function* matching(source: SpanSource, run: Run): Generator<void, Matching> {
   const parts = source.ranks.map(rank => {

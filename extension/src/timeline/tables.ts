@@ -1,7 +1,6 @@
 /** A profile as tables: what the columns are, how to sort by them, and what to copy. */
-import { scaleFor, size, type Scale } from './amounts';
-import { percent } from './diagnosis';
-import type { KindProfile, Profile, RankProfile, StragglerProfile } from './profilerows';
+import type { Kind, Profile, RankTimes, Straggler } from '../schema';
+import { percent, scaleFor, size, type Scale } from './amounts';
 
 type Value = number | string | null;
 
@@ -37,15 +36,15 @@ export const PARTS: ReadonlyArray<[Part, string, string]> = [
   ['idle', 'idle', 'the cell has not begun on this rank, or is over there']
 ];
 
-export function rankTable({ ranks, wall }: Profile): Table<RankProfile> {
+export function rankTable({ ranks, wall }: Profile): Table<RankTimes> {
   const scale = scaleFor(wall);
-  const overlapped = (row: RankProfile): number => row.communication - row.exposed;
+  const overlapped = (row: RankTimes): number => row.communication - row.exposed;
   return {
     what: 'ranks',
     rows: ranks,
     columns: [
       { key: 'rank', head: 'rank', title: 'the rank', value: row => row.rank, cell: row => String(row.rank) },
-      ...PARTS.map(([part, head, title]) => timed<RankProfile>(part, head, title, row => row[part], scale, wall)),
+      ...PARTS.map(([part, head, title]) => timed<RankTimes>(part, head, title, row => row[part], scale, wall)),
       timed(
         'overlapped', 'overlapped comm.', 'communication behind computing or loading: it is part of those',
         overlapped, scale, wall
@@ -54,9 +53,9 @@ export function rankTable({ ranks, wall }: Profile): Table<RankProfile> {
   };
 }
 
-export function kindTable({ kinds, wall }: Profile): Table<KindProfile> {
+export function kindTable({ kinds, wall }: Profile): Table<Kind> {
   const scale = scaleFor(Math.max(0, ...kinds.slice(0, 1).map(({ time }) => time)));
-  const time = (key: 'time' | 'wait' | 'transfer', head: string, title: string): Column<KindProfile> =>
+  const time = (key: 'time' | 'wait' | 'transfer', head: string, title: string): Column<Kind> =>
     timed(key, head, title, row => row[key], scale, wall);
   return {
     what: 'collectives',
@@ -83,7 +82,7 @@ export function kindTable({ kinds, wall }: Profile): Table<KindProfile> {
   };
 }
 
-export function stragglerTable({ stragglers, wall }: Profile): Table<StragglerProfile> {
+export function stragglerTable({ stragglers, wall }: Profile): Table<Straggler> {
   const scale = scaleFor(Math.max(0, ...stragglers.slice(0, 1).map(({ cost }) => cost)));
   return {
     what: 'stragglers',
@@ -91,7 +90,7 @@ export function stragglerTable({ stragglers, wall }: Profile): Table<StragglerPr
     columns: [
       { key: 'rank', head: 'rank', title: 'the rank', value: row => row.rank, cell: row => String(row.rank) },
       {
-        ...counted<StragglerProfile>('last', 'arrives last in', 'collectives to which it came last', row => row.last),
+        ...counted<Straggler>('last', 'arrives last in', 'collectives to which it came last', row => row.last),
         cell: row => `${row.last.toLocaleString('en')} of ${row.of.toLocaleString('en')}`,
         share: row => percent(row.last, row.of)
       },

@@ -91,9 +91,8 @@ export class Header extends Widget {
     this.sign.className = `rr-sign rr-is-${run.state}`;
     const lines = model.read > 0 || model.isComplete ? model.lineCount : (run.lines ?? 0);
     const words = [who(run), how(run, Date.now() * 1000)];
-    const { profile } = model.derivation;
-    if (model.isComplete && profile) {
-      words.push(slowest(profile));
+    if (model.isComplete && model.profile.value) {
+      words.push(slowest(model.profile.value));
     }
     if (run.failure) {
       const line = run.failure.cell_line;

@@ -3,15 +3,16 @@ import { Widget } from '@lumino/widgets';
 
 import { rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
-import { percent } from '../timeline/diagnosis';
+import type { Kind, Profile, RankTimes, Straggler } from '../schema';
+import { percent } from '../timeline/amounts';
 import { droppedWords } from '../timeline/phrases';
-import type { KindProfile, Profile, RankProfile, StragglerProfile } from '../timeline/profilerows';
 import { kindTable, PARTS, rankTable, stragglerTable, type Column } from '../timeline/tables';
 import { count, duration } from '../words';
 import { h } from './dom';
 import { SortTable } from './sorttable';
 
 const READING = 'Reading the record …';
+const NOT_THERE = (why: string): string => `The profile cannot be had now: ${why}; trying again.`;
 const NOT_YET = 'No spans yet: they come with the first statement that ends.';
 const NO_SPANS =
   'No spans in this record, so nothing is known of where its time went: it was written by an older Rankroom,' +
@@ -24,24 +25,24 @@ export class ProfileTab extends Widget {
   private sentence = h('div', 'rr-diagnosis');
   private facts = h('div', 'rr-facts');
   private shown: Profile | null = null;
-  private ranks = new SortTable<RankProfile>({
+  private ranks = new SortTable<RankTimes>({
     title: 'Time of each rank',
     dress: colourRank,
     picture: row => this.stack(row),
     pictures: 'shares of the time'
   });
-  private kinds = new SortTable<KindProfile>({ title: 'Collectives' });
-  private stragglers = new SortTable<StragglerProfile>({ title: 'Who the others waited for', dress: colourRank });
+  private kinds = new SortTable<Kind>({ title: 'Collectives' });
+  private stragglers = new SortTable<Straggler>({ title: 'Who the others waited for', dress: colourRank });
 
   constructor(private model: RunModel) {
     super();
     this.addClass('rr-profile');
     this.node.append(this.sentence, this.facts, this.ranks.node, this.stragglers.node, this.kinds.node);
-    model.derivation.changed.connect(this.refresh, this);
+    model.profile.changed.connect(this.refresh, this);
   }
 
   dispose(): void {
-    this.model.derivation.changed.disconnect(this.refresh, this);
+    this.model.profile.changed.disconnect(this.refresh, this);
     super.dispose();
   }
 
@@ -50,14 +51,13 @@ export class ProfileTab extends Widget {
     if (!this.isVisible) {
       return;
     }
-    const { derivation, isComplete } = this.model;
-    derivation.refresh();
-    this.node.dataset.ready = String(isComplete && derivation.isUpToDate);
+    const { profile, isComplete } = this.model;
+    profile.refresh();
+    this.node.dataset.ready = String(isComplete && profile.isUpToDate);
     this.say();
-    const { profile } = derivation;
-    if (profile !== this.shown) {
-      this.shown = profile;
-      this.display(profile);
+    if (profile.value !== this.shown) {
+      this.shown = profile.value;
+      this.display(profile.value);
     }
   }
 
@@ -81,7 +81,7 @@ export class ProfileTab extends Widget {
 
   private say(): void {
     const { model } = this;
-    const { profile } = model.derivation;
+    const profile = model.profile.value;
     const words = this.words(profile);
     this.sentence.classList.toggle('rr-empty', !profile?.diagnosis);
     if (this.sentence.textContent !== words) {
@@ -101,6 +101,10 @@ export class ProfileTab extends Widget {
 
   private words(profile: Profile | null): string {
     const { isComplete, spans, run } = this.model;
+    const { trouble } = this.model.profile;
+    if (!profile && trouble) {
+      return NOT_THERE(trouble);
+    }
     if (!profile || (spans.count === 0 && !isComplete)) {
       return isComplete || !this.model.isLive ? READING : NOT_YET;
     }
@@ -114,7 +118,7 @@ export class ProfileTab extends Widget {
   }
 
   /** A rank's time as a bar, part after part. */
-  private stack(row: RankProfile): HTMLElement {
+  private stack(row: RankTimes): HTMLElement {
     const wall = this.shown?.wall || 1;
     const parts = PARTS.filter(([part]) => row[part] > 0);
     const words = parts.map(([part, head]) => `${head} ${percent(row[part], wall)}`);

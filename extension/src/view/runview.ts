@@ -92,7 +92,7 @@ export class RunView extends Panel {
     const parts = [this.header, this.hang, this.failures, this.list, this.displays, this.notes];
     parts.forEach(part => this.addWidget(part));
     this.model.changed.connect(this.onChanged, this);
-    this.model.derivation.changed.connect(this.onChanged, this);
+    this.model.profile.changed.connect(this.onChanged, this);
     this.letKeysGo = keepKeys(this.node);
     this.sight = new Sight(this.node, isSeen => this.onSeen(isSeen));
     this.refresh();
@@ -107,7 +107,7 @@ export class RunView extends Panel {
     this.frame.cancel();
     this.letKeysGo();
     this.model.changed.disconnect(this.onChanged, this);
-    this.model.derivation.changed.disconnect(this.onChanged, this);
+    this.model.profile.changed.disconnect(this.onChanged, this);
     this.options.runs.release(this.model);
     super.dispose();
   }
@@ -203,7 +203,7 @@ export class RunView extends Panel {
     this.profile?.refresh();
     if (model.isComplete && hasSpans) {
       // Whom the others waited for is said in the header, once all is known.
-      model.derivation.refresh();
+      model.profile.refresh();
     }
   }
 

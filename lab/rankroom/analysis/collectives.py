@@ -1,14 +1,19 @@
 """Collectives: operations matched across ranks, with who came last and what each rank waited.
 
-The n-th time that a rank calls an operation on a tensor belongs to the n-th time of the others.
+The n-th time that a rank calls an operation on a tensor belongs to the n-th time of the others. A
+run may have millions of them, so they are columns; `Collective` is one, to look at.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rankroom.analysis.timeline import Timeline, whole
+import numpy as np
+import numpy.typing as npt
+
+from rankroom.analysis.timeline import Column, Timeline, whole
 from rankroom.record.model import Json
 
 CATEGORY = "collective"
@@ -23,100 +28,198 @@ class Key(NamedTuple):
     tensor: str
 
 
-@dataclass
-class Collective:
+class Collective(NamedTuple):
     """The `n`-th of a key. `ranks` took part, with `arrivals` and `ends` in that order (µs).
 
-    `last` is when the last rank arrived, and `straggler` that rank, the lowest of several.
+    `last` is when the last rank arrived, and `straggler` that rank, the lowest of several; `spread`
+    is from the first arrival to the last, `cost` how much later the straggler came than the others
+    did in the middle. Of `ranks`, those `given_up` waited for `absent` ones that never came.
     """
 
     key: Key
     n: int
     ranks: list[int]
+    absent: list[int]
+    given_up: list[int]
     arrivals: list[int]
     ends: list[int]
-    absent: list[int]
-    given_up: list[int] = field(default_factory=list)  # of `ranks`: nobody came any more
-    last: int = 0
-    straggler: int = 0
-
-    @property
-    def spread(self) -> int:
-        """From the first arrival to the last."""
-        return self.last - min(self.arrivals)
-
-    @property
-    def cost(self) -> int:
-        """How much later the straggler came than the others did in the middle."""
-        late = self.arrivals.index(self.last)
-        others = sorted(self.arrivals[:late] + self.arrivals[late + 1 :])
-        if not others:
-            return 0
-        half = len(others) // 2
-        return self.last - (others[half] + others[(len(others) - 1) // 2]) // 2
-
-    def until(self, place: int) -> int:
-        """When the wait of the rank at `place` of `ranks` was over, and the transfer began."""
-        start = self.arrivals[place]
-        if self.given_up and self.ranks[place] in self.given_up:
-            return self.ends[place]
-        return start + max(0, min(self.last, self.ends[place]) - start)
+    last: int
+    straggler: int
+    spread: int
+    cost: int
 
     def to_json(self) -> Json:
         """As in tests/support/traces/*/expected.json."""
-        return {
-            **self.key._asdict(),
-            "n": self.n,
-            "ranks": self.ranks,
-            "absent": self.absent,
-            "given_up": self.given_up,
-            "arrivals": self.arrivals,
-            "ends": self.ends,
-            "last": self.last,
-            "straggler": self.straggler,
-            "spread": self.spread,
-            "cost": self.cost,
+        rest = self._asdict()
+        return {**rest.pop("key")._asdict(), **rest}
+
+
+@dataclass
+class Calls:
+    """The collectives of one rank in the order of their starts; times in µs."""
+
+    numbers: Column  # of their names
+    of: Column  # which of the run's collectives each belongs to
+    start: Column
+    end: Column
+    until: Column  # when its wait was over, and the transfer began
+
+
+class Collectives:
+    """The collectives of a run by first arrival, then key and number."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._ranks = timeline.ranks
+        named = {rank: _Named(timeline, rank) for rank in timeline.ranks}
+        self.keys = sorted({key for each in named.values() for key in each.keys})
+        self.calls: dict[int, Calls] = {}
+        self._number(named)
+        self._compare()
+        self._look_for_absent(named, timeline.failed)
+
+    def __len__(self) -> int:
+        return len(self.last)
+
+    def __iter__(self) -> Iterator[Collective]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, place: int) -> Collective:
+        row = slice(self._rows[place], self._rows[place + 1])
+        ranks, arrivals = self._taking_part[row].tolist(), self._arrivals[row].tolist()
+        absent: list[int] = []
+        if self.has_absent[place]:
+            absent = sorted(self._expected_at(place) - set(ranks))
+        return Collective(
+            self.keys[self.key[place]], int(self.n[place]), ranks, absent,
+            [rank for rank in ranks if absent and rank in self._failed], arrivals,
+            self._ends[row].tolist(), int(self.last[place]), int(self.straggler[place]),
+            int(self.spread[place]), int(self.cost[place]),
+        )  # fmt: skip
+
+    @property
+    def shared(self) -> npt.NDArray[np.bool_]:
+        """Whether more than one rank took part in each."""
+        return self.count > 1
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether some rank waited for others that did not come any more."""
+        return any(
+            bool(self.has_absent[self.calls[rank].of].any())
+            for rank in self._failed & set(self.calls)
+        )
+
+    def _number(self, named: dict[int, _Named]) -> None:
+        """Tell which collective each call belongs to, and put them in order."""
+        place = {key: i for i, key in enumerate(self.keys)}
+        most = np.zeros(len(self.keys) + 1, np.int64)
+        found = {}
+        for rank, each in named.items():
+            keys = np.array([place[key] for key in each.keys], np.int64)[each.which]
+            n, counts = _occurrences(keys, len(self.keys))
+            np.maximum(most[1:], counts, out=most[1:])
+            found[rank] = keys, n
+        begins = most.cumsum()
+        total = int(begins[-1])
+        key = np.repeat(np.arange(len(self.keys)), most[1:])
+        n = np.arange(total) - begins[key]
+        first = np.full(total, np.iinfo(np.int64).max)
+        for rank, (keys, numbers) in found.items():
+            at = begins[keys] + numbers
+            found[rank] = at, numbers
+            first[at] = np.minimum(first[at], named[rank].start)
+        order = np.lexsort((n, key, first))
+        where = np.empty_like(order)
+        where[order] = np.arange(total)
+        self.key, self.n, self.first = key[order], n[order], first[order]
+        for rank, (at, _) in found.items():
+            each = named[rank]
+            self.calls[rank] = Calls(each.number, where[at], each.start, each.end, each.end)
+
+    def _compare(self) -> None:
+        """Bring together who took part in each, and find who came last."""
+        total = len(self.first)
+        self.count = np.zeros(total, np.int64)
+        self.last = self.first.copy()
+        self.straggler = np.full(total, -1)
+        for rank, calls in self.calls.items():
+            later = (calls.start > self.last[calls.of]) | (self.straggler[calls.of] < 0)
+            at = calls.of[later]
+            self.last[at], self.straggler[at] = calls.start[later], rank
+            self.count[calls.of] += 1
+        self._rows = np.concatenate(([0], self.count.cumsum()))
+        self._taking_part, self._arrivals, self._ends = np.empty((3, self._rows[-1]), np.int64)
+        free = self._rows[:-1].copy()
+        for rank, calls in self.calls.items():
+            at = free[calls.of]
+            free[calls.of] += 1
+            self._taking_part[at], self._arrivals[at], self._ends[at] = rank, calls.start, calls.end
+            calls.until = calls.start + np.clip(
+                np.minimum(self.last[calls.of], calls.end) - calls.start, 0, None
+            )
+        self.spread = self.last - self.first
+        self.cost = np.zeros(total, np.int64)
+        for count in np.unique(self.count):
+            if count > 1:
+                at = np.flatnonzero(self.count == count)
+                arrivals = self._arrivals[self._rows[at][:, None] + np.arange(count)]
+                # The straggler's is the greatest: without it, the others' middle.
+                arrivals.sort(axis=1)
+                middle = (arrivals[:, (count - 2) // 2] + arrivals[:, (count - 1) // 2]) // 2
+                self.cost[at] = self.last[at] - middle
+
+    def _look_for_absent(self, named: dict[int, _Named], failed: set[int]) -> None:
+        """Find where ranks are absent; the failed ones waited for them in vain."""
+        everybody = frozenset(self._ranks)
+        self._expected = list(
+            {everybody: 0, **{m: 0 for e in named.values() for m in e.members if m}}
+        )
+        self._failed = failed
+        place: dict[frozenset[int] | None, int] = {
+            members: i for i, members in enumerate(self._expected)
         }
+        unknown = -1
+        self._group = np.full(len(self), unknown)
+        for rank, calls in self.calls.items():
+            groups = [place.get(members, unknown) for members in named[rank].members]
+            group = np.array(groups, np.int64)[named[rank].which]
+            new = (group != unknown) & (self._group[calls.of] == unknown)
+            self._group[calls.of[new]] = group[new]
+        self._group[self._group == unknown] = 0
+        came = np.zeros(len(self), np.int64)
+        for rank, calls in self.calls.items():
+            belongs = np.array([rank in members for members in self._expected])
+            came[calls.of] += belongs[self._group[calls.of]]
+        self.has_absent = came < np.array([len(m) for m in self._expected])[self._group]
+        for rank in failed & self.calls.keys():
+            calls = self.calls[rank]
+            calls.until = np.where(self.has_absent[calls.of], calls.end, calls.until)
+
+    def _expected_at(self, place: int) -> frozenset[int]:
+        return self._expected[int(self._group[place])]
 
 
-def match(timeline: Timeline) -> list[Collective]:
-    """All collectives of a run, by the time of their first arrival."""
-    found: dict[Key, list[Collective]] = {}
-    members: dict[Key, list[list[int] | None]] = {}
-    for rank in timeline.ranks:
-        lane = timeline.lane(rank, CATEGORY)
-        keys: dict[int, Key] = {}
-        counts: dict[Key, int] = {}
-        for at in sorted(range(len(lane)), key=lane.start.__getitem__):
-            number = lane.name[at]
-            key = keys.get(number)
-            if key is None:
-                key = keys[number] = key_of(timeline.named(rank, number))
-            n = counts.get(key, 0)
-            counts[key] = n + 1
-            same = found.setdefault(key, [])
-            asked = members.setdefault(key, [])
-            if n == len(same):
-                same.append(Collective(key, n, [], [], [], []))
-                asked.append(None)
-            collective = same[n]
-            collective.ranks.append(rank)
-            collective.arrivals.append(lane.start[at])
-            collective.ends.append(lane.end[at])
-            if asked[n] is None:
-                asked[n] = _members(timeline.named(rank, number))
-    for key, same in found.items():
-        for collective, asked_of in zip(same, members[key], strict=True):
-            collective.last = max(collective.arrivals)
-            collective.straggler = collective.ranks[collective.arrivals.index(collective.last)]
-            expected = timeline.ranks if asked_of is None else asked_of
-            if expected != collective.ranks:
-                collective.absent = sorted(set(expected) - set(collective.ranks))
-                if collective.absent:
-                    collective.given_up = sorted(timeline.failed.intersection(collective.ranks))
-    every = [collective for same in found.values() for collective in same]
-    every.sort(key=lambda c: (min(c.arrivals), c.key, c.n))
-    return every
+class _Named:
+    """A rank's collectives in the order of their starts; what each distinct name says."""
+
+    def __init__(self, timeline: Timeline, rank: int) -> None:
+        self.number, self.start, self.end = timeline.lane(rank, CATEGORY).columns()
+        numbers, self.which = np.unique(self.number, return_inverse=True)
+        names = [timeline.named(rank, number) for number in numbers.tolist()]
+        self.keys = [key_of(named) for named in names]
+        self.members = [_members(named) for named in names]
+
+
+def _occurrences(keys: Column, count: int) -> tuple[Column, Column]:
+    """How many of its key came before each, and how many there are of each key in all."""
+    if count < 1 << 16:
+        order = np.argsort(keys.astype(np.uint16), kind="stable")  # by radix
+    else:
+        order = np.argsort(keys, kind="stable")
+    counts = np.bincount(keys, minlength=count)
+    n = np.empty_like(keys)
+    n[order] = np.arange(len(keys)) - np.repeat(counts.cumsum() - counts, counts)
+    return n, counts
 
 
 def key_of(named: Json) -> Key:
@@ -129,8 +232,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _members(named: Json) -> list[int] | None:
+def _members(named: Json) -> frozenset[int] | None:
     ranks = named.get("ranks")
     if isinstance(ranks, list) and all(map(whole, ranks)):
-        return ranks
+        return frozenset(map(int, ranks))
     return None

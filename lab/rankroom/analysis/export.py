@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rankroom.analysis.collectives import Collective, match
+import numpy as np
+
+from rankroom.analysis.collectives import Collective, Collectives
 from rankroom.analysis.importers.known import MARKS, OURS
 from rankroom.analysis.timeline import FAR, Lane, Timeline
 from rankroom.record.model import Json, RankInfo, RunInfo, parse_event
@@ -79,9 +81,9 @@ def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int)
             place = OURS.index(category) if category in OURS else len(OURS) + own.index(category)
             threads = _Threads(number, place, stride)
             yield from _spans(timeline, number, category, lane, threads, zero)
-    for collective in match(timeline):
-        if len(collective.ranks) > 1 and collective.cost >= LATE:
-            yield _straggler(collective, zero)
+    found = Collectives(timeline)
+    for place in np.flatnonzero(found.shared & (found.cost >= LATE)).tolist():
+        yield _straggler(found[place], zero)
     for number, at, values in samples:
         for key, value in values.items():
             name, unit = _COUNTERS[key]

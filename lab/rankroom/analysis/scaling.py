@@ -12,7 +12,7 @@ from typing import Any
 
 from rankroom.analysis.chart import chart
 from rankroom.analysis.profile import Shares
-from rankroom.analysis.profile.intervals import both, length
+from rankroom.analysis.profile.intervals import both, length, one
 from rankroom.analysis.profile.shares import PARTS
 from rankroom.analysis.profile.tables import PARTS as WORDS
 from rankroom.analysis.profile.tables import Table
@@ -39,9 +39,9 @@ class Measured:
     @classmethod
     def of(cls, timeline: Timeline, run: str = "") -> Measured:
         """What a run's spans say; no time at all if it has none."""
-        cells = {rank: list(timeline.intervals(rank, "cell")) for rank in timeline.ranks}
-        begins = [min(start for start, _ in spans) for spans in cells.values() if spans]
-        ends = [max(end for _, end in spans) for spans in cells.values() if spans]
+        cells = {rank: timeline.lane(rank, "cell") for rank in timeline.ranks}
+        begins = [min(cell.start) for cell in cells.values() if len(cell)]
+        ends = [max(cell.end) for cell in cells.values() if len(cell)]
         if not begins:
             return cls(0, dict.fromkeys(PARTS, 0), run)
         window = max(begins), max(ends)
@@ -49,10 +49,10 @@ class Measured:
         causes = dict.fromkeys(PARTS, 0)
         for rank, times in shares.ranks.items():
             # A rank that is done sooner than the last one has nothing to do any more.
-            own = (window[0], max((end for _, end in cells[rank]), default=window[0]))
+            end = max([window[0], *cells[rank].end])
             for part in PARTS:
-                causes[part] += length(both(getattr(times, part), [own]))
-            causes["idle"] += window[1] - max(own)
+                causes[part] += length(both(getattr(times, part), one(window[0], end)))
+            causes["idle"] += window[1] - end
         count = len(shares.ranks)
         return cls(window[1] - window[0], {k: v // count for k, v in causes.items()}, run)
 

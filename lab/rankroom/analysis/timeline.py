@@ -12,6 +12,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import numpy as np
+import numpy.typing as npt
+
 from rankroom.record.model import Json, RunInfo, parse_event
 
 FAR = 315_576_000_000_000  # ten years: no moment of a run is farther from its start
@@ -21,6 +24,9 @@ _UNKNOWN: Json = {"name": "?"}
 # How `event_line` writes what matters here; what begins otherwise is parsed to find out.
 _KIND = b'{"kind":"'
 _MATTERS = (b'{"kind":"spans"', b'{"kind":"status"')
+
+
+Column = npt.NDArray[np.int64]
 
 
 def _column() -> array[int]:
@@ -38,6 +44,14 @@ class Lane:
     def __len__(self) -> int:
         return len(self.start)
 
+    def columns(self) -> tuple[Column, Column, Column]:
+        """Names, starts and ends in the order of the starts, as copies."""
+        name, start, end = (np.array(each, np.int64) for each in (self.name, self.start, self.end))
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            name, start, end = name[order], start[order], end[order]
+        return name, start, end
+
 
 class Timeline:
     """All spans of a run. `dropped` counts by reason what was none."""
@@ -51,6 +65,7 @@ class Timeline:
         self.ended: dict[int, int] = {}
         self.latest = -FAR  # the latest time that a rank reported spans at
         self.dropped: dict[str, int] = {}
+        self.version = 0  # counts what was taken in
         self._names: dict[int, dict[int, Json]] = {rank: {} for rank in self.ranks}
         self._offset = dict.fromkeys(self.ranks, 0)
         for rank in run.ranks:
@@ -61,11 +76,7 @@ class Timeline:
     def of(cls, run: RunInfo, lines: Iterable[bytes]) -> Timeline:
         """The timeline of a record's lines; those of logs and the like are passed over unread."""
         timeline = cls(run)
-        for line in lines:
-            if line.startswith(_KIND) and not line.startswith(_MATTERS):
-                continue
-            if (event := parse_event(line)) is not None:
-                timeline.add(event)
+        timeline.take(lines)
         return timeline
 
     @classmethod
@@ -77,9 +88,18 @@ class Timeline:
         except FileNotFoundError:
             return cls(run)
 
+    def take(self, lines: Iterable[bytes]) -> None:
+        """Take in more lines of the record."""
+        for line in lines:
+            if line.startswith(_KIND) and not line.startswith(_MATTERS):
+                continue
+            if (event := parse_event(line)) is not None:
+                self.add(event)
+
     def add(self, event: Json) -> None:
         """Take in one event of the record."""
         rank, kind = event["rank"], event["kind"]
+        self.version += kind in ("spans", "status")
         if kind == "spans":
             if rank in self.lanes:
                 self._add_spans(rank, event)
@@ -101,11 +121,6 @@ class Timeline:
     def lane(self, rank: int, cat: str) -> Lane:
         """The spans of a category; an empty lane if there are none."""
         return self.lanes[rank].get(cat) or Lane()
-
-    def intervals(self, rank: int, cat: str) -> Iterator[tuple[int, int]]:
-        """Begin and end of each span of a category."""
-        lane = self.lane(rank, cat)
-        return zip(lane.start, lane.end, strict=True)
 
     @property
     def count(self) -> int:

@@ -13,9 +13,6 @@ from pathlib import Path
 
 import click
 
-from rankroom.analysis.export import chrome_json, compressed
-from rankroom.analysis.profile import Profile
-from rankroom.analysis.timeline import Timeline
 from rankroom.display import runs_table
 from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
@@ -117,6 +114,8 @@ def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
 )
 def export(run: str, output: str | None, kind: str) -> None:
     """Write a run's timeline for other programs: Chrome JSON, which Perfetto opens."""
+    from rankroom.analysis.export import chrome_json, compressed
+
     store = Store()
     run_id = store.find(run)
     pieces = chrome_json(store, run_id)
@@ -139,9 +138,11 @@ def export(run: str, output: str | None, kind: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON, times in microseconds.")
 def profile(run: str, as_json: bool) -> None:
     """Show where each rank's time went, and who kept the others waiting."""
+    from rankroom.analysis.profile.of_run import profile_of
+
     store = TendedStore()
     info = store.load(store.find(run))
-    found = Profile.of(Timeline.read(info, store.paths(info.id).events))
+    found = profile_of(store, info)
     if as_json:
         click.echo(json.dumps(found.to_json()))
         return

@@ -13,8 +13,7 @@ import click
 
 from rankroom import display
 from rankroom.analysis.importers import import_files
-from rankroom.analysis.profile import Profile
-from rankroom.analysis.timeline import Timeline
+from rankroom.analysis.profile.of_run import profile_of
 from rankroom.display.text import keep_colours
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
@@ -51,7 +50,7 @@ def timeline(
             _open(made.run, display.bundle(made.run, store))
         if page is not None:
             _write_page(page, made.run, str(display.bundle(made.run, store)["text/html"]))
-        profile = Profile.of(Timeline.read(made.run, store.paths(made.run.id).events))
+        profile = profile_of(store, made.run)
         click.echo(f"\n{keep_colours(str(profile))}\n")
 
 

@@ -6,15 +6,17 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from rankroom.analysis.profile import Profile
-from rankroom.analysis.timeline import Timeline
 from rankroom.errors import UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import RankInfo, RunInfo, RunState
 from rankroom.record.store import Store
 from rankroom.text.rank_ranges import format_ranks
+
+if TYPE_CHECKING:
+    from rankroom.analysis.profile import Profile
+    from rankroom.analysis.timeline import Timeline
 
 
 class AnyRun(Protocol):

@@ -8,12 +8,14 @@ room that it is given. No script, no class; what has no colour of its own has th
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from rankroom.analysis.profile import Shares
 from rankroom.analysis.profile.diagnosis import percent
-from rankroom.analysis.profile.intervals import Interval, length, union, without
+from rankroom.analysis.profile.intervals import Intervals, length, union, without
 from rankroom.display.page import weight
 
 # After Okabe and Ito, told apart by colour-blind eyes, and seen on white and on black.
@@ -43,7 +45,7 @@ class Strip(NamedTuple):
 
     top: int
     height: int
-    layers: list[tuple[str, list[Interval]]]
+    layers: list[tuple[str, Intervals]]
 
 
 def picture(shares: Shares, title: str, room: int) -> str:
@@ -112,13 +114,11 @@ def _bars(strips: Sequence[Strip], begin: int, scale: float) -> str:
     )
 
 
-def _on_grid(layer: Iterable[Interval], begin: int, scale: float) -> list[Interval]:
+def _on_grid(layer: Intervals, begin: int, scale: float) -> list[tuple[int, int]]:
     """The intervals in units, each of one at least."""
-    units = (
-        (int((a - begin) * scale), max(int((b - begin) * scale), int((a - begin) * scale) + 1))
-        for a, b in layer
-    )
-    return union(units)
+    units = ((layer - begin) * scale).astype(np.int64)
+    begins = units[:, 0]
+    return [(a, b) for a, b in union(begins, np.maximum(units[:, 1], begins + 1)).tolist()]
 
 
 def _stacks(strips: Sequence[Strip], begin: int, wall: int, columns: int) -> str:
@@ -140,11 +140,11 @@ def _stacks(strips: Sequence[Strip], begin: int, wall: int, columns: int) -> str
     )
 
 
-def _per_column(layer: Iterable[Interval], begin: int, wall: int, columns: int) -> list[float]:
+def _per_column(layer: Intervals, begin: int, wall: int, columns: int) -> list[float]:
     """How much of each column the layer fills."""
     out = [0.0] * columns
     scale = columns / wall
-    for a, b in layer:
+    for a, b in layer.tolist():
         left, right = (a - begin) * scale, (b - begin) * scale
         first, last = int(left), min(int(right), columns - 1)
         if first >= last:
@@ -183,7 +183,7 @@ def _frame(shares: Shares, title: str, bottom: int) -> tuple[str, str]:
     ]
     x = LEFT * _GRID
     for name, colour in COLOURS.items():
-        if any(getattr(times, name) for times in shares.ranks.values()):
+        if any(len(getattr(times, name)) for times in shares.ranks.values()):
             head.append(f"<path stroke={colour} stroke-width=16 d='M{x} 16h16'></path>")
             head.append(_text(x + 24, 24, WORDS[name]))
             x += 60 + 12 * len(WORDS[name])

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rankroom.analysis.profile import Profile, Shares
-from rankroom.analysis.profile.tables import of_ranks
-from rankroom.analysis.timeline import Timeline
-from rankroom.display.picture import in_words, picture
 from rankroom.record.model import RunInfo
 from rankroom.text.amounts import size
+
+if TYPE_CHECKING:  # NumPy comes with it, and most cells have no use for that
+    from rankroom.analysis.profile import Shares
 
 # Spans of so many bytes are looked at: some 200,000, and half a second.
 MOST = 2 << 20
@@ -38,6 +37,8 @@ class Summary(NamedTuple):
 
     def picture(self, room: int) -> str:
         """The SVG, in at most `room` bytes."""
+        from rankroom.display.picture import in_words, picture
+
         return picture(self.shares, in_words(self.shares), room) if self.shares else ""
 
 
@@ -55,8 +56,12 @@ def summary(run: RunInfo, events: Path | None, lines: Sequence[bytes] | None = N
     brief = run.end is not None and run.end - run.start < LONG
     if brief and not any(_COLLECTIVE in line for line in lines):
         return Summary()  # most cells
+    from rankroom.analysis.profile import Profile, Shares
+    from rankroom.analysis.profile.tables import of_ranks
+    from rankroom.analysis.timeline import Timeline
+
     shares = Shares(Timeline.of(run, lines))
-    if not shares.shared and (brief or not _is_busy(shares)):
+    if not shares.collectives.shared.any() and (brief or not _is_busy(shares)):
         return Summary()
     profile = Profile.from_shares(shares)
     table = of_ranks(profile.wall, profile.ranks, MOST_ROWS).text()

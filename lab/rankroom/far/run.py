@@ -7,14 +7,16 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rankroom.analysis.profile import Profile
-from rankroom.analysis.timeline import Timeline
 from rankroom.errors import RecordError
 from rankroom.record.model import Json, RunInfo, RunState
 from rankroom.record.store import Store
 from rankroom.run.run import ENDED
+
+if TYPE_CHECKING:
+    from rankroom.analysis.profile import Profile
+    from rankroom.analysis.timeline import Timeline
 
 LOOK_S = 0.01
 RECHECK_S = 1.0  # between two looks at whether somebody still writes the copy
@@ -82,11 +84,15 @@ class FarRun:
     @property
     def timeline(self) -> Timeline:
         """What each rank did, and when; of a live run, as far as it has come here."""
+        from rankroom.analysis.timeline import Timeline
+
         return Timeline.read(self.info, self._paths.events)
 
     def profile(self) -> Profile:
         """Where each rank's time went, and who kept whom waiting; of a live run, so far."""
-        return Profile.of(self.timeline)
+        from rankroom.analysis.profile.of_run import profile_of
+
+        return profile_of(self._store, self.info)
 
     @property
     def duration(self) -> float:

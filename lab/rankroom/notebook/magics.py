@@ -12,7 +12,6 @@ from IPython.display import display as show
 
 from rankroom import display
 from rankroom.analysis.chart import VEGA
-from rankroom.analysis.scaling import Scaling, bundle, counts
 from rankroom.cluster.base import AnyRun
 from rankroom.errors import RunFailed, UsageError
 from rankroom.notebook.cells import check_syntax, notes
@@ -22,7 +21,6 @@ from rankroom.notebook.course import CourseMagics
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.notebook.pressed import kept
-from rankroom.notebook.scaling import Plan, scale
 from rankroom.run.salvage import TendedStore
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
@@ -84,6 +82,10 @@ class RankroomMagics(Magics):
         speed-up, efficiency and where the time went. With --weak, the work is taken to grow with
         the ranks.
         """
+        # NumPy comes with it.
+        from rankroom.analysis.scaling import Scaling, bundle, counts
+        from rankroom.notebook.scaling import Plan, scale
+
         chosen = scaling_options().read(line)
         if chosen.output and not chosen.output.isidentifier():
             raise UsageError(f"-o {chosen.output}: not a variable name")

@@ -16,13 +16,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ipyparallel.error
 
 from rankroom import config
-from rankroom.analysis.profile import Profile
-from rankroom.analysis.timeline import Timeline
 from rankroom.display.summary import MOST, is_told
 from rankroom.errors import RankroomError, RecordError
 from rankroom.record.model import Clock, Failure, Hang, RankInfo, RunInfo, RunState, event_line
@@ -36,12 +34,18 @@ from rankroom.run.release import Release
 from rankroom.run.stall import StallWatch
 from rankroom.supervisor.placement import GIVEN_UP
 
+if TYPE_CHECKING:  # they need NumPy, which a kernel loads when there is something to compute
+    from rankroom.analysis.profile import Profile
+    from rankroom.analysis.timeline import Timeline
+
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
 RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
 KEPT_BYTES = 200_000  # of events kept in memory for the summary of a run
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
 _STREAM = re.compile(rb'"stream":"(\w+)"')
 _TO = re.compile(rb'"to":(\d+)}$')
+# As `event_line` writes spans, and those that every cell has.
+SPANS, ONLY_CELL = b'{"kind":"spans"', b'"cat":"cell"'
 ENDED = ("ok", "error", "interrupted", "released", "lost")
 
 
@@ -91,6 +95,7 @@ class Run:
         self._kept = 0
         self.spans: list[bytes] = []  # the record's lines for the summary, as far as that reads
         self._spans_size = 0
+        self._has_profile = False  # more was seen than that the cell ran
         self._given_up: set[int] = set()  # ranks on nodes that did not answer any more
         self._raised: dict[int, int] = {}  # when each rank's error left its cell
         self._lock = threading.RLock()
@@ -137,11 +142,15 @@ class Run:
     @property
     def timeline(self) -> Timeline:
         """What each rank did, and when; of a live run, as far as the ranks have said."""
+        from rankroom.analysis.timeline import Timeline
+
         return Timeline.read(self.info, self._store.paths(self.id).events)
 
     def profile(self) -> Profile:
         """Where each rank's time went, and who kept whom waiting; of a live run, so far."""
-        return Profile.of(self.timeline)
+        from rankroom.analysis.profile.of_run import profile_of
+
+        return profile_of(self._store, self.info)
 
     @property
     def duration(self) -> float:
@@ -323,6 +332,7 @@ class Run:
             self.events.append(event)
 
     def _keep_spans(self, line: bytes) -> None:
+        self._has_profile |= line.startswith(SPANS) and ONLY_CELL not in line
         if self._spans_size <= MOST and is_told(line):
             self.spans.append(line)
             self._spans_size += len(line)
@@ -413,8 +423,16 @@ class Run:
 
     def _close_record(self, writer: PatientWriter, info: RunInfo) -> None:
         writer.finish(info)
+        if self._has_profile:
+            threading.Thread(target=self._write_profile, args=(info,)).start()
         if not any("missing from the record" in note for note in info.notes):
             self._assembly.clear(self._given_up)
+
+    def _write_profile(self, info: RunInfo) -> None:
+        from rankroom.analysis.profile.of_run import write_profile
+
+        with contextlib.suppress(OSError):  # whoever asks for it computes it then
+            write_profile(self._store, info)
 
     def _close_later(self, writer: PatientWriter, note: str) -> None:
         """The run is over, but the disk of its record is full: try until there is room."""

@@ -13,6 +13,7 @@ from jupyter_server.utils import url_path_join
 from rankroom.cluster.control import Control
 from rankroom.run.salvage import TendedStore
 from rankroom.server import clusters, questions, runs, sites
+from rankroom.server.profiles import Profiles
 from rankroom.server.threads import Threads
 
 ROUTES = [*runs.ROUTES, *clusters.ROUTES, *sites.ROUTES, *questions.ROUTES]
@@ -23,5 +24,7 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
     web_app = server_app.web_app
     base = web_app.settings["base_url"]
     store = TendedStore()
-    parts = {"store": store, "ladder": Control(store), "threads": Threads()}
+    parts = {
+        "store": store, "ladder": Control(store), "threads": Threads(), "profiles": Profiles(store),
+    }  # fmt: skip
     web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])

@@ -24,6 +24,7 @@ from rankroom.errors import (
     StartError,
 )
 from rankroom.record.store import Store
+from rankroom.server.profiles import Profiles
 from rankroom.server.threads import Threads
 
 # What is none of these is the fault of the request.
@@ -42,10 +43,13 @@ PLAIN = "text/plain; charset=utf-8"
 class Handler(APIHandler):
     """What all routes share: the store, the ladder, threads, JSON errors, checked arguments."""
 
-    def initialize(self, store: Store, ladder: Control, threads: Threads) -> None:
+    def initialize(
+        self, store: Store, ladder: Control, threads: Threads, profiles: Profiles
+    ) -> None:
         self.store = store
         self.ladder = ladder
         self.threads = threads
+        self.profiles = profiles
         self.gone = False
 
     def on_connection_close(self) -> None:

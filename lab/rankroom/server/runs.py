@@ -9,7 +9,6 @@ import asyncio
 from tornado.web import authenticated
 
 from rankroom import __version__
-from rankroom.analysis.export import chrome_json, compressed
 from rankroom.record import model
 from rankroom.record.download import log_text
 from rankroom.record.tail import LIMIT
@@ -71,9 +70,19 @@ class Log(Handler):
 class Trace(Handler):
     @authenticated
     async def get(self, run_id: str) -> None:
+        from rankroom.analysis.export import chrome_json, compressed
+
         run = await asyncio.to_thread(self.store.load, run_id)
         pieces = compressed(chrome_json(self.store, run_id))
         await self.download(f"{run.id}.trace.json.gz", GZIP, pieces)
+
+
+class Profile(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        run = await asyncio.to_thread(self.store.load, run_id)
+        found = await self.threads.look(f"profile {run_id}", lambda: self.profiles.of(run))
+        self.finish(found.to_json())
 
 
 class Source(Handler):
@@ -117,6 +126,7 @@ ROUTES: list[tuple[str, type[Handler]]] = [
     (_RUN + "/events", Events),
     (_RUN + "/log", Log),
     (_RUN + "/trace", Trace),
+    (_RUN + "/profile", Profile),
     (_RUN + "/source", Source),
     (_RUN + "/stacks", Stacks),
     (_RUN + "/interrupt", Interrupt),

@@ -101,7 +101,7 @@ def test_stacks_fill_as_much_as_the_parts_they_stand_for():
     lane = 2 * 34 * 2 * 670
     waiting = areas[COLOURS["waiting"]] / lane
     late = shares.ranks[0]
-    assert not shares.ranks[1].waiting
+    assert not len(shares.ranks[1].waiting)
     truth = sum(b - a for part in (late.waiting, late.exposed) for a, b in part)
     assert waiting == pytest.approx(truth / (2 * shares.wall), abs=0.05)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from rankroom.analysis.profile.of_run import write_profile
 from rankroom.record.model import Hang, event_line
 from rankroom.record.owner import this_process
 from record_makers import finished_record, gone_process, log, make_run, start_record
@@ -69,6 +70,44 @@ def test_runs_come_newest_first(server: Server):
     made = [finished_record(server.home)[1].id for _ in range(3)]
     found = [run["id"] for run in server.get("rankroom/runs?limit=3").json["runs"]]
     assert found == made[::-1]
+
+
+def test_a_profile_grows_with_its_run_and_is_kept_when_that_is_over(server: Server):
+    store, run, writer = start_record(server.home)
+    path = f"rankroom/runs/{run.id}/profile"
+    assert server.get(path).json["kinds"] == []
+    writer.append(collectives(0, 0, 3))
+    assert server.get(path).json["kinds"][0]["calls"] == 3
+    writer.append(collectives(0, 3, 2))
+    assert server.get(path).json["kinds"][0]["calls"] == 5
+    # Half a line waits for its other half.
+    line = collectives(0, 5, 1)
+    with store.paths(run.id).events.open("ab") as events:
+        events.write(line[:40])
+    assert server.get(path).json["kinds"][0]["calls"] == 5
+    with store.paths(run.id).events.open("ab") as events:
+        events.write(line[40:])
+    assert server.get(path).json["kinds"][0]["calls"] == 6
+    run.state, run.end = "done", run.start + 1_000_000
+    writer.finish(run)
+    assert server.get(path).json["kinds"][0]["calls"] == 6
+    # Reading does not write; who does is asked no more.
+    file = store.paths(run.id).profile
+    assert not file.exists()
+    write_profile(store, run)
+    kept = json.loads(file.read_text())
+    kept["diagnosis"] = "kept"
+    file.write_text(json.dumps(kept))
+    assert server.get(path).json["diagnosis"] == "kept"
+
+
+def collectives(rank: int, first: int, count: int) -> bytes:
+    """So many calls of one allreduce, as a line of a record."""
+    name = {"name": "allreduce x", "op": "allreduce", "tensor": "x", "library": "own"}
+    more = {"from": 0, "define": [name]} if not first else {}
+    starts = [1_000 * (first + 1)] + [1_000] * (count - 1)
+    columns = {"name": [0] * count, "start": starts, "dur": [500] * count}
+    return event_line("spans", rank, first, 0, cat="collective", **more, **columns)
 
 
 def test_a_timeline_to_download(server: Server):

@@ -189,14 +189,14 @@ export class Timeline extends Widget {
 
   /** Take over which collectives belong together, once that is known. */
   private match(): void {
-    const { derivation, spans } = this.model;
+    const { matching, spans } = this.model;
     if (!this.isReading) {
-      derivation.refresh();
+      matching.refresh();
     }
-    const { matching } = derivation;
-    if (matching && derivation.isUpToDate && matching !== this.rows.bands?.matching) {
+    const { value } = matching;
+    if (value && matching.isUpToDate && value !== this.rows.bands?.matching) {
       const orders = spans.ranks.map((rank): [number, number] => [rank, spans.columns(rank, 'collective').order]);
-      this.rows.bands = new Bands(matching, new Map(orders));
+      this.rows.bands = new Bands(value, new Map(orders));
       this.laidOut = '';
     }
   }

@@ -1,4 +1,4 @@
-"""One sentence on what held a run up; docs/profile-rules.md has the rules, shared with the view.
+"""One sentence on what held a run up; docs/profile-rules.md has the rules.
 
 It names ranks only if they cost enough, and a cause only if that explains half of the cost. A span
 of the user's own says more than where Rankroom counts its time.
@@ -7,7 +7,7 @@ of the user's own says more than where Rankroom counts its time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 CAUSES: dict[str, tuple[str, str, str]] = {
@@ -45,21 +45,21 @@ def diagnosis(
     wall: int,
     rows: Sequence[Row],
     stragglers: Sequence[Late],
-    ops: Sequence[str],
+    shared: int,
+    ops: Collection[str],
     own: Own = lambda who, cost: {},
     given_up: bool = False,
 ) -> str:
     """The sentence, or "" if there is nothing to say.
 
-    `stragglers` come with the costliest first; `ops` are those of the collectives in which two or
-    more ranks took part; `own(who, cost)` finds how long each rank spent in the user's spans that
+    `stragglers` come with the costliest first; in `shared` collectives two or more ranks took part,
+    and `ops` are theirs; `own(who, cost)` finds how long each rank spent in the user's spans that
     may have cost so much; `given_up`: some waited for ranks that did not come any more.
     """
-    if len(rows) < 2 or not ops or wall < SHORTEST:
+    if len(rows) < 2 or not shared or wall < SHORTEST:
         return ""
-    top = stragglers[0].cost if stragglers else 0
-    named = [late for late in stragglers if 2 * late.cost >= top]
-    if top < LEAST or 100 * top < 3 * wall or 2 * len(named) > len(rows):
+    named = named_of(wall, len(rows), stragglers)
+    if not named:
         return _nobody(wall, rows, given_up)
     who = sorted(late.rank for late in named)
     cost = min(sum(late.cost for late in named), wall)
@@ -67,10 +67,17 @@ def diagnosis(
     one = len(who) == 1
     names = f"rank {who[0]}" if one else f"ranks {', '.join(map(str, who[:-1]))} and {who[-1]}"
     arrive, costs = ("arrives", "costs") if one else ("arrive", "cost")
-    found = (
-        f"{names} {arrive} last in {_of(last, ops)} and {costs} {percent(cost, wall)} of the cell"
-    )
+    where = _of(last, shared, ops)
+    found = f"{names} {arrive} last in {where} and {costs} {percent(cost, wall)} of the cell"
     return found + (_own(cost, who, own(who, cost)) or _cause(cost, who, rows))
+
+
+def named_of(wall: int, ranks: int, stragglers: Sequence[Late]) -> Sequence[Late]:
+    """The stragglers that are worth a word: dear enough, and few among `ranks`."""
+    top = stragglers[0].cost if stragglers else 0
+    named = [late for late in stragglers if 2 * late.cost >= top]
+    dear = top >= LEAST and 100 * top >= 3 * wall
+    return named if dear and 2 * len(named) <= ranks else []
 
 
 def percent(part: float, whole: float) -> str:
@@ -90,13 +97,13 @@ def _nobody(wall: int, rows: Sequence[Row], given_up: bool) -> str:
     return NOBODY
 
 
-def _of(last: int, ops: Sequence[str]) -> str:
+def _of(last: int, shared: int, ops: Collection[str]) -> str:
     """In how many of which collectives."""
-    op = ops[0] if len(set(ops)) == 1 and ops[0] not in ("", "?") else "collective"
-    if len(ops) == 1:
+    op = next(iter(ops)) if len(ops) == 1 and not {"", "?"} & set(ops) else "collective"
+    if shared == 1:
         return f"the only {op}"
     many = op + ("es" if op.endswith(("s", "x", "ch", "sh")) else "s")
-    return f"{percent(last, len(ops))} of {len(ops):,} {many}"
+    return f"{percent(last, shared)} of {shared:,} {many}"
 
 
 def _own(cost: int, who: list[int], spans: Mapping[str, Mapping[int, int]]) -> str:

@@ -1,83 +1,86 @@
-"""Sets of moments, as lists of intervals [begin, end): sorted, apart from each other, none empty.
-
-Only `union` takes intervals in any order, overlapping and empty ones too.
-"""
+"""Sets of moments: rows [begin, end) in ascending order, apart from each other, none empty."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-Interval = tuple[int, int]
+import numpy as np
+import numpy.typing as npt
 
+from rankroom.analysis.timeline import Column
 
-def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """All moments that are in any of them."""
-    out: list[Interval] = []
-    begin = end = 0
-    for a, b in sorted(intervals):
-        if b <= a:
-            continue
-        if a > end or not end > begin:
-            if end > begin:
-                out.append((begin, end))
-            begin, end = a, b
-        elif b > end:
-            end = b
-    if end > begin:
-        out.append((begin, end))
-    return out
+Intervals = npt.NDArray[np.int64]  # of shape (count, 2)
+NONE: Intervals = np.empty((0, 2), np.int64)
 
 
-def both(left: list[Interval], right: list[Interval]) -> list[Interval]:
+def union(begins: Column, ends: Column) -> Intervals:
+    """All moments that are in any of [begin, end), which may overlap and come in any order."""
+    real = begins < ends
+    if not real.all():
+        begins, ends = begins[real], ends[real]
+    if not len(begins):
+        return NONE
+    if (begins[1:] < begins[:-1]).any():
+        order = np.argsort(begins, kind="stable")
+        begins, ends = begins[order], ends[order]
+    reach = np.maximum.accumulate(ends)
+    apart = np.flatnonzero(begins[1:] > reach[:-1]) + 1
+    firsts = np.concatenate(([0], apart))
+    lasts = np.concatenate((apart - 1, [len(begins) - 1]))
+    return np.column_stack((begins[firsts], reach[lasts]))
+
+
+def one(begin: int, end: int) -> Intervals:
+    """A single interval, or none if it is empty."""
+    return np.array([(begin, end)], np.int64) if begin < end else NONE
+
+
+def joined(*sets: Intervals) -> Intervals:
+    """The moments that are in any of them."""
+    some = [each for each in sets if len(each)]
+    if len(some) < 2:
+        return some[0] if some else NONE
+    rows = np.concatenate(some)
+    return union(rows[:, 0], rows[:, 1])
+
+
+def both(left: Intervals, right: Intervals) -> Intervals:
     """The moments that are in both."""
-    if left and len(right) == 1 and right[0][0] <= left[0][0] and left[-1][1] <= right[0][1]:
+    if not len(left) or not len(right):
+        return NONE
+    if len(right) == 1 and right[0, 0] <= left[0, 0] and left[-1, 1] <= right[0, 1]:
         return left  # as is usual when they are cut to something long
-    out: list[Interval] = []
-    i = j = 0
-    while i < len(left) and j < len(right):
-        begin = max(left[i][0], right[j][0])
-        end = min(left[i][1], right[j][1])
-        if begin < end:
-            out.append((begin, end))
-        if left[i][1] < right[j][1]:
-            i += 1
-        else:
-            j += 1
-    return out
+    return covered((left, right), 2)
 
 
-def without(left: list[Interval], right: list[Interval]) -> list[Interval]:
+def without(left: Intervals, right: Intervals) -> Intervals:
     """The moments of `left` that are not in `right`."""
-    out: list[Interval] = []
-    j = 0
-    for begin, end in left:
-        while j < len(right) and right[j][1] <= begin:
-            j += 1
-        k = j
-        while k < len(right) and right[k][0] < end:
-            if right[k][0] > begin:
-                out.append((begin, right[k][0]))
-            begin = max(begin, right[k][1])
-            k += 1
-        if begin < end:
-            out.append((begin, end))
-    return out
+    if not len(left) or not len(right):
+        return left
+    low, high = left[0, 0], left[-1, 1]
+    edges = np.concatenate(([low], right.ravel().clip(low, high), [high])).reshape(-1, 2)
+    return both(left, edges[edges[:, 0] < edges[:, 1]])
 
 
-def length(intervals: Iterable[Interval]) -> int:
-    """How long they are together."""
-    return sum(end - begin for begin, end in intervals)
-
-
-def covered(sets: Iterable[list[Interval]], times: int) -> list[Interval]:
+def covered(sets: Sequence[Intervals], times: int) -> Intervals:
     """The moments that are in at least `times` of the sets."""
-    edges = sorted(edge for each in sets for begin, end in each for edge in ((begin, 1), (end, -1)))
-    out: list[Interval] = []
-    depth = begun = 0
-    for at, step in edges:
-        if step > 0 and depth == times - 1:
-            begun = at
-        elif step < 0 and depth == times and at > begun:
-            out.append((begun, at))
-        depth += step
-    return out
+    rows = [each for each in sets if len(each)]
+    if len(rows) < times:
+        return NONE
+    # The last bit says whether an edge is a begin: one sort keeps both together.
+    edges = np.concatenate([each.ravel() for each in rows]) * 2
+    edges[::2] += 1
+    edges.sort(kind="stable")  # sorted pieces
+    depth = ((edges & 1) * 2 - 1).cumsum()
+    edges >>= 1
+    # Of edges at one moment the last one tells what is from there on.
+    final = np.append(edges[1:] != edges[:-1], True)
+    edges, deep = edges[final], depth[final] >= times
+    turns = np.flatnonzero(np.diff(deep, prepend=False))
+    found: Intervals = edges[turns].reshape(-1, 2)
+    return found
+
+
+def length(intervals: Intervals) -> int:
+    """How long they are together."""
+    return int((intervals[:, 1] - intervals[:, 0]).sum())

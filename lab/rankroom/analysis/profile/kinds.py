@@ -2,79 +2,76 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from rankroom.analysis.collectives import CATEGORY, Collective, key_of
-from rankroom.analysis.profile.intervals import Interval, both, covered, length, union, without
+import numpy as np
+
+from rankroom.analysis.profile.intervals import (
+    both,
+    covered,
+    joined,
+    length,
+    union,
+    without,
+)  # fmt: skip
 from rankroom.analysis.profile.rows import Kind, Straggler
 from rankroom.analysis.profile.shares import Shares
-from rankroom.analysis.timeline import Timeline, whole
+from rankroom.analysis.timeline import whole
 
 
 def kinds(shares: Shares) -> list[Kind]:
     """One row for each operation of each library, the most time first."""
-    found: dict[tuple[str, str], list[Collective]] = {}
-    for collective in shares.collectives:
-        found.setdefault((collective.key.library, collective.key.op), []).append(collective)
-    sizes = _sizes(shares.timeline)
+    collectives = shares.collectives
+    named = sorted({(key.library, key.op) for key in collectives.keys})
+    place = {kind: i for i, kind in enumerate(named)}
+    of_key = np.array([place[key.library, key.op] for key in collectives.keys], np.int64)
+    kind_of = of_key[collectives.key]
+    count = np.bincount(kind_of, minlength=len(named)).tolist()
+    found: list[list[tuple[int, int, int]]] = [[] for _ in named]
+    sizes = [[0, 0] for _ in named]
+    for rank, calls in shares.collectives.calls.items():
+        of_call = kind_of[calls.of]
+        for kind in np.unique(of_call).tolist():
+            mine = of_call == kind
+            start, until, end = calls.start[mine], calls.until[mine], calls.end[mine]
+            edges = (start, end), (start, until), (until, end)
+            times = [length(shares.within(*each)) for each in edges]
+            found[kind].append((times[0], times[1], times[2]))
+            for number, many in zip(
+                *np.unique(calls.numbers[mine], return_counts=True), strict=True
+            ):
+                size = shares.timeline.named(rank, int(number)).get("bytes")
+                if whole(size) and size >= 0:
+                    sizes[kind][0] += int(size) * int(many)
+                    sizes[kind][1] += int(many)
     out = []
-    for kind, same in found.items():
-        spans: dict[int, list[Interval]] = {}
-        waits: dict[int, list[Interval]] = {}
-        transfers: dict[int, list[Interval]] = {}
-        for collective in same:
-            for place, rank in enumerate(collective.ranks):
-                start, end = collective.arrivals[place], collective.ends[place]
-                until = collective.until(place)
-                spans.setdefault(rank, []).append((start, end))
-                waits.setdefault(rank, []).append((start, until))
-                transfers.setdefault(rank, []).append((until, end))
-        transfer = _mean(shares, transfers.values())
-        total, count = sizes.get(kind, (0, 0))
-        each = total / count if count else None
-        rate = len(same) * each / (transfer / 1e6) if each is not None and transfer else None
-        times = _mean(shares, spans.values()), _mean(shares, waits.values()), transfer
-        out.append(Kind(*kind, len(same), each, *times, rate))
+    for kind, (library, op) in enumerate(named):
+        time, wait, transfer = (_mean(each) for each in zip(*found[kind], strict=True))
+        total, seen = sizes[kind]
+        each = total / seen if seen else None
+        rate = count[kind] * each / (transfer / 1e6) if each is not None and transfer else None
+        out.append(Kind(library, op, count[kind], each, time, wait, transfer, rate))
     return sorted(out, key=lambda kind: (-kind.time, kind.library, kind.op))
 
 
 def stragglers(shares: Shares) -> list[Straggler]:
     """The ranks that others waited for, the costliest first."""
-    shared = shares.shared
-    late: dict[int, list[Interval]] = {}
-    last: Counter[int] = Counter()
-    for collective in shared:
-        rank = collective.straggler
-        late.setdefault(rank, []).append((collective.last - collective.cost, collective.last))
-        last[rank] += collective.spread > 0
+    found = shares.collectives
+    shared = found.shared
+    many = int(shared.sum())
     waiting = [times.waiting for times in shares.ranks.values()]
     anyone, several = covered(waiting, 1), covered(waiting, 2)
     out = []
-    for rank, intervals in late.items():
+    for rank in np.unique(found.straggler[shared]).tolist():
+        mine = shared & (found.straggler == rank)
+        late = union(found.last[mine] - found.cost[mine], found.last[mine])
         # Being late costs nothing while nobody waits, as with collectives behind computing.
-        others = [*several, *without(anyone, shares.ranks[rank].waiting)]
-        cost = length(both(union(intervals), union(others)))
-        if cost:
-            out.append(Straggler(rank, last[rank], len(shared), cost))
+        others = joined(several, without(anyone, shares.ranks[rank].waiting))
+        if cost := length(both(late, others)):
+            last = int((found.spread[mine] > 0).sum())
+            out.append(Straggler(rank, last, many, cost))
     return sorted(out, key=lambda straggler: (-straggler.cost, straggler.rank))
 
 
-def _mean(shares: Shares, ranks: Iterable[list[Interval]]) -> int:
-    """How long each rank's intervals are together, averaged over these ranks."""
-    lengths = [length(shares.within(intervals)) for intervals in ranks]
-    return sum(lengths) // len(lengths)
-
-
-def _sizes(timeline: Timeline) -> dict[tuple[str, str], tuple[int, int]]:
-    """For each kind, the bytes of all spans that say them, and how many do."""
-    out: dict[tuple[str, str], tuple[int, int]] = {}
-    for rank in timeline.ranks:
-        for number, count in Counter(timeline.lane(rank, CATEGORY).name).items():
-            named = timeline.named(rank, number)
-            size = named.get("bytes")
-            if whole(size) and size >= 0:
-                key = key_of(named)
-                total, seen = out.get((key.library, key.op), (0, 0))
-                out[key.library, key.op] = total + int(size) * count, seen + count
-    return out
+def _mean(values: Sequence[int]) -> int:
+    return sum(values) // len(values)

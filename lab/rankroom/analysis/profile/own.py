@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from rankroom.analysis.profile.intervals import both, length, union
+import numpy as np
+
+from rankroom.analysis.profile.intervals import both, joined, length, union
 from rankroom.analysis.profile.shares import Shares
+from rankroom.analysis.timeline import Column
 
 CATEGORY = "user"
 LONGEST = 40  # characters of a name that is said in a sentence
@@ -11,27 +14,32 @@ LONGEST = 40  # characters of a name that is said in a sentence
 
 def own_spans(shares: Shares, who: list[int], cost: int) -> dict[str, dict[int, int]]:
     """By name the microseconds of each rank, of spans that may cost so much on the ranks `who`."""
-    timeline = shares.timeline
     longest: dict[str, int] = {}
     for rank in who:
-        lane = timeline.lane(rank, CATEGORY)
-        for number, start, end in zip(lane.name, lane.start, lane.end, strict=True):
-            name = timeline.named(rank, number)["name"]
-            longest[name] = longest.get(name, 0) + end - start
+        number, start, end = shares.timeline.lane(rank, CATEGORY).columns()
+        for name, numbers in _names(shares, rank, number).items():
+            mine = np.isin(number, numbers)
+            longest[name] = longest.get(name, 0) + int((end[mine] - start[mine]).sum())
     chosen = [name for name, dur in longest.items() if 2 * dur >= cost and _is_plain(name)]
     if not chosen:
         return {}
     found: dict[str, dict[int, int]] = {name: {} for name in chosen}
     for rank, times in shares.ranks.items():
-        free = union([*times.compute, *times.data])
-        lane = timeline.lane(rank, CATEGORY)
-        spans: dict[str, list[tuple[int, int]]] = {name: [] for name in chosen}
-        for number, start, end in zip(lane.name, lane.start, lane.end, strict=True):
-            if (name := timeline.named(rank, number)["name"]) in spans:
-                spans[name].append((start, end))
-        for name, intervals in spans.items():
-            found[name][rank] = length(both(union(intervals), free))
+        free = joined(times.compute, times.data)
+        number, start, end = shares.timeline.lane(rank, CATEGORY).columns()
+        names = _names(shares, rank, number)
+        for name in chosen:
+            mine = np.isin(number, names.get(name, []))
+            found[name][rank] = length(both(union(start[mine], end[mine]), free))
     return found
+
+
+def _names(shares: Shares, rank: int, numbers: Column) -> dict[str, list[int]]:
+    """The numbers by which a rank says each name."""
+    out: dict[str, list[int]] = {}
+    for number in np.unique(numbers).tolist():
+        out.setdefault(shares.timeline.named(rank, number)["name"], []).append(number)
+    return out
 
 
 def _is_plain(name: str) -> bool:

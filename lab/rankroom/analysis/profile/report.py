@@ -8,8 +8,10 @@ import html
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rankroom.analysis.profile import tables
-from rankroom.analysis.profile.diagnosis import diagnosis
+from rankroom.analysis.profile.diagnosis import diagnosis, named_of
 from rankroom.analysis.profile.intervals import length
 from rankroom.analysis.profile.kinds import kinds, stragglers
 from rankroom.analysis.profile.own import own_spans
@@ -26,7 +28,8 @@ ROWS: dict[str, Any] = {"ranks": RankTimes, "kinds": Kind, "stragglers": Straggl
 class Profile:
     """The profile of a run: `ranks`, `kinds` and `stragglers` are rows, `diagnosis` a sentence.
 
-    `wall` is how long the cell ran on any rank, in microseconds as all times. `dropped` counts by
+    `wall` is how long the cell ran on any rank, in microseconds as all times; `named` are the ranks
+    that the diagnosis says held the others up. `dropped` counts by
     reason the spans that were unsound and left out.
     """
 
@@ -35,6 +38,7 @@ class Profile:
     kinds: list[Kind]
     stragglers: list[Straggler]
     diagnosis: str
+    named: list[int] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -51,12 +55,14 @@ class Profile:
             for rank, times in shares.ranks.items()
         ]
         late = stragglers(shares)
-        ops = [collective.key.op for collective in shares.shared]
+        found = shares.collectives
+        ops = {found.keys[key].op for key in np.unique(found.key[found.shared])}
         own = functools.partial(own_spans, shares)
-        given_up = any(collective.given_up for collective in shares.collectives)
-        words = diagnosis(shares.wall, ranks, late, ops, own, given_up)
+        shared = int(found.shared.sum())
+        words = diagnosis(shares.wall, ranks, late, shared, ops, own, found.has_given_up)
+        named = [each.rank for each in named_of(shares.wall, len(ranks), late)] if words else []
         dropped = dict(sorted(shares.timeline.dropped.items()))
-        return cls(shares.wall, ranks, kinds(shares), late, words, dropped)
+        return cls(shares.wall, ranks, kinds(shares), late, words, sorted(named), dropped)
 
     def rows(self, what: str = "ranks") -> list[Json]:
         """The rows of `ranks`, `kinds` or `stragglers` as dictionaries."""
@@ -77,9 +83,19 @@ class Profile:
         return pd.DataFrame(rows, columns=[each.name for each in dataclasses.fields(ROWS[what])])
 
     def to_json(self) -> Json:
-        """As in tests/support/traces/*/expected.json."""
+        """As in profile.json."""
         rows = {what: self.rows(what) for what in ROWS}
-        return {"wall": self.wall, **rows, "diagnosis": self.diagnosis}
+        rest = {"named": self.named, "diagnosis": self.diagnosis, "dropped": self.dropped}
+        return {"wall": self.wall, **rows, **rest}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Profile:
+        """What `to_json` made. Raises KeyError, TypeError or ValueError if that did not make it."""
+        rows = {what: [kind(**row) for row in data[what]] for what, kind in ROWS.items()}
+        return cls(
+            data["wall"], rows["ranks"], rows["kinds"], rows["stragglers"], data["diagnosis"],
+            data["named"], data["dropped"],
+        )  # fmt: skip
 
     def tables(self) -> list[tables.Table]:
         """Where each rank's time went, the kinds of collectives, and who came last."""

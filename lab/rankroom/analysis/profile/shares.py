@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from rankroom.analysis.collectives import CATEGORY, Collective, match
-from rankroom.analysis.profile.intervals import Interval, both, union, without
-from rankroom.analysis.timeline import Timeline
+import numpy as np
+
+from rankroom.analysis.collectives import Collectives
+from rankroom.analysis.profile.intervals import (
+    Intervals,
+    both,
+    joined,
+    one,
+    union,
+    without,
+)
+from rankroom.analysis.timeline import Column, Timeline
 
 PARTS = ("compute", "data", "waiting", "exposed", "idle")
 # In graph mode nobody sees the main thread wait.
 _BLOCKS_UNSEEN = "hvd.tensorflow"
 
 
-@dataclass
-class Times:
+class Times(NamedTuple):
     """The moments of one rank. `exposed` is communication that nothing overlaps; `waits` and
     `transfers` are its collectives, the main thread blocked or not."""
 
-    compute: list[Interval] = field(default_factory=list)
-    data: list[Interval] = field(default_factory=list)
-    waiting: list[Interval] = field(default_factory=list)
-    exposed: list[Interval] = field(default_factory=list)
-    idle: list[Interval] = field(default_factory=list)
-    waits: list[Interval] = field(default_factory=list)
-    transfers: list[Interval] = field(default_factory=list)
-    communication: list[Interval] = field(default_factory=list)
+    compute: Intervals
+    data: Intervals
+    waiting: Intervals
+    exposed: Intervals
+    idle: Intervals
+    waits: Intervals
+    transfers: Intervals
+    communication: Intervals
 
 
 class Shares:
@@ -35,62 +42,53 @@ class Shares:
     def __init__(self, timeline: Timeline) -> None:
         self.begin, self.end = timeline.wall
         self.timeline = timeline
-        self.collectives = match(timeline)
-        self.ranks: dict[int, Times] = {}
-        self._any_wait = any(timeline.lane(rank, "wait").start for rank in timeline.ranks)
-        waits: dict[int, list[Interval]] = {rank: [] for rank in timeline.ranks}
-        transfers: dict[int, list[Interval]] = {rank: [] for rank in timeline.ranks}
-        for collective in self.collectives:
-            for place, rank in enumerate(collective.ranks):
-                until = collective.until(place)
-                waits[rank].append((collective.arrivals[place], until))
-                transfers[rank].append((until, collective.ends[place]))
-        for rank in timeline.ranks:
-            self.ranks[rank] = self._times(rank, waits[rank], transfers[rank])
+        self.collectives = Collectives(timeline)
+        self._any_wait = any(len(timeline.lane(rank, "wait")) for rank in timeline.ranks)
+        self.ranks = {rank: self._times(rank) for rank in timeline.ranks}
 
     @property
     def wall(self) -> int:
         return self.end - self.begin
 
-    @property
-    def shared(self) -> list[Collective]:
-        """The collectives in which more than one rank took part."""
-        return [c for c in self.collectives if len(c.ranks) > 1]
+    def within(self, begins: Column, ends: Column) -> Intervals:
+        """The union of [begin, end), cut to the wall."""
+        return both(union(begins, ends), one(self.begin, self.end))
 
-    def within(self, intervals: Iterable[Interval]) -> list[Interval]:
-        """Their union, cut to the wall."""
-        return both(union(intervals), [(self.begin, self.end)])
-
-    def _times(self, rank: int, waits: list[Interval], transfers: list[Interval]) -> Times:
-        whole = [(self.begin, self.end)] if self.wall else []
-        begin, end = self.timeline.active(rank, (self.begin, self.end))
-        active = both([(begin, end)], whole) if begin < end else []
-        blocked = both(union(self._blocks(rank)), active)
-        out = Times(waits=self.within(waits), transfers=self.within(transfers))
-        out.idle = without(whole, active)
-        out.waiting = both(blocked, out.waits)
-        out.exposed = without(blocked, out.waits)
+    def _times(self, rank: int) -> Times:
+        whole = one(self.begin, self.end)
+        active = both(one(*self.timeline.active(rank, (self.begin, self.end))), whole)
+        blocked = both(self._blocks(rank), active)
+        calls = self.collectives.calls[rank]
+        waits = self.within(calls.start, calls.until)
+        transfers = self.within(calls.until, calls.end)
+        exposed = without(blocked, waits)
         free = without(active, blocked)
-        out.data = both(free, union(self.timeline.intervals(rank, "data")))
-        out.compute = without(free, out.data)
-        out.communication = union([*both(out.transfers, active), *out.exposed])
-        return out
+        data = both(free, self._union(rank, "data"))
+        return Times(
+            compute=without(free, data),
+            data=data,
+            waiting=both(blocked, waits),
+            exposed=exposed,
+            idle=without(whole, active),
+            waits=waits,
+            transfers=transfers,
+            communication=joined(both(transfers, active), exposed),
+        )
 
-    def _blocks(self, rank: int) -> Iterable[Interval]:
+    def _blocks(self, rank: int) -> Intervals:
         """When the rank's main thread was blocked in communication."""
+        calls = self.collectives.calls[rank]
         if not self._any_wait:
-            return self.timeline.intervals(rank, CATEGORY)
-        lane = self.timeline.lane(rank, CATEGORY)
-        unseen = {
+            return union(calls.start, calls.end)
+        named = self.timeline.named
+        unseen = [
             number
-            for number in set(lane.name)
-            if self.timeline.named(rank, number).get("library") == _BLOCKS_UNSEEN
-        }
-        found = list(self.timeline.intervals(rank, "wait"))
-        if unseen:
-            found += [
-                (start, end)
-                for number, start, end in zip(lane.name, lane.start, lane.end, strict=True)
-                if number in unseen
-            ]
-        return found
+            for number in np.unique(calls.numbers).tolist()
+            if named(rank, number).get("library") == _BLOCKS_UNSEEN
+        ]
+        blind = np.isin(calls.numbers, unseen)
+        return joined(self._union(rank, "wait"), union(calls.start[blind], calls.end[blind]))
+
+    def _union(self, rank: int, cat: str) -> Intervals:
+        _, start, end = self.timeline.lane(rank, cat).columns()
+        return union(start, end)

@@ -1,0 +1,104 @@
+import { strict as assert } from 'node:assert';
+import { test } from 'node:test';
+
+import { Derived } from '../src/run/derived';
+
+class Source {
+  amount = 0;
+  isOver = false;
+  made = 0;
+  failure = '';
+
+  key = (): string => String(this.amount);
+  isComplete = (): boolean => this.isOver;
+  make = async (): Promise<number> => {
+    this.made += 1;
+    await Promise.resolve();
+    if (this.failure) {
+      throw new Error(this.failure);
+    }
+    return this.amount;
+  };
+}
+
+function next(derived: Derived<number>): Promise<void> {
+  return new Promise(resolve => {
+    const listen = (): void => {
+      derived.changed.disconnect(listen);
+      resolve();
+    };
+    derived.changed.connect(listen);
+  });
+}
+
+test('made when asked, and again only when there is more', async () => {
+  const source = new Source();
+  const derived = new Derived(source);
+  source.amount = 1;
+  assert.equal(derived.value, null);
+  derived.refresh();
+  derived.refresh();
+  await next(derived);
+  assert.equal(derived.value, 1);
+  assert.ok(derived.isUpToDate);
+  derived.refresh();
+  assert.equal(source.made, 1);
+  derived.forget();
+  assert.equal(derived.value, null);
+  assert.ok(!derived.isUpToDate);
+});
+
+test('while more comes it is made again after a rest, and at once when it is all there', async () => {
+  const source = new Source();
+  const derived = new Derived(source);
+  source.amount = 1;
+  derived.refresh();
+  await next(derived);
+  const begin = performance.now();
+  source.amount = 2;
+  derived.refresh();
+  derived.refresh();
+  // It rests, and says when it has.
+  await next(derived);
+  const rest = performance.now() - begin;
+  assert.ok(rest > 500);
+  assert.equal(derived.value, 1);
+  derived.refresh();
+  await next(derived);
+  assert.equal(derived.value, 2);
+  source.amount = 3;
+  source.isOver = true;
+  const over = performance.now();
+  derived.refresh();
+  await next(derived);
+  assert.ok(performance.now() - over < rest);
+  assert.equal(derived.value, 3);
+});
+
+test('what is let go of meanwhile is not kept', async () => {
+  const derived = new Derived(new Source());
+  derived.refresh();
+  derived.forget();
+  await next(derived);
+  assert.equal(derived.value, null);
+});
+
+test('a failure is said, what was there stays, and it is not tried again at once', async () => {
+  const source = new Source();
+  const derived = new Derived(source);
+  source.amount = 1;
+  derived.refresh();
+  await next(derived);
+  source.amount = 2;
+  source.isOver = true;
+  source.failure = 'the Jupyter server does not answer';
+  derived.refresh();
+  await next(derived);
+  assert.equal(derived.trouble, 'the Jupyter server does not answer');
+  assert.equal(derived.value, 1);
+  assert.ok(!derived.isUpToDate);
+  derived.refresh();
+  assert.equal(source.made, 2);
+  derived.forget();
+  assert.equal(derived.trouble, '');
+});

@@ -1,0 +1,90 @@
+"""The profile of a run in a store: computed once, whoever asks for it.
+
+That of a run that is over is kept beside its events as profile.json. Readers never write it: one
+that is missing, as with records of earlier versions, is computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+
+from rankroom.analysis.profile.report import Profile
+from rankroom.analysis.timeline import Timeline
+from rankroom.record.model import RunInfo
+from rankroom.record.store import RecordPaths, Store
+from rankroom.system.files import write_atomically
+
+RULES = 1  # of docs/profile-rules.md; a profile.json that followed others is not taken
+_PIECE = 4 << 20
+
+
+def profile_of(store: Store, run: RunInfo) -> Profile:
+    """What profile.json says, or what follows from the events that there are by now."""
+    paths = store.paths(run.id)
+    kept = None if run.state == "running" else kept_profile(paths)
+    return kept or GrowingProfile(paths, run).look(run)
+
+
+def write_profile(store: Store, run: RunInfo) -> None:
+    """Keep the profile of a run that has just ended. Raises OSError when the disk refuses it."""
+    paths = store.paths(run.id)
+    growing = GrowingProfile(paths, run)
+    profile = growing.look(run)
+    kept = {"rules": RULES, "read": growing.read, **profile.to_json()}
+    write_atomically(paths.profile, json.dumps(kept) + "\n")
+
+
+class GrowingProfile:
+    """The profile of a live run: each look reads what is new, from byte `read` of its events on."""
+
+    def __init__(self, paths: RecordPaths, run: RunInfo) -> None:
+        self.read = 0
+        self._events = paths.events
+        self._timeline = Timeline(run)
+        self._clocks = _clocks(run)
+        self._seen: object = None
+        self._profile: Profile | None = None
+        self._lock = threading.Lock()
+
+    def fits(self, run: RunInfo) -> bool:
+        """False if what was read before is another by now: the ranks' clocks, or all the events."""
+        with contextlib.suppress(OSError):
+            if self._events.stat().st_size < self.read:
+                return False
+        return _clocks(run) == self._clocks
+
+    def look(self, run: RunInfo) -> Profile:
+        """The profile of all whole lines by now."""
+        with self._lock:
+            self._timeline.failed = Timeline(run).failed
+            self._read_on()
+            seen = self._timeline.version, self._timeline.failed
+            if self._profile is None or seen != self._seen:
+                self._seen, self._profile = seen, Profile.of(self._timeline)
+            return self._profile
+
+    def _read_on(self) -> None:
+        with contextlib.suppress(FileNotFoundError), self._events.open("rb") as file:
+            file.seek(self.read)
+            rest = b""
+            while piece := file.read(_PIECE):
+                whole, _, rest = (rest + piece).rpartition(b"\n")
+                self._timeline.take(whole.split(b"\n"))
+                self.read = file.tell() - len(rest)
+
+
+def kept_profile(paths: RecordPaths) -> Profile | None:
+    """What profile.json says, if it is of all the events that there are and follows our rules."""
+    try:
+        kept = json.loads(paths.profile.read_bytes())
+        if kept["rules"] == RULES and kept["read"] == paths.events.stat().st_size:
+            return Profile.from_json(kept)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return None
+
+
+def _clocks(run: RunInfo) -> list[tuple[int, int]]:
+    return [(rank.rank, rank.clock.offset if rank.clock else 0) for rank in run.ranks]

@@ -1,0 +1,106 @@
+"""profile.json: what is kept, when it is taken, and what is computed where it is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from rankroom.analysis.profile import Profile
+from rankroom.analysis.profile.of_run import GrowingProfile, kept_profile, profile_of, write_profile
+from rankroom.analysis.timeline import Timeline
+from rankroom.record.model import SCHEMA_FILE, Clock, RunInfo
+from rankroom.record.store import Store
+from trace_makers import FOLDER
+
+NAMES = sorted(path.parent.name for path in FOLDER.glob("*/run.json"))
+
+
+def copied(name: str, home: Path) -> tuple[Store, RunInfo]:
+    store = Store(home)
+    shutil.copytree(FOLDER / name, store.runs / name)
+    return store, store.load(name)
+
+
+def computed(store: Store, run: RunInfo) -> Profile:
+    return Profile.of(Timeline.read(run, store.paths(run.id).events))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_kept_follows_the_schema_and_comes_back_as_it_was(name: str, tmp_path: Path):
+    store, run = copied(name, tmp_path)
+    expected = computed(store, run)
+    write_profile(store, run)
+    schema = json.loads(SCHEMA_FILE.read_text())
+    only = {**schema["$defs"]["Profile"], "$defs": schema["$defs"]}
+    jsonschema.validate(json.loads(store.paths(run.id).profile.read_text()), only)
+    assert kept_profile(store.paths(run.id)) == profile_of(store, run) == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("piece", [1_000, 40_000])
+def test_however_it_grows_the_end_is_the_same(name: str, piece: int, tmp_path: Path):
+    store, run = copied(name, tmp_path)
+    events = store.paths(run.id).events
+    whole = events.read_bytes()
+    expected = computed(store, run)
+    events.write_bytes(b"")
+    growing = GrowingProfile(store.paths(run.id), replace(run, state="running"))
+    for at in range(0, len(whole), piece):
+        with events.open("ab") as file:
+            file.write(whole[at : at + piece])
+        growing.look(replace(run, state="running"))
+    found = growing.look(run)
+    assert found == expected
+    assert growing.look(run) is found, "nothing new, so nothing is computed"
+
+
+def test_other_clocks_need_another_look_at_what_was_read(tmp_path: Path):
+    store, run = copied("slow-loader", tmp_path)
+    growing = GrowingProfile(store.paths(run.id), run)
+    growing.look(run)
+    assert growing.fits(run)
+    run.ranks[1].clock = Clock(offset=500, error=1)
+    assert not growing.fits(run)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda kept: kept | {"rules": 0},
+        lambda kept: kept | {"read": kept["read"] - 1},
+        lambda kept: {name: kept[name] for name in kept if name != "kinds"},
+        lambda kept: kept | {"ranks": [{"rank": 0}]},
+        lambda kept: [kept],
+        lambda kept: None,
+    ],
+)
+def test_a_file_that_does_not_fit_is_not_taken(spoil: Any, tmp_path: Path):
+    store, run = copied("slow-loader", tmp_path)
+    expected = computed(store, run)
+    write_profile(store, run)
+    file = store.paths(run.id).profile
+    file.write_text(json.dumps(spoil(json.loads(file.read_text()))))
+    before = file.read_bytes()
+    assert kept_profile(store.paths(run.id)) is None
+    assert profile_of(store, run) == expected
+    assert file.read_bytes() == before, "reading does not write"
+
+
+def test_half_a_file_is_not_taken(tmp_path: Path):
+    store, run = copied("slow-loader", tmp_path)
+    write_profile(store, run)
+    file = store.paths(run.id).profile
+    file.write_bytes(file.read_bytes()[:-20])
+    assert kept_profile(store.paths(run.id)) is None
+
+
+def test_a_record_without_events_has_an_empty_profile(tmp_path: Path):
+    store, run = copied("slow-loader", tmp_path)
+    store.paths(run.id).events.unlink()
+    assert profile_of(store, run).kinds == []
