@@ -79,3 +79,4 @@ class HorovodBuildError(RankroomError):
 
 
 NO_CLUSTER = "no cluster yet: start one with `%cluster start --ranks 2`"
+STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"

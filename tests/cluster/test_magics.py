@@ -273,6 +273,23 @@ def test_one_rank_is_restarted(started):
     assert "no rank 7 (asked for '7')" in started.run("%cluster restart --ranks 7").error
 
 
+def test_a_size_that_cannot_be_is_refused_before_anything_is_stopped(started):
+    started.run("%%distributed\nkept = 7")
+    assert "ranks is a number from 1 to " in started.run("%cluster resize 100000").error
+    assert "ranks is a number from 1 to " in started.run("%cluster resize 0").error
+    assert "ranks 0–1: 7" in started.run("%distributed kept").text
+
+
+def test_a_resized_cluster_works_in_the_folder_it_was_started_in(started, tmp_path):
+    before = started.run("%distributed import os; os.getcwd()").text
+    folder = before.partition(": ")[2].strip()
+    started.run(f"import os; here = os.getcwd(); os.chdir({str(tmp_path)!r})")
+    assert "lesson: 1 rank" in started.run("%cluster resize 1").stdout
+    assert folder and folder in started.run("%distributed import os; os.getcwd()").text
+    started.run("os.chdir(here)")
+    assert "lesson: 2 ranks" in started.run("%cluster resize 2").stdout
+
+
 def test_restart_gives_fresh_ranks_under_the_same_name(started):
     started.run("%%distributed\ngone = 1")
     assert "lesson: 2 ranks" in started.run("%cluster restart").stdout

@@ -23,7 +23,8 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
     """With one cluster of two ranks on two nodes."""
     with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as made:
         made.do("from numbered import assert_numbered, written")
-        made.do("cluster = FarCluster.start(site.load('test'), 'far'); store = Store()", 300)
+        made.do("cluster = FarCluster.start(site.load('test'), 'far'); store = Store()")
+        made.do("cluster.until_ready()", 300)
         yield made
         made.do("cluster.stop()")
         until_nothing_runs(machines)

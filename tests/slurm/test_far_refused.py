@@ -37,7 +37,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
         made.do(
             """
 def begin(name, **wishes):
-    return refused(lambda: FarCluster.start(site.load(name).asking(**wishes)))
+    return refused(lambda: FarCluster.start(site.load(name).asking(**wishes)).until_ready())
 """
         )
         yield made

@@ -24,7 +24,7 @@ BEGIN = (
     "import sys; sys.path.insert(0, TESTS)\n"
     "from cells import values\nfrom rankroom.scheduler import site\n"
     "from rankroom.far.cluster import FarCluster\n"
-    "cluster = FarCluster.start(site.load('test'))\nvalues(cluster, 'rank')"
+    "cluster = FarCluster.start(site.load('test')).until_ready()\nvalues(cluster, 'rank')"
 )
 
 

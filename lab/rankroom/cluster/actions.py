@@ -10,13 +10,14 @@ import contextlib
 import dataclasses
 import os
 import re
+import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rankroom import errors
-from rankroom.cluster import launch, start_request
-from rankroom.errors import NoClusterError, NotYoursError, RankroomError, UsageError
+from rankroom.cluster import launch, lookup, start_request
+from rankroom.errors import NoClusterError, NotYoursError, RankroomError, StartError, UsageError
 from rankroom.far import start as far
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.rpc.rendezvous import ask
@@ -60,10 +61,7 @@ def stop(name: str) -> str:
         while not said and time.monotonic() < deadline and launch.alive(paths.read()):
             time.sleep(0.1)
         return said
-    if launch.alive(info):
-        with contextlib.suppress(OSError, ValueError):
-            ask(info.desk, info.secret, ANSWER_S, do="stop")
-    launch.wait_end(paths)
+    lookup.end(paths)
     return ""
 
 
@@ -89,19 +87,37 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
 def resize(name: str, asked: Mapping[str, str]) -> None:
     """Restart a cluster with another number of ranks; their variables are gone."""
     paths, info = find(name)
-    # Nothing is stopped before it is clear that the new one can be.
+    if info.far is None and start_request.ranks(asked) is None:
+        raise start_request.StartRequestError({"ranks": "is how many ranks there are to be"})
+    start_again = successor(paths, info, asked)
+    stop(name)
+    start_again()
+
+
+def successor(
+    paths: ClusterPaths, info: ClusterInfo, asked: Mapping[str, str]
+) -> Callable[[], subprocess.Popen[bytes] | None]:
+    """What starts a cluster again under its name, as it was but for what is asked for.
+
+    To be called once the cluster is stopped; it returns at once, with the process that keeps ranks
+    of this machine. What cannot be is refused here, before anything is stopped: with
+    StartRequestError by field, UsageError, and at a site SchedulerError, or SshError while its
+    scheduler cannot be asked.
+    """
     if info.far is not None:
         there = start_request.granted(far.site_of(paths), asked)
-        if launch.alive(info):
+        if any(asked.values()) and launch.alive(info):
             _ask(info, far.ACCEPTS_S, do="accepts", site=dataclasses.asdict(there))
-        stop(name)
-        far.launch(there, name, info.auto_restart, info.cwd or None)
-        return
-    start_request.granted(site.load("local"), asked)
-    if (ranks := start_request.ranks(asked)) is None:
-        raise start_request.StartRequestError({"ranks": "is how many ranks there are to be"})
-    stop(name)
-    launch.launch(ranks, name, info.cwd, info.auto_restart)
+
+        def submit() -> None:
+            far.launch(there, paths.name, info.auto_restart, info.cwd or None)
+
+        return submit
+    if info.allocation is None:
+        start_request.granted(site.load("local"), asked)
+    ranks = start_request.ranks(asked) or info.size
+    launch.room_for(ranks)
+    return lambda: launch.launch(ranks, paths.name, info.cwd, info.auto_restart)[1]
 
 
 def look(name: str) -> dict[str, Any]:
@@ -122,12 +138,10 @@ def log(name: str) -> str:
 
 def _again(paths: ClusterPaths, info: ClusterInfo) -> None:
     """Start a cluster that nobody keeps: from the beginning, unless its job may go on."""
-    if info.far is None:
-        launch.launch(info.size, paths.name, info.cwd, info.auto_restart)
-    elif launch.far_on(info):
+    if launch.far_on(info):
         far.relaunch(paths)
     else:
-        far.launch(far.site_of(paths), paths.name, info.auto_restart, info.cwd or None)
+        successor(paths, info, {})()
 
 
 def _hears(paths: ClusterPaths, info: ClusterInfo) -> ClusterInfo:
@@ -149,10 +163,18 @@ def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
     info = paths.read()
     if info is None:
         raise NoClusterError(f"cluster {name} is gone: it was stopped")
-    # An administrator's server sees the clusters of others, and leaves them alone.
-    if (owner := paths.folder.stat().st_uid) != os.geteuid():
-        raise NotYoursError(NOT_YOURS.format(name=name, uid=owner))
+    refuse_others(paths)
     return paths, info
+
+
+def refuse_others(paths: ClusterPaths) -> None:
+    """An administrator's server sees the clusters of others, and leaves them alone.
+
+    Raises NotYoursError.
+    """
+    with contextlib.suppress(FileNotFoundError):  # which is told when it is asked
+        if (owner := paths.folder.stat().st_uid) != os.geteuid():
+            raise NotYoursError(NOT_YOURS.format(name=paths.name, uid=owner))
 
 
 def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict[str, Any]:
@@ -160,12 +182,15 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
         raise NoClusterError(f"cluster {info.name} is gone: Restart starts it again")
     try:
         answer = ask(info.desk, info.secret, patience, **question)
+    except TimeoutError:  # it may well go on
+        raise StartError(SILENT.format(name=info.name, seconds=patience)) from None
     except (OSError, ValueError):
-        raise NoClusterError(SILENT.format(name=info.name, seconds=patience)) from None
+        raise NoClusterError(DEAF.format(name=info.name)) from None
     if "error" in answer:  # of a site
         raise getattr(errors, str(answer["error"]), RankroomError)(answer["text"])
     return answer
 
 
 NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on it"
+DEAF = "the supervisor of cluster {name} cannot be reached: Stop ends it"
 SILENT = "the supervisor of cluster {name} did not answer within {seconds:.0f} s: Stop ends it"

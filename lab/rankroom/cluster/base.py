@@ -58,7 +58,15 @@ class AnyCluster(ABC):
         self.info = info
         self.store = Store()
         self._read = 0  # when the state that is known was written
+
+    def make_current(self) -> None:
+        """Have the cells of this process run on its ranks."""
         AnyCluster.current = self
+
+    def close(self) -> None:
+        """Let go of the cluster; its ranks stay."""
+        if AnyCluster.current is self:
+            AnyCluster.current = None
 
     # -- what it is
 
@@ -198,10 +206,6 @@ class AnyCluster(ABC):
         Raises UsageError for ranks that are not there or not ready, NoClusterError if the cluster
         is gone, StartError with the end of the log if one of them does not start.
         """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of the cluster; its ranks stay."""
 
     @abstractmethod
     def stop(self) -> None:

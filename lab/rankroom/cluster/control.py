@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
 
+from rankroom.cluster import actions
 from rankroom.errors import (
     NoClusterError,
-    NotYoursError,
     RankroomError,
     RunOverError,
     StartError,
@@ -107,7 +106,7 @@ class Control:
 
 def _act(name: str, what: str, act: Callable[[Steps], T]) -> T:
     """Connect, act, let go. Raises RankroomErrors of one line only."""
-    _refuse_strangers(ClusterPaths(name))
+    actions.refuse_others(ClusterPaths(name))
     try:
         cluster = attach(name)
     except NoClusterError:
@@ -126,16 +125,6 @@ def _act(name: str, what: str, act: Callable[[Steps], T]) -> T:
         cluster.close()
 
 
-def _refuse_strangers(paths: ClusterPaths) -> None:
-    """An administrator's server sees the clusters of others, and leaves them alone."""
-    try:
-        owner = paths.folder.stat().st_uid
-    except OSError:
-        return  # nothing there to connect to either, which is said then
-    if owner != os.geteuid():
-        raise NotYoursError(NOT_YOURS.format(name=paths.name, uid=owner))
-
-
 OVER = "run {id} is over ({state}): there is nothing left to act on"
 LOST = (
     "run {id} is lost, as the kernel that started it is gone: `%cluster interrupt` in a notebook"
@@ -147,6 +136,5 @@ SLOW = (
     "cluster {name} did not answer within {seconds:.0f} s: try the next step, or end it with"
     " `%cluster stop` in a notebook"
 )
-NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on its ranks"
 FAILED = "could not {what} the ranks of {name}: {why}"
 WHICH = "say which rank is to be restarted: restart?rank=2"

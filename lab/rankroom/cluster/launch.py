@@ -17,7 +17,7 @@ import psutil
 from rankroom import config
 from rankroom.cluster import allocation
 from rankroom.errors import StartError, UsageError
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail
 from rankroom.rpc.rendezvous import ask
 from rankroom.system import process_tree
 
@@ -52,22 +52,11 @@ def launch(
     auto_restart: bool = False,
     reached_from: str = "",
 ) -> tuple[ClusterPaths, subprocess.Popen[bytes]]:
-    """Start the keeper of a new cluster and return at once; `wait_ready` waits for its ranks.
+    """Start the keeper of a new cluster and return at once; `Cluster.ready` waits for its ranks.
 
     Raises UsageError for a number of ranks that makes no sense, StartError if nothing starts.
     """
-    granted = allocation.granted(ranks, os.environ, gpu_count)
-    if granted is None:
-        devices = gpu_count()
-        size = ranks if ranks is not None else (devices or 2)
-        where, cores = "this machine", os.cpu_count() or 1
-    else:
-        devices, size = 0, sum(node.ranks for node in granted.nodes)
-        where, cores = f"job {granted.job}", sum(node.cores for node in granted.nodes)
-    if size < 1:
-        raise UsageError(f"--ranks {size}: a cluster has at least 1 rank")
-    if size > most_ranks(cores):
-        raise UsageError(f"--ranks {size}: {where} has {cores} cores")
+    granted, devices, size = room_for(ranks)
     kind = f"job-{granted.job}" if granted else "local"
     paths = ClusterPaths(name or f"{kind}-{secrets.token_hex(2)}")
     if alive(paths.read()):
@@ -94,6 +83,26 @@ def launch(
     except OSError as error:
         raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
     return paths, keeper
+
+
+def room_for(ranks: int | None) -> tuple[Allocation | None, int, int]:
+    """The allocation if this is one, how many GPUs are used here, and how many ranks there are.
+
+    Raises UsageError for a number of ranks that makes no sense here.
+    """
+    granted = allocation.granted(ranks, os.environ, gpu_count)
+    if granted is None:
+        devices = gpu_count()
+        size = ranks if ranks is not None else (devices or 2)
+        where, cores = "this machine", os.cpu_count() or 1
+    else:
+        devices, size = 0, sum(node.ranks for node in granted.nodes)
+        where, cores = f"job {granted.job}", sum(node.cores for node in granted.nodes)
+    if size < 1:
+        raise UsageError(f"--ranks {size}: a cluster has at least 1 rank")
+    if size > most_ranks(cores):
+        raise UsageError(f"--ranks {size}: {where} has {cores} cores")
+    return granted, devices, size
 
 
 def most_ranks(cores: int) -> int:

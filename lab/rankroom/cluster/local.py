@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -79,6 +80,16 @@ class Cluster(AnyCluster):
         end of the log that tells it, within 30 s (90 s in a job); nothing is left running then.
         """
         paths, keeper = local.launch(ranks, name, cwd, auto_restart, reached_from)
+        return cls.ready(paths, keeper, progress)
+
+    @classmethod
+    def ready(
+        cls,
+        paths: ClusterPaths,
+        keeper: subprocess.Popen[bytes],
+        progress: Progress = lambda words: None,
+    ) -> Cluster:
+        """The cluster that `launch` began to start, once its ranks are ready, as with `local`."""
         begun = time.monotonic()
         link: Link | None = None
         info: ClusterInfo | None = None
@@ -104,6 +115,7 @@ class Cluster(AnyCluster):
                 if info is not None and link is not None and known and len(ready) == size:
                     made = cls(paths, info, link)
                     made._tidy()
+                    made.make_current()
                     return made
                 time.sleep(0.01)
             missing = sorted(set(range(info.size if info else 0)) - set(ready))
@@ -126,6 +138,7 @@ class Cluster(AnyCluster):
         if isinstance(attached, Cluster):
             attached.adopt()
             attached._tidy()
+        attached.make_current()
         return attached
 
     @classmethod
@@ -135,7 +148,8 @@ class Cluster(AnyCluster):
         if chosen.far is not None:
             from rankroom.far.cluster import FarCluster
 
-            return FarCluster.to(chosen)
+            patience = FarCluster.BACK_S if chosen.state == "running" else 0.0
+            return FarCluster.of(chosen).until_ready(patience=patience)
         paths = ClusterPaths(chosen.name)
         try:
             return cls(paths, chosen, Link(paths.client_file))
@@ -331,8 +345,7 @@ class Cluster(AnyCluster):
         self.store.forget()
         if held >= 0:
             os.close(held)
-        if AnyCluster.current is self:
-            AnyCluster.current = None
+        super().close()
 
     def stop(self) -> None:
         run = self._latest

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from rankroom.cluster import launch
-from rankroom.errors import NO_CLUSTER, NoClusterError
+from rankroom.errors import NO_CLUSTER, STOPPED, NoClusterError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters
 from rankroom.rpc.rendezvous import ask
-from rankroom.run.run_lock import STOPPED
 from rankroom.scheduler import job_end
 
 

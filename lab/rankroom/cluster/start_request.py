@@ -96,12 +96,15 @@ def granted(where: Site, wishes: Mapping[str, str]) -> Site:
         _check_ranks(wishes.get("ranks", ""), errors)
     if errors:
         raise StartRequestError(errors)
-    return where.asking(**given)
+    count = ranks(wishes) if where.scheduler != "none" else None
+    return (where if count is None else where.with_ranks(count)).asking(**given)
 
 
 def ranks(wishes: Mapping[str, str]) -> int | None:
-    """How many ranks are wanted here; None for as many as fit."""
+    """How many ranks are asked for; None if that is not said. Raises StartRequestError."""
     text = wishes.get("ranks", "").strip()
+    if not re.fullmatch(r"\d{0,9}", text):
+        raise StartRequestError({"ranks": f"is a whole number, not {text!r}"})
     return int(text) if text else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import tempfile
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rankroom import errors
-from rankroom.cluster import launch
+from rankroom.cluster import actions, launch
 from rankroom.cluster.base import AnyCluster
 from rankroom.errors import NoClusterError, RankroomError, SshError, StartError
 from rankroom.far import start
@@ -32,7 +31,6 @@ PATIENCE_S = 30.0
 RUN_S = 60.0
 LONG_S = 600.0  # a value may be large and a line slow
 COMES_S = 20.0  # for a keeper to begin
-BACK_S = 15.0  # for a keeper that was started again to reach the ranks
 STOP_S = 45.0
 LOOK_S = 0.05
 FOR_EVER = float("inf")
@@ -41,6 +39,8 @@ FOR_EVER = float("inf")
 class FarCluster(AnyCluster):
     """Ranks on a site; this object is one process's connection to their keeper here."""
 
+    BACK_S = 15.0  # for a keeper that was started again to reach the ranks
+
     def __init__(self, paths: ClusterPaths, info: ClusterInfo) -> None:
         super().__init__(paths, info)
         self._lease = lease.hold(paths.folder)
@@ -48,45 +48,23 @@ class FarCluster(AnyCluster):
         self._adopted: list[FarRun] = []
 
     @classmethod
-    def start(
-        cls,
-        site: Site,
-        name: str | None = None,
-        progress: Progress = lambda words: None,
-        auto_restart: bool = False,
-    ) -> FarCluster:
-        """Submit a job to `site` whose ranks are this cluster, and wait until they are ready.
+    def start(cls, site: Site, name: str | None = None, auto_restart: bool = False) -> FarCluster:
+        """Submit a job to `site` whose ranks are this cluster; `until_ready` waits for them.
 
-        However long it waits in the queue. Raises StartError with what failed; nothing is left
-        running then. An interrupt leaves the job in the queue: `attach` waits for it again.
+        Raises UsageError or StartError if nothing can be started.
         """
-        made = cls.at(start.launch(site, name, auto_restart))
-        try:
-            made.until_ready(progress)
-        except RankroomError:
-            made.close()
-            raise
-        return made
+        return cls.in_folder(start.launch(site, name, auto_restart))
 
     @classmethod
-    def to(cls, info: ClusterInfo) -> FarCluster:
-        """The cluster that `info` tells of, with a keeper here again if that was gone.
-
-        Raises StartError if its ranks are not there, or cannot be reached.
-        """
+    def of(cls, info: ClusterInfo) -> FarCluster:
+        """The cluster that `info` tells of, with a keeper here again if that was gone."""
         paths = ClusterPaths(info.name)
         if not launch.alive(info):
             start.relaunch(paths)
-        made = cls(paths, info)
-        try:
-            made.until_ready(patience=BACK_S if info.state == "running" else 0.0)
-        except RankroomError:
-            made.close()
-            raise
-        return made
+        return cls(paths, info)
 
     @classmethod
-    def at(cls, paths: ClusterPaths) -> FarCluster:
+    def in_folder(cls, paths: ClusterPaths) -> FarCluster:
         """The cluster in `paths`, ready or not. Raises NoClusterError if there is none."""
         info = paths.read()
         if info is None:
@@ -95,9 +73,19 @@ class FarCluster(AnyCluster):
 
     def until_ready(
         self, progress: Progress = lambda words: None, patience: float = FOR_EVER
-    ) -> None:
+    ) -> FarCluster:
         """Wait until its ranks are ready, however long the job is in the queue; `progress(words)`
-        tells how it stands. Raises StartError if they will not be, or not within `patience` s."""
+        tells how it stands. Raises StartError if they will not be, or not within `patience` s, and
+        lets go of it then. An interrupt leaves the job where it is: `attach` waits for it again.
+        """
+        try:
+            self._until_ready(progress, patience)
+        except RankroomError:
+            self.close()
+            raise
+        return self
+
+    def _until_ready(self, progress: Progress, patience: float) -> None:
         begun = kept = time.monotonic()
         told = ""
         while True:
@@ -221,14 +209,6 @@ class FarCluster(AnyCluster):
     def restart(self, ranks: Sequence[int]) -> None:
         self._ask("restart", patience=LONG_S, ranks=self._chosen(ranks))
 
-    def check_size(self, site: Site) -> None:
-        """Raise SchedulerError or StartError if the scheduler would refuse what `site` asks for.
-
-        So that ranks are not given up for others that never come. Raises SshError while the
-        scheduler cannot be asked.
-        """
-        self._ask("accepts", patience=start.ACCEPTS_S, site=dataclasses.asdict(site))
-
     def log(self) -> str:
         """The last lines of the job's output."""
         return str(self._ask("log")["text"])
@@ -238,27 +218,21 @@ class FarCluster(AnyCluster):
         self.store.forget()
         if held >= 0:
             os.close(held)
-        if AnyCluster.current is self:
-            AnyCluster.current = None
+        super().close()
 
     def stop(self) -> None:
         """End the ranks, their job, and everything that was started with them.
 
         Raises SshError where the site cannot be reached now: the job is cancelled later.
         """
-        info = self.paths.read()
-        if info is not None and not launch.alive(info) and launch.far_on(info):
-            start.relaunch(self.paths)
-            _until(lambda: launch.alive(self.paths.read()), COMES_S)
-            info = self.paths.read()
+        info, run = self.paths.read(), self._latest
         try:
-            later = self._ask("stop", patience=STOP_S).get("text", "")
+            later = actions.stop(self.name)
         except NoClusterError:
             later = ""  # it is over already
-        run = self._latest
         self.close()
         if later:
-            raise SshError(str(later))
+            raise SshError(later)
         if info is not None and info.keeper:
             process_tree.ended_within(info.keeper, STOP_S)
         if run is not None:
@@ -331,12 +305,6 @@ class _Applied:
             return self._future.result(timeout)
         except Late:
             raise TimeoutError("it did not answer in time") from None
-
-
-def _until(holds: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(LOOK_S)
 
 
 def _left(until: float) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
+from rankroom.cluster import actions, launch
 from rankroom.cluster.base import AnyCluster
 from rankroom.cluster.local import Cluster
 from rankroom.cluster.lookup import running_clusters
@@ -13,7 +15,7 @@ from rankroom.horovod_build.features import Features, features
 from rankroom.notebook import sites
 from rankroom.notebook.options import Options
 from rankroom.notebook.progress import progress
-from rankroom.record.cluster_file import ClusterInfo
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 
@@ -56,9 +58,13 @@ def start(line: str) -> None:
 
 def start_here(ranks: int | None, name: str | None, auto_restart: bool = False) -> None:
     """Start ranks on this machine, or in this job, and say so."""
+    _started(launch.launch(ranks, name, None, auto_restart))
+
+
+def _started(launched: tuple[ClusterPaths, subprocess.Popen[bytes]]) -> None:
     begun = time.monotonic()
     with progress() as tell:
-        cluster = Cluster.local(ranks, name, progress=tell, auto_restart=auto_restart)
+        cluster = Cluster.ready(*launched, tell)
     print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
     for line in (cluster.warning(), horovod_line(features())):
         if line:
@@ -99,17 +105,13 @@ def resize(line: str) -> None:
 
 def again(cluster: AnyCluster, ranks: int | None) -> None:
     """Stop a cluster and start it under its name, with as many ranks or with others."""
-    name, auto_restart = cluster.name, cluster.info.auto_restart
-    if isinstance(cluster, FarCluster):
-        site = cluster.site
-        if ranks is not None:
-            site = sites.resized(site, ranks)
-            cluster.check_size(site)
-        cluster.stop()
-        sites.start(site, name, auto_restart)
+    asked = {} if ranks is None else {"ranks": str(ranks)}
+    start_again = actions.successor(cluster.paths, cluster.refresh(), asked)
+    cluster.stop()
+    if (keeper := start_again()) is not None:
+        _started((cluster.paths, keeper))
     else:
-        cluster.stop()
-        start_here(ranks or cluster.size, name, auto_restart)
+        sites.wait(FarCluster.in_folder(cluster.paths))
 
 
 def interrupt(line: str) -> None:
@@ -150,7 +152,6 @@ def attach(line: str) -> None:
     attached = sites.attach_waiting(name) or Cluster.attach(name)
     if before is not None and before is not attached:
         before.close()
-        AnyCluster.current = attached
     for run in attached.adopted:
         if run.state == "running":
             print(f"attached to {attached.describe()}; the run {run.id} goes on: `%runs`")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from rankroom.cluster import launch, lookup
+from rankroom.cluster import lookup
 from rankroom.errors import RankroomError, UsageError
-from rankroom.far import start as far_start
 from rankroom.far.cluster import FarCluster
 from rankroom.far.queue import command
 from rankroom.notebook.progress import progress
-from rankroom.record.cluster_file import ClusterPaths
 from rankroom.scheduler import site
 from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.site import JOB_OPTIONS, Site
@@ -44,23 +41,8 @@ def site_asked(chosen: argparse.Namespace) -> Site | None:
     if found.scheduler == "none" and not found.login and not given:
         return None
     if chosen.ranks is not None:
-        found = resized(found, chosen.ranks)
+        found = found.with_ranks(chosen.ranks)
     return found
-
-
-def resized(found: Site, ranks: int) -> Site:
-    """The site asked for `ranks` ranks in all, with as many on each node as before."""
-    each = found.ranks_per_node
-    if ranks < 1 or (ranks > each and ranks % each):
-        raise UsageError(
-            f"{ranks} ranks cannot be shared out evenly, {each} to a node: ask for a multiple of "
-            f"{each}, or say --nodes and --ranks-per-node"
-        )
-    nodes = max(1, ranks // each)
-    job = dataclasses.replace(found.job, nodes=nodes, ranks_per_node=min(ranks, each))
-    if ranks < each and job.gpus_per_node:
-        job = dataclasses.replace(job, gpus_per_node=min(ranks, job.gpus_per_node))
-    return dataclasses.replace(found, job=job)
 
 
 def dry_run(found: Site | None, name: str | None) -> str:
@@ -74,10 +56,7 @@ def dry_run(found: Site | None, name: str | None) -> str:
 
 def start(found: Site, name: str | None, auto_restart: bool) -> None:
     """Submit a job, and wait until its ranks are ready."""
-    paths = far_start.launch(found, name, auto_restart)
-    info = paths.read()
-    assert info is not None
-    _wait(FarCluster(paths, info))
+    wait(FarCluster.start(found, name, auto_restart))
 
 
 def attach_waiting(name: str | None) -> FarCluster | None:
@@ -85,16 +64,14 @@ def attach_waiting(name: str | None) -> FarCluster | None:
     info = lookup.find(name)
     if info.far is None:
         return None
-    paths = ClusterPaths(info.name)
-    if not launch.alive(info):
-        far_start.relaunch(paths)
-    cluster = FarCluster(paths, info)
-    _wait(cluster, ready=info.state == "starting")
+    cluster = FarCluster.of(info)
+    wait(cluster, tells=info.state == "starting")
     return cluster
 
 
-def _wait(cluster: FarCluster, ready: bool = True) -> None:
+def wait(cluster: FarCluster, tells: bool = True) -> None:
     """Tell how it stands until its ranks are ready; an interrupt leaves it waiting."""
+    cluster.make_current()
     begun = time.monotonic()
     try:
         with progress() as tell:
@@ -103,10 +80,7 @@ def _wait(cluster: FarCluster, ready: bool = True) -> None:
         info = cluster.refresh()
         job = f"job {info.far.job} goes on" if info.far and info.far.job else "it goes on"
         raise RankroomError(WAITS.format(job=job, name=cluster.name)) from None
-    except RankroomError:
-        cluster.close()
-        raise
-    if ready:
+    if tells:
         print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
         if warning := cluster.warning():
             print(warning)

@@ -13,11 +13,9 @@ import os
 
 import psutil
 
-from rankroom.errors import NoClusterError, RankroomError
+from rankroom.errors import STOPPED, NoClusterError, RankroomError
 from rankroom.record.cluster_file import MARK_AT, ClusterPaths
 from rankroom.run.run import Run
-
-STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
 
 
 class RunLock:

@@ -121,6 +121,19 @@ class Site:
         """The time that a job asks for."""
         return parse_time(self.job.time)
 
+    def with_ranks(self, ranks: int) -> Site:
+        """This site asked for `ranks` ranks in all, with as many on each node as before.
+
+        Raises UsageError where they cannot be shared out evenly.
+        """
+        each = self.ranks_per_node
+        if ranks < 1 or (ranks > each and ranks % each):
+            raise UsageError(UNEVEN.format(ranks=ranks, each=each))
+        job = replace(self.job, nodes=max(1, ranks // each), ranks_per_node=min(ranks, each))
+        if ranks < each and job.gpus_per_node:
+            job = replace(job, gpus_per_node=min(ranks, job.gpus_per_node))
+        return replace(self, job=job)
+
     def asking(self, **wishes: Any) -> Site:
         """This site with some of its job's fields replaced. Raises UsageError for bad values."""
         chosen = {key: value for key, value in wishes.items() if value is not None}
@@ -326,6 +339,10 @@ def expand(path: str, home: str = "~") -> str:
     return "$HOME" + path[1:] if path == home or path.startswith(home + os.sep) else path
 
 
+UNEVEN = (
+    "{ranks} ranks cannot be shared out evenly, {each} to a node: ask for a multiple of {each}, or "
+    "say --nodes and --ranks-per-node"
+)
 NO_SITE = (
     "there is no site {name!r}{hint}: there are {names}. Your own profiles go to {own}/NAME.toml"
 )
