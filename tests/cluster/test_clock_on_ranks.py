@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankroom.analysis.collectives import match
+from rankroom.analysis.collectives import Collectives
 from rankroom.record.model import RankInfo
 
 # --- with real ranks ------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_a_rank_whose_clock_is_an_hour_ahead_stands_beside_the_others(
             profile = run.profile()
             assert 400_000 < profile.wall < AHEAD / 4
             assert [row.calls for row in profile.kinds] == [3]
-            spread = max(abs(c.spread) for c in match(run.timeline))
+            spread = max(abs(c.spread) for c in Collectives(run.timeline))
             assert spread < AHEAD / 4
     finally:
         assert cluster.run(SET_CLOCK.format(ahead=-AHEAD)).wait(60)
