@@ -71,12 +71,42 @@ function declare([name, node]) {
   return [...comment(node, ''), `export ${text}`].join('\n');
 }
 
+/** What a reader has to check, by name: the JSON types of the fields that are required. */
+function required($defs) {
+  const kindOf = node => {
+    if (node.$ref) {
+      return kindOf($defs[node.$ref.replace('#/$defs/', '')]);
+    }
+    const kind = node.type ?? typeof (node.const ?? node.enum[0]);
+    return kind === 'integer' ? 'number' : kind;
+  };
+  const table = name =>
+    Object.fromEntries($defs[name].required.map(field => [field, kindOf($defs[name].properties[field])]));
+  const events = $defs.Event.oneOf.map(({ $ref }) => $ref.replace('#/$defs/', ''));
+  const checks = {
+    Run: table('Run'),
+    ...Object.fromEntries(events.map(name => [$defs[name].properties.kind.const, table(name)]))
+  };
+  const lines = Object.entries(checks).map(([name, fields]) => {
+    const pairs = Object.entries(fields).map(([field, kind]) => `${field}: '${kind}'`);
+    return `  ${name}: { ${pairs.join(', ')} }`;
+  });
+  return [
+    '/** The required fields of a run, and of each kind of event. */',
+    "export const REQUIRED: { [what: string]: { [field: string]: 'number' | 'string' | 'array' | 'object' } } = {",
+    lines.join(',\n'),
+    '};'
+  ].join('\n');
+}
+
 for (const [from, to] of MADE) {
   const source = new URL(`../../lab/rankroom/${from}`, import.meta.url);
   const target = new URL(`../src/${to}`, import.meta.url);
+  const { $defs } = JSON.parse(readFileSync(source, 'utf8'));
   const text = [
     `// Made from lab/rankroom/${from} by \`npm run build:schema\`; do not edit.`,
-    ...Object.entries(JSON.parse(readFileSync(source, 'utf8')).$defs).map(declare),
+    ...Object.entries($defs).map(declare),
+    ...($defs.Event ? [required($defs)] : []),
     ''
   ].join('\n\n').replace(/\n+$/, '\n');
   if (!process.argv.includes('--check')) {

@@ -277,3 +277,15 @@ export interface Straggler {
   /** How long others waited for it. */
   cost: number;
 }
+
+/** The required fields of a run, and of each kind of event. */
+export const REQUIRED: { [what: string]: { [field: string]: 'number' | 'string' | 'array' | 'object' } } = {
+  Run: { version: 'number', id: 'string', state: 'string', start: 'number', cluster: 'string', size: 'number', ranks: 'array' },
+  log: { kind: 'string', rank: 'number', seq: 'number', t: 'number', stream: 'string', text: 'string' },
+  display: { kind: 'string', rank: 'number', seq: 'number', t: 'number', data: 'object' },
+  error: { kind: 'string', rank: 'number', seq: 'number', t: 'number', ename: 'string', evalue: 'string', traceback: 'array' },
+  status: { kind: 'string', rank: 'number', seq: 'number', t: 'number', state: 'string' },
+  mark: { kind: 'string', rank: 'number', seq: 'number', t: 'number', name: 'string' },
+  sample: { kind: 'string', rank: 'number', seq: 'number', t: 'number' },
+  spans: { kind: 'string', rank: 'number', seq: 'number', t: 'number', cat: 'string', name: 'array', start: 'array', dur: 'array' }
+};

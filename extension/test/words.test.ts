@@ -50,6 +50,9 @@ test('what is not an event is told from what a newer writer added', () => {
   assert.equal(parseEvent('[1]'), null);
   assert.equal(parseEvent('null'), null);
   assert.equal(parseEvent(JSON.stringify({ ...event, kind: 'weather' })), 'unknown');
+  assert.equal(parseEvent(JSON.stringify({ ...event, kind: 'constructor' })), 'unknown');
+  assert.equal(parseEvent(JSON.stringify({ kind: 'weather', rank: 0 })), null);
+  assert.equal(parseEvent(JSON.stringify({ ...event, kind: 'display', data: ['x'] })), null);
 });
 
 test('the bundle of a cell’s output', () => {

@@ -207,30 +207,31 @@ def _check(data: Any, needs: dict[str, Any], what: str) -> None:
             raise ValueError(f"{what} without a proper {key!r}")
 
 
-_RUN_NEEDS = {
-    "version": int,
-    "id": str,
-    "state": str,
-    "start": int,
-    "cluster": str,
-    "size": int,
-    "ranks": list,
-}
+def _required(name: str) -> dict[str, type]:
+    """The fields that the schema requires of one of its definitions, with their types."""
+    definition = _SCHEMA[name]
+    return {key: _type(definition["properties"][key]) for key in definition["required"]}
+
+
+def _type(node: Json) -> type:
+    if "$ref" in node:
+        return _type(_SCHEMA[node["$ref"].rpartition("/")[2]])
+    value = node.get("const", node.get("enum", [None])[0])
+    return _TYPES[node["type"]] if value is None else type(value)
+
+
+_SCHEMA = json.loads(SCHEMA_FILE.read_text("utf-8"))["$defs"]
+_TYPES = {"integer": int, "string": str, "array": list, "object": dict}
+_RUN_NEEDS = _required("Run")
 _RUN_MAY = {"title": "", "lines": 0, "notes": []}
-_PART_NEEDS: dict[Any, dict[str, Any]] = {
-    RankInfo: {"rank": int, "host": str, "pid": int, "device": str},
-    Failure: {"rank": int, "ename": str, "evalue": str},
-    Clock: {"offset": int, "error": int},
-    Owner: {"host": str, "pid": int},
-    Hang: {"since": int, "text": str, "ranks": list},
-    Standing: {"rank": int, "state": str},
-}
-_EVENT_NEEDS = {"kind": str, "rank": int, "seq": int, "t": int}
-_KIND_NEEDS: dict[str, dict[str, Any]] = {
-    "log": {"stream": str, "text": str},
-    "display": {"data": dict},
-    "error": {"ename": str, "evalue": str, "traceback": list},
-    "status": {"state": str},
-    "mark": {"name": str},
-    "spans": {"cat": str, "name": list, "start": list, "dur": list},
+_PART_NEEDS: dict[Any, dict[str, type]] = {
+    kind: _required(kind.__name__) for kind in (RankInfo, Failure, Clock, Hang, Standing)
+} | {Owner: {"host": str, "pid": int}}
+# Of the events that say least, which is what all of them say; then of each kind.
+_EVENT_NEEDS = _required("SampleEvent")
+_KIND_NEEDS = {
+    _SCHEMA[name]["properties"]["kind"]["const"]: {
+        key: kind for key, kind in _required(name).items() if key not in _EVENT_NEEDS
+    }
+    for name in (each["$ref"].rpartition("/")[2] for each in _SCHEMA["Event"]["oneOf"])
 }
