@@ -19,7 +19,7 @@ from rankroom.display.bundle import MIME
 from rankroom.errors import UsageError
 from rankroom.record.store import Store
 from rankroom.scheduler.site import Environment, Site
-from rankroom.scheduler.submitted import all_submitted
+from rankroom.scheduler.submitted_jobs import all_submitted
 from rankroom.ssh.host import LocalHost
 from record_makers import start_record
 

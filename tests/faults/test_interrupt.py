@@ -14,7 +14,7 @@ from cells import failure, finish, log, states, values
 from kernel import Kernel
 from rankroom.cluster.local import Cluster
 from rankroom.errors import RankroomError
-from rankroom.notebook.pressed import kept
+from rankroom.notebook.stop_button import kept
 from rankroom.record.store import Store
 
 pytestmark = [

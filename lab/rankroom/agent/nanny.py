@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 from ipyparallel.engine.nanny import KernelNanny
 
-from rankroom.agent import wanted
+from rankroom.agent import orphan_check
 from rankroom.system import process_tree
 
 END_S = 1.0  # a rank without a keeper is killed this long after SIGTERM
@@ -47,7 +47,7 @@ class RankNanny(KernelNanny):
 
     def follow_from_afar(self) -> None:
         """The same where the keeper is on another machine: nothing of the rank stays on this."""
-        wanted.follow(self.pid)
+        orphan_check.follow(self.pid)
         ended = not process_tree.running(self.parent_process)
         step = os.environ[process_tree.STEP]
         left = {each for each, value in process_tree.belonging(process_tree.STEP) if value == step}

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rankroom.agent.wanted import ask_keeper
+from rankroom.agent.orphan_check import ask_keeper
 from rankroom.rank.environment import Seat, Wiring, free_ports, rank_environment, seats
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.system import network, process_tree

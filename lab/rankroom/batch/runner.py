@@ -25,9 +25,9 @@ from nbclient.exceptions import CellControlSignal, DeadKernelError
 from traitlets.config import Config
 
 from rankroom import config
+from rankroom.batch.cell_text import said, short
 from rankroom.batch.cells import Cell, cells_of
 from rankroom.batch.folder import MARK, BatchFolder, Progress
-from rankroom.batch.said import said, short
 from rankroom.cluster import lookup
 from rankroom.errors import RankroomError
 from rankroom.record.cluster_file import ClusterPaths

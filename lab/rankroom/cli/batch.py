@@ -15,12 +15,12 @@ from rankroom.batch.remote_job import RemoteJob, files, follow
 from rankroom.cli.job_options import job_options
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
-from rankroom.jupyter_job.where import is_here
+from rankroom.jupyter_job.login_node import is_here
 from rankroom.record.store import Store
 from rankroom.scheduler import site as sites
 from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.site import Site
-from rankroom.scheduler.submitted import all_submitted
+from rankroom.scheduler.submitted_jobs import all_submitted
 from rankroom.ssh.host import Host, LocalHost, place
 from rankroom.system import commands as shell
 

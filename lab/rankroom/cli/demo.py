@@ -17,7 +17,7 @@ from typing import Any
 import click
 from traitlets.config import Config
 
-from rankroom.batch.said import said, short
+from rankroom.batch.cell_text import said, short
 from rankroom.cluster import local
 from rankroom.cluster.lookup import running_clusters
 from rankroom.display.digest import displays_of

@@ -13,7 +13,7 @@ from rankroom.errors import RankroomError, UsageError
 from rankroom.scheduler import site
 from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.jobs import JobStatus
-from rankroom.scheduler.submitted import Submitted, all_submitted
+from rankroom.scheduler.submitted_jobs import Submitted, all_submitted
 from rankroom.ssh.host import place
 
 OVER = ("ended", "gone")

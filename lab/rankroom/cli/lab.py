@@ -12,11 +12,11 @@ import click
 from rankroom.cli.job_options import job_options
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import LabError, RankroomError, UsageError
-from rankroom.jupyter_job import saved, script
+from rankroom.jupyter_job import saved_labs, script
 from rankroom.jupyter_job.follow import JobOver, follow
 from rankroom.jupyter_job.lab import Lab, alive, folder
-from rankroom.jupyter_job.saved import SavedLab
-from rankroom.jupyter_job.where import is_here
+from rankroom.jupyter_job.login_node import is_here
+from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import site as sites
 from rankroom.scheduler.client import Scheduler
 from rankroom.ssh.host import Host, place
@@ -165,7 +165,7 @@ class _Command:
 
 
 def _kept(job: str | None, name: str | None) -> SavedLab | None:
-    found = saved.all_kept(name or "") if job else []
+    found = saved_labs.all_kept(name or "") if job else []
     return next((each for each in found if job in (NEWEST, each.job)), None)
 
 

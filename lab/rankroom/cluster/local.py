@@ -21,7 +21,7 @@ from rankroom.errors import NoClusterError, RankroomError, RecordError, StartErr
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import RankInfo
 from rankroom.record.takeover import orphans
-from rankroom.run import rescue
+from rankroom.run import rank_control
 from rankroom.run.adopt import AdoptedRun, adopt
 from rankroom.run.clock import Clocks
 from rankroom.run.engine_client import Link
@@ -308,19 +308,19 @@ class Cluster(AnyCluster):
     def interrupt(self) -> None:
         if self._latest is not None and self._latest.state == "running":
             self._latest.interrupt()
-            self._latest.wait(rescue.FREE_S)
+            self._latest.wait(rank_control.FREE_S)
         else:
-            rescue.interrupt(self._link, self.size, self._turn.doubt)
+            rank_control.interrupt(self._link, self.size, self._turn.doubt)
 
     def release(self) -> str:
-        let_go = rescue.release(self._link, self._turn.doubt)
+        let_go = rank_control.release(self._link, self._turn.doubt)
         if not let_go:
             return f"no rank of {self.name} waits in a collective: nothing to release"
         return f"released {', '.join(let_go)} on the ranks of {self.name}"
 
     def stacks(self, ranks: Sequence[int] | None = None) -> dict[int, str]:
         chosen = self._check(ranks)
-        return rescue.stacks(self._link, chosen, self.paths.spool)
+        return rank_control.stacks(self._link, chosen, self.paths.spool)
 
     def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
         self.view(ranks).push(names, block=True)

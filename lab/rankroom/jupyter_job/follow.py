@@ -7,8 +7,8 @@ import time
 from typing import Protocol
 
 from rankroom.errors import LabError, RankroomError, SshError
-from rankroom.jupyter_job import door
-from rankroom.jupyter_job.door import Door
+from rankroom.jupyter_job import endpoint
+from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.lab import Lab
 from rankroom.scheduler.client import as_soon_as_known
 from rankroom.scheduler.jobs import JobStatus
@@ -84,12 +84,12 @@ async def queue(lab: Lab, tell: Teller) -> JobStatus:
         await asyncio.sleep(LOOK_S)
 
 
-async def server(lab: Lab, tell: Teller) -> Door:
+async def server(lab: Lab, tell: Teller) -> Endpoint:
     """Wait until the server of the running job says where it listens."""
     begun = time.monotonic()
     while True:
         try:
-            found = await lab.door()
+            found = await lab.endpoint()
         except SshError:
             found = None  # whoever keeps the line tells
         if found is not None:
@@ -104,10 +104,10 @@ async def server(lab: Lab, tell: Teller) -> Door:
         await asyncio.sleep(LOOK_S)
 
 
-async def answers(lab: Lab, opened: Door) -> None:
+async def answers(lab: Lab, opened: Endpoint) -> None:
     """See that the server answers through the tunnel, and only to those who know its token."""
     deadline = time.monotonic() + ANSWERS_S
-    while not await door.opens(opened, lab.kept.port):
+    while not await endpoint.answers(opened, lab.kept.port):
         if time.monotonic() > deadline:
             raise LabError(NO_ANSWER.format(host=opened.host, port=opened.port, job=lab.job))
         await asyncio.sleep(LOOK_S)

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from rankroom.cluster.allocation import expand
 from rankroom.errors import LabError, RankroomError
-from rankroom.jupyter_job import door, script
-from rankroom.jupyter_job.door import Door
-from rankroom.jupyter_job.saved import SavedLab, all_kept
+from rankroom.jupyter_job import endpoint, script
+from rankroom.jupyter_job.endpoint import Endpoint
+from rankroom.jupyter_job.saved_labs import SavedLab, all_kept
 from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.ssh.connection import SshConnection
@@ -57,10 +57,10 @@ class Lab:
         """How the job stands. Raises SchedulerError and SshError while that is not known."""
         return await self.scheduler.status(self.job)
 
-    async def door(self) -> Door | None:
+    async def endpoint(self) -> Endpoint | None:
         """Where the server listens; None until it does."""
         done = await self._there('cat "$1/$2/server.json"')
-        return door.read(done.output) if done.ok else None
+        return endpoint.read(done.output) if done.ok else None
 
     async def said(self) -> str:
         """The end of the log of a job that has failed; empty where it has not."""
@@ -83,7 +83,7 @@ class Lab:
         """Remove what a job that is over may have left: it does so itself, unless it was killed."""
         await self._there('rm -rf "$1/$2"' + (f"; rm -f {LOGS}" if log else ""))
 
-    async def tunnel(self, to: Door, nodes: str, asked: int = 0) -> SshConnection:
+    async def tunnel(self, to: Endpoint, nodes: str, asked: int = 0) -> SshConnection:
         """Lead a port of this machine to the server; `kept.port` says which. The line it goes over.
 
         Raises SshError, and LabError if the port that was asked for is taken.
@@ -107,7 +107,7 @@ class Lab:
         assert isinstance(login, SshConnection)
         return SshConnection(login.name, node=expand(nodes)[0]) if self.site.ssh_to_nodes else login
 
-    def command(self, to: Door, nodes: str) -> str:
+    def command(self, to: Endpoint, nodes: str) -> str:
         """What to type on a laptop to reach the server, for those who are on the login node."""
         login = self.site.login or socket.getfqdn()
         way = ["-J", login, expand(nodes)[0]] if self.site.ssh_to_nodes else [login]

@@ -1,5 +1,5 @@
 """A look at a cell before it runs: collectives that not every rank reaches."""
 
-from rankroom.lint.look import Warning, warnings
+from rankroom.lint.checker import Warning, warnings
 
 __all__ = ["Warning", "warnings"]

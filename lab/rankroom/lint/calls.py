@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from rankroom.lint import words
+from rankroom.lint import names
 from rankroom.lint.expressions import FUNCTIONS, Call, Expressions, Leaves
 from rankroom.lint.values import LOSS, MODEL, OPTIMIZER, Object, Value
 
@@ -41,11 +41,11 @@ class Calls(Expressions):
         return self._open(node)
 
     def _library(self, node: ast.Call, dotted: str, given: list[Value]) -> Value:
-        if words.is_own_rank(dotted, node):
+        if names.is_own_rank(dotted, node):
             return Value(True, self.rank, True)
-        if words.is_size(dotted, node):
+        if names.is_size(dotted, node):
             return Value(True, self.size, text=self.text(node))
-        if dotted in ("os.environ.get", "os.getenv") and words.rank_variable(node.args[0]):
+        if dotted in ("os.environ.get", "os.getenv") and names.rank_variable(node.args[0]):
             return Value(True, str(self.rank), True)
         last = dotted.rpartition(".")[2]
         if dotted in ("sys.exit", "os._exit", "os.abort"):
@@ -53,10 +53,10 @@ class Calls(Expressions):
             raise Leaves
         if dotted.startswith("horovod") and last == "DistributedOptimizer":
             return Value(text=self.text(node), thing=OPTIMIZER)
-        name = dotted if dotted in _OF_OBJECTS else words.operation(dotted)
+        name = dotted if dotted in _OF_OBJECTS else names.operation(dotted)
         if self.alone and name == "loss.backward":
             name = None
-        if name is not None and not words.is_for_some(node, dotted):
+        if name is not None and not names.is_for_some(node, dotted):
             self._reached(node, name)
         if last == "DistributedDataParallel":
             return Value(text=self.text(node), thing=MODEL)
@@ -73,7 +73,7 @@ class Calls(Expressions):
             return Value(True, result, given[0].differs, self.text(node))
         if not given and name in ("get_rank", "get_local_rank"):
             return Value(True, self.rank, True)
-        if words.MAINISH.fullmatch(name) and not given:
+        if names.MAINISH.fullmatch(name) and not given:
             return Value(True, self.rank == 0, True)
         if name in ("exit", "quit"):
             self.left("exit", node.lineno)

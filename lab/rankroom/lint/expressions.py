@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rankroom.lint import words
+from rankroom.lint import names
 from rankroom.lint.values import (
     LOSS,
     OPPOSITES,
@@ -121,13 +121,13 @@ class Expressions:
         if name in self.names:
             found = self.names[name]
             return found if found.known or found.text else self._renamed(found, name)
-        if words.RANKISH.fullmatch(name):
+        if names.RANKISH.fullmatch(name):
             return Value(True, self.rank, True)
-        if words.MAINISH.fullmatch(name):
+        if names.MAINISH.fullmatch(name):
             return Value(True, self.rank == 0, True)
-        if words.SIZEISH.fullmatch(name):
+        if names.SIZEISH.fullmatch(name):
             return Value(True, self.size, text=name)
-        return Value(text=name, thing=words.known_before(name))
+        return Value(text=name, thing=names.known_before(name))
 
     @staticmethod
     def _renamed(found: Value, name: str) -> Value:
@@ -142,9 +142,9 @@ class Expressions:
             return Value(text=whole, thing=f"{owner.thing}.{node.attr}")
         if isinstance(owner.thing, Object):
             return Value(text=whole, thing=self._attribute_of(owner.thing, node.attr))
-        if words.is_rank_attribute(node.value, node.attr):
+        if names.is_rank_attribute(node.value, node.attr):
             return Value(True, self.rank, True)
-        if words.MAINISH.fullmatch(node.attr) or node.attr == "is_global_zero":
+        if names.MAINISH.fullmatch(node.attr) or node.attr == "is_global_zero":
             return Value(True, self.rank == 0, True)
         return Value(text=whole, differs=owner.differs)
 
@@ -162,7 +162,7 @@ class Expressions:
     def _Subscript(self, node: ast.Subscript) -> Value:  # noqa: N802
         owner = self.value(node.value)
         self.value(node.slice)
-        if owner.thing == "os.environ" and words.rank_variable(node.slice):
+        if owner.thing == "os.environ" and names.rank_variable(node.slice):
             return Value(True, str(self.rank), True)
         return Value(text=self.text(node), thing=LOSS if owner.thing is LOSS else None)
 

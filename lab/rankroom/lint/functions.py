@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from rankroom.lint import words
+from rankroom.lint import names
 from rankroom.lint.calls import Calls
 from rankroom.lint.expressions import DEEPEST, FUNCTIONS
 from rankroom.lint.values import UNKNOWN, Object, Value
@@ -146,8 +146,8 @@ class Functions(Calls):
         return out | {each.arg: UNKNOWN for each in (wanted.vararg, wanted.kwarg) if each}
 
     def _by_name(self, name: str) -> Value | None:
-        if words.RANKISH.fullmatch(name):
+        if names.RANKISH.fullmatch(name):
             return Value(True, self.rank, True)
-        if words.MAINISH.fullmatch(name) and not self.through:
+        if names.MAINISH.fullmatch(name) and not self.through:
             return Value(True, self.rank == 0, True)
         return None

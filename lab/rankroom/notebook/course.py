@@ -12,7 +12,7 @@ from rankroom.cluster.base import AnyCluster, AnyRun
 from rankroom.course import progress, trial
 from rankroom.course.exercise import find
 from rankroom.course.lessons import LESSONS, lesson
-from rankroom.course.needs import lacking
+from rankroom.course.requirements import lacking
 from rankroom.errors import UsageError
 from rankroom.notebook.cells import check_syntax
 from rankroom.notebook.options import Options
@@ -78,7 +78,7 @@ class CourseMagics(Magics):
 
 def overview() -> str:
     """The lessons, and what the reader has passed of each."""
-    from rankroom.course.map import exercises_of
+    from rankroom.course.exercise_list import exercises_of
 
     passed = progress.read().passed
     lines = []

@@ -20,7 +20,7 @@ from rankroom.notebook.complete import RankMatcher
 from rankroom.notebook.course import CourseMagics
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
-from rankroom.notebook.pressed import kept
+from rankroom.notebook.stop_button import kept
 from rankroom.run.salvage import TendedStore
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 

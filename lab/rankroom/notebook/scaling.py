@@ -9,7 +9,7 @@ from rankroom.analysis.scaling import Measured, Scaling
 from rankroom.analysis.timeline import Timeline
 from rankroom.cluster.base import AnyCluster, AnyRun
 from rankroom.errors import RankroomError
-from rankroom.notebook.pressed import kept
+from rankroom.notebook.stop_button import kept
 
 # Returns when the run has ended, or has been asked to; True if the stop button was pressed already.
 Follow = Callable[[AnyRun, bool], None]

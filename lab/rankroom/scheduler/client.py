@@ -20,7 +20,7 @@ from rankroom.scheduler.jobs import JobStatus, login_shell
 from rankroom.scheduler.remedies import remedy
 from rankroom.scheduler.site import Site, expand, profile_of
 from rankroom.scheduler.status_cache import StatusCache
-from rankroom.scheduler.submitted import Submitted, named
+from rankroom.scheduler.submitted_jobs import Submitted, named
 from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
 

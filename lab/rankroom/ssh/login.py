@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from rankroom.errors import SshError
 from rankroom.ssh import askpass
+from rankroom.ssh.failures import explain
 from rankroom.ssh.folder import folder
-from rankroom.ssh.trouble import explain
 from rankroom.system import commands
 
 AGREED_S = 20.0  # for what follows the key exchange, but for what is asked

@@ -1,4 +1,4 @@
-"""A lab without a cluster: its script, what is kept of it, its door, and what is told."""
+"""A lab without a cluster: its script, what is kept of it, where it listens, and what is told."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from click.testing import CliRunner
 
 from rankroom.cli import main
 from rankroom.errors import LabError, SchedulerError, SshError
-from rankroom.jupyter_job import door, follow, saved, script
-from rankroom.jupyter_job.door import Door
+from rankroom.jupyter_job import endpoint, follow, saved_labs, script
+from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.lab import free_port
-from rankroom.jupyter_job.saved import SavedLab
-from rankroom.jupyter_job.where import is_here
+from rankroom.jupyter_job.login_node import is_here
+from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.site import Environment, Site
@@ -92,37 +92,37 @@ def test_a_dry_run_prints_the_job_and_submits_nothing(fake: Any, home: Path, mon
 def test_what_is_kept_is_private_and_has_no_token(home: Path):
     for number, site in enumerate(["one", "two", "one"]):
         SavedLab(site, str(number), 20000 + number, float(number)).write()
-    assert [each.job for each in saved.all_kept()] == ["2", "1", "0"]
-    assert [each.job for each in saved.all_kept("one")] == ["2", "0"]
-    page = saved.all_kept()[0].write_page("http://127.0.0.1:1/lab?token=secret")
+    assert [each.job for each in saved_labs.all_kept()] == ["2", "1", "0"]
+    assert [each.job for each in saved_labs.all_kept("one")] == ["2", "0"]
+    page = saved_labs.all_kept()[0].write_page("http://127.0.0.1:1/lab?token=secret")
     assert "secret" in page.read_text()
-    files = list(saved.folder().iterdir())
+    files = list(saved_labs.folder().iterdir())
     assert len(files) == 4
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
-    assert saved.folder().stat().st_mode & 0o777 == 0o700
-    for each in saved.all_kept():
+    assert saved_labs.folder().stat().st_mode & 0o777 == 0o700
+    for each in saved_labs.all_kept():
         each.remove()
-    assert list(saved.folder().iterdir()) == []
+    assert list(saved_labs.folder().iterdir()) == []
 
 
 def test_what_cannot_be_read_is_passed_over(home: Path):
     SavedLab("one", "1").write()
-    (saved.folder() / "one-2.json").write_text("{")
-    (saved.folder() / "one-3.json").write_text('{"some": "thing"}')
-    assert [each.job for each in saved.all_kept()] == ["1"]
+    (saved_labs.folder() / "one-2.json").write_text("{")
+    (saved_labs.folder() / "one-3.json").write_text('{"some": "thing"}')
+    assert [each.job for each in saved_labs.all_kept()] == ["1"]
 
 
-# -- the door
+# -- where it listens
 
 
 def test_a_door_is_read_when_it_is_whole():
     text = '{"hostname": "10.0.0.1", "port": 20001, "token": "abc", "pid": 1}'
-    found = door.read(text)
-    assert found == Door("10.0.0.1", 20001, "abc")
+    found = endpoint.read(text)
+    assert found == Endpoint("10.0.0.1", 20001, "abc")
     assert found.url(8888) == "http://127.0.0.1:8888/lab?token=abc"
     assert "abc" not in repr(found)
     for part in ("", text[:20], "[]", "{}", "cat: no such file"):
-        assert door.read(part) is None
+        assert endpoint.read(part) is None
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
@@ -153,15 +153,15 @@ def test_a_server_that_answers_to_all_is_refused(server: Any, monkeypatch):
     # A proxy for the world outside is none for this.
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     port = server.server_port
-    assert asyncio.run(door.opens(Door("c1", 1, "abc"), port)) is True
-    assert asyncio.run(door.opens(Door("c1", 1, "abd"), port)) is False
+    assert asyncio.run(endpoint.answers(Endpoint("c1", 1, "abc"), port)) is True
+    assert asyncio.run(endpoint.answers(Endpoint("c1", 1, "abd"), port)) is False
     server.open = True
     with pytest.raises(LabError, match="answers without its token"):
-        asyncio.run(door.opens(Door("c1", 1, "abc"), port))
+        asyncio.run(endpoint.answers(Endpoint("c1", 1, "abc"), port))
 
 
 def test_where_nobody_answers_it_is_not_open():
-    assert asyncio.run(door.opens(Door("c1", 1, "abc"), free_port(0))) is False
+    assert asyncio.run(endpoint.answers(Endpoint("c1", 1, "abc"), free_port(0))) is False
 
 
 def test_a_port_that_is_taken_is_not_given(server: Any):
@@ -205,7 +205,7 @@ class Made:
     def __init__(self, *answers: JobStatus | Exception, log: str = "") -> None:
         self.answers, self.log = list(answers), log
         self.kept = SavedLab("test", self.job)
-        self.opened: Door | None = Door("c1", 20012, "abc")
+        self.opened: Endpoint | None = Endpoint("c1", 20012, "abc")
 
     async def status(self) -> JobStatus:
         answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
@@ -219,7 +219,7 @@ class Made:
     async def clear(self, log: bool = True) -> None:
         pass
 
-    async def door(self) -> Door | None:
+    async def endpoint(self) -> Endpoint | None:
         return self.opened
 
 

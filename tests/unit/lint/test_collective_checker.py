@@ -8,7 +8,7 @@ from time import process_time
 import pytest
 
 from checkout import ROOT, SUPPORT, TUTORIALS
-from rankroom.lint import look, warnings
+from rankroom.lint import checker, warnings
 from rankroom.notebook.cells import notes
 
 
@@ -52,7 +52,7 @@ def test_usual_code_raises_no_alarm(name: str, size: int):
     if name in ("never here", "equal shares") and size == 64:
         pytest.skip("would wait on so many")
     # Not only because the quick look finds nothing.
-    assert look._all(source, ast.parse(source).body, size) == []
+    assert checker._all(source, ast.parse(source).body, size) == []
     assert said(source, size=size) == []
 
 
@@ -80,7 +80,7 @@ def cells() -> dict[str, str]:
 def test_tutorials_and_notebooks_raise_no_alarm(name: str):
     source = cells()[name]
     for size in (2, 4, 7, 64):
-        assert look._all(source, ast.parse(source).body, size) == []
+        assert checker._all(source, ast.parse(source).body, size) == []
         assert said(source, size=size) == []
 
 
@@ -119,7 +119,7 @@ def test_hostile_cells_cost_no_run():
     assert notes(deep, None, 2) in ([], [said("if rank == 0: hvd.barrier(1)", size=2)[0]])
     assert notes("if rank == 0:\n    hvd.allreduce(", None, 2) == []
     many = "".join(f"if rank == {i}:\n    hvd.allreduce(x)\n" for i in range(50))
-    assert len(notes(many, None, 64)) == look.MOST
+    assert len(notes(many, None, 64)) == checker.MOST
     loops = "".join("  " * i + "for x in data:\n" for i in range(18))
     begun = process_time()
     notes(loops + "  " * 18 + "if rank == 0: break\n" + "  " * 18 + "hvd.barrier()", None, 64)

@@ -18,8 +18,8 @@ import pytest
 from rankroom.errors import SshError, UsageError
 from rankroom.ssh import command, folder, questions
 from rankroom.ssh.connection import SshConnection
+from rankroom.ssh.failures import KNOWN, explain
 from rankroom.ssh.host import LocalHost, place
-from rankroom.ssh.trouble import KNOWN, explain
 from rankroom.system import commands
 
 # What OpenSSH 8.0 to 9.9 say, as recorded.

@@ -14,7 +14,7 @@ ANSWER_S = 5.0
 
 
 @dataclass(frozen=True)
-class Door:
+class Endpoint:
     """As its own node sees it."""
 
     host: str
@@ -22,25 +22,25 @@ class Door:
     token: str = field(repr=False)
 
     def url(self, port: int) -> str:
-        """The address to open, where `port` of this machine leads to the door."""
+        """The address to open, where `port` of this machine leads there."""
         return f"http://127.0.0.1:{port}/lab?token={self.token}"
 
 
-def read(text: str) -> Door | None:
-    """The door of a server by its own file; None if that is not written yet."""
+def read(text: str) -> Endpoint | None:
+    """Where a server listens, by its own file; None if that is not written yet."""
     try:
         about = json.loads(text)
-        return Door(str(about["hostname"]), int(about["port"]), str(about["token"]))
+        return Endpoint(str(about["hostname"]), int(about["port"]), str(about["token"]))
     except (ValueError, KeyError, TypeError):
         return None
 
 
-async def opens(door: Door, port: int) -> bool:
+async def answers(endpoint: Endpoint, port: int) -> bool:
     """Whether the server answers at `port` of this machine.
 
     Raises LabError if it answers to those who do not know the token.
     """
-    if await _status(port, door.token) != 200:
+    if await _status(port, endpoint.token) != 200:
         return False
     if (status := await _status(port, "")) == 200:
         raise LabError(OPEN_TO_ALL.format(status=status))

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from rankroom.lint.expressions import Call, TooMuch
-from rankroom.lint.quick import worth_a_look
+from rankroom.lint.quick_check import worth_a_look
 from rankroom.lint.walk import Exit, Walk
 from rankroom.text.rank_ranges import format_ranks
 
