@@ -5,6 +5,9 @@ Message templates stand together at the bottom of this file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class RankroomError(Exception):
     """Anything Rankroom reports to its user; the magics and the CLI show it without a traceback."""
@@ -76,6 +79,15 @@ class UnwrittenError(RecordError):
 
 class HorovodBuildError(RankroomError):
     """Horovod could not be built or does not work."""
+
+
+def raise_told(answer: Mapping[str, Any]) -> None:
+    """Raise the error that another process of ours met, if its answer names one of this file."""
+    if "error" in answer:
+        kind = globals().get(str(answer["error"]))
+        if not isinstance(kind, type) or not issubclass(kind, RankroomError):
+            kind = RankroomError
+        raise kind(answer["text"])
 
 
 NO_CLUSTER = "no cluster yet: start one with `%cluster start --ranks 2`"

@@ -11,17 +11,17 @@ import dataclasses
 import os
 import re
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rankroom import errors
 from rankroom.cluster import launch, lookup, start_request
-from rankroom.errors import NoClusterError, NotYoursError, RankroomError, StartError, UsageError
+from rankroom.errors import NoClusterError, NotYoursError, StartError, UsageError
 from rankroom.far import start as far
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.rpc.rendezvous import ask
 from rankroom.scheduler import site
+from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks
 
 ANSWER_S = 10.0  # for a keeper on this machine; it has threads for what takes time
@@ -57,9 +57,8 @@ def stop(name: str) -> str:
         # Its keeper here must not be ended before the job is; how long that takes is the site's
         # affair.
         said = str(_ask(info, FAR_END_S, do="stop").get("text", ""))
-        deadline = time.monotonic() + ANSWER_S
-        while not said and time.monotonic() < deadline and launch.alive(paths.read()):
-            time.sleep(0.1)
+        if not said:
+            poll_until(lambda: not launch.alive(paths.read()), ANSWER_S, 0.1)
         return said
     lookup.end(paths)
     return ""
@@ -146,13 +145,12 @@ def _again(paths: ClusterPaths, info: ClusterInfo) -> None:
 
 def _hears(paths: ClusterPaths, info: ClusterInfo) -> ClusterInfo:
     """What is written of a cluster once its new keeper can be asked."""
-    deadline = time.monotonic() + launch.START_S
-    while time.monotonic() < deadline:
-        info = paths.read() or info
-        if info.desk and launch.alive(info):
-            break
-        time.sleep(0.05)
-    return info
+    poll_until(lambda: (now := paths.read()) is not None and _is_heard(now), launch.START_S)
+    return paths.read() or info
+
+
+def _is_heard(info: ClusterInfo) -> bool:
+    return bool(info.desk) and launch.alive(info)
 
 
 def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
@@ -186,8 +184,7 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
         raise StartError(SILENT.format(name=info.name, seconds=patience)) from None
     except (OSError, ValueError):
         raise NoClusterError(DEAF.format(name=info.name)) from None
-    if "error" in answer:  # of a site
-        raise getattr(errors, str(answer["error"]), RankroomError)(answer["text"])
+    errors.raise_told(answer)  # by a site
     return answer
 
 

@@ -20,6 +20,7 @@ from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail
 from rankroom.rpc.rendezvous import ask
 from rankroom.system import process_tree
+from rankroom.system.polling import poll_until
 
 START_S = 30.0
 FAR_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
@@ -180,9 +181,7 @@ def _with_log(words: str, log: Path) -> str:
 
 def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
     """Wait for a keeper that was asked to stop; then end whatever is left of its cluster."""
-    deadline = time.monotonic() + seconds
-    while (info := paths.read()) and _keeper_runs(info) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    poll_until(lambda: (info := paths.read()) is None or not _keeper_runs(info), seconds, 0.02)
     process_tree.end(own_processes(paths))
     if not paths.unfinished():
         paths.remove()

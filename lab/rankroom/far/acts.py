@@ -17,6 +17,7 @@ from rankroom.rank import values
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.record.store import Store
 from rankroom.rpc.rendezvous import ask
+from rankroom.system.polling import poll_until
 
 if TYPE_CHECKING:
     from rankroom.cluster.local import Cluster
@@ -60,11 +61,10 @@ class Acts:
         with self._attaching:
             made = Cluster.attach(self._paths.name)
             assert isinstance(made, Cluster)
-            deadline = time.monotonic() + ALL_S
-            while len(made.alive) < made.size and time.monotonic() < deadline:
-                if made.refresh().exits:
-                    break
-                time.sleep(0.01)
+            # Unless some never come.
+            poll_until(
+                lambda: len(made.alive) == made.size or bool(made.refresh().exits), ALL_S, 0.01
+            )
             self._cluster, self.attached = made, True
             return "" if made.adopted else made.left_running()
 

@@ -255,9 +255,7 @@ class FarCluster(AnyCluster):
             raise SshError(SLOW.format(name=self.name, do=do, seconds=patience)) from None
         except (OSError, ValueError):
             raise NoClusterError(UNKEPT.format(name=self.name)) from None
-        if "error" in said:
-            kind = getattr(errors, str(said["error"]), RankroomError)
-            raise kind(said["text"])
+        errors.raise_told(said)
         return said
 
     def _adopt(self) -> None:

@@ -27,6 +27,7 @@ from rankroom.far.followed import Followed, Place
 from rankroom.far.frames import Head
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.store import Store
+from rankroom.system.polling import poll_until
 
 SILENT_S = 15.0  # a keeper that says nothing for so long is cut off
 LOOK_S = 0.1
@@ -213,9 +214,7 @@ class Desk:
 
     def _finish(self, seconds: float = 10.0) -> None:
         """Wait until all records have been sent to their end."""
-        deadline = time.monotonic() + seconds
-        while self._followed and time.monotonic() < deadline:
-            time.sleep(0.02)
+        poll_until(lambda: not self._followed, seconds, 0.02)
 
 
 def same_file(file: str, text: str) -> bool:

@@ -101,9 +101,7 @@ class There:
             head, data = await future
         finally:
             self._waiting.pop(number, None)
-        if "error" in head:
-            kind = getattr(errors, str(head["error"]), RankroomError)
-            raise kind(head["text"])
+        errors.raise_told(head)
         return head, data
 
     async def tell(self, do: str, **words: Any) -> None:

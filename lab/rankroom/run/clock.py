@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from rankroom.errors import RankroomError
 from rankroom.record.model import Clock, RankInfo
+from rankroom.system.polling import poll_until
 
 TRIPS = 12  # questions to each host
 ANSWER_S = 1.0  # for an answer
@@ -142,10 +143,8 @@ class Clocks:
 
     def _trips(self, hosts: dict[str, list[int]]) -> dict[str, list[Trip]]:
         """Some round trips to each host, one after the other, once ranks are there to be asked."""
-        deadline = time.monotonic() + COMES_S
         known = [rank for ranks in hosts.values() for rank in ranks[:ASKED]]
-        while len(self._request(known, do="clock")) < len(known) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        poll_until(lambda: len(self._request(known, do="clock")) == len(known), COMES_S, 0.02)
         out: dict[str, list[Trip]] = {host: [] for host in hosts}
         for turn in range(TRIPS):
             for host, ranks in hosts.items():

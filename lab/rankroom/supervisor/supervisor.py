@@ -32,6 +32,7 @@ from rankroom.supervisor.memory import Memory
 from rankroom.supervisor.placement import GIVEN_UP
 from rankroom.supervisor.processes import Processes
 from rankroom.system.exits import describe_exit
+from rankroom.system.polling import poll_until
 
 START_S = 30.0  # a rank that is not ready after this long hangs, and may be restarted
 LOOK_S = 0.1
@@ -268,9 +269,7 @@ class Supervisor:
 
     def wait_for_records(self) -> None:
         """Leave the spool to runs that are still bringing their records to an end."""
-        deadline = time.monotonic() + RECORDS_S
-        while held(self.paths.busy) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        poll_until(lambda: not held(self.paths.busy), RECORDS_S)
 
 
 def main(argv: list[str]) -> None:

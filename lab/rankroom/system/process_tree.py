@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from rankroom.system.polling import poll_until
+
 CLUSTER = "RANKROOM_CLUSTER"  # in the environment of all that a cluster starts: its folder
 KEEPER = "RANKROOM_KEEPER"  # in a rank's environment: the process that keeps its cluster
 START = "RANKROOM_START"  # in a rank's environment: how often it has been started
@@ -117,10 +119,8 @@ class _Watch:
             poll = select.poll()
             poll.register(self._fd, select.POLLIN)
             return bool(poll.poll(seconds * 1000))
-        deadline = time.monotonic() + seconds
-        while running(self._process) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return not running(self._process)
+        process = self._process
+        return poll_until(lambda: not running(process), seconds, 0.1)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -143,7 +143,5 @@ def _first_ended_by_looking(pids: Iterable[int]) -> int:
 
 def _gone(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Wait up to `seconds` for these to end; which have not."""
-    deadline = time.monotonic() + seconds
-    while (left := [each for each in processes if running(each)]) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return left
+    poll_until(lambda: not any(map(running, processes)), seconds, 0.01)
+    return [each for each in processes if running(each)]

@@ -1,0 +1,16 @@
+"""Waiting for what nobody tells: looking again and again, for a limited time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def poll_until(holds: Callable[[], bool], seconds: float, every: float = 0.05) -> bool:
+    """Look until something holds; False if it does not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(every)
+    return True
