@@ -1,7 +1,7 @@
 /** The view of each golden record. */
-import { expect, openRuns, picture, rows, test, whole } from './rankroom';
+import { ALWAYS, expect, openRuns, picture, rows, test, whole } from './rankroom';
 
-test('two ranks: what is the same stands once, values at the end', async ({ page }) => {
+test('two ranks: what is the same stands once, values at the end', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['ok']);
   await whole(view);
   await expect(view.locator('.rr-words')).toHaveText('2 ranks · done in 1.5 s · 11 lines');
@@ -39,7 +39,7 @@ test('two ranks: what is the same stands once, values at the end', async ({ page
   await expect(view.getByRole('alert')).toContainText('no regular expression');
 });
 
-test('a failure: the cause first and whole, the others in one line, and the way to it', async ({ page }) => {
+test('a failure: the cause first and whole, the others in one line, and the way to it', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['failure']);
   await whole(view);
   await expect(view.locator('.rr-words')).toContainText(
@@ -125,7 +125,7 @@ test('four ranks that say partly the same', async ({ page }) => {
   ]);
 });
 
-test('a damaged record shows what is sound, and says so', async ({ page }) => {
+test('a damaged record shows what is sound, and says so', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['corrupt']);
   await whole(view);
   await expect(view.locator('.rr-words')).toContainText('lost');
@@ -134,7 +134,7 @@ test('a damaged record shows what is sound, and says so', async ({ page }) => {
   await picture(page, 'corrupt-light');
 });
 
-test('a record of a newer version is refused with the remedy, and the summary shown', async ({ page }) => {
+test('a record of a newer version is refused with the remedy, and the summary shown', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['newer']);
   await expect(view.locator('.rr-refusal')).toContainText('pip install -U rankroom');
   await expect(view.locator('.rr-fallback')).toContainText('static summary of newer');

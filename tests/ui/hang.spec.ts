@@ -1,7 +1,7 @@
 /** A live run that is stuck: why, and what the reader can do, each step a button. */
 import type { Locator } from '@playwright/test';
 
-import { expect, LiveRecord, openRuns, picture, readRun, test, whole, type Json, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, readRun, test, whole, type Json, type Page } from './rankroom';
 
 /** A hang of four ranks that lasts for so many seconds. */
 function hang(seconds: number): Json {
@@ -24,7 +24,7 @@ function step(view: Locator, name: string | RegExp): Locator {
   return view.locator('.rr-hang').getByRole('button', { name });
 }
 
-test('it is explained while it lasts, at most seconds after it began, and gone when it is over', async ({ page }) => {
+test('it is explained while it lasts, at most seconds after it began, and gone when it is over', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('hang-comes', 4);
   record.print(0, 'step 0\n');
   const view = await openRuns(page, ['hang-comes']);
@@ -61,7 +61,7 @@ test('it is explained while it lasts, at most seconds after it began, and gone w
   await expect(view.getByRole('button', { name: 'Interrupt' })).toBeHidden();
 });
 
-test('each step is a button, which says what it did or why it could not', async ({ page }) => {
+test('each step is a button, which says what it did or why it could not', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('hang-steps', 4);
   record.save('running', { hang: hang(6) });
   const view = await openRuns(page, ['hang-steps']);
@@ -127,7 +127,7 @@ test('a step is taken once, however often its button is pressed before the answe
   await expect(view.locator('.rr-hang')).toBeHidden();
 });
 
-test('stacks of all ranks, looked at again, and hidden', async ({ page }) => {
+test('stacks of all ranks, looked at again, and hidden', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('hang-stacks', 4);
   record.save('running', { hang: hang(6) });
   const view = await openRuns(page, ['hang-stacks']);

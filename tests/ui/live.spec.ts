@@ -1,9 +1,9 @@
 /** Runs that go on while somebody looks, or does not. */
 import type { Request } from '@playwright/test';
 
-import { expect, LiveRecord, openRuns, readRun, rows, still, test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, readRun, rows, still, test, whole, type Page } from './rankroom';
 
-test('lines appear as they are written, bars move in place, and the end is told', async ({ page }) => {
+test('lines appear as they are written, bars move in place, and the end is told', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-lines');
   record.print(0, 'before\n');
   const view = await openRuns(page, ['live-lines']);
@@ -99,7 +99,7 @@ test('nobody looks: nothing is asked; then everything is there', async ({ page }
   expect(await rows(again)).toEqual(['0│early', '0│late']);
 });
 
-test('the page is loaded again in the middle', async ({ page }) => {
+test('the page is loaded again in the middle', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-reload');
   record.print(0, 'one\n');
   let view = await openRuns(page, ['live-reload']);
@@ -116,7 +116,7 @@ test('the page is loaded again in the middle', async ({ page }) => {
   await expect(view.locator('.rr-words')).toContainText('interrupted after 1.0 s');
 });
 
-test('a server that does not answer: it is said, tried again, and nothing is lost', async ({ page }) => {
+test('a server that does not answer: it is said, tried again, and nothing is lost', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-down');
   record.print(0, 'one\n');
   const view = await openRuns(page, ['live-down']);
@@ -131,7 +131,7 @@ test('a server that does not answer: it is said, tried again, and nothing is los
   await whole(view);
 });
 
-test('a kernel that is gone: the run is lost, what it wrote is there', async ({ page }) => {
+test('a kernel that is gone: the run is lost, what it wrote is there', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-lost');
   record.print(0, 'last words');
   record.save('running', { owner: { host: 'nowhere', pid: 1 } });

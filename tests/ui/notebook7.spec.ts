@@ -1,9 +1,9 @@
 /** The same view in Notebook 7, where that is installed. */
-import { expect, LiveRecord, picture, rows, saveRuns, test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, picture, rows, saveRuns, test, whole, type Page } from './rankroom';
 
 test.use({ autoGoto: false });
 
-test('the run under its cell, live; the log grows in place', async ({ page: lab, baseURL }) => {
+test('the run under its cell, live; the log grows in place', ALWAYS, async ({ page: lab, baseURL }) => {
   const tree = await fetch(`${baseURL}/tree`);
   test.skip(!tree.ok || !tree.url.includes('tree'), 'Notebook 7 is not installed beside JupyterLab');
   const record = new LiveRecord('notebook7');

@@ -1,7 +1,7 @@
 /** The profile under a cell: what it says of golden traces, and how it is used. */
 import type { Locator } from '@playwright/test';
 
-import { expect, LiveRecord, openRuns, picture, test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, test, whole, type Page } from './rankroom';
 
 async function openProfile(page: Page, run: string): Promise<Locator> {
   const view = await openRuns(page, [run]);
@@ -21,7 +21,7 @@ function column(table: Locator, key: string): Promise<string[]> {
   return table.locator(`tbody .rr-col-${key}`).allInnerTexts();
 }
 
-test('the sentence, the ranks, the collectives and the straggler', async ({ page }) => {
+test('the sentence, the ranks, the collectives and the straggler', ALWAYS, async ({ page }) => {
   const tab = await openProfile(page, 'trace-slow_loader');
   await expect(tab.locator('.rr-diagnosis')).toHaveText(/^rank 2 arrives last in \d+ % of 40 allreduces and costs \d+ % of the cell; its data loading takes \d\.\d × the others'$/);
   const ranks = section(tab, 'Time of each rank');
@@ -37,7 +37,7 @@ test('the sentence, the ranks, the collectives and the straggler', async ({ page
   await picture(page, 'profile-dark');
 });
 
-test('columns sort by click and by key', async ({ page }) => {
+test('columns sort by click and by key', ALWAYS, async ({ page }) => {
   const tab = await openProfile(page, 'trace-slow_loader');
   const ranks = section(tab, 'Time of each rank');
   const heading = ranks.getByRole('button', { name: 'data loading' });
@@ -111,7 +111,7 @@ test('64 ranks: the first of them, and all when asked for', async ({ page }) => 
   expect(scrolls).toBe(false);
 });
 
-test('nothing to profile is said, and why', async ({ page }) => {
+test('nothing to profile is said, and why', ALWAYS, async ({ page }) => {
   const alone = await openProfile(page, 'trace-alone');
   await expect(alone.locator('.rr-diagnosis')).toContainText('No collectives in this run');
   await expect(alone.getByRole('table')).toHaveCount(1);
@@ -122,7 +122,7 @@ test('nothing to profile is said, and why', async ({ page }) => {
   await picture(page, 'profile-hostile');
 });
 
-test('a live run is followed', async ({ page }) => {
+test('a live run is followed', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('profile-live', 2);
   const define = [{ name: 'allreduce g', op: 'allreduce', tensor: 'g', library: 'dist' }, { name: 'dist.all_reduce' }];
   let end = 0;

@@ -37,6 +37,9 @@ export const test = base.extend({
   }
 });
 
+/** For tests that `make test` runs as well: one of each kind of thing that a part of the extension does. */
+export const ALWAYS = { tag: '@always' };
+
 export type Json = { [key: string]: unknown };
 
 export function readRun(id: string): Json {

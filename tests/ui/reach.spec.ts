@@ -2,10 +2,10 @@
 import { spawn } from 'node:child_process';
 import { createServer } from 'node:net';
 
-import { expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
 import { serverCommand } from './server';
 
-test('with the keyboard alone', async ({ page }) => {
+test('with the keyboard alone', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('keys', 4);
   record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
   record.print(2, 'of two\n');
@@ -66,7 +66,7 @@ test('the wheel moves the notebook, until the log has the focus', async ({ page 
   await expect(view.getByRole('button', { name: 'to the end' })).toBeVisible();
 });
 
-test('in a panel, with the whole height; once, and there again after a reload', async ({ page }) => {
+test('in a panel, with the whole height; once, and there again after a reload', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('panel');
   record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
   const view = await openRuns(page, ['panel']);

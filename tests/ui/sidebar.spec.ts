@@ -4,7 +4,7 @@ import { join } from 'node:path';
 
 import type { Locator } from '@playwright/test';
 
-import { expect, kernelReady, picture, rows, saveRuns, test, type Page } from './rankroom';
+import { ALWAYS, expect, kernelReady, picture, rows, saveRuns, test, type Page } from './rankroom';
 import {
   ASK, card, endAll, execute, labReady, openRanks, python, pythonEnv, ranksOn, removeCluster, runTyped, setWidth,
   writeCluster, writeFar
@@ -51,7 +51,7 @@ async function agree(page: Page, label: string): Promise<void> {
   await page.locator('.jp-Dialog').getByRole('button', { name: label }).click();
 }
 
-test('from nothing to a cell on two ranks, and back', async ({ page }) => {
+test('from nothing to a cell on two ranks, and back', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
   // Of this cluster only: the golden records would come first, as their names are no dates.
   await page.route(/rankroom\/runs\?limit/, async route => {
@@ -159,7 +159,7 @@ test('a card is dragged into a notebook', async ({ page }) => {
   removeCluster('dragged');
 });
 
-test('a rank that is down is named and brought back; one that was killed with its keeper is said', async ({ page }) => {
+test('a rank that is down is named and brought back; one that was killed with its keeper is said', ALWAYS, async ({ page }) => {
   const panel = await openRanks(page);
   const made = await startTwo(panel, 'falls');
   process.kill(await pidOf(made, 1), 'SIGKILL');
@@ -170,7 +170,7 @@ test('a rank that is down is named and brought back; one that was killed with it
   await expect(made.locator('.rr-card-words')).toHaveText('2 ranks ready', STARTED);
 });
 
-test('menus and commands are about the cluster, rank or run that was clicked on', async ({ page }) => {
+test('menus and commands are about the cluster, rank or run that was clicked on', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
   writeCluster('older', {});
   const panel = await openRanks(page);
@@ -240,7 +240,7 @@ test('a job that waits, and one whose time is nearly over', async ({ page }) => 
   await expect(waits).toBeHidden();
 });
 
-test('ssh asks: in every window, until one answers', async ({ page }) => {
+test('ssh asks: in every window, until one answers', ALWAYS, async ({ page }) => {
   await openRanks(page);
   const other = (await page.context().newPage()) as Page;
   await other.goto(page.url());
@@ -276,7 +276,7 @@ test('ssh asks: in every window, until one answers', async ({ page }) => {
   await other.close();
 });
 
-test('the form says what is wrong before anything is started', async ({ page }) => {
+test('the form says what is wrong before anything is started', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 1000 });
   const panel = await openRanks(page);
   await panel.getByText('Start ranks…').click();
@@ -300,7 +300,7 @@ test('the form says what is wrong before anything is started', async ({ page }) 
   expect(await panel.locator('.rr-card').count()).toBe(0);
 });
 
-test('every state, narrow and wide, light and dark', async ({ page }) => {
+test('every state, narrow and wide, light and dark', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 1300 });
   const now = Date.now() / 1000;
   writeFar('pm-waits', { state: 'pending', reason: 'Priority: others are before it', expected: now + 4000 });
@@ -331,7 +331,7 @@ test('every state, narrow and wide, light and dark', async ({ page }) => {
   names.forEach(removeCluster);
 });
 
-test('a server that does not answer: it is said, and what was known stays', async ({ page }) => {
+test('a server that does not answer: it is said, and what was known stays', ALWAYS, async ({ page }) => {
   writeFar('stays', { state: 'running' }, READY);
   const panel = await openRanks(page);
   await expect(card(panel, 'stays')).toBeVisible();

@@ -1,4 +1,4 @@
-"""The browser tests (tests/ui, Playwright), one pytest test for each file of them."""
+"""The browser tests (tests/ui, Playwright): one pytest test for each file, or one for `make test`."""
 
 import subprocess
 
@@ -10,13 +10,7 @@ from rankroom.record.cluster_file import ClusterPaths
 
 SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
 # `make test` has a look at each part of the extension, `make test-all` at all there is to see.
-EVERY_TIME = {
-    "hang.spec.ts",
-    "live.spec.ts",
-    "notebook7.spec.ts",
-    "sidebar.spec.ts",
-    "timeline.spec.ts",
-}
+ALWAYS = "--grep=@always"
 
 pytestmark = pytest.mark.ui
 
@@ -25,14 +19,13 @@ def test_there_are_browser_tests():
     assert SPECS
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        pytest.param(spec, marks=[] if spec in EVERY_TIME else [pytest.mark.thorough])
-        for spec in SPECS
-    ],
-)
-def test_in_the_browser(spec, tmp_path, monkeypatch):
+def pytest_generate_tests(metafunc):
+    if "chosen" in metafunc.fixturenames:
+        thorough = metafunc.config.getoption("--repeat") > 1
+        metafunc.parametrize("chosen", SPECS if thorough else [ALWAYS])
+
+
+def test_in_the_browser(chosen, tmp_path, monkeypatch):
     assert PLAYWRIGHT.exists(), "no Playwright: `make test` sets it up (npm ci in extension/)"
     assert CHROMIUM.exists(), (
         f"no Chromium at {CHROMIUM}: install it (Debian: apt install chromium), "
@@ -42,7 +35,7 @@ def test_in_the_browser(spec, tmp_path, monkeypatch):
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
     try:
         done = subprocess.run(
-            [PLAYWRIGHT, "test", spec],
+            [PLAYWRIGHT, "test", chosen],
             cwd=UI, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             timeout=900, check=False,
         )  # fmt: skip

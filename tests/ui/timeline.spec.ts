@@ -4,7 +4,7 @@ import { gunzipSync } from 'node:zlib';
 
 import type { Locator } from '@playwright/test';
 
-import { expect, LiveRecord, openRuns, picture, readRun, still, test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, readRun, still, test, whole, type Page } from './rankroom';
 
 /** Show the timeline of a view, and wait until it is painted with its waits and transfers. */
 async function timeline(view: Locator): Promise<Locator> {
@@ -88,7 +88,7 @@ function trained(id: string): LiveRecord {
   return record;
 }
 
-test('tabs: the log first, the timeline when asked for, and again when the cell is shown again', async ({ page }) => {
+test('tabs: the log first, the timeline when asked for, and again when the cell is shown again', ALWAYS, async ({ page }) => {
   trained('tl-tabs');
   const view = await openRuns(page, ['tl-tabs']);
   await whole(view);
@@ -108,7 +108,7 @@ test('tabs: the log first, the timeline when asked for, and again when the cell 
   await expect(without.getByRole('tablist')).toBeHidden();
 });
 
-test('wheel, keys and minimap: zoom and pan, and the notebook keeps its own wheel and keys', async ({ page }) => {
+test('wheel, keys and minimap: zoom and pan, and the notebook keeps its own wheel and keys', ALWAYS, async ({ page }) => {
   trained('tl-zoom');
   const view = (await openRuns(page, ['tl-zoom', 'ok', 'colours'])).first();
   await whole(view);
@@ -165,7 +165,7 @@ test('wheel, keys and minimap: zoom and pan, and the notebook keeps its own whee
   await expect.poll(() => range(body)).toEqual(all);
 });
 
-test('a click on a collective: who came last and by how much, and each rank’s arrival', async ({ page }) => {
+test('a click on a collective: who came last and by how much, and each rank’s arrival', ALWAYS, async ({ page }) => {
   trained('tl-late');
   const view = await openRuns(page, ['tl-late']);
   await whole(view);
@@ -217,7 +217,7 @@ test('a drag selects a part of time and tells what is in it', async ({ page }) =
   await expect(details).toBeHidden();
 });
 
-test('search counts and goes on; full stop, comma and arrows go from span to span', async ({ page }) => {
+test('search counts and goes on; full stop, comma and arrows go from span to span', ALWAYS, async ({ page }) => {
   trained('tl-find');
   const view = await openRuns(page, ['tl-find']);
   await whole(view);
@@ -248,7 +248,7 @@ test('search counts and goes on; full stop, comma and arrows go from span to spa
   await expect(find).toBeFocused();
 });
 
-test('from a line of the log to its moment, and back', async ({ page }) => {
+test('from a line of the log to its moment, and back', ALWAYS, async ({ page }) => {
   trained('tl-log');
   const view = await openRuns(page, ['tl-log']);
   await whole(view);
@@ -341,7 +341,7 @@ test('a record without a sound span says so', async ({ page }) => {
   await expect(view.locator('.rr-tl-note')).toHaveText('1 span dropped: 1 × a negative duration');
 });
 
-test('a live run grows while one looks, and a part of it stays where it is', async ({ page }) => {
+test('a live run grows while one looks, and a part of it stays where it is', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('tl-live');
   const add = (t: number): void =>
     record.add('spans', 0, { t, cat: 'user', from: 0, define: [{ name: 'work' }], name: [0], start: [t], dur: [1000] });
@@ -366,7 +366,7 @@ test('a live run grows while one looks, and a part of it stays where it is', asy
   await whole(view);
 });
 
-test('narrow, wide and many ranks; light and dark', async ({ page }) => {
+test('narrow, wide and many ranks; light and dark', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('tl-many', 64);
   for (let rank = 0; rank < 64; rank++) {
     const define = [{ name: 'allreduce x', op: 'allreduce', tensor: 'x', library: 'dist' }, { name: 'work' }];
