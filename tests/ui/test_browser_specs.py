@@ -1,4 +1,4 @@
-"""The browser tests (tests/ui, Playwright): one pytest test for each file, or one for `make test`."""
+"""The browser tests (tests/ui, Playwright): a pytest test for each file; for `make test` one."""
 
 import subprocess
 
