@@ -32,7 +32,7 @@ shell.run_line_magic("load_ext", "rankroom")
 shell.run_line_magic("cluster", "start --ranks 2")
 try:
     shell.run_cell_magic("distributed", "-o run", "rank, size")
-    print(shell.user_ns["run"].results)
+    print(shell.user_ns["run"].results, shell.user_ns["run"].profile().wall > 0)
 finally:
     shell.run_line_magic("cluster", "stop")
 """
@@ -127,7 +127,7 @@ def test_nothing_else_is_at_hand(bare):
     assert shutil.which("node", path=path) is None
     packages = bare.run("pip", "list", "--format=freeze")
     assert f"rankroom=={rankroom.__version__}" in packages
-    assert not re.search(r"^(torch|tensorflow|horovod|numpy)==", packages, re.M)
+    assert not re.search(r"^(torch|tensorflow|horovod)==", packages, re.M)
 
 
 def test_the_server_extension_is_enabled(bare):
@@ -149,7 +149,7 @@ def test_the_command_is_there(bare):
 
 
 def test_the_magics_run_a_cell_on_ranks(bare):
-    assert "{0: '(0, 2)', 1: '(1, 2)'}" in bare.run("python", "-c", CELL)
+    assert "{0: '(0, 2)', 1: '(1, 2)'} True" in bare.run("python", "-c", CELL)
 
 
 def test_the_demo_finds_the_notebook(bare):

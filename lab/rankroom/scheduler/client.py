@@ -104,8 +104,13 @@ class Scheduler:
             await asyncio.sleep(max(0.0, answer.again - time.time()))
 
     async def status(self, job: str) -> JobStatus:
-        """How one job stands; as `ask`."""
-        return (await self.ask([job]))[job]
+        """How one job stands; as `ask`, but it is gone only by two answers in a row.
+
+        Whoever follows a job ends what belongs to it then, and under load Slurm was seen to leave a
+        running job out of a list once.
+        """
+        found = (await self.ask([job]))[job]
+        return found if found.state != "gone" else (await self.ask([job]))[job]
 
     async def cancel(self, job: str) -> None:
         """End a job; one that has ended is fine. Raises SchedulerError if it cannot be."""
