@@ -38,7 +38,7 @@ export class Derived<T> {
     return this.made === this.source.key();
   }
 
-  /** Make it again if there is more, soon; for whoever looks at it. */
+  /** Make it again soon if there is more. To be called while it is seen. */
   refresh(): void {
     if (this.isWorking || this.isUpToDate) {
       return;

@@ -170,10 +170,8 @@ class Collectives:
 
     def _look_for_absent(self, named: dict[int, _Named], failed: set[int]) -> None:
         """Find where ranks are absent; the failed ones waited for them in vain."""
-        everybody = frozenset(self._ranks)
-        self._expected = list(
-            {everybody: 0, **{m: 0 for e in named.values() for m in e.members if m}}
-        )
+        said = (members for each in named.values() for members in each.members if members)
+        self._expected = list(dict.fromkeys([frozenset(self._ranks), *said]))
         self._failed = failed
         place: dict[frozenset[int] | None, int] = {
             members: i for i, members in enumerate(self._expected)

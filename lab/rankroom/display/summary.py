@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rankroom.record.model import RunInfo
 from rankroom.text.amounts import size
 
-if TYPE_CHECKING:  # NumPy comes with it, and most cells have no use for that
+if TYPE_CHECKING:  # importing it loads NumPy, which most cells do not need
     from rankroom.analysis.profile import Shares
 
 # Spans of so many bytes are looked at: some 200,000, and half a second.

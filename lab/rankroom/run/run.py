@@ -431,7 +431,7 @@ class Run:
     def _write_profile(self, info: RunInfo) -> None:
         from rankroom.analysis.profile.of_run import write_profile
 
-        with contextlib.suppress(OSError):  # whoever asks for it computes it then
+        with contextlib.suppress(OSError):  # its readers compute it then
             write_profile(self._store, info)
 
     def _close_later(self, writer: PatientWriter, note: str) -> None:

@@ -106,7 +106,7 @@ class Scheduler:
     async def status(self, job: str) -> JobStatus:
         """How one job stands; as `ask`, but it is gone only by two answers in a row.
 
-        Whoever follows a job ends what belongs to it then: one list that lacks it is not enough.
+        Its followers end what belongs to it then: one list that lacks it is not enough.
         """
         found = (await self.ask([job]))[job]
         return found if found.state != "gone" else (await self.ask([job]))[job]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
 
-if TYPE_CHECKING:  # NumPy comes with it, and a server that nobody asks has no use for that
+if TYPE_CHECKING:  # importing it loads NumPy, which most servers never need
     from rankroom.analysis.profile import Profile
     from rankroom.analysis.profile.of_run import GrowingProfile
 

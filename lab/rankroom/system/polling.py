@@ -1,4 +1,4 @@
-"""Waiting for what nobody tells: looking again and again, for a limited time."""
+"""Polling: waiting, for a limited time, for what sends no signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The profile of a run in a store: computed once, whoever asks for it.
+"""The profile of a run in a store, computed once for all its readers.
 
 That of a run that is over is kept beside its events as profile.json. Readers never write it: one
 that is missing, as with records of earlier versions, is computed.
