@@ -122,6 +122,20 @@ test('nothing to profile is said, and why', ALWAYS, async ({ page }) => {
   await picture(page, 'profile-hostile');
 });
 
+test('a profile that the server does not answer for: it is said, and tried again', async ({ page }) => {
+  await page.route(/trace-slow_loader\/profile/, route => route.abort());
+  const view = await openRuns(page, ['trace-slow_loader']);
+  await whole(view);
+  await view.getByRole('tab', { name: 'Profile' }).click();
+  const words = view.locator('.rr-diagnosis');
+  await expect(words).toHaveText(
+    'The profile cannot be shown now: the Jupyter server does not answer; trying again.'
+  );
+  await picture(page, 'profile-unanswered');
+  await page.unroute(/trace-slow_loader\/profile/);
+  await expect(words).toContainText('rank 2 arrives last');
+});
+
 test('a live run is followed', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('profile-live', 2);
   const define = [{ name: 'allreduce g', op: 'allreduce', tensor: 'g', library: 'dist' }, { name: 'dist.all_reduce' }];

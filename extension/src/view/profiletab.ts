@@ -12,7 +12,8 @@ import { h } from './dom';
 import { SortTable } from './sorttable';
 
 const READING = 'Reading the record …';
-const NOT_THERE = (why: string): string => `The profile cannot be had now: ${why}; trying again.`;
+const NOT_THERE = (why: string): string => `The profile cannot be shown now: ${why}; trying again.`;
+const STALE = (why: string): string => `not up to date: ${why}; trying again`;
 const NOT_YET = 'No spans yet: they come with the first statement that ends.';
 const NO_SPANS =
   'No spans in this record, so nothing is known of where its time went: it was written by an older Rankroom,' +
@@ -93,7 +94,8 @@ export class ProfileTab extends Widget {
           count(model.spans.count, 'span'),
           count(profile.kinds.reduce((sum, { calls }) => sum + calls, 0), 'collective'),
           ...(model.isComplete ? [] : ['the run goes on']),
-          droppedWords(model.spans.dropped)
+          droppedWords(model.spans.dropped),
+          model.profile.trouble && STALE(model.profile.trouble)
         ]
       : [droppedWords(model.spans.dropped)];
     this.facts.textContent = facts.filter(Boolean).join(' · ');
