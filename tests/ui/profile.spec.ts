@@ -131,6 +131,7 @@ test('a profile that the server does not answer for: it is said, and tried again
   await expect(words).toHaveText(
     'The profile cannot be shown now: the Jupyter server does not answer; trying again.'
   );
+  await expect(view.locator('.rr-profile').getByRole('region')).toHaveCount(0);
   await picture(page, 'profile-unanswered');
   await page.unroute(/trace-slow_loader\/profile/);
   await expect(words).toContainText('rank 2 arrives last');

@@ -39,6 +39,7 @@ export class ProfileTab extends Widget {
     super();
     this.addClass('rr-profile');
     this.node.append(this.sentence, this.facts, this.ranks.node, this.stragglers.node, this.kinds.node);
+    this.display(null);
     model.profile.changed.connect(this.refresh, this);
   }
 
