@@ -3,6 +3,7 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
 import type { Profile, Run, RunState } from './schema';
+import type { CollectivesAnswer } from './timeline/collectives';
 
 /** A piece of events.jsonl. */
 export interface Chunk {
@@ -46,6 +47,11 @@ export class Api {
   /** Where the time of the run went; of a live run, so far. */
   async profile(id: string): Promise<Profile> {
     return (await (await this.get(['runs', id, 'profile'], {})).json()) as Profile;
+  }
+
+  /** Which spans belong together; of a live run, so far. */
+  async collectives(id: string): Promise<CollectivesAnswer> {
+    return (await (await this.get(['runs', id, 'collectives'], {})).json()) as CollectivesAnswer;
   }
 
   /**

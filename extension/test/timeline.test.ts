@@ -6,12 +6,12 @@ import { test } from 'node:test';
 
 import { RunModel } from '../src/run/model';
 import type { Run, SpansEvent } from '../src/schema';
+import { Collectives, type CollectivesAnswer } from '../src/timeline/collectives';
 import { GrowingColumns } from '../src/timeline/columns';
 import { nearest, neighbour, sameName, Search } from '../src/timeline/find';
 import { layOut, nameOf, Rows, type Lane } from '../src/timeline/lanes';
 import { Look } from '../src/timeline/look';
-import { matching, type Matching } from '../src/timeline/match';
-import { Bands, partRows, TRANSFER, WAIT } from '../src/timeline/parts';
+import { partRows, TRANSFER, WAIT } from '../src/timeline/parts';
 import { arrivals, bytes, droppedWords, who } from '../src/timeline/phrases';
 import { inside, lasting, panned, showing, ticks, TimeScale, zoomed } from '../src/timeline/range';
 import { marked, Row, stack } from '../src/timeline/row';
@@ -24,7 +24,6 @@ const names = readdirSync(TRACES, { withFileTypes: true }).filter(entry => entry
 
 interface Expected {
   dropped: { spans: number; why: { [reason: string]: number } };
-  collectives: Array<{ op: string; arrivals: number[] }>;
 }
 
 function read(name: string): RunModel {
@@ -55,14 +54,9 @@ function* random(seed: number): Generator<number, never> {
   }
 }
 
-function run(model: RunModel): Matching {
-  const steps = matching(model.spans, model.run);
-  for (;;) {
-    const step = steps.next();
-    if (step.done) {
-      return step.value;
-    }
-  }
+function matched(name: string, model: RunModel): Collectives {
+  const answer = JSON.parse(readFileSync(join(TRACES, name, 'collectives.json'), 'utf8')) as CollectivesAnswer;
+  return Collectives.of(answer, model.spans)!;
 }
 
 for (const name of names) {
@@ -98,25 +92,21 @@ for (const name of names) {
 
   test(`${name}: parts of collectives fill their spans`, () => {
     const model = read(name);
-    const { collectives, of } = run(model);
-    assert.deepEqual(
-      collectives.map(({ op, starts }) => ({ op, arrivals: starts })),
-      expected(name).collectives.map(({ op, arrivals }) => ({ op, arrivals }))
-    );
-    const bands = new Bands({ collectives, of });
-    for (const [rank, numbers] of of) {
+    const collectives = matched(name, model);
+    for (const rank of model.spans.ranks) {
       const lane = model.spans.columns(rank, 'collective');
       let sum = 0;
-      for (const row of partRows(rank, lane, numbers, collectives)) {
+      for (const row of partRows(rank, lane, collectives)) {
         for (let i = 0; i < row.length; i++) {
           sum += row.columns.dur[i];
           assert.ok([WAIT, TRANSFER].includes(row.name(i)));
-          assert.equal(bands.of(rank, row.owners![i])?.ranks.includes(rank), true);
+          assert.ok(collectives.at(collectives.of(rank, row.owners![i])).ranks.includes(rank));
         }
       }
       assert.equal(sum, lane.dur.subarray(0, lane.length).reduce((a, b) => a + b, 0));
     }
-    for (const collective of collectives) {
+    for (let i = 0; i < collectives.length; i++) {
+      const collective = collectives.at(i);
       assert.match(who(collective), /rank/i);
       assert.equal(arrivals(collective).filter(({ isLast }) => isLast).length, 1);
     }
@@ -289,8 +279,7 @@ test('closed ranks have two lines; an open one a lane for each category, and ten
     assert.ok(i === 0 || lane.y >= open[i - 1].y + open[i - 1].height);
     assert.ok(lane.lines.every(({ y, height }) => y >= lane.y && y + height <= lane.y + lane.height));
   }
-  const { collectives, of } = run(model);
-  rows.bands = new Bands({ collectives, of });
+  rows.collectives = matched('slow-loader', model);
   assert.ok(lay('0').some(({ cat, lines }) => cat === 'collective' && lines[0].layers[0].isParts));
 });
 

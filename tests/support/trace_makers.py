@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rankroom.analysis.collectives import Collectives
+from rankroom.analysis.timeline import Timeline
+from rankroom.record.model import RunInfo
 from trace_truth import Json, Made, Plan, expected
 
 FOLDER = Path(__file__).parent / "traces"
@@ -641,12 +644,16 @@ ALL: list[Callable[[], Trace]] = [
 
 
 def files(make: Callable[[], Trace]) -> dict[str, str]:
-    """The three files of a trace."""
+    """The files of a trace; collectives.json, which the view reads, is what is told of it."""
     trace = make()
     lines = trace.lines()
+    run = trace.run_json(make.__name__)
+    timeline = Timeline.of(RunInfo.from_json(run), [f"{line}\n".encode() for line in lines])
+    told = Collectives(timeline).to_json()
     return {
-        "run.json": json.dumps(trace.run_json(make.__name__), indent=1) + "\n",
+        "run.json": json.dumps(run, indent=1) + "\n",
         "events.jsonl": "\n".join(lines) + "\n" if lines else "",
+        "collectives.json": json.dumps(told, separators=(",", ":")) + "\n",
         "expected.json": json.dumps(expected(trace), indent=None, separators=(",", ":")).replace(
             "},{", "},\n{"
         )

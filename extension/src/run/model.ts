@@ -5,31 +5,28 @@ import { Log } from '../log/log';
 import { ERROR, NOTE } from '../log/lines';
 import { linesOf, parseEvent } from '../record';
 import type { ErrorEvent, Event, Hang, Profile, RankState, Run } from '../schema';
-import { matching, type Matching } from '../timeline/match';
+import { Collectives, type CollectivesAnswer } from '../timeline/collectives';
 import { Samples } from '../timeline/samples';
 import { Spans } from '../timeline/spans';
 import { Derived } from './derived';
 import { Outputs } from './outputs';
-import { inTime } from './slices';
 
-/** Who knows profiles: the server. */
-export interface ProfileSource {
+/** Who works out what follows from a record: the server. */
+export interface Analyst {
   profile(id: string): Promise<Profile>;
+  collectives(id: string): Promise<CollectivesAnswer>;
 }
 
-const NO_SERVER: ProfileSource = { profile: () => Promise.reject(new Error('no server is there')) };
+const nobody = (): Promise<never> => Promise.reject(new Error('no server is there'));
+const NO_SERVER: Analyst = { profile: nobody, collectives: nobody };
 
 export class RunModel {
   log = new Log();
   outputs = new Outputs();
   spans = new Spans();
   samples = new Samples();
-  /** Which spans belong to one collective, for the picture. */
-  readonly matching = new Derived<Matching>({
-    key: () => this.spansKey,
-    isComplete: () => this.isComplete,
-    make: () => inTime(matching(this.spans, this.run))
-  });
+  /** Which spans belong to one collective, for the picture; those that came since are not in it. */
+  readonly collectives: Derived<Collectives>;
   /** Where the time went, as the server computes it. */
   readonly profile: Derived<Profile>;
   /** In the order in which ranks raised. */
@@ -57,8 +54,13 @@ export class RunModel {
 
   constructor(
     private _run: Run,
-    api: ProfileSource = NO_SERVER
+    api: Analyst = NO_SERVER
   ) {
+    this.collectives = new Derived({
+      key: () => this.spansKey,
+      isComplete: () => this.isComplete,
+      make: () => this.match(api)
+    });
     this.profile = new Derived({
       key: () => (this.isLive ? `${this.spansKey}:${this.statuses}` : `over at ${this.run.end}`),
       isComplete: () => !this.isLive,
@@ -152,7 +154,7 @@ export class RunModel {
     this.outputs = new Outputs();
     this.spans = new Spans();
     this.samples = new Samples();
-    this.matching.forget();
+    this.collectives.forget();
     this.profile.forget();
     this.setClocks();
     this.errors = [];
@@ -194,6 +196,18 @@ export class RunModel {
         this.samples.take(event);
         break;
     }
+  }
+
+  /** What the server says of spans that came meanwhile, or are under way, fits the next time. */
+  private async match(api: Analyst): Promise<Collectives> {
+    for (let tries = 0; tries < 5; tries++) {
+      const found = Collectives.of(await api.collectives(this.id), this.spans);
+      if (found) {
+        return found;
+      }
+      await new Promise(resolve => setTimeout(resolve, 200));
+    }
+    throw new Error('the server knows other spans than there are here');
   }
 
   /** Stands for the spans that are here, on the clocks that are known. */

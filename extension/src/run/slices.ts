@@ -33,17 +33,6 @@ export async function inSlices(steps: Iterator<void>): Promise<void> {
   }
 }
 
-/** What the steps come to, with the browser free in between. */
-export async function inTime<T>(steps: Generator<void, T>): Promise<T> {
-  let value: T | undefined;
-  await inSlices(
-    (function* (): Generator<void> {
-      value = yield* steps;
-    })()
-  );
-  return value as T;
-}
-
 /** Run steps for a slice; returns whether all are done. */
 export function runSlice(steps: Iterator<void>, milliseconds = SLICE): boolean {
   const end = performance.now() + milliseconds;

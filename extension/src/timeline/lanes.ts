@@ -1,6 +1,7 @@
 /** Which lanes the picture has, how high they are, and which rows of spans are in them. */
+import type { Collectives } from './collectives';
 import type { GrowingColumns } from './columns';
-import { partRows, type Bands } from './parts';
+import { partRows } from './parts';
 import { Row, stack } from './row';
 import type { Meter, Samples } from './samples';
 import type { Spans } from './spans';
@@ -54,13 +55,14 @@ function closedLines(ranks: number): [number, number] {
 interface Cached {
   length: number;
   order: number;
-  bands: Bands | null;
+  collectives: Collectives | null;
   rows: Row[];
 }
 
 /** The rows of all lanes, made when they are first painted and again when there is more. */
 export class Rows {
-  bands: Bands | null = null;
+  /** As far as they are matched. */
+  collectives: Collectives | null = null;
   private plain = new Map<string, Cached>();
   private parts = new Map<string, Cached>();
   private tensors = new Map<string, { cached: Cached; rows: Map<string, Row[]> }>();
@@ -73,11 +75,9 @@ export class Rows {
 
   layers(rank: number, cat: string): Layer[] {
     const isParts = cat === 'collective' && this.isMatched(rank);
-    const { bands } = this;
+    const { collectives } = this;
     const rows = isParts
-      ? this.cached(this.parts, rank, cat, columns =>
-          partRows(rank, columns, bands!.matching.of.get(rank)!, bands!.matching.collectives)
-        )
+      ? this.cached(this.parts, rank, cat, columns => partRows(rank, columns, collectives!))
       : this.of(rank, cat);
     return rows.map(row => ({ row, rank, cat, isParts }));
   }
@@ -106,11 +106,8 @@ export class Rows {
     return false;
   }
 
-  /** Whether the matching is of the collectives that there are; those that came since are not in it. */
-  isMatched(rank: number): boolean {
-    const of = this.bands?.matching.of.get(rank);
-    const { length, order } = this.source.columns(rank, 'collective');
-    return of !== undefined && of.length <= length && (this.bands?.orders.get(rank) ?? order) === order;
+  private isMatched(rank: number): boolean {
+    return this.collectives?.fits(rank, this.source.columns(rank, 'collective')) ?? false;
   }
 
   private cached(
@@ -121,22 +118,22 @@ export class Rows {
   ): Row[] {
     const key = `${rank}/${cat}`;
     const columns = this.source.columns(rank, cat);
-    const bands = cache === this.parts ? this.bands : null;
+    const collectives = cache === this.parts ? this.collectives : null;
     let known = cache.get(key);
-    if (!known || !isFresh(known, columns, bands)) {
-      known = { ...freshness(columns, bands), rows: make(columns) };
+    if (!known || !isFresh(known, columns, collectives)) {
+      known = { ...freshness(columns, collectives), rows: make(columns) };
       cache.set(key, known);
     }
     return known.rows;
   }
 }
 
-function freshness({ length, order }: GrowingColumns, bands: Bands | null): Omit<Cached, 'rows'> {
-  return { length, order, bands };
+function freshness({ length, order }: GrowingColumns, collectives: Collectives | null): Omit<Cached, 'rows'> {
+  return { length, order, collectives };
 }
 
-function isFresh(cached: Cached, { length, order }: GrowingColumns, bands: Bands | null): boolean {
-  return cached.length === length && cached.order === order && cached.bands === bands;
+function isFresh(cached: Cached, { length, order }: GrowingColumns, collectives: Collectives | null): boolean {
+  return cached.length === length && cached.order === order && cached.collectives === collectives;
 }
 
 function split(columns: GrowingColumns, tensorOf: (number: number) => string): Map<string, Row[]> {

@@ -1,6 +1,6 @@
 /** What is said about spans, collectives and ranges, in words. */
 import type { SpanName } from '../schema';
-import { waitedUntil, type Collective } from './match';
+import { waitedUntil, type Collective } from './collectives';
 import { least, most } from './parts';
 import { lasting } from './range';
 
@@ -50,7 +50,7 @@ export function who(collective: Collective): string {
     return `All ${ranks.length} ranks arrived together; it took ${lasting(most(ends) - last)}.${missing}`;
   }
   const first = ranks[starts.indexOf(least(starts))];
-  const waited = starts.reduce((sum, start, i) => sum + waitedUntil(collective, ranks[i], start, ends[i]) - start, 0);
+  const waited = starts.reduce((sum, start, i) => sum + waitedUntil(collective, i) - start, 0);
   const others = ranks.length > 2 ? `, ${lasting(cost)} after the others’ median` : '';
   return (
     `Rank ${straggler} came last, ${lasting(spread)} after rank ${first}, the first${others}. ` +
@@ -73,7 +73,7 @@ export function arrivals(collective: Collective): Arrival[] {
   const first = least(starts);
   return ranks
     .map((rank, i) => {
-      const until = waitedUntil(collective, rank, starts[i], ends[i]);
+      const until = waitedUntil(collective, i);
       return { rank, after: starts[i] - first, wait: until - starts[i], transfer: ends[i] - until, isLast: rank === straggler };
     })
     .sort((a, b) => a.after - b.after || a.rank - b.rank);

@@ -96,6 +96,31 @@ class Collectives:
             int(self.spread[place]), int(self.cost[place]),
         )  # fmt: skip
 
+    def to_json(self) -> Json:
+        """All of them as `runs/<id>/collectives` gives them, in a few bytes each.
+
+        Readers that know the spans work the times out, and whether they know the same spans: for
+        each rank in `calls`, `check` is the exclusive or of the low 32 bits of all starts, and `of`
+        how much further than the call before it each call's collective is.
+        """
+        return {
+            "keys": [key._asdict() for key in self.keys],
+            "key": self.key.tolist(),
+            "straggler": self.straggler.tolist(),
+            "cost": self.cost.tolist(),
+            "expected": [sorted(members) for members in self._expected],
+            "group": self._group.tolist() if self._group.any() else [],
+            "failed": sorted(self._failed),
+            "calls": [
+                {
+                    "rank": rank,
+                    "check": int(np.bitwise_xor.reduce(calls.start.astype(np.int32))),
+                    "of": np.diff(calls.of, prepend=0).tolist(),
+                }
+                for rank, calls in self.calls.items()
+            ],
+        }
+
     @property
     def shared(self) -> npt.NDArray[np.bool_]:
         """Whether more than one rank took part in each."""

@@ -1,7 +1,8 @@
-"""The profiles that browsers ask for, again and again while a run is live."""
+"""Profiles and collectives that browsers ask for, again and again while a run is live."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -26,17 +27,29 @@ class Profiles:
 
     def of(self, run: RunInfo) -> Profile:
         """Where the time of the run went, by now."""
-        from rankroom.analysis.profile.of_run import GrowingProfile, kept_profile
+        from rankroom.analysis.profile.of_run import kept_profile
 
-        paths = self._store.paths(run.id)
-        kept = None if run.state == "running" else kept_profile(paths)
+        kept = None if run.state == "running" else kept_profile(self._store.paths(run.id))
+        if kept is None:
+            return self._growing(run).look(run)
+        with self._lock:
+            self._live.pop(run.id, None)
+        return kept
+
+    def collectives(self, run: RunInfo) -> str:
+        """Which spans of the run belong together, by now, as JSON."""
+        return json.dumps(self._growing(run).collectives(run).to_json(), separators=(",", ":"))
+
+    def _growing(self, run: RunInfo) -> GrowingProfile:
+        from rankroom.analysis.profile.of_run import GrowingProfile
+
         with self._lock:
             growing = self._live.pop(run.id, None)
-            if kept is not None:
-                return kept
             if growing is None or not growing.fits(run):
-                growing = GrowingProfile(paths, run)
-            self._live[run.id] = growing
+                growing = GrowingProfile(self._store.paths(run.id), run)
+            # That of a run that is over serves who asks once: its reader keeps what it says.
+            if run.state == "running":
+                self._live[run.id] = growing
             while len(self._live) > MOST:
                 self._live.popitem(last=False)
-        return growing.look(run)
+        return growing

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 from tornado.web import authenticated
 
@@ -85,6 +86,15 @@ class Profile(Handler):
         self.finish(found.to_json())
 
 
+class Collectives(Handler):
+    @authenticated
+    async def get(self, run_id: str) -> None:
+        run = await asyncio.to_thread(self.store.load, run_id)
+        look = functools.partial(self.profiles.collectives, run)
+        found = await self.threads.look(f"collectives {run_id}", look)
+        self.finish(found, set_content_type="application/json")
+
+
 class Source(Handler):
     @authenticated
     async def get(self, run_id: str) -> None:
@@ -127,6 +137,7 @@ ROUTES: list[tuple[str, type[Handler]]] = [
     (_RUN + "/log", Log),
     (_RUN + "/trace", Trace),
     (_RUN + "/profile", Profile),
+    (_RUN + "/collectives", Collectives),
     (_RUN + "/source", Source),
     (_RUN + "/stacks", Stacks),
     (_RUN + "/interrupt", Interrupt),

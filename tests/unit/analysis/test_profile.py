@@ -71,6 +71,13 @@ def test_collectives_are_matched(name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_view_is_told_what_its_own_tests_read(name: str):
+    timeline, _ = golden(name)
+    kept = (FOLDER / name / "collectives.json").read_text()
+    assert Collectives(timeline).to_json() == json.loads(kept)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_profile_is_the_expected_one(name: str):
     timeline, expected = golden(name)
     found = Profile.of(timeline).to_json()

@@ -101,6 +101,21 @@ def test_a_profile_grows_with_its_run_and_is_kept_when_that_is_over(server: Serv
     assert server.get(path).json["diagnosis"] == "kept"
 
 
+def test_collectives_are_told_while_the_run_goes_on_and_when_it_is_over(server: Server):
+    _, run, writer = start_record(server.home)
+    path = f"rankroom/runs/{run.id}/collectives"
+    assert server.get(path).json["key"] == []
+    writer.append(collectives(0, 0, 3) + collectives(1, 0, 2))
+    found = server.get(path).json
+    assert found["keys"] == [{"library": "own", "group": "", "op": "allreduce", "tensor": "x"}]
+    assert [(each["rank"], each["of"]) for each in found["calls"]] == [(0, [0, 1, 1]), (1, [0, 1])]
+    assert found["calls"][0]["check"] == 1_000 ^ 2_000 ^ 3_000
+    writer.append(collectives(1, 2, 1))
+    run.state, run.end = "done", run.start + 1_000_000
+    writer.finish(run)
+    assert [len(each["of"]) for each in server.get(path).json["calls"]] == [3, 3]
+
+
 def collectives(rank: int, first: int, count: int) -> bytes:
     """So many calls of one allreduce, as a line of a record."""
     name = {"name": "allreduce x", "op": "allreduce", "tensor": "x", "library": "own"}

@@ -1,7 +1,7 @@
 /** What is to be known about what was chosen: a span, a collective, or a part of time. */
+import type { Collective } from '../../timeline/collectives';
 import type { Spot } from '../../timeline/find';
 import { whenOf } from '../../timeline/look';
-import type { Collective } from '../../timeline/match';
 import { argsOf, arrivals, title, who } from '../../timeline/phrases';
 import { lasting, type Range } from '../../timeline/range';
 import type { Spans } from '../../timeline/spans';

@@ -1,9 +1,8 @@
 /** The picture on its canvas: lanes, bands of collectives across them, and what is chosen. */
+import { waitedUntil, type Collective, type Collectives } from '../../timeline/collectives';
 import { css, inkOn } from '../../timeline/colours';
 import type { Spot } from '../../timeline/find';
 import type { Lane, Line } from '../../timeline/lanes';
-import { waitedUntil, type Collective } from '../../timeline/match';
-import { least, most, type Bands } from '../../timeline/parts';
 import type { Label, Pixels } from '../../timeline/pixels';
 import { TimeScale, type Range } from '../../timeline/range';
 import type { Samples } from '../../timeline/samples';
@@ -26,7 +25,7 @@ export interface Scene {
   top: number;
   height: number;
   ratio: number;
-  bands: Bands | null;
+  collectives: Collectives | null;
   chosen: Spot | null;
   hovered: Spot | null;
   part: Range | null;
@@ -143,26 +142,25 @@ export class Painter {
   }
 
   private paintBands(scene: Scene): void {
-    const { bands, scale } = scene;
-    if (!bands) {
+    const { collectives, chosen, scale } = scene;
+    if (!collectives) {
       return;
     }
     const zones = collectiveZones(scene.lanes);
-    const chosen = chosenCollective(scene);
-    const [from, to] = bands.in(scale.range);
+    const on = chosen?.cat === 'collective' ? collectives.of(chosen.rank, chosen.i) : -1;
+    const [from, to] = collectives.in(scale.range);
     if (to - from <= MOST_LOOKED_AT) {
       let painted = 0;
       for (let i = from; i < to && painted < MOST_BANDS; i++) {
-        const one = bands.matching.collectives[i];
-        const width = (most(one.ends) - least(one.starts)) / scale.perPixel;
-        if (one !== chosen && width >= NARROWEST) {
+        const extent = collectives.extentOf(i);
+        if (i !== on && (extent.to - extent.from) / scale.perPixel >= NARROWEST) {
           painted += 1;
-          this.paintBand(one, zones, scale, 0.16);
+          this.paintBand(collectives.at(i), zones, scale, 0.16);
         }
       }
     }
-    if (chosen) {
-      this.paintBand(chosen, zones, scale, 0.45);
+    if (on >= 0) {
+      this.paintBand(collectives.at(on), zones, scale, 0.45);
     }
   }
 
@@ -176,7 +174,7 @@ export class Painter {
       if (!above || !below) {
         continue;
       }
-      const cut = (at: number): number => waitedUntil(one, one.ranks[at], one.starts[at], one.ends[at]);
+      const cut = (at: number): number => waitedUntil(one, at);
       const shape = (a: number, b: number, c: number, d: number, colour: number): void => {
         context.fillStyle = css(colour, alpha);
         context.beginPath();
@@ -273,6 +271,7 @@ function collectiveZones(lanes: readonly Lane[]): Map<number, Zone> {
   return zones;
 }
 
-export function chosenCollective({ chosen, bands }: Pick<Scene, 'chosen' | 'bands'>): Collective | null {
-  return chosen?.cat === 'collective' ? (bands?.of(chosen.rank, chosen.i) ?? null) : null;
+export function chosenCollective({ chosen, collectives }: Pick<Scene, 'chosen' | 'collectives'>): Collective | null {
+  const on = chosen?.cat === 'collective' ? (collectives?.of(chosen.rank, chosen.i) ?? -1) : -1;
+  return on < 0 ? null : collectives!.at(on);
 }

@@ -4,7 +4,6 @@ import { Widget } from '@lumino/widgets';
 import { Search, type Spot } from '../../timeline/find';
 import { layOut, Rows, type Lane } from '../../timeline/lanes';
 import { whenOf, type Look } from '../../timeline/look';
-import { Bands } from '../../timeline/parts';
 import { Pixels } from '../../timeline/pixels';
 import { TimeScale } from '../../timeline/range';
 import { summary } from '../../timeline/summary';
@@ -189,14 +188,12 @@ export class Timeline extends Widget {
 
   /** Take over which collectives belong together, once that is known. */
   private match(): void {
-    const { matching, spans } = this.model;
-    if (!this.isReading) {
-      matching.refresh();
+    const { collectives, spans } = this.model;
+    if (!this.isReading && spans.ranks.some(rank => spans.columns(rank, 'collective').length > 0)) {
+      collectives.refresh();
     }
-    const { value } = matching;
-    if (value && matching.isUpToDate && value !== this.rows.bands?.matching) {
-      const orders = spans.ranks.map((rank): [number, number] => [rank, spans.columns(rank, 'collective').order]);
-      this.rows.bands = new Bands(value, new Map(orders));
+    if (collectives.value && collectives.value !== this.rows.collectives) {
+      this.rows.collectives = collectives.value;
       this.laidOut = '';
     }
   }
@@ -242,15 +239,15 @@ export class Timeline extends Widget {
     const height = Math.max(1, Math.min(this.height, this.body.clientHeight));
     this.canvas.style.height = `${height}px`;
     const scale = new TimeScale(look.range, Math.max(1, Math.round(width * ratio)));
-    const { bands } = this.rows;
+    const { collectives } = this.rows;
     const { chosen, part, moment } = look;
     this.painter.paint({
-      lanes: this.lanes, scale, top: this.body.scrollTop, height, ratio, bands, chosen, hovered: this.hovered, part, moment
+      lanes: this.lanes, scale, top: this.body.scrollTop, height, ratio, collectives, chosen, hovered: this.hovered, part, moment
     });
     this.ruler.paint(scale, this.theme, ratio);
     this.minimap.paint(this.lanes, this.pixels, this.theme, width, ratio, this.laidOut);
     const shown = this.shownRanks();
-    this.details.refresh(chosen, chosenCollective({ chosen, bands }), this.input.isDragging ? null : part, shown);
+    this.details.refresh(chosen, chosenCollective({ chosen, collectives }), this.input.isDragging ? null : part, shown);
     this.tell();
     if (this.isReading) {
       this.notBefore = performance.now() + READING_SHARE * (performance.now() - begun);
@@ -305,7 +302,7 @@ export class Timeline extends Widget {
   /** What a reader who does not see the picture is told; and, for tests, where it is. */
   private tell(): void {
     const { body, look, model } = this;
-    const text = summary(model.spans, this.rows.bands, this.shownRanks());
+    const text = summary(model.spans, this.rows.collectives, this.shownRanks());
     if (body.getAttribute('aria-label') !== text) {
       body.setAttribute('aria-label', text);
     }
@@ -314,7 +311,7 @@ export class Timeline extends Widget {
     body.dataset.moment = String(look.moment ?? '');
     body.dataset.spans = String(model.spans.count);
     body.dataset.ranks = String(this.lanes.filter(({ kind }) => kind === 'rank').length);
-    body.dataset.matched = String(this.rows.bands !== null);
+    body.dataset.matched = String(this.rows.collectives !== null);
   }
 
   private hit(x: number, y: number): Spot | null {
@@ -329,8 +326,8 @@ export class Timeline extends Widget {
     const box = this.canvas.getBoundingClientRect();
     const [left, top] = [box.left + x, box.top + y];
     if (spot) {
-      const { bands } = this.rows;
-      this.tip.span(this.model.spans, spot, chosenCollective({ chosen: spot, bands }), left, top);
+      const { collectives } = this.rows;
+      this.tip.span(this.model.spans, spot, chosenCollective({ chosen: spot, collectives }), left, top);
     } else {
       this.hoverMeter(x, y, left, top);
     }

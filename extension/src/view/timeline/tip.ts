@@ -1,6 +1,6 @@
 /** What is under the pointer. */
+import { waitedUntil, type Collective } from '../../timeline/collectives';
 import type { Spot } from '../../timeline/find';
-import { waitedUntil, type Collective } from '../../timeline/match';
 import { argsOf } from '../../timeline/phrases';
 import { lasting } from '../../timeline/range';
 import type { Spans } from '../../timeline/spans';
@@ -29,7 +29,7 @@ export class Tip {
     ];
     const at = collective ? collective.ranks.indexOf(rank) : -1;
     if (collective && at >= 0 && collective.ranks.length > 1) {
-      const waited = waitedUntil(collective, rank, collective.starts[at], collective.ends[at]) - collective.starts[at];
+      const waited = waitedUntil(collective, at) - collective.starts[at];
       const whom = collective.givenUp.includes(rank) ? 'for ranks that did not come' : `for rank ${collective.straggler}`;
       facts.push(['waited', waited ? `${lasting(waited)} ${whom}` : 'not: came last']);
     }

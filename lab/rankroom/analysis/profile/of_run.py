@@ -10,6 +10,7 @@ import contextlib
 import json
 import threading
 
+from rankroom.analysis.collectives import Collectives
 from rankroom.analysis.profile.report import Profile
 from rankroom.analysis.timeline import Timeline
 from rankroom.record.model import RunInfo
@@ -45,6 +46,7 @@ class GrowingProfile:
         self._timeline = Timeline(run)
         self._clocks = _clocks(run)
         self._seen: object = None
+        self._collectives: Collectives | None = None
         self._profile: Profile | None = None
         self._lock = threading.Lock()
 
@@ -58,12 +60,24 @@ class GrowingProfile:
     def look(self, run: RunInfo) -> Profile:
         """The profile of all whole lines by now."""
         with self._lock:
-            self._timeline.failed = Timeline(run).failed
-            self._read_on()
-            seen = self._timeline.version, self._timeline.failed
-            if self._profile is None or seen != self._seen:
-                self._seen, self._profile = seen, Profile.of(self._timeline)
+            collectives = self._matched(run)
+            if self._profile is None:
+                self._profile = Profile.of(self._timeline, collectives)
             return self._profile
+
+    def collectives(self, run: RunInfo) -> Collectives:
+        """The collectives of all whole lines by now."""
+        with self._lock:
+            return self._matched(run)
+
+    def _matched(self, run: RunInfo) -> Collectives:
+        self._timeline.failed = Timeline(run).failed
+        self._read_on()
+        seen = self._timeline.version, self._timeline.failed
+        if self._collectives is None or seen != self._seen:
+            self._seen, self._profile = seen, None
+            self._collectives = Collectives(self._timeline)
+        return self._collectives
 
     def _read_on(self) -> None:
         with contextlib.suppress(FileNotFoundError), self._events.open("rb") as file:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rankroom.analysis.collectives import Collectives
 from rankroom.analysis.profile import tables
 from rankroom.analysis.profile.diagnosis import diagnosis, named_of
 from rankroom.analysis.profile.intervals import length
@@ -42,9 +43,9 @@ class Profile:
     dropped: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, timeline: Timeline) -> Profile:
-        """The profile of a run's timeline."""
-        return cls.from_shares(Shares(timeline))
+    def of(cls, timeline: Timeline, collectives: Collectives | None = None) -> Profile:
+        """The profile of a run's timeline, matched already or not."""
+        return cls.from_shares(Shares(timeline, collectives))
 
     @classmethod
     def from_shares(cls, shares: Shares) -> Profile:

@@ -39,10 +39,10 @@ class Times(NamedTuple):
 class Shares:
     """The moments of all ranks between `begin` and `end`, and the collectives they come from."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, collectives: Collectives | None = None) -> None:
         self.begin, self.end = timeline.wall
         self.timeline = timeline
-        self.collectives = Collectives(timeline)
+        self.collectives = Collectives(timeline) if collectives is None else collectives
         self._any_wait = any(len(timeline.lane(rank, "wait")) for rank in timeline.ranks)
         self.ranks = {rank: self._times(rank) for rank in timeline.ranks}
 

@@ -1,0 +1,200 @@
+/** Collectives as the server matched them: which spans belong to one operation, and who came to it last. */
+import { lowerBound, type Columns } from './columns';
+import type { Range } from './range';
+
+/** Times in microseconds since the run's start. */
+export interface Collective {
+  op: string;
+  tensor: string;
+  library: string;
+  group: string;
+  /** Counts the operations of the same kind on the same tensor from 0. */
+  n: number;
+  /** Those that took part, ascending. */
+  ranks: number[];
+  /** When each of them arrived, and when it was through. */
+  starts: number[];
+  ends: number[];
+  /** The last arrival, and whose it was. */
+  last: number;
+  straggler: number;
+  /** From the first arrival to the last one. */
+  spread: number;
+  /** How much later the straggler came than the others usually did. */
+  cost: number;
+  /** Ranks that should have taken part. */
+  absent: number[];
+  /** Those of `ranks` that waited for the absent ones until their cell was broken off. */
+  givenUp: number[];
+}
+
+/** What the route `runs/<id>/collectives` says: docs/server.md. */
+export interface CollectivesAnswer {
+  keys: Array<Pick<Collective, 'op' | 'tensor' | 'library' | 'group'>>;
+  /** Of each collective: its key, who came last, and what that cost. */
+  key: number[];
+  straggler: number[];
+  cost: number[];
+  /** Ranks that should take part, and which of these lists is whose; empty if the first is everyone's. */
+  expected: number[][];
+  group: number[];
+  /** Ranks on which the cell did not end by itself. */
+  failed: number[];
+  calls: Array<{ rank: number; check: number; of: number[] }>;
+}
+
+/** Where the spans are that the server matched. */
+export interface CollectiveSpans {
+  columns(rank: number, cat: string): Columns & { readonly order: number };
+}
+
+/** The collectives of a run in order of their first arrivals. */
+export class Collectives {
+  readonly length: number;
+  /** First arrival, last arrival and last end of each, and the latest end of it and all before it. */
+  private firsts: Float64Array;
+  private lasts: Float64Array;
+  private ends: Float64Array;
+  private reach: Float64Array;
+  private n: Uint32Array;
+  /** The calls of each collective, one after the other, by rank. */
+  private begins: Uint32Array;
+  private rank: Uint32Array;
+  private start: Float64Array;
+  private end: Float64Array;
+  private byRank = new Map<number, { of: Uint32Array; order: number }>();
+  private failed: ReadonlySet<number>;
+
+  /** Null if the spans are not those that the server matched: it knew more, or others. */
+  static of(answer: CollectivesAnswer, spans: CollectiveSpans): Collectives | null {
+    const isSame = answer.calls.every(({ rank, check, of }) => {
+      const { start, length } = spans.columns(rank, 'collective');
+      let seen = 0;
+      for (let i = 0; i < of.length; i++) {
+        seen ^= start[i];
+      }
+      return of.length <= length && seen === check;
+    });
+    return isSame ? new Collectives(answer, spans) : null;
+  }
+
+  private constructor(
+    private answer: CollectivesAnswer,
+    spans: CollectiveSpans
+  ) {
+    const { key, keys, calls } = answer;
+    this.length = key.length;
+    this.failed = new Set(answer.failed);
+    this.firsts = new Float64Array(this.length).fill(Infinity);
+    this.lasts = new Float64Array(this.length).fill(-Infinity);
+    this.ends = new Float64Array(this.length).fill(-Infinity);
+    const seen = new Uint32Array(keys.length);
+    this.n = Uint32Array.from(key, one => seen[one]++);
+    this.begins = new Uint32Array(this.length + 1);
+    for (const { rank, of } of calls) {
+      const { order } = spans.columns(rank, 'collective');
+      const sums = new Uint32Array(of.length);
+      let at = 0;
+      of.forEach((by, i) => {
+        sums[i] = at += by;
+        this.begins[at + 1] += 1;
+      });
+      this.byRank.set(rank, { of: sums, order });
+    }
+    for (let i = 0; i < this.length; i++) {
+      this.begins[i + 1] += this.begins[i];
+    }
+    const total = this.begins[this.length];
+    this.rank = new Uint32Array(total);
+    this.start = new Float64Array(total);
+    this.end = new Float64Array(total);
+    const free = this.begins.slice();
+    for (const { rank } of [...calls].sort((a, b) => a.rank - b.rank)) {
+      const { start, dur } = spans.columns(rank, 'collective');
+      this.byRank.get(rank)!.of.forEach((one, i) => {
+        const at = free[one]++;
+        this.rank[at] = rank;
+        this.start[at] = start[i];
+        this.end[at] = start[i] + dur[i];
+        this.firsts[one] = Math.min(this.firsts[one], start[i]);
+        this.lasts[one] = Math.max(this.lasts[one], start[i]);
+        this.ends[one] = Math.max(this.ends[one], this.end[at]);
+      });
+    }
+    this.reach = this.ends.slice();
+    for (let i = 1; i < this.length; i++) {
+      this.reach[i] = Math.max(this.reach[i], this.reach[i - 1]);
+    }
+  }
+
+  at(i: number): Collective {
+    const { answer } = this;
+    const [from, to] = [this.begins[i], this.begins[i + 1]];
+    const ranks = [...this.rank.subarray(from, to)];
+    const absent = this.absent(i);
+    return {
+      ...answer.keys[answer.key[i]],
+      n: this.n[i],
+      ranks,
+      starts: [...this.start.subarray(from, to)],
+      ends: [...this.end.subarray(from, to)],
+      last: this.lasts[i],
+      straggler: answer.straggler[i],
+      spread: this.lasts[i] - this.firsts[i],
+      cost: answer.cost[i],
+      absent,
+      givenUp: absent.length ? ranks.filter(rank => this.failed.has(rank)) : []
+    };
+  }
+
+  /** From the first arrival to the last end. */
+  extentOf(i: number): Range {
+    return { from: this.firsts[i], to: this.ends[i] };
+  }
+
+  /** Those in a range; some of the first may have ended before it. */
+  in({ from, to }: Range): [number, number] {
+    return [lowerBound(this.reach, this.length, from), lowerBound(this.firsts, this.length, to)];
+  }
+
+  /** The one that the i-th `collective` span of a rank belongs to; -1 if it came after they were matched. */
+  of(rank: number, i: number): number {
+    return this.byRank.get(rank)?.of[i] ?? -1;
+  }
+
+  /** Whether a rank's spans that were matched are where they were; there may be more by now. */
+  fits(rank: number, { order }: { order: number }): boolean {
+    return this.byRank.get(rank)?.order === order;
+  }
+
+  /** When the wait of a rank in the i-th was over, and the transfer began. */
+  waitedUntil(i: number, rank: number, start: number, end: number): number {
+    const isGivenUp = this.failed.has(rank) && this.absent(i).length > 0;
+    return isGivenUp ? end : start + Math.max(0, Math.min(this.lasts[i], end) - start);
+  }
+
+  /** How often each rank came last to others, most often first; and how many collectives have several ranks. */
+  lateness(): { shared: number; times: Array<[number, number]> } {
+    const times = new Map<number, number>();
+    let shared = 0;
+    for (let i = 0; i < this.length; i++) {
+      if (this.begins[i + 1] - this.begins[i] > 1) {
+        const straggler = this.answer.straggler[i];
+        shared += 1;
+        times.set(straggler, (times.get(straggler) ?? 0) + (this.lasts[i] > this.firsts[i] ? 1 : 0));
+      }
+    }
+    return { shared, times: [...times].sort((a, b) => b[1] - a[1]) };
+  }
+
+  private absent(i: number): number[] {
+    const expected = this.answer.expected[this.answer.group[i] ?? 0];
+    const here = this.rank.subarray(this.begins[i], this.begins[i + 1]);
+    return expected.filter(rank => !here.includes(rank));
+  }
+}
+
+/** When the wait of the i-th of a collective's ranks was over, and the transfer began. */
+export function waitedUntil({ ranks, starts, ends, last, givenUp }: Collective, i: number): number {
+  return givenUp.includes(ranks[i]) ? ends[i] : starts[i] + Math.max(0, Math.min(last, ends[i]) - starts[i]);
+}

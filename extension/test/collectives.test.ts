@@ -1,0 +1,87 @@
+/** The golden traces as the view reads them: the collectives that the server tells of are those that should be found. */
+import { strict as assert } from 'node:assert';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+
+import { RunModel } from '../src/run/model';
+import type { Run } from '../src/schema';
+import { Collectives, waitedUntil, type Collective, type CollectivesAnswer } from '../src/timeline/collectives';
+
+const TRACES = join(__dirname, '../../../tests/support/traces');
+
+interface Expected {
+  collectives: Array<Omit<Collective, 'starts' | 'givenUp'> & { arrivals: number[]; given_up: number[] }>;
+}
+
+function file(name: string, part: string): string {
+  return readFileSync(join(TRACES, name, part), 'utf8');
+}
+
+function read(name: string, lines = Infinity): RunModel {
+  const model = new RunModel(JSON.parse(file(name, 'run.json')) as Run);
+  [...model.take(file(name, 'events.jsonl').split(/(?<=\n)/).slice(0, lines).join(''))];
+  return model;
+}
+
+function told(name: string): CollectivesAnswer {
+  return JSON.parse(file(name, 'collectives.json')) as CollectivesAnswer;
+}
+
+function all(found: Collectives): Collective[] {
+  return Array.from({ length: found.length }, (_, i) => found.at(i));
+}
+
+for (const name of readdirSync(TRACES).filter(name => !name.includes('.'))) {
+  test(`the collectives of ${name}`, () => {
+    const { spans } = read(name);
+    const found = Collectives.of(told(name), spans)!;
+    const { collectives } = JSON.parse(file(name, 'expected.json')) as Expected;
+    const seen = all(found).map(({ starts, givenUp, ...one }) => ({ ...one, arrivals: starts, given_up: givenUp }));
+    assert.deepEqual(seen, collectives);
+    for (const rank of spans.ranks) {
+      const { start, dur, length } = spans.columns(rank, 'collective');
+      for (let i = 0; i < length; i++) {
+        const number = found.of(rank, i);
+        const one = found.at(number);
+        const at = one.ranks.indexOf(rank);
+        assert.deepEqual([one.starts[at], one.ends[at]], [start[i], start[i] + dur[i]]);
+        assert.equal(found.waitedUntil(number, rank, start[i], start[i] + dur[i]), waitedUntil(one, at));
+      }
+    }
+  });
+}
+
+test('in a range are those that have begun before its end, and may reach into it', () => {
+  const found = Collectives.of(told('straggler'), read('straggler').spans)!;
+  const [first, , third] = all(found);
+  assert.deepEqual(found.in({ from: -1e9, to: 1e12 }), [0, found.length]);
+  assert.deepEqual(found.in({ from: -1e9, to: Math.min(...first.starts) }), [0, 0]);
+  const extent = found.extentOf(2);
+  assert.deepEqual([extent.from, extent.to], [Math.min(...third.starts), Math.max(...third.ends)]);
+  assert.equal(found.in({ from: extent.to, to: 1e12 })[0], 2);
+});
+
+test('spans that the server does not know, or knows elsewhere, are not mistaken for others', () => {
+  const calls = ({ spans }: RunModel): number =>
+    spans.ranks.reduce((sum, rank) => sum + spans.columns(rank, 'collective').length, 0);
+  const lines = file('straggler', 'events.jsonl').split('\n').length - 1;
+  const fewer = Array.from({ length: lines }, (_, i) => read('straggler', i)).filter(model => calls(model) < calls(read('straggler')));
+  assert.ok(fewer.length > 0);
+  for (const { spans } of fewer) {
+    assert.equal(Collectives.of(told('straggler'), spans), null);
+  }
+  // What comes later is in none of them; what comes before others moves them.
+  const model = read('straggler');
+  const [rank] = model.spans.ranks;
+  const lane = model.spans.columns(rank, 'collective');
+  lane.reserve(2);
+  lane.add(lane.reach + 10, 5, lane.name[0]);
+  const found = Collectives.of(told('straggler'), model.spans)!;
+  assert.ok(found.fits(rank, model.spans.columns(rank, 'collective')));
+  assert.ok(found.of(rank, lane.length - 2) >= 0);
+  assert.equal(found.of(rank, lane.length - 1), -1);
+  lane.add(lane.first - 10, 5, lane.name[0]);
+  assert.ok(!found.fits(rank, model.spans.columns(rank, 'collective')));
+  assert.equal(Collectives.of(told('straggler'), model.spans), null);
+});
