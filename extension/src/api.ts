@@ -4,6 +4,7 @@ import { ServerConnection } from '@jupyterlab/services';
 
 import type { Profile, Run, RunState } from './schema';
 import type { CollectivesAnswer } from './timeline/collectives';
+import { trans } from './translation';
 
 /** A piece of events.jsonl. */
 export interface Chunk {
@@ -72,7 +73,7 @@ export class Api {
     const next = number('X-Rankroom-Next');
     const state = response.headers.get('X-Rankroom-State') as RunState | null;
     if (!Number.isFinite(next) || state === null) {
-      throw new ApiError('the answer lacks the X-Rankroom headers: does a proxy drop them?', 502);
+      throw new ApiError(trans.__('the answer lacks the X-Rankroom headers: does a proxy drop them?'), 502);
     }
     const now = response.headers.get('X-Rankroom-Changed') ?? '';
     return { text: await response.text(), next, size: number('X-Rankroom-Size'), state, changed: now };
@@ -151,7 +152,7 @@ export class Api {
       if (signal?.aborted) {
         throw error;
       }
-      throw new ApiError('the Jupyter server does not answer', 0);
+      throw new ApiError(trans.__('the Jupyter server does not answer'), 0);
     }
     if (!response.ok) {
       throw await refusal(response);
@@ -172,5 +173,5 @@ async function refusal(response: Response): Promise<ApiError> {
   } catch {
     // Not from a route of ours; a proxy's page says less than its number.
   }
-  return new ApiError(`the server answered ${status} ${statusText}`, status);
+  return new ApiError(trans.__('the server answered %1 %2', status, statusText), status);
 }

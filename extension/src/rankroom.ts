@@ -1,10 +1,12 @@
 /** What both plugins use, and other extensions may: one connection to the server, and what it knows of clusters. */
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ITranslator } from '@jupyterlab/translation';
 import { Token } from '@lumino/coreutils';
 
 import { Api } from './api';
 import { ClustersApi } from './api/clusters';
 import { Clusters } from './sidebar/clusters';
+import { translateBy } from './translation';
 
 export interface IRankroom {
   /** Runs, by their ids: what they recorded, and steps for those that are live. */
@@ -22,7 +24,10 @@ export const rankroom: JupyterFrontEndPlugin<IRankroom> = {
   id: 'rankroom:server',
   description: 'The connection to Rankroom’s routes of the Jupyter server.',
   provides: IRankroom,
-  activate: (app: JupyterFrontEnd) => {
+  optional: [ITranslator],
+  activate: (app: JupyterFrontEnd, translator: ITranslator | null) => {
+    // Before the other plugins, which need this one.
+    translateBy(translator);
     const api = new Api(app.serviceManager.serverSettings);
     return { api, clusters: new Clusters(new ClustersApi(api)) };
   }

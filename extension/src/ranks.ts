@@ -1,4 +1,5 @@
 /** How ranks are named: `0,2-3` as typed, `0,2–3` as shown; and the colour each has. */
+import { trans } from './translation';
 
 const COLOURS = 8;
 
@@ -18,7 +19,7 @@ export function formatRanks(ranks: readonly number[]): string {
 
 /** `rank 2` or `ranks 0–3`. */
 export function nameRanks(ranks: readonly number[]): string {
-  return `${ranks.length === 1 ? 'rank' : 'ranks'} ${formatRanks(ranks)}`;
+  return trans._n('rank %2', 'ranks %2', ranks.length, formatRanks(ranks));
 }
 
 /** The ranks that a text names, of those there are; a sentence if it names none or others. */
@@ -27,13 +28,13 @@ export function parseRanks(text: string, there: readonly number[]): Set<number> 
   for (const part of text.split(/[\s,]+/).filter(word => word !== '')) {
     const match = /^(\d{1,9})(?:[-–](\d{1,9}))?$/.exec(part);
     if (!match) {
-      return `cannot read “${part}” as ranks: write them like 0,2-3`;
+      return trans.__('cannot read “%1” as ranks: write them like 0,2-3', part);
     }
     const first = Number(match[1]);
     const last = Number(match[2] ?? first);
     const named = there.filter(rank => rank >= first && rank <= last);
     if (named.length === 0) {
-      return `no rank ${part} in this run: it has ${formatRanks(there)}`;
+      return trans.__('no rank %1 in this run: it has %2', part, formatRanks(there));
     }
     named.forEach(rank => chosen.add(rank));
   }

@@ -1,20 +1,26 @@
 /** The phrases a run is described with; rankroom/words.py has the same. */
-import { nameRanks } from './ranks';
-import type { Profile, Run } from './schema';
+import { formatRanks, nameRanks } from './ranks';
+import type { Profile, Run, RunState } from './schema';
 import { percent } from './timeline/amounts';
+import { trans } from './translation';
 
 /** The state in words, with the time it took: `done in 12.4 s`. `now` is in microseconds. */
 export function how(run: Run, now: number): string {
   switch (run.state) {
     case 'running':
-      return `running ${seconds(now - run.start)}`;
+      return trans.__('running %1', seconds(now - run.start));
     case 'lost':
-      return 'lost: the kernel that wrote this record ended before the run did';
+      return trans.__('lost: the kernel that wrote this record ended before the run did');
     case 'done':
-      return run.end ? `done in ${duration(run.end - run.start)}` : 'done';
+      return run.end ? trans.__('done in %1', duration(run.end - run.start)) : trans.__('done');
     default: {
-      const where = run.failure ? ` on rank ${run.failure.rank}` : '';
-      return `${run.state}${where}${run.end ? ` after ${duration(run.end - run.start)}` : ''}`;
+      const state = broken(run.state);
+      const took = run.end ? duration(run.end - run.start) : '';
+      if (run.failure) {
+        const { rank } = run.failure;
+        return took ? trans.__('%1 on rank %2 after %3', state, rank, took) : trans.__('%1 on rank %2', state, rank);
+      }
+      return took ? trans.__('%1 after %2', state, took) : state;
     }
   }
 }
@@ -24,9 +30,9 @@ export function who(run: Run): string {
   const ranks = run.ranks.map(rank => rank.rank).sort((a, b) => a - b);
   const count = ranks.length || run.size;
   if (count < run.size) {
-    return `${nameRanks(ranks)} of ${run.size}`;
+    return trans._n('rank %2 of %3', 'ranks %2 of %3', ranks.length, formatRanks(ranks), run.size);
   }
-  return count === 1 ? '1 rank' : `${count} ranks`;
+  return trans._n('%1 rank', '%1 ranks', count);
 }
 
 /** Whom the others waited for: `slowest: rank 2, +18 % waiting caused`; '' if nobody stands out. */
@@ -35,7 +41,7 @@ export function slowest({ named, stragglers, wall }: Profile): string {
     return '';
   }
   const cost = stragglers.reduce((sum, one) => sum + (named.includes(one.rank) ? one.cost : 0), 0);
-  return `slowest: ${nameRanks(named)}, +${percent(Math.min(cost, wall), wall)} waiting caused`;
+  return trans.__('slowest: %1, +%2 waiting caused', nameRanks(named), percent(Math.min(cost, wall), wall));
 }
 
 /** Microseconds as a person says them: `85 ms`, `12.4 s`, `2 min 05 s`, `1 h 02 min`. */
@@ -60,9 +66,21 @@ export function moment(micros: number): string {
   return micros < 60_000_000 ? `+${(micros / 1e6).toFixed(3)} s` : `+${duration(micros)}`;
 }
 
-/** `1 line`, `400,000 lines`. */
-export function count(n: number, what: string): string {
-  return `${n.toLocaleString('en')} ${what}${n === 1 ? '' : 's'}`;
+/** `400,000`. */
+export function grouped(n: number): string {
+  return n.toLocaleString('en');
+}
+
+/** How a run ended that is not done; as the record has it where a newer writer added it. */
+function broken(state: RunState): string {
+  switch (state) {
+    case 'failed':
+      return trans.__('failed');
+    case 'interrupted':
+      return trans.__('interrupted');
+    default:
+      return state;
+  }
 }
 
 /** A time that goes on, in whole seconds. */

@@ -4,6 +4,7 @@
  * Lines are numbered from 0 in the order in which they were completed. Beyond `most` lines the
  * middle is let go: the head and the newest stay, and `gap` says what is missing.
  */
+import { trans } from '../translation';
 import { BLOCK, Column, float64, uint16, uint32, uint8 } from './column';
 import { columnsOf } from './width';
 import { plain } from './ansi';
@@ -187,5 +188,5 @@ export class Lines {
 
 /** What stands at the end of a line that is not shown whole. */
 export function cutNote(cut: number): string {
-  return ` … ${cut.toLocaleString('en')} more characters in the whole log`;
+  return ` ${trans.__('… %1 more characters in the whole log', cut.toLocaleString('en'))}`;
 }

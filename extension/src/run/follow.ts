@@ -1,6 +1,7 @@
 /** Reading a record up to its moving end, while somebody looks. */
 import { type Api, ApiError, type Chunk } from '../api';
 import { VERSION } from '../record';
+import { trans } from '../translation';
 import type { RunModel } from './model';
 import { inSlices } from './slices';
 
@@ -11,13 +12,15 @@ const WAITING_AT_ONCE = 2;
 const TURN = 1_000;
 const LONGEST_PAUSE = 30_000;
 
-const SUMMARY = 'Below is the summary that was saved with the notebook.';
-export const NO_SERVER =
-  'The Rankroom server extension is not enabled: run `jupyter server extension enable rankroom`' +
-  ` and restart JupyterLab. ${SUMMARY}`;
+const SUMMARY = (): string => trans.__('Below is the summary that was saved with the notebook.');
+export const NO_SERVER = (): string =>
+  trans.__('The Rankroom server extension is not enabled: run `jupyter server extension enable rankroom` and restart JupyterLab.') +
+  ` ${SUMMARY()}`;
 const NEWER = (version: number): string =>
-  `This record was written by a newer Rankroom (record version ${version}, this view reads up to` +
-  ` ${VERSION}): upgrade with \`pip install -U rankroom\`. ${SUMMARY}`;
+  trans.__(
+    'This record was written by a newer Rankroom (record version %1, this view reads up to %2): upgrade with `pip install -U rankroom`.',
+    version, VERSION
+  ) + ` ${SUMMARY()}`;
 
 /** Bytes of a piece: large enough for a long record, small enough to be taken in while the next comes. */
 const PIECE = 4 << 20;
@@ -108,11 +111,11 @@ async function explain(
     throw error;
   }
   if (error.status === 404) {
-    model.refusal = (await isThere(api, signal)) ? `${error.message}. ${SUMMARY}` : NO_SERVER;
+    model.refusal = (await isThere(api, signal)) ? `${error.message}. ${SUMMARY()}` : NO_SERVER();
     return;
   }
   const pause = Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
-  model.trouble = `${error.message}: trying again every ${Math.ceil(pause / 1000)} s`;
+  model.trouble = trans.__('%1: trying again every %2 s', error.message, Math.ceil(pause / 1000));
   model.notify();
   await rest(pause, signal);
 }

@@ -1,5 +1,6 @@
 /** Why a run is stuck, rank by rank, in words. */
 import type { Hang, Standing } from '../schema';
+import { trans } from '../translation';
 
 /** Ranks that stand at the same place. */
 export interface Place {
@@ -21,7 +22,7 @@ export function places(hang: Hang): Place[] {
   }
   return [...found.values()].map(({ first, ranks }) => ({
     ranks: ranks.sort((a, b) => a - b),
-    words: wordsFor(first, ranks.length > 1),
+    words: wordsFor(first, ranks.length),
     code: first.code ?? ''
   }));
 }
@@ -44,25 +45,34 @@ export function alikeStacks(stacks: ReadonlyMap<number, string>): Array<[number[
   return [...found].map(([text, ranks]) => [ranks, text]);
 }
 
-function wordsFor({ state, what, cell_line: line }: Standing, areMany: boolean): string {
-  const [one, many] = WORDS[state] ?? ['stands', 'stand'];
-  const words = [areMany ? many : one];
-  if (state === 'waits') {
-    words[0] += ` in ${what ?? 'a collective'}`;
-  } else if (what) {
+function wordsFor(standing: Standing, ranks: number): string {
+  const { state, what, cell_line: line } = standing;
+  const words = [doing(standing, ranks)];
+  if (state !== 'waits' && what) {
     words.push(what);
   }
   if (line) {
-    words.push(`cell line ${line}`);
+    words.push(trans.__('cell line %1', line));
   }
   return words.join(' · ');
 }
 
-/** For one rank, and for several. */
-const WORDS: { [state in Standing['state']]: [string, string] } = {
-  waits: ['waits', 'wait'],
-  still: ['stands still', 'stand still'],
-  busy: ['is at work', 'are at work'],
-  ended: ['has finished the cell', 'have finished the cell'],
-  silent: ['does not answer', 'do not answer']
-};
+/** What one rank does, or several. */
+function doing({ state, what }: Standing, ranks: number): string {
+  switch (state) {
+    case 'waits':
+      return typeof what === 'string'
+        ? trans._n('waits in %2', 'wait in %2', ranks, what)
+        : trans._n('waits in a collective', 'wait in a collective', ranks);
+    case 'still':
+      return trans._n('stands still', 'stand still', ranks);
+    case 'busy':
+      return trans._n('is at work', 'are at work', ranks);
+    case 'ended':
+      return trans._n('has finished the cell', 'have finished the cell', ranks);
+    case 'silent':
+      return trans._n('does not answer', 'do not answer', ranks);
+    default:
+      return trans._n('stands', 'stand', ranks);
+  }
+}

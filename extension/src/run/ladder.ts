@@ -1,6 +1,7 @@
 /** What a reader can do for a run that is stuck: interrupt, release, stacks, restart. */
 import type { Api, Step } from '../api';
 import { nameRanks } from '../ranks';
+import { trans } from '../translation';
 import type { RunModel } from './model';
 
 /** An interrupt has ended nearly everything by then. */
@@ -46,7 +47,7 @@ export class Ladder {
 
   /** Fetch the stacks, for the first time or again. */
   async look(): Promise<void> {
-    await this.once('stacks', 'looking at the stacks of all ranks …', async () => {
+    await this.once('stacks', trans.__('looking at the stacks of all ranks …'), async () => {
       this.stacks = await this.api.stacks(this.model.id);
       this.seenAt = new Date(this.now());
       return '';
@@ -86,7 +87,7 @@ function keyOf(step: string, ranks: readonly number[]): string {
 }
 
 const DOING: { [step in Step]: (ranks: readonly number[]) => string } = {
-  interrupt: () => 'interrupting all ranks …',
-  release: () => 'releasing what waits in a collective …',
-  restart: ranks => `restarting ${nameRanks(ranks)} …`
+  interrupt: () => trans.__('interrupting all ranks …'),
+  release: () => trans.__('releasing what waits in a collective …'),
+  restart: ranks => trans.__('restarting %1 …', nameRanks(ranks))
 };

@@ -8,6 +8,7 @@ import type { ErrorEvent, Event, Hang, Profile, RankState, Run } from '../schema
 import { Collectives, type CollectivesAnswer } from '../timeline/collectives';
 import { Samples } from '../timeline/samples';
 import { Spans } from '../timeline/spans';
+import { trans } from '../translation';
 import { Derived } from './derived';
 import { Outputs } from './outputs';
 
@@ -17,7 +18,7 @@ export interface Analyst {
   collectives(id: string): Promise<CollectivesAnswer>;
 }
 
-const nobody = (): Promise<never> => Promise.reject(new Error('no server is there'));
+const nobody = (): Promise<never> => Promise.reject(new Error(trans.__('no server is there')));
 const NO_SERVER: Analyst = { profile: nobody, collectives: nobody };
 
 export class RunModel {
@@ -126,7 +127,7 @@ export class RunModel {
   /** What the rank was released from, as another one had failed: `released from allreduce x`. */
   releaseOf(error: ErrorEvent): string | null {
     const { released } = error;
-    return released ? `released from ${String(released)}` : (this.releases.get(error.rank) ?? null);
+    return released ? trans.__('released from %1', String(released)) : (this.releases.get(error.rank) ?? null);
   }
 
   /** Take in a piece of the record; every step takes about a millisecond at most. */
@@ -207,7 +208,7 @@ export class RunModel {
       }
       await new Promise(resolve => setTimeout(resolve, 200));
     }
-    throw new Error('the server knows other spans than there are here');
+    throw new Error(trans.__('the server knows other spans than there are here'));
   }
 
   /** Stands for the spans that are here, on the clocks that are known. */

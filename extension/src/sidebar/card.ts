@@ -1,12 +1,13 @@
 /** One cluster in the sidebar: how it stands, its ranks, and what can be done to it. */
 import type { Act } from '../api/clusters';
 import type { Card } from '../cards';
+import { trans } from '../translation';
 import { h } from '../view/dom';
 import { setUnderWay, stepButton } from '../view/step';
 import type { Clusters } from './clusters';
 import { dragCell } from './drag';
 import { Grid, setText } from './grid';
-import { expectedAt, isLive, isOver, sign, stateName, timeLeft, where } from './phrases';
+import { expectedAt, isLive, isOver, secondsLeft, sign, stateName, timeLeft, where } from './phrases';
 
 /** What a card leaves to others. */
 export interface CardActions {
@@ -15,8 +16,6 @@ export interface CardActions {
   openLog(card: Card): void;
   insertCell(card: Card): void;
 }
-
-const DRAG = 'drag into a notebook to attach it to these ranks';
 
 export class CardView {
   readonly node: HTMLElement;
@@ -29,7 +28,7 @@ export class CardView {
   private complaint = h('span', '');
   private said = h(
     'div', 'rr-said-wrong', { role: 'alert', hidden: true }, this.complaint,
-    h('button', 'rr-away', { 'aria-label': 'put this message away', onclick: () => this.clusters.putAway(this.card) }, '×')
+    h('button', 'rr-away', { 'aria-label': trans.__('put this message away'), onclick: () => this.clusters.putAway(this.card) }, '×')
   );
   private buttons: { [name: string]: HTMLButtonElement };
   private size = h('input', 'rr-size', { type: 'number', min: '1', required: true });
@@ -37,8 +36,8 @@ export class CardView {
   private resize = h(
     'form', 'rr-resize', { hidden: true, onsubmit: (event: Event) => this.onResize(event) },
     h('label', '', {}, this.size, this.unit),
-    h('button', 'rr-button', { type: 'submit' }, 'Resize'),
-    h('button', 'rr-button', { type: 'button', onclick: () => this.askSize(false) }, 'Cancel')
+    h('button', 'rr-button', { type: 'submit' }, trans.__('Resize')),
+    h('button', 'rr-button', { type: 'button', onclick: () => this.askSize(false) }, trans.__('Cancel'))
   );
   private grid: Grid;
   private ranks: HTMLElement;
@@ -50,21 +49,30 @@ export class CardView {
   ) {
     const act = (name: Act) => () => void this.actions.act(this.card, name);
     this.buttons = {
-      insert: stepButton('Insert cell', 'insert a cell that attaches the current notebook to these ranks', () => this.actions.insertCell(this.card)),
-      interrupt: stepButton('Interrupt', 'end what the ranks run; their variables are kept', act('interrupt')),
-      log: stepButton('Log', 'what the cluster’s processes have written', () => this.actions.openLog(this.card)),
-      restart: stepButton('Restart…', 'restart the ranks, without their variables', act('restart')),
-      resize: stepButton('Resize…', 'restart with another number of ranks, or of a site’s nodes', () => this.askSize(this.resize.hidden)),
-      stop: stepButton('Stop…', 'end the ranks', act('stop'))
+      insert: stepButton(
+        trans.__('Insert cell'), trans.__('insert a cell that attaches the current notebook to these ranks'),
+        () => this.actions.insertCell(this.card)
+      ),
+      interrupt: stepButton(trans.__('Interrupt'), trans.__('end what the ranks run; their variables are kept'), act('interrupt')),
+      log: stepButton(trans.__('Log'), trans.__('what the cluster’s processes have written'), () => this.actions.openLog(this.card)),
+      restart: stepButton(trans.__('Restart…'), trans.__('restart the ranks, without their variables'), act('restart')),
+      resize: stepButton(
+        trans.__('Resize…'), trans.__('restart with another number of ranks, or of a site’s nodes'),
+        () => this.askSize(this.resize.hidden)
+      ),
+      stop: stepButton(trans.__('Stop…'), trans.__('end the ranks'), act('stop'))
     };
     this.grid = new Grid(rank => void this.actions.act(this.card, 'restart', String(rank)));
-    this.ranks = h('details', 'rr-card-ranks', { open: true }, h('summary', '', {}, 'Ranks'), this.grid.node);
-    const head = h('div', 'rr-card-head', { title: DRAG }, this.sign, h('strong', 'rr-card-name', {}, card.name), this.state, this.left);
+    this.ranks = h('details', 'rr-card-ranks', { open: true }, h('summary', '', {}, trans.__('Ranks')), this.grid.node);
+    const head = h(
+      'div', 'rr-card-head', { title: trans.__('drag into a notebook to attach it to these ranks') },
+      this.sign, h('strong', 'rr-card-name', {}, card.name), this.state, this.left
+    );
     dragCell(head, () => this.card.name);
     this.node = h(
-      'section', 'rr-card', { 'aria-label': `cluster ${card.name}`, 'data-cluster': card.name },
+      'section', 'rr-card', { 'aria-label': trans.__('cluster %1', card.name), 'data-cluster': card.name },
       head, this.where, this.words, this.remedy, this.said,
-      h('div', 'rr-actions', { role: 'group', 'aria-label': `what to do with ${card.name}` }, ...Object.values(this.buttons)),
+      h('div', 'rr-actions', { role: 'group', 'aria-label': trans.__('what to do with %1', card.name) }, ...Object.values(this.buttons)),
       this.resize, this.ranks
     );
   }
@@ -91,9 +99,10 @@ export class CardView {
 
   /** The time that is left counts down. */
   tick(): void {
-    const left = timeLeft(this.card, this.clusters.now);
-    setText(this.left, left);
-    this.left.classList.toggle('rr-is-short', left !== '' && !left.includes(':'));
+    const { now } = this.clusters;
+    const left = secondsLeft(this.card, now);
+    setText(this.left, timeLeft(this.card, now));
+    this.left.classList.toggle('rr-is-short', left !== null && left < 600);
   }
 
   private refreshButtons(card: Card, under: Act | null): void {
@@ -103,10 +112,12 @@ export class CardView {
     restart.hidden = !isUp && !isOver(card);
     resize.hidden = !isUp || !card.kept;
     log.hidden = !isUp && !isOver(card) && card.state !== 'ending';
-    setText(restart, isOver(card) ? 'Restart' : card.kept ? 'Restart…' : 'Reconnect');
-    restart.title = card.kept || isOver(card) ? 'restart the ranks, without their variables' : 'take it up again; the ranks keep their variables';
-    setText(stop, isOver(card) ? 'Remove' : card.state === 'pending' ? 'Cancel job…' : 'Stop…');
-    stop.title = isOver(card) ? 'take it off this list' : 'end the ranks; their variables are gone then';
+    setText(restart, isOver(card) ? trans.__('Restart') : card.kept ? trans.__('Restart…') : trans.__('Reconnect'));
+    restart.title = card.kept || isOver(card)
+      ? trans.__('restart the ranks, without their variables')
+      : trans.__('take it up again; the ranks keep their variables');
+    setText(stop, isOver(card) ? trans.__('Remove') : card.state === 'pending' ? trans.__('Cancel job…') : trans.__('Stop…'));
+    stop.title = isOver(card) ? trans.__('take it off this list') : trans.__('end the ranks; their variables are gone then');
     const isEnding = card.state === 'ending';
     for (const button of [interrupt, restart, resize, stop]) {
       setUnderWay(button, under !== null || isEnding);
@@ -121,8 +132,8 @@ export class CardView {
     if (isAsked) {
       const { far, nodes, size } = this.card;
       this.size.value = String(far ? nodes : size);
-      setText(this.unit, far ? ' nodes' : ' ranks');
-      this.size.setAttribute('aria-label', `how many${this.unit.textContent}`);
+      setText(this.unit, ` ${far ? trans.__('nodes') : trans.__('ranks')}`);
+      this.size.setAttribute('aria-label', far ? trans.__('how many nodes') : trans.__('how many ranks'));
       this.size.select();
       this.size.focus();
     }

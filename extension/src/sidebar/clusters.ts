@@ -6,6 +6,7 @@ import { ApiError } from '../api';
 import type { Act, ClustersApi } from '../api/clusters';
 import type { Card, Load, Question, Wishes } from '../cards';
 import type { Run } from '../schema';
+import { trans } from '../translation';
 import { isLive, isMoving } from './phrases';
 
 const SOON_MS = 1_000;
@@ -14,9 +15,6 @@ const AWAITED_MS = 5_000;
 const LOOK_MS = 2_000;
 const SLOWEST_MS = 30_000;
 const RUNS = 15;
-
-const ABSENT =
-  'This Jupyter server lacks Rankroom’s routes: run “jupyter server extension enable rankroom” and restart it.';
 
 export class Clusters {
   /** Newest first. */
@@ -120,7 +118,7 @@ export class Clusters {
     try {
       await this.api.act(card.name, act, wishes);
     } catch (error) {
-      this.complaints.set(card.name, `${act}: ${message(error)}`);
+      this.complaints.set(card.name, complaint(act, message(error)));
     } finally {
       this.underWay.delete(card.name);
       this.awaitedUntil = Date.now() + AWAITED_MS;
@@ -151,7 +149,9 @@ export class Clusters {
       this.tell();
     } catch (error) {
       const isAbsent = error instanceof ApiError && error.status === 404;
-      this.trouble = isAbsent ? ABSENT : `${message(error)}: trying again.`;
+      this.trouble = isAbsent
+        ? trans.__('This Jupyter server lacks Rankroom’s routes: run “%1” and restart it.', 'jupyter server extension enable rankroom')
+        : trans.__('%1: trying again.', message(error));
       this.tell();
       throw error; // the poll waits longer then
     }
@@ -183,4 +183,17 @@ export class Clusters {
 
 export function message(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
+}
+
+function complaint(act: Act, why: string): string {
+  switch (act) {
+    case 'stop':
+      return trans.__('stop: %1', why);
+    case 'restart':
+      return trans.__('restart: %1', why);
+    case 'resize':
+      return trans.__('resize: %1', why);
+    case 'interrupt':
+      return trans.__('interrupt: %1', why);
+  }
 }

@@ -11,6 +11,7 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import type { Api, Step } from '../api';
 import type { Card } from '../cards';
+import { trans } from '../translation';
 import { OPEN } from '../view/panel';
 import type { CardActions } from './card';
 import { type Clusters, message } from './clusters';
@@ -18,7 +19,6 @@ import { ranksIcon } from './icon';
 import { isLive } from './phrases';
 
 export const SHOW = 'rankroom:show-ranks';
-const CATEGORY = 'Ranks';
 
 type Args = ReadonlyPartialJSONObject;
 
@@ -38,6 +38,7 @@ export function addCommands(
   launcher: ILauncher | null
 ): void {
   const { commands } = app;
+  const category = trans.__('Ranks');
   const clickedOn = (what: string): string | undefined => app.contextMenuHitTest(node => what in node.dataset)?.dataset[what];
   const given = (args: Args, what: string): string | undefined =>
     args[what] === undefined ? (args.here ? clickedOn(what) : undefined) : String(args[what]);
@@ -48,22 +49,22 @@ export function addCommands(
   const add = (id: string, label: string, execute: () => void, inMenu = label): void => {
     const icon = id === SHOW ? ranksIcon : undefined;
     commands.addCommand(id, { label: args => (args.isMenu ? inMenu : label), icon, caption: label, execute });
-    palette?.addItem({ command: id, category: CATEGORY });
+    palette?.addItem({ command: id, category });
   };
   const addForCluster = (
     id: string,
-    label: (of: string, args: Args) => string,
+    label: (name: string | undefined, args: Args) => string,
     execute: (card: Card, args: Args) => void | Promise<void>
   ): void => {
     commands.addCommand(id, {
-      label: args => label(cardOf(args) ? ` of ${cardOf(args)?.name}` : '', args),
+      label: args => label(cardOf(args)?.name, args),
       isEnabled: args => cardOf(args) !== undefined,
       execute: args => {
         const card = cardOf(args);
         return card && execute(card, args);
       }
     });
-    palette?.addItem({ command: id, category: CATEGORY });
+    palette?.addItem({ command: id, category });
   };
   const addForRun = (step: Step, label: string): void => {
     commands.addCommand(`rankroom:${step}-run`, {
@@ -84,24 +85,47 @@ export function addCommands(
     });
   };
 
-  add(SHOW, 'Ranks', () => places.show(), 'Show the Ranks');
-  add('rankroom:start-here', 'Start Ranks Here', () => places.startHere());
-  add('rankroom:start-ranks', 'Start Ranks on a Site…', () => places.openForm());
-  addForCluster('rankroom:insert-attach-cell', of => `Insert a Cell That Attaches to the Ranks${of}`, card => actions.insertCell(card));
-  addForCluster('rankroom:interrupt-ranks', of => `Interrupt the Ranks${of}`, card => actions.act(card, 'interrupt'));
+  add(SHOW, trans.__('Ranks'), () => places.show(), trans.__('Show the Ranks'));
+  add('rankroom:start-here', trans.__('Start Ranks Here'), () => places.startHere());
+  add('rankroom:start-ranks', trans.__('Start Ranks on a Site…'), () => places.openForm());
+  addForCluster(
+    'rankroom:insert-attach-cell',
+    name => (name ? trans.__('Insert a Cell That Attaches to the Ranks of %1', name) : trans.__('Insert a Cell That Attaches to the Ranks')),
+    card => actions.insertCell(card)
+  );
+  addForCluster(
+    'rankroom:interrupt-ranks',
+    name => (name ? trans.__('Interrupt the Ranks of %1', name) : trans.__('Interrupt the Ranks')),
+    card => actions.act(card, 'interrupt')
+  );
   addForCluster(
     'rankroom:restart-ranks',
-    (of, args) => `Restart ${given(args, 'rank') === undefined ? 'the Ranks' : `Rank ${given(args, 'rank')}`}${of}…`,
+    (name, args) => {
+      const rank = given(args, 'rank');
+      if (rank === undefined) {
+        return name ? trans.__('Restart the Ranks of %1…', name) : trans.__('Restart the Ranks…');
+      }
+      return name ? trans.__('Restart Rank %1 of %2…', rank, name) : trans.__('Restart Rank %1…', rank);
+    },
     (card, args) => actions.act(card, 'restart', given(args, 'rank'))
   );
-  addForCluster('rankroom:stop-ranks', of => `Stop the Ranks${of}…`, card => actions.act(card, 'stop'));
-  addForCluster('rankroom:open-log', of => `Open the Log${of}`, card => actions.openLog(card));
+  addForCluster(
+    'rankroom:stop-ranks',
+    name => (name ? trans.__('Stop the Ranks of %1…', name) : trans.__('Stop the Ranks…')),
+    card => actions.act(card, 'stop')
+  );
+  addForCluster(
+    'rankroom:open-log',
+    name => (name ? trans.__('Open the Log of %1', name) : trans.__('Open the Log')),
+    card => actions.openLog(card)
+  );
   commands.addCommand('rankroom:open-run-here', {
-    label: 'Open in a Panel',
+    label: trans.__('Open in a Panel'),
     execute: args => commands.execute(OPEN, { id: given({ ...args, here: true }, 'run') })
   });
-  addForRun('interrupt', 'Interrupt the Run');
-  addForRun('release', 'Release Its Collectives');
+  addForRun('interrupt', trans.__('Interrupt the Run'));
+  addForRun('release', trans.__('Release Its Collectives'));
   clusters.changed.connect(() => commands.notifyCommandChanged());
-  launcher?.add({ command: SHOW, category: 'Other', rank: 10 });
+  // Without a category it is in JupyterLab's own “Other”, whatever that is called.
+  launcher?.add({ command: SHOW, rank: 10 });
 }

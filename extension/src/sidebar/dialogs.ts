@@ -3,6 +3,7 @@ import { Dialog, showDialog } from '@jupyterlab/apputils';
 
 import type { Act } from '../api/clusters';
 import type { Card } from '../cards';
+import { trans } from '../translation';
 import { isOver } from './phrases';
 
 /** Whether the reader really wants it. */
@@ -17,24 +18,53 @@ export async function isMeant(card: Card, act: Act, ranks: string): Promise<bool
 }
 
 function question(card: Card, act: Act, ranks: string): [string, string, string] | null {
-  const all = card.size === 1 ? 'its rank' : `its ${card.size} ranks`;
+  const { name, size, job } = card;
   if (isOver(card) || act === 'interrupt' || (act === 'restart' && !card.kept)) {
     return null;
   }
   if (act === 'stop' && card.state === 'pending') {
-    return [`Cancel the job of ${card.name}?`, `Job ${card.job} loses its place in the queue.`, 'Cancel the job'];
+    return [trans.__('Cancel the job of %1?', name), trans.__('Job %1 loses its place in the queue.', job), trans.__('Cancel the job')];
   }
   if (act === 'stop') {
-    const job = card.job ? ` and job ${card.job}` : '';
-    return [`Stop ${card.name}?`, `This ends ${all}${job}; variables on the ranks are gone then. Records of runs stay.`, 'Stop'];
+    const body = job
+      ? trans._n(
+        'This ends its rank and job %2; variables on the ranks are gone then. Records of runs stay.',
+        'This ends its %1 ranks and job %2; variables on the ranks are gone then. Records of runs stay.',
+        size,
+        job
+      )
+      : trans._n(
+        'This ends its rank; variables on the ranks are gone then. Records of runs stay.',
+        'This ends its %1 ranks; variables on the ranks are gone then. Records of runs stay.',
+        size
+      );
+    return [trans.__('Stop %1?', name), body, trans.__('Stop')];
   }
   if (act === 'resize') {
-    return [`Resize ${card.name}?`, `This ends ${all} and ${card.far ? `submits a job for ${ranks} nodes` : `starts ${ranks}`}; variables on the ranks are gone then.`, 'Resize'];
+    const body = card.far
+      ? trans._n(
+        'This ends its rank and submits a job for %2 nodes; variables on the ranks are gone then.',
+        'This ends its %1 ranks and submits a job for %2 nodes; variables on the ranks are gone then.',
+        size,
+        ranks
+      )
+      : trans._n(
+        'This ends its rank and starts %2; variables on the ranks are gone then.',
+        'This ends its %1 ranks and starts %2; variables on the ranks are gone then.',
+        size,
+        ranks
+      );
+    return [trans.__('Resize %1?', name), body, trans.__('Resize')];
   }
   const isDown = ranks !== '' && card.ranks[Number(ranks)]?.state === 'down';
   if (isDown) {
     return null;
   }
-  const who = ranks ? `rank ${ranks}` : all;
-  return [`Restart ${who} of ${card.name}?`, `Variables on ${ranks ? 'that rank' : 'the ranks'} are gone then; anything that runs there ends.`, 'Restart'];
+  const title = ranks
+    ? trans.__('Restart rank %1 of %2?', ranks, name)
+    : trans._n('Restart its rank of %2?', 'Restart its %1 ranks of %2?', size, name);
+  const body = ranks
+    ? trans.__('Variables on that rank are gone then; anything that runs there ends.')
+    : trans.__('Variables on the ranks are gone then; anything that runs there ends.');
+  return [title, body, trans.__('Restart')];
 }

@@ -1,5 +1,6 @@
 /** The fields of the start form; their names are those of a site's profile. */
 import type { SiteChoice, Wishes } from '../cards';
+import { trans } from '../translation';
 import { h } from '../view/dom';
 import { setText } from './grid';
 
@@ -13,26 +14,39 @@ interface Kind {
   isRare?: boolean;
 }
 
-const HERE: Kind[] = [
-  { name: 'ranks', label: 'Ranks', hint: 'one per GPU, or 2', title: 'how many ranks: empty for one per GPU, or 2 on a machine without' }
-];
+function hereKinds(): Kind[] {
+  const title = trans.__('how many ranks: empty for one per GPU, or 2 on a machine without');
+  return [{ name: 'ranks', label: trans.__('Ranks'), hint: trans.__('one per GPU, or 2'), title }];
+}
 
-const JOB: Kind[] = [
-  { name: 'nodes', label: 'Nodes', hint: '1', title: 'compute nodes' },
-  { name: 'gpus_per_node', label: 'GPUs per node', hint: 'none', title: 'GPUs of each node; each gets a rank' },
-  { name: 'time', label: 'Time', hint: '01:00:00', title: 'hours:minutes:seconds, or days-hours:minutes:seconds' },
-  { name: 'account', label: 'Account', hint: 'yours', title: 'whose budget pays for the job' },
-  { name: 'partition', label: 'Partition', hint: 'the site’s', title: 'partition, or queue' },
-  { name: 'ranks_per_node', label: 'Ranks per node', hint: 'one per GPU, or 2', title: 'ranks on each node', isRare: true },
-  { name: 'qos', label: 'QoS', hint: 'none', title: 'quality of service', isRare: true },
-  { name: 'constraint', label: 'Constraint', hint: 'none', title: 'a feature that nodes must have', isRare: true },
-  { name: 'reservation', label: 'Reservation', hint: 'none', title: 'nodes that were set aside', isRare: true },
-  { name: 'cpus_per_task', label: 'CPUs per rank', hint: 'as the site decides', title: 'cores for each rank', isRare: true },
-  { name: 'memory_per_node', label: 'Memory per node', hint: 'as the site decides', title: 'megabytes, or like 64G', isRare: true },
-  { name: 'memory_per_cpu', label: 'Memory per CPU', hint: 'as the site decides', title: 'megabytes, or like 4G; instead of memory per node', isRare: true }
-];
+function jobKinds(): Kind[] {
+  const none = trans.__('none');
+  const decided = trans.__('as the site decides');
+  return [
+    { name: 'nodes', label: trans.__('Nodes'), hint: '1', title: trans.__('compute nodes') },
+    { name: 'gpus_per_node', label: trans.__('GPUs per node'), hint: none, title: trans.__('GPUs of each node; each gets a rank') },
+    { name: 'time', label: trans.__('Time'), hint: '01:00:00', title: trans.__('hours:minutes:seconds, or days-hours:minutes:seconds') },
+    { name: 'account', label: trans.__('Account'), hint: trans.__('yours'), title: trans.__('whose budget pays for the job') },
+    { name: 'partition', label: trans.__('Partition'), hint: trans.__('the site’s'), title: trans.__('partition, or queue') },
+    {
+      name: 'ranks_per_node', label: trans.__('Ranks per node'), hint: trans.__('one per GPU, or 2'), title: trans.__('ranks on each node'),
+      isRare: true
+    },
+    { name: 'qos', label: trans.__('QoS'), hint: none, title: trans.__('quality of service'), isRare: true },
+    { name: 'constraint', label: trans.__('Constraint'), hint: none, title: trans.__('a feature that nodes must have'), isRare: true },
+    { name: 'reservation', label: trans.__('Reservation'), hint: none, title: trans.__('nodes that were set aside'), isRare: true },
+    { name: 'cpus_per_task', label: trans.__('CPUs per rank'), hint: decided, title: trans.__('cores for each rank'), isRare: true },
+    { name: 'memory_per_node', label: trans.__('Memory per node'), hint: decided, title: trans.__('megabytes, or like 64G'), isRare: true },
+    {
+      name: 'memory_per_cpu', label: trans.__('Memory per CPU'), hint: decided, title: trans.__('megabytes, or like 4G; instead of memory per node'),
+      isRare: true
+    }
+  ];
+}
 
-const NAME: Kind = { name: 'name', label: 'Name', hint: 'chosen for you', title: 'what the cluster is called', isRare: true };
+function nameKind(): Kind {
+  return { name: 'name', label: trans.__('Name'), hint: trans.__('chosen for you'), title: trans.__('what the cluster is called'), isRare: true };
+}
 
 let forms = 0;
 
@@ -72,11 +86,15 @@ export class Fields {
 
   constructor(site: SiteChoice, changed: () => void) {
     const form = ++forms;
-    this.fields = [...(site.scheduler === 'none' ? HERE : JOB), NAME].map(kind => new Field(kind, site, form, changed));
+    const kinds = [...(site.scheduler === 'none' ? hereKinds() : jobKinds()), nameKind()];
+    this.fields = kinds.map(kind => new Field(kind, site, form, changed));
     const nodes = (isRare: boolean): HTMLElement[] =>
       this.fields.filter(field => Boolean(field.kind.isRare) === isRare).map(field => field.node);
-    const back = h('label', 'rr-check', { title: 'a rank that dies is restarted, without its variables' }, this.back, 'bring back ranks that die');
-    this.rest = h('details', 'rr-more-fields', {}, h('summary', '', {}, 'More'), ...nodes(true), back);
+    const back = h(
+      'label', 'rr-check', { title: trans.__('a rank that dies is restarted, without its variables') },
+      this.back, trans.__('bring back ranks that die')
+    );
+    this.rest = h('details', 'rr-more-fields', {}, h('summary', '', {}, trans.__('More')), ...nodes(true), back);
     this.node = h('div', 'rr-fields', {}, ...nodes(false), this.rest);
   }
 

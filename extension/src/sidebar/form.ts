@@ -3,6 +3,7 @@ import { Debouncer } from '@lumino/polling';
 
 import { ApiError } from '../api';
 import type { SiteChoice } from '../cards';
+import { trans } from '../translation';
 import { h } from '../view/dom';
 import { setUnderWay, stepButton } from '../view/step';
 import { type Clusters, message } from './clusters';
@@ -16,13 +17,13 @@ export class StartForm {
   readonly node: HTMLFormElement;
   private sites: SiteChoice[] = [];
   private fields: Fields | null = null;
-  private place = h('select', 'rr-input', { 'aria-label': 'where', onchange: () => this.choose(this.place.value) });
+  private place = h('select', 'rr-input', { 'aria-label': trans.__('where'), onchange: () => this.choose(this.place.value) });
   private about = h('div', 'rr-about');
   private box = h('div', '');
   private wrong = h('div', 'rr-said-wrong', { role: 'alert', hidden: true });
-  private start = h('button', 'rr-button rr-primary', { type: 'submit' }, 'Start ranks');
-  private show = stepButton('Show script', 'the job script that would be submitted', () => this.showScript());
-  private script = h('pre', 'rr-script', { tabindex: '0', 'aria-label': 'job script', hidden: true });
+  private start = h('button', 'rr-button rr-primary', { type: 'submit' }, trans.__('Start ranks'));
+  private show = stepButton(trans.__('Show script'), trans.__('the job script that would be submitted'), () => this.showScript());
+  private script = h('pre', 'rr-script', { tabindex: '0', 'aria-label': trans.__('job script'), hidden: true });
   private checking = new Debouncer(() => this.check(), PAUSE_MS);
   private checks = 0;
 
@@ -32,8 +33,8 @@ export class StartForm {
   ) {
     this.show.type = 'button';
     this.node = h(
-      'form', 'rr-form', { 'aria-label': 'start ranks', novalidate: true, onsubmit: (event: Event) => void this.submit(event) },
-      h('label', 'rr-field', {}, h('span', '', {}, 'Where'), this.place), this.about,
+      'form', 'rr-form', { 'aria-label': trans.__('start ranks'), novalidate: true, onsubmit: (event: Event) => void this.submit(event) },
+      h('label', 'rr-field', {}, h('span', '', {}, trans.__('Where')), this.place), this.about,
       this.box, this.wrong, h('div', 'rr-actions', {}, this.start, this.show), this.script
     );
   }
@@ -79,9 +80,10 @@ export class StartForm {
     this.box.replaceChildren(this.fields.node);
     setUnderWay(this.start, false);
     const isHere = site.scheduler === 'none';
-    setText(this.start, isHere ? 'Start ranks' : 'Submit job');
+    setText(this.start, isHere ? trans.__('Start ranks') : trans.__('Submit job'));
     this.show.hidden = isHere;
-    setText(this.about, isHere ? '' : `${site.name}: ${site.scheduler === 'pbs' ? 'PBS' : 'Slurm'} on ${site.login || 'this machine'}`);
+    const scheduler = site.scheduler === 'pbs' ? 'PBS' : 'Slurm';
+    setText(this.about, isHere ? '' : trans.__('%1: %2 on %3', site.name, scheduler, site.login || trans.__('this machine')));
     this.about.hidden = isHere;
   }
 
@@ -126,7 +128,7 @@ export class StartForm {
     } else {
       this.fields?.focusWrong();
     }
-    setText(this.show, this.script.hidden ? 'Show script' : 'Hide script');
+    setText(this.show, this.script.hidden ? trans.__('Show script') : trans.__('Hide script'));
   }
 
   private async submit(event: Event): Promise<void> {

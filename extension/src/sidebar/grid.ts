@@ -1,6 +1,7 @@
 /** The ranks of a cluster: where each is, how it stands, and how busy it is. */
 import type { Card, CardRank, Load } from '../cards';
 import { rankClass } from '../ranks';
+import { trans } from '../translation';
 import { h, setChildren } from '../view/dom';
 import { shown } from './phrases';
 
@@ -10,7 +11,7 @@ const FIRST = 16;
 const SIGNS: { [state in CardRank['state']]: string } = { starting: '◌', ready: '●', restarting: '↻', down: '✗' };
 
 export class Grid {
-  readonly node = h('div', 'rr-grid', { role: 'list', 'aria-label': 'ranks' });
+  readonly node = h('div', 'rr-grid', { role: 'list', 'aria-label': trans.__('ranks') });
   private rows = new Map<number, Row>();
   private hosts = new Map<string, HTMLElement>();
   private isWhole = false;
@@ -32,7 +33,7 @@ export class Grid {
       }
       nodes.push(this.row(rank.rank).refresh(rank, load.get(rank.rank), card.state === 'ending'));
     }
-    this.more.textContent = `show all ${card.ranks.length} ranks`;
+    this.more.textContent = trans._n('show all %1 rank', 'show all %1 ranks', card.ranks.length);
     setChildren(this.node, seen.length < card.ranks.length ? [...nodes, this.more] : nodes);
   }
 
@@ -43,7 +44,7 @@ export class Grid {
   }
 
   private hostNode(host: string): HTMLElement {
-    const node = this.hosts.get(host) ?? h('div', 'rr-host', { role: 'presentation', title: host }, host || 'no host yet');
+    const node = this.hosts.get(host) ?? h('div', 'rr-host', { role: 'presentation', title: host }, host || trans.__('no host yet'));
     this.hosts.set(host, node);
     return node;
   }
@@ -71,7 +72,7 @@ class Row {
     private rank: number,
     restart: (rank: number) => void
   ) {
-    const label = `restart rank ${rank}, without its variables`;
+    const label = trans.__('restart rank %1, without its variables', rank);
     const onclick = (): void => void (this.again.getAttribute('aria-disabled') === 'true' || restart(rank));
     this.again = h('button', 'rr-again', { title: label, 'aria-label': label, onclick }, '↻');
     this.node = h(
@@ -85,21 +86,31 @@ class Row {
     const busy = rank.state === 'ready' ? shown(load) : null;
     setText(this.sign, SIGNS[rank.state]);
     this.sign.className = `rr-sign rr-rank-is-${rank.state}`;
-    setText(this.device, rank.device === 'cpu' ? 'CPU' : rank.device);
+    setText(this.device, rank.device === 'cpu' ? trans.__('CPU') : rank.device);
     this.fill.style.width = `${100 * (busy?.share ?? 0)}%`;
     setText(this.percent, busy?.percent ?? '');
     setText(this.memory, busy?.memory ?? '');
-    setText(this.note, rank.state === 'down' ? rank.note : rank.state === 'ready' ? '' : rank.state);
+    setText(this.note, rank.state === 'down' ? rank.note : rank.state === 'ready' ? '' : stateOf(rank));
     this.note.hidden = this.note.textContent === '';
     this.again.setAttribute('aria-disabled', String(isEnding || rank.state === 'restarting' || rank.state === 'starting'));
-    const words = [`rank ${this.rank} on ${rank.host || 'no host yet'}, ${rank.device}, ${rank.state}`, `pid ${rank.pid}`, busy?.title ?? ''];
-    const title = words.filter(Boolean).join('; ');
+    const place = trans.__('rank %1 on %2, %3, %4', this.rank, rank.host || trans.__('no host yet'), rank.device, stateOf(rank));
+    const title = [place, trans.__('pid %1', rank.pid), busy?.title ?? ''].filter(Boolean).join('; ');
     if (this.node.title !== title) {
       this.node.title = title;
       this.node.setAttribute('aria-label', title);
     }
     return this.node;
   }
+}
+
+function stateOf({ state }: CardRank): string {
+  const names: { [state in CardRank['state']]: string } = {
+    starting: trans.__('starting'),
+    ready: trans.__('ready'),
+    restarting: trans.__('restarting'),
+    down: trans.__('down')
+  };
+  return names[state] ?? state;
 }
 
 /** Set a text only when it differs: what is selected in it stays so. */

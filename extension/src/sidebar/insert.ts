@@ -2,6 +2,7 @@
 import { Clipboard, Notification } from '@jupyterlab/apputils';
 import type { INotebookTracker } from '@jupyterlab/notebook';
 
+import { trans } from '../translation';
 import { attachCell, attachSource } from './attach';
 
 /** Below the active cell, and selected; without a notebook it is offered to be copied. */
@@ -11,9 +12,9 @@ export async function insertAttachCell(notebooks: INotebookTracker | null, clust
   const notebook = notebooks?.currentWidget?.content;
   const cells = notebook?.model?.sharedModel;
   if (!notebook || !cells) {
-    Notification.info(`Open a notebook first: the cell goes below its active cell.`, {
+    Notification.info(trans.__('Open a notebook first: the cell goes below its active cell.'), {
       autoClose: 8_000,
-      actions: [{ label: 'Copy the cell', callback: () => Clipboard.copyToSystem(attachSource(cluster)) }]
+      actions: [{ label: trans.__('Copy the cell'), callback: () => Clipboard.copyToSystem(attachSource(cluster)) }]
     });
     return;
   }

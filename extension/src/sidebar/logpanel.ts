@@ -4,6 +4,7 @@ import { Poll } from '@lumino/polling';
 import { Widget } from '@lumino/widgets';
 
 import type { ClustersApi } from '../api/clusters';
+import { trans } from '../translation';
 import { h } from '../view/dom';
 import { Sight } from '../view/sight';
 import { message } from './clusters';
@@ -26,7 +27,7 @@ class LogView extends Widget {
   ) {
     super();
     this.addClass('rr-job-log-panel');
-    this.text.setAttribute('aria-label', `log of ${cluster}`);
+    this.text.setAttribute('aria-label', trans.__('log of %1', cluster));
     this.node.append(this.wrong, this.text);
     this.poll = new Poll({
       auto: false,
@@ -51,7 +52,7 @@ class LogView extends Widget {
     try {
       const log = await this.api.log(this.cluster);
       const isAtEnd = text.scrollTop + text.clientHeight > text.scrollHeight - NEAR;
-      setText(text, log || 'Nothing was written yet.');
+      setText(text, log || trans.__('Nothing was written yet.'));
       this.wrong.hidden = true;
       if (isAtEnd) {
         text.scrollTop = text.scrollHeight;
@@ -68,7 +69,7 @@ class LogView extends Widget {
 export function logPanel(api: ClustersApi, cluster: string): MainAreaWidget {
   const panel = new MainAreaWidget({ content: new LogView(api, cluster) });
   panel.id = `rankroom-log-${cluster}`;
-  panel.title.label = `${cluster} log`;
+  panel.title.label = trans.__('%1 log', cluster);
   panel.title.icon = ranksIcon;
   panel.title.closable = true;
   return panel;

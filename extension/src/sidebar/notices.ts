@@ -1,6 +1,7 @@
 /** Notifications of JupyterLab when a cluster's time is nearly over. */
 import { Notification } from '@jupyterlab/apputils';
 
+import { trans } from '../translation';
 import type { Clusters } from './clusters';
 import { Warnings } from './warnings';
 
@@ -23,7 +24,7 @@ export class Notices {
     const { cards, now } = this.clusters;
     for (const { cluster, limit, text } of this.warnings.due(cards, now)) {
       this.dismiss(cluster);
-      const actions = [{ label: 'Show ranks', callback: this.open }];
+      const actions = [{ label: trans.__('Show ranks'), callback: this.open }];
       const options = { autoClose: false as const, actions };
       const id = limit < 600 ? Notification.error(text, options) : Notification.warning(text, options);
       this.shown.set(cluster, id);

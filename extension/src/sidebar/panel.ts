@@ -3,6 +3,7 @@ import { Widget } from '@lumino/widgets';
 
 import type { Card } from '../cards';
 import type { Run } from '../schema';
+import { trans } from '../translation';
 import { h, setChildren } from '../view/dom';
 import { Sight } from '../view/sight';
 import { setUnderWay, stepButton } from '../view/step';
@@ -15,10 +16,6 @@ import { RunList } from './runlist';
 
 const TICK_MS = 1_000;
 
-const NEWCOMERS =
-  'A rank is a Python process with a number: one for each GPU, or a few on this machine’s CPU. ' +
-  'A cell that starts with %%distributed runs on all of them.';
-
 export interface PanelActions extends CardActions {
   openRun(run: Run): void;
   /** The site that the form begins with. */
@@ -30,11 +27,13 @@ export class RanksPanel extends Widget {
   private trouble = h('div', 'rr-trouble', { role: 'alert', hidden: true });
   private list = h('div', 'rr-cards');
   private wrong = h('div', 'rr-said-wrong', { role: 'alert', hidden: true });
-  private begin = stepButton('Start ranks here', 'start a rank per GPU of this machine, or two on its CPU', () => this.startHere());
+  private begin = stepButton(
+    trans.__('Start ranks here'), trans.__('start a rank per GPU of this machine, or two on its CPU'), () => this.startHere()
+  );
   private empty = h(
     'div', 'rr-empty', { hidden: true },
-    h('strong', '', {}, 'No ranks yet'), h('p', '', {}, NEWCOMERS), this.begin, this.wrong,
-    h('p', 'rr-hint', {}, 'or choose where and how many below.')
+    h('strong', '', {}, trans.__('No ranks yet')), h('p', '', {}, forNewcomers()), this.begin, this.wrong,
+    h('p', 'rr-hint', {}, trans.__('or choose where and how many below.'))
   );
   private form: StartForm;
   private start: HTMLDetailsElement;
@@ -49,17 +48,17 @@ export class RanksPanel extends Widget {
     super();
     this.id = 'rankroom-ranks';
     this.addClass('rr-sidebar');
-    this.title.caption = 'Ranks';
+    this.title.caption = trans.__('Ranks');
     this.title.icon = ranksIcon;
     this.node.setAttribute('role', 'region');
-    this.node.setAttribute('aria-label', 'Ranks');
+    this.node.setAttribute('aria-label', trans.__('Ranks'));
     this.begin.classList.add('rr-primary');
     this.form = new StartForm(clusters, () => (this.start.open = false));
     this.runs = new RunList(run => actions.openRun(run));
     const ontoggle = (): void => void (this.start.open && this.form.load(actions.defaultSite()));
-    this.start = h('details', 'rr-section', { ontoggle }, h('summary', '', {}, 'Start ranks…'), this.form.node);
-    const runs = h('details', 'rr-section', { open: true }, h('summary', '', {}, 'Runs'), this.runs.node);
-    this.node.append(h('h2', 'rr-sidebar-title', {}, 'Ranks'), this.trouble, this.list, this.empty, this.start, runs);
+    this.start = h('details', 'rr-section', { ontoggle }, h('summary', '', {}, trans.__('Start ranks…')), this.form.node);
+    const runs = h('details', 'rr-section', { open: true }, h('summary', '', {}, trans.__('Runs')), this.runs.node);
+    this.node.append(h('h2', 'rr-sidebar-title', {}, trans.__('Ranks')), this.trouble, this.list, this.empty, this.start, runs);
     clusters.changed.connect(this.refresh, this);
     this.sight = new Sight(this.node, isSeen => this.onSeen(isSeen));
     this.refresh();
@@ -124,4 +123,9 @@ export class RanksPanel extends Widget {
       this.timer = window.setInterval(() => this.views.forEach(view => view.tick()), TICK_MS);
     }
   }
+}
+
+function forNewcomers(): string {
+  const ranks = trans.__('A rank is a Python process with a number: one for each GPU, or a few on this machine’s CPU.');
+  return `${ranks} ${trans.__('A cell that starts with %1 runs on all of them.', '%%distributed')}`;
 }

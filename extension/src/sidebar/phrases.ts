@@ -1,5 +1,6 @@
 /** How clusters are described: in words, without a browser. */
 import type { Card, CardState, Load } from '../cards';
+import { trans } from '../translation';
 
 /** States in which something will change soon. */
 const MOVING: ReadonlySet<CardState> = new Set(['connecting', 'asks', 'submitting', 'starting', 'ending']);
@@ -20,19 +21,6 @@ const SIGNS: { [state in CardState]: string } = {
   failed: '✗'
 };
 
-const NAMES: { [state in CardState]: string } = {
-  connecting: 'connecting',
-  asks: 'ssh asks',
-  submitting: 'submitting',
-  pending: 'in the queue',
-  starting: 'starting',
-  running: 'running',
-  lost: 'connection lost',
-  ending: 'ending',
-  ended: 'ended',
-  failed: 'failed'
-};
-
 export function isMoving(card: Card): boolean {
   return MOVING.has(card.state) || card.ranks.some(rank => rank.state === 'restarting');
 }
@@ -50,20 +38,32 @@ export function sign(state: CardState): string {
 }
 
 export function stateName(state: CardState): string {
-  return NAMES[state] ?? state;
+  const names: { [state in CardState]: string } = {
+    connecting: trans.__('connecting'),
+    asks: trans.__('ssh asks'),
+    submitting: trans.__('submitting'),
+    pending: trans.__('in the queue'),
+    starting: trans.__('starting'),
+    running: trans.__('running'),
+    lost: trans.__('connection lost'),
+    ending: trans.__('ending'),
+    ended: trans.__('ended'),
+    failed: trans.__('failed')
+  };
+  return names[state] ?? state;
 }
 
 /** `perlmutter · job 1234 · 2 nodes × 4 GPUs`. */
 export function where(card: Card): string {
   const hosts = new Set(card.ranks.map(rank => rank.host));
   // With spaces at which no line ends.
-  const nodes = `${card.nodes}\u00a0${card.nodes === 1 ? 'node' : 'nodes'}`;
-  const gpus = card.gpus_per_node ? `\u00a0×\u00a0${card.gpus_per_node}\u00a0${card.gpus_per_node === 1 ? 'GPU' : 'GPUs'}` : '';
+  const solid = (text: string): string => text.replace(/ /g, '\u00a0');
+  const nodes = solid(trans._n('%1 node', '%1 nodes', card.nodes));
+  const gpus = card.gpus_per_node ? solid(trans._n('%1 GPU', '%1 GPUs', card.gpus_per_node)) : '';
   if (card.site || card.job) {
-    return [card.site, card.job && `job ${card.job}`, `${nodes}${gpus}`].filter(Boolean).join(' · ');
+    return [card.site, card.job && trans.__('job %1', card.job), gpus ? `${nodes}\u00a0×\u00a0${gpus}` : nodes].filter(Boolean).join(' · ');
   }
-  const devices = card.gpus_per_node ? gpus.slice(3) : 'CPU';
-  return ['this machine', ...(hosts.size ? [devices] : [])].join(' · ');
+  return [trans.__('this machine'), ...(hosts.size ? [gpus || trans.__('CPU')] : [])].join(' · ');
 }
 
 /** When a job that waits may start, in the reader's time zone; '' if nobody knows. Times in seconds. */
@@ -76,10 +76,10 @@ export function expectedAt(card: Card, now: number, zone?: string): string {
   const clock: Intl.DateTimeFormatOptions = { hour: '2-digit', minute: '2-digit', hourCycle: 'h23', timeZone: zone };
   const time = then.toLocaleTimeString('en-GB', clock);
   if (day(then) === day(new Date(now * 1000))) {
-    return `expected to start at ${time}`;
+    return trans.__('expected to start at %1', time);
   }
   const date = then.toLocaleDateString('en-GB', { weekday: 'short', day: 'numeric', month: 'short', timeZone: zone });
-  return `expected to start on ${date.replace(',', '')} at ${time}`;
+  return trans.__('expected to start on %1 at %2', date.replace(',', ''), time);
 }
 
 /** Seconds that a cluster has left; null where that is not known or it does not run. */
@@ -95,12 +95,12 @@ export function timeLeft(card: Card, now: number): string {
   }
   const s = Math.floor(left);
   if (s >= 600) {
-    return `${Math.floor(s / 3600)}:${String(Math.floor((s % 3600) / 60)).padStart(2, '0')} left`;
+    return trans.__('%1 left', `${Math.floor(s / 3600)}:${String(Math.floor((s % 3600) / 60)).padStart(2, '0')}`);
   }
   if (s >= 60) {
-    return `${Math.floor(s / 60)} min ${String(s % 60).padStart(2, '0')} s left`;
+    return trans.__('%1 min %2 s left', Math.floor(s / 60), String(s % 60).padStart(2, '0'));
   }
-  return s > 0 ? `${s} s left` : 'its time is over';
+  return s > 0 ? trans.__('%1 s left', s) : trans.__('its time is over');
 }
 
 /** For the status bar: `4 ranks · 0:41 left`; '' when there is nothing to say. */
@@ -109,15 +109,15 @@ export function summary(cards: readonly Card[], now: number): string {
   if (live.length === 0) {
     const waiting = cards.find(card => card.state === 'pending');
     const coming = cards.find(isMoving);
-    return waiting ? 'ranks wait in the queue' : coming ? `ranks: ${stateName(coming.state)}` : '';
+    return waiting ? trans.__('ranks wait in the queue') : coming ? trans.__('ranks: %1', stateName(coming.state)) : '';
   }
   const ranks = live.reduce((sum, card) => sum + card.size, 0);
   const first = [...live].filter(card => card.until).sort((a, b) => a.until - b.until)[0];
-  const words = [`${ranks} ${ranks === 1 ? 'rank' : 'ranks'}`];
+  const words = [trans._n('%1 rank', '%1 ranks', ranks)];
   if (live.some(card => card.state === 'lost')) {
-    words.push('connection lost');
+    words.push(trans.__('connection lost'));
   } else if (live.every(card => card.state === 'starting')) {
-    words.push('starting');
+    words.push(trans.__('starting'));
   }
   return [...words, first ? timeLeft(first, now) : ''].filter(Boolean).join(' · ');
 }
@@ -140,10 +140,10 @@ export function shown(load: Load | undefined): Shown | null {
   const percent = onGpu ? load.gpu : load.cpu;
   const memory = typeof load.gpu_memory === 'number' ? load.gpu_memory : load.memory;
   const title = [
-    typeof load.gpu === 'number' ? `GPU ${Math.round(load.gpu)} %` : '',
-    typeof load.gpu_memory === 'number' ? `GPU memory ${bytes(load.gpu_memory)}` : '',
-    typeof load.cpu === 'number' ? `CPU ${Math.round(load.cpu)} % of a core` : '',
-    typeof load.memory === 'number' ? `memory ${bytes(load.memory)}` : ''
+    typeof load.gpu === 'number' ? trans.__('GPU %1 %%', Math.round(load.gpu)) : '',
+    typeof load.gpu_memory === 'number' ? trans.__('GPU memory %1', bytes(load.gpu_memory)) : '',
+    typeof load.cpu === 'number' ? trans.__('CPU %1 %% of a core', Math.round(load.cpu)) : '',
+    typeof load.memory === 'number' ? trans.__('memory %1', bytes(load.memory)) : ''
   ];
   return {
     share: Math.min(1, Math.max(0, (percent ?? 0) / 100)),

@@ -3,6 +3,7 @@ import { Dialog } from '@jupyterlab/apputils';
 import { Widget } from '@lumino/widgets';
 
 import type { Question } from '../cards';
+import { trans } from '../translation';
 import { h } from '../view/dom';
 import type { Clusters } from './clusters';
 
@@ -20,7 +21,7 @@ class Body extends Widget implements Dialog.IBodyWidget<string> {
       this.input = h('input', '', {
         type: question.secret ? 'password' : 'text', autocomplete: 'off', spellcheck: 'false', 'aria-label': question.text.trim()
       });
-      this.node.append(this.input, h('div', 'rr-hint', {}, 'It goes to ssh and is kept nowhere.'));
+      this.node.append(this.input, h('div', 'rr-hint', {}, trans.__('It goes to ssh and is kept nowhere.')));
     }
   }
 
@@ -55,10 +56,10 @@ export class Questions {
   private async ask(question: Question): Promise<void> {
     const isTrust = YES_OR_NO.test(question.text);
     const buttons = isTrust
-      ? [Dialog.cancelButton({ label: 'No' }), Dialog.warnButton({ label: 'Yes, trust it' })]
-      : [Dialog.cancelButton(), Dialog.okButton({ label: 'Answer' })];
+      ? [Dialog.cancelButton({ label: trans.__('No') }), Dialog.warnButton({ label: trans.__('Yes, trust it') })]
+      : [Dialog.cancelButton(), Dialog.okButton({ label: trans.__('Answer') })];
     const dialog = new Dialog<string>({
-      title: isTrust ? `Do you trust ${question.host}?` : `ssh asks on the way to ${question.host}`,
+      title: isTrust ? trans.__('Do you trust %1?', question.host) : trans.__('ssh asks on the way to %1', question.host),
       body: new Body(question),
       buttons,
       hasClose: false,

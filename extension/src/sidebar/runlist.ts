@@ -1,5 +1,6 @@
 /** The newest runs; each opens in a panel. */
 import type { Run } from '../schema';
+import { trans } from '../translation';
 import { h, setChildren } from '../view/dom';
 import { how, who } from '../words';
 import { setText } from './grid';
@@ -7,9 +8,9 @@ import { setText } from './grid';
 const SIGNS: { [state in Run['state']]: string } = { running: '●', done: '✓', failed: '✗', interrupted: '■', lost: '?' };
 
 export class RunList {
-  readonly node = h('div', 'rr-run-list', { role: 'list', 'aria-label': 'newest runs' });
+  readonly node = h('div', 'rr-run-list', { role: 'list', 'aria-label': trans.__('newest runs') });
   private rows = new Map<string, Row>();
-  private none = h('div', 'rr-nothing', {}, 'No run yet: a cell that starts with %%distributed is one.');
+  private none = h('div', 'rr-nothing', {}, trans.__('No run yet: a cell that starts with %1 is one.', '%%distributed'));
 
   constructor(private open: (run: Run) => void) {}
 
@@ -33,10 +34,11 @@ class Row {
   constructor(run: Run, open: () => void) {
     const title = run.name || run.title || run.id;
     const when = new Date(run.start / 1000).toLocaleString();
+    const tip = `${title}\n${trans.__('%1, %2: open in a panel', run.id, when)}`;
     this.node = h(
       'div', '', { role: 'listitem' },
       h(
-        'button', 'rr-run-row', { 'data-run': run.id, title: `${title}\n${run.id}, ${when}: open in a panel`, onclick: open },
+        'button', 'rr-run-row', { 'data-run': run.id, title: tip, onclick: open },
         this.sign, h('span', 'rr-run-title', {}, title), this.words
       )
     );
@@ -45,7 +47,7 @@ class Row {
   refresh(run: Run, now: number): HTMLElement {
     setText(this.sign, SIGNS[run.state] ?? '?');
     this.sign.className = `rr-sign rr-is-${run.state}`;
-    setText(this.words, `${who(run)} · ${run.state === 'lost' ? 'lost' : how(run, now * 1e6)}`);
+    setText(this.words, `${who(run)} · ${run.state === 'lost' ? trans.__('lost') : how(run, now * 1e6)}`);
     return this.node;
   }
 }

@@ -2,6 +2,7 @@
 import { type ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
+import { trans } from '../translation';
 import { h } from '../view/dom';
 import type { Clusters } from './clusters';
 import { setText } from './grid';
@@ -17,7 +18,7 @@ export class StatusItem extends Widget {
   ) {
     super();
     this.addClass('rr-status');
-    this.button = h('button', 'rr-status-button', { title: 'show the ranks', onclick: open });
+    this.button = h('button', 'rr-status-button', { title: trans.__('show the ranks'), onclick: open });
     this.node.append(this.button);
     clusters.changed.connect(this.tick, this);
   }

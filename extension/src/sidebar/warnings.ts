@@ -1,5 +1,6 @@
 /** Who is to be warned that a cluster's time is nearly over; once for each limit. */
 import type { Card } from '../cards';
+import { trans } from '../translation';
 import { secondsLeft } from './phrases';
 
 /** Seconds before the end, the most urgent first. */
@@ -35,7 +36,13 @@ export class Warnings {
 }
 
 function sentence(name: string, left: number): string {
-  const minutes = Math.max(1, Math.round(left / 60));
-  const time = left < 50 ? 'less than a minute' : `${minutes} ${minutes === 1 ? 'minute' : 'minutes'}`;
-  return `${name}: ${time} left, then its job ends with all ranks and their variables. Save what you need.`;
+  if (left < 50) {
+    return trans.__('%1: less than a minute left, then its job ends with all ranks and their variables. Save what you need.', name);
+  }
+  return trans._n(
+    '%2: %1 minute left, then its job ends with all ranks and their variables. Save what you need.',
+    '%2: %1 minutes left, then its job ends with all ranks and their variables. Save what you need.',
+    Math.max(1, Math.round(left / 60)),
+    name
+  );
 }

@@ -1,10 +1,11 @@
 /** Which lanes the picture has, how high they are, and which rows of spans are in them. */
+import { trans } from '../translation';
 import type { Collectives } from './collectives';
 import type { GrowingColumns } from './columns';
 import { partRows } from './parts';
 import { Row, stack } from './row';
-import type { Meter, Samples } from './samples';
-import type { Spans } from './spans';
+import { meterName, type Meter, type Samples } from './samples';
+import { catName, type Spans } from './spans';
 
 /** One line of the picture; later layers are painted over earlier ones. */
 export interface Line {
@@ -157,10 +158,10 @@ function split(columns: GrowingColumns, tensorOf: (number: number) => string): M
   const sorted = [...found].sort((a, b) => b[1].time - a[1].time);
   const shown = sorted.slice(0, sorted.length > TENSORS + 1 ? TENSORS : sorted.length);
   const rest = sorted.slice(shown.length);
-  const rows = new Map(shown.map(([tensor, { places }]) => [tensor || 'no tensor', stackPlaces(columns, places)]));
+  const rows = new Map(shown.map(([tensor, { places }]) => [tensor || trans.__('no tensor'), stackPlaces(columns, places)]));
   if (rest.length) {
     const places = rest.flatMap(([, each]) => each.places).sort((a, b) => a - b);
-    rows.set(`${rest.length} more`, stackPlaces(columns, places));
+    rows.set(trans.__('%1 more', rest.length), stackPlaces(columns, places));
   }
   return rows;
 }
@@ -222,7 +223,7 @@ export function layOut(
       }
     }
     for (const [meter] of isOpen || shown.meters ? samples.of(rank) : []) {
-      const label = meter.replace('_', ' ');
+      const label = meterName(meter);
       add({ key: `${rank}:${meter}`, kind: 'meter', rank, cat: '', label, lines: [], isOpen: null, meter }, METER);
     }
   }
@@ -231,7 +232,7 @@ export function layOut(
 
 /** A category as people read it: its spans say what a rank waits in, and it is blocked meanwhile. */
 export function nameOf(cat: string): string {
-  return cat === 'wait' ? 'blocked' : cat;
+  return cat === 'wait' ? trans.__('blocked') : catName(cat);
 }
 
 function heightOf(lines: readonly Line[]): number {

@@ -1,5 +1,7 @@
 /** What is said about spans, collectives and ranges, in words. */
 import type { SpanName } from '../schema';
+import { trans } from '../translation';
+import { grouped } from '../words';
 import { waitedUntil, type Collective } from './collectives';
 import { least, most } from './parts';
 import { lasting } from './range';
@@ -30,32 +32,36 @@ export function bytes(count: number): string {
     value /= 1000;
     unit += 1;
   }
-  return unit ? `${value.toPrecision(3)} ${units[unit]}` : `${value} bytes`;
+  return unit ? `${value.toPrecision(3)} ${units[unit]}` : trans.__('%1 bytes', value);
 }
 
 /** `allreduce grad.3`. */
 export function title({ op, tensor }: Pick<Collective, 'op' | 'tensor'>): string {
-  return [op, tensor].filter(Boolean).join(' ') || 'collective';
+  return [op, tensor].filter(Boolean).join(' ') || trans.__('collective');
 }
 
 /** Who came last to a collective, and by how much. */
 export function who(collective: Collective): string {
   const { ranks, starts, ends, last, straggler, cost, absent } = collective;
-  const missing = absent.length ? ` ${absent.length === 1 ? 'Rank' : 'Ranks'} ${absent.slice(0, 8).join(', ')}${absent.length > 8 ? ', …' : ''} did not take part.` : '';
+  const list = `${absent.slice(0, 8).join(', ')}${absent.length > 8 ? ', …' : ''}`;
+  const missing = absent.length ? ` ${trans._n('Rank %2 did not take part.', 'Ranks %2 did not take part.', absent.length, list)}` : '';
   if (ranks.length < 2) {
-    return `Only rank ${ranks[0] ?? straggler} is known to have taken part.${missing}`;
+    return trans.__('Only rank %1 is known to have taken part.', ranks[0] ?? straggler) + missing;
   }
   const spread = last - least(starts);
   if (spread <= 0) {
-    return `All ${ranks.length} ranks arrived together; it took ${lasting(most(ends) - last)}.${missing}`;
+    return trans.__('All %1 ranks arrived together; it took %2.', ranks.length, lasting(most(ends) - last)) + missing;
   }
   const first = ranks[starts.indexOf(least(starts))];
   const waited = starts.reduce((sum, start, i) => sum + waitedUntil(collective, i) - start, 0);
-  const others = ranks.length > 2 ? `, ${lasting(cost)} after the others’ median` : '';
-  return (
-    `Rank ${straggler} came last, ${lasting(spread)} after rank ${first}, the first${others}. ` +
-    `The ranks waited ${lasting(waited)} together, then it took ${lasting(Math.max(0, most(ends) - last))}.${missing}`
-  );
+  const late = ranks.length > 2
+    ? trans.__(
+        'Rank %1 came last, %2 after rank %3, the first, %4 after the others’ median.',
+        straggler, lasting(spread), first, lasting(cost)
+      )
+    : trans.__('Rank %1 came last, %2 after rank %3, the first.', straggler, lasting(spread), first);
+  const took = lasting(Math.max(0, most(ends) - last));
+  return `${late} ${trans.__('The ranks waited %1 together, then it took %2.', lasting(waited), took)}${missing}`;
 }
 
 export interface Arrival {
@@ -80,14 +86,14 @@ export function arrivals(collective: Collective): Arrival[] {
 }
 
 /** Why spans were dropped: the reasons of docs/profile-rules.md in words. */
-const WHY: { [reason: string]: string } = {
-  far: 'a time far from the run',
-  length: 'columns of unequal length',
-  name: 'no name',
-  negative: 'a negative duration',
-  number: 'a time that is no whole number',
-  rank: 'of a rank that is not in the run'
-};
+const WHY = (): { [reason: string]: string } => ({
+  far: trans.__('a time far from the run'),
+  length: trans.__('columns of unequal length'),
+  name: trans.__('no name'),
+  negative: trans.__('a negative duration'),
+  number: trans.__('a time that is no whole number'),
+  rank: trans.__('of a rank that is not in the run')
+});
 
 /** How many spans were dropped and why: `3 spans dropped: 2 × a negative duration, 1 × …`. */
 export function droppedWords(dropped: ReadonlyMap<string, number>): string {
@@ -95,6 +101,7 @@ export function droppedWords(dropped: ReadonlyMap<string, number>): string {
   if (count === 0) {
     return '';
   }
-  const why = [...dropped].map(([reason, each]) => `${each.toLocaleString('en')} × ${WHY[reason] ?? reason}`).join(', ');
-  return `${count.toLocaleString('en')} ${count === 1 ? 'span' : 'spans'} dropped: ${why}`;
+  const words = WHY();
+  const why = [...dropped].map(([reason, each]) => `${each.toLocaleString('en')} × ${words[reason] ?? reason}`).join(', ');
+  return trans._n('%2 span dropped: %3', '%2 spans dropped: %3', count, grouped(count), why);
 }

@@ -1,10 +1,25 @@
 /** How busy each rank was: samples on the run's clock. */
 import type { RankInfo, SampleEvent } from '../schema';
+import { trans } from '../translation';
 import { FARTHEST } from './spans';
 
 /** What is sampled, in the order of the strips. */
 export const METERS = ['cpu', 'gpu', 'memory', 'gpu_memory'] as const;
 export type Meter = (typeof METERS)[number];
+
+/** What is sampled, as people read it. */
+export function meterName(meter: Meter): string {
+  switch (meter) {
+    case 'cpu':
+      return trans.__('cpu');
+    case 'gpu':
+      return trans.__('gpu');
+    case 'memory':
+      return trans.__('memory');
+    case 'gpu_memory':
+      return trans.__('gpu memory');
+  }
+}
 
 export interface Curve {
   t: number[];

@@ -1,5 +1,6 @@
 /** The spans of a run as its ranks reported them, for all that is derived from them. */
 import type { RankInfo, SpanName, SpansEvent } from '../schema';
+import { trans } from '../translation';
 import { GrowingColumns, type Columns } from './columns';
 import type { Range } from './range';
 
@@ -12,6 +13,32 @@ const EXACT = 2 ** 53;
 
 /** The categories of ours, in the order of the lanes; those of other programs come after them. */
 export const CATEGORIES = ['cell', 'step', 'data', 'user', 'wait', 'collective', 'phase', 'op', 'kernel'];
+
+/** A category as people read it; one of another program as it is. */
+export function catName(cat: string): string {
+  switch (cat) {
+    case 'cell':
+      return trans.__('cell');
+    case 'step':
+      return trans.__('step');
+    case 'data':
+      return trans.__('data');
+    case 'user':
+      return trans.__('user');
+    case 'wait':
+      return trans.__('wait');
+    case 'collective':
+      return trans.__('collective');
+    case 'phase':
+      return trans.__('phase');
+    case 'op':
+      return trans.__('op');
+    case 'kernel':
+      return trans.__('kernel');
+    default:
+      return cat;
+  }
+}
 
 const UNKNOWN: SpanName = { name: '?' };
 const UNDEFINED = 0xffff_ffff;

@@ -1,5 +1,6 @@
 /** A profile as tables: what the columns are, how to sort by them, and what to copy. */
 import type { Kind, Profile, RankTimes, Straggler } from '../schema';
+import { trans } from '../translation';
 import { percent, scaleFor, size, type Scale } from './amounts';
 
 type Value = number | string | null;
@@ -20,7 +21,6 @@ export interface Column<Row> {
 }
 
 export interface Table<Row> {
-  what: string;
   columns: Array<Column<Row>>;
   rows: readonly Row[];
 }
@@ -28,25 +28,24 @@ export interface Table<Row> {
 export type Part = 'compute' | 'data' | 'waiting' | 'exposed' | 'idle';
 
 /** What a rank's time is divided into, in the order in which it is shown. */
-export const PARTS: ReadonlyArray<[Part, string, string]> = [
-  ['compute', 'computing', 'neither blocked in a collective nor loading data'],
-  ['data', 'data loading', 'in the data loader'],
-  ['waiting', 'waiting for others', 'blocked in a collective to which another rank has yet to come'],
-  ['exposed', 'exposed comm.', 'communication that nothing overlaps: all are there, and the rank is blocked'],
-  ['idle', 'idle', 'the cell has not begun on this rank, or is over there']
+export const PARTS = (): ReadonlyArray<[Part, string, string]> => [
+  ['compute', trans.__('computing'), trans.__('neither blocked in a collective nor loading data')],
+  ['data', trans.__('data loading'), trans.__('in the data loader')],
+  ['waiting', trans.__('waiting for others'), trans.__('blocked in a collective to which another rank has yet to come')],
+  ['exposed', trans.__('exposed comm.'), trans.__('communication that nothing overlaps: all are there, and the rank is blocked')],
+  ['idle', trans.__('idle'), trans.__('the cell has not begun on this rank, or is over there')]
 ];
 
 export function rankTable({ ranks, wall }: Profile): Table<RankTimes> {
   const scale = scaleFor(wall);
   const overlapped = (row: RankTimes): number => row.communication - row.exposed;
   return {
-    what: 'ranks',
     rows: ranks,
     columns: [
-      { key: 'rank', head: 'rank', title: 'the rank', value: row => row.rank, cell: row => String(row.rank) },
-      ...PARTS.map(([part, head, title]) => timed<RankTimes>(part, head, title, row => row[part], scale, wall)),
+      { key: 'rank', head: trans.__('rank'), title: trans.__('the rank'), value: row => row.rank, cell: row => String(row.rank) },
+      ...PARTS().map(([part, head, title]) => timed<RankTimes>(part, head, title, row => row[part], scale, wall)),
       timed(
-        'overlapped', 'overlapped comm.', 'communication behind computing or loading: it is part of those',
+        'overlapped', trans.__('overlapped comm.'), trans.__('communication behind computing or loading: it is part of those'),
         overlapped, scale, wall
       )
     ]
@@ -58,23 +57,22 @@ export function kindTable({ kinds, wall }: Profile): Table<Kind> {
   const time = (key: 'time' | 'wait' | 'transfer', head: string, title: string): Column<Kind> =>
     timed(key, head, title, row => row[key], scale, wall);
   return {
-    what: 'collectives',
     rows: kinds,
     columns: [
       {
-        key: 'collective', head: 'collective', title: 'library and operation',
+        key: 'collective', head: trans.__('collective'), title: trans.__('library and operation'),
         value: row => `${row.library} ${row.op}`.trim(), cell: row => `${row.library} ${row.op}`.trim() || '?'
       },
-      counted('calls', 'calls', 'how many there were, whatever the number of ranks', row => row.calls),
+      counted('calls', trans.__('calls'), trans.__('how many there were, whatever the number of ranks'), row => row.calls),
       {
-        key: 'bytes', head: 'bytes', title: 'what one rank contributes to one call, on average', unit: 'B',
+        key: 'bytes', head: trans.__('bytes'), title: trans.__('what one rank contributes to one call, on average'), unit: 'B',
         value: row => row.bytes, cell: row => (row.bytes === null ? '–' : size(row.bytes))
       },
-      time('time', 'total', 'time in these collectives, the mean of the ranks; what overlaps counts once'),
-      time('wait', 'waiting', 'of the total: until the last rank came'),
-      time('transfer', 'transfer', 'of the total: from then on'),
+      time('time', trans.__('total'), trans.__('time in these collectives, the mean of the ranks; what overlaps counts once')),
+      time('wait', trans.__('waiting'), trans.__('of the total: until the last rank came')),
+      time('transfer', trans.__('transfer'), trans.__('of the total: from then on')),
       {
-        key: 'bandwidth', head: 'bandwidth', title: 'calls × bytes ÷ transfer', unit: 'B/s',
+        key: 'bandwidth', head: trans.__('bandwidth'), title: trans.__('calls × bytes ÷ transfer'), unit: 'B/s',
         value: row => row.bandwidth,
         cell: row => (row.bandwidth === null ? '–' : `${size(row.bandwidth)}/s`)
       }
@@ -85,16 +83,15 @@ export function kindTable({ kinds, wall }: Profile): Table<Kind> {
 export function stragglerTable({ stragglers, wall }: Profile): Table<Straggler> {
   const scale = scaleFor(Math.max(0, ...stragglers.slice(0, 1).map(({ cost }) => cost)));
   return {
-    what: 'stragglers',
     rows: stragglers,
     columns: [
-      { key: 'rank', head: 'rank', title: 'the rank', value: row => row.rank, cell: row => String(row.rank) },
+      { key: 'rank', head: trans.__('rank'), title: trans.__('the rank'), value: row => row.rank, cell: row => String(row.rank) },
       {
-        ...counted<Straggler>('last', 'arrives last in', 'collectives to which it came last', row => row.last),
-        cell: row => `${row.last.toLocaleString('en')} of ${row.of.toLocaleString('en')}`,
+        ...counted<Straggler>('last', trans.__('arrives last in'), trans.__('collectives to which it came last'), row => row.last),
+        cell: row => trans.__('%1 of %2', row.last.toLocaleString('en'), row.of.toLocaleString('en')),
         share: row => percent(row.last, row.of)
       },
-      timed('cost', 'costs', 'how long other ranks waited because of it', row => row.cost, scale, wall)
+      timed('cost', trans.__('costs'), trans.__('how long other ranks waited because of it'), row => row.cost, scale, wall)
     ]
   };
 }

@@ -6,6 +6,7 @@ import { Panel, Widget } from '@lumino/widgets';
 import { nameRanks, rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
 import type { SameOutput } from '../run/outputs';
+import { trans } from '../translation';
 import { h } from './dom';
 
 /** Outputs that are drawn before the reader asks for more. */
@@ -72,7 +73,7 @@ export class Displays extends Panel {
     );
     if (!type) {
       const types = Object.keys(group.data).join(', ');
-      panel.addWidget(new Widget({ node: h('em', '', {}, `nothing here can show ${types}`) }));
+      panel.addWidget(new Widget({ node: h('em', '', {}, trans.__('nothing here can show %1', types)) }));
       return panel;
     }
     const renderer = this.rendermime.createRenderer(type);
@@ -94,7 +95,8 @@ export class Displays extends Panel {
         this.most = Infinity;
         this.refreshAll();
       };
-      this.more.node.replaceChildren(h('button', 'rr-button', { onclick: show }, `show ${left} more outputs`));
+      const words = trans._n('show %1 more output', 'show %1 more outputs', left);
+      this.more.node.replaceChildren(h('button', 'rr-button', { onclick: show }, words));
       this.addWidget(this.more);
     }
   }

@@ -5,6 +5,8 @@ import { nameRanks } from '../ranks';
 import type { ErrorEvent } from '../schema';
 import type { RunModel } from '../run/model';
 import { ownLine } from '../run/ownline';
+import { trans } from '../translation';
+import { grouped } from '../words';
 import { ansiNodes } from './ansitext';
 import { h } from './dom';
 
@@ -59,14 +61,15 @@ function what(error: ErrorEvent): string {
 }
 
 function title(ranks: number[], words: string, error: ErrorEvent): string {
-  return [nameRanks(ranks), words, ...(error.cell_line ? [`cell line ${error.cell_line}`] : [])].join(' · ');
+  return [nameRanks(ranks), words, ...(error.cell_line ? [trans.__('cell line %1', error.cell_line)] : [])].join(' · ');
 }
 
 function traceback(error: ErrorEvent): HTMLElement {
   let text = error.traceback.join('\n') || `${error.ename}: ${error.evalue}`;
   if (text.length > 2 * END) {
-    const cut = (text.length - 2 * END).toLocaleString('en');
-    text = `${text.slice(0, END)}\n… ${cut} characters left out …\n${text.slice(-END)}`;
+    const cut = text.length - 2 * END;
+    const words = trans._n('… %2 character left out …', '… %2 characters left out …', cut, grouped(cut));
+    text = `${text.slice(0, END)}\n${words}\n${text.slice(-END)}`;
   }
   return h('div', 'rr-traceback jp-RenderedText', { tabindex: '0' }, h('pre', '', {}, ...lines(text, error)));
 }
@@ -79,7 +82,7 @@ function lines(text: string, { cell_line: line }: ErrorEvent): Node[] {
     const nodes = ansiNodes(line);
     return [
       ...(i ? [document.createTextNode('\n')] : []),
-      ...(i === own ? [h('mark', 'rr-own', { title: 'the line of the cell' }, ...nodes)] : nodes)
+      ...(i === own ? [h('mark', 'rr-own', { title: trans.__('the line of the cell') }, ...nodes)] : nodes)
     ];
   });
 }

@@ -5,6 +5,7 @@ import { nameRanks, rankClass } from '../ranks';
 import { awaited, places, type Place } from '../run/hang';
 import type { Ladder } from '../run/ladder';
 import type { RunModel } from '../run/model';
+import { trans } from '../translation';
 import { h, setChildren } from './dom';
 import { Stacks } from './stacks';
 import { setUnderWay, stepButton } from './step';
@@ -12,8 +13,6 @@ import { setUnderWay, stepButton } from './step';
 /** More places, and more ranks to restart, than these are told as a number. */
 const PLACES = 8;
 const SINGLY = 3;
-
-const OUTLIVED = 'The run goes on although it was interrupted.';
 
 export interface HangActions {
   /** Whether the reader wants to lose what these ranks hold. */
@@ -26,7 +25,7 @@ export class HangBanner extends Widget {
   private banner = h('div', 'rr-hang', { hidden: true });
   private text = h('span', '', { 'aria-live': 'off' });
   private list = h('ul', 'rr-places', { 'aria-live': 'polite' });
-  private steps = h('div', 'rr-steps', { role: 'group', 'aria-label': 'what can be done' });
+  private steps = h('div', 'rr-steps', { role: 'group', 'aria-label': trans.__('what can be done') });
   private restarts: HTMLButtonElement[] = [];
   private said = h('div', 'rr-said', { role: 'status', hidden: true });
   private shownPlaces = '';
@@ -34,18 +33,18 @@ export class HangBanner extends Widget {
   private stacks: Stacks;
 
   private interrupt = stepButton(
-    '■ Interrupt',
-    'KeyboardInterrupt on every rank; what blocks in a collective is released. Variables are kept',
+    trans.__('■ Interrupt'),
+    trans.__('KeyboardInterrupt on every rank; what blocks in a collective is released. Variables are kept'),
     () => this.ladder.take('interrupt')
   );
   private release = stepButton(
-    'Release',
-    'end the collectives that ranks wait in, with an error there. Variables are kept',
+    trans.__('Release'),
+    trans.__('end the collectives that ranks wait in, with an error there. Variables are kept'),
     () => this.ladder.take('release')
   );
   private look = stepButton(
-    'Show all stacks',
-    'where each thread of each rank is now; the ranks are not disturbed',
+    trans.__('Show all stacks'),
+    trans.__('where each thread of each rank is now; the ranks are not disturbed'),
     () => (this.ladder.stacks ? this.ladder.hideStacks() : this.ladder.look())
   );
 
@@ -63,7 +62,7 @@ export class HangBanner extends Widget {
   refresh(): void {
     const { model, ladder } = this;
     const { hang } = model;
-    const sentence = hang?.text ?? (ladder.isOutlived ? OUTLIVED : '');
+    const sentence = hang?.text ?? (ladder.isOutlived ? trans.__('The run goes on although it was interrupted.') : '');
     if (!sentence && this.banner.contains(document.activeElement)) {
       this.actions.refocus();
     }
@@ -81,7 +80,7 @@ export class HangBanner extends Widget {
     setUnderWay(this.interrupt, ladder.isUnderWay('interrupt'));
     setUnderWay(this.release, ladder.isUnderWay('release'));
     setUnderWay(this.look, ladder.isUnderWay('stacks'));
-    this.look.textContent = ladder.stacks ? 'Hide stacks' : 'Show all stacks';
+    this.look.textContent = ladder.stacks ? trans.__('Hide stacks') : trans.__('Show all stacks');
     this.look.setAttribute('aria-expanded', String(ladder.stacks !== null));
     this.said.hidden = ladder.said === '' || !model.isLive;
     this.said.textContent = ladder.said;
@@ -115,7 +114,7 @@ export class HangBanner extends Widget {
           code ? h('code', '', {}, code.trim().slice(0, 300)) : null
         )
       ),
-      ...(left.length ? [h('li', 'rr-rank-many', {}, `and ${nameRanks(left)} elsewhere`)] : [])
+      ...(left.length ? [h('li', 'rr-rank-many', {}, trans.__('and %1 elsewhere', nameRanks(left)))] : [])
     );
   }
 
@@ -133,9 +132,11 @@ export class HangBanner extends Widget {
   }
 
   private restartButton(ranks: number[]): HTMLButtonElement {
-    const label = ranks.length > SINGLY ? `${ranks.length} ranks` : nameRanks(ranks);
-    const title = `end ${nameRanks(ranks)} and start again there; only their variables are lost`;
-    return stepButton(`Restart ${label}`, title, async () => {
+    const label = ranks.length > SINGLY
+      ? trans._n('Restart %1 rank', 'Restart %1 ranks', ranks.length)
+      : trans.__('Restart %1', nameRanks(ranks));
+    const title = trans.__('end %1 and start again there; only their variables are lost', nameRanks(ranks));
+    return stepButton(label, title, async () => {
       if (await this.actions.confirm(ranks)) {
         await this.ladder.take('restart', ranks);
       }

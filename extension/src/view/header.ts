@@ -4,16 +4,15 @@ import { Widget } from '@lumino/widgets';
 import type { Filter } from '../log/rows';
 import { formatRanks, parseRanks, rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
-import type { RunState } from '../schema';
-import { count, how, slowest, who } from '../words';
+import type { RankState, RunState } from '../schema';
+import { trans } from '../translation';
+import { grouped, how, slowest, who } from '../words';
 import { h } from './dom';
 import { setUnderWay, stepButton } from './step';
 import { textFilter } from './textfilter';
 
 /** More ranks than these are typed as ranges. */
 const CHIPS = 16;
-
-const STOP = 'end the cell on all its ranks; their variables are kept';
 
 const SIGNS: { [state in RunState]: string } = {
   running: '●',
@@ -41,12 +40,12 @@ export class Header extends Widget {
 
   private sign = h('span', 'rr-sign', { 'aria-hidden': 'true' });
   private words = h('span', 'rr-words', { role: 'status' });
-  private ranks = h('span', 'rr-chips', { role: 'group', 'aria-label': 'ranks to show' });
+  private ranks = h('span', 'rr-chips', { role: 'group', 'aria-label': trans.__('ranks to show') });
   private find = h('input', 'rr-find', {
     type: 'search',
-    placeholder: 'filter',
-    'aria-label': 'show only lines with this text; /…/ for a regular expression',
-    title: 'show only lines with this text; /…/ for a regular expression',
+    placeholder: trans.__('filter'),
+    'aria-label': trans.__('show only lines with this text; /…/ for a regular expression'),
+    title: trans.__('show only lines with this text; /…/ for a regular expression'),
     oninput: () => this.onFind()
   });
   private same = h('input', '', {
@@ -57,13 +56,22 @@ export class Header extends Widget {
   private sameLabel = h(
     'label',
     'rr-same',
-    { title: 'show lines that several ranks wrote alike once' },
+    { title: trans.__('show lines that several ranks wrote alike once') },
     this.same,
-    'collapse identical'
+    trans.__('collapse identical')
   );
-  private error = h('button', 'rr-button', { hidden: true, onclick: () => this.actions.toError() }, '✗ first error');
-  private log = h('a', 'rr-button', { download: '', title: 'download every line of the ranks shown' }, '⤓ whole log');
-  private stop = stepButton('■ Interrupt', STOP, () => this.actions.interrupt());
+  private error = h('button', 'rr-button', { hidden: true, onclick: () => this.actions.toError() }, trans.__('✗ first error'));
+  private log = h(
+    'a',
+    'rr-button',
+    { download: '', title: trans.__('download every line of the ranks shown') },
+    trans.__('⤓ whole log')
+  );
+  private stop = stepButton(
+    trans.__('■ Interrupt'),
+    trans.__('end the cell on all its ranks; their variables are kept'),
+    () => this.actions.interrupt()
+  );
   private complaint = h('div', 'rr-complaint', { role: 'alert', hidden: true });
 
   constructor(
@@ -96,10 +104,11 @@ export class Header extends Widget {
     }
     if (run.failure) {
       const line = run.failure.cell_line;
-      words.push(`${run.failure.ename}: ${run.failure.evalue.split('\n', 1)[0].slice(0, 200)}${line ? ` (cell line ${line})` : ''}`);
+      const where = line ? ` ${trans.__('(cell line %1)', line)}` : '';
+      words.push(`${run.failure.ename}: ${run.failure.evalue.split('\n', 1)[0].slice(0, 200)}${where}`);
     }
     if (lines || model.isComplete) {
-      words.push(lines ? count(lines, 'line') : 'no output');
+      words.push(lines ? trans._n('%2 line', '%2 lines', lines, grouped(lines)) : trans.__('no output'));
     }
     if (run.name) {
       words.push(run.name);
@@ -128,7 +137,7 @@ export class Header extends Widget {
       return;
     }
     this.ranks.replaceChildren(
-      this.chip('all', null),
+      this.chip(trans.__('all'), null),
       ...ranks.map(rank => this.chip(String(rank), rank))
     );
     this.press();
@@ -141,8 +150,8 @@ export class Header extends Widget {
       `rr-chip ${rank === null ? '' : rankClass(rank)} ${state ? `rr-was-${state}` : ''}`,
       {
         'aria-pressed': 'false',
-        'data-rank': text,
-        title: rank === null ? 'show all ranks' : `show rank ${rank}${state ? ` (${state})` : ''}`,
+        'data-rank': String(rank ?? 'all'),
+        title: state ? trans.__('show rank %1 (%2)', rank, stateWord(state)) : trans.__('show all ranks'),
         onclick: () => this.onChip(rank)
       },
       text
@@ -152,9 +161,9 @@ export class Header extends Widget {
   private rangesInput(): HTMLElement {
     const input = h('input', 'rr-ranges', {
       type: 'search',
-      placeholder: `all (${formatRanks(this.model.ranks)})`,
-      'aria-label': 'ranks to show, like 0,2-3',
-      title: 'ranks to show, like 0,2-3',
+      placeholder: trans.__('all (%1)', formatRanks(this.model.ranks)),
+      'aria-label': trans.__('ranks to show, like 0,2-3'),
+      title: trans.__('ranks to show, like 0,2-3'),
       oninput: () => {
         const chosen = input.value.trim() ? parseRanks(input.value, this.model.ranks) : null;
         this.complain(typeof chosen === 'string' ? chosen : '');
@@ -163,7 +172,7 @@ export class Header extends Widget {
         }
       }
     });
-    return h('label', '', {}, 'ranks ', input);
+    return h('label', '', {}, `${trans.__('ranks')} `, input);
   }
 
   /** Rank by rank; choosing none shows all again. */
@@ -205,6 +214,18 @@ export class Header extends Widget {
     this.actions.filter(this.filter);
     this.refresh();
   }
+}
+
+function stateWord(state: RankState): string {
+  const words: { [state in RankState]: string } = {
+    running: trans.__('running'),
+    ok: trans.__('ok'),
+    error: trans.__('error'),
+    interrupted: trans.__('interrupted'),
+    released: trans.__('released'),
+    lost: trans.__('lost')
+  };
+  return words[state] ?? state;
 }
 
 function setText(node: HTMLElement, text: string): void {

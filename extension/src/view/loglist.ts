@@ -9,7 +9,8 @@ import { Widget } from '@lumino/widgets';
 import { GAP, Rows, type Filter } from '../log/rows';
 import type { RunModel } from '../run/model';
 import { runSlice } from '../run/slices';
-import { count } from '../words';
+import { trans } from '../translation';
+import { grouped } from '../words';
 import { Frame, h, setChildren } from './dom';
 import { Metrics } from './metrics';
 import { openRows, type OpenRow } from './openrows';
@@ -40,7 +41,7 @@ export class LogList extends Widget {
     this.keep = byReader ? -1 : this.keep;
     this.frame.request();
   });
-  private toEnd = h('button', 'rr-toend', { onclick: () => this.box.goTo(Infinity, true), hidden: true }, '↓ to the end');
+  private toEnd = h('button', 'rr-toend', { onclick: () => this.box.goTo(Infinity, true), hidden: true }, trans.__('↓ to the end'));
   private foot = h('div', 'rr-foot');
   private observer = new ResizeObserver(() => this.frame.request());
 
@@ -230,7 +231,12 @@ export class LogList extends Widget {
     const { lines } = this.model.log;
     if (line === GAP) {
       const missing = lines.gap.to - lines.gap.from;
-      return h('div', 'rr-row rr-gap', {}, `… ${count(missing, 'line')} not shown here: download the whole log …`);
+      return h('div', 'rr-row rr-gap', {}, trans._n(
+        '… %2 line not shown here: download the whole log …',
+        '… %2 lines not shown here: download the whole log …',
+        missing,
+        grouped(missing)
+      ));
     }
     const node = rowNode({
       ranks: this.ranksOf(line),
@@ -255,10 +261,20 @@ export class LogList extends Widget {
     this.toEnd.hidden = !isLong || this.box.scroll.isFollowing;
     const rows = this.rows.length + this.open.length;
     const isFiltered = this.rows.filter.text !== null && !this.pending;
-    const found = isFiltered ? ' with this text' : '';
-    let text = isFiltered ? `${rows ? count(rows, 'row') : 'no line'}${found}` : '';
+    let text = '';
     if (isLong && this.isInline && !this.box.hasFocus) {
-      text = `${count(rows, 'row')}${found}: click into the log to scroll it`;
+      text = isFiltered
+        ? trans._n(
+            '%2 row with this text: click into the log to scroll it',
+            '%2 rows with this text: click into the log to scroll it',
+            rows,
+            grouped(rows)
+          )
+        : trans._n('%2 row: click into the log to scroll it', '%2 rows: click into the log to scroll it', rows, grouped(rows));
+    } else if (isFiltered) {
+      text = rows
+        ? trans._n('%2 row with this text', '%2 rows with this text', rows, grouped(rows))
+        : trans.__('no line with this text');
     }
     if (this.foot.textContent !== text) {
       this.foot.textContent = text;

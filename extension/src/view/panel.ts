@@ -4,6 +4,7 @@ import { MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
 
 import type { Tab } from '../run/runs';
 import type { Run } from '../schema';
+import { trans } from '../translation';
 import type { RendererParts } from './renderer';
 import { PANEL, RunView } from './runview';
 
@@ -17,7 +18,7 @@ export function addPanels(
 ): (run: Run, tab: Tab) => void {
   const tracker = new WidgetTracker<MainAreaWidget<RunView>>({ namespace: 'rankroom' });
   app.commands.addCommand(OPEN, {
-    label: 'Open Run in Panel',
+    label: trans.__('Open Run in Panel'),
     execute: async args => {
       const id = String(args.id);
       const there = tracker.find(panel => panel.content.model.id === id);
@@ -61,7 +62,7 @@ function makePanel(run: Run, parts: Omit<RendererParts, 'open'>, tab: unknown): 
   const panel = new MainAreaWidget({ content });
   panel.id = `rankroom-run-${run.id}`;
   panel.title.label = run.title || run.id;
-  panel.title.caption = `Run ${run.id}`;
+  panel.title.caption = trans.__('Run %1', run.id);
   panel.title.closable = true;
   return panel;
 }

@@ -7,33 +7,34 @@ import type { Kind, Profile, RankTimes, Straggler } from '../schema';
 import { percent } from '../timeline/amounts';
 import { droppedWords } from '../timeline/phrases';
 import { kindTable, PARTS, rankTable, stragglerTable, type Column } from '../timeline/tables';
-import { count, duration } from '../words';
+import { trans } from '../translation';
+import { duration, grouped } from '../words';
 import { h } from './dom';
 import { SortTable } from './sorttable';
-
-const READING = 'Reading the record …';
-const NOT_THERE = (why: string): string => `The profile cannot be shown now: ${why}; trying again.`;
-const STALE = (why: string): string => `not up to date: ${why}; trying again`;
-const NOT_YET = 'No spans yet: they come with the first statement that ends.';
-const NO_SPANS =
-  'No spans in this record, so nothing is known of where its time went: it was written by an older Rankroom,' +
-  ' or its ranks ended before they could report.';
-const NO_COLLECTIVES = 'No collectives in this run: its ranks never met, so none waited for another.';
-const ALONE = 'No diagnosis: only one rank took part in this run.';
-const NOTHING = 'No diagnosis: no two ranks took part in the same collective.';
 
 export class ProfileTab extends Widget {
   private sentence = h('div', 'rr-diagnosis');
   private facts = h('div', 'rr-facts');
   private shown: Profile | null = null;
   private ranks = new SortTable<RankTimes>({
-    title: 'Time of each rank',
+    title: trans.__('Time of each rank'),
+    all: n => trans._n('show all %2 rank', 'show all %2 ranks', n, grouped(n)),
+    copied: n => trans._n('copied %2 rank', 'copied %2 ranks', n, grouped(n)),
     dress: colourRank,
     picture: row => this.stack(row),
-    pictures: 'shares of the time'
+    pictures: trans.__('shares of the time')
   });
-  private kinds = new SortTable<Kind>({ title: 'Collectives' });
-  private stragglers = new SortTable<Straggler>({ title: 'Who the others waited for', dress: colourRank });
+  private kinds = new SortTable<Kind>({
+    title: trans.__('Collectives'),
+    all: n => trans._n('show all %2 collective', 'show all %2 collectives', n, grouped(n)),
+    copied: n => trans._n('copied %2 collective', 'copied %2 collectives', n, grouped(n))
+  });
+  private stragglers = new SortTable<Straggler>({
+    title: trans.__('Who the others waited for'),
+    all: n => trans._n('show all %2 straggler', 'show all %2 stragglers', n, grouped(n)),
+    copied: n => trans._n('copied %2 straggler', 'copied %2 stragglers', n, grouped(n)),
+    dress: colourRank
+  });
 
   constructor(private model: RunModel) {
     super();
@@ -89,14 +90,16 @@ export class ProfileTab extends Widget {
     if (this.sentence.textContent !== words) {
       this.sentence.textContent = words;
     }
-    const facts = profile && model.spans.count
+    const spans = model.spans.count;
+    const collectives = profile?.kinds.reduce((sum, { calls }) => sum + calls, 0) ?? 0;
+    const facts = profile && spans
       ? [
-          `cell ${duration(profile.wall)}`,
-          count(model.spans.count, 'span'),
-          count(profile.kinds.reduce((sum, { calls }) => sum + calls, 0), 'collective'),
-          ...(model.isComplete ? [] : ['the run goes on']),
+          trans.__('cell %1', duration(profile.wall)),
+          trans._n('%2 span', '%2 spans', spans, grouped(spans)),
+          trans._n('%2 collective', '%2 collectives', collectives, grouped(collectives)),
+          ...(model.isComplete ? [] : [trans.__('the run goes on')]),
           droppedWords(model.spans.dropped),
-          model.profile.trouble && STALE(model.profile.trouble)
+          model.profile.trouble && trans.__('not up to date: %1; trying again', model.profile.trouble)
         ]
       : [droppedWords(model.spans.dropped)];
     this.facts.textContent = facts.filter(Boolean).join(' · ');
@@ -106,24 +109,33 @@ export class ProfileTab extends Widget {
     const { isComplete, spans, run } = this.model;
     const { trouble } = this.model.profile;
     if (!profile && trouble) {
-      return NOT_THERE(trouble);
+      return trans.__('The profile cannot be shown now: %1; trying again.', trouble);
     }
     if (!profile || (spans.count === 0 && !isComplete)) {
-      return isComplete || !this.model.isLive ? READING : NOT_YET;
+      return isComplete || !this.model.isLive
+        ? trans.__('Reading the record …')
+        : trans.__('No spans yet: they come with the first statement that ends.');
     }
     if (spans.count === 0) {
-      return NO_SPANS;
+      return trans.__(
+        'No spans in this record, so nothing is known of where its time went: it was written by an older Rankroom, or its ranks ended before they could report.'
+      );
     }
     if (profile.diagnosis) {
-      return `${isComplete ? '' : 'so far: '}${profile.diagnosis}`;
+      return isComplete ? profile.diagnosis : trans.__('so far: %1', profile.diagnosis);
     }
-    return profile.kinds.length === 0 ? NO_COLLECTIVES : run.ranks.length < 2 ? ALONE : NOTHING;
+    if (profile.kinds.length === 0) {
+      return trans.__('No collectives in this run: its ranks never met, so none waited for another.');
+    }
+    return run.ranks.length < 2
+      ? trans.__('No diagnosis: only one rank took part in this run.')
+      : trans.__('No diagnosis: no two ranks took part in the same collective.');
   }
 
   /** A rank's time as a bar, part after part. */
   private stack(row: RankTimes): HTMLElement {
     const wall = this.shown?.wall || 1;
-    const parts = PARTS.filter(([part]) => row[part] > 0);
+    const parts = PARTS().filter(([part]) => row[part] > 0);
     const words = parts.map(([part, head]) => `${head} ${percent(row[part], wall)}`);
     return h(
       'div',

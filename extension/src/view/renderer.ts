@@ -7,6 +7,7 @@ import type { Api } from '../api';
 import { parseBundle } from '../record';
 import type { Run } from '../schema';
 import type { Runs, Tab } from '../run/runs';
+import { trans } from '../translation';
 import { h } from './dom';
 import { RunView } from './runview';
 
@@ -30,7 +31,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     const bundle = parseBundle(model.data[MIME]);
     if (bundle === null) {
-      this.say('This output names no run: run the cell again.');
+      this.say(trans.__('This output names no run: run the cell again.'));
     } else if (this.view?.model.id === bundle.run.id) {
       this.view.update(bundle.run);
     } else {

@@ -1,6 +1,7 @@
 /** One line of the log as a DOM node: `0–3 │ epoch 1`. */
 import { ERROR, NOTE, STDERR, STYLED, cutNote } from '../log/lines';
 import { formatRanks, nameRanks, rankClass } from '../ranks';
+import { trans } from '../translation';
 import { moment } from '../words';
 import { ansiNodes } from './ansitext';
 import { h } from './dom';
@@ -26,7 +27,7 @@ export function rowNode(content: RowContent): HTMLElement {
     h('span', 'rr-text', {}, ...(flags & STYLED ? ansiNodes(text) : [text]))
   );
   if (flags & STDERR) {
-    node.prepend(h('span', 'rr-hidden', {}, 'stderr '));
+    node.prepend(h('span', 'rr-hidden', {}, `${trans.__('stderr')} `));
   }
   if (cut) {
     node.lastChild?.appendChild(h('em', 'rr-cut', {}, cutNote(cut)));
@@ -36,7 +37,7 @@ export function rowNode(content: RowContent): HTMLElement {
 
 /** The way from a line to its moment in the timeline; seen where there is one. */
 function timeButton(t: number | null): HTMLElement | null {
-  const title = 'show this moment in the timeline';
+  const title = trans.__('show this moment in the timeline');
   return t === null ? null : h('button', 'rr-moment', { tabindex: '-1', 'aria-label': title, title, 'data-t': String(t) });
 }
 
@@ -53,7 +54,7 @@ export function updateRanks(node: HTMLElement, content: Pick<RowContent, 'ranks'
 
 function titleOf({ ranks, flags, t }: Pick<RowContent, 'ranks' | 'flags' | 't'>): string {
   const stream = flags & (ERROR | NOTE) ? '' : flags & STDERR ? ' · stderr' : ' · stdout';
-  return `${nameRanks(ranks)}${stream}${t === null ? ' · being written' : ` · ${moment(t)}`}`;
+  return `${nameRanks(ranks)}${stream} · ${t === null ? trans.__('being written') : moment(t)}`;
 }
 
 function kindClass(flags: number): string {

@@ -12,7 +12,8 @@ import { nameRanks } from '../ranks';
 import { Ladder } from '../run/ladder';
 import type { RunModel } from '../run/model';
 import type { Memory, Runs, Tab } from '../run/runs';
-import { count } from '../words';
+import { trans } from '../translation';
+import { grouped } from '../words';
 import { Displays } from './displays';
 import { Frame, h } from './dom';
 import { Failures } from './failures';
@@ -127,9 +128,9 @@ export class RunView extends Panel {
       return null;
     }
     if (open) {
-      return { label: 'open in panel', run: () => open(this.model.run, this.tab) };
+      return { label: trans.__('open in panel'), run: () => open(this.model.run, this.tab) };
     }
-    return { label: 'full height', run: () => this.list.setInline(!this.toggleClass('rr-tall')) };
+    return { label: trans.__('full height'), run: () => this.list.setInline(!this.toggleClass('rr-tall')) };
   }
 
   private setFilter(filter: Filter): void {
@@ -248,7 +249,12 @@ export class RunView extends Panel {
     const { model } = this;
     const notes = [...(model.run.notes ?? [])];
     if (model.damaged) {
-      notes.push(`${count(model.damaged, 'damaged line')} of the record passed over: the rest is shown`);
+      notes.push(trans._n(
+        '%2 damaged line of the record passed over: the rest is shown',
+        '%2 damaged lines of the record passed over: the rest is shown',
+        model.damaged,
+        grouped(model.damaged)
+      ));
     }
     const sentences = [
       ...(model.refusal ? [h('div', 'rr-refusal', { role: 'alert' }, model.refusal)] : []),
@@ -297,11 +303,14 @@ function nearestLine(lines: Lines, t: number, rank: number | null): number {
 
 /** Whether the reader wants to lose what these ranks hold. */
 async function confirmRestart(ranks: number[]): Promise<boolean> {
-  const they = ranks.length > 1 ? 'Their' : 'Its';
   const { button } = await showDialog({
-    title: `Restart ${nameRanks(ranks)}?`,
-    body: `${they} variables are lost. The other ranks keep theirs.`,
-    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: 'Restart' })]
+    title: trans.__('Restart %1?', nameRanks(ranks)),
+    body: trans._n(
+      'Its variables are lost. The other ranks keep theirs.',
+      'Their variables are lost. The other ranks keep theirs.',
+      ranks.length
+    ),
+    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Restart') })]
   });
   return button.accept;
 }

@@ -1,4 +1,5 @@
 /** A node that scrolls over a list: by wheel, keys and scrollbar, and by what is asked of it. */
+import { trans } from '../translation';
 import { h } from './dom';
 import { Scroll } from './scroll';
 
@@ -21,7 +22,7 @@ export class ScrollBox {
         tabindex: '0',
         role: 'log',
         'aria-live': 'off',
-        'aria-label': 'log of the ranks',
+        'aria-label': trans.__('log of the ranks'),
         onscroll: () => this.onScroll(),
         onkeydown: (event: KeyboardEvent) => this.onKey(event),
         onwheel: (event: WheelEvent) => this.onWheel(event),

@@ -2,6 +2,7 @@
 import { Clipboard } from '@jupyterlab/apputils';
 
 import { asCsv, asText, sorted, type Column, type Table } from '../timeline/tables';
+import { trans } from '../translation';
 import { h } from './dom';
 
 /** More rows than these are shown when they are asked for. */
@@ -12,6 +13,10 @@ export type Dress<Row> = (cell: HTMLElement, column: Column<Row>, row: Row) => v
 
 export interface SortTableOptions<Row> {
   title: string;
+  /** To see so many rows. */
+  all(rows: number): string;
+  /** So many rows were copied. */
+  copied(rows: number): string;
   dress?: Dress<Row>;
   /** A column of pictures at the end, without a heading to sort by. */
   picture?: (row: Row) => HTMLElement;
@@ -44,8 +49,12 @@ export class SortTable<Row> {
         {},
         h('h4', '', {}, options.title),
         this.said,
-        this.copyButton('Copy text', 'as aligned text', asText),
-        this.copyButton('Copy CSV', 'as comma-separated values, for a spreadsheet: times in microseconds', asCsv)
+        this.copyButton(trans.__('Copy text'), trans.__('copy all rows as aligned text'), asText),
+        this.copyButton(
+          trans.__('Copy CSV'),
+          trans.__('copy all rows as comma-separated values, for a spreadsheet: times in microseconds'),
+          asCsv
+        )
       ),
       h('div', 'rr-tabular-scroll', {}, h('table', `rr-table ${options.picture ? 'rr-pictured' : ''}`, {}, h('thead', '', {}, this.head), this.body)),
       this.more
@@ -73,7 +82,7 @@ export class SortTable<Row> {
       this.body.replaceChildren(...seen.map(row => this.row(row, table.columns)));
     }
     this.more.hidden = rows.length <= ROWS;
-    this.more.textContent = this.isWhole ? `show ${ROWS} only` : `show all ${rows.length.toLocaleString('en')} ${table.what}`;
+    this.more.textContent = this.isWhole ? trans.__('show %1 only', ROWS) : this.options.all(rows.length);
     this.more.setAttribute('aria-expanded', String(this.isWhole));
   }
 
@@ -99,7 +108,7 @@ export class SortTable<Row> {
       'th',
       `rr-col-${column.key}`,
       { scope: 'col' },
-      h('button', 'rr-sort', { title: `${column.title}. Click to sort`, onclick: () => this.sortBy(column) }, column.head)
+      h('button', 'rr-sort', { title: trans.__('%1. Click to sort', column.title), onclick: () => this.sortBy(column) }, column.head)
     );
   }
 
@@ -142,9 +151,9 @@ export class SortTable<Row> {
     const copy = (): void => {
       if (this.table) {
         Clipboard.copyToSystem(write({ ...this.table, rows: this.ordered(this.table) }));
-        this.said.textContent = `copied ${this.table.rows.length.toLocaleString('en')} ${this.table.what}`;
+        this.said.textContent = this.options.copied(this.table.rows.length);
       }
     };
-    return h('button', 'rr-button rr-copy', { title: `copy all rows ${title}`, onclick: copy }, label);
+    return h('button', 'rr-button rr-copy', { title, onclick: copy }, label);
   }
 }

@@ -3,6 +3,7 @@ import { nameRanks, rankClass } from '../ranks';
 import { alikeStacks } from '../run/hang';
 import type { Ladder } from '../run/ladder';
 import type { RunModel } from '../run/model';
+import { trans } from '../translation';
 import { h } from './dom';
 import { setUnderWay, stepButton } from './step';
 
@@ -13,12 +14,12 @@ export class Stacks {
   readonly node = h('div', 'rr-stacks', { hidden: true });
   private shown: ReadonlyMap<number, string> | null = null;
   private when = h('span', 'rr-when');
-  private again = stepButton('Refresh', 'look again', () => this.ladder.look());
-  private close = stepButton('✕', 'hide the stacks', () => this.ladder.hideStacks());
+  private again = stepButton(trans.__('Refresh'), trans.__('look again'), () => this.ladder.look());
+  private close = stepButton('✕', trans.__('hide the stacks'), () => this.ladder.hideStacks());
   private body = h('div', 'rr-stacks-body jp-RenderedText', {
     tabindex: '0',
     role: 'region',
-    'aria-label': 'stacks of all ranks'
+    'aria-label': trans.__('stacks of all ranks')
   });
 
   constructor(
@@ -37,7 +38,7 @@ export class Stacks {
       return;
     }
     this.shown = stacks;
-    this.when.textContent = `stacks at ${seenAt.toLocaleTimeString()}`;
+    this.when.textContent = trans.__('stacks at %1', seenAt.toLocaleTimeString());
     this.body.replaceChildren(
       ...alikeStacks(stacks).flatMap(([ranks, text]) => [
         h('div', `rr-who ${ranks.length === 1 ? rankClass(ranks[0]) : 'rr-rank-many'}`, {}, nameRanks(ranks)),

@@ -1,11 +1,10 @@
 /** Logs | Timeline | Profile: which of them is shown. */
 import type { Tab } from '../run/runs';
+import { trans } from '../translation';
 import { h } from './dom';
 
-const NAMES: { [tab in Tab]: string } = { logs: 'Logs', timeline: 'Timeline', profile: 'Profile' };
-
 export class Tabs {
-  readonly node = h('span', 'rr-tabs', { role: 'tablist', 'aria-label': 'what to show of the run', hidden: true });
+  readonly node = h('span', 'rr-tabs', { role: 'tablist', 'aria-label': trans.__('what to show of the run'), hidden: true });
   private buttons = new Map<Tab, HTMLButtonElement>();
 
   /** `choose` is called when the reader chooses another one. */
@@ -13,8 +12,13 @@ export class Tabs {
     tabs: readonly Tab[],
     private choose: (tab: Tab) => void
   ) {
+    const names: { [tab in Tab]: string } = {
+      logs: trans.__('Logs'),
+      timeline: trans.__('Timeline'),
+      profile: trans.__('Profile')
+    };
     for (const tab of tabs) {
-      const button = h('button', 'rr-tab', { role: 'tab', onclick: () => this.choose(tab) }, NAMES[tab]);
+      const button = h('button', 'rr-tab', { role: 'tab', onclick: () => this.choose(tab) }, names[tab]);
       button.dataset.tab = tab;
       this.buttons.set(tab, button);
     }

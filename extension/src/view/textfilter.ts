@@ -1,4 +1,5 @@
 /** What is typed into the filter box, as a test of a line's text. */
+import { trans } from '../translation';
 
 /** A test for the typed text, null for all, or a sentence on what is wrong with it. */
 export function textFilter(typed: string): ((text: string) => boolean) | null | string {
@@ -14,6 +15,6 @@ export function textFilter(typed: string): ((text: string) => boolean) | null | 
     const pattern = new RegExp(expression[1], expression[2]);
     return text => pattern.test(text);
   } catch (error) {
-    return `${typed} is no regular expression: ${error instanceof Error ? error.message : error}`;
+    return trans.__('%1 is no regular expression: %2', typed, error instanceof Error ? error.message : error);
   }
 }

@@ -4,8 +4,9 @@ import type { Spot } from '../../timeline/find';
 import { whenOf } from '../../timeline/look';
 import { argsOf, arrivals, title, who } from '../../timeline/phrases';
 import { lasting, type Range } from '../../timeline/range';
-import type { Spans } from '../../timeline/spans';
+import { catName, type Spans } from '../../timeline/spans';
 import { totals } from '../../timeline/totals';
+import { trans } from '../../translation';
 import { rankClass } from '../../ranks';
 import { moment } from '../../words';
 import { h } from '../dom';
@@ -18,7 +19,7 @@ export interface DetailActions {
 }
 
 export class Details {
-  readonly node = h('div', 'rr-tl-details', { hidden: true, role: 'region', 'aria-label': 'what is chosen', 'aria-live': 'polite' });
+  readonly node = h('div', 'rr-tl-details', { hidden: true, role: 'region', 'aria-label': trans.__('what is chosen'), 'aria-live': 'polite' });
   private key = '';
 
   constructor(
@@ -43,10 +44,10 @@ export class Details {
     const when = whenOf(columns, spot.i);
     const name = spans.name(spot.rank, columns.name[spot.i]);
     const facts: Array<[string, string]> = [
-      ['rank', String(spot.rank)],
-      ['category', spot.cat],
-      ['begins', moment(when.from)],
-      ['lasts', lasting(when.to - when.from)],
+      [trans.__('rank'), String(spot.rank)],
+      [trans.__('category'), catName(spot.cat)],
+      [trans.__('begins'), moment(when.from)],
+      [trans.__('lasts'), lasting(when.to - when.from)],
       ...argsOf(name)
     ];
     return [
@@ -60,9 +61,12 @@ export class Details {
     return h(
       'div', 'rr-tl-head', {},
       h('b', '', {}, text),
-      h('button', 'rr-button', { onclick: () => this.actions.zoomTo(when) }, 'zoom to it'),
-      h('button', 'rr-button', { title: 'the line of the log nearest to this moment (L)', onclick: () => this.actions.toLog(when.from, rank) }, 'to the log'),
-      h('button', 'rr-button', { title: 'choose nothing (Escape)', 'aria-label': 'close', onclick: () => this.actions.clear() }, '✕')
+      h('button', 'rr-button', { onclick: () => this.actions.zoomTo(when) }, trans.__('zoom to it')),
+      h(
+        'button', 'rr-button', { title: trans.__('the line of the log nearest to this moment (L)'), onclick: () => this.actions.toLog(when.from, rank) },
+        trans.__('to the log')
+      ),
+      h('button', 'rr-button', { title: trans.__('choose nothing (Escape)'), 'aria-label': trans.__('close'), onclick: () => this.actions.clear() }, '✕')
     );
   }
 
@@ -70,18 +74,23 @@ export class Details {
     const rows = arrivals(one).map(({ rank, after, wait, transfer, isLast }) =>
       h(
         'tr', isLast ? 'rr-tl-last' : '', {},
-        h('th', rankClass(rank), { scope: 'row' }, h('button', 'rr-tl-go', { title: `show rank ${rank}’s part`, onclick: () => this.actions.choose(rank, one.starts[one.ranks.indexOf(rank)]) }, `rank ${rank}`)),
-        h('td', '', {}, after ? `+${lasting(after)}` : 'first'),
+        h('th', rankClass(rank), { scope: 'row' }, h(
+          'button', 'rr-tl-go',
+          { title: trans.__('show rank %1’s part', rank), onclick: () => this.actions.choose(rank, one.starts[one.ranks.indexOf(rank)]) },
+          trans.__('rank %1', rank)
+        )),
+        h('td', '', {}, after ? `+${lasting(after)}` : trans.__('first')),
         h('td', '', {}, lasting(wait)),
         h('td', '', {}, lasting(transfer)),
-        h('td', '', {}, isLast && one.ranks.length > 1 ? '← last' : '')
+        h('td', '', {}, isLast && one.ranks.length > 1 ? trans.__('← last') : '')
       )
     );
+    const heads = ['', trans.__('arrived'), trans.__('waited'), trans.__('transfer'), ''];
     return [
       h('p', 'rr-tl-who', {}, h('span', '', {}, `${title(one)} #${one.n}: `), who(one)),
-      h('div', 'rr-tl-arrivals', { tabindex: '0', role: 'region', 'aria-label': 'arrivals' },
+      h('div', 'rr-tl-arrivals', { tabindex: '0', role: 'region', 'aria-label': trans.__('arrivals') },
         h('table', '', {},
-          h('thead', '', {}, h('tr', '', {}, ...['', 'arrived', 'waited', 'transfer', ''].map(text => h('th', '', {}, text)))),
+          h('thead', '', {}, h('tr', '', {}, ...heads.map(text => h('th', '', {}, text)))),
           h('tbody', '', {}, ...rows)))
     ];
   }
@@ -91,18 +100,19 @@ export class Details {
     const all = totals(this.spans(), part, ranks);
     const rows = all.map(({ cat, count, sum }) =>
       h('tr', '', {},
-        h('th', '', { scope: 'row' }, cat),
+        h('th', '', { scope: 'row' }, catName(cat)),
         h('td', '', {}, count.toLocaleString('en')),
         h('td', '', {}, lasting(sum)),
         h('td', '', {}, lasting(sum / Math.max(1, ranks.length))),
         h('td', '', {}, length > 0 ? `${((100 * sum) / length / Math.max(1, ranks.length)).toFixed(1)} %` : '–')));
+    const heads = ['', trans.__('spans'), trans.__('time of all ranks'), trans.__('per rank'), trans.__('of the range')];
     return [
-      this.head(`${moment(part.from)} to ${moment(part.to)}: ${lasting(length)}`, part, null),
+      this.head(trans.__('%1 to %2: %3', moment(part.from), moment(part.to), lasting(length)), part, null),
       all.length
         ? h('table', 'rr-tl-totals', {},
-            h('thead', '', {}, h('tr', '', {}, ...['', 'spans', 'time of all ranks', 'per rank', 'of the range'].map(text => h('th', '', {}, text)))),
+            h('thead', '', {}, h('tr', '', {}, ...heads.map(text => h('th', '', {}, text)))),
             h('tbody', '', {}, ...rows))
-        : h('p', '', {}, 'No span in this part of time.')
+        : h('p', '', {}, trans.__('No span in this part of time.'))
     ];
   }
 }

@@ -1,10 +1,11 @@
 /** The names of the lanes at the left of the picture; ranks and some categories can be opened. */
 import type { Lane } from '../../timeline/lanes';
 import { rankClass } from '../../ranks';
+import { trans } from '../../translation';
 import { h, setChildren } from '../dom';
 
 export class Gutter {
-  readonly node = h('div', 'rr-tl-gutter', { role: 'group', 'aria-label': 'lanes' });
+  readonly node = h('div', 'rr-tl-gutter', { role: 'group', 'aria-label': trans.__('lanes') });
   private shown = new Map<string, HTMLElement>();
 
   constructor(private toggle: (lane: Lane) => void) {}
@@ -30,7 +31,7 @@ export class Gutter {
   private make(lane: Lane): HTMLElement {
     const isRank = lane.kind === 'rank';
     const name = `rr-tl-name rr-tl-${lane.kind} ${isRank ? rankClass(lane.rank) : ''}`;
-    const label = isRank ? `rank ${lane.label}` : lane.label;
+    const label = isRank ? trans.__('rank %1', lane.label) : lane.label;
     if (lane.isOpen === null) {
       return h('div', name, {}, label);
     }

@@ -3,6 +3,7 @@ import type { Lane } from '../../timeline/lanes';
 import type { Look } from '../../timeline/look';
 import type { Pixels } from '../../timeline/pixels';
 import { TimeScale, inside } from '../../timeline/range';
+import { trans } from '../../translation';
 import { h } from '../dom';
 import type { Theme } from './theme';
 
@@ -10,7 +11,7 @@ const HEIGHT = 34;
 const LEAST_WINDOW = 4;
 
 export class Minimap {
-  readonly node = h('canvas', 'rr-tl-minimap', { 'aria-hidden': 'true', title: 'the whole run: drag to look elsewhere' });
+  readonly node = h('canvas', 'rr-tl-minimap', { 'aria-hidden': 'true', title: trans.__('the whole run: drag to look elsewhere') });
   private picture = document.createElement('canvas');
   private key = '';
   private grabbed: number | null = null;

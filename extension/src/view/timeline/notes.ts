@@ -2,6 +2,7 @@
 import type { RunModel } from '../../run/model';
 import type { Look } from '../../timeline/look';
 import { droppedWords } from '../../timeline/phrases';
+import { trans } from '../../translation';
 import { h } from '../dom';
 
 export class Notes {
@@ -18,11 +19,14 @@ export class Notes {
     }
     const words = [droppedWords(model.spans.dropped)];
     if (!isEmpty && look.isFar) {
-      words.push('some spans lie far from the run: F twice shows all');
+      words.push(trans.__('some spans lie far from the run: F twice shows all'));
     }
     const worst = Math.max(0, ...model.run.ranks.map(({ clock }) => clock?.error ?? 0));
     if (!isEmpty && worst > 0) {
-      words.push(`clocks of hosts agree to ± ${worst} µs`);
+      words.push(trans.__('clocks of hosts agree to ± %1 µs', worst));
+    }
+    if (!isEmpty && model.collectives.trouble) {
+      words.push(trans.__('who waited for whom cannot be shown: %1; trying again', model.collectives.trouble));
     }
     const text = words.filter(Boolean).join(' · ');
     this.node.hidden = text === '';
@@ -38,7 +42,7 @@ function why(model: RunModel, isReading: boolean): string {
     return '';
   }
   if (isReading || (!model.isComplete && model.read === 0)) {
-    return 'Reading the record …';
+    return trans.__('Reading the record …');
   }
-  return model.isLive ? 'No spans yet: they come while the cell runs.' : 'This run has no spans to show.';
+  return model.isLive ? trans.__('No spans yet: they come while the cell runs.') : trans.__('This run has no spans to show.');
 }

@@ -6,7 +6,9 @@ import { layOut, Rows, type Lane } from '../../timeline/lanes';
 import { whenOf, type Look } from '../../timeline/look';
 import { Pixels } from '../../timeline/pixels';
 import { TimeScale } from '../../timeline/range';
+import { meterName } from '../../timeline/samples';
 import { summary } from '../../timeline/summary';
+import { trans } from '../../translation';
 import type { RunModel } from '../../run/model';
 import { moment } from '../../words';
 import { Frame, h } from '../dom';
@@ -32,9 +34,12 @@ const NARROW = 520;
 const OPEN_RANKS = 2;
 /** While a record is read, painting may take one part in so many of the time. */
 const READING_SHARE = 8;
-const HELP =
-  'W and S zoom, A and D move, F fits, arrows go from span to span, full stop and comma go to the' +
-  ' next and previous of the same name, slash searches, L goes to the log, Escape chooses nothing.';
+const HELP = (): string =>
+  [
+    trans.__('W and S zoom, A and D move, F fits, arrows go from span to span'),
+    trans.__('full stop and comma go to the next and previous of the same name'),
+    trans.__('slash searches, L goes to the log, Escape chooses nothing.')
+  ].join(', ');
 
 export interface TimelineActions {
   /** Show the line of the log nearest to a moment. */
@@ -66,12 +71,12 @@ export class Timeline extends Widget {
   private space = h('div', 'rr-tl-space', {}, this.gutter.node, this.canvas);
   private body = h(
     'div', 'rr-tl-body',
-    { tabindex: '0', role: 'application', 'aria-roledescription': 'timeline', 'data-rr-keys': KEYS, onscroll: () => this.frame.request() },
+    { tabindex: '0', role: 'application', 'aria-roledescription': trans.__('timeline'), 'data-rr-keys': KEYS, onscroll: () => this.frame.request() },
     this.space
   );
   private ruler = new Ruler();
   private tip = new Tip();
-  private help = h('span', 'rr-hidden', {}, HELP);
+  private help = h('span', 'rr-hidden', {}, HELP());
   private notes = new Notes();
   private minimap: Minimap;
   private tools: Tools;
@@ -293,10 +298,10 @@ export class Timeline extends Widget {
     const { samples, run } = this.model;
     if (kind === 'meter' && meter) {
       const curve = samples.of(rank).find(([name]) => name === meter)?.[1];
-      return curve ? `${meter.replace('_', ' ')} of rank ${rank}: up to ${reading(meter, curve.most)}` : '';
+      return curve ? trans.__('%1 of rank %2: up to %3', meterName(meter), rank, reading(meter, curve.most)) : '';
     }
     const clock = run.ranks.find(info => info.rank === rank)?.clock;
-    return kind === 'rank' && clock ? `its clock is known to ± ${clock.error} µs` : '';
+    return kind === 'rank' && clock ? trans.__('its clock is known to ± %1 µs', clock.error) : '';
   }
 
   /** What a reader who does not see the picture is told; and, for tests, where it is. */
@@ -343,7 +348,7 @@ export class Timeline extends Widget {
     const t = new TimeScale(this.look.range, Math.max(1, this.canvas.clientWidth)).t(x);
     const value = x >= 0 && curve ? sampleAt(curve, t) : null;
     if (lane?.meter && value !== null) {
-      this.tip.show([`${lane.label} of rank ${lane.rank}: ${reading(lane.meter, value)}`, moment(t)], left, top);
+      this.tip.show([trans.__('%1 of rank %2: %3', lane.label, lane.rank, reading(lane.meter, value)), moment(t)], left, top);
     } else {
       this.tip.hide();
     }

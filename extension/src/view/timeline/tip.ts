@@ -3,7 +3,8 @@ import { waitedUntil, type Collective } from '../../timeline/collectives';
 import type { Spot } from '../../timeline/find';
 import { argsOf } from '../../timeline/phrases';
 import { lasting } from '../../timeline/range';
-import type { Spans } from '../../timeline/spans';
+import { catName, type Spans } from '../../timeline/spans';
+import { trans } from '../../translation';
 import { moment } from '../../words';
 import { h } from '../dom';
 
@@ -22,16 +23,18 @@ export class Tip {
     const { start, dur, name } = spans.columns(rank, cat);
     const said = spans.name(rank, name[i]);
     const facts = [
-      ['rank', `${rank} · ${cat}`],
-      ['begins', moment(start[i])],
-      ['lasts', lasting(dur[i])],
+      [trans.__('rank'), `${rank} · ${catName(cat)}`],
+      [trans.__('begins'), moment(start[i])],
+      [trans.__('lasts'), lasting(dur[i])],
       ...argsOf(said)
     ];
     const at = collective ? collective.ranks.indexOf(rank) : -1;
     if (collective && at >= 0 && collective.ranks.length > 1) {
       const waited = waitedUntil(collective, at) - collective.starts[at];
-      const whom = collective.givenUp.includes(rank) ? 'for ranks that did not come' : `for rank ${collective.straggler}`;
-      facts.push(['waited', waited ? `${lasting(waited)} ${whom}` : 'not: came last']);
+      const words = collective.givenUp.includes(rank)
+        ? trans.__('%1 for ranks that did not come', lasting(waited))
+        : trans.__('%1 for rank %2', lasting(waited), collective.straggler);
+      facts.push([trans.__('waited'), waited ? words : trans.__('not: came last')]);
     }
     this.show([said.name, ...facts.map(([key, value]) => `${key}: ${value}`)], x, y);
   }

@@ -1,7 +1,8 @@
 /** What stands above the picture: zoom, search, what is shown, and what the colours mean. */
 import { css, nameColour, type Palette } from '../../timeline/colours';
 import { nameOf } from '../../timeline/lanes';
-import { count } from '../../words';
+import { trans } from '../../translation';
+import { grouped } from '../../words';
 import { h } from '../dom';
 
 export interface ToolActions {
@@ -19,31 +20,31 @@ export interface ToolActions {
 export class Tools {
   private find = h('input', 'rr-find', {
     type: 'search',
-    placeholder: 'find spans',
-    'aria-label': 'find spans by name or tensor',
-    title: 'find spans by name or tensor; Enter: next, Shift-Enter: previous',
+    placeholder: trans.__('find spans'),
+    'aria-label': trans.__('find spans by name or tensor'),
+    title: trans.__('find spans by name or tensor; Enter: next, Shift-Enter: previous'),
     oninput: () => this.actions.search(this.find.value),
     onkeydown: (event: KeyboardEvent) => this.onKey(event)
   });
   private found = h('span', 'rr-tl-found', { role: 'status' });
-  private back = this.button('‹', 'previous match', () => this.actions.next(-1));
-  private on = this.button('›', 'next match', () => this.actions.next(1));
-  private open = this.button('open all', 'open or close all ranks', () => this.actions.openAll());
+  private back = this.button('‹', trans.__('previous match'), () => this.actions.next(-1));
+  private on = this.button('›', trans.__('next match'), () => this.actions.next(1));
+  private open = this.button(trans.__('open all'), trans.__('open or close all ranks'), () => this.actions.openAll());
   private meters = h('input', '', { type: 'checkbox', onchange: () => this.actions.meters(this.meters.checked) });
   private metersLabel = h(
-    'label', 'rr-same', { title: 'show how busy each rank was: CPU, GPU and memory' }, this.meters, 'utilisation'
+    'label', 'rr-same', { title: trans.__('show how busy each rank was: CPU, GPU and memory') }, this.meters, trans.__('utilisation')
   );
-  private legend = h('span', 'rr-tl-legend', { 'aria-label': 'colours' });
+  private legend = h('span', 'rr-tl-legend', { 'aria-label': trans.__('colours') });
   private legendKey = '';
   readonly node: HTMLElement;
 
   constructor(private actions: ToolActions) {
     this.node = h(
       'div', 'rr-tools rr-tl-tools', {},
-      h('span', 'rr-chips', { role: 'group', 'aria-label': 'zoom' },
-        this.button('−', 'zoom out (S, or Ctrl and the wheel)', () => actions.zoom(1.6)),
-        this.button('+', 'zoom in (W, or Ctrl and the wheel)', () => actions.zoom(1 / 1.6)),
-        this.button('fit', 'show what is selected, or all (F)', () => actions.fit())),
+      h('span', 'rr-chips', { role: 'group', 'aria-label': trans.__('zoom') },
+        this.button('−', trans.__('zoom out (S, or Ctrl and the wheel)'), () => actions.zoom(1.6)),
+        this.button('+', trans.__('zoom in (W, or Ctrl and the wheel)'), () => actions.zoom(1 / 1.6)),
+        this.button(trans.__('fit'), trans.__('show what is selected, or all (F)'), () => actions.fit())),
       h('span', 'rr-chips', { role: 'search' }, this.find, this.back, this.on, this.found),
       this.open, this.metersLabel, this.save(actions.traceUrl), this.legend
     );
@@ -54,7 +55,7 @@ export class Tools {
   say(matches: number | null): void {
     this.back.hidden = this.on.hidden = matches === null;
     this.back.disabled = this.on.disabled = !matches;
-    const text = matches === null ? '' : matches ? count(matches, 'match').replace(/matchs$/, 'matches') : 'no match';
+    const text = matches === null ? '' : matches ? trans._n('%2 match', '%2 matches', matches, grouped(matches)) : trans.__('no match');
     if (this.found.textContent !== text) {
       this.found.textContent = text;
     }
@@ -62,21 +63,21 @@ export class Tools {
 
   refresh(cats: readonly string[], palette: Palette, hasMeters: boolean, isAllOpen: boolean, key: string): void {
     this.metersLabel.hidden = !hasMeters;
-    this.open.textContent = isAllOpen ? 'close all' : 'open all';
+    this.open.textContent = isAllOpen ? trans.__('close all') : trans.__('open all');
     const all = `${key} ${cats.join()}`;
     if (all === this.legendKey) {
       return;
     }
     this.legendKey = all;
-    const entries = cats.flatMap((cat): Array<[string, number]> =>
+    const entries = cats.flatMap((cat): Array<[string, string, number]> =>
       cat === 'collective'
-        ? [['waiting for others', palette.wait], ['transfer', palette.transfer]]
-        : [[nameOf(cat), palette.cats[cat] ?? nameColour(palette, cat)]]
+        ? [[cat, trans.__('waiting for others'), palette.wait], [cat, trans.__('transfer'), palette.transfer]]
+        : [[cat, nameOf(cat), palette.cats[cat] ?? nameColour(palette, cat)]]
     );
     this.legend.replaceChildren(
-      ...entries.map(([label, colour]) => {
+      ...entries.map(([cat, label, colour]) => {
         const swatch = h('span', 'rr-tl-swatch', { 'aria-hidden': 'true' });
-        const isPlain = label in palette.cats || colour === palette.wait || colour === palette.transfer || label === nameOf('wait');
+        const isPlain = cat in palette.cats || colour === palette.wait || colour === palette.transfer || cat === 'wait';
         // The spans of these are told apart by their names: each of them has a colour.
         swatch.style.background = isPlain
           ? css(colour)
@@ -100,7 +101,7 @@ export class Tools {
   }
 
   private save(href: string): HTMLElement {
-    const title = 'download the timeline of all ranks as Chrome JSON, which Perfetto opens';
+    const title = trans.__('download the timeline of all ranks as Chrome JSON, which Perfetto opens');
     return h('a', 'rr-button', { href, download: '', title, 'aria-label': title }, '⤓');
   }
 
