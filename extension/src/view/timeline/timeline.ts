@@ -93,6 +93,7 @@ export class Timeline extends Widget {
     super();
     this.addClass('rr-timeline');
     this.toggleClass('rr-inline', isInline);
+    model.collectives.changed.connect(this.refresh, this);
     this.minimap = new Minimap(look, () => this.frame.request());
     this.tools = new Tools({
       zoom: factor => this.moved(() => look.zoom((look.range.from + look.range.to) / 2, factor)),
@@ -141,6 +142,7 @@ export class Timeline extends Widget {
 
   dispose(): void {
     if (!this.isDisposed) {
+      this.model.collectives.changed.disconnect(this.refresh, this);
       this.frame.cancel();
       clearTimeout(this.timer);
       this.tip.dispose();
