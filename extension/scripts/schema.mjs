@@ -4,7 +4,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 
 const MADE = [
   ['record/record.schema.json', 'schema.ts'],
-  ['cluster/cluster_status.schema.json', 'cards.ts']
+  ['cluster/cluster_status.schema.json', 'cluster_status.ts']
 ];
 const PLAIN = {
   integer: 'number',

@@ -1,26 +1,26 @@
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
-import type { Card, CardRank } from '../src/cards';
+import type { ClusterStatus, RankStatus } from '../src/cluster_status';
 import { attachCell } from '../src/sidebar/attach';
 import { bytes, expectedAt, isMoving, secondsLeft, shown, summary, timeLeft, where } from '../src/sidebar/phrases';
 import { Warnings } from '../src/sidebar/warnings';
 
 const NOW = 1_800_000_000;
 
-function rank(number: number, more: Partial<CardRank> = {}): CardRank {
+function rank(number: number, more: Partial<RankStatus> = {}): RankStatus {
   return { rank: number, local_rank: 0, host: 'c1', device: 'cpu', pid: 1, state: 'ready', note: '', ...more };
 }
 
-function card(more: Partial<Card> = {}): Card {
+function card(more: Partial<ClusterStatus> = {}): ClusterStatus {
   return {
     name: 'one', site: '', state: 'running', words: '', remedy: '', job: '', size: 2, ranks: [rank(0), rank(1)], nodes: 1,
-    gpus_per_node: 0, expected: 0, until: 0, created: NOW, log: '', far: false, kept: true, ...more
+    gpus_per_node: 0, expected: 0, until: 0, created: NOW, log: '', is_remote: false, is_supervised: true, ...more
   };
 }
 
 test('where a cluster is', () => {
-  const plain = (one: Card): string => where(one).replace(/\u00a0/g, ' ');
+  const plain = (one: ClusterStatus): string => where(one).replace(/\u00a0/g, ' ');
   assert.equal(plain(card()), 'this machine · CPU');
   assert.equal(plain(card({ ranks: [] })), 'this machine');
   assert.equal(plain(card({ gpus_per_node: 1 })), 'this machine · 1 GPU');
@@ -41,7 +41,7 @@ test('the time left counts down, and is told in words when it is short', () => {
 
 test('when a job may start, in the reader’s time zone', () => {
   // 08:00 in UTC.
-  const at = (expected: number, zone: string, state: Card['state'] = 'pending'): string =>
+  const at = (expected: number, zone: string, state: ClusterStatus['state'] = 'pending'): string =>
     expectedAt(card({ state, expected }), NOW, zone);
   assert.equal(at(NOW + 3_600, 'UTC'), 'expected to start at 09:00');
   assert.equal(at(NOW + 3_600, 'America/Los_Angeles'), 'expected to start at 01:00');
@@ -52,7 +52,7 @@ test('when a job may start, in the reader’s time zone', () => {
 });
 
 test('what the status bar says', () => {
-  const of = (...cards: Card[]): string => summary(cards, NOW);
+  const of = (...cards: ClusterStatus[]): string => summary(cards, NOW);
   assert.equal(of(), '');
   assert.equal(of(card({ size: 4, until: NOW + 2_500 })), '4 ranks · 0:41 left');
   assert.equal(of(card({ size: 4, until: NOW + 2_500 }), card({ size: 2, until: NOW + 700 })), '6 ranks · 0:11 left');

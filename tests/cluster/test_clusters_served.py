@@ -35,7 +35,7 @@ def until(what, seconds: float = PATIENCE_S):
     return found
 
 
-def card(server: Server, name: str) -> dict | None:
+def status_of(server: Server, name: str) -> dict | None:
     found = server.get("rankroom/clusters").json["clusters"]
     return next((each for each in found if each["name"] == name), None)
 
@@ -44,7 +44,7 @@ def when(server: Server, name: str, wanted) -> dict:
     """The card of a cluster once `wanted(card)`."""
 
     def look():
-        found = card(server, name)
+        found = status_of(server, name)
         return found if found and wanted(found) else None
 
     return until(look)
@@ -58,8 +58,8 @@ def ready(count: int):
 def test_the_life_of_a_cluster(server: Server):
     reply = server.post("rankroom/clusters", {"site": "local", "ranks": "2", "name": "mine"})
     assert (reply.status, reply.json) == (200, {"name": "mine"})
-    # It starts at once, and is followed by its card.
-    assert card(server, "mine")
+    # It starts at once, and is followed by its status.
+    assert status_of(server, "mine")
     made = when(server, "mine", ready(2))
     assert (made["state"], made["words"], made["size"]) == ("running", "2 ranks ready", 2)
     taken = server.post("rankroom/clusters", {"site": "local", "name": "mine"})
@@ -82,17 +82,17 @@ def test_the_life_of_a_cluster(server: Server):
 
     # An idle rank has nothing to be ended, and is there afterwards.
     assert server.post("rankroom/clusters/mine/interrupt").status == 200
-    assert ready(2)(card(server, "mine"))
+    assert ready(2)(status_of(server, "mine"))
 
     bad = server.post("rankroom/clusters/mine/resize", {"ranks": "0"})
     assert set(bad.json["errors"]) == {"ranks"}
-    assert ready(2)(card(server, "mine"))  # nothing was stopped
+    assert ready(2)(status_of(server, "mine"))  # nothing was stopped
     assert server.post("rankroom/clusters/mine/resize", {"ranks": "1"}).status == 200
     small = when(server, "mine", ready(1))
     assert small["words"] == "1 rank ready"
 
     assert server.post("rankroom/clusters/mine/stop").status == 200
-    assert card(server, "mine") is None
+    assert status_of(server, "mine") is None
     gone = server.post("rankroom/clusters/mine/stop")
     assert gone.status == 410 and "mine is gone" in gone.json["message"]
 
@@ -116,7 +116,7 @@ def test_a_cluster_that_failed_is_started_anew_or_put_away(server: Server, monke
     os.kill(info.keeper, 9)
     when(server, "falls", lambda c: c["state"] == "failed")
     assert server.post("rankroom/clusters/falls/stop").status == 200
-    assert card(server, "falls") is None
+    assert status_of(server, "falls") is None
     assert launch.own_processes(ClusterPaths("falls")) == []
 
 
@@ -134,7 +134,7 @@ def test_bad_bodies_get_one_line(server: Server):
 def test_sites_and_a_dry_run(server: Server):
     sites = {site["name"]: site for site in server.get("rankroom/sites").json["sites"]}
     assert {"local", "perlmutter", "polaris"} <= sites.keys()
-    assert sites["perlmutter"]["wishes"]["qos"] == "interactive"
+    assert sites["perlmutter"]["defaults"]["qos"] == "interactive"
     run = server.post("rankroom/sites/perlmutter/script", {"nodes": "2"}).json
     assert "--nodes=2" in run["script"] and run["errors"] == {}
     run = server.post("rankroom/sites/perlmutter/script", {"nodes": "none"}).json

@@ -36,8 +36,8 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
         machines.put("alice", "other", OTHER)
         made.do(
             """
-def begin(name, **wishes):
-    return refused(lambda: FarCluster.start(site.load(name).asking(**wishes)).until_ready())
+def begin(name, **options):
+    return refused(lambda: FarCluster.start(site.load(name).asking(**options)).until_ready())
 """
         )
         yield made

@@ -119,8 +119,8 @@ export function endAll(): void {
 import shutil
 from rankroom.cluster import actions, cluster_status
 from rankroom.record.cluster_file import ClusterPaths
-for card in cluster_status.cards():
-    if card.far:
+for card in cluster_status.all_clusters():
+    if card.is_remote:
         shutil.rmtree(ClusterPaths(card.name).folder)
     else:
         actions.stop(card.name)

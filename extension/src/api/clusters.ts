@@ -1,6 +1,6 @@
 /** What the sidebar asks the server: clusters, what can be done to them, sites, and ssh's questions. */
 import type { Api } from '../api';
-import type { Card, Cards, DryRun, Load, Question, SiteChoice, Wishes } from '../cards';
+import type { ClusterStatus, ClusterList, DryRun, Load, Question, SiteChoice, StartRequest } from '../cluster_status';
 import type { Run } from '../schema';
 
 /** What a card's buttons ask for. */
@@ -9,11 +9,11 @@ export type Act = 'stop' | 'restart' | 'resize' | 'interrupt';
 export class ClustersApi {
   constructor(private api: Api) {}
 
-  async cards(): Promise<Cards> {
-    return (await this.get(['clusters'])) as Cards;
+  async clusters(): Promise<ClusterList> {
+    return (await this.get(['clusters'])) as ClusterList;
   }
 
-  async load(cluster: Card): Promise<Map<number, Load>> {
+  async load(cluster: ClusterStatus): Promise<Map<number, Load>> {
     const { ranks } = (await this.get(['clusters', cluster.name, 'look'])) as { ranks?: { [rank: string]: Load } };
     return new Map(Object.entries(ranks ?? {}).map(([rank, load]) => [Number(rank), load]));
   }
@@ -24,14 +24,14 @@ export class ClustersApi {
   }
 
   /** Returns the name of the cluster that starts. */
-  async start(site: string, wishes: Wishes): Promise<string> {
-    const { name } = (await this.post(['clusters'], { ...wishes, site })) as { name: string };
+  async start(site: string, request: StartRequest): Promise<string> {
+    const { name } = (await this.post(['clusters'], { ...request, site })) as { name: string };
     return name;
   }
 
   /** Returns what was done, in a sentence. */
-  async act(name: string, act: Act, wishes: Wishes = {}): Promise<string> {
-    const { message } = (await this.post(['clusters', name, act], wishes)) as { message: string };
+  async act(name: string, act: Act, request: StartRequest = {}): Promise<string> {
+    const { message } = (await this.post(['clusters', name, act], request)) as { message: string };
     return message;
   }
 
@@ -40,8 +40,8 @@ export class ClustersApi {
   }
 
   /** What a start would submit. */
-  async dryRun(site: string, wishes: Wishes): Promise<DryRun> {
-    return (await this.post(['sites', site, 'script'], wishes)) as DryRun;
+  async dryRun(site: string, request: StartRequest): Promise<DryRun> {
+    return (await this.post(['sites', site, 'script'], request)) as DryRun;
   }
 
   async questions(): Promise<Question[]> {
@@ -63,7 +63,7 @@ export class ClustersApi {
     return (await this.api.ask('GET', parts, {})).json();
   }
 
-  private async post(parts: string[], body: Wishes): Promise<unknown> {
+  private async post(parts: string[], body: StartRequest): Promise<unknown> {
     return (await this.api.ask('POST', parts, {}, undefined, body)).json();
   }
 }

@@ -1,6 +1,6 @@
 /** One cluster in the sidebar: how it stands, its ranks, and what can be done to it. */
 import type { Act } from '../api/clusters';
-import type { Card } from '../cards';
+import type { ClusterStatus } from '../cluster_status';
 import { trans } from '../translation';
 import { h } from '../view/dom';
 import { setUnderWay, stepButton } from '../view/step';
@@ -12,9 +12,9 @@ import { expectedAt, isLive, isOver, secondsLeft, sign, stateName, timeLeft, whe
 /** What a card leaves to others. */
 export interface CardActions {
   /** Do something to the cluster, after asking where variables would go. */
-  act(card: Card, act: Act, ranks?: string): Promise<void>;
-  openLog(card: Card): void;
-  insertCell(card: Card): void;
+  act(card: ClusterStatus, act: Act, ranks?: string): Promise<void>;
+  openLog(card: ClusterStatus): void;
+  insertCell(card: ClusterStatus): void;
 }
 
 export class CardView {
@@ -43,7 +43,7 @@ export class CardView {
   private ranks: HTMLElement;
 
   constructor(
-    private card: Card,
+    private card: ClusterStatus,
     private clusters: Clusters,
     private actions: CardActions
   ) {
@@ -77,7 +77,7 @@ export class CardView {
     );
   }
 
-  refresh(card: Card): void {
+  refresh(card: ClusterStatus): void {
     const { clusters } = this;
     this.card = card;
     this.node.dataset.state = card.state;
@@ -105,15 +105,15 @@ export class CardView {
     this.left.classList.toggle('rr-is-short', left !== null && left < 600);
   }
 
-  private refreshButtons(card: Card, under: Act | null): void {
+  private refreshButtons(card: ClusterStatus, under: Act | null): void {
     const { insert, interrupt, log, restart, resize, stop } = this.buttons;
     const isUp = isLive(card);
     insert.hidden = interrupt.hidden = !isUp;
     restart.hidden = !isUp && !isOver(card);
-    resize.hidden = !isUp || !card.kept;
+    resize.hidden = !isUp || !card.is_supervised;
     log.hidden = !isUp && !isOver(card) && card.state !== 'ending';
-    setText(restart, isOver(card) ? trans.__('Restart') : card.kept ? trans.__('Restart…') : trans.__('Reconnect'));
-    restart.title = card.kept || isOver(card)
+    setText(restart, isOver(card) ? trans.__('Restart') : card.is_supervised ? trans.__('Restart…') : trans.__('Reconnect'));
+    restart.title = card.is_supervised || isOver(card)
       ? trans.__('restart the ranks, without their variables')
       : trans.__('take it up again; the ranks keep their variables');
     setText(stop, isOver(card) ? trans.__('Remove') : card.state === 'pending' ? trans.__('Cancel job…') : trans.__('Stop…'));
@@ -130,10 +130,10 @@ export class CardView {
   private askSize(isAsked: boolean): void {
     this.resize.hidden = !isAsked;
     if (isAsked) {
-      const { far, nodes, size } = this.card;
-      this.size.value = String(far ? nodes : size);
-      setText(this.unit, ` ${far ? trans.__('nodes') : trans.__('ranks')}`);
-      this.size.setAttribute('aria-label', far ? trans.__('how many nodes') : trans.__('how many ranks'));
+      const { is_remote: isRemote, nodes, size } = this.card;
+      this.size.value = String(isRemote ? nodes : size);
+      setText(this.unit, ` ${isRemote ? trans.__('nodes') : trans.__('ranks')}`);
+      this.size.setAttribute('aria-label', isRemote ? trans.__('how many nodes') : trans.__('how many ranks'));
       this.size.select();
       this.size.focus();
     }

@@ -4,7 +4,7 @@ import { type ISignal, Signal } from '@lumino/signaling';
 
 import { ApiError } from '../api';
 import type { Act, ClustersApi } from '../api/clusters';
-import type { Card, Load, Question, Wishes } from '../cards';
+import type { ClusterStatus, Load, Question, StartRequest } from '../cluster_status';
 import type { Run } from '../schema';
 import { trans } from '../translation';
 import { isLive, isMoving } from './phrases';
@@ -18,7 +18,7 @@ const RUNS = 15;
 
 export class Clusters {
   /** Newest first. */
-  cards: readonly Card[] = [];
+  all: readonly ClusterStatus[] = [];
   /** False until the server has told for the first time. */
   isKnown = false;
   /** Why nothing is heard from the server; '' if all is well. */
@@ -64,17 +64,17 @@ export class Clusters {
     return Date.now() / 1000 + this.ahead;
   }
 
-  loadOf(card: Card): ReadonlyMap<number, Load> {
+  loadOf(card: ClusterStatus): ReadonlyMap<number, Load> {
     return this.loads.get(card.name) ?? new Map<number, Load>();
   }
 
   /** What is being done to a cluster, by this window. */
-  actOn(card: Card): Act | null {
+  actOn(card: ClusterStatus): Act | null {
     return this.underWay.get(card.name) ?? null;
   }
 
   /** What could not be done to a cluster; '' if nothing. */
-  complaintOf(card: Card): string {
+  complaintOf(card: ClusterStatus): string {
     return this.complaints.get(card.name) ?? '';
   }
 
@@ -99,8 +99,8 @@ export class Clusters {
   }
 
   /** Start ranks; the cluster's name. Throws what the server says is wrong. */
-  async start(site: string, wishes: Wishes): Promise<string> {
-    const name = await this.api.start(site, wishes);
+  async start(site: string, request: StartRequest): Promise<string> {
+    const name = await this.api.start(site, request);
     this.complaints.delete(name);
     this.awaitedUntil = Date.now() + AWAITED_MS;
     await this.refresh();
@@ -108,7 +108,7 @@ export class Clusters {
   }
 
   /** Do something to a cluster; what goes wrong is kept until it is done again or put away. */
-  async act(card: Card, act: Act, wishes: Wishes = {}): Promise<void> {
+  async act(card: ClusterStatus, act: Act, request: StartRequest = {}): Promise<void> {
     if (this.underWay.has(card.name)) {
       return;
     }
@@ -116,7 +116,7 @@ export class Clusters {
     this.complaints.delete(card.name);
     this.tell();
     try {
-      await this.api.act(card.name, act, wishes);
+      await this.api.act(card.name, act, request);
     } catch (error) {
       this.complaints.set(card.name, complaint(act, message(error)));
     } finally {
@@ -127,7 +127,7 @@ export class Clusters {
     await this.refresh();
   }
 
-  putAway(card: Card): void {
+  putAway(card: ClusterStatus): void {
     this.complaints.delete(card.name);
     this.tell();
   }
@@ -139,9 +139,9 @@ export class Clusters {
 
   private async fetch(): Promise<void> {
     try {
-      const [{ clusters, now }, questions] = await Promise.all([this.api.cards(), this.api.questions()]);
+      const [{ clusters, now }, questions] = await Promise.all([this.api.clusters(), this.api.questions()]);
       this.ahead = now - Date.now() / 1000;
-      this.cards = clusters;
+      this.all = clusters;
       this.questions = questions;
       this.isKnown = true;
       this.trouble = '';
@@ -158,7 +158,7 @@ export class Clusters {
   }
 
   private async look(): Promise<void> {
-    const live = this.cards.filter(card => isLive(card) && card.state !== 'lost');
+    const live = this.all.filter(card => isLive(card) && card.state !== 'lost');
     const looks = live.map(async card => [card.name, await this.api.load(card)] as const);
     const seen = await Promise.allSettled([...looks]);
     this.loads = new Map(seen.flatMap(one => (one.status === 'fulfilled' ? [one.value] : [])));
@@ -169,7 +169,7 @@ export class Clusters {
 
   /** While something is under way it is looked at more often. */
   private pace(): void {
-    const isAwaited = this.cards.some(isMoving) || Date.now() < this.awaitedUntil;
+    const isAwaited = this.all.some(isMoving) || Date.now() < this.awaitedUntil;
     const interval = isAwaited ? Math.min(SOON_MS, this.intervalMs) : this.intervalMs;
     if (interval !== this.poll.frequency.interval) {
       this.poll.frequency = { ...this.poll.frequency, interval, max: Math.max(SLOWEST_MS, interval) };

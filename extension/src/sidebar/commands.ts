@@ -10,7 +10,7 @@ import type { ILauncher } from '@jupyterlab/launcher';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import type { Api, Step } from '../api';
-import type { Card } from '../cards';
+import type { ClusterStatus } from '../cluster_status';
 import { trans } from '../translation';
 import { OPEN } from '../view/panel';
 import type { CardActions } from './card';
@@ -42,9 +42,9 @@ export function addCommands(
   const clickedOn = (what: string): string | undefined => app.contextMenuHitTest(node => what in node.dataset)?.dataset[what];
   const given = (args: Args, what: string): string | undefined =>
     args[what] === undefined ? (args.here ? clickedOn(what) : undefined) : String(args[what]);
-  const cardOf = (args: Args): Card | undefined => {
+  const cardOf = (args: Args): ClusterStatus | undefined => {
     const name = given(args, 'cluster');
-    return clusters.cards.find(card => (name === undefined ? isLive(card) : card.name === name));
+    return clusters.all.find(card => (name === undefined ? isLive(card) : card.name === name));
   };
   const add = (id: string, label: string, execute: () => void, inMenu = label): void => {
     const icon = id === SHOW ? ranksIcon : undefined;
@@ -54,7 +54,7 @@ export function addCommands(
   const addForCluster = (
     id: string,
     label: (name: string | undefined, args: Args) => string,
-    execute: (card: Card, args: Args) => void | Promise<void>
+    execute: (card: ClusterStatus, args: Args) => void | Promise<void>
   ): void => {
     commands.addCommand(id, {
       label: args => label(cardOf(args)?.name, args),

@@ -2,12 +2,12 @@
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 
 import type { Act } from '../api/clusters';
-import type { Card } from '../cards';
+import type { ClusterStatus } from '../cluster_status';
 import { trans } from '../translation';
 import { isOver } from './phrases';
 
 /** Whether the reader really wants it. */
-export async function isMeant(card: Card, act: Act, ranks: string): Promise<boolean> {
+export async function isMeant(card: ClusterStatus, act: Act, ranks: string): Promise<boolean> {
   const asked = question(card, act, ranks);
   if (!asked) {
     return true;
@@ -17,9 +17,9 @@ export async function isMeant(card: Card, act: Act, ranks: string): Promise<bool
   return button.accept;
 }
 
-function question(card: Card, act: Act, ranks: string): [string, string, string] | null {
+function question(card: ClusterStatus, act: Act, ranks: string): [string, string, string] | null {
   const { name, size, job } = card;
-  if (isOver(card) || act === 'interrupt' || (act === 'restart' && !card.kept)) {
+  if (isOver(card) || act === 'interrupt' || (act === 'restart' && !card.is_supervised)) {
     return null;
   }
   if (act === 'stop' && card.state === 'pending') {
@@ -41,7 +41,7 @@ function question(card: Card, act: Act, ranks: string): [string, string, string]
     return [trans.__('Stop %1?', name), body, trans.__('Stop')];
   }
   if (act === 'resize') {
-    const body = card.far
+    const body = card.is_remote
       ? trans._n(
         'This ends its rank and submits a job for %2 nodes; variables on the ranks are gone then.',
         'This ends its %1 ranks and submits a job for %2 nodes; variables on the ranks are gone then.',

@@ -1,5 +1,5 @@
 /** The fields of the start form; their names are those of a site's profile. */
-import type { SiteChoice, Wishes } from '../cards';
+import type { SiteChoice, StartRequest } from '../cluster_status';
 import { trans } from '../translation';
 import { h } from '../view/dom';
 import { setText } from './grid';
@@ -65,7 +65,7 @@ class Field {
     const id = `rr-form-${form}-${kind.name}`;
     this.input = h('input', 'rr-input', {
       id, name: kind.name, type: 'text', title: kind.title, autocomplete: 'off', spellcheck: 'false',
-      placeholder: site.wishes[kind.name] || kind.hint, 'aria-describedby': `${id}-wrong`, oninput: changed
+      placeholder: site.defaults[kind.name] || kind.hint, 'aria-describedby': `${id}-wrong`, oninput: changed
     });
     this.wrong = h('div', 'rr-wrong', { id: `${id}-wrong`, role: 'alert', hidden: true });
     this.node = h('div', 'rr-field', {}, h('label', '', { for: id }, kind.label), this.input, this.wrong);
@@ -99,9 +99,9 @@ export class Fields {
   }
 
   /** What was typed. */
-  get wishes(): Wishes {
+  get request(): StartRequest {
     const typed = this.fields.map(({ input }) => [input.name, input.value.trim()]);
-    return Object.fromEntries([...typed.filter(([, value]) => value), ...(this.back.checked ? [['auto_restart', 'true']] : [])]) as Wishes;
+    return Object.fromEntries([...typed.filter(([, value]) => value), ...(this.back.checked ? [['auto_restart', 'true']] : [])]) as StartRequest;
   }
 
   /** Say at each field what is wrong with it; false if an error belongs to none of them. */

@@ -2,7 +2,7 @@
 import { Debouncer } from '@lumino/polling';
 
 import { ApiError } from '../api';
-import type { SiteChoice } from '../cards';
+import type { SiteChoice } from '../cluster_status';
 import { trans } from '../translation';
 import { h } from '../view/dom';
 import { setUnderWay, stepButton } from '../view/step';
@@ -101,7 +101,7 @@ export class StartForm {
     }
     const check = ++this.checks;
     try {
-      const { script, errors } = await this.clusters.api.dryRun(site.name, fields.wishes);
+      const { script, errors } = await this.clusters.api.dryRun(site.name, fields.request);
       if (fields !== this.fields) {
         return false;
       }
@@ -139,7 +139,7 @@ export class StartForm {
     }
     setUnderWay(this.start, true);
     try {
-      const name = await this.clusters.start(site.name, fields.wishes);
+      const name = await this.clusters.start(site.name, fields.request);
       fields.complain({});
       this.complain('');
       this.started(name);

@@ -1,5 +1,5 @@
 /** The ranks of a cluster: where each is, how it stands, and how busy it is. */
-import type { Card, CardRank, Load } from '../cards';
+import type { ClusterStatus, RankStatus, Load } from '../cluster_status';
 import { rankClass } from '../ranks';
 import { trans } from '../translation';
 import { h, setChildren } from '../view/dom';
@@ -8,7 +8,7 @@ import { shown } from './phrases';
 /** More ranks than these are shown when asked for. */
 const FIRST = 16;
 
-const SIGNS: { [state in CardRank['state']]: string } = { starting: '◌', ready: '●', restarting: '↻', down: '✗' };
+const SIGNS: { [state in RankStatus['state']]: string } = { starting: '◌', ready: '●', restarting: '↻', down: '✗' };
 
 export class Grid {
   readonly node = h('div', 'rr-grid', { role: 'list', 'aria-label': trans.__('ranks') });
@@ -16,11 +16,11 @@ export class Grid {
   private hosts = new Map<string, HTMLElement>();
   private isWhole = false;
   private more = h('button', 'rr-button rr-more', { onclick: () => this.showAll() });
-  private last: { card: Card; load: ReadonlyMap<number, Load> } | null = null;
+  private last: { card: ClusterStatus; load: ReadonlyMap<number, Load> } | null = null;
 
   constructor(private restart: (rank: number) => void) {}
 
-  refresh(card: Card, load: ReadonlyMap<number, Load>): void {
+  refresh(card: ClusterStatus, load: ReadonlyMap<number, Load>): void {
     this.last = { card, load };
     // Those that are not as they should be are always among them.
     const seen = card.ranks.filter(rank => this.isWhole || rank.rank < FIRST || rank.state !== 'ready');
@@ -82,7 +82,7 @@ class Row {
     );
   }
 
-  refresh(rank: CardRank, load: Load | undefined, isEnding: boolean): HTMLElement {
+  refresh(rank: RankStatus, load: Load | undefined, isEnding: boolean): HTMLElement {
     const busy = rank.state === 'ready' ? shown(load) : null;
     setText(this.sign, SIGNS[rank.state]);
     this.sign.className = `rr-sign rr-rank-is-${rank.state}`;
@@ -103,8 +103,8 @@ class Row {
   }
 }
 
-function stateOf({ state }: CardRank): string {
-  const names: { [state in CardRank['state']]: string } = {
+function stateOf({ state }: RankStatus): string {
+  const names: { [state in RankStatus['state']]: string } = {
     starting: trans.__('starting'),
     ready: trans.__('ready'),
     restarting: trans.__('restarting'),

@@ -21,15 +21,15 @@ export class Notices {
     if (!this.isOn) {
       return;
     }
-    const { cards, now } = this.clusters;
-    for (const { cluster, limit, text } of this.warnings.due(cards, now)) {
+    const { all, now } = this.clusters;
+    for (const { cluster, limit, text } of this.warnings.due(all, now)) {
       this.dismiss(cluster);
       const actions = [{ label: trans.__('Show ranks'), callback: this.open }];
       const options = { autoClose: false as const, actions };
       const id = limit < 600 ? Notification.error(text, options) : Notification.warning(text, options);
       this.shown.set(cluster, id);
     }
-    const there = new Set(cards.map(card => card.name));
+    const there = new Set(all.map(({ name }) => name));
     [...this.shown.keys()].filter(name => !there.has(name)).forEach(name => this.dismiss(name));
   }
 

@@ -1,7 +1,7 @@
 /** The sidebar: what ranks there are, a form to start some, and the newest runs. */
 import { Widget } from '@lumino/widgets';
 
-import type { Card } from '../cards';
+import type { ClusterStatus } from '../cluster_status';
 import type { Run } from '../schema';
 import { trans } from '../translation';
 import { h, setChildren } from '../view/dom';
@@ -101,16 +101,16 @@ export class RanksPanel extends Widget {
     const { clusters } = this;
     setText(this.trouble, clusters.trouble);
     this.trouble.hidden = clusters.trouble === '';
-    const there = new Set(clusters.cards.map(card => card.name));
+    const there = new Set(clusters.all.map(card => card.name));
     [...this.views.keys()].filter(name => !there.has(name)).forEach(name => this.views.delete(name));
-    setChildren(this.list, clusters.cards.map(card => this.viewOf(card).node));
-    clusters.cards.forEach(card => this.viewOf(card).refresh(card));
-    this.empty.hidden = !clusters.isKnown || clusters.cards.length > 0;
+    setChildren(this.list, clusters.all.map(card => this.viewOf(card).node));
+    clusters.all.forEach(card => this.viewOf(card).refresh(card));
+    this.empty.hidden = !clusters.isKnown || clusters.all.length > 0;
     this.runs.refresh(clusters.runs, clusters.now);
     this.node.dataset.known = String(clusters.isKnown);
   }
 
-  private viewOf(card: Card): CardView {
+  private viewOf(card: ClusterStatus): CardView {
     const view = this.views.get(card.name) ?? new CardView(card, this.clusters, this.actions);
     this.views.set(card.name, view);
     return view;

@@ -1,14 +1,14 @@
 /** How clusters are described: in words, without a browser. */
-import type { Card, CardState, Load } from '../cards';
+import type { ClusterStatus, ClusterState, Load } from '../cluster_status';
 import { trans } from '../translation';
 
 /** States in which something will change soon. */
-const MOVING: ReadonlySet<CardState> = new Set(['connecting', 'asks', 'submitting', 'starting', 'ending']);
+const MOVING: ReadonlySet<ClusterState> = new Set(['connecting', 'asks', 'submitting', 'starting', 'ending']);
 /** States that have ranks, or the job of which counts down. */
-const LIVE: ReadonlySet<CardState> = new Set(['starting', 'running', 'lost']);
-const OVER: ReadonlySet<CardState> = new Set(['ended', 'failed']);
+const LIVE: ReadonlySet<ClusterState> = new Set(['starting', 'running', 'lost']);
+const OVER: ReadonlySet<ClusterState> = new Set(['ended', 'failed']);
 
-const SIGNS: { [state in CardState]: string } = {
+const SIGNS: { [state in ClusterState]: string } = {
   connecting: '◌',
   asks: '?',
   submitting: '◌',
@@ -21,24 +21,24 @@ const SIGNS: { [state in CardState]: string } = {
   failed: '✗'
 };
 
-export function isMoving(card: Card): boolean {
+export function isMoving(card: ClusterStatus): boolean {
   return MOVING.has(card.state) || card.ranks.some(rank => rank.state === 'restarting');
 }
 
-export function isLive(card: Card): boolean {
+export function isLive(card: ClusterStatus): boolean {
   return LIVE.has(card.state);
 }
 
-export function isOver(card: Card): boolean {
+export function isOver(card: ClusterStatus): boolean {
   return OVER.has(card.state);
 }
 
-export function sign(state: CardState): string {
+export function sign(state: ClusterState): string {
   return SIGNS[state] ?? '·';
 }
 
-export function stateName(state: CardState): string {
-  const names: { [state in CardState]: string } = {
+export function stateName(state: ClusterState): string {
+  const names: { [state in ClusterState]: string } = {
     connecting: trans.__('connecting'),
     asks: trans.__('ssh asks'),
     submitting: trans.__('submitting'),
@@ -54,7 +54,7 @@ export function stateName(state: CardState): string {
 }
 
 /** `perlmutter · job 1234 · 2 nodes × 4 GPUs`. */
-export function where(card: Card): string {
+export function where(card: ClusterStatus): string {
   const hosts = new Set(card.ranks.map(rank => rank.host));
   // With spaces at which no line ends.
   const solid = (text: string): string => text.replace(/ /g, '\u00a0');
@@ -67,7 +67,7 @@ export function where(card: Card): string {
 }
 
 /** When a job that waits may start, in the reader's time zone; '' if nobody knows. Times in seconds. */
-export function expectedAt(card: Card, now: number, zone?: string): string {
+export function expectedAt(card: ClusterStatus, now: number, zone?: string): string {
   if (card.state !== 'pending' || !card.expected) {
     return '';
   }
@@ -83,12 +83,12 @@ export function expectedAt(card: Card, now: number, zone?: string): string {
 }
 
 /** Seconds that a cluster has left; null where that is not known or it does not run. */
-export function secondsLeft(card: Card, now: number): number | null {
+export function secondsLeft(card: ClusterStatus, now: number): number | null {
   return card.until && (isLive(card) || card.state === 'ending') ? Math.max(0, card.until - now) : null;
 }
 
 /** `0:41 left`, or `9 min 30 s left` when that is short; '' where no time is set. */
-export function timeLeft(card: Card, now: number): string {
+export function timeLeft(card: ClusterStatus, now: number): string {
   const left = secondsLeft(card, now);
   if (left === null) {
     return '';
@@ -104,7 +104,7 @@ export function timeLeft(card: Card, now: number): string {
 }
 
 /** For the status bar: `4 ranks · 0:41 left`; '' when there is nothing to say. */
-export function summary(cards: readonly Card[], now: number): string {
+export function summary(cards: readonly ClusterStatus[], now: number): string {
   const live = cards.filter(isLive);
   if (live.length === 0) {
     const waiting = cards.find(card => card.state === 'pending');

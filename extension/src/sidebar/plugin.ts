@@ -49,8 +49,8 @@ export const ranks: JupyterFrontEndPlugin<void> = {
       act: async (card, act, text = '') => {
         if (await isMeant(card, act, text)) {
           // A site gives whole nodes.
-          const wish = act === 'resize' && card.far ? 'nodes' : 'ranks';
-          await clusters.act(card, act, text ? { [wish]: text } : {});
+          const option = act === 'resize' && card.is_remote ? 'nodes' : 'ranks';
+          await clusters.act(card, act, text ? { [option]: text } : {});
         }
       },
       openLog: card => openLog(app, clusters.api, card.name),

@@ -2,7 +2,7 @@
 import { Dialog } from '@jupyterlab/apputils';
 import { Widget } from '@lumino/widgets';
 
-import type { Question } from '../cards';
+import type { Question } from '../cluster_status';
 import { trans } from '../translation';
 import { h } from '../view/dom';
 import type { Clusters } from './clusters';

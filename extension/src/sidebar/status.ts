@@ -34,7 +34,7 @@ export class StatusItem extends Widget {
   /** The time left counts down. */
   tick(): void {
     const was = this.isActive;
-    setText(this.button, summary(this.clusters.cards, this.clusters.now));
+    setText(this.button, summary(this.clusters.all, this.clusters.now));
     if (was !== this.isActive) {
       this.activeChanged.emit();
     }

@@ -1,5 +1,5 @@
 /** Who is to be warned that a cluster's time is nearly over; once for each limit. */
-import type { Card } from '../cards';
+import type { ClusterStatus } from '../cluster_status';
 import { trans } from '../translation';
 import { secondsLeft } from './phrases';
 
@@ -18,7 +18,7 @@ export class Warnings {
   private told = new Map<string, number>();
 
   /** What is to be told now. */
-  due(cards: readonly Card[], now: number): Warning[] {
+  due(cards: readonly ClusterStatus[], now: number): Warning[] {
     const found: Warning[] = [];
     for (const card of cards) {
       const left = secondsLeft(card, now);

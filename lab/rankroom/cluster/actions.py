@@ -1,6 +1,6 @@
 """What can be done to a cluster of which only the name is known: start, stop, resize, look, …
 
-Its keeper does it; whoever asked follows the cluster's card. Nothing here connects to ranks, so
+Its supervisor does it; callers follow the cluster's status. Nothing here connects to ranks, so
 that a Jupyter server need not load ipyparallel.
 """
 

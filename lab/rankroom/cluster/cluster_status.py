@@ -1,4 +1,4 @@
-"""What clusters look like to the sidebar: a card for each, from what is on disk.
+"""What clusters look like to the sidebar: the status of each, from what is on disk.
 
 Nothing here connects to ranks or keeps a state, so that every window sees the same.
 """
@@ -21,14 +21,14 @@ from rankroom.record.cluster_file import (
 )
 from rankroom.text.rank_ranges import format_ranks
 
-CardState = FarState
+ClusterState = FarState
 RankState = Literal["starting", "ready", "restarting", "down"]
 SCHEMA_FILE = Path(__file__).with_name("cluster_status.schema.json")
 
 
 @dataclass(frozen=True)
-class CardRank:
-    """A rank on a card. `note` is how the process of one that is down ended."""
+class RankStatus:
+    """A rank as it stands. `note` is how the process of one that is down ended."""
 
     rank: int
     local_rank: int
@@ -40,28 +40,28 @@ class CardRank:
 
 
 @dataclass(frozen=True)
-class Card:
+class ClusterStatus:
     """A cluster as it stands; cluster_status.schema.json says what each field is."""
 
     name: str
     site: str
-    state: CardState
+    state: ClusterState
     words: str
     remedy: str
     job: str
     size: int
-    ranks: tuple[CardRank, ...]
+    ranks: tuple[RankStatus, ...]
     nodes: int
     gpus_per_node: int
     expected: float
     until: float
     created: float
     log: str
-    far: bool
-    kept: bool
+    is_remote: bool
+    is_supervised: bool
 
 
-def cards() -> list[Card]:
+def all_clusters() -> list[ClusterStatus]:
     """Every cluster there is, newest first; those that were stopped are gone."""
     found = []
     folder = clusters_folder()
@@ -69,12 +69,12 @@ def cards() -> list[Card]:
         info = ClusterPaths(each.name).read()
         # A folder of another name than its cluster's only keeps what records may lack.
         if info is not None and info.name == each.name and info.state != "stopped":
-            found.append(card(info))
-    return sorted(found, key=lambda card: card.created, reverse=True)
+            found.append(status_of(info))
+    return sorted(found, key=lambda each: each.created, reverse=True)
 
 
-def card(info: ClusterInfo) -> Card:
-    """The card of one cluster."""
+def status_of(info: ClusterInfo) -> ClusterStatus:
+    """One cluster as it stands."""
     ranks = tuple(_rank(info, rank) for rank in range(len(info.ranks)))
     granted = info.allocation
     if info.far is not None:
@@ -82,7 +82,7 @@ def card(info: ClusterInfo) -> Card:
     else:
         state, words, remedy = _how(info, ranks)
     far = info.far or Far("")
-    return Card(
+    return ClusterStatus(
         name=info.name,
         site=far.site,
         state=state,
@@ -97,12 +97,12 @@ def card(info: ClusterInfo) -> Card:
         until=far.until or (granted.until if granted else 0.0),
         created=info.created,
         log=far.log,
-        far=info.far is not None,
-        kept=_young(info) or launch.alive(info),
+        is_remote=info.far is not None,
+        is_supervised=_young(info) or launch.alive(info),
     )
 
 
-def _rank(info: ClusterInfo, rank: int) -> CardRank:
+def _rank(info: ClusterInfo, rank: int) -> RankStatus:
     place, key = info.ranks[rank], str(rank)
     state: RankState = "starting"
     if rank in info.starting:
@@ -113,7 +113,7 @@ def _rank(info: ClusterInfo, rank: int) -> CardRank:
         state = "ready"
     note = info.exits.get(key, "") if state == "down" else ""
     local_rank = place.local_rank if place.local_rank is not None else rank
-    return CardRank(rank, local_rank, place.host, place.device, place.pid, state, note)
+    return RankStatus(rank, local_rank, place.host, place.device, place.pid, state, note)
 
 
 def _gpus(info: ClusterInfo) -> int:
@@ -122,7 +122,7 @@ def _gpus(info: ClusterInfo) -> int:
     return max((hosts.count(host) for host in set(hosts)), default=0)
 
 
-def _how(info: ClusterInfo, ranks: tuple[CardRank, ...]) -> tuple[CardState, str, str]:
+def _how(info: ClusterInfo, ranks: tuple[RankStatus, ...]) -> tuple[ClusterState, str, str]:
     """State, words and remedy of a cluster that is kept on this machine or in its allocation."""
     age = time.time() - info.created
     if info.state == "failed":
@@ -137,8 +137,8 @@ def _how(info: ClusterInfo, ranks: tuple[CardRank, ...]) -> tuple[CardState, str
 
 
 def _how_ranks(
-    info: ClusterInfo, ranks: tuple[CardRank, ...], age: float
-) -> tuple[CardState, str, str]:
+    info: ClusterInfo, ranks: tuple[RankStatus, ...], age: float
+) -> tuple[ClusterState, str, str]:
     ready = sum(rank.state == "ready" for rank in ranks)
     down = [rank for rank in ranks if rank.state == "down"]
     coming = [rank for rank in ranks if rank.state in ("starting", "restarting")]
@@ -158,8 +158,8 @@ def _ready(size: int) -> str:
 
 
 def _how_far(
-    info: ClusterInfo, far: Far, ranks: tuple[CardRank, ...]
-) -> tuple[CardState, str, str]:
+    info: ClusterInfo, far: Far, ranks: tuple[RankStatus, ...]
+) -> tuple[ClusterState, str, str]:
     """As the keeper here wrote it; it is believed only while it lives."""
     over = far.state in ("ended", "failed")
     if not (over or _young(info) or launch.alive(info)):

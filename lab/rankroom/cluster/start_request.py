@@ -24,7 +24,7 @@ _OPTIONS = {each.name: each for each in JOB_OPTIONS}
 
 
 class StartRequestError(UsageError):
-    """Some of the wishes cannot be; `errors` says of each what is wrong, by its field's name."""
+    """Some of what is asked for cannot be; `errors` says by field what is wrong."""
 
     def __init__(self, errors: dict[str, str]) -> None:
         field, what = next(iter(errors.items()))
@@ -41,12 +41,12 @@ class SiteChoice:
     scheduler: str = "none"
     login: str = ""
     wrong: str = ""
-    wishes: dict[str, str] = field(default_factory=dict)  # what its profile asks for
+    defaults: dict[str, str] = field(default_factory=dict)  # what its profile asks for
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """The job that would be submitted, or what is wrong with the wishes, by field."""
+    """The job that would be submitted, or what is wrong with the request, by field."""
 
     script: str
     errors: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ def _choice(name: str) -> SiteChoice:
         one = site.load(name)
     except UsageError as error:
         return SiteChoice(name, wrong=str(error))
-    return SiteChoice(name, one.description, one.scheduler, one.login, wishes=as_typed(one))
+    return SiteChoice(name, one.description, one.scheduler, one.login, defaults=as_typed(one))
 
 
 def dry_run(name: str, asked: Mapping[str, str]) -> DryRun:
@@ -75,11 +75,11 @@ def dry_run(name: str, asked: Mapping[str, str]) -> DryRun:
         return DryRun("", error.errors)
 
 
-def granted(where: Site, wishes: Mapping[str, str]) -> Site:
-    """The site with these wishes. Raises StartRequestError with what is wrong, by field."""
+def granted(where: Site, asked: Mapping[str, str]) -> Site:
+    """The site with what is asked for. Raises StartRequestError with what is wrong, by field."""
     errors: dict[str, str] = {}
     given: dict[str, Any] = {}
-    for key, text in wishes.items():
+    for key, text in asked.items():
         if key in ("name", *HERE) or not text.strip():
             continue
         try:
@@ -91,18 +91,18 @@ def granted(where: Site, wishes: Mapping[str, str]) -> Site:
             errors[key] = str(error).removeprefix(f"{where.name}: ").removeprefix(f"{key} ")
     if given.get("memory_per_node") and given.get("memory_per_cpu"):
         errors.setdefault("memory_per_cpu", ONE_MEMORY)
-    _check_name(wishes.get("name", ""), errors)
+    _check_name(asked.get("name", ""), errors)
     if where.scheduler == "none":
-        _check_ranks(wishes.get("ranks", ""), errors)
+        _check_ranks(asked.get("ranks", ""), errors)
     if errors:
         raise StartRequestError(errors)
-    count = ranks(wishes) if where.scheduler != "none" else None
+    count = ranks(asked) if where.scheduler != "none" else None
     return (where if count is None else where.with_ranks(count)).asking(**given)
 
 
-def ranks(wishes: Mapping[str, str]) -> int | None:
+def ranks(asked: Mapping[str, str]) -> int | None:
     """How many ranks are asked for; None if that is not said. Raises StartRequestError."""
-    text = wishes.get("ranks", "").strip()
+    text = asked.get("ranks", "").strip()
     if not re.fullmatch(r"\d{0,9}", text):
         raise StartRequestError({"ranks": f"is a whole number, not {text!r}"})
     return int(text) if text else None

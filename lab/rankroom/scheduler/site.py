@@ -134,9 +134,9 @@ class Site:
             job = replace(job, gpus_per_node=min(ranks, job.gpus_per_node))
         return replace(self, job=job)
 
-    def asking(self, **wishes: Any) -> Site:
+    def asking(self, **options: Any) -> Site:
         """This site with some of its job's fields replaced. Raises UsageError for bad values."""
-        chosen = {key: value for key, value in wishes.items() if value is not None}
+        chosen = {key: value for key, value in options.items() if value is not None}
         # One way to ask for memory takes the place of the other one in the profile.
         if chosen.keys() & {"memory_per_node", "memory_per_cpu"}:
             chosen = {"memory_per_node": "", "memory_per_cpu": "", **chosen}

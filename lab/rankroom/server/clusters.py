@@ -1,4 +1,4 @@
-"""Clusters over HTTP: their cards, and what can be done to them."""
+"""Clusters over HTTP: how they stand, and what can be done to them."""
 
 # Jupyter's handlers and decorators carry no types that hold.
 # mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
@@ -17,15 +17,15 @@ from rankroom.text.rank_ranges import parse_ranks
 class Clusters(Handler):
     @authenticated
     async def get(self) -> None:
-        found = await self.threads.look("cards", cluster_status.cards)
-        self.finish({"clusters": [asdict(card) for card in found], "now": time.time()})
+        found = await self.threads.look("clusters", cluster_status.all_clusters)
+        self.finish({"clusters": [asdict(each) for each in found], "now": time.time()})
 
     @authenticated
     async def post(self) -> None:
-        wishes = self.words()
-        site = wishes.pop("site", "local")
-        cwd = wishes.pop("cwd", "") or None
-        name = await self.threads.act(lambda: actions.start(site, wishes, cwd))
+        asked = self.words()
+        site = asked.pop("site", "local")
+        cwd = asked.pop("cwd", "") or None
+        name = await self.threads.act(lambda: actions.start(site, asked, cwd))
         self.finish({"name": name})
 
 
@@ -61,8 +61,8 @@ class Restart(Handler):
 class Resize(Handler):
     @authenticated
     async def post(self, name: str) -> None:
-        wishes = self.words()
-        await self.threads.act(lambda: actions.resize(name, wishes))
+        asked = self.words()
+        await self.threads.act(lambda: actions.resize(name, asked))
         self.finish({"message": f"{name} is being restarted"})
 
 

@@ -1,4 +1,4 @@
-"""Cards from what is on disk, the wishes of a start form, and that schema and classes agree."""
+"""Clusters as they stand on disk, start requests, and that schema and classes agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from rankroom.cluster import actions, cluster_status, start_request
-from rankroom.cluster.cluster_status import Card, CardRank, card
+from rankroom.cluster.cluster_status import ClusterStatus, RankStatus, status_of
 from rankroom.cluster.start_request import DryRun, SiteChoice, StartRequestError
 from rankroom.errors import NoClusterError, NotYoursError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Far, Node
@@ -50,7 +50,7 @@ def keeper(tmp_path: Path):
     process.communicate()
 
 
-@pytest.mark.parametrize("kind", [Card, CardRank, SiteChoice, DryRun])
+@pytest.mark.parametrize("kind", [ClusterStatus, RankStatus, SiteChoice, DryRun])
 def test_classes_have_the_fields_of_the_schema(kind: Any):
     assert {field.name for field in dataclasses.fields(kind)} == set(
         DEFS[kind.__name__]["required"]
@@ -59,10 +59,10 @@ def test_classes_have_the_fields_of_the_schema(kind: Any):
 
 
 def test_states_are_those_of_the_schema():
-    assert list(get_args(cluster_status.CardState)) == DEFS["CardState"]["enum"]
-    states = get_type_hints(CardRank)["state"]
-    assert list(get_args(states)) == DEFS["CardRank"]["properties"]["state"]["enum"]
-    assert set(cluster_status.WORDS) == set(get_args(cluster_status.CardState))
+    assert list(get_args(cluster_status.ClusterState)) == DEFS["ClusterState"]["enum"]
+    states = get_type_hints(RankStatus)["state"]
+    assert list(get_args(states)) == DEFS["RankStatus"]["properties"]["state"]["enum"]
+    assert set(cluster_status.WORDS) == set(get_args(cluster_status.ClusterState))
 
 
 @pytest.mark.parametrize(
@@ -85,28 +85,28 @@ def test_states_are_those_of_the_schema():
 )  # fmt: skip
 def test_a_cluster_here(home, keeper, fields, state, words, remedy):
     info = made(**{"keeper": keeper, **fields})
-    found = card(info)
+    found = status_of(info)
     assert found.state == state
     assert words in found.words
     assert remedy in found.remedy if remedy else not found.remedy
-    valid(dataclasses.asdict(found), "Card")
+    valid(dataclasses.asdict(found), "ClusterStatus")
 
 
-def test_ranks_on_a_card(home, keeper):
+def test_ranks_and_their_states(home, keeper):
     exits = {"1": "exited with code 3"}
     info = made(keeper=keeper, ready=[0], exits=exits, allocation=None)
-    zero, one = card(info).ranks
+    zero, one = status_of(info).ranks
     assert (zero.state, zero.note, zero.device) == ("ready", "", "cpu")
     assert (one.state, one.note, one.local_rank) == ("down", "exited with code 3", 1)
     info.starting = [1]
-    assert card(info).ranks[1].state == "restarting"
-    assert card(info).ranks[1].note == ""
-    assert card(info).gpus_per_node == 1
+    assert status_of(info).ranks[1].state == "restarting"
+    assert status_of(info).ranks[1].note == ""
+    assert status_of(info).gpus_per_node == 1
 
 
 def test_a_cluster_in_an_allocation(home):
     granted = Allocation("17", (Node("c1", 1), Node("c2", 1)), 4000.0)
-    found = card(made("failed", allocation=granted, message="the time of job 17 is over"))
+    found = status_of(made("failed", allocation=granted, message="the time of job 17 is over"))
     assert (found.job, found.nodes, found.until, found.site) == ("17", 2, 4000.0, "")
 
 
@@ -129,17 +129,17 @@ def test_a_cluster_on_a_site(home, keeper, far, fields, state, words):
     far = Far(
         **{"site": "hpc", "login": "login", "job": "12", "nodes": 2, "ranks_per_node": 1, **far}
     )
-    found = card(made(far=far, **{"keeper": keeper, **fields}))
+    found = status_of(made(far=far, **{"keeper": keeper, **fields}))
     assert found.state == state
     assert words in found.words
-    assert (found.site, found.job, found.nodes, found.far) == ("hpc", far.job, 2, True)
-    valid(dataclasses.asdict(found), "Card")
+    assert (found.site, found.job, found.nodes, found.is_remote) == ("hpc", far.job, 2, True)
+    valid(dataclasses.asdict(found), "ClusterStatus")
 
 
 def test_the_expected_start_is_told_only_while_it_waits(home, keeper):
     for state, expected in (("pending", 99.0), ("starting", 0.0)):
         far = Far("hpc", state=state, expected=99.0)  # type: ignore[arg-type]
-        assert card(made(far=far, keeper=keeper)).expected == expected
+        assert status_of(made(far=far, keeper=keeper)).expected == expected
 
 
 def test_cards_come_newest_first_without_those_that_were_stopped(home):
@@ -152,7 +152,7 @@ def test_cards_come_newest_first_without_those_that_were_stopped(home):
     aside.mkdir()
     (aside / "cluster.json").write_text(ClusterPaths("a").info.read_text())
     (ClusterPaths("c").folder.with_name("no-cluster")).mkdir()
-    assert [card.name for card in cluster_status.cards()] == ["c", "a"]
+    assert [each.name for each in cluster_status.all_clusters()] == ["c", "a"]
 
 
 def test_a_card_tells_the_cause_of_a_failure(home):
@@ -160,7 +160,7 @@ def test_a_card_tells_the_cause_of_a_failure(home):
     paths.make(1)
     paths.rank_log(1).write_text("Traceback:\nImportError: no module named zmq\n")
     info = made("failed", message="every rank has ended", exits={"1": "exited with code 1"})
-    assert card(info).remedy == "rank-1.log ends with: ImportError: no module named zmq"
+    assert status_of(info).remedy == "rank-1.log ends with: ImportError: no module named zmq"
 
 
 def test_the_server_needs_no_ipyparallel():
@@ -169,10 +169,10 @@ def test_the_server_needs_no_ipyparallel():
     assert done.stdout.strip() == "False"
 
 
-# -- wishes
+# -- requests
 
 
-def test_each_wish_is_checked_by_itself(home):
+def test_each_field_is_checked_by_itself(home):
     where = site.load("perlmutter")
     asked = {
         "nodes": "0",
@@ -234,7 +234,7 @@ def test_a_profile_with_a_mistake_is_listed_with_it(home, monkeypatch, tmp_path)
     (own / "mine.toml").write_text('[job]\npartitoin = "gpu"\n')
     found = {choice.name: choice for choice in start_request.choices()}
     assert "line 2" in found["mine"].wrong and "partition" in found["mine"].wrong
-    assert found["perlmutter"].wishes["gpus_per_node"] == "4"
+    assert found["perlmutter"].defaults["gpus_per_node"] == "4"
     assert next(iter(found)) == "local"
     for choice in found.values():
         valid(dataclasses.asdict(choice), "SiteChoice")

@@ -115,7 +115,7 @@ def test_a_site_that_is_not_there_is_answered_with_those_that_are(own):
         site.load("perlmuter")
 
 
-def test_wishes_replace_what_the_profile_says_and_are_checked():
+def test_options_replace_what_the_profile_says_and_are_checked():
     found = site.load("perlmutter").asking(nodes=2, time="00:10:00", account=None)
     assert (found.job.nodes, found.seconds) == (2, 600)
     with pytest.raises(UsageError, match="perlmutter: nodes is a number from 1 up"):

@@ -1,14 +1,14 @@
 // Made from lab/rankroom/cluster/cluster_status.schema.json by `npm run build:schema`; do not edit.
 
 /** connecting, asks, submitting and lost are of the connection to a site; pending is a job in the queue. */
-export type CardState = 'connecting' | 'asks' | 'submitting' | 'pending' | 'starting' | 'running' | 'lost' | 'ending' | 'ended' | 'failed';
+export type ClusterState = 'connecting' | 'asks' | 'submitting' | 'pending' | 'starting' | 'running' | 'lost' | 'ending' | 'ended' | 'failed';
 
 /** A cluster as it stands, from what is on disk. Times are seconds since the epoch, 0 where not known. */
-export interface Card {
+export interface ClusterStatus {
   name: string;
   /** The site's name; empty for this machine. */
   site: string;
-  state: CardState;
+  state: ClusterState;
   /** How it stands, for people; without the times that stand beside it. */
   words: string;
   /** What to do where something is wrong. */
@@ -17,7 +17,7 @@ export interface Card {
   job: string;
   /** Ranks; 0 while not known. */
   size: number;
-  ranks: CardRank[];
+  ranks: RankStatus[];
   nodes: number;
   gpus_per_node: number;
   /** When a job that waits may start. */
@@ -28,12 +28,12 @@ export interface Card {
   /** Where the job's output is, there; empty without a job. */
   log: string;
   /** Whether its ranks are on a site, reached from here. */
-  far: boolean;
-  /** Whether a process here keeps it. */
-  kept: boolean;
+  is_remote: boolean;
+  /** Whether a process here supervises it. */
+  is_supervised: boolean;
 }
 
-export interface CardRank {
+export interface RankStatus {
   rank: number;
   local_rank: number;
   host: string;
@@ -45,8 +45,8 @@ export interface CardRank {
   note: string;
 }
 
-export interface Cards {
-  clusters: Card[];
+export interface ClusterList {
+  clusters: ClusterStatus[];
   /** The server's clock. */
   now: number;
 }
@@ -61,7 +61,7 @@ export interface Load {
 }
 
 /** What a start form asks for, as typed; what is empty is as the site's profile has it. */
-export type Wishes = { [key: string]: string };
+export type StartRequest = { [key: string]: string };
 
 /** A site to start ranks on, and what its profile asks for. */
 export interface SiteChoice {
@@ -72,10 +72,10 @@ export interface SiteChoice {
   login: string;
   /** What is wrong with its profile; empty if nothing is. */
   wrong: string;
-  wishes: Wishes;
+  defaults: StartRequest;
 }
 
-/** The job that would be submitted, or what is wrong with the wishes, by their name. */
+/** The job that would be submitted, or what is wrong with the request, by field. */
 export interface DryRun {
   /** Empty where there is no job. */
   script: string;

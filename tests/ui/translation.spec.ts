@@ -1,0 +1,67 @@
+/** What a reader sees goes through JupyterLab's translator, which marks here what it was asked for. */
+import { galata } from '@jupyterlab/galata';
+import type { Locator } from '@playwright/test';
+
+import { ALWAYS, expect, openRuns, picture, test, whole } from './rankroom';
+import { openRanks } from './sidebar';
+
+const MARK = '¡';
+
+test.use({
+  mockSettings: {
+    ...galata.DEFAULT_SETTINGS,
+    '@jupyterlab/translation-extension:plugin': { displayStringsPrefix: true, stringsPrefix: MARK }
+  }
+});
+
+/** Words in a part of the page, as text or for a tip or a screen reader, that the translator was not asked for. */
+function unmarked(part: Locator, without: string): Promise<string[]> {
+  return part.evaluate((node, { MARK, without }) => {
+    const words = (text: string | null): boolean => /\p{L}{3}/u.test(text ?? '');
+    const isOurs = (element: Element | null): boolean => Boolean(element) && !element!.closest(without);
+    const found: string[] = [];
+    const texts = document.createTreeWalker(node, NodeFilter.SHOW_TEXT);
+    for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+      if (isOurs(text.parentElement) && words(text.textContent) && !text.textContent!.includes(MARK)) {
+        found.push(text.textContent!);
+      }
+    }
+    for (const element of [node, ...node.querySelectorAll('*')]) {
+      for (const name of ['title', 'aria-label', 'placeholder']) {
+        const value = element.getAttribute(name);
+        if (isOurs(element) && words(value) && !value!.includes(MARK)) {
+          found.push(`${name}: ${value}`);
+        }
+      }
+    }
+    return [...new Set(found)];
+  }, { MARK, without });
+}
+
+test('the sidebar and its form', ALWAYS, async ({ page }) => {
+  const panel = await openRanks(page);
+  await panel.locator('.rr-section > summary').first().click();
+  const form = panel.getByRole('form');
+  await expect(form.locator('.rr-field').first()).toBeVisible();
+  await form.locator('summary').click();
+  // The names of sites and runs are the server's.
+  expect(await unmarked(panel, 'option, .rr-run-row')).toEqual([]);
+  await form.locator('select').selectOption('perlmutter');
+  await expect(form.getByRole('button').first()).toContainText(MARK);
+  expect(await unmarked(panel, 'option, .rr-run-row, .rr-about')).toEqual([]);
+  await picture(page, 'translated-sidebar');
+});
+
+test('the run view: log, timeline and profile', ALWAYS, async ({ page }) => {
+  const view = await openRuns(page, ['trace-slow_loader']);
+  await whole(view);
+  // What ranks wrote, and sentences that the server makes.
+  const given = '.rr-list, .rr-diagnosis, .rr-words, .rr-col-collective';
+  expect(await unmarked(view, given)).toEqual([]);
+  for (const tab of [1, 2]) {
+    await view.getByRole('tab').nth(tab).click();
+    await expect(view.locator('[data-ready=true], [data-matched=true]').first()).toBeVisible();
+    expect(await unmarked(view, given)).toEqual([]);
+  }
+  await picture(page, 'translated-view');
+});
