@@ -180,7 +180,8 @@ def test_a_run_that_nobody_takes_up(jupyter, home, tmp_path):
     (run_id,) = Store(home).ids()
     # Both ranks have the cell.
     wait_for(lambda: len(list(home.glob(f"clusters/stays/spool/*/{run_id}.jsonl"))) == 2)
-    kernel.shutdown()
+    [kernel_of_the_run] = json.loads(jupyter.ask("api/kernels")[2])
+    jupyter.ask(f"api/kernels/{kernel_of_the_run['id']}", "DELETE")
     wait_for(lambda: Store(home).load(run_id).state == "lost")
     events = f"rankroom/runs/{run_id}/events"
     assert jupyter.ask(events)[1]["X-Rankroom-State"] == "running"
