@@ -193,10 +193,15 @@ export class Timeline extends Widget {
     this.frame.request();
   }
 
+  private get hasCollectives(): boolean {
+    const { spans } = this.model;
+    return spans.ranks.some(rank => spans.cats(rank).includes('collective'));
+  }
+
   /** Take over which collectives belong together, once that is known. */
   private match(): void {
-    const { collectives, spans } = this.model;
-    if (!this.isReading && spans.ranks.some(rank => spans.columns(rank, 'collective').length > 0)) {
+    const { collectives } = this.model;
+    if (!this.isReading && this.hasCollectives) {
       collectives.refresh();
     }
     if (collectives.value && collectives.value !== this.rows.collectives) {
@@ -318,7 +323,7 @@ export class Timeline extends Widget {
     body.dataset.moment = String(look.moment ?? '');
     body.dataset.spans = String(model.spans.count);
     body.dataset.ranks = String(this.lanes.filter(({ kind }) => kind === 'rank').length);
-    body.dataset.matched = String(this.rows.collectives !== null);
+    body.dataset.matched = String(this.rows.collectives !== null || !this.hasCollectives);
   }
 
   private hit(x: number, y: number): Spot | null {
