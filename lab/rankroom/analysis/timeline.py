@@ -24,6 +24,7 @@ _UNKNOWN: Json = {"name": "?"}
 # How `event_line` writes what matters here; what begins otherwise is parsed to find out.
 _KIND = b'{"kind":"'
 _MATTERS = (b'{"kind":"spans"', b'{"kind":"status"')
+_CAT, _DEFINE = b'"cat":"', b'"define"'
 
 
 Column = npt.NDArray[np.int64]
@@ -73,18 +74,21 @@ class Timeline:
                 self._offset[rank.rank] = rank.clock.offset
 
     @classmethod
-    def of(cls, run: RunInfo, lines: Iterable[bytes]) -> Timeline:
-        """The timeline of a record's lines; those of logs and the like are passed over unread."""
+    def of(cls, run: RunInfo, lines: Iterable[bytes], only: str = "") -> Timeline:
+        """The timeline of a record's lines; those of logs and the like are passed over unread.
+
+        With `only`, so are spans of other categories than that, but for the names they define.
+        """
         timeline = cls(run)
-        timeline.take(lines)
+        timeline.take(_only(lines, only) if only else lines)
         return timeline
 
     @classmethod
-    def read(cls, run: RunInfo, events: Path) -> Timeline:
+    def read(cls, run: RunInfo, events: Path, only: str = "") -> Timeline:
         """The timeline of an events.jsonl; an empty one if there is no such file."""
         try:
             with events.open("rb") as file:
-                return cls.of(run, file)
+                return cls.of(run, file, only)
         except FileNotFoundError:
             return cls(run)
 
@@ -226,6 +230,12 @@ class Timeline:
     def _drop(self, why: str, count: int) -> None:
         if count:
             self.dropped[why] = self.dropped.get(why, 0) + count
+
+
+def _only(lines: Iterable[bytes], cat: str) -> Iterator[bytes]:
+    """The lines that may have spans of a category, or define names; ten times as fast as reading."""
+    wanted = _CAT + cat.encode() + b'"'
+    return (line for line in lines if wanted in line or _DEFINE in line or _CAT not in line)
 
 
 def whole(value: Any) -> TypeGuard[float]:

@@ -38,7 +38,15 @@ class Profiles:
 
     def collectives(self, run: RunInfo) -> str:
         """Which spans of the run belong together, by now, as JSON."""
-        return json.dumps(self._growing(run).collectives(run).to_json(), separators=(",", ":"))
+        from rankroom.analysis.collectives import CATEGORY, Collectives
+        from rankroom.analysis.timeline import Timeline
+
+        if run.state == "running":
+            found = self._growing(run).collectives(run)
+        else:
+            events = self._store.paths(run.id).events
+            found = Collectives(Timeline.read(run, events, only=CATEGORY))
+        return json.dumps(found.to_json(), separators=(",", ":"))
 
     def _growing(self, run: RunInfo) -> GrowingProfile:
         from rankroom.analysis.profile.of_run import GrowingProfile
@@ -47,9 +55,7 @@ class Profiles:
             growing = self._live.pop(run.id, None)
             if growing is None or not growing.fits(run):
                 growing = GrowingProfile(self._store.paths(run.id), run)
-            # That of a run that is over serves who asks once: its reader keeps what it says.
-            if run.state == "running":
-                self._live[run.id] = growing
+            self._live[run.id] = growing
             while len(self._live) > MOST:
                 self._live.popitem(last=False)
         return growing

@@ -73,8 +73,11 @@ def test_collectives_are_matched(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_view_is_told_what_its_own_tests_read(name: str):
     timeline, _ = golden(name)
-    kept = (FOLDER / name / "collectives.json").read_text()
-    assert Collectives(timeline).to_json() == json.loads(kept)
+    kept = json.loads((FOLDER / name / "collectives.json").read_text())
+    assert Collectives(timeline).to_json() == kept
+    run = RunInfo.from_json(json.loads((FOLDER / name / "run.json").read_text()))
+    only = Timeline.read(run, FOLDER / name / "events.jsonl", only="collective")
+    assert Collectives(only).to_json() == kept
 
 
 @pytest.mark.parametrize("name", NAMES)
