@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import select
+import socket
 import threading
 import time
 import urllib.error
@@ -124,3 +126,24 @@ def test_the_desk_needs_the_secret(desk):
 
 def test_other_questions_go_to_the_keeper(desk):
     assert ask(desk, SECRET, do="stop") == {"echo": "stop"}
+
+
+@pytest.mark.parametrize("server", ["desk", "store"])
+def test_nobody_waits_when_all_ranks_come_at_once(desk, server):
+    """What the kernel drops comes again after a second."""
+    host, _, port = desk.partition(":")
+    if server == "store":
+        port = ask(desk, SECRET, do="meet", key="many")["port"]
+    made = [socket.socket() for _ in range(300)]
+    poll = select.poll()
+    for each in made:
+        each.setblocking(False)
+        each.connect_ex((host, int(port)))
+        poll.register(each, select.POLLOUT)
+    until = time.monotonic() + 0.9
+    connected: set[int] = set()
+    while len(connected) < len(made) and time.monotonic() < until:
+        connected |= {fd for fd, what in poll.poll(100) if what == select.POLLOUT}
+    for each in made:
+        each.close()
+    assert len(connected) == len(made)
