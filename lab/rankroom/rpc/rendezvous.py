@@ -17,7 +17,11 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from socket import SOMAXCONN
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what only asks goes without asyncio
+    from rankroom.rpc.horovod_store import HorovodStore
 
 OPEN_S = 120.0  # a store that not all ranks reach is closed after this
 LONGEST = 1 << 26  # bytes of a question; what ranks gather is small
@@ -28,55 +32,8 @@ Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # Of 5, Python's default, the kernel drops what more ranks than that ask at once: they try again
-    # after a second, or three, or seven, and `hvd.init()` of 16 ranks takes 22 s in place of 2.
-    request_queue_size = 4096
-
-
-class _Store(_Server):
-    """PUT, GET and DELETE of /scope/key, as Horovod's Gloo client asks."""
-
-    def __init__(self, interface: str, data: dict[str, bytes]) -> None:
-        super().__init__((interface, 0), _StoreHandler)
-        self.data = data
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
-
-    def close(self) -> None:
-        self.shutdown()
-        self.server_close()
-
-
-class _Quiet(BaseHTTPRequestHandler):
-    server: Any
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def answer(self, status: int, body: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def length(self) -> int:
-        return int(self.headers.get("Content-Length") or 0)
-
-    def body(self) -> bytes:
-        return self.rfile.read(self.length())
-
-
-class _StoreHandler(_Quiet):
-    def do_GET(self) -> None:
-        value = self.server.data.get(self.path)
-        self.answer(404 if value is None else 200, value or b"")
-
-    def do_PUT(self) -> None:
-        self.server.data[self.path] = self.body()
-        self.answer(200)
-
-    def do_DELETE(self) -> None:
-        # Horovod's "I am done"; the values stay, as slower ranks still need them.
-        self.answer(200)
+    # What the kernel drops beyond, of 5 by default, is tried again after 1, 3 and 7 s.
+    request_queue_size = SOMAXCONN
 
 
 class _Round:
@@ -97,8 +54,8 @@ class Rendezvous:
         self._secret = secret
         self.others = others
         self._lock = threading.Lock()
-        self._data: dict[str, dict[str, bytes]] = {}
-        self._open: dict[str, _Store] = {}
+        self._data: dict[str, dict[bytes, bytes]] = {}
+        self._open: dict[str, HorovodStore] = {}
         self._met: dict[str, set[int]] = {}
         self._rounds: dict[str, list[_Round]] = {}
         self._arrived = threading.Condition(self._lock)
@@ -147,14 +104,16 @@ class Rendezvous:
 
     def meet(self, key: str) -> int:
         """The port of the store named `key`, opened now if it is not open."""
+        from rankroom.rpc.horovod_store import HorovodStore
+
         with self._lock:
             if key not in self._open:
                 self._met[key] = set()
-                self._open[key] = _Store(self._interface, self._data.setdefault(key, {}))
+                self._open[key] = HorovodStore(self._interface, self._data.setdefault(key, {}))
                 timer = threading.Timer(OPEN_S, self._close, (key,))
                 timer.daemon = True
                 timer.start()
-            return int(self._open[key].server_address[1])
+            return self._open[key].port
 
     def met(self, key: str, rank: int, size: int) -> None:
         """`rank` has met the others; the store closes when all `size` have."""
@@ -171,12 +130,23 @@ class Rendezvous:
             store.close()
 
 
-class _DeskHandler(_Quiet):
+class _DeskHandler(BaseHTTPRequestHandler):
+    server: Any
     timeout = 10  # for whoever connects and says nothing
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def do_POST(self) -> None:
         rendezvous: Rendezvous = self.server.rendezvous
-        body = self.body() if self.length() <= LONGEST else b""
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length) if length <= LONGEST else b""
         if not rendezvous.allowed(self.headers.get("Authorization") or "", body):
             self.answer(403)
             return

@@ -147,3 +147,42 @@ def test_nobody_waits_when_all_ranks_come_at_once(desk, server):
     for each in made:
         each.close()
     assert len(connected) == len(made)
+
+
+def test_a_store_answers_when_there_is_something_to_say(desk):
+    port = ask(desk, SECRET, do="meet", key="later")["port"]
+    url = f"http://127.0.0.1:{port}/scope/key"
+
+    def put():
+        time.sleep(0.2)
+        urllib.request.urlopen(urllib.request.Request(url, data=b"value", method="PUT")).close()
+        return time.monotonic()
+
+    def get():
+        with urllib.request.urlopen(url) as reply:
+            return reply.read(), time.monotonic()
+
+    told, *read = together(put, *[get] * 8)
+    assert [value for value, _ in read] == [b"value"] * 8
+    assert max(when for _, when in read) < told + 0.3
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\0" * 2_000_000,
+        b"PUT /scope/key HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n" + b"x" * 2_000_000,
+        b"PUT / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\n\r\n",
+        b"\r\n\r\n",
+    ],
+)
+def test_a_stranger_at_a_store_is_hung_up_on(desk, said):
+    port = ask(desk, SECRET, do="meet", key="strangers")["port"]
+    with socket.create_connection(("127.0.0.1", port), 5) as stranger:
+        with contextlib.suppress(OSError):
+            stranger.sendall(said)
+        with contextlib.suppress(ConnectionResetError):
+            assert stranger.recv(100) == b""
+    with pytest.raises(urllib.error.HTTPError):  # it is there for others
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/scope/key")

@@ -1,0 +1,133 @@
+"""The key-value store in which Horovod's ranks find one another's addresses, as its Gloo asks it.
+
+Gloo asks over HTTP, with a connection for each question; N ranks ask some 5 N² of them, and ask
+every 10 ms for what is not there yet. So one thread answers all, and who asks for what is not there
+is answered as soon as it is. Horovod's client cannot authenticate itself: what a stranger could do
+here is bounded, and a store is open only while ranks meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from socket import SOMAXCONN
+
+HOLD_S = 1.0  # so long an answer waits for what is asked for; Gloo asks again
+IDLE_S = 10.0  # for a peer that connects and says nothing, or half of it
+LARGEST = 1 << 20  # bytes of a question: 1,024 ranks' addresses of each other are 0.2 MB
+MOST = 1 << 28  # bytes of a store
+
+_loop: asyncio.AbstractEventLoop | None = None
+_lock = threading.Lock()
+
+
+class HorovodStore:
+    """PUT, GET and DELETE of /scope/key on a port of its own; `data` outlives it."""
+
+    def __init__(self, interface: str, data: dict[bytes, bytes]) -> None:
+        """Raises OSError when no port of `interface` can be opened."""
+        self.data = data
+        self.peers: set[_Peer] = set()
+        self.waiting: dict[bytes, set[_Peer]] = {}
+        self._server = asyncio.run_coroutine_threadsafe(self._open(interface), _running()).result()
+        self.port: int = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        """End it, and whoever is still connected."""
+        _running().call_soon_threadsafe(self._close)
+
+    async def _open(self, interface: str) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(lambda: _Peer(self), interface, 0, backlog=SOMAXCONN)
+
+    def _close(self) -> None:
+        self._server.close()
+        for peer in list(self.peers):
+            peer.transport.abort()
+
+
+class _Peer(asyncio.Protocol):
+    """One connection, for one question."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, store: HorovodStore) -> None:
+        self._store = store
+        self._got = b""
+        self._path = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._store.peers.add(self)
+        self._deadline = asyncio.get_running_loop().call_later(IDLE_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        self._store.peers.discard(self)
+        self._wait_no_more()
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        if len(self._got) > LARGEST:
+            self.transport.abort()
+            return
+        head, is_whole, body = self._got.partition(b"\r\n\r\n")
+        if self._path or not is_whole:
+            return
+        first, *headers = head.split(b"\r\n")
+        named = dict(header.lower().split(b":", 1) for header in headers if b":" in header)
+        length = named.get(b"content-length", b"0").strip()
+        method, _, rest = first.partition(b" ")
+        if not length.isdigit() or method not in (b"GET", b"PUT", b"DELETE"):
+            self.transport.abort()
+        elif len(body) >= int(length):
+            self._path = rest.partition(b" ")[0]
+            self._act(method, body[: int(length)])
+
+    def answer(self, status: bytes, body: bytes = b"") -> None:
+        """Say it and hang up: Gloo reads until then."""
+        self.transport.write(b"HTTP/1.0 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(body)))
+        self.transport.write(body)
+        self.transport.close()
+
+    def _act(self, method: bytes, body: bytes) -> None:
+        store, path = self._store, self._path
+        if method == b"PUT":
+            if sum(map(len, store.data.values())) + len(body) > MOST:
+                self.transport.abort()
+                return
+            store.data[path] = body
+            self.answer(b"200 OK")
+            for peer in store.waiting.pop(path, ()):
+                peer.answer(b"200 OK", body)
+        elif method == b"DELETE":
+            # Horovod's "I am done"; the values stay, as slower ranks still need them.
+            self.answer(b"200 OK")
+        elif path in store.data:
+            self.answer(b"200 OK", store.data[path])
+        else:
+            store.waiting.setdefault(path, set()).add(self)
+            self._deadline.cancel()
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(HOLD_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._wait_no_more()
+        self.answer(b"404 Not Found")
+
+    def _wait_no_more(self) -> None:
+        waiting = self._store.waiting.get(self._path, set())
+        waiting.discard(self)
+        if not waiting:
+            self._store.waiting.pop(self._path, None)
+
+
+def _running() -> asyncio.AbstractEventLoop:
+    """The loop of all stores of this process, in a thread of its own."""
+    global _loop
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="horovod-stores", daemon=True).start()
+        return _loop
