@@ -12,6 +12,9 @@ from rankroom.cluster.local import Cluster
 
 pytest_plugins = ["fault_table"]
 
+HERE = Path(__file__).parent
+LONGEST_FIRST = ["ui", "course", "slurm", "dist", "faults", "cluster", "unit"]
+
 # A busy machine takes its time; nothing is waited for longer than it takes.
 os.environ.setdefault("RANKROOM_START_SECONDS", "120")
 # A shell ignores interrupts in what it starts in the background, and so would all that tests start.
@@ -20,8 +23,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # The file that takes longest begins first, so that nobody waits for it alone at the end.
-    items.sort(key=lambda item: item.path.name != "test_browser_specs.py")
+    # What takes longest begins first, so that no worker has it alone at the end.
+    items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(HERE).parts[0]))
 
 
 @pytest.fixture

@@ -16,7 +16,9 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = (["-m", "alone"], ["-m", "not alone", "-n", "3", "--dist", "loadfile"])
+# In tests/conftest.py's order, not by how many tests a file has: the longest have one or two.
+TOGETHER = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+PARTS = (["-m", "alone"], ["-m", "not alone", *TOGETHER])
 THOROUGH = ["--repeat", "20"]
 OTHER = ["--other", "--torch", "cuda"]
 NOTHING = 5  # pytest's exit status when it found no test
