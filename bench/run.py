@@ -34,6 +34,7 @@ NAMES = [
     "line",
     "memory",
     "idle",
+    "horovod_init",
     "browser",
     "profile",
     "timeline_view",
