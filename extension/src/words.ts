@@ -1,4 +1,4 @@
-/** The phrases a run is described with; rankroom/words.py has the same. */
+/** The phrases a run is described with; rankroom/display/words.py has the same. */
 import { formatRanks, nameRanks } from './ranks';
 import type { Profile, Run, RunState } from './schema';
 import { percent } from './timeline/amounts';
