@@ -18,8 +18,8 @@ export interface Analyst {
   collectives(id: string): Promise<CollectivesAnswer>;
 }
 
-const nobody = (): Promise<never> => Promise.reject(new Error(trans.__('no server is there')));
-const NO_SERVER: Analyst = { profile: nobody, collectives: nobody };
+const refuse = (): Promise<never> => Promise.reject(new Error(trans.__('no server is there')));
+const NO_SERVER: Analyst = { profile: refuse, collectives: refuse };
 
 export class RunModel {
   log = new Log();

@@ -33,7 +33,7 @@ class HorovodStore:
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """End it, and whoever is still connected."""
+        """End it, and hang up on its peers."""
         _running().call_soon_threadsafe(self._close)
 
     async def _open(self, interface: str) -> asyncio.Server:
