@@ -644,7 +644,7 @@ ALL: list[Callable[[], Trace]] = [
 
 
 def files(make: Callable[[], Trace]) -> dict[str, str]:
-    """The files of a trace; collectives.json, which the view reads, is what is told of it."""
+    """The files of a trace. The view's tests read collectives.json, the server's answer."""
     trace = make()
     lines = trace.lines()
     run = trace.run_json(make.__name__)

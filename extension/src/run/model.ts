@@ -18,6 +18,10 @@ export interface Analyst {
   collectives(id: string): Promise<CollectivesAnswer>;
 }
 
+/** How often, and how long after, the server is asked again when it knows more spans, or fewer, than are here. */
+const TRIES = 5;
+const PAUSE_MS = 200;
+
 const refuse = (): Promise<never> => Promise.reject(new Error(trans.__('no server is there')));
 const NO_SERVER: Analyst = { profile: refuse, collectives: refuse };
 
@@ -201,12 +205,12 @@ export class RunModel {
 
   /** What the server says of spans that came meanwhile, or are under way, fits the next time. */
   private async match(api: Analyst): Promise<Collectives> {
-    for (let tries = 0; tries < 5; tries++) {
+    for (let tries = 0; tries < TRIES; tries++) {
       const found = Collectives.of(await api.collectives(this.id), this.spans);
       if (found) {
         return found;
       }
-      await new Promise(resolve => setTimeout(resolve, 200));
+      await new Promise(resolve => setTimeout(resolve, PAUSE_MS));
     }
     throw new Error(trans.__('the server knows other spans than there are here'));
   }

@@ -15,7 +15,7 @@ from socket import SOMAXCONN
 HOLD_S = 1.0  # so long an answer waits for what is asked for; Gloo asks again
 IDLE_S = 10.0  # for a peer that connects and says nothing, or half of it
 LARGEST = 1 << 20  # bytes of a question: 1,024 ranks' addresses of each other are 0.2 MB
-MOST = 1 << 28  # bytes of a store
+MOST = 1 << 28  # bytes put into a store, names and all
 
 _loop: asyncio.AbstractEventLoop | None = None
 _lock = threading.Lock()
@@ -27,6 +27,7 @@ class HorovodStore:
     def __init__(self, interface: str, data: dict[bytes, bytes]) -> None:
         """Raises OSError when no port of `interface` can be opened."""
         self.data = data
+        self.taken = 0
         self.peers: set[_Peer] = set()
         self.waiting: dict[bytes, set[_Peer]] = {}
         self._server = asyncio.run_coroutine_threadsafe(self._open(interface), _running()).result()
@@ -79,7 +80,7 @@ class _Peer(asyncio.Protocol):
         named = dict(header.lower().split(b":", 1) for header in headers if b":" in header)
         length = named.get(b"content-length", b"0").strip()
         method, _, rest = first.partition(b" ")
-        if not length.isdigit() or method not in (b"GET", b"PUT", b"DELETE"):
+        if not length.isdigit() or len(length) > 9 or method not in (b"GET", b"PUT", b"DELETE"):
             self.transport.abort()
         elif len(body) >= int(length):
             self._path = rest.partition(b" ")[0]
@@ -94,7 +95,8 @@ class _Peer(asyncio.Protocol):
     def _act(self, method: bytes, body: bytes) -> None:
         store, path = self._store, self._path
         if method == b"PUT":
-            if sum(map(len, store.data.values())) + len(body) > MOST:
+            store.taken += len(path) + len(body)
+            if store.taken > MOST:
                 self.transport.abort()
                 return
             store.data[path] = body

@@ -14,7 +14,7 @@ import pytest
 
 from rankroom.rank import world
 from rankroom.rank.world import ReleasedError, World
-from rankroom.rpc import rendezvous
+from rankroom.rpc import horovod_store, rendezvous
 from rankroom.rpc.rendezvous import Rendezvous, ask
 
 SECRET = "let me in"
@@ -172,6 +172,7 @@ def test_a_store_answers_when_there_is_something_to_say(desk):
     [
         b"\0" * 2_000_000,
         b"PUT /scope/key HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n" + b"x" * 2_000_000,
+        b"PUT /scope/key HTTP/1.1\r\nContent-Length: " + b"9" * 100_000 + b"\r\n\r\n",
         b"PUT / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         b"POST / HTTP/1.1\r\n\r\n",
         b"\r\n\r\n",
@@ -186,3 +187,19 @@ def test_a_stranger_at_a_store_is_hung_up_on(desk, said):
             assert stranger.recv(100) == b""
     with pytest.raises(urllib.error.HTTPError):  # it is there for others
         urllib.request.urlopen(f"http://127.0.0.1:{port}/scope/key")
+
+
+def test_a_store_holds_no_more_than_it_may(desk, monkeypatch):
+    monkeypatch.setattr(horovod_store, "MOST", 1_000)
+    port = ask(desk, SECRET, do="meet", key="full")["port"]
+
+    def put(path, value):
+        url = f"http://127.0.0.1:{port}/{path}"
+        urllib.request.urlopen(urllib.request.Request(url, data=value, method="PUT")).close()
+
+    put("scope/kept", b"value")
+    for path, value in (("scope/large", b"x" * 1_000), ("x" * 1_000, b"")):
+        with pytest.raises(OSError):
+            put(path, value)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/scope/kept") as reply:
+        assert reply.read() == b"value"
