@@ -165,11 +165,23 @@ test('wheel, keys and minimap: zoom and pan, and the notebook keeps its own whee
   await expect.poll(() => range(body)).toEqual(all);
 });
 
+/** Whether the picture of the whole run has the colour that the legend explains so. */
+async function isInMinimap(view: Locator, label: string): Promise<boolean> {
+  const swatch = view.locator('.rr-tl-legend > *').filter({ hasText: label }).locator('.rr-tl-swatch');
+  const colour = await swatch.evaluate(node => getComputedStyle(node).backgroundColor.match(/\d+/g)!.slice(0, 3).map(Number));
+  return view.locator('.rr-tl-minimap').evaluate((node, [r, g, b]) => {
+    const { width, height } = node as HTMLCanvasElement;
+    const { data } = (node as HTMLCanvasElement).getContext('2d')!.getImageData(0, 0, width, height);
+    return Array.from({ length: width * height }, (_, i) => 4 * i).some(i => data[i] === r && data[i + 1] === g && data[i + 2] === b);
+  }, colour);
+}
+
 test('a click on a collective: who came last and by how much, and each rank’s arrival', ALWAYS, async ({ page }) => {
   trained('tl-late');
   const view = await openRuns(page, ['tl-late']);
   await whole(view);
   const body = await timeline(view);
+  await expect.poll(() => isInMinimap(view, 'waiting for others')).toBe(true);
   const at = await place(body, 'collective', 0, 355_000);
   await page.mouse.move(at.x, at.y);
   const tip = page.locator('.rr-tl-tip');

@@ -56,6 +56,8 @@ export class Timeline extends Widget {
   private generation = -1;
   private lanes: Lane[] = [];
   private laidOut = '';
+  /** How often the collectives were taken over: they change the lanes. */
+  private matches = 0;
   private height = 0;
   private search: Search | null = null;
   private hovered: Spot | null = null;
@@ -206,7 +208,7 @@ export class Timeline extends Widget {
     }
     if (collectives.value && collectives.value !== this.rows.collectives) {
       this.rows.collectives = collectives.value;
-      this.laidOut = '';
+      this.matches += 1;
     }
   }
 
@@ -273,7 +275,7 @@ export class Timeline extends Widget {
     if (look.open === null && this.shownRanks().length <= OPEN_RANKS) {
       look.open = new Set(this.shownRanks().map(String));
     }
-    const key = [spans.version, samples.version, model.generation, look.meters, [...(look.open ?? [])].join('\n')].join();
+    const key = [spans.version, samples.version, model.generation, this.matches, look.meters, [...(look.open ?? [])].join('\n')].join();
     const isSoon = this.isReading && performance.now() < this.notBefore;
     if (key === this.laidOut || (isSoon && this.laidOut)) {
       return;
