@@ -16,7 +16,6 @@ from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build.cache import cache_folder, keep, lock, scratch, wheel_in
 from rankroom.horovod_build.cuda import Gpu, with_compiler
 from rankroom.horovod_build.edits.edit import VERSION, apply
-from rankroom.horovod_build.edits.native import NATIVE
 from rankroom.horovod_build.edits.python import PYTHON_EDITS
 from rankroom.horovod_build.features import features
 from rankroom.horovod_build.plan import (
@@ -86,7 +85,7 @@ def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Repor
     for part in plan.parts:
         wheel = wheel_in(folder / "compiled" / part.key)
         if wheel is None or force:
-            wheel = _compile(part, folder, jobs or default_jobs(), report)
+            wheel = compile_part(part, folder, jobs or default_jobs(), report)
         compiled.append(wheel)
     report("apply the Python edits", None)
     marker = {
@@ -103,7 +102,8 @@ def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Repor
     return wheel
 
 
-def _compile(part: Part, folder: Path, jobs: int, report: Report) -> Path:
+def compile_part(part: Part, folder: Path, jobs: int, report: Report) -> Path:
+    """The wheel with the libraries of `part`, compiled now and kept in the cache `folder`."""
     report("fetch the source", None)
     archive = fetch(folder / "source")
     if part.gpu:
@@ -112,7 +112,7 @@ def _compile(part: Part, folder: Path, jobs: int, report: Report) -> Path:
         part = replace(part, gpu=with_compiler(part.gpu, folder))
     with scratch(folder) as place:
         tree = unpack(archive, place)
-        apply(tree, NATIVE)
+        apply(tree, part.edits)
         env = clean_environment(os.environ) | build_environment(
             part,
             cmake=find_cmake(),

@@ -10,23 +10,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rankroom.horovod_build.edits.gloo import GLOO
+from rankroom.horovod_build.edits.pace import PACE
+from rankroom.horovod_build.edits.spans import SPANS
+from rankroom.horovod_build.edits.wait import WAIT
+
 LIBRARIES = {"torch": "torch/mpi_lib_v2", "tensorflow": "tensorflow/mpi_lib"}
 # A feature is there when all of its edits are.
 TIMELINE_EDITS = frozenset({"timeline-file", "timeline-init", "timeline-start", "timeline-stop"})
-_SPANS = (
-    "header recorder compile include entry arrive arrive-grouped begin activity activity-end end"
-)
-SPANS_EDITS = frozenset(f"spans-{what}" for what in _SPANS.split())
+SPANS_EDITS = frozenset(edit.id for edit in SPANS)
 KERAS_EDITS = frozenset(
     f"keras3-{what}" for what in ("variable", "optimizer", "reduction", "callbacks")
 )
-_WAIT = "include declare member done cleared asleep broadcast"
-WAIT_EDITS = frozenset(f"wait-{what}" for what in _WAIT.split())
-_REST = (
-    "header code compile include-queue empty-declare empty wake wake-grouped include-loop between "
-    "later ends"
-)
-REST_EDITS = frozenset(f"rest-{what}" for what in _REST.split())
+WAIT_EDITS = frozenset(edit.id for edit in WAIT)
+PACE_EDITS = frozenset(edit.id for edit in PACE)
+MEET_EDITS = frozenset(edit.id for edit in GLOO)
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,14 @@ class Features:
         return self.edits >= WAIT_EDITS
 
     @property
-    def rests(self) -> bool:
-        """A rank that has nothing to do takes hardly any of the processor's time."""
-        return self.edits >= REST_EDITS
+    def keeps_pace(self) -> bool:
+        """Collectives begin as soon as they can, and idle ranks take hardly any processor time."""
+        return self.edits >= PACE_EDITS
+
+    @property
+    def meets_at_once(self) -> bool:
+        """hvd.init() of many ranks takes seconds, and a rank may be stopped for a while."""
+        return self.edits >= MEET_EDITS
 
     @property
     def lacks(self) -> list[str]:
@@ -83,8 +86,10 @@ class Features:
             missing.append("Keras 3 (horovod.keras, and Keras variables in horovod.tensorflow)")
         if "torch" in self.frameworks and not self.waits_asleep:
             missing.append("waiting without keeping a core busy (horovod.torch)")
-        if not self.rests:
-            missing.append("idle ranks that leave the processor to others")
+        if not self.keeps_pace:
+            missing.append("collectives without delay, and idle ranks that take no processor time")
+        if not self.meets_at_once:
+            missing.append("hvd.init() of many ranks within seconds")
         return missing
 
 

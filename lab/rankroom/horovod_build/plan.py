@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build.cuda import Gpu, find_gpu, machine_has_gpu
-from rankroom.horovod_build.edits.edit import VERSION, digest
+from rankroom.horovod_build.edits.edit import VERSION, Change, digest
 from rankroom.horovod_build.edits.native import NATIVE
 from rankroom.horovod_build.edits.python import PYTHON_EDITS
 from rankroom.horovod_build.toolchain import Framework, find_frameworks
@@ -30,6 +30,7 @@ class Part:
 
     frameworks: tuple[Framework, ...]
     gpu: Gpu | None
+    edits: tuple[Change, ...] = NATIVE
 
     @property
     def name(self) -> str:
@@ -46,7 +47,7 @@ class Part:
             repr(self.frameworks),
             f"{self.gpu.cuda_version} {self.gpu.nccl_version}" if self.gpu else "",
             *(os.environ.get(name, "") for name in TUNING),
-            digest(NATIVE),
+            digest(self.edits),
         ]
         names = [_tag(), *_versions(self.frameworks)]
         names += [f"cuda{self.gpu.cuda_version}"] if self.gpu else []

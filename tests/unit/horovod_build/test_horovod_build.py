@@ -136,9 +136,8 @@ def test_the_key_follows_everything_the_wheel_depends_on(monkeypatch: pytest.Mon
     monkeypatch.setenv("HOROVOD_BUILD_ARCH_FLAGS", "-mavx2")
     keys.append(base.key)
     monkeypatch.delenv("HOROVOD_BUILD_ARCH_FLAGS")
-    with monkeypatch.context() as patch:
-        patch.setattr(plan, "NATIVE", (Edit("x", "y", "old", "new", "because"),))
-        keys.append(base.key)
+    edits = (Edit("x", "y", "old", "new", "because"),)
+    keys.append(Plan([Part((TORCH, TENSORFLOW), None, edits)]).key)
     with monkeypatch.context() as patch:
         patch.setattr(plan, "PYTHON_EDITS", ())
         keys.append(base.key)
@@ -203,7 +202,7 @@ class Stage:
         monkeypatch.setattr(build, "make_plan", lambda gpu: self.plan)
         monkeypatch.setattr(build, "preflight", lambda place: None)
         monkeypatch.setattr(build, "PYTHON_EDITS", ())
-        monkeypatch.setattr(build, "_compile", self.compile)
+        monkeypatch.setattr(build, "compile_part", self.compile)
         monkeypatch.setattr(build, "_install", self.install)
         monkeypatch.setattr(
             build, "features", lambda: SimpleNamespace(key=self.key, version="0.28.1+rankroom")

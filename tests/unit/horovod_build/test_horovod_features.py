@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
     (package / "metadata.json").write_text('{"pytorch": "2.5.1", "tensorflow": "2.17.0"}')
     monkeypatch.setattr("sys.path", [str(tmp_path)])
+    # Another test may have imported the real one.
+    monkeypatch.delitem(sys.modules, "horovod", raising=False)
     return package
 
 
@@ -43,7 +46,8 @@ def test_a_sites_own(site: Path) -> None:
         "every rank's collectives in the timeline",
         "Keras 3",
         "waiting without keeping a core busy",
-        "idle ranks that leave the processor to others",
+        "collectives without delay, and idle ranks that take no processor time",
+        "hvd.init() of many ranks within seconds",
     ]
     lines = check.describe(here)
     assert "not built by Rankroom" in lines[0] and lines[1].startswith("  lacks ")
@@ -61,36 +65,28 @@ def test_rankrooms(site: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("left_out", sorted(features.TIMELINE_EDITS))
-def test_a_feature_needs_all_of_its_edits(site: Path, left_out: str) -> None:
-    mark(site, [edit.id for edit in ALL_EDITS if edit.id != left_out])
-    here = features.features()
-    assert here is not None and not here.rank_timelines and here.keras3
-
-
-@pytest.mark.parametrize("left_out", sorted(features.SPANS_EDITS))
-def test_an_older_build_of_rankrooms_is_called_so(site: Path, left_out: str) -> None:
-    mark(site, [edit.id for edit in ALL_EDITS if edit.id != left_out])
-    here = features.features()
-    assert here is not None and not here.rank_spans
-    assert here.lacks == ["every rank's collectives in the timeline"]
-    assert "is an older build of Rankroom's and lacks every rank's" in horovod_line(here)
-
-
-@pytest.mark.parametrize("left_out", sorted(features.WAIT_EDITS))
-def test_waiting_needs_all_of_its_edits(site: Path, left_out: str) -> None:
-    mark(site, [edit.id for edit in ALL_EDITS if edit.id != left_out])
-    here = features.features()
-    assert here is not None and not here.waits_asleep
-    assert here.lacks == ["waiting without keeping a core busy (horovod.torch)"]
-
-
-@pytest.mark.parametrize("left_out", sorted(features.REST_EDITS))
-def test_resting_needs_all_of_its_edits(site: Path, left_out: str) -> None:
-    mark(site, [edit.id for edit in ALL_EDITS if edit.id != left_out])
-    here = features.features()
-    assert here is not None and not here.rests
-    assert here.lacks == ["idle ranks that leave the processor to others"]
+@pytest.mark.parametrize(
+    "feature, edits, lacks",
+    [
+        ("rank_timelines", features.TIMELINE_EDITS, "a native timeline on other ranks than 0"),
+        ("rank_spans", features.SPANS_EDITS, "every rank's collectives in the timeline"),
+        ("waits_asleep", features.WAIT_EDITS, "waiting without keeping a core busy"),
+        ("keeps_pace", features.PACE_EDITS, "collectives without delay"),
+        ("meets_at_once", features.MEET_EDITS, "hvd.init() of many ranks within seconds"),
+    ],
+)
+def test_a_feature_needs_all_of_its_edits(
+    site: Path, feature: str, edits: frozenset[str], lacks: str
+) -> None:
+    for left_out in sorted(edits):
+        mark(site, [edit.id for edit in ALL_EDITS if edit.id != left_out])
+        here = features.features()
+        assert here is not None and not getattr(here, feature), left_out
+        assert len(here.lacks) == 1 and here.lacks[0].startswith(lacks)
+        assert f"is an older build of Rankroom's and lacks {lacks}" in horovod_line(here)
+    mark(site, [edit.id for edit in ALL_EDITS])
+    whole = features.features()
+    assert whole is not None and getattr(whole, feature) and not whole.lacks
 
 
 def test_without_tensorflow_keras_is_not_missed(site: Path) -> None:
@@ -101,7 +97,8 @@ def test_without_tensorflow_keras_is_not_missed(site: Path) -> None:
         "a native timeline on other ranks than 0",
         "every rank's collectives in the timeline",
         "waiting without keeping a core busy (horovod.torch)",
-        "idle ranks that leave the processor to others",
+        "collectives without delay, and idle ranks that take no processor time",
+        "hvd.init() of many ranks within seconds",
     ]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rankroom.horovod_build.edits.edit import Addition, Change, Edit
+from rankroom.horovod_build.edits.gloo import GLOO
+from rankroom.horovod_build.edits.pace import PACE
 from rankroom.horovod_build.edits.recovery import RECOVERY
-from rankroom.horovod_build.edits.rest import REST
 from rankroom.horovod_build.edits.spans import SPANS
 from rankroom.horovod_build.edits.timeline import TIMELINE
 from rankroom.horovod_build.edits.wait import WAIT
@@ -159,6 +160,8 @@ CRASH: tuple[Change, ...] = (
     ),
 )
 
+# Without what Rankroom adds: what users would build for themselves, if it built.
+PLAIN: tuple[Change, ...] = BUILD + CPU_ONLY
 NATIVE: tuple[Change, ...] = (
-    BUILD + CPU_ONLY + ONCE + SYMBOLS + CRASH + TIMELINE + SPANS + RECOVERY + WAIT + REST
+    BUILD + CPU_ONLY + ONCE + SYMBOLS + CRASH + TIMELINE + SPANS + RECOVERY + WAIT + PACE + GLOO
 )

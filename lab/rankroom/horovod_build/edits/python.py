@@ -33,6 +33,34 @@ PYTHON = (
     ),
 )
 
+SERVER = "horovod/runner/http/http_server.py"
+RENDEZVOUS = (
+    Edit(
+        "server-finished",
+        SERVER,
+        "                        self.server.finished_list.clear()\n",
+        "                        self.server.finished_list[scope].clear()\n",
+        "ranks that were done with one of three stores made the server forget who was done with "
+        "the others: the next hvd.init() found old addresses there, and failed",
+    ),
+    Edit(
+        "server-both-keys",
+        SERVER,
+        "                        del scope_dict[key]\n",
+        "                        del scope_dict[key]\n"
+        "                        scope_dict.pop('to_' + key, None)\n",
+        "what rank 0 writes for a rank (mesh_context.h) is as old as what the rank wrote itself",
+    ),
+    Edit(
+        "server-queue",
+        SERVER,
+        "class RendezvousHTTPServer(socketserver.ThreadingMixIn, HTTPServer, object):\n",
+        "class RendezvousHTTPServer(socketserver.ThreadingMixIn, HTTPServer, object):\n"
+        "    request_queue_size = socket.SOMAXCONN\n\n",
+        "connections beyond five were dropped, and tried again after seconds",
+    ),
+)
+
 VARIABLES = (
     Edit(
         "keras3-variable",
@@ -201,4 +229,6 @@ OBJECTS = tuple(
     for framework in ("torch", "tensorflow")
 )
 
-PYTHON_EDITS: tuple[Change, ...] = (*PYTHON, *VARIABLES, *KERAS, *ELASTIC, *OBJECTS)
+# What Horovod's Python needs to run with today's frameworks.
+PLAIN_PYTHON: tuple[Change, ...] = (*PYTHON, *VARIABLES, *KERAS, *ELASTIC)
+PYTHON_EDITS: tuple[Change, ...] = (*PLAIN_PYTHON, *RENDEZVOUS, *OBJECTS)

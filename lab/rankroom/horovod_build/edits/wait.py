@@ -19,6 +19,13 @@ WAIT = (
         _SPUN,
     ),
     Edit(
+        "wait-include-pace",
+        "horovod/torch/handle_manager.cc",
+        '#include "handle_manager.h"\n',
+        '#include "handle_manager.h"\n\n#include "../common/pace.h"\n',
+        "as a rank waits, the collective begins",
+    ),
+    Edit(
         "wait-declare",
         "horovod/torch/handle_manager.h",
         "  bool PollHandle(int handle);\n",
@@ -45,10 +52,15 @@ WAIT = (
 
 void HandleManager::WaitForHandle(int handle) {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] {
+  auto is_over = [&] {
     auto found = results_.find(handle);
     return found == results_.end() || found->second != nullptr;
-  });
+  };
+  if (!is_over()) {
+    common::WaitBegins();
+    changed_.wait(lock, is_over);
+    common::WaitEnds();
+  }
 }
 """,
         _SPUN,

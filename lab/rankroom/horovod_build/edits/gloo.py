@@ -1,0 +1,248 @@
+"""Edits of how ranks meet and exchange: Horovod's use of Gloo, and Gloo itself."""
+
+from __future__ import annotations
+
+from rankroom.horovod_build.edits.edit import Addition, Change, Edit
+
+_MESH = "ranks asked the rendezvous store 10 N² times: 64 of them for three quarters of a minute"
+_SMALL = (
+    "what ranks ask each other in every cycle, and small tensors, went around a ring twice: the "
+    "time it takes is that of its 2 (N - 1) steps"
+)
+_TICK = (
+    "Gloo's thread woke a hundred times a second to see whether it is waited for, and what waited "
+    "for it, as each connection does, waited for that"
+)
+_STOPPED = (
+    "a rank that is stopped (in a debugger), or does not get a core, for half a minute ended "
+    "Horovod on all: it cannot be told from one that is gone by waiting, but by its connection"
+)
+_CONTEXT = "horovod/common/gloo/gloo_context.cc"
+_TCP = "third_party/gloo/gloo/transport/tcp/"
+
+GLOO: tuple[Change, ...] = (
+    Addition("mesh-header", "horovod/common/gloo/mesh_context.h", "mesh_context.h", _MESH),
+    Addition("mesh-code", "horovod/common/gloo/mesh_context.cc", "mesh_context.cc", _MESH),
+    Addition("small-header", "horovod/common/gloo/small_allreduce.h", "small_allreduce.h", _SMALL),
+    Addition("small-code", "horovod/common/gloo/small_allreduce.cc", "small_allreduce.cc", _SMALL),
+    Edit(
+        "gloo-compile",
+        "CMakeLists.txt",
+        '"${PROJECT_SOURCE_DIR}/horovod/common/gloo/gloo_context.cc"\n',
+        '"${PROJECT_SOURCE_DIR}/horovod/common/gloo/gloo_context.cc"\n'
+        '        "${PROJECT_SOURCE_DIR}/horovod/common/gloo/mesh_context.cc"\n'
+        '        "${PROJECT_SOURCE_DIR}/horovod/common/gloo/small_allreduce.cc"\n',
+        "the added files are compiled into every library",
+    ),
+    Edit(
+        "mesh-include",
+        _CONTEXT,
+        '#include "memory_store.h"\n',
+        '#include "memory_store.h"\n#include "mesh_context.h"\n',
+        _MESH,
+    ),
+    Edit(
+        "mesh-alone",
+        _CONTEXT,
+        "  if (server_addr_env != nullptr) {\n    std::string server_addr = server_addr_env;\n"
+        "    store.reset",
+        "  if (server_addr_env != nullptr && size > 1) {\n"
+        "    std::string server_addr = server_addr_env;\n    store.reset",
+        "one rank has nobody to meet",
+    ),
+    Edit(
+        "mesh-connect",
+        _CONTEXT,
+        """\
+  auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+  context->setTimeout(timeout);
+  context->connectFullMesh(*store, dev);
+""",
+        """\
+  auto context = std::make_shared<MeshContext>(rank, size);
+  context->setTimeout(timeout);
+  context->Connect(*store, dev);
+""",
+        _MESH,
+    ),
+    Edit(
+        "mesh-local",
+        _CONTEXT,
+        """\
+  local_ctx = Rendezvous(HOROVOD_GLOO_LOCAL_PREFIX + hostname_,
+                         rendezvous_addr_env, rendezvous_port,
+                         local_rank, local_size, dev, timeout_);
+""",
+        """\
+  // On one node, the connections of all ranks are those of its own as well.
+  local_ctx = local_size == size && local_rank == rank
+                  ? ctx
+                  : Rendezvous(HOROVOD_GLOO_LOCAL_PREFIX + hostname_,
+                               rendezvous_addr_env, rendezvous_port,
+                               local_rank, local_size, dev, timeout_);
+""",
+        "ranks of one node connected with each other twice",
+    ),
+    Edit(
+        "mesh-local-set",
+        _CONTEXT,
+        """\
+    local_ctx =
+        Rendezvous(HOROVOD_GLOO_LOCAL_PREFIX + hostname_ + process_set_suffix,
+                   rendezvous_addr_env, rendezvous_port, local_rank, local_size,
+                   dev, timeout_);
+""",
+        """\
+    local_ctx =
+        local_size == size
+            ? ctx
+            : Rendezvous(HOROVOD_GLOO_LOCAL_PREFIX + hostname_ + process_set_suffix,
+                         rendezvous_addr_env, rendezvous_port, local_rank,
+                         local_size, dev, timeout_);
+""",
+        "ranks of one node connected with each other twice",
+    ),
+    Edit(
+        "stopped-patience",
+        _CONTEXT,
+        "  store->Finalize();\n  return context;\n",
+        """\
+  store->Finalize();
+  if (std::getenv(HOROVOD_GLOO_TIMEOUT_SECONDS) == nullptr) {
+    // They have met: from now on a connection that breaks says that a rank is gone.
+    context->SetPatience(std::chrono::hours(24 * 365));
+  }
+  return context;
+""",
+        _STOPPED,
+    ),
+    Edit(
+        "stopped-keepalive",
+        _TCP + "pair.cc",
+        "  // Set timeout\n  struct timeval tv = {};\n",
+        """\
+  // A node that is gone says nothing; its rank would be waited for without end.
+  for (auto option : {std::array<int, 3>{SOL_SOCKET, SO_KEEPALIVE, 1},
+                      std::array<int, 3>{IPPROTO_TCP, TCP_KEEPIDLE, 20},
+                      std::array<int, 3>{IPPROTO_TCP, TCP_KEEPINTVL, 5},
+                      std::array<int, 3>{IPPROTO_TCP, TCP_KEEPCNT, 6}}) {
+    rv = setsockopt(fd_, option[0], option[1], &option[2], sizeof(int));
+    GLOO_ENFORCE_NE(rv, -1);
+  }
+
+  // Set timeout
+  struct timeval tv = {};
+""",
+        _STOPPED,
+    ),
+    Edit(
+        "small-include",
+        "horovod/common/gloo/gloo_controller.cc",
+        '#include "gloo_context.h"\n',
+        '#include "gloo_context.h"\n#include "small_allreduce.h"\n',
+        _SMALL,
+    ),
+    *(
+        Edit(
+            f"small-{what.lower()}",
+            "horovod/common/gloo/gloo_controller.cc",
+            f"""\
+  gloo::AllreduceOptions opts(gloo_context_.ctx);
+  opts.setOutput(bitvector.data(), count);
+  void (*func)(void*, const void*, const void*, size_t) = &Bit{what}<long long>;
+  opts.setReduceFunction(gloo::AllreduceOptions::Func(func));
+  gloo::allreduce(opts);
+""",
+            f"""\
+  void (*func)(void*, const void*, const void*, size_t) = &Bit{what}<long long>;
+  SmallAllreduce(gloo_context_.ctx, bitvector.data(), count, sizeof(long long),
+                 func);
+""",
+            _SMALL,
+        )
+        for what in ("And", "Or")
+    ),
+    Edit(
+        "small-include-tensors",
+        "horovod/common/ops/gloo_operations.cc",
+        '#include "../global_state.h"\n',
+        '#include "../global_state.h"\n#include "../gloo/small_allreduce.h"\n',
+        _SMALL,
+    ),
+    Edit(
+        "small-function",
+        "horovod/common/ops/gloo_operations.cc",
+        "    opts.setReduceFunction(gloo::AllreduceOptions::Func(func));\n",
+        "    reduce = func;\n",
+        _SMALL,
+        count=4,
+    ),
+    Edit(
+        "small-function-declare",
+        "horovod/common/ops/gloo_operations.cc",
+        "  opts.setOutput<T>(static_cast<T*>(buffer_data), (size_t) num_elements);\n\n"
+        "  if (reduce_op == ReduceOp::SUM) {\n",
+        "  opts.setOutput<T>(static_cast<T*>(buffer_data), (size_t) num_elements);\n"
+        "  gloo::AllreduceOptions::Func reduce;\n\n"
+        "  if (reduce_op == ReduceOp::SUM) {\n",
+        _SMALL,
+    ),
+    Edit(
+        "small-tensors",
+        "horovod/common/ops/gloo_operations.cc",
+        "  gloo::allreduce(opts);\n",
+        """\
+  if (num_elements * sizeof(T) <= MOST_SMALL) {
+    SmallAllreduce(gloo_context_->ctx, buffer_data, num_elements, sizeof(T),
+                   reduce);
+    return;
+  }
+  opts.setReduceFunction(reduce);
+  gloo::allreduce(opts);
+""",
+        _SMALL,
+    ),
+    Edit(
+        "tick-count",
+        _TCP + "loop.h",
+        "  std::condition_variable cv_;\n",
+        "  std::condition_variable cv_;\n  uint64_t ticks_{0};\n",
+        _TICK,
+    ),
+    Edit(
+        "tick-wait",
+        _TCP + "loop.cc",
+        "    std::unique_lock<std::mutex> lock(m_);\n    cv_.wait(lock);\n",
+        """\
+    std::unique_lock<std::mutex> lock(m_);
+    const auto tick = ticks_;
+    lock.unlock();
+    defer([] {});
+    lock.lock();
+    cv_.wait(lock, [&] { return ticks_ != tick; });
+""",
+        _TICK,
+    ),
+    Edit(
+        "tick-tell",
+        _TCP + "loop.cc",
+        "    // Wakeup everyone waiting for a loop tick to finish.\n    cv_.notify_all();\n",
+        """\
+    // Wakeup everyone waiting for a loop tick to finish.
+    {
+      std::lock_guard<std::mutex> guard(m_);
+      ticks_++;
+    }
+    cv_.notify_all();
+""",
+        _TICK,
+    ),
+    Edit("tick-sleep", _TCP + "loop.cc", "events.size(), 10);", "events.size(), -1);", _TICK),
+    Edit(
+        "tick-end",
+        _TCP + "loop.cc",
+        "    done_ = true;\n",
+        "    done_ = true;\n    defer([] {});\n",
+        _TICK,
+    ),
+)

@@ -1,0 +1,282 @@
+"""Edits of Horovod's native code: its thread asks the other ranks when there is something to ask.
+
+It asked a thousand times a second whether a collective was ready: while ranks computed, between
+two cells as much as in one. That cost each rank up to a quarter of a core, and a collective that
+was ready waited for the next time. See added/pace.h.
+"""
+
+from __future__ import annotations
+
+from rankroom.horovod_build.edits.edit import Addition, Change, Edit
+
+_PACE = "ranks that do nothing leave the cores to others, and a collective begins when it can"
+_SETS = (
+    "a rank takes part in every cycle, also for process sets that it is not in: while there is "
+    "work in any of them, it must not keep others waiting"
+)
+
+PACE: tuple[Change, ...] = (
+    Addition("pace-header", "horovod/common/pace.h", "pace.h", _PACE),
+    Addition("pace-code", "horovod/common/pace.cc", "pace.cc", _PACE),
+    Edit(
+        "pace-compile",
+        "CMakeLists.txt",
+        '        "${PROJECT_SOURCE_DIR}/horovod/common/tensor_queue.cc"\n',
+        '        "${PROJECT_SOURCE_DIR}/horovod/common/pace.cc"\n'
+        '        "${PROJECT_SOURCE_DIR}/horovod/common/tensor_queue.cc"\n',
+        "the added file is compiled into every library",
+    ),
+    Edit(
+        "pace-include-queue",
+        "horovod/common/tensor_queue.cc",
+        '#include "logging.h"\n',
+        '#include "logging.h"\n#include "pace.h"\n',
+        _PACE,
+    ),
+    Edit(
+        "pace-empty-declare",
+        "horovod/common/tensor_queue.h",
+        "  void FinalizeTensorQueue(const Status& status);\n",
+        "  void FinalizeTensorQueue(const Status& status);\n"
+        "  // Whether no collective has begun here that has not ended.\n"
+        "  bool IsEmpty() const;\n",
+        _PACE,
+    ),
+    Edit(
+        "pace-empty",
+        "horovod/common/tensor_queue.cc",
+        "// Execute callback for each tensor and clear tensor queue\n",
+        """\
+bool TensorQueue::IsEmpty() const {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return tensor_table_.empty();
+}
+
+// Execute callback for each tensor and clear tensor queue
+""",
+        _PACE,
+    ),
+    Edit(
+        "pace-handed-over",
+        "horovod/common/tensor_queue.cc",
+        "  message_queue_.push(std::move(message));\n  return Status::OK();\n",
+        "  message_queue_.push(std::move(message));\n  TensorHandedOver();\n"
+        "  return Status::OK();\n",
+        _PACE,
+    ),
+    Edit(
+        "pace-handed-over-grouped",
+        "horovod/common/tensor_queue.cc",
+        "    message_queue_.push(std::move(messages[i]));\n  }\n  return Status::OK();\n",
+        "    message_queue_.push(std::move(messages[i]));\n  }\n  TensorHandedOver();\n"
+        "  return Status::OK();\n",
+        _PACE,
+    ),
+    Edit(
+        "pace-taken",
+        "horovod/common/tensor_queue.cc",
+        "    message_queue_.pop();\n  }\n}\n\n// Push a message",
+        "    message_queue_.pop();\n  }\n  TensorsTaken();\n}\n\n// Push a message",
+        _PACE,
+    ),
+    Edit(
+        "pace-include-loop",
+        "horovod/common/operations.cc",
+        '#include "logging.h"\n',
+        '#include "logging.h"\n#include "pace.h"\n',
+        _PACE,
+    ),
+    Edit(
+        "pace-state",
+        "horovod/common/global_state.h",
+        "  std::chrono::steady_clock::time_point last_cycle_start;\n",
+        """\
+  std::chrono::steady_clock::time_point last_cycle_start;
+
+  // Whether no collective has taken place in it.
+  bool cycle_did_nothing = true;
+
+  // When this process last had something to do in a process set other than that of all; whether
+  // this was lately; and whether it was so for any process.
+  std::chrono::steady_clock::time_point last_work_in_sets;
+  bool works_in_sets = false;
+  bool any_works_in_sets = false;
+""",
+        _PACE,
+    ),
+    Edit(
+        "pace-last-cycle",
+        "horovod/common/operations.cc",
+        """\
+bool RunLoopOnce(HorovodGlobalState& state) {
+  // This delay determines thread frequency and communication message latency
+  auto start_time = std::chrono::steady_clock::now();
+  auto sleep_duration = state.last_cycle_start +
+                        std::chrono::microseconds(long(
+                            state.parameter_manager.CycleTimeMs() * 1000.)) -
+                        start_time;
+  if (sleep_duration > std::chrono::steady_clock::duration::zero()) {
+    std::this_thread::sleep_for(sleep_duration);
+  }
+""",
+        """\
+Cycle LastCycle(HorovodGlobalState& state) {
+  auto now = std::chrono::steady_clock::now();
+  auto ids = state.process_set_table.Ids();
+  bool is_open = false;
+  for (auto id : ids) {
+    if (!state.process_set_table.Get(id).tensor_queue.IsEmpty()) {
+      is_open = true;
+      if (id != 0) {
+        state.last_work_in_sets = now;
+      }
+    }
+  }
+  state.works_in_sets =
+      now - state.last_work_in_sets < std::chrono::seconds(1);
+  // Without the response cache, no process tells the others.
+  bool sets = state.any_works_in_sets ||
+              (ids.size() > 1 && state.cache_capacity == 0);
+
+  Cycle last;
+  last.began = state.last_cycle_start;
+  last.time = std::chrono::microseconds(
+      long(state.parameter_manager.CycleTimeMs() * 1000.));
+  last.is_open = is_open || sets;
+  last.did_nothing = state.cycle_did_nothing && !sets;
+  last.is_fixed = state.parameter_manager.IsAutoTuning();
+  // What needs this process without its having anything to do: that another one shuts down, makes
+  // a process set, or begins to work in one.
+  last.longest = std::chrono::milliseconds(
+      ids.size() > 1 || state.dynamic_process_sets ? 10 : 100);
+  return last;
+}
+
+bool RunLoopOnce(HorovodGlobalState& state) {
+  AwaitCycle(LastCycle(state));
+  state.cycle_did_nothing = true;
+""",
+        _PACE,
+    ),
+    Edit(
+        "pace-did-something",
+        "horovod/common/operations.cc",
+        "    if (process_set_id == 0 && state.parameter_manager.IsAutoTuning()) {\n"
+        "      bool should_sync =\n",
+        """\
+    if (!response_list.responses().empty()) {
+      state.cycle_did_nothing = false;
+    }
+
+    if (process_set_id == 0 && state.parameter_manager.IsAutoTuning()) {
+      bool should_sync =
+""",
+        _PACE,
+    ),
+    Edit(
+        "pace-shutdown",
+        "horovod/common/operations.cc",
+        "    horovod_global.shut_down = true;\n    horovod_global.background_thread.join();\n",
+        "    horovod_global.shut_down = true;\n    WakeUp();\n"
+        "    horovod_global.background_thread.join();\n",
+        "shutting down begins at once",
+    ),
+    Edit(
+        "pace-add-set",
+        "horovod/common/operations.cc",
+        "      return HOROVOD_PROCESS_SET_ERROR_EXISTING_SET;\n    }\n  }\n",
+        "      return HOROVOD_PROCESS_SET_ERROR_EXISTING_SET;\n    }\n  }\n  WakeUp();\n",
+        "making a process set begins at once",
+    ),
+    Edit(
+        "pace-remove-set",
+        "horovod/common/operations.cc",
+        "MarkProcessSetForRemoval(process_set_id);\n  }\n",
+        "MarkProcessSetForRemoval(process_set_id);\n  }\n  WakeUp();\n",
+        "removing a process set begins at once",
+    ),
+    Edit(
+        "pace-sets-bits",
+        "horovod/common/response_cache.h",
+        "#define NUM_STATUS_BITS 3",
+        "#define NUM_STATUS_BITS 4",
+        _SETS,
+    ),
+    Edit(
+        "pace-sets-bit",
+        "horovod/common/response_cache.h",
+        "    INVALID_IN_QUEUE = 2\n",
+        "    INVALID_IN_QUEUE = 2,\n    WORKS_IN_SETS = 3\n",
+        _SETS,
+    ),
+    Edit(
+        "pace-sets-declare",
+        "horovod/common/response_cache.h",
+        "  void set_uncached_in_queue(bool uncached_in_queue);\n",
+        "  void set_uncached_in_queue(bool uncached_in_queue);\n\n"
+        "  void set_works_in_sets(bool works_in_sets);\n\n"
+        "  bool works_in_sets() const;\n",
+        _SETS,
+    ),
+    Edit(
+        "pace-sets-member",
+        "horovod/common/response_cache.h",
+        "  bool uncached_in_queue_ = false;\n",
+        "  bool uncached_in_queue_ = false;\n  bool works_in_sets_ = false;\n",
+        _SETS,
+    ),
+    Edit(
+        "pace-sets-define",
+        "horovod/common/response_cache.cc",
+        "const std::set<uint32_t>& CacheCoordinator::cache_hits() const {\n",
+        """\
+void CacheCoordinator::set_works_in_sets(bool works_in_sets) {
+  assert(!synced_);
+  works_in_sets_ = works_in_sets;
+}
+
+bool CacheCoordinator::works_in_sets() const {
+  assert(synced_);
+  return works_in_sets_;
+}
+
+const std::set<uint32_t>& CacheCoordinator::cache_hits() const {
+""",
+        _SETS,
+    ),
+    Edit(
+        "pace-sets-say",
+        "horovod/common/response_cache.cc",
+        "  // Before communication, remove any invalid",
+        "  if (!works_in_sets_) {\n"
+        "    bitvector_[0] |= (1ull << StatusBit::WORKS_IN_SETS);\n  }\n\n"
+        "  // Before communication, remove any invalid",
+        _SETS,
+    ),
+    Edit(
+        "pace-sets-hear",
+        "horovod/common/response_cache.cc",
+        "  // If any worker has invalid cache entries, communicate",
+        "  if (!cache_hits_.erase(StatusBit::WORKS_IN_SETS - NUM_STATUS_BITS)) {\n"
+        "    works_in_sets_ = true;\n  }\n\n"
+        "  // If any worker has invalid cache entries, communicate",
+        _SETS,
+    ),
+    Edit(
+        "pace-sets-before",
+        "horovod/common/controller.cc",
+        "  cache_coordinator.set_should_shut_down(should_shut_down);\n",
+        "  cache_coordinator.set_should_shut_down(should_shut_down);\n"
+        "  cache_coordinator.set_works_in_sets(state.works_in_sets);\n",
+        _SETS,
+    ),
+    Edit(
+        "pace-sets-after",
+        "horovod/common/controller.cc",
+        "    CoordinateCacheAndState(cache_coordinator);\n",
+        "    CoordinateCacheAndState(cache_coordinator);\n"
+        "    if (this == state.global_controller.get()) {\n"
+        "      state.any_works_in_sets = cache_coordinator.works_in_sets();\n    }\n",
+        _SETS,
+    ),
+)
