@@ -24,8 +24,9 @@ from rankroom.horovod_build.ranks import run_ranks
 pytestmark = pytest.mark.cluster
 
 
-def thorough(case: str) -> Any:
-    return pytest.param(case, marks=pytest.mark.thorough)
+def thorough(case: Any) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.thorough)
 
 
 def all_of(script: str) -> set[str]:
@@ -54,6 +55,37 @@ def test_the_module_horovod_keras(tmp_path: Path) -> None:
 def test_loops(script: str) -> None:
     for findings in on_ranks(script, worlds=4):
         assert set(findings) == all_of(script)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"SECONDS": "2"},
+        thorough({"SECONDS": "40"}),  # Gloo's own patience is 30 s
+        thorough({"HOROVOD_CYCLE_TIME": "0"}),
+        thorough({"HOROVOD_CYCLE_TIME": "20", "HOROVOD_FUSION_THRESHOLD": "0"}),
+        thorough({"HOROVOD_CACHE_CAPACITY": "0"}),
+        thorough({"HOROVOD_CACHE_CAPACITY": "3"}),
+        thorough({"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1"}),
+        thorough({"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}),
+    ],
+    ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.items()),
+)
+def test_nothing_is_missed_by_threads_that_sleep(settings: dict[str, str]) -> None:
+    for findings in on_ranks("pace.py", size=3, env=settings):
+        assert set(findings) == all_of("pace.py")
+
+
+@pytest.mark.parametrize(("size", "times"), [(2, 30), thorough((2, 200)), thorough((4, 200))])
+def test_it_starts_again_many_times_beside_other_work(size: int, times: int) -> None:
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        ranks = on_ranks("start_again.py", size=size, env={"TIMES": str(times)})
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    assert ranks == [{"started": times}] * size
 
 
 @pytest.mark.thorough
