@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Side:
-    """A kernel with two ranks. `rank` and `size` are defined on the ranks of both sides."""
+    """A kernel with ranks. `rank` and `size` are defined on those of both sides."""
 
     name = ""
     magic = ""
@@ -29,7 +29,8 @@ class Side:
     starting = ""
     stopping = ""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ranks: int = RANKS) -> None:
+        self.ranks = ranks
         self.kernel = Kernel(folder)
         try:
             self.kernel.run(self.loading).ok()
@@ -90,8 +91,11 @@ class Rankroom(Side):
     name = "rankroom"
     magic = "%%distributed"
     loading = "%load_ext rankroom"
-    starting = f"%cluster start --ranks {RANKS}"
     stopping = "%cluster stop"
+
+    @property
+    def starting(self) -> str:  # type: ignore[override]
+        return f"%cluster start --ranks {self.ranks}"
 
     @property
     def store(self) -> Store:
@@ -104,7 +108,7 @@ class Rankroom(Side):
 
     def lines(self, run: RunInfo) -> list[list[str]]:
         """All lines in the record of a run, by rank."""
-        out: list[list[str]] = [[] for _ in range(RANKS)]
+        out: list[list[str]] = [[] for _ in range(self.ranks)]
         for line in lines_of(self.store.events(run.id)):
             out[line.rank].append(line.text)
         return out

@@ -1,4 +1,9 @@
-"""A training loop (digits, horovod.torch) as a cell, and the same text under horovodrun."""
+"""Training loops as cells, beside what users would have without Rankroom: horovodrun, torchrun.
+
+The peer's Horovod is built without Rankroom's edits (tools/plain_horovod.py). Both sides train in
+short segments in turns, each with its own processes, of which those of one side stand still while
+the other trains: being idle is not enough, as Horovod's threads look for work every millisecond.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,84 +25,147 @@ from typing import Any, Protocol
 import psutil
 
 from kernel import MARK, processes
-from sides import RANKS, Rankroom, alternate, workplace
+from sides import Rankroom, alternate, workplace
 from table import NotMeasured, Row
 
-SCRIPT = Path(__file__).parent / "scripts" / "digits.py"
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = Path(__file__).parent / "scripts"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-FEW = 100  # steps, to see how many make a segment
-SEGMENT_S = 2.0
-PAIRS = 24
-# What the script does under horovodrun behind the tutorial's text: a segment when it is asked.
+SEGMENT_S = 0.25
+FEWEST = 4  # steps of a segment
+PAIRS = 200
+# What a script does under a launcher behind the loop's text: a segment when it is asked.
 WHEN_ASKED = """
-import itertools, json, os
+import itertools, json, os, time
 for number in itertools.count():
     while not os.path.exists(f"go.{number}"):
         time.sleep(0.005)
     with open(f"go.{number}") as file:
-        report = timed(int(file.read()))
-    if hvd.rank() == 0:
+        report = eval(file.read())
+    if rank == 0:
         with open("report", "w") as file:
             file.write(json.dumps(report))
         os.rename("report", f"report.{number}")
 """
 
 
+@dataclass(frozen=True)
+class Loop:
+    """A training loop: `kind` of a script, so many layers (of two tensors each), ms a step."""
+
+    name: str
+    script: str
+    kind: str
+    layers: int
+    width: int
+    ms: float
+    at_least: float
+    ranks: int = 2
+
+    @property
+    def what(self) -> str:
+        return f"{self.name}, {2 * self.layers} tensors, {self.ms:g} ms, {self.ranks} ranks"
+
+    @property
+    def text(self) -> str:
+        text = (SCRIPTS / self.script).read_text()
+        for name, value in (("KIND", self.kind), ("LAYERS", self.layers), ("WIDTH", self.width)):
+            text = re.sub(rf"(?m)^{name} = .*", f"{name} = {value!r}", text)
+        return text
+
+
+TORCH, TENSORFLOW = "torch_loop.py", "tensorflow_loop.py"
+LOOPS = (
+    Loop("horovod.torch", TORCH, "horovod", 1, 10, 1, 0.99),
+    Loop("horovod.torch", TORCH, "horovod", 2, 128, 3, 0.99),
+    Loop("horovod.torch", TORCH, "horovod", 30, 128, 20, 0.995),
+    Loop("horovod.torch", TORCH, "horovod", 100, 128, 100, 0.995),
+    Loop("horovod.torch", TORCH, "horovod", 30, 64, 20, 0.995, ranks=4),
+    Loop("horovod.torch", TORCH, "horovod", 2, 128, 3, 1.0, ranks=16),
+    Loop("tensorflow, eager", TENSORFLOW, "eager", 3, 128, 20, 0.995),
+    Loop("tensorflow, tf.function", TENSORFLOW, "function", 3, 128, 3, 0.99),
+    Loop("tensorflow, tf.function", TENSORFLOW, "function", 30, 128, 20, 0.995),
+    Loop("Keras fit", TENSORFLOW, "keras", 3, 128, 20, 0.995),
+    Loop("DDP", TORCH, "ddp", 2, 128, 3, 0.99),
+    Loop("DDP", TORCH, "ddp", 30, 128, 20, 0.99),
+    Loop("FSDP", TORCH, "fsdp", 2, 128, 3, 0.99),
+)
+
+
 class Trains(Protocol):
     """One side: ranks that are ready to train, and stand still meanwhile."""
 
-    def segment(self, steps: int) -> dict[str, Any]:
-        """Train for some steps: what the loop reports."""
+    def ask(self, expression: str) -> dict[str, Any]:
+        """Have it evaluated on all ranks, in the loop's names: what rank 0 found."""
 
     def pids(self) -> Sequence[int]:
         """The ranks' processes."""
 
 
 def measure(quick: bool) -> list[Row]:
-    """Steps per second of short segments in turns; imports and start-up count on neither side."""
+    """Steps per second of short segments in turns, and processor time of a step."""
+    rows = []
+    for loop in LOOPS[1:2] if quick else LOOPS:
+        print(f"  … {loop.what}", file=sys.stderr, flush=True)
+        rows += _compared(loop, 5 if quick else PAIRS)
+    return rows
+
+
+def _compared(loop: Loop, pairs: int) -> list[Row]:
+    peer = "torchrun" if loop.kind in ("ddp", "fsdp") else "horovodrun"
     with workplace() as folder:
-        rankroom = Rankroom(folder / "rankroom")
+        side = Rankroom(folder / "rankroom", loop.ranks)
         try:
-            with horovodrun(folder / "horovodrun") as script:
-                ours, peers = alternated(quick, Cells(rankroom), script)
+            cells = Cells(side, loop)
+            with launched(peer, folder / peer, loop) as script:
+                batch, ours, peers = alternated(pairs, loop, cells, script)
         finally:
-            rankroom.close()
+            side.close()
+    for name, segments in (("rankroom", ours), (peer, peers)):
+        _is_what_was_meant(name, loop, segments)
+    speeds = [[each["steps"] / each["seconds"] for each in side] for side in (ours, peers)]
+    times = [[each["cpu"] / each["steps"] for each in side] for side in (ours, peers)]
     return [
         Row(
-            f"training loop, {RANKS} ranks", "steps/s", speeds("rankroom", ours),
-            speeds("horovodrun", peers),
-            ratio_at_least=0.98, peer="horovodrun",
-            detail={"accuracy": [each["accuracy"] for each in ours + peers]},
-        )
+            loop.what, "steps/s", *speeds,
+            ratio_at_least=loop.at_least, peer=peer, detail={"batch": batch},
+        ),
+        Row(
+            f"processor time of a step, {loop.what}", "ms", *times,
+            ratio_at_most=1.0, peer=peer, detail={"batch": batch},
+        ),
     ]  # fmt: skip
 
 
 def alternated(
-    quick: bool, first: Trains, second: Trains
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Segments of both in turns. One side's processes are stopped while the other trains.
-
-    Being idle is not enough: Horovod's threads look for work every millisecond.
-    """
-    seconds, pairs = (0.5, 3) if quick else (SEGMENT_S, PAIRS)
+    pairs: int, loop: Loop, first: Trains, second: Trains
+) -> tuple[int, list[dict[str, Any]], list[dict[str, Any]]]:
+    """Segments of both in turns, in batches that take the loop's time by the second's measure."""
     sides = (first, second)
     for each in sides:
         _signal(each.pids(), signal.SIGSTOP)
     try:
-        # They do not count; whatever is done once only is done here.
-        slowest = max(_awake(each, FEW)["seconds"] for each in sides)
-        steps = max(FEW, int(FEW * seconds / slowest))
-        found = alternate(pairs, *[partial(_awake, each, steps) for each in sides])
+        batch = 8
+        for _ in range(8):
+            # Whatever is done once only is done here, too.
+            taken = [_awake(each, f"timed(30, {batch})") for each in sides][1]
+            step = taken["seconds"] / taken["steps"] * 1000
+            if step > 0.85 * loop.ms:
+                break
+            batch = min(8192, max(batch + 4, int(batch * min(3.0, loop.ms / step))))
+        steps = max(FEWEST, int(SEGMENT_S * 1000 / step))
+        asked = f"timed({steps}, {batch})"
+        ours, peers = alternate(pairs, *[partial(_awake, each, asked) for each in sides])
     finally:
         for each in sides:
             _signal(each.pids(), signal.SIGCONT)
-    return found[0], found[1]
+    return batch, ours, peers
 
 
-def _awake(side: Trains, steps: int) -> dict[str, Any]:
+def _awake(side: Trains, asked: str) -> dict[str, Any]:
     _signal(side.pids(), signal.SIGCONT)
     try:
-        return side.segment(steps)
+        return side.ask(asked)
     finally:
         _signal(side.pids(), signal.SIGSTOP)
 
@@ -110,14 +179,14 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 class Cells:
     """The loop in cells of a Rankroom cluster, which is started by this."""
 
-    def __init__(self, side: Rankroom) -> None:
+    def __init__(self, side: Rankroom, loop: Loop) -> None:
         self._side = side
         side.start()
-        side.cell(SCRIPT.read_text(), timeout=300)
+        side.cell(loop.text, timeout=300)
         self._pids = side.rank_pids()
 
-    def segment(self, steps: int) -> dict[str, Any]:
-        self._side.cell(f"report = timed({steps})\nif rank == 0: print('TRAINED', repr(report))")
+    def ask(self, expression: str) -> dict[str, Any]:
+        self._side.cell(f"report = {expression}\nif rank == 0: print('TRAINED', repr(report))")
         lines = "\n".join(self._side.lines(self._side.latest())[0])
         found = re.search(r"TRAINED (\{.*\})", lines)
         if found is None:
@@ -129,18 +198,18 @@ class Cells:
 
 
 class Script:
-    """The loop under horovodrun."""
+    """The loop under a launcher."""
 
-    def __init__(self, folder: Path, program: psutil.Popen) -> None:
+    def __init__(self, folder: Path, program: psutil.Popen, ranks: int) -> None:
         self._folder = folder
         self._program = program
         self._number = 0
-        self._until(lambda: len(self.pids()) == RANKS, 120)
+        self._until(lambda: len(self.pids()) == ranks, 120)
 
-    def segment(self, steps: int) -> dict[str, Any]:
+    def ask(self, expression: str) -> dict[str, Any]:
         report = self._folder / f"report.{self._number}"
         asked = self._folder / "asked"
-        asked.write_text(str(steps))
+        asked.write_text(expression)
         asked.rename(self._folder / f"go.{self._number}")
         self._number += 1
         self._until(report.exists, 300)
@@ -148,43 +217,44 @@ class Script:
 
     def pids(self) -> Sequence[int]:
         found = processes(self._folder)
-        return [each.pid for each in found if _runs(each, self._folder / "digits.py")]
+        return [each.pid for each in found if _runs(each, self._folder / "loop.py")]
 
     def _until(self, there: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not there():
             if self._program.poll() is not None or time.monotonic() > deadline:
                 said = (self._folder / "output").read_text()
-                raise NotMeasured(f"horovodrun did not get there; it said:\n{said[-2000:]}")
+                raise NotMeasured(f"the launcher did not get there; it said:\n{said[-2000:]}")
             time.sleep(0.005)
 
 
 def _runs(process: psutil.Process, script: Path) -> bool:
     with contextlib.suppress(psutil.Error):
-        return process.cmdline()[1:] == [str(script)]
+        return process.cmdline()[-1] == str(script) and "-m" not in process.cmdline()
     return False
 
 
 @contextlib.contextmanager
-def horovodrun(folder: Path) -> Iterator[Script]:
-    """The script under horovodrun, which has reached its loop when this begins."""
-    program = Path(sys.executable).parent / "horovodrun"
-    if not program.exists():
-        raise NotMeasured("horovodrun is not installed: `rankroom horovod build` brings it")
+def launched(launcher: str, folder: Path, loop: Loop) -> Iterator[Script]:
+    """The script under a launcher; it has reached its loop when this begins."""
     folder.mkdir()
-    script = folder / "digits.py"
-    script.write_text(SCRIPT.read_text() + WHEN_ASKED)
+    script = folder / "loop.py"
+    script.write_text(loop.text + WHEN_ASKED)
     # What Rankroom gives its ranks, so that both sides compute with as many threads.
-    share = str(max(1, len(os.sched_getaffinity(0)) // RANKS))
+    env = os.environ | dict.fromkeys(THREADS, str(_share(loop))) | {MARK: str(folder)}
+    if launcher == "horovodrun":
+        env["PYTHONPATH"] = str(plain_horovod())
+        command = ["-m", "horovod.runner.launch", "-np", str(loop.ranks), "--gloo", sys.executable]
+    else:
+        command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={loop.ranks}"]
     with (folder / "output").open("wb") as output:
         started = psutil.Popen(
-            [program, "-np", str(RANKS), "--gloo", sys.executable, script],
-            env=os.environ | dict.fromkeys(THREADS, share) | {MARK: str(folder)},
-            cwd=folder, stdout=output, stderr=subprocess.STDOUT,
+            [sys.executable, *command, script],
+            env=env, cwd=folder, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            made = Script(folder, started)
-            made.segment(1)
+            made = Script(folder, started, loop.ranks)
+            made.ask("timed(1)")
             yield made
         finally:
             for each in processes(folder):
@@ -193,14 +263,23 @@ def horovodrun(folder: Path) -> Iterator[Script]:
             started.wait()
 
 
-def speeds(name: str, segments: Sequence[dict[str, Any]]) -> list[float]:
-    """Steps per second of each; NotMeasured unless it was the loop that was meant, and learned."""
-    share = max(1, len(os.sched_getaffinity(0)) // RANKS)
+def plain_horovod() -> Path:
+    """The peer's Horovod, built on the first call."""
+    built = subprocess.run(
+        [sys.executable, ROOT / "tools" / "plain_horovod.py"],
+        stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    if built.returncode:
+        raise NotMeasured("Horovod without Rankroom's edits could not be built")
+    return Path(built.stdout.strip())
+
+
+def _share(loop: Loop) -> int:
+    return max(1, len(os.sched_getaffinity(0)) // loop.ranks)
+
+
+def _is_what_was_meant(name: str, loop: Loop, segments: Sequence[dict[str, Any]]) -> None:
+    """NotMeasured unless it was."""
     for result in segments:
-        if (result["size"], result["alike"]) != (RANKS, True):
+        if (result["size"], result["threads"]) != (loop.ranks, _share(loop)):
             raise NotMeasured(f"{name}: not the loop that was meant: {result}")
-        if result["threads"] != share:
-            raise NotMeasured(f"{name}: {result['threads']} threads a rank instead of {share}")
-    if segments[-1]["accuracy"] < 0.8:
-        raise NotMeasured(f"{name}: it did not learn: accuracy {segments[-1]['accuracy']:.2f}")
-    return [result["steps"] / result["seconds"] for result in segments]

@@ -65,7 +65,7 @@ def test_the_wording():
 
 def cells() -> dict[str, str]:
     found = {path.name: path.read_text() for path in TUTORIALS.glob("*.py")}
-    found["digits.py"] = (ROOT / "bench/scripts/digits.py").read_text()
+    found["torch_loop.py"] = (ROOT / "bench/scripts/torch_loop.py").read_text()
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         for number, cell in enumerate(json.loads(path.read_text())["cells"]):
             source = "".join(cell["source"])

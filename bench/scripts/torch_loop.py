@@ -1,0 +1,85 @@
+"""A training loop: the same text runs as a cell, under horovodrun, and under torchrun.
+
+KIND is one of horovod, ddp, fsdp; there are two tensors in a layer.
+"""
+
+import resource
+import time
+
+import torch
+from sklearn.datasets import load_digits
+
+KIND = "horovod"
+LAYERS = 2
+WIDTH = 128
+
+torch.manual_seed(0)
+images, labels = load_digits(return_X_y=True)
+images, labels = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
+layers = [torch.nn.Linear(64, WIDTH if LAYERS > 1 else 10)]
+for layer in range(1, LAYERS):
+    layers += [torch.nn.ReLU(), torch.nn.Linear(WIDTH, 10 if layer == LAYERS - 1 else WIDTH)]
+model = torch.nn.Sequential(*layers)
+if KIND == "horovod":
+    import horovod.torch as hvd
+
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters()
+    )
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+else:
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if KIND == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    else:
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+batch = 32
+
+
+def together():
+    if KIND == "horovod":
+        hvd.allreduce(torch.zeros(1), name="together")
+    else:
+        dist.barrier()
+
+
+def train(steps):
+    for step in range(steps):
+        at = (step * size + rank) * batch % max(1, len(images) - batch)
+        optimizer.zero_grad()
+        chosen = torch.arange(at, at + batch) % len(images)
+        torch.nn.functional.cross_entropy(model(images[chosen]), labels[chosen]).backward()
+        optimizer.step()
+
+
+def used():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def timed(steps, of=32):
+    """Train for so many steps, in batches of so many: how long it took, and as what."""
+    global batch
+    batch = of
+    together()
+    begun, before = time.perf_counter(), used()
+    train(steps)
+    together()
+    seconds, cpu = time.perf_counter() - begun, used() - before
+    return {
+        "size": size,
+        "steps": steps,
+        "seconds": seconds,
+        "cpu": cpu,
+        "threads": torch.get_num_threads(),
+    }
