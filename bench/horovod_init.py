@@ -10,6 +10,7 @@ from pathlib import Path
 from kernel import MARK
 from sides import Rankroom, alternate, workplace
 from table import NotMeasured, Row
+from training import plain_horovod
 
 AT_MOST = {2: 0.3, 8: None, 16: 3.0, 64: 15.0}
 CELL = "import time\ncalled = time.time()\nhvd.init()\nmet = time.time()"
@@ -62,15 +63,14 @@ def _ours(side: Rankroom, ranks: int) -> float:
 
 
 def _peers(folder: Path, ranks: int) -> float:
-    program = Path(sys.executable).parent / "horovodrun"
-    if not program.exists():
-        raise NotMeasured("horovodrun is not installed: `rankroom horovod build` brings it")
     here = folder / f"horovodrun-{len(list(folder.iterdir()))}"
     here.mkdir()
     (here / "init.py").write_text(SCRIPT)
     done = subprocess.run(
-        [program, "-np", str(ranks), "--gloo", sys.executable, "init.py"],
-        env=os.environ | {MARK: str(here)}, cwd=here, capture_output=True, timeout=300, check=False,
+        [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), "--gloo",
+         sys.executable, "init.py"],
+        env=os.environ | {MARK: str(here), "PYTHONPATH": str(plain_horovod())},
+        cwd=here, capture_output=True, timeout=300, check=False,
     )  # fmt: skip
     told = [list(map(float, path.read_text().split())) for path in here.glob("told.*")]
     if len(told) != ranks:

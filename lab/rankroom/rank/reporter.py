@@ -28,7 +28,7 @@ from rankroom.record.model import event_line, spans_line
 BATCH_S = 0.05  # between two messages while output keeps coming
 SAMPLE_S = 1.0  # between two samples of how busy this rank is
 SPANS_S = 0.5  # between two reports of spans, which nobody reads one by one
-IDLE_S = 0.2  # between two looks for a run, which does not wake the pump as cells may be short
+IDLE_S = 0.5  # between two looks for a run, which does not wake the pump as cells may be short
 LARGE = 1 << 20  # a batch of this many bytes is sent without waiting
 STARTS_CHILD = {"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"}
 

@@ -14,6 +14,7 @@ _SETS = (
     "a rank takes part in every cycle, also for process sets that it is not in: while there is "
     "work in any of them, it must not keep others waiting"
 )
+_WRITER = "the thread that writes a timeline woke a thousand times a second, with none to write"
 
 PACE: tuple[Change, ...] = (
     Addition("pace-header", "horovod/common/pace.h", "pace.h", _PACE),
@@ -101,6 +102,12 @@ bool TensorQueue::IsEmpty() const {
   std::chrono::steady_clock::time_point last_work_in_sets;
   bool works_in_sets = false;
   bool any_works_in_sets = false;
+
+  // Whether a tensor was handed over here, or anywhere, whose collective is not over; and when this
+  // was last so.
+  bool is_open = false;
+  bool any_is_open = false;
+  std::chrono::steady_clock::time_point last_open;
 """,
         _PACE,
     ),
@@ -123,10 +130,10 @@ bool RunLoopOnce(HorovodGlobalState& state) {
 Cycle LastCycle(HorovodGlobalState& state) {
   auto now = std::chrono::steady_clock::now();
   auto ids = state.process_set_table.Ids();
-  bool is_open = false;
+  state.is_open = false;
   for (auto id : ids) {
     if (!state.process_set_table.Get(id).tensor_queue.IsEmpty()) {
-      is_open = true;
+      state.is_open = true;
       if (id != 0) {
         state.last_work_in_sets = now;
       }
@@ -142,13 +149,19 @@ Cycle LastCycle(HorovodGlobalState& state) {
   last.began = state.last_cycle_start;
   last.time = std::chrono::microseconds(
       long(state.parameter_manager.CycleTimeMs() * 1000.));
-  last.is_open = is_open || sets;
+  last.is_open = state.is_open || sets;
   last.did_nothing = state.cycle_did_nothing && !sets;
   last.is_fixed = state.parameter_manager.IsAutoTuning();
-  // What needs this process without its having anything to do: that another one shuts down, makes
-  // a process set, or begins to work in one.
-  last.longest = std::chrono::milliseconds(
-      ids.size() > 1 || state.dynamic_process_sets ? 10 : 100);
+  // What needs this process without its having anything to do: that another one shuts down, which
+  // lets others go that wait for this one; that it makes a process set, or begins to work in one.
+  if (state.is_open || state.any_is_open || !state.cycle_did_nothing) {
+    state.last_open = now;
+  }
+  bool sets_may_begin = ids.size() > 1 || state.dynamic_process_sets;
+  bool is_quiet = now - state.last_open > std::chrono::seconds(5);
+  last.longest = std::chrono::milliseconds(sets_may_begin ? 10
+                                           : is_quiet     ? 400
+                                                          : 50);
   return last;
 }
 
@@ -196,17 +209,77 @@ bool RunLoopOnce(HorovodGlobalState& state) {
         "removing a process set begins at once",
     ),
     Edit(
+        "pace-writer-include",
+        "horovod/common/timeline.h",
+        "#include <atomic>\n",
+        "#include <atomic>\n#include <condition_variable>\n",
+        _WRITER,
+    ),
+    Edit(
+        "pace-writer-members",
+        "horovod/common/timeline.h",
+        "  std::recursive_mutex writer_mutex_;\n",
+        "  std::recursive_mutex writer_mutex_;\n"
+        "  // What the thread waits for while no timeline is written.\n"
+        "  std::condition_variable_any changed_;\n",
+        _WRITER,
+    ),
+    Edit(
+        "pace-writer-sleep",
+        "horovod/common/timeline.cc",
+        """\
+        active_.exchange(0);
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+""",
+        """\
+        active_.exchange(0);
+      }
+    }
+    std::unique_lock<std::recursive_mutex> lock(writer_mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(1));
+    if (!active() && record_queue_.empty()) {
+      changed_.wait_for(lock, std::chrono::seconds(10),
+                        [&] { return pending_status_ || !healthy(); });
+    }
+""",
+        _WRITER,
+    ),
+    Edit(
+        "pace-writer-begins",
+        "horovod/common/timeline.cc",
+        "    pending_status_ = true;\n  }\n",
+        "    pending_status_ = true;\n  }\n  changed_.notify_all();\n",
+        _WRITER,
+    ),
+    Edit(
+        "pace-writer-ends",
+        "horovod/common/timeline.cc",
+        "  active_.exchange(0);\n  healthy_.exchange(0);\n  try {\n",
+        """\
+  {
+    std::lock_guard<std::recursive_mutex> guard(writer_mutex_);
+    active_.exchange(0);
+    healthy_.exchange(0);
+  }
+  changed_.notify_all();
+  try {
+""",
+        _WRITER,
+    ),
+    Edit(
         "pace-sets-bits",
         "horovod/common/response_cache.h",
         "#define NUM_STATUS_BITS 3",
-        "#define NUM_STATUS_BITS 4",
+        "#define NUM_STATUS_BITS 5",
         _SETS,
     ),
     Edit(
         "pace-sets-bit",
         "horovod/common/response_cache.h",
         "    INVALID_IN_QUEUE = 2\n",
-        "    INVALID_IN_QUEUE = 2,\n    WORKS_IN_SETS = 3\n",
+        "    INVALID_IN_QUEUE = 2,\n    WORKS_IN_SETS = 3,\n    IS_OPEN = 4\n",
         _SETS,
     ),
     Edit(
@@ -214,15 +287,17 @@ bool RunLoopOnce(HorovodGlobalState& state) {
         "horovod/common/response_cache.h",
         "  void set_uncached_in_queue(bool uncached_in_queue);\n",
         "  void set_uncached_in_queue(bool uncached_in_queue);\n\n"
-        "  void set_works_in_sets(bool works_in_sets);\n\n"
-        "  bool works_in_sets() const;\n",
+        "  void set_work(bool works_in_sets, bool is_open);\n\n"
+        "  bool works_in_sets() const;\n\n"
+        "  bool is_open() const;\n",
         _SETS,
     ),
     Edit(
         "pace-sets-member",
         "horovod/common/response_cache.h",
         "  bool uncached_in_queue_ = false;\n",
-        "  bool uncached_in_queue_ = false;\n  bool works_in_sets_ = false;\n",
+        "  bool uncached_in_queue_ = false;\n  bool works_in_sets_ = false;\n"
+        "  bool is_open_ = false;\n",
         _SETS,
     ),
     Edit(
@@ -230,14 +305,20 @@ bool RunLoopOnce(HorovodGlobalState& state) {
         "horovod/common/response_cache.cc",
         "const std::set<uint32_t>& CacheCoordinator::cache_hits() const {\n",
         """\
-void CacheCoordinator::set_works_in_sets(bool works_in_sets) {
+void CacheCoordinator::set_work(bool works_in_sets, bool is_open) {
   assert(!synced_);
   works_in_sets_ = works_in_sets;
+  is_open_ = is_open;
 }
 
 bool CacheCoordinator::works_in_sets() const {
   assert(synced_);
   return works_in_sets_;
+}
+
+bool CacheCoordinator::is_open() const {
+  assert(synced_);
+  return is_open_;
 }
 
 const std::set<uint32_t>& CacheCoordinator::cache_hits() const {
@@ -249,7 +330,9 @@ const std::set<uint32_t>& CacheCoordinator::cache_hits() const {
         "horovod/common/response_cache.cc",
         "  // Before communication, remove any invalid",
         "  if (!works_in_sets_) {\n"
-        "    bitvector_[0] |= (1ull << StatusBit::WORKS_IN_SETS);\n  }\n\n"
+        "    bitvector_[0] |= (1ull << StatusBit::WORKS_IN_SETS);\n  }\n"
+        "  if (!is_open_) {\n"
+        "    bitvector_[0] |= (1ull << StatusBit::IS_OPEN);\n  }\n\n"
         "  // Before communication, remove any invalid",
         _SETS,
     ),
@@ -258,7 +341,9 @@ const std::set<uint32_t>& CacheCoordinator::cache_hits() const {
         "horovod/common/response_cache.cc",
         "  // If any worker has invalid cache entries, communicate",
         "  if (!cache_hits_.erase(StatusBit::WORKS_IN_SETS - NUM_STATUS_BITS)) {\n"
-        "    works_in_sets_ = true;\n  }\n\n"
+        "    works_in_sets_ = true;\n  }\n"
+        "  if (!cache_hits_.erase(StatusBit::IS_OPEN - NUM_STATUS_BITS)) {\n"
+        "    is_open_ = true;\n  }\n\n"
         "  // If any worker has invalid cache entries, communicate",
         _SETS,
     ),
@@ -267,7 +352,7 @@ const std::set<uint32_t>& CacheCoordinator::cache_hits() const {
         "horovod/common/controller.cc",
         "  cache_coordinator.set_should_shut_down(should_shut_down);\n",
         "  cache_coordinator.set_should_shut_down(should_shut_down);\n"
-        "  cache_coordinator.set_works_in_sets(state.works_in_sets);\n",
+        "  cache_coordinator.set_work(state.works_in_sets, state.is_open);\n",
         _SETS,
     ),
     Edit(
@@ -276,7 +361,8 @@ const std::set<uint32_t>& CacheCoordinator::cache_hits() const {
         "    CoordinateCacheAndState(cache_coordinator);\n",
         "    CoordinateCacheAndState(cache_coordinator);\n"
         "    if (this == state.global_controller.get()) {\n"
-        "      state.any_works_in_sets = cache_coordinator.works_in_sets();\n    }\n",
+        "      state.any_works_in_sets = cache_coordinator.works_in_sets();\n"
+        "      state.any_is_open = cache_coordinator.is_open();\n    }\n",
         _SETS,
     ),
 )
