@@ -158,7 +158,7 @@ Cycle LastCycle(HorovodGlobalState& state) {
     state.last_open = now;
   }
   bool sets_may_begin = ids.size() > 1 || state.dynamic_process_sets;
-  bool is_quiet = now - state.last_open > std::chrono::seconds(5);
+  bool is_quiet = now - state.last_open > std::chrono::seconds(2);
   last.longest = std::chrono::milliseconds(sets_may_begin ? 10
                                            : is_quiet     ? 400
                                                           : 50);
