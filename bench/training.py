@@ -34,6 +34,27 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXP
 SEGMENT_S = 0.25
 FEWEST = 4  # steps of a segment
 PAIRS = 200
+# Behind the text of each loop: training for a while, and what shows that it was this.
+TIMED = """
+import resource, time
+
+def used():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+def timed(steps, of=32):
+    global batch
+    batch = of
+    together()
+    begun, before = time.perf_counter(), used()
+    train(steps)
+    together()
+    seconds, cpu = time.perf_counter() - begun, used() - before
+    return {"size": size, "steps": steps, "seconds": seconds, "cpu": cpu, "threads": threads()}
+
+def trained():
+    return {"is_alike": is_alike(), "loss": loss()}
+"""
 # What a script does under a launcher behind the loop's text: a segment when it is asked.
 WHEN_ASKED = """
 import itertools, json, os, time
@@ -71,7 +92,7 @@ class Loop:
         text = (SCRIPTS / self.script).read_text()
         for name, value in (("KIND", self.kind), ("LAYERS", self.layers), ("WIDTH", self.width)):
             text = re.sub(rf"(?m)^{name} = .*", f"{name} = {value!r}", text)
-        return text
+        return text + TIMED
 
 
 TORCH, TENSORFLOW = "torch_loop.py", "tensorflow_loop.py"
@@ -119,6 +140,8 @@ def _compared(loop: Loop, pairs: int) -> list[Row]:
             cells = Cells(side, loop)
             with launched(peer, folder / peer, loop) as script:
                 batch, ours, peers = alternated(pairs, loop, cells, script)
+                for name, side_of in (("rankroom", cells), (peer, script)):
+                    _has_trained(name, side_of.ask("trained()"))
         finally:
             side.close()
     for name, segments in (("rankroom", ours), (peer, peers)):
@@ -276,6 +299,13 @@ def plain_horovod() -> Path:
 
 def _share(loop: Loop) -> int:
     return max(1, len(os.sched_getaffinity(0)) // loop.ranks)
+
+
+def _has_trained(name: str, found: dict[str, Any]) -> None:
+    """NotMeasured unless its ranks have the same weights, and these say something of digits."""
+    # Deep ones learn slowly: with ten digits, guessing has a loss of 2.303.
+    if not found["is_alike"] or not found["loss"] < 2.35:
+        raise NotMeasured(f"{name}: it did not train together: {found}")
 
 
 def _is_what_was_meant(name: str, loop: Loop, segments: Sequence[dict[str, Any]]) -> None:

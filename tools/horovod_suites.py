@@ -17,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 import urllib.request
@@ -30,6 +29,7 @@ from pathlib import Path
 from plain_horovod import plain_horovod
 from rankroom.horovod_build.cache import cache_folder
 from rankroom.horovod_build.edits.edit import VERSION
+from rankroom.horovod_build.source import unpack
 
 URL = f"https://codeload.github.com/horovod/horovod/tar.gz/refs/tags/v{VERSION}"
 SUITES = {
@@ -105,17 +105,20 @@ def fetched(source: Path | None) -> Path:
         with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
             archive = Path(scratch, "source.tar.gz")
             if source is None:
-                urllib.request.urlretrieve(URL, archive)
+                try:
+                    urllib.request.urlretrieve(URL, archive)
+                except OSError as error:
+                    sys.exit(
+                        f"Horovod's tests could not be fetched from {URL}: {error}; "
+                        "--source takes a checkout of its repository"
+                    )
             else:
                 subprocess.run(
                     ["git", "-C", source, "archive", f"--output={archive}",
                      f"--prefix=horovod-{VERSION}/", f"v{VERSION}", "test"],
                     check=True,
                 )  # fmt: skip
-            with tarfile.open(archive) as tar:
-                wanted = [each for each in tar if f"horovod-{VERSION}/test/" in each.name + "/"]
-                tar.extractall(scratch, wanted)
-            Path(scratch, f"horovod-{VERSION}", "test").rename(place)
+            (unpack(archive, Path(scratch)) / "test").rename(place)
     return place
 
 

@@ -41,7 +41,7 @@ def plain_horovod() -> Path:
                     archive.extractall(made / "site")
                 apply(made / "site", PLAIN_PYTHON)
                 keep_folder(made / "site", place)
-        for old in place.parent.iterdir():
+        for old in place.parent.glob(f"{part.key}.*"):
             if old != place:
                 shutil.rmtree(old, ignore_errors=True)
     return place

@@ -4,8 +4,6 @@ KIND is one of eager, function, keras; there are two tensors in a layer.
 """
 
 import os
-import resource
-import time
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 import horovod.tensorflow as hvd
@@ -19,7 +17,7 @@ WIDTH = 128
 
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
-tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_intra_op_parallelism_threads(int(os.environ["OMP_NUM_THREADS"]))
 tf.random.set_seed(0)
 images, labels = load_digits(return_X_y=True)
 images, labels = (images / 16).astype("float32"), labels.astype("int64")
@@ -63,18 +61,19 @@ def train(steps):
         step(images[chosen], labels[chosen])
 
 
-def used():
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+def together():
+    hvd.allreduce(tf.zeros(1), name="together")
 
 
-def timed(steps, of=32):
-    """Train for so many steps, in batches of so many: how long it took, and as what."""
-    global batch
-    batch = of
-    hvd.allreduce(tf.zeros(1), name="together")
-    begun, before = time.perf_counter(), used()
-    train(steps)
-    hvd.allreduce(tf.zeros(1), name="together")
-    seconds, cpu = time.perf_counter() - begun, used() - before
-    return {"size": size, "steps": steps, "seconds": seconds, "cpu": cpu, "threads": 1}
+def threads():
+    return tf.config.threading.get_intra_op_parallelism_threads()
+
+
+def is_alike():
+    """Whether the weights are those of all ranks."""
+    mine = sum(float(tf.reduce_sum(tf.cast(each, tf.float64))) for each in model.variables)
+    return len({round(each, 6) for each in hvd.allgather_object(mine)}) == 1
+
+
+def loss():
+    return float(loss_of(labels, model(images)))

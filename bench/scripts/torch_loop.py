@@ -3,9 +3,6 @@
 KIND is one of horovod, ddp, fsdp; there are two tensors in a layer.
 """
 
-import resource
-import time
-
 import torch
 from sklearn.datasets import load_digits
 
@@ -62,24 +59,22 @@ def train(steps):
         optimizer.step()
 
 
-def used():
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+def threads():
+    return torch.get_num_threads()
 
 
-def timed(steps, of=32):
-    """Train for so many steps, in batches of so many: how long it took, and as what."""
-    global batch
-    batch = of
-    together()
-    begun, before = time.perf_counter(), used()
-    train(steps)
-    together()
-    seconds, cpu = time.perf_counter() - begun, used() - before
-    return {
-        "size": size,
-        "steps": steps,
-        "seconds": seconds,
-        "cpu": cpu,
-        "threads": torch.get_num_threads(),
-    }
+def is_alike():
+    """Whether the weights are those of all ranks; of shards each rank has its own."""
+    if KIND == "fsdp":
+        return True
+    mine = sum(each.detach().double().sum().item() for each in model.parameters())
+    if KIND == "horovod":
+        return len({round(each, 6) for each in hvd.allgather_object(mine)}) == 1
+    found = [None] * size
+    dist.all_gather_object(found, mine)
+    return len({round(each, 6) for each in found}) == 1
+
+
+def loss():
+    with torch.no_grad():
+        return torch.nn.functional.cross_entropy(model(images), labels).item()

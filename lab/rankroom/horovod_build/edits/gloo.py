@@ -48,7 +48,7 @@ GLOO: tuple[Change, ...] = (
         "    store.reset",
         "  if (server_addr_env != nullptr && size > 1) {\n"
         "    std::string server_addr = server_addr_env;\n    store.reset",
-        "one rank has nobody to meet",
+        "a rank that is alone needs no store",
     ),
     Edit(
         "mesh-connect",
