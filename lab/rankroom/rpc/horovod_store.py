@@ -1,8 +1,8 @@
 """The key-value store in which Horovod's ranks find one another's addresses, as its Gloo asks it.
 
 Gloo asks over HTTP, with a connection for each question. N ranks with Rankroom's build ask 3 N of
-them, with a site's own some 10 N², and that one every 10 ms for what is not there yet. So one thread
-answers all, and who asks for what is not there is answered as soon as it is. Horovod's client cannot
+them, with a site's own some 10 N², and every 10 ms for what is not there yet. So one thread answers
+all, and who asks for what is not there is answered as soon as it is. Horovod's client cannot
 authenticate itself: what a stranger could do here is bounded, and a store is open only while ranks
 meet.
 """
