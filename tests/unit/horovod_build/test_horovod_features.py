@@ -15,6 +15,12 @@ from rankroom.horovod_build.plan import ALL_EDITS
 from rankroom.notebook.clusters import horovod_line
 
 
+@pytest.fixture(autouse=True)
+def not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An imported package is found whatever the path says, and another test may import Horovod."""
+    monkeypatch.delitem(sys.modules, "horovod", raising=False)
+
+
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A directory with a Horovod that only looks like one; importing it would fail."""
@@ -27,8 +33,6 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
     (package / "metadata.json").write_text('{"pytorch": "2.5.1", "tensorflow": "2.17.0"}')
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    # Another test may have imported the real one.
-    monkeypatch.delitem(sys.modules, "horovod", raising=False)
     return package
 
 
