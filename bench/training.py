@@ -7,7 +7,6 @@ the other trains: being idle is not enough, as Horovod's threads look for work e
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import os
@@ -17,14 +16,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
-from kernel import MARK, processes
+from kernel import MARK, Answer, processes
 from sides import Rankroom, alternate, workplace
 from table import NotMeasured, Row
 
@@ -55,18 +55,22 @@ def timed(steps, of=32):
 def trained():
     return {"is_alike": is_alike(), "loss": loss()}
 """
-# What a script does under a launcher behind the loop's text: a segment when it is asked.
+# What both sides do behind the loop's text: a segment when it is asked. In Rankroom it is all one
+# cell, as training is; what a cell costs at its beginning is measured elsewhere.
 WHEN_ASKED = """
 import itertools, json, os, time
 for number in itertools.count():
-    while not os.path.exists(f"go.{number}"):
+    while not os.path.exists(f"{FOLDER}/go.{number}"):
         time.sleep(0.005)
-    with open(f"go.{number}") as file:
-        report = eval(file.read())
+    with open(f"{FOLDER}/go.{number}") as file:
+        asked = file.read()
+    if asked == "over":
+        break
+    report = eval(asked)
     if rank == 0:
-        with open("report", "w") as file:
+        with open(f"{FOLDER}/report", "w") as file:
             file.write(json.dumps(report))
-        os.rename("report", f"report.{number}")
+        os.rename(f"{FOLDER}/report", f"{FOLDER}/report.{number}")
 """
 
 
@@ -87,12 +91,12 @@ class Loop:
     def what(self) -> str:
         return f"{self.name}, {2 * self.layers} tensors, {self.ms:g} ms, {self.ranks} ranks"
 
-    @property
-    def text(self) -> str:
+    def text(self, folder: Path) -> str:
+        """The whole program; what it is asked, and what it answers, goes through files."""
         text = (SCRIPTS / self.script).read_text()
         for name, value in (("KIND", self.kind), ("LAYERS", self.layers), ("WIDTH", self.width)):
             text = re.sub(rf"(?m)^{name} = .*", f"{name} = {value!r}", text)
-        return text + TIMED
+        return text + TIMED + f"FOLDER = {str(folder)!r}\n" + WHEN_ASKED
 
 
 TORCH, TENSORFLOW = "torch_loop.py", "tensorflow_loop.py"
@@ -113,14 +117,41 @@ LOOPS = (
 )
 
 
-class Trains(Protocol):
-    """One side: ranks that are ready to train, and stand still meanwhile."""
+@dataclass
+class Side:
+    """Ranks that train when they are asked, and stand still meanwhile."""
 
-    def ask(self, expression: str) -> dict[str, Any]:
+    folder: Path
+    pids: Callable[[], Sequence[int]]
+    failed: Callable[[], str | None]  # what they said if they have ended
+    _number: int = 0
+
+    def ask(self, expression: str, seconds: float = 300) -> dict[str, Any]:
         """Have it evaluated on all ranks, in the loop's names: what rank 0 found."""
+        report = self.folder / f"report.{self._number}"
+        self._send(expression)
+        self.until(report.exists, seconds)
+        return json.loads(report.read_text())
 
-    def pids(self) -> Sequence[int]:
-        """The ranks' processes."""
+    def end(self) -> None:
+        """Have the loop end."""
+        self._send("over")
+
+    def _send(self, text: str) -> None:
+        asked = self.folder / "asked"
+        asked.write_text(text)
+        asked.rename(self.folder / f"go.{self._number}")
+        self._number += 1
+
+    def until(self, there: Callable[[], bool], seconds: float) -> None:
+        """Wait for it. NotMeasured if it does not come, or the ranks have ended."""
+        deadline = time.monotonic() + seconds
+        while not there():
+            if (said := self.failed()) is not None:
+                raise NotMeasured(f"the loop ended; it said:\n{said[-2000:]}")
+            if time.monotonic() > deadline:
+                raise NotMeasured(f"the loop did not answer within {seconds:.0f} s")
+            time.sleep(0.005)
 
 
 def measure(quick: bool) -> list[Row]:
@@ -134,16 +165,14 @@ def measure(quick: bool) -> list[Row]:
 
 def _compared(loop: Loop, pairs: int) -> list[Row]:
     peer = "torchrun" if loop.kind in ("ddp", "fsdp") else "horovodrun"
-    with workplace() as folder:
-        side = Rankroom(folder / "rankroom", loop.ranks)
-        try:
-            cells = Cells(side, loop)
-            with launched(peer, folder / peer, loop) as script:
-                batch, ours, peers = alternated(pairs, loop, cells, script)
-                for name, side_of in (("rankroom", cells), (peer, script)):
-                    _has_trained(name, side_of.ask("trained()"))
-        finally:
-            side.close()
+    with (
+        workplace() as folder,
+        cell(folder / "rankroom", loop) as ranks,
+        launched(peer, folder / peer, loop) as script,
+    ):
+        batch, ours, peers = alternated(pairs, loop, ranks, script)
+        for name, side in (("rankroom", ranks), (peer, script)):
+            _has_trained(name, side.ask("trained()"))
     for name, segments in (("rankroom", ours), (peer, peers)):
         _is_what_was_meant(name, loop, segments)
     speeds = [[each["steps"] / each["seconds"] for each in side] for side in (ours, peers)]
@@ -161,7 +190,7 @@ def _compared(loop: Loop, pairs: int) -> list[Row]:
 
 
 def alternated(
-    pairs: int, loop: Loop, first: Trains, second: Trains
+    pairs: int, loop: Loop, first: Side, second: Side
 ) -> tuple[int, list[dict[str, Any]], list[dict[str, Any]]]:
     """Segments of both in turns, in batches that take the loop's time by the second's measure."""
     sides = (first, second)
@@ -185,7 +214,7 @@ def alternated(
     return batch, ours, peers
 
 
-def _awake(side: Trains, asked: str) -> dict[str, Any]:
+def _awake(side: Side, asked: str) -> dict[str, Any]:
     _signal(side.pids(), signal.SIGCONT)
     try:
         return side.ask(asked)
@@ -199,56 +228,38 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-class Cells:
-    """The loop in cells of a Rankroom cluster, which is started by this."""
+@contextlib.contextmanager
+def cell(folder: Path, loop: Loop) -> Iterator[Side]:
+    """The loop as a cell of a Rankroom cluster; it has been reached when this begins."""
+    room = Rankroom(folder, loop.ranks)
+    try:
+        room.start()
+        pids = room.rank_pids()
+        source = f"{room.magic}\n{loop.text(folder)}"
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(room.kernel.run, source, timeout=3600)
+            side = Side(folder, lambda: pids, lambda: _outcome(running))
+            try:
+                side.ask("timed(1)")
+                yield side
+            finally:
+                side.end()
+    finally:
+        room.close()
 
-    def __init__(self, side: Rankroom, loop: Loop) -> None:
-        self._side = side
-        side.start()
-        side.cell(loop.text, timeout=300)
-        self._pids = side.rank_pids()
 
-    def ask(self, expression: str) -> dict[str, Any]:
-        self._side.cell(f"report = {expression}\nif rank == 0: print('TRAINED', repr(report))")
-        lines = "\n".join(self._side.lines(self._side.latest())[0])
-        found = re.search(r"TRAINED (\{.*\})", lines)
-        if found is None:
-            raise NotMeasured(f"the loop did not report; it said:\n{lines[-1000:]}")
-        return ast.literal_eval(found[1])
-
-    def pids(self) -> Sequence[int]:
-        return self._pids
+def _outcome(running: Future[Answer]) -> str | None:
+    if not running.done():
+        return None
+    return str(running.exception() or running.result().error or running.result().text)
 
 
-class Script:
-    """The loop under a launcher."""
+def _running(folder: Path, script: Path) -> list[int]:
+    return [each.pid for each in processes(folder) if _runs(each, script)]
 
-    def __init__(self, folder: Path, program: psutil.Popen, ranks: int) -> None:
-        self._folder = folder
-        self._program = program
-        self._number = 0
-        self._until(lambda: len(self.pids()) == ranks, 120)
 
-    def ask(self, expression: str) -> dict[str, Any]:
-        report = self._folder / f"report.{self._number}"
-        asked = self._folder / "asked"
-        asked.write_text(expression)
-        asked.rename(self._folder / f"go.{self._number}")
-        self._number += 1
-        self._until(report.exists, 300)
-        return json.loads(report.read_text())
-
-    def pids(self) -> Sequence[int]:
-        found = processes(self._folder)
-        return [each.pid for each in found if _runs(each, self._folder / "loop.py")]
-
-    def _until(self, there: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not there():
-            if self._program.poll() is not None or time.monotonic() > deadline:
-                said = (self._folder / "output").read_text()
-                raise NotMeasured(f"the launcher did not get there; it said:\n{said[-2000:]}")
-            time.sleep(0.005)
+def _said(program: psutil.Popen, folder: Path) -> str | None:
+    return None if program.poll() is None else (folder / "output").read_text()
 
 
 def _runs(process: psutil.Process, script: Path) -> bool:
@@ -258,11 +269,11 @@ def _runs(process: psutil.Process, script: Path) -> bool:
 
 
 @contextlib.contextmanager
-def launched(launcher: str, folder: Path, loop: Loop) -> Iterator[Script]:
+def launched(launcher: str, folder: Path, loop: Loop) -> Iterator[Side]:
     """The script under a launcher; it has reached its loop when this begins."""
     folder.mkdir()
     script = folder / "loop.py"
-    script.write_text(loop.text + WHEN_ASKED)
+    script.write_text(loop.text(folder))
     # What Rankroom gives its ranks, so that both sides compute with as many threads.
     env = os.environ | dict.fromkeys(THREADS, str(_share(loop))) | {MARK: str(folder)}
     if launcher == "horovodrun":
@@ -276,9 +287,10 @@ def launched(launcher: str, folder: Path, loop: Loop) -> Iterator[Script]:
             env=env, cwd=folder, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            made = Script(folder, started, loop.ranks)
-            made.ask("timed(1)")
-            yield made
+            side = Side(folder, partial(_running, folder, script), partial(_said, started, folder))
+            side.until(lambda: len(side.pids()) == loop.ranks, 120)
+            side.ask("timed(1)")
+            yield side
         finally:
             for each in processes(folder):
                 with contextlib.suppress(psutil.Error):
