@@ -22,7 +22,7 @@ class Waiting:
     they do not keep the cell.
     """
 
-    __slots__ = ("before", "ended", "since", "what")
+    __slots__ = ("before", "since", "what")
 
     current: Waiting | None = None
     broken: str = ""  # the last collective that ended with an error
@@ -32,30 +32,16 @@ class Waiting:
 
     def __enter__(self) -> Waiting:
         self.since = monotonic()
-        self.before = Waiting.current
-        self.ended = get_ident() != _main
-        if not self.ended:
-            Waiting.current = self
+        if get_ident() == _main:
+            self.before, Waiting.current = Waiting.current, self
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if get_ident() == _main:
-            self._end()
-            if kind is not None and issubclass(kind, Exception):
-                Waiting.broken = self.what
-
-    def over(self) -> None:
-        """What the main thread waits in is done, says another thread, perhaps a little late."""
-        if not self.ended:
-            self._end()
-
-    def _end(self) -> None:
-        self.ended = True
-        if Waiting.current is self:
-            outer = self.before
-            while outer is not None and outer.ended:
-                outer = outer.before
-            Waiting.current = outer
+        if get_ident() != _main:
+            return
+        Waiting.current = self.before
+        if kind is not None and issubclass(kind, Exception):
+            Waiting.broken = self.what
         if recorder.on and self.before is None:
             seconds = monotonic() - self.since
             if seconds >= SHORTEST_S:

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -122,27 +123,21 @@ def waits(monkeypatch):
     return kept
 
 
-def test_a_wait_that_another_thread_ends_late(waits):
-    outer, inner = Waiting("outer"), Waiting("inner")
-    outer.__enter__()
-    inner.__enter__()
-    # The end of the first is told after the second has begun.
-    thread = threading.Thread(target=outer.over)
-    thread.start()
-    thread.join()
-    assert Waiting.current is inner
-    inner.over()
+def test_a_wait_within_another_is_part_of_it(waits):
+    with Waiting("outer") as outer:
+        with Waiting("inner") as inner:
+            assert Waiting.current is inner
+            time.sleep(0.001)
+        assert Waiting.current is outer
     assert Waiting.current is None
-    inner.over()
     assert waits == ["outer"]
 
 
 def test_a_wait_of_another_thread_is_not_the_cells(waits):
     def work():
-        waiting = Waiting("elsewhere")
-        waiting.__enter__()
-        assert Waiting.current is None
-        waiting.over()
+        with Waiting("elsewhere"):
+            assert Waiting.current is None
+            time.sleep(0.001)
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -20,7 +20,7 @@ from rankroom.rank import sockets
 from rankroom.rank.frameworks.torch import (
     torch_calls,
     torch_compile,
-    torch_ddp,
+    torch_ddp_group,
     torch_internals,
     torch_steps,
     torch_works,
@@ -88,7 +88,7 @@ def release() -> list[str]:
 
 def finish() -> None:
     """A cell is over: what still goes on is seen to end. It must not keep the cell from ending."""
-    for end in (torch_ddp.finish, torch_works.finish):
+    for end in (torch_ddp_group.finish, torch_works.finish):
         try:
             end()
         except Exception as error:

@@ -174,7 +174,7 @@ def _guard_ddp(module: Any, world: World, models: Any) -> None:
         return forward(self, *args, **kwargs)
 
     ddp.__init__, ddp.forward = init, guarded
-    torch_ddp.watch(module, world)
+    torch_ddp.watch(module)
 
 
 def _synchronises(model: Any) -> bool:

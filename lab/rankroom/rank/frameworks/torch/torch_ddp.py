@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import time
 import weakref
 from typing import Any
 
-from rankroom.rank.frameworks.torch import torch_compile, torch_internals, torch_spans
+from rankroom.rank.frameworks.torch import (
+    torch_ddp_group,
+    torch_internals,
+    torch_spans,
+)
 from rankroom.rank.frameworks.torch.torch_ddp_group import described, watched_group
 from rankroom.rank.frameworks.torch.torch_internals import patch
 from rankroom.rank.spans import recorder
 from rankroom.rank.waiting import Waiting
-from rankroom.rank.world import World
 
 DDP = "DistributedDataParallel"
 # What a reducer uses from C++ only: Python has to keep it.
@@ -27,20 +31,15 @@ _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _MAKING = {"_verify_param_shape_across_processes": "shapes", "_sync_module_states": "parameters"}
 
 
-def watch(module: Any, world: World) -> None:
+def watch(module: Any) -> None:
     """Have the reducers of DDP models made with a watched group, and their buffers seen."""
-    patch(module, f"{DDP}._ddp_init_helper", functools.partial(_watched_reducer, world=world))
+    patch(module, f"{DDP}._ddp_init_helper", _watched_reducer)
     patch(module, f"{DDP}._distributed_broadcast_coalesced", _watched_buffers)
-    patch(module, f"{DDP}._pre_forward", _watched_forward)
     for name, what in _MAKING.items():
         patch(module, name, functools.partial(_watched_making, what=what))
     _watch_hooks(module.DistributedDataParallel)
-
-
-def finish() -> None:
-    """A cell is over, and a pass in it may have been broken off."""
-    for watched in list(_groups.values()):
-        watched.backward.settle(final=True)
+    autograd: Any = sys.modules["torch.autograd"]
+    autograd.backward = torch_ddp_group.watched_backward(autograd.backward)
 
 
 def _watched_making(original: Any, what: str) -> Any:
@@ -82,11 +81,11 @@ def _watched_buffers(original: Any) -> Any:
     return broadcast
 
 
-def _watched_reducer(original: Any, world: World) -> Any:
+def _watched_reducer(original: Any) -> Any:
     @functools.wraps(original)
     def make_reducer(self: Any, *args: Any, **kwargs: Any) -> Any:
         own = self.process_group
-        watched = watched_group(own, world)
+        watched = watched_group(own)
         if watched is None:
             return original(self, *args, **kwargs)
         _groups[self] = self.process_group = watched
@@ -104,33 +103,15 @@ def _watch_hooks(ddp: Any) -> None:
 
     @functools.wraps(original)
     def register_comm_hook(self: Any, state: object, hook: Any) -> None:
-        watched = _groups.get(self)
-        if watched is None:
+        if self not in _groups:
             original(self, state, hook)
             return
 
         @functools.wraps(hook)
         def seen(state: object, bucket: Any) -> Any:
-            return watched.backward.hooked(hook, state, bucket)
+            return torch_ddp_group.hooked(hook, state, bucket)
 
         original(self, state, seen)
         torch_internals.keep_hook(self, hook, state)
 
     ddp.register_comm_hook = register_comm_hook
-
-
-def _watched_forward(original: Any) -> Any:
-    """What is open when a forward pass begins has ended, be it by an error."""
-
-    @functools.wraps(original)
-    def pre_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch_compile.is_compiling():
-            return original(self, *args, **kwargs)
-        watched = _groups.get(self)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            if watched is not None:
-                watched.backward.settle(final=True)
-
-    return pre_forward

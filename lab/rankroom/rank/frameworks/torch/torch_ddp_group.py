@@ -1,22 +1,30 @@
-"""The process group that a DDP model's reducer is given: it sees each allreduce that passes."""
+"""The process group that a DDP model's reducer is given: it sees each allreduce that passes.
+
+All of this lies on the critical path of each step, so it does next to nothing: it notes when an
+operation begins, and the rest is left to when the rank reports.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
-import time
+import threading
+from _thread import get_ident
+from time import time_ns
 from typing import Any
 
-from rankroom.rank.frameworks.torch import torch_internals, torch_spans, torch_works
+from rankroom.rank.frameworks.torch import torch_internals, torch_spans
 from rankroom.rank.spans import recorder
-from rankroom.rank.waiting import Waiting
-from rankroom.rank.world import World
+from rankroom.rank.waiting import SHORTEST_S, Waiting
 
 WHAT = "dist.all_reduce of DistributedDataParallel"
 
+_main = threading.main_thread().ident
 
-def watched_group(group: Any, world: World) -> Any:
+
+def watched_group(group: Any) -> Any:
     """`group` with its allreduce seen; None if this torch does not offer what that takes."""
     dist: Any = sys.modules["torch.distributed"]
     if type(group) is not dist.ProcessGroup:
@@ -24,11 +32,9 @@ def watched_group(group: Any, world: World) -> Any:
     try:
         # A GPU's work goes on after the call; whether passing it on changes anything was not tried.
         carriers = torch_internals.backends(sys.modules[torch_internals.C10D], group).values()
-        if not torch_internals.can_follow_backward(sys.modules["torch"]):
-            return None
         if not carriers or any(each.name() != "gloo" for each in carriers):
             return None
-        return _kind(dist)(group, Backward(group, world))
+        return _kind(dist)(group)
     except (AttributeError, RuntimeError, TypeError, ValueError):
         return None
 
@@ -38,118 +44,124 @@ def _kind(dist: Any) -> Any:
     class Watched(dist.ProcessGroup):
         """A group on the connections of another one."""
 
-        def __init__(self, group: Any, backward: Backward) -> None:
+        def __init__(self, group: Any) -> None:
             super().__init__(group.rank(), group.size())
-            self._group, self.backward = group, backward
+            self._group = group
+            self._about = torch_spans.members(group)
             torch_internals.put_on(sys.modules[torch_internals.C10D], self, group)
 
         def allreduce(self, tensors: Any, *args: Any) -> Any:
-            return self.backward.allreduce(self._group, tensors, args)
+            if not recorder.on:
+                return self._group.allreduce(tensors, *args)
+            if _open:
+                _settle()
+            start = time_ns()
+            work = self._group.allreduce(tensors, *args)
+            tensor = tensors[0]
+            _open.append((work.is_completed, start, self._about, tensor.shape, tensor.dtype))
+            return work
 
         def broadcast(self, tensors: Any, *args: Any) -> Any:
-            return self.backward.broadcast(self._group, tensors, args)
+            # What tells the ranks how to put gradients together, once: it is waited for at once.
+            if not recorder.on:
+                return self._group.broadcast(tensors, *args)
+            about = self._about
+            number = recorder.number(
+                ("buckets", about.get("group"), tensors[0].shape),
+                lambda: described("broadcast", "buckets", about, tensors[0]),
+            )
+            start = time_ns() // 1000
+            with Waiting("dist.broadcast of DistributedDataParallel"):
+                work = self._group.broadcast(tensors, *args)
+                work.wait()
+            recorder.add("collective", number, start, time_ns() // 1000 - start)
+            return work
 
     return Watched
 
 
-class Answer:
-    """The future of a hook, which is asked like a work."""
+# What backward passes have begun and was not seen to end: how to ask whether it has, since when,
+# and what it averages, in which group.
+_open: list[tuple[Any, int, Any, Any, Any]] = []
+_passes = 0  # that go on, one within the other
 
-    def __init__(self, future: Any) -> None:
-        self.is_completed = future.done
+
+def hooked(hook: Any, state: Any, bucket: Any) -> Any:
+    """Call a hook that averages in place of the reducer; collectives in it are seen as others."""
+    start = time_ns()
+    future = hook(state, bucket)
+    if recorder.on:
+        _open.append((future.done, start, None, None, None))
+    return future
 
 
-class Backward:
-    """The allreduces of a model's gradients: what is begun, and when the pass waits for it.
+def watched_backward(original: Any) -> Any:
+    """A backward pass ends when the gradients are averaged: DDP waits for that in C++."""
 
-    The end of one is seen at the next one, or at the end of the pass: nothing may call us from a
-    thread of Gloo, see `torch_works.Follower`.
-    """
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> None:
+        global _passes
+        _passes += 1
+        try:
+            original(*args, **kwargs)
+        except BaseException:
+            if _open and get_ident() == _main:
+                Waiting.broken = WHAT
+            raise
+        finally:
+            _passes -= 1
+            if _open and not _passes:
+                _end(_open, get_ident() == _main and Waiting.current is None)
 
-    def __init__(self, group: Any, world: World) -> None:
-        self._world = world
-        self._about = torch_spans.members(group)
-        self._open: list[tuple[Any, torch_works.Begun]] = []
-        self._waiting: Waiting | None = None
-        self._run = ""
+    return backward
 
-    def allreduce(self, group: Any, tensors: Any, args: Any) -> Any:
-        """Pass one on, in the thread that computes gradients."""
-        self.settle()
-        if not recorder.on:
-            return group.allreduce(tensors, *args)
-        if not self._open:
-            self._call_at_end()
-        return self._begin(group.allreduce, "all_reduce", "gradients", tensors, args)
 
-    def broadcast(self, group: Any, tensors: Any, args: Any) -> Any:
-        """Pass on what tells the ranks how to put gradients together: it is waited for at once."""
-        self.settle(final=True)
-        if not recorder.on:
-            return group.broadcast(tensors, *args)
-        self._wait("dist.broadcast of DistributedDataParallel")
-        return self._begin(group.broadcast, "broadcast", "buckets", tensors, args)
+def finish() -> None:
+    """The cell is over, and with it what it has begun: by join() for others, not in a pass."""
+    global _passes
+    _passes = 0
+    _end(_open)
 
-    def hooked(self, hook: Any, state: Any, bucket: Any) -> Any:
-        """Call a hook; the collectives in it are seen as others are."""
-        self.settle()
-        if not recorder.on:
-            return hook(state, bucket)
-        if not self._open:
-            self._call_at_end()
-        self._run = self._world.run
-        future = hook(state, bucket)
-        self._open.append((Answer(future), torch_works.Begun("", -1, 0, self._world)))
-        return future
 
-    def _begin(self, function: Any, op: str, name: str, tensors: Any, args: Any) -> Any:
-        tensor = tensors[0]
-        key = ("ddp", op, self._about.get("group"), tensor.shape, tensor.dtype)
-        number = recorder.number(key, lambda: described(op, name, self._about, tensor))
-        self._run = self._world.run
-        begun = torch_works.Begun("", number, time.time_ns() // 1000, self._world)
-        work = function(tensors, *args)
-        self._open.append((work, begun))
-        return work
+def in_flight() -> tuple[str, float] | None:
+    """What a main thread that stands still is in if it averages gradients, and for how long."""
+    with contextlib.suppress(IndexError):
+        is_completed, start, *_ = _open[-1]
+        if not is_completed():
+            return WHAT, (time_ns() - start) / 1e9
+    return None
 
-    def settle(self, final: bool = False) -> None:
-        """End what has ended; `final`: all that is open has."""
-        if self._run != self._world.run:
-            # Left over from a pass that raised, in a cell before.
-            self._open, self._waiting = [], None
-        if not self._open:
-            return
-        still = []
-        for work, begun in self._open:
-            if final or work.is_completed():
-                begun.end()
-            else:
-                still.append((work, begun))
-        self._open = still
-        waiting = self._waiting
-        if waiting is not None and not still:
-            self._waiting = None
-            waiting.over()
 
-    def _wait(self, what: str) -> None:
-        self._waiting = Waiting(what)
-        self._waiting.__enter__()
+def _settle() -> None:
+    """End what has ended. Nothing may call us from a thread of Gloo, see `torch_works.Follower`."""
+    _end([each for each in _open if each[0]()])
 
-    def _call_at_end(self) -> None:
-        """Be told when the gradients are computed, and when they have been averaged."""
-        # Refused outside of a backward pass, as in join() for ranks with fewer batches.
-        with contextlib.suppress(RuntimeError):
-            torch_internals.after_backward(sys.modules["torch"], self._computed)
 
-    def _computed(self) -> None:
-        # DDP's own callback is in the queue by now, and waits for what is open.
-        torch_internals.after_backward(sys.modules["torch"], self._averaged)
-        self.settle()
-        if self._open:
-            self._wait(WHAT)
+def _end(ended: list[tuple[Any, int, Any, Any, Any]], waits: bool = False) -> None:
+    # Without what asks: that keeps tensors and connections.
+    recorder.late((_averaged, [each[1:] for each in ended], time_ns(), waits))
+    _open[:] = [] if ended is _open else [each for each in _open if each not in ended]
 
-    def _averaged(self) -> None:
-        self.settle(final=True)
+
+def _averaged(operations: list[Any], end: int, waits: bool) -> None:
+    for start, about, shape, dtype in operations:
+        if about is not None:
+            key = ("gradients", about.get("group"), shape, dtype)
+            number = recorder.number(key, functools.partial(_gradients, about, shape, dtype))
+            recorder.add("collective", number, start // 1000, (end - start) // 1000)
+    if waits:
+        # The last bucket is full when the last gradient is computed: what comes then is waiting.
+        seconds = (end - operations[-1][0]) / 1e9
+        if seconds >= SHORTEST_S:
+            recorder.waited(WHAT, end, seconds)
+
+
+def _gradients(about: dict[str, Any], shape: Any, dtype: Any) -> dict[str, Any]:
+    return described("all_reduce", "gradients", about, None) | {
+        "bytes": math.prod(shape) * dtype.itemsize,
+        "dtype": str(dtype).removeprefix("torch."),
+        "shape": list(shape),
+    }
 
 
 def described(op: str, tensor: str, group: dict[str, Any], given: Any) -> dict[str, Any]:

@@ -40,13 +40,11 @@ NAMES = {
         "DistributedDataParallel._distributed_broadcast_coalesced": (
             "the timeline lacks the buffers of DDP"
         ),
-        "DistributedDataParallel._pre_forward": "a backward pass that was broken off stays open",
         "_verify_param_shape_across_processes": "the timeline lacks the making of DDP models",
         "_sync_module_states": "the timeline lacks the making of DDP models",
     },
     "torch.autograd": {
         "_profiler_enabled": "--profile may end a profiler of your own",
-        "Variable._execution_engine.queue_callback": _GRADIENTS,
     },
 }
 
@@ -119,16 +117,6 @@ def put_on(c10d: Any, group: Any, own: Any) -> None:
         kind = getattr(kinds, backend.name().upper(), kinds.CUSTOM)
         group._register_backend(device, kind, backend)
         group._set_default_backend(kind)
-
-
-def can_follow_backward(torch: Any) -> bool:
-    """Whether `after_backward` works."""
-    return has(torch.autograd, "Variable._execution_engine.queue_callback")
-
-
-def after_backward(torch: Any, call: Callable[[], None]) -> None:
-    """Have `call()` called when the backward pass that goes on has ended."""
-    torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def profiler_is_on(torch: Any) -> bool:

@@ -8,6 +8,7 @@ import threading
 from time import time_ns
 from types import CodeType
 from typing import Any
+from weakref import ref
 
 from rankroom.rank.frameworks.torch import torch_compile
 from rankroom.rank.import_hooks import when_imported
@@ -17,11 +18,12 @@ from rankroom.rank.spans import recorder
 class _Thread(threading.local):
     loading = False  # a loader may be made of others: the outermost counts
     # The optimizer that steps, since when, and how often in itself; what it calls does not count.
-    step: list[int] | None = None
+    step: list[Any] | None = None
 
 
 _thread = _Thread()
-_called: set[tuple[int, int]] = set()  # optimizers of which the first calls the second
+_NO_STEP: Any = (lambda: None, 0, 0)
+_called: set[tuple[ref[Any], ref[Any]]] = set()  # optimizers of which the first calls the second
 _inner: dict[type, int] = {}  # what `_inner_steps` found
 
 
@@ -40,28 +42,29 @@ def _watch_optimizers(module: Any) -> None:
 def _begin_step(optimizer: Any, *_: Any) -> None:
     if torch_compile.is_compiling() or not recorder.on:
         return
-    which, step = id(optimizer), _thread.step
-    if step is not None:
-        outer = step[0]
-        if which == outer:
-            if step[2] < _inner_steps(type(optimizer)):
-                step[2] += 1
-                return
-        # Looked up, as finding it out takes longer than all the rest of this.
-        elif (outer, which) in _called:
+    step = _thread.step or _NO_STEP
+    outer = step[0]()
+    if outer is optimizer:
+        if step[2] < _inner_steps(type(optimizer)):
+            step[2] += 1
             return
-        elif _is_nested(sys._getframe(1).f_code):
-            _called.add((outer, which))
+    elif outer is not None:
+        pair = step[0], ref(optimizer)
+        # Looked up, as finding it out takes longer than all the rest of this.
+        if pair in _called:
+            return
+        if _is_nested(sys._getframe(1).f_code):
+            _called.add(pair)
             return
     # If one steps already, an error has ended that.
-    _thread.step = [which, time_ns(), 0]
+    _thread.step = [ref(optimizer), time_ns(), 0]
 
 
 def _end_step(optimizer: Any, *_: Any) -> None:
     if torch_compile.is_compiling():
         return
     step = _thread.step
-    if step is None or step[0] != id(optimizer):
+    if step is None or step[0]() is not optimizer:
         return
     if step[2]:
         step[2] -= 1

@@ -12,7 +12,7 @@ from rankroom.rank.spans import recorder
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
-LOOK_S = 0.0002  # between two looks at works that go on, at least
+LOOK_S = 0.002  # between two looks at works that go on, at least
 LOOK_MOST_S = 0.05
 LOOK_SHARE = 0.1  # of how long they have gone on: the end is as exact
 
@@ -59,31 +59,36 @@ class Follower:
         self._open: list[tuple[Any, Begun]] = []
         self._looking = threading.Lock()
         self._some = threading.Event()
+        self._is_asleep = True
         self._thread: threading.Thread | None = None
 
     def follow(self, work: Any, begun: Begun) -> None:
         """Have `begun` end when `work` does."""
         with self._looking:
             self._open.append((work, begun))
+            wakes, self._is_asleep = self._is_asleep, False
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="rankroom-works", daemon=True)
             self._thread.start()
-        self._some.set()
+        if wakes:
+            self._some.set()
 
     def _run(self) -> None:
         while True:
             self._some.wait()
             self._some.clear()
-            while self._open:
-                self.look()
+            while not self._is_asleep:
                 youngest = max((begun.start for _, begun in self._open[-8:]), default=0)
                 age = time.time() - youngest / 1e6
+                # What is waited for soon is over by then, and cost the training loop no look.
                 time.sleep(min(LOOK_MOST_S, max(LOOK_S, age * LOOK_SHARE)))
+                self.look()
 
     def look(self, final: bool = False) -> None:
         """End what has ended; `final`: the cell has, and what it leaves behind with it."""
         with self._looking:
             self._open = [each for each in self._open if not self._is_over(*each, final)]
+            self._is_asleep = not self._open
 
     def _is_over(self, work: Any, begun: Begun, final: bool) -> bool:
         if begun.number < 0 or not begun.is_present:
