@@ -11,7 +11,9 @@ last of it in memory beside the file.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -26,11 +28,16 @@ from rankroom.rank.streams import CStdio, RankStream, Spooled
 from rankroom.record.model import event_line, spans_line
 
 BATCH_S = 0.05  # between two messages while output keeps coming
-SAMPLE_S = 1.0  # between two samples of how busy this rank is
-SPANS_S = 0.5  # between two reports of spans, which nobody reads one by one
+QUIET_S = 0.25  # between two looks for output of C while none comes; Python's own wakes the pump
+REPORT_S = 1.0  # between two reports of spans and of how busy this rank is
 IDLE_S = 0.5  # between two looks for a run, which does not wake the pump as cells may be short
 LARGE = 1 << 20  # a batch of this many bytes is sent without waiting
-STARTS_CHILD = {"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"}
+# What starts a process without Python's own fork. An audit hook would see them all, but costs every
+# training loop something: it is called for each id(), too.
+STARTS_CHILD = (
+    (subprocess.Popen, "__init__"),
+    *((os, name) for name in ("system", "posix_spawn", "posix_spawnp", "execv", "execve")),
+)
 
 Send = Callable[[dict[str, Any], bytes], None]
 
@@ -52,12 +59,11 @@ class Reporter:
         self._file = -1
         self._at = 0
         self._end = 0
-        self._spans_due = 0.0
+        self._reported = 0  # when spans were: REPORT_S since the epoch
         # Called before spans are reported: for those that are written elsewhere until then.
         self.sources: list[Callable[[], None]] = []
         self.sampler: Sampler | None = None
         self._sampled: str | None = None  # the run that samples are taken of
-        self._sample_due = 0.0
         self._spare = Overflow(spool)
         self._told = False  # that the spool does not keep everything
         self._unsent: list[bytes] = []
@@ -79,8 +85,8 @@ class Reporter:
         """Make this rank's output go through here."""
         sys.stdout = sys.__stdout__ = self.stdout  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = self.stderr  # type: ignore[misc]
-        # Not every child is made by Python's own fork.
-        sys.addaudithook(lambda event, _: self._drain() if event in STARTS_CHILD else None)
+        for owner, name in STARTS_CHILD:
+            setattr(owner, name, self._draining(getattr(owner, name)))
         self._thread.start()
 
     def begin(self, run: str, start: int) -> None:
@@ -102,8 +108,7 @@ class Reporter:
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
             spans.recorder.begin()
-            self._spans_due = time.monotonic() + SPANS_S
-            self._sample_due = 0.0
+            self._reported = int(time.time() / REPORT_S)
 
     def emit(self, kind: str, **fields: Any) -> None:
         """One event, now; outside a run it is dropped, as there is no record to hold it."""
@@ -140,7 +145,8 @@ class Reporter:
                 os.close(self._file)
             self._file, self.run = -1, None
 
-    def _take_in(self, final: bool = False) -> None:
+    def _take_in(self, final: bool = False) -> bool:
+        """Make events of what was printed; whether there was anything."""
         self.stdout.flush()
         self.stderr.flush()
         self._cstdio.flush()
@@ -157,9 +163,9 @@ class Reporter:
         troubles += [stream.trouble for stream in self._streams.values()]
         for trouble in filter(None, troubles):
             self._tell(trouble)
+        return bool(pieces)
 
     def _take_spans(self) -> None:
-        self._spans_due = time.monotonic() + SPANS_S
         for source in list(self.sources):
             try:
                 source()
@@ -226,40 +232,61 @@ class Reporter:
         self._awake.set()
 
     def _pump(self) -> None:
-        sent = 0.0
+        sent, came = 0.0, False
         while True:
-            self._awake.wait(BATCH_S if self.run else IDLE_S)
+            self._awake.wait(self._pause(came))
             pause = sent + BATCH_S - time.monotonic()
             if pause > 0:
                 time.sleep(pause)
             self._awake.clear()
+            is_due = int(time.time() / REPORT_S) != self._reported
+            sample = self._sample(is_due)
             with self._lock:
                 if self.run is None:
                     continue
-                self._take_in()
-                if time.monotonic() > self._spans_due:
+                came = self._take_in()
+                if is_due:
+                    self._reported = int(time.time() / REPORT_S)
                     self._take_spans()
+                    if sample and self.run == self._sampled:
+                        self._append("sample", time.time_ns() // 1000, **sample)
                 if self._seq > 1 and self._unsent:
                     # Not for "running" alone: that would make the first line wait a whole batch.
                     self._flush()
                     sent = time.monotonic()
-            self._sample()
 
-    def _sample(self) -> None:
-        """Once a second while a cell runs, on this thread only."""
-        if self.sampler is None or time.monotonic() < self._sample_due:
-            return
-        self._sample_due = time.monotonic() + SAMPLE_S
-        if self._sampled == self.run:
-            self.emit("sample", **self.sampler.sample())
-        else:
+    def _pause(self, came: bool) -> float:
+        """Seconds until the next look.
+
+        Quiet ranks look, and report, at the same moments of the clock: whoever does keeps those
+        waiting that train with it, and if all do at once, that is once.
+        """
+        if self.run is None:
+            return IDLE_S
+        return BATCH_S if came else QUIET_S - time.time() % QUIET_S
+
+    def _sample(self, is_due: bool) -> dict[str, Any] | None:
+        """How busy this rank was since the last time, of one run; on this thread only."""
+        if self.sampler is None or self.run is None:
+            return None
+        if self._sampled != self.run:
             self._sampled = self.run
             self.sampler.start()
+        # Of a moment only, a share of the processor would mean nothing.
+        return self.sampler.sample() if is_due and self.sampler.seconds > REPORT_S / 2 else None
 
     def _drain(self) -> None:
         """Have what was printed stand before what a child prints."""
         for stream in self._streams.values():
             stream.drain()
+
+    def _draining(self, starts_child: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(starts_child)
+        def drained(*args: Any, **kwargs: Any) -> Any:
+            self._drain()
+            return starts_child(*args, **kwargs)
+
+        return drained
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()

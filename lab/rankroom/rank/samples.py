@@ -32,6 +32,11 @@ class Sampler:
         self._at = time.monotonic()
         self._used = {pid: used for pid, (used, _) in _usage(self._pid).items()}
 
+    @property
+    def seconds(self) -> float:
+        """Since the last sample, or since `start`."""
+        return time.monotonic() - self._at
+
     def sample(self) -> dict[str, Any]:
         """The fields of a sample event: since the last call, or since `start`."""
         before, since = self._used, self._at

@@ -15,6 +15,7 @@ from typing import Any
 
 from rankroom.rank import stacks
 from rankroom.rank.frameworks.horovod import horovod_spans
+from rankroom.rank.frameworks.torch import torch_ddp_group
 from rankroom.rank.waiting import Waiting
 
 LOOK_S = 0.5
@@ -73,21 +74,22 @@ class Watchdog:
         # It may have moved since the thread looked.
         still = now - self._since if _step(frame) == self._step else 0.0
         state = "still" if still > STILL_S else "busy"
-        # In a graph nobody sees the main thread wait; but it stands, and this is not done.
-        if state == "still" and (found := horovod_spans.in_flight("tensorflow")):
+        # Native code waits where nobody sees it; but the main thread stands, and this is not done.
+        if state == "still" and (found := _in_flight()):
             what, seconds = found
             return {"state": "waits", "what": what, "seconds": seconds, **about}
         return {"state": state, "what": None, "seconds": still if state == "still" else 0, **about}
 
     def _watch(self) -> None:
         over = self._over
-        while not over.wait(LOOK_S):
+        # All ranks at the same moment: whoever looks keeps those waiting that train with it.
+        while not over.wait(LOOK_S - time.time() % LOOK_S):
             run = self._running()
-            self._look()
             if run is None:
                 self._told = None
                 self._idle()
                 continue
+            self._look()
             stuck = self._is_stuck()
             if stuck and self._told != run:
                 self._told = run
@@ -113,6 +115,10 @@ class Watchdog:
         if wait is not None:
             return now - wait.since > NOTICE_S
         return now - self._since > STILL_S
+
+
+def _in_flight() -> tuple[str, float] | None:
+    return horovod_spans.in_flight("tensorflow") or torch_ddp_group.in_flight()
 
 
 def is_running() -> bool:
