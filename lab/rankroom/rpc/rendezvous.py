@@ -61,7 +61,7 @@ class Rendezvous:
         self._arrived = threading.Condition(self._lock)
         desk = _Server((interface, 0), _DeskHandler)
         desk.rendezvous = self  # type: ignore[attr-defined]
-        threading.Thread(target=desk.serve_forever, args=(0.05,), daemon=True).start()
+        threading.Thread(target=desk.serve_forever, args=(60.0,), daemon=True).start()
         self.address = f"{interface}:{desk.server_address[1]}"
 
     def allowed(self, seal: str, body: bytes) -> bool:

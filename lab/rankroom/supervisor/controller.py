@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import zmq
+from ipyparallel.controller import heartmonitor
 from ipyparallel.controller.app import IPController
 
 from rankroom.errors import RankroomError
@@ -16,6 +17,10 @@ from rankroom.system.internals import demand
 
 # What ipyparallel's controller calls, or is called by, here.
 OVERRIDDEN = ("init_schedulers", "client_url", "engine_url", "bind")
+BEATING = ("beat", "start", "period")
+
+SOON_MS = 250  # between two heartbeats while ranks come
+COMING_S = 5.0  # ranks come until none has come for so long
 
 
 class Controller(IPController):
@@ -34,6 +39,30 @@ class Controller(IPController):
             self.bind(self._listeners[-1], url)
 
 
+class HeartMonitor(heartmonitor.HeartMonitor):
+    """ipyparallel's, whose heart beats faster while ranks come: each is registered after a beat.
+
+    Later each beat only costs every rank a moment of its main thread.
+    """
+
+    def start(self) -> None:
+        super().start()
+        self._usual = self.caller.callback_time
+        self._come, self._known = self.lifetime, 0
+        self._pace()
+
+    def beat(self) -> None:
+        super().beat()
+        if len(self.hearts) > self._known:
+            self._come = self.lifetime
+        self._known = len(self.hearts)
+        self._pace()
+
+    def _pace(self) -> None:
+        comes = self.lifetime - self._come < COMING_S
+        self.caller.callback_time = min(SOON_MS, self._usual) if comes else self._usual
+
+
 def follow(keeper: int) -> None:
     """End this process with its children when `keeper` has ended."""
     process_tree.first_ended(keeper)
@@ -45,8 +74,10 @@ def main() -> None:
     """Control the cluster that the options name, as child of its keeper."""
     try:
         demand("ipyparallel", IPController, OVERRIDDEN)
+        demand("ipyparallel", heartmonitor.HeartMonitor, BEATING)
     except RankroomError as error:
         sys.exit(str(error))
+    heartmonitor.HeartMonitor = HeartMonitor  # in the process of its own that it gets, too
     threading.Thread(target=follow, args=(os.getppid(),), daemon=True).start()
     Controller.launch_instance()
 

@@ -99,8 +99,8 @@ class Processes:
             # Ranks are addressed one by one; no task queue, and no tree for broadcasts.
             "--TaskScheduler.scheme_name=none",
             "--IPController.broadcast_scheduler_depth=0",
-            # A rank is registered after its first heartbeat; 3 s apart makes a long start.
-            "--HeartMonitor.period=250", "--HeartMonitor.max_heartmonitor_misses=240",
+            # Those of a cluster whose ranks have come; see `HeartMonitor` in that module.
+            "--HeartMonitor.period=1000", "--HeartMonitor.max_heartmonitor_misses=60",
             "--log-level=WARN",
         ]  # fmt: skip
         self.controller = self.spawn(argv, dict(os.environ), self.paths.controller_log)

@@ -26,6 +26,7 @@ demand("ipyparallel", engine.engine_app, ["Kernel"])
 demand("ipyparallel", engine.engine_app.IPEngine, engine.OVERRIDDEN)
 demand("ipykernel", engine.IPythonParallelKernel, engine.OF_KERNELS)
 demand("ipyparallel", controller.IPController, controller.OVERRIDDEN)
+demand("ipyparallel", controller.heartmonitor.HeartMonitor, controller.BEATING)
 source = open(ipyparallel.client.client.__file__).read()
 print(*[name for name in engine_client.INTERNALS if name not in source])
 """
