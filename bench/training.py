@@ -31,6 +31,7 @@ from table import NotMeasured, Row
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = Path(__file__).parent / "scripts"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+TRAIN = "timed({}, {})"  # so many steps, of batches of so many
 SEGMENT_S = 0.25
 FEWEST = 4  # steps of a segment
 PAIRS = 200
@@ -170,48 +171,65 @@ def _compared(loop: Loop, pairs: int) -> list[Row]:
         cell(folder / "rankroom", loop) as ranks,
         launched(peer, folder / peer, loop) as script,
     ):
-        batch, ours, peers = alternated(pairs, loop, ranks, script)
-        for name, side in (("rankroom", ranks), (peer, script)):
-            _has_trained(name, side.ask("trained()"))
-    for name, segments in (("rankroom", ours), (peer, peers)):
-        _is_what_was_meant(name, loop, segments)
-    speeds = [[each["steps"] / each["seconds"] for each in side] for side in (ours, peers)]
-    times = [[each["cpu"] / each["steps"] for each in side] for side in (ours, peers)]
-    return [
-        Row(
-            loop.what, "steps/s", *speeds,
-            ratio_at_least=loop.at_least, peer=peer, detail={"batch": batch},
-        ),
-        Row(
-            f"processor time of a step, {loop.what}", "ms", *times,
-            ratio_at_most=1.0, peer=peer, detail={"batch": batch},
-        ),
-    ]  # fmt: skip
+        found = alternated(pairs, loop, (ranks, TRAIN), (script, TRAIN))
+    return found.rows(loop.what, peer, loop.at_least, 1.0)
 
 
-def alternated(
-    pairs: int, loop: Loop, first: Side, second: Side
-) -> tuple[int, list[dict[str, Any]], list[dict[str, Any]]]:
-    """Segments of both in turns, in batches that take the loop's time by the second's measure."""
-    sides = (first, second)
-    for each in sides:
-        _signal(each.pids(), signal.SIGSTOP)
+@dataclass
+class Segments:
+    """What both sides of a loop took, side by side."""
+
+    loop: Loop
+    batch: int
+    ours: list[dict[str, Any]]
+    peers: list[dict[str, Any]]
+
+    def rows(
+        self, what: str, peer: str, at_least: float | None, cpu_at_most: float | None
+    ) -> list[Row]:
+        """Steps per second, and processor time of a step. NotMeasured if it was another loop."""
+        both = (self.ours, self.peers)
+        for name, side in (("rankroom", self.ours), (peer, self.peers)):
+            _is_what_was_meant(name, self.loop, side)
+        speeds = [[each["steps"] / each["seconds"] for each in side] for side in both]
+        times = [[each["cpu"] / each["steps"] for each in side] for side in both]
+        detail = {"batch": self.batch}
+        return [
+            Row(what, "steps/s", *speeds, ratio_at_least=at_least, peer=peer, detail=detail),
+            Row(
+                f"processor time of a step, {what}", "ms", *times,
+                ratio_at_most=cpu_at_most, peer=peer, detail=detail,
+            ),
+        ]  # fmt: skip
+
+
+def alternated(pairs: int, loop: Loop, *both: tuple[Side, str]) -> Segments:
+    """Segments of both sides in turns, each asked in its way (as `TRAIN` is one).
+
+    They train on batches that take the loop's time by the second's measure. NotMeasured unless the
+    ranks of both have trained together.
+    """
+    for side, _ in both:
+        _signal(side.pids(), signal.SIGSTOP)
     try:
         batch = 8
         for _ in range(8):
             # Whatever is done once only is done here, too.
-            taken = [_awake(each, f"timed(30, {batch})") for each in sides][1]
+            taken = [_awake(side, way.format(30, batch)) for side, way in both][1]
             step = taken["seconds"] / taken["steps"] * 1000
             if step > 0.85 * loop.ms:
                 break
             batch = min(8192, max(batch + 4, int(batch * min(3.0, loop.ms / step))))
         steps = max(FEWEST, int(SEGMENT_S * 1000 / step))
-        asked = f"timed({steps}, {batch})"
-        ours, peers = alternate(pairs, *[partial(_awake, each, asked) for each in sides])
+        found = alternate(
+            pairs, *[partial(_awake, side, way.format(steps, batch)) for side, way in both]
+        )
     finally:
-        for each in sides:
-            _signal(each.pids(), signal.SIGCONT)
-    return batch, ours, peers
+        for side, _ in both:
+            _signal(side.pids(), signal.SIGCONT)
+    for side, _ in both:
+        _has_trained(side.ask("trained()"))
+    return Segments(loop, batch, *found)
 
 
 def _awake(side: Side, asked: str) -> dict[str, Any]:
@@ -229,13 +247,14 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 @contextlib.contextmanager
-def cell(folder: Path, loop: Loop) -> Iterator[Side]:
-    """The loop as a cell of a Rankroom cluster; it has been reached when this begins."""
+def cell(folder: Path, loop: Loop, more: str = "") -> Iterator[Side]:
+    """The loop as a cell of a Rankroom cluster, which has been reached when this begins; `more`
+    stands before it."""
     room = Rankroom(folder, loop.ranks)
     try:
         room.start()
         pids = room.rank_pids()
-        source = f"{room.magic}\n{loop.text(folder)}"
+        source = f"{room.magic}\n{more}\n{loop.text(folder)}"
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(room.kernel.run, source, timeout=3600)
             side = Side(folder, lambda: pids, lambda: _outcome(running))
@@ -269,15 +288,17 @@ def _runs(process: psutil.Process, script: Path) -> bool:
 
 
 @contextlib.contextmanager
-def launched(launcher: str, folder: Path, loop: Loop) -> Iterator[Side]:
-    """The script under a launcher; it has reached its loop when this begins."""
+def launched(launcher: str, folder: Path, loop: Loop, edited: bool = False) -> Iterator[Side]:
+    """The script under a launcher, which has reached its loop when this begins; with a Horovod
+    without our edits unless it is to be `edited`."""
     folder.mkdir()
     script = folder / "loop.py"
     script.write_text(loop.text(folder))
     # What Rankroom gives its ranks, so that both sides compute with as many threads.
     env = os.environ | dict.fromkeys(THREADS, str(_share(loop))) | {MARK: str(folder)}
     if launcher == "horovodrun":
-        env["PYTHONPATH"] = str(plain_horovod())
+        if not edited:
+            env["PYTHONPATH"] = str(plain_horovod())
         command = ["-m", "horovod.runner.launch", "-np", str(loop.ranks), "--gloo", sys.executable]
     else:
         command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={loop.ranks}"]
@@ -313,11 +334,11 @@ def _share(loop: Loop) -> int:
     return max(1, len(os.sched_getaffinity(0)) // loop.ranks)
 
 
-def _has_trained(name: str, found: dict[str, Any]) -> None:
-    """NotMeasured unless its ranks have the same weights, and these say something of digits."""
+def _has_trained(found: dict[str, Any]) -> None:
+    """NotMeasured unless all ranks have the same weights, and these say something of digits."""
     # Deep ones learn slowly: with ten digits, guessing has a loss of 2.303.
     if not found["is_alike"] or not found["loss"] < 2.35:
-        raise NotMeasured(f"{name}: it did not train together: {found}")
+        raise NotMeasured(f"it did not train together: {found}")
 
 
 def _is_what_was_meant(name: str, loop: Loop, segments: Sequence[dict[str, Any]]) -> None:
