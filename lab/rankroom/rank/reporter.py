@@ -28,7 +28,7 @@ from rankroom.rank.streams import CStdio, RankStream, Spooled
 from rankroom.record.model import event_line, spans_line
 
 BATCH_S = 0.05  # between two messages while output keeps coming
-QUIET_S = 0.25  # between two looks for output of C while none comes; Python's own wakes the pump
+QUIET_S = 0.5  # between two looks for output of C while none comes; Python's own wakes the pump
 REPORT_S = 1.0  # between two reports of spans and of how busy this rank is
 IDLE_S = 0.5  # between two looks for a run, which does not wake the pump as cells may be short
 LARGE = 1 << 20  # a batch of this many bytes is sent without waiting
