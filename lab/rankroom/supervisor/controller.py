@@ -17,10 +17,8 @@ from rankroom.system.internals import demand
 
 # What ipyparallel's controller calls, or is called by, here.
 OVERRIDDEN = ("init_schedulers", "client_url", "engine_url", "bind")
-BEATING = ("beat", "start", "period")
-
-SOON_MS = 250  # between two heartbeats while ranks come
-COMING_S = 5.0  # ranks come until none has come for so long
+BEATING = ("beat", "responses", "period")
+CALM_MS = 1000  # between two heartbeats while all ranks' hearts beat
 
 
 class Controller(IPController):
@@ -40,27 +38,16 @@ class Controller(IPController):
 
 
 class HeartMonitor(heartmonitor.HeartMonitor):
-    """ipyparallel's, whose heart beats faster while ranks come: each is registered after a beat.
+    """ipyparallel's, whose heart beats slower while all ranks' do.
 
-    Later each beat only costs every rank a moment of its main thread.
+    A rank is registered after a beat, so they come fast while one is missing; after that each only
+    costs every rank a moment of its main thread.
     """
 
-    def start(self) -> None:
-        super().start()
-        self._usual = self.caller.callback_time
-        self._come, self._known = self.lifetime, 0
-        self._pace()
-
     def beat(self) -> None:
+        all_beat = len(self.responses) >= int(os.environ["RANKROOM_SIZE"])
         super().beat()
-        if len(self.hearts) > self._known:
-            self._come = self.lifetime
-        self._known = len(self.hearts)
-        self._pace()
-
-    def _pace(self) -> None:
-        comes = self.lifetime - self._come < COMING_S
-        self.caller.callback_time = min(SOON_MS, self._usual) if comes else self._usual
+        self.caller.callback_time = max(CALM_MS, self.period) if all_beat else self.period
 
 
 def follow(keeper: int) -> None:

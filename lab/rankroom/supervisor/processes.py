@@ -99,11 +99,12 @@ class Processes:
             # Ranks are addressed one by one; no task queue, and no tree for broadcasts.
             "--TaskScheduler.scheme_name=none",
             "--IPController.broadcast_scheduler_depth=0",
-            # Those of a cluster whose ranks have come; see `HeartMonitor` in that module.
-            "--HeartMonitor.period=1000", "--HeartMonitor.max_heartmonitor_misses=60",
+            # A rank is registered after its first heartbeat; 3 s apart makes a long start.
+            "--HeartMonitor.period=250", "--HeartMonitor.max_heartmonitor_misses=240",
             "--log-level=WARN",
         ]  # fmt: skip
-        self.controller = self.spawn(argv, dict(os.environ), self.paths.controller_log)
+        env = dict(os.environ) | {"RANKROOM_SIZE": str(self.info.size)}
+        self.controller = self.spawn(argv, env, self.paths.controller_log)
 
     def start_rank(self, rank: int) -> None:
         start = self.seating.start(rank)

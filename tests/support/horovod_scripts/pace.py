@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import horovod.torch as hvd
 import torch
@@ -103,10 +104,18 @@ def it_does_nothing_in_vain():
         return
     total("last")
     time.sleep(0.3)
-    before = time.process_time()
+    before = wakes()
     time.sleep(2)
-    used = time.process_time() - before
-    assert used < 0.3, f"{used:.3f} s of the processor in 2 s"
+    woken = wakes() - before
+    # With process sets it asks the others 200 times, and wakes up to nine times for each. As its
+    # authors have it, Horovod asks 2000 times.
+    assert woken < 4000, f"its threads woke {woken} times in 2 s"
+
+
+def wakes():
+    """How often threads of this process have woken: the same on a busy machine."""
+    threads = [each.read_text() for each in Path("/proc/self/task").glob("*/status")]
+    return sum(int(each.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for each in threads)
 
 
 for check in [
