@@ -258,7 +258,7 @@ class Reporter:
     def _pause(self, came: bool) -> float:
         """Seconds until the next look.
 
-        Quiet ranks look, and report, at the same moments of the clock: whoever does keeps those
+        Quiet ranks look, and report, at the same moments of the clock: a rank that does keeps those
         waiting that train with it, and if all do at once, that is once.
         """
         if self.run is None:

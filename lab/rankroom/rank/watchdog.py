@@ -74,7 +74,7 @@ class Watchdog:
         # It may have moved since the thread looked.
         still = now - self._since if _step(frame) == self._step else 0.0
         state = "still" if still > STILL_S else "busy"
-        # Native code waits where nobody sees it; but the main thread stands, and this is not done.
+        # A wait in native code is not noted; but the main thread stands, and this is not done.
         if state == "still" and (found := _in_flight()):
             what, seconds = found
             return {"state": "waits", "what": what, "seconds": seconds, **about}
@@ -82,7 +82,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         over = self._over
-        # All ranks at the same moment: whoever looks keeps those waiting that train with it.
+        # All ranks at the same moment: a rank that looks keeps those waiting that train with it.
         while not over.wait(LOOK_S - time.time() % LOOK_S):
             run = self._running()
             if run is None:

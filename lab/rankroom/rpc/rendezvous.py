@@ -61,6 +61,7 @@ class Rendezvous:
         self._arrived = threading.Condition(self._lock)
         desk = _Server((interface, 0), _DeskHandler)
         desk.rendezvous = self  # type: ignore[attr-defined]
+        # Seconds between two looks whether it is to end, which it never is told.
         threading.Thread(target=desk.serve_forever, args=(60.0,), daemon=True).start()
         self.address = f"{interface}:{desk.server_address[1]}"
 

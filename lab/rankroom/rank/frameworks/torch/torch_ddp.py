@@ -14,11 +14,7 @@ import time
 import weakref
 from typing import Any
 
-from rankroom.rank.frameworks.torch import (
-    torch_ddp_group,
-    torch_internals,
-    torch_spans,
-)
+from rankroom.rank.frameworks.torch import torch_ddp_group, torch_internals, torch_spans
 from rankroom.rank.frameworks.torch.torch_ddp_group import described, watched_group
 from rankroom.rank.frameworks.torch.torch_internals import patch
 from rankroom.rank.spans import recorder

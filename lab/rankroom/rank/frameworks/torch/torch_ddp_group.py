@@ -104,7 +104,7 @@ def watched_backward(original: Any) -> Any:
         _passes += 1
         try:
             original(*args, **kwargs)
-        except BaseException:
+        except Exception:
             if _open and get_ident() == _main:
                 Waiting.broken = WHAT
             raise
