@@ -115,6 +115,7 @@ LOOPS = (
     Loop("DDP", TORCH, "ddp", 2, 128, 3, 0.99),
     Loop("DDP", TORCH, "ddp", 30, 128, 20, 0.99),
     Loop("FSDP", TORCH, "fsdp", 2, 128, 3, 0.99),
+    Loop("DeepSpeed", TORCH, "deepspeed", 2, 128, 3, 0.99),
 )
 
 
@@ -165,7 +166,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _compared(loop: Loop, pairs: int) -> list[Row]:
-    peer = "torchrun" if loop.kind in ("ddp", "fsdp") else "horovodrun"
+    peer = "torchrun" if loop.kind in ("ddp", "fsdp", "deepspeed") else "horovodrun"
     with (
         workplace() as folder,
         cell(folder / "rankroom", loop) as ranks,

@@ -1,6 +1,6 @@
 """A training loop: the same text runs as a cell, under horovodrun, and under torchrun.
 
-KIND is one of horovod, ddp, fsdp; there are two tensors in a layer.
+KIND is one of horovod, ddp, fsdp, deepspeed; there are two tensors in a layer.
 """
 
 import torch
@@ -34,12 +34,18 @@ else:
     rank, size = dist.get_rank(), dist.get_world_size()
     if KIND == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model)
-    else:
+    elif KIND == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
         mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
         fully_shard(model, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if KIND == "deepspeed":
+        import deepspeed
+
+        deepspeed.init_distributed(dist_backend="gloo")
+        config = {"train_micro_batch_size_per_gpu": 32}
+        model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 batch = 32
 
 
@@ -53,10 +59,16 @@ def together():
 def train(steps):
     for step in range(steps):
         at = (step * size + rank) * batch % max(1, len(images) - batch)
-        optimizer.zero_grad()
         chosen = torch.arange(at, at + batch) % len(images)
-        torch.nn.functional.cross_entropy(model(images[chosen]), labels[chosen]).backward()
-        optimizer.step()
+        if KIND != "deepspeed":
+            optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images[chosen]), labels[chosen])
+        if KIND == "deepspeed":
+            model.backward(loss)
+            model.step()
+        else:
+            loss.backward()
+            optimizer.step()
 
 
 def threads():
