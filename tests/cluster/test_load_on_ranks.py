@@ -7,7 +7,7 @@ import time
 import pytest
 
 from rankroom.cluster.local import Cluster
-from rankroom.rpc.rendezvous import ask
+from rankroom.rpc.client import ask
 
 
 @pytest.mark.cluster
@@ -17,7 +17,7 @@ def test_a_keeper_says_how_busy_its_ranks_are(cluster: Cluster):
         deadline = time.monotonic() + 60
         while True:
             info = cluster.refresh()
-            ranks = ask(info.desk, info.secret, do="look")["ranks"]
+            ranks = ask(info.rpc, info.rpc_key, do="look")["ranks"]
             if ranks["0"]["cpu"] > 2 * ranks["1"]["cpu"] + 5:
                 break
             assert time.monotonic() < deadline, ranks

@@ -349,7 +349,7 @@ def test_the_files_of_a_cluster_are_private(cluster):
 def test_the_controller_listens_on_loopback_only(cluster):
     info = json.loads(cluster.paths.client_file.read_text())
     assert info["interface"] == "tcp://127.0.0.1"
-    assert cluster.info.desk.startswith("127.0.0.1:")
+    assert cluster.info.rpc.startswith(("ipc:///", "tcp://127.0.0.1:"))
 
 
 def test_pids_are_those_of_the_ranks(cluster):

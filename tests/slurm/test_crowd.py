@@ -89,9 +89,8 @@ def first_cell(laptop: Laptop) -> Any:
     return laptop.do(
         f"""
 from numbered import written
-run = cluster.run({source!r})
-assert run.wait(240), run
-store = Store()
+run, store = cluster.run({source!r}), Store()
+assert run.wait(240), (run.info, list(store.events(run.id)), cluster.stacks())
 {{"results": run.results, "runs": len(store.ids()),
   "lines": [written(store, run.id, rank) for rank in (0, 1)]}}
 """,

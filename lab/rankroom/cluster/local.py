@@ -103,8 +103,12 @@ class Cluster(AnyCluster):
                     raise why
                 info = paths.read()
                 if link is None and info and info.keeper and _written(paths.client_file):
-                    link = Link(paths.client_file)
+                    # On a busy machine the controller may take longer to answer.
+                    with contextlib.suppress(TimeoutError):
+                        link = Link(paths.client_file)
                 ready = link.ranks if link is not None else []
+                if link is not None and info is not None and set(info.ready) - set(ready):
+                    link.ask_for_ranks()
                 size = info.size if info else 0
                 words = f"{len(ready)} of {size} ranks ready" if link else "starting the controller"
                 if words != told:
@@ -223,6 +227,11 @@ class Cluster(AnyCluster):
             os.close(lock)
             raise RankroomError(left)
         self._cells += 1
+        try:
+            self._link.reach(chosen)
+        except BaseException:
+            os.close(lock)
+            raise
         told = [self._rank(rank) for rank in chosen]
         granted = self.info.allocation
         pids = {rank.rank: rank.pid for rank in told}
@@ -420,6 +429,7 @@ class Cluster(AnyCluster):
                     f"rank {format_ranks(dead)} {self.how_ended(dead[0])}: `%cluster restart "
                     f"--ranks {format_ranks(dead)}` restarts it, without its variables"
                 )
+            self._link.ask_for_ranks()
             time.sleep(0.02)
             info = self.info = lookup.living(self.paths)
         return chosen

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,14 @@ from rankroom.system.internals import demand
 
 TOPIC = b"rankroom"
 # Of ipyparallel's client, and touched in this module only.
-INTERNALS = ("_mux_stream", "_control_stream", "_send", "_io_loop", "_build_targets")
+INTERNALS = (
+    "_mux_stream", "_control_stream", "_query_stream", "_send", "_io_loop", "_build_targets",
+    "_update_engines",
+)  # fmt: skip
 RETRY_MS = 5000  # at most, between two tries to reach a controller that is gone
+CONNECT_S = 10.0  # for the controller to answer, unless the machine is very busy
+ASK_S = 0.5  # between two questions which ranks there are, or whether they are reached
+REACH_S = 20.0  # for ranks to be reached
 Receive = Callable[[dict[str, Any], bytes], None]
 
 
@@ -53,11 +59,14 @@ class Link:
     """Talks to the ranks through the controller described by `client_file`."""
 
     def __init__(self, client_file: Path) -> None:
+        """Raises TimeoutError when the controller does not answer within CONNECT_S."""
         with unsigned_as_encrypted():
-            self.client = ipyparallel.Client(str(client_file), timeout=10, context=context())
+            self.client = ipyparallel.Client(str(client_file), timeout=CONNECT_S, context=context())
         demand("ipyparallel", self.client, INTERNALS)
         # The client warns on stderr about every engine that leaves; runs report that themselves.
         logging.getLogger("ipyparallel").setLevel(logging.ERROR)
+        self._asked = 0.0  # which ranks there are
+        self._reached: set[bytes] = set()  # what ranks are known by that have answered
         self._runs: dict[str, Receive] = {}
         self._tap = Tap(client_file, self._deliver)
 
@@ -65,6 +74,20 @@ class Link:
     def ranks(self) -> list[int]:
         """The ranks that are registered now. A rank's engine id is its rank."""
         return list(self.client.ids)
+
+    def ask_for_ranks(self) -> None:
+        """Learn, a moment later, of ranks that came unnoticed while the client connected.
+
+        It hears of those that come, but not from the first moment on.
+        """
+        if time.monotonic() < self._asked + ASK_S:
+            return
+        self._asked = time.monotonic()
+        client = self.client
+        answer = client._send(client._query_stream, "connection_request")
+        answer.add_done_callback(
+            lambda done: client._update_engines(done.result()["content"]["engines"])
+        )
 
     def identity(self, rank: int) -> bytes:
         """What a rank's process is known by; it differs when the rank was restarted.
@@ -81,6 +104,27 @@ class Link:
 
     def unsubscribe(self, run: str) -> None:
         self._runs.pop(run, None)
+
+    def reach(self, ranks: Sequence[int]) -> None:
+        """Have ranks that were sent no cell yet answer on the way that cells take.
+
+        A rank is known before the controller's scheduler has its connection, by much on a busy
+        machine, and what is sent to it before is dropped without a word. So it is asked until it
+        answers; one that does not, as it is busy with something else, is taken to be there.
+        """
+        waiting = {each for rank in ranks if (each := self.identity(rank))} - self._reached
+        until = time.monotonic() + REACH_S
+        while waiting and time.monotonic() < until:
+            asked = {
+                identity: self.client.send_execute_request(
+                    self.client._mux_stream, "", silent=True, ident=identity
+                )
+                for identity in waiting
+            }
+            wait(asked.values(), ASK_S)
+            waiting = {each for each in waiting if not asked[each].done()}
+            self._reached |= asked.keys() - waiting
+        self._reached |= waiting
 
     def execute(self, rank: int, source: str, about: dict[str, Any]) -> Future[Any]:
         """Run `source` as a cell on `rank`; `about` is the request's `rankroom` metadata."""
