@@ -90,5 +90,9 @@ def raise_told(answer: Mapping[str, Any]) -> None:
         raise kind(answer["text"])
 
 
+EARLIER_SITE = (
+    "cluster {name} is kept here by an earlier version of Rankroom, which this one cannot ask: "
+    "`kill {pid}` ends that process, not the job, and `%cluster attach {name}` takes it up again"
+)
 NO_CLUSTER = "no cluster yet: start one with `%cluster start --ranks 2`"
 STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"

@@ -4,15 +4,20 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 
 import psutil
 import pytest
 import zmq
 
+from rankroom.cluster import launch
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.far.cluster import FarCluster
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far
+from rankroom.run import engine_client
+from rankroom.system.polling import poll_until
 
 pytestmark = pytest.mark.cluster
 
@@ -58,6 +63,92 @@ def test_somebody_listens_wherever_clients_and_ranks_connect_to(home):
                             assert connected, name
     finally:
         cluster.stop()
+
+
+def test_a_rank_that_came_while_the_client_connected_is_asked_for(home):
+    cluster = Cluster.local(ranks=2)
+    try:
+        client = cluster._link.client
+        client._ids.clear()
+        client._engines.clear()
+        run = cluster.run("rank")
+        assert run.wait(30)
+        assert run.results == {0: "0", 1: "1"}
+    finally:
+        cluster.stop()
+
+
+def test_a_cell_that_nobody_would_have_got_is_not_sent_yet(home):
+    """The controller drops what it has no connection for: here the first two questions are."""
+    cluster = Cluster.local(ranks=1)
+    try:
+        client = cluster._link.client
+        send, asked = client.send_execute_request, []
+
+        def lossy(stream, source, **how):
+            asked.append(source)
+            if len(asked) <= 2:
+                how["ident"] = b"unknown"
+            return send(stream, source, **how)
+
+        client.send_execute_request = lossy
+        run = cluster.run("'arrived'")
+        assert run.wait(30)
+        assert run.results == {0: "'arrived'"}
+        assert asked == ["", "", "", "'arrived'"]
+        again = cluster.run("'once more'")
+        assert again.wait(30) and asked[4:] == ["'once more'"]
+    finally:
+        cluster.stop()
+
+
+def test_a_start_outlasts_a_controller_that_answers_late(home, monkeypatch):
+    monkeypatch.setattr(engine_client, "CONNECT_S", 0.3)
+    paths, keeper = launch.launch(2, None, None)
+    poll_until(paths.client_file.exists, 20)
+    [controller] = [
+        each
+        for each in psutil.Process(keeper.pid).children()
+        if "rankroom.supervisor.controller" in each.cmdline()
+    ]
+    controller.suspend()
+    threading.Timer(2, controller.resume).start()
+    cluster = Cluster.ready(paths, keeper)
+    try:
+        assert sorted(cluster.alive) == [0, 1]
+    finally:
+        cluster.stop()
+
+
+def test_a_cluster_of_the_version_before_is_used_and_stopped_and_restarts_whole(home):
+    """Its supervisor listens elsewhere, and says where in other words."""
+    cluster = Cluster.local(ranks=2, name="older")
+    about = json.loads(cluster.paths.info.read_text())
+    about |= {"desk": "127.0.0.1:9", "secret": "s"}
+    del about["rpc"], about["rpc_key"]
+    cluster.paths.info.write_text(json.dumps(about))
+    cluster.close()
+    older = Cluster.attach("older")
+    try:
+        run = older.run("rank")
+        assert run.wait(30)
+        assert run.results == {0: "0", 1: "1"}
+        with pytest.raises(NoClusterError, match="`%cluster restart` restarts all of them"):
+            older.restart([1])
+    finally:
+        older.stop()
+    assert processes_of(older.paths) == []
+
+
+def test_a_site_that_the_version_before_keeps_is_refused_with_a_remedy(home):
+    info = ClusterInfo("older", 2, "running", keeper=os.getpid(), far=Far("site", job="7"))
+    paths = ClusterPaths("older")
+    paths.make(2)
+    paths.write(info)
+    far = FarCluster.in_folder(paths)
+    with pytest.raises(NoClusterError, match=rf"`kill {os.getpid()}` .* `%cluster attach older`"):
+        far.interrupt()
+    far.close()
 
 
 def test_a_failing_start_shows_the_cause_and_leaves_nothing(home, monkeypatch, tmp_path):

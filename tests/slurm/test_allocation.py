@@ -141,7 +141,7 @@ hvd.init()
 def test_the_load_of_ranks_on_all_nodes_is_told(job: Inside):
     looked = job.do(
         """
-from rankroom.rpc.rendezvous import ask
+from rankroom.rpc.client import ask
 run = cluster.run('''
 if rank == 3:
     while True: pass
@@ -150,7 +150,7 @@ __import__("time").sleep(1000)
 info = cluster.refresh()
 deadline = time.monotonic() + 60
 while time.monotonic() < deadline:
-    looked = ask(info.desk, info.secret, do="look")["ranks"]
+    looked = ask(info.rpc, info.rpc_key, do="look")["ranks"]
     if len(looked) == 4 and looked["3"]["cpu"] > 2 * looked["2"]["cpu"] + 5:
         break
     time.sleep(0.2)

@@ -176,7 +176,7 @@ def test_no_file_of_a_cluster_can_be_read(machines: Machines, job: Inside):
 
 def test_no_secret_is_shown_by_ps_or_scontrol(machines: Machines, job: Inside):
     folder = cluster_folder(machines, "alice")
-    secrets = {json.loads((folder / "cluster.json").read_text())["secret"]}
+    secrets = {json.loads((folder / "cluster.json").read_text())["rpc_key"]}
     for name in ("client", "engine"):
         about = json.loads((folder / f"ipp/security/ipcontroller-{name}.json").read_text())
         secrets |= {about["key"], about["curve_serverkey"]}

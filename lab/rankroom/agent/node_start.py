@@ -1,6 +1,6 @@
 """A rank on a node of the allocation, from where it starts to where it ends.
 
-`python -m rankroom.agent.node_start` is one task of a step. It reads the cluster's secret from the
+`python -m rankroom.agent.node_start` is one task of a step. It reads the cluster's key from the
 cluster's folder, which only the user can read; says where it is; hears where the others are; and
 becomes a rank like any other.
 """
@@ -35,7 +35,7 @@ def main() -> None:
     # Before the ranks meet, as it takes longest, and all ranks do it at the same time.
     from rankroom.rank import engine
 
-    os.environ.update(RANKROOM_DESK=info.desk, RANKROOM_SECRET=info.secret)
+    os.environ.update(RANKROOM_RPC=info.rpc, RANKROOM_RPC_KEY=info.rpc_key)
     os.environ.update(seated(info, int(os.environ["RANKROOM_RANK"])))
     engine.main()
 
@@ -45,7 +45,7 @@ def seated(info: ClusterInfo, rank: int) -> dict[str, str]:
     assert info.allocation is not None
     nodes = info.allocation.nodes
     seat = seats([node.ranks for node in nodes])[rank]
-    own = network.own_address(info.desk.rpartition(":")[0])
+    own = network.own_address(info.rpc.removeprefix("tcp://").rpartition(":")[0])
     interface, address = network.choose(own, network.interfaces(), os.environ)
     host = socket.gethostname()
     ports = free_ports(2, address)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import time
-from http.client import HTTPException
 from typing import Any
 
 from rankroom.agent.load import PAUSE_S, whole
 from rankroom.rank.samples import Sampler
-from rankroom.rpc.rendezvous import ask
+from rankroom.rpc.client import ask
 from rankroom.system import process_tree
 
 LOOK_S = 2.0  # between two questions whether this rank is wanted
@@ -40,8 +39,8 @@ def follow(rank_pid: int) -> None:
             elif sampler is None:
                 sampler, pause = Sampler(os.environ["RANKROOM_DEVICE"], rank_pid), PAUSE_S
                 sampler.start()
-        except (OSError, ValueError, HTTPException) as error:  # whoever may answer there now
-            gone = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
+        except OSError as error:
+            gone = isinstance(error, ConnectionRefusedError)
             refused = refused + 1 if gone else 0
             if refused >= REFUSED or time.monotonic() - heard > SILENT_S:
                 return
@@ -51,6 +50,6 @@ def ask_keeper(do: str, patience: float, **more: Any) -> dict[str, Any]:
     """A question of this rank to its keeper. Raises OSError when it does not answer."""
     env = os.environ
     return ask(
-        env["RANKROOM_DESK"], env["RANKROOM_SECRET"], patience, do=do,
+        env["RANKROOM_RPC"], env["RANKROOM_RPC_KEY"], patience, do=do,
         rank=int(env["RANKROOM_RANK"]), start=int(env[process_tree.START]), **more,
     )  # fmt: skip

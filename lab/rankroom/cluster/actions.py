@@ -19,7 +19,7 @@ from rankroom.cluster import launch, lookup, start_request
 from rankroom.errors import NoClusterError, NotYoursError, StartError, UsageError
 from rankroom.far import start as far
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
-from rankroom.rpc.rendezvous import ask
+from rankroom.rpc.client import ask
 from rankroom.scheduler import site
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks
@@ -150,7 +150,7 @@ def _hears(paths: ClusterPaths, info: ClusterInfo) -> ClusterInfo:
 
 
 def _is_heard(info: ClusterInfo) -> bool:
-    return bool(info.desk) and launch.alive(info)
+    return bool(info.rpc) and launch.alive(info)
 
 
 def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
@@ -178,11 +178,13 @@ def refuse_others(paths: ClusterPaths) -> None:
 def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict[str, Any]:
     if not launch.alive(info):
         raise NoClusterError(f"cluster {info.name} is gone: Restart starts it again")
+    if info.far and not info.rpc:
+        raise NoClusterError(errors.EARLIER_SITE.format(name=info.name, pid=info.keeper))
     try:
-        answer = ask(info.desk, info.secret, patience, **question)
+        answer = ask(info.rpc, info.rpc_key, patience, **question)
     except TimeoutError:  # it may well go on
         raise StartError(SILENT.format(name=info.name, seconds=patience)) from None
-    except (OSError, ValueError):
+    except OSError:
         raise NoClusterError(DEAF.format(name=info.name)) from None
     errors.raise_told(answer)  # by a site
     return answer

@@ -18,7 +18,7 @@ from rankroom import config
 from rankroom.cluster import allocation
 from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail
-from rankroom.rpc.rendezvous import ask
+from rankroom.rpc.client import ask
 from rankroom.system import process_tree
 from rankroom.system.polling import poll_until
 
@@ -126,8 +126,8 @@ def _keeper_runs(info: ClusterInfo) -> bool:
     if not info.keeper:
         return False
     if not here(info.host, info):
-        with contextlib.suppress(OSError, ValueError):
-            ask(info.desk, info.secret, ANSWER_S, do="alive")
+        with contextlib.suppress(OSError):
+            ask(info.rpc, info.rpc_key, ANSWER_S, do="alive")
             return True
         return False
     try:

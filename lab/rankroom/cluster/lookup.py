@@ -7,7 +7,7 @@ import contextlib
 from rankroom.cluster import launch
 from rankroom.errors import NO_CLUSTER, STOPPED, NoClusterError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters
-from rankroom.rpc.rendezvous import ask
+from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
 
 
@@ -59,8 +59,8 @@ def ask_to_stop(paths: ClusterPaths) -> None:
     """Ask a cluster's keeper to end it, if there is one."""
     info = paths.read()
     if info is not None:
-        with contextlib.suppress(OSError, ValueError):
-            ask(info.desk, info.secret, do="stop")
+        with contextlib.suppress(OSError):
+            ask(info.rpc, info.rpc_key, do="stop")
 
 
 def why_gone(info: ClusterInfo | None) -> str:

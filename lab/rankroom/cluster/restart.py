@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rankroom.cluster import launch, lookup
 from rankroom.errors import NoClusterError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
-from rankroom.rpc.rendezvous import ask
+from rankroom.rpc.client import ask
 from rankroom.run.engine_client import Link
 
 
@@ -23,10 +23,12 @@ class Restarts:
     def restart(self, ranks: Sequence[int]) -> None:
         """Restart these ranks and wait until they are ready."""
         before = lookup.living(self._paths)
+        if not before.rpc:
+            raise NoClusterError(EARLIER.format(name=before.name))
         known = {rank: self._link.identity(rank) for rank in ranks}
         try:
-            answer = ask(before.desk, before.secret, do="restart", ranks=list(ranks))
-        except (OSError, ValueError):
+            answer = ask(before.rpc, before.rpc_key, do="restart", ranks=list(ranks))
+        except OSError:
             why = "it does not answer"
             raise NoClusterError(lookup.GONE.format(name=before.name, why=why)) from None
         if refused := answer.get("refused"):
@@ -68,4 +70,8 @@ class Restarts:
         return waiting
 
 
+EARLIER = (
+    "cluster {name} was started by an earlier version of Rankroom: single ranks of it cannot be "
+    "restarted, `%cluster restart` restarts all of them"
+)
 RESTARTED = "rank {rank} was restarted{why}: its variables are gone"

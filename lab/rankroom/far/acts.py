@@ -16,7 +16,7 @@ from rankroom.far.frames import Head
 from rankroom.rank import values
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.record.store import Store
-from rankroom.rpc.rendezvous import ask
+from rankroom.rpc.client import ask
 from rankroom.system.polling import poll_until
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Acts:
 
     def _do_look(self, head: Head, body: bytes) -> Head:
         info = self._the_cluster().info
-        return ask(info.desk, info.secret, do="look")
+        return ask(info.rpc, info.rpc_key, do="look")
 
     def _do_push(self, head: Head, body: bytes) -> Head:
         self._view(head["ranks"]).apply_sync(values.take, body)

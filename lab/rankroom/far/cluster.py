@@ -21,7 +21,7 @@ from rankroom.far.run import FarRun
 from rankroom.rank import values
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import Json
-from rankroom.rpc.rendezvous import ask
+from rankroom.rpc.client import ask
 from rankroom.scheduler.site import Site
 from rankroom.supervisor import lease
 from rankroom.system import process_tree
@@ -249,11 +249,13 @@ class FarCluster(AnyCluster):
             raise NoClusterError(STOPPED.format(name=self.name))
         if info.state == "failed":
             raise NoClusterError(OVER.format(name=self.name, why=info.message))
+        if info.keeper and not info.rpc:
+            raise NoClusterError(errors.EARLIER_SITE.format(name=self.name, pid=info.keeper))
         try:
-            said = ask(info.desk, info.secret, patience, do=do, **question)
+            said = ask(info.rpc, info.rpc_key, patience, do=do, **question)
         except TimeoutError:
             raise SshError(SLOW.format(name=self.name, do=do, seconds=patience)) from None
-        except (OSError, ValueError):
+        except OSError:
             raise NoClusterError(UNKEPT.format(name=self.name)) from None
         errors.raise_told(said)
         return said

@@ -161,7 +161,7 @@ class Desk:
             self._send()
 
     def _tell(self, info: ClusterInfo | None) -> None:
-        said = None if info is None else {**dataclasses.asdict(info), "secret": "", "desk": ""}
+        said = None if info is None else {**dataclasses.asdict(info), "rpc": "", "rpc_key": ""}
         if said != self._told:
             self._told = said
             self.say({"say": "cluster", "info": said})

@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 import traceback
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,11 @@ from rankroom.far.there import There
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Far, FarState
 from rankroom.record.model import RankInfo
 from rankroom.record.store import Store
-from rankroom.rpc.rendezvous import Rendezvous
+from rankroom.rpc.server import Question, Server
 from rankroom.scheduler.site import Site
 from rankroom.ssh.connection import SshConnection
 from rankroom.ssh.host import Host, place
 from rankroom.supervisor.lease import Lease
-from rankroom.system.network import LOOPBACK
 
 LONGEST = 30  # times AGAIN_S between two tries
 AGAIN_S = 1.0  # between two tries to have a desk, and to write what a full disk refused
@@ -70,8 +70,8 @@ class Keeper:
         self._lag = False
         self._submitting = asyncio.Lock()
         self._line_open = asyncio.Event()
-        info.secret = secrets.token_urlsafe(24)
-        info.desk = Rendezvous(LOOPBACK, info.secret, self.answer).address
+        self.server = Server("", paths.folder, self.take)
+        info.rpc, info.rpc_key = self.server.address, self.server.key
         info.host, info.keeper = socket.gethostname(), os.getpid()
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
@@ -193,7 +193,7 @@ class Keeper:
         """Whether the home there is the one here: records need not be copied then, and the
         cluster there needs a name of its own."""
         file = self.paths.folder / MARK
-        text = self.info.secret
+        text = secrets.token_urlsafe(24)
         file.write_text(text)
         file.chmod(0o600)
         try:
@@ -325,9 +325,10 @@ class Keeper:
 
     # -- what it is asked
 
-    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """A question of a kernel or the server; in a thread of the desk here."""
-        return asyncio.run_coroutine_threadsafe(self._answer(question), self._loop).result()
+    def take(self, question: Question) -> None:
+        """A question of a kernel or the server; in the thread of the connections here."""
+        answering = asyncio.run_coroutine_threadsafe(self._answer(question.content), self._loop)
+        answering.add_done_callback(lambda done: question.answer(**_answered(done)))
 
     async def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         do = question.pop("do")
@@ -406,6 +407,11 @@ class Keeper:
             self.paths.remove()
         else:
             self.save()
+
+
+def _answered(done: Future[dict[str, Any]]) -> dict[str, Any]:
+    error = done.exception()
+    return {"failed": repr(error)} if error else done.result()
 
 
 def run(folder: Path) -> None:

@@ -13,10 +13,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from http.client import HTTPException
 
 from rankroom.errors import UsageError
-from rankroom.rpc.rendezvous import ask
+from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
 
 ASK_S = 10.0  # between two questions to a keeper
@@ -122,13 +121,13 @@ class Limit:
                 self.until = job_end.end_time(said)
             return
         # A keeper that does not answer for a moment changes nothing.
-        with contextlib.suppress(OSError, ValueError, HTTPException):
-            desk, secret = os.environ["RANKROOM_DESK"], os.environ["RANKROOM_SECRET"]
-            self.until = float(ask(desk, secret, PATIENCE_S, do="until")["until"])
+        with contextlib.suppress(OSError):
+            rpc, key = os.environ["RANKROOM_RPC"], os.environ["RANKROOM_RPC_KEY"]
+            self.until = float(ask(rpc, key, PATIENCE_S, do="until")["until"])
 
 
 def _on_rank() -> bool:
-    return "RANKROOM_DESK" in os.environ
+    return "RANKROOM_RPC" in os.environ
 
 
 def _ends() -> bool:

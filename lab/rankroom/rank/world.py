@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankroom.rank.waiting import Waiting
-from rankroom.rpc import rendezvous
+from rankroom.rpc.client import ask
 from rankroom.system import process_tree
 
 PATIENCE_S = 5.0  # a rank that waits longer than this for others says so
@@ -43,8 +43,8 @@ class World:
     size: int = 1
     local_rank: int = 0
     device: str = "cpu"
-    desk: str = ""
-    secret: str = ""
+    rpc: str = ""  # where the supervisor listens, and the key to ask it
+    rpc_key: str = ""
     epoch: int = 0
     present: tuple[int, ...] = ()
     run: str = ""
@@ -65,8 +65,8 @@ class World:
             size=size,
             local_rank=int(env["LOCAL_RANK"]),
             device=env["RANKROOM_DEVICE"],
-            desk=env.get("RANKROOM_DESK", ""),
-            secret=env.get("RANKROOM_SECRET", ""),
+            rpc=env.get("RANKROOM_RPC", ""),
+            rpc_key=env.get("RANKROOM_RPC_KEY", ""),
             present=tuple(range(size)),
         )
 
@@ -78,7 +78,7 @@ class World:
     @property
     def alone(self) -> bool:
         """True if there is nobody to agree with."""
-        return self.whole == 1 or not self.desk
+        return self.whole == 1 or not self.rpc
 
     def arrive(self) -> None:
         """Tell the keeper that this rank has started."""
@@ -169,7 +169,7 @@ class World:
         at it. Process sets that are added later use it again. Returns the store's name."""
         key = f"{library}/{self._scope}/{self.round(library)}"
         answer = self._ask(do="meet", key=key)
-        os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = self.desk.rpartition(":")[0]
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = answer["address"]
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(answer["port"])
         return key
 
@@ -178,7 +178,7 @@ class World:
         self._ask(do="met", key=key, size=self.size)
 
     def _ask(self, **question: Any) -> dict[str, Any]:
-        return rendezvous.ask(self.desk, self.secret, rank=self.rank, **question)
+        return ask(self.rpc, self.rpc_key, rank=self.rank, **question)
 
 
 def _words(topic: str) -> str:

@@ -77,7 +77,8 @@ class Far:
 
 @dataclass
 class ClusterInfo:
-    """cluster.json. `keeper` is the process that keeps the cluster; times are epoch seconds.
+    """cluster.json. `keeper` is the process that keeps the cluster, and listens at `rpc` for who
+    knows `rpc_key`, both empty if it is of a version before; times are epoch seconds.
 
     By rank: `exits` says how the process of one that is down ended, `restarts` how often it was
     restarted, and `past` how the one before ended if it was by itself. `starting` are the ranks
@@ -91,8 +92,8 @@ class ClusterInfo:
     message: str = ""
     keeper: int = 0
     host: str = ""
-    desk: str = ""
-    secret: str = ""
+    rpc: str = ""
+    rpc_key: str = ""
     created: float = 0.0
     epoch: int = 0
     cwd: str = ""
@@ -170,7 +171,7 @@ class ClusterPaths:
             return None
 
     def write(self, info: ClusterInfo) -> None:
-        """Replace cluster.json in one step; it holds a secret, so only the user may read it."""
+        """Replace cluster.json in one step; it holds a key, so only the user may read it."""
         write_atomically(self.info, json.dumps(dataclasses.asdict(info)))
 
     def doubt(self) -> None:

@@ -1,4 +1,4 @@
-"""How the processes of a cluster ask one another: the rendezvous that ranks and clients talk to.
+"""How the processes of a cluster ask one another, and where its ranks meet.
 
 Imports nothing of Rankroom but its errors.
 """

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rankroom.rpc.rendezvous import POLL_S
-
 GIVEN_UP = "was given up"  # how such a rank ended begins with this
 SILENT_S = 20.0  # a rank that its node says nothing of for so long is taken for lost
-STARTING_S = 60.0  # as many ranks start, their machine may be too busy to say anything
+STARTING_S = 60.0  # until it is ready: as many start, their machine may be too busy to say anything
 
 
 @dataclass(frozen=True)
@@ -34,20 +33,21 @@ class Placement:
         self.starts: dict[int, int] = {}
         self._wanted: dict[int, int] = {}  # which start of each rank, if any
         self._heard: dict[int, float] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     def start(self, rank: int) -> int:
         """`rank` is being started: the number of this start."""
-        with self._changed:
+        with self._lock:
             self.starts[rank] = self.starts.get(rank, 0) + 1
             self._heard.pop(rank, None)
             self._wanted[rank] = self.starts[rank]
             return self.starts[rank]
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """What a rank, or its nanny, asks as it starts and lives."""
+        """What a rank, or its nanny, asks as it starts and lives: whether it is kept, and where
+        all are once they have said so."""
         rank, start = question["rank"], question["start"]
-        with self._changed:
+        with self._lock:
             # One that was replaced, or given up while it was cut off, ends itself.
             kept = self._wanted.get(rank) == start
             if kept:
@@ -61,8 +61,6 @@ class Placement:
                     # The others have been told these.
                     place = replace(place, ports=before.ports)
                 self.places[rank] = place
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: len(self.places) == self.size, POLL_S)
             if len(self.places) < self.size:
                 return {"kept": kept}
             places = [self.places[each] for each in range(self.size)]
@@ -78,15 +76,18 @@ class Placement:
         place = self.places.get(rank)
         return place is not None and place.start == self.starts.get(rank)
 
-    def silent(self, starting: bool) -> list[int]:
-        """The ranks that were heard of once, and then not any more."""
-        patience = STARTING_S if starting else SILENT_S
-        with self._changed:
+    def silent(self, ready: Container[int]) -> list[int]:
+        """The ranks that were heard of once, and then no more; those `ready` have less time."""
+        with self._lock:
             now = time.monotonic()
-            return [rank for rank, heard in self._heard.items() if now - heard > patience]
+            return [
+                rank
+                for rank, heard in self._heard.items()
+                if now - heard > (SILENT_S if rank in ready else STARTING_S)
+            ]
 
     def give_up(self, rank: int) -> None:
         """Nobody waits for `rank` any more; should it live, it is told to end."""
-        with self._changed:
+        with self._lock:
             self._wanted.pop(rank, None)
             self._heard.pop(rank, None)

@@ -26,7 +26,7 @@ RESTART_S = 1.0  # the same for a rank whose successor somebody waits for
 
 
 class Processes:
-    """Controller and ranks; `info` says where the desk is that ranks ask."""
+    """Controller and ranks; `info` says where ranks ask their supervisor."""
 
     controller: subprocess.Popen[bytes]
 
@@ -118,8 +118,8 @@ class Processes:
             process_tree.SPOOL: str(self.paths.spool(rank)),
             process_tree.KEEPER: str(os.getpid()),
             process_tree.START: str(start),
-            "RANKROOM_DESK": self.info.desk,
-            "RANKROOM_SECRET": self.info.secret,
+            "RANKROOM_RPC": self.info.rpc,
+            "RANKROOM_RPC_KEY": self.info.rpc_key,
         }
         argv = [sys.executable, "-m", "rankroom.rank.engine", *self.options(rank)]
         self.ranks[rank] = self.spawn(argv, env, self.paths.rank_log(rank))
@@ -134,7 +134,7 @@ class Processes:
         ]  # fmt: skip
 
     def start_step(self, rank: int, start: int) -> None:
-        """Start a rank on its node. It reads the cluster's secret from the cluster's folder."""
+        """Start a rank on its node. It reads the cluster's key from the cluster's folder."""
         assert self.info.allocation is not None
         env = step_launcher.environment(os.environ) | {
             process_tree.SPOOL: str(self.paths.spool(rank)),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -24,7 +23,8 @@ from typing import Any
 from rankroom import config
 from rankroom.agent.load import Loads
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
-from rankroom.rpc.rendezvous import Rendezvous
+from rankroom.rpc.rendezvous import POLL_S, Rendezvous
+from rankroom.rpc.server import Question, Server
 from rankroom.scheduler.job_end import JobEnd
 from rankroom.supervisor import hub
 from rankroom.supervisor.lease import Lease, held
@@ -56,14 +56,16 @@ class Supervisor:
         self.job_end: JobEnd | None = None
         self.told_to_end = False  # by a signal, as Slurm does when the job is over
         self.sampled = 0.0
-        # What kernels ask for comes in threads of its own.
+        # What others ask for comes in a thread of its own.
         self.lock = threading.Lock()
         self.ready: set[int] = set()
         self.asked: set[int] = set()
         self.changed = False  # and not written down yet: the watch does that
-        info.secret = secrets.token_urlsafe(24)
-        self.rendezvous = Rendezvous(self.children.address, info.secret, self.answer)
-        info.desk = self.rendezvous.address
+        is_wide = info.allocation is not None or bool(info.reached_from)
+        self.seated: list[Question] = []  # of ranks that wait to hear where all are
+        self.server = Server(self.children.address if is_wide else "", paths.folder, self.take)
+        self.rendezvous = Rendezvous(self.children.address, self.server.later)
+        info.rpc, info.rpc_key = self.server.address, self.server.key
         info.host = socket.gethostname()
         info.keeper = os.getpid()
         info.lease = config.lease_hours()
@@ -94,8 +96,39 @@ class Supervisor:
 
     # -- what others ask
 
+    def take(self, question: Question) -> None:
+        """What kernels, ranks and others ask; in the thread of the connections."""
+        do = question.content["do"]
+        if do == "sit":
+            self.seat(question)
+        elif do == "look":
+            # It takes a moment to measure.
+            threading.Thread(target=lambda: question.answer(**self.look()), daemon=True).start()
+        elif not self.rendezvous.take(question):
+            question.answer(**self.answer(question.content))
+
+    def seat(self, question: Question) -> None:
+        """Tell a rank where all are when all have said so, or after a while that they have not."""
+        answer = self.answer(question.content)
+        if not answer["kept"]:
+            question.answer(**answer)
+            return
+        self.seated.append(question)
+        if "addresses" not in answer:
+            self.server.later(POLL_S, lambda: question.answer(**answer))
+            return
+        for each in self.seated:
+            each.answer(**self.answer(each.content))
+        self.seated.clear()
+
+    def look(self) -> dict[str, Any]:
+        """How busy the ranks are."""
+        living = self.living()
+        here = self.children.here(living)
+        return self.loads.look(here, set(living) - here.keys())
+
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Requests of kernels and ranks, which come with the cluster's secret; in a thread."""
+        """What can be said at once."""
         if question["do"] == "stop":
             self.stopping.set()
         elif question["do"] == "doubt":
@@ -109,10 +142,6 @@ class Supervisor:
             if load := question.get("load"):
                 self.loads.say(question["rank"], load)
             return self.children.seating.answer(question) | {"look": self.loads.wanted}
-        elif question["do"] == "look":
-            living = self.living()
-            here = self.children.here(living)
-            return self.loads.look(here, set(living) - here.keys())
         elif question["do"] == "until":
             return {"until": self.job_end.until if self.job_end else 0.0}
         elif question["do"] == "restart":
@@ -200,7 +229,7 @@ class Supervisor:
 
     def note_silence(self) -> None:
         """Give up ranks on nodes that nothing is heard of; those that just started have time."""
-        for rank in self.children.seating.silent(self.info.state == "starting"):
+        for rank in self.children.seating.silent(self.ready):
             node = self.info.ranks[rank].host
             self.lost[rank] = f"{GIVEN_UP}: its node {node} does not answer"
             self.children.seating.give_up(rank)

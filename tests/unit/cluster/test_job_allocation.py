@@ -1,5 +1,7 @@
 """What Slurm granted, read from recorded answers, and how ranks are shared out and seated."""
 
+import time
+
 import pytest
 
 from rankroom.cluster import allocation
@@ -7,6 +9,7 @@ from rankroom.errors import StartError, UsageError
 from rankroom.rank.environment import Seat, Wiring, rank_environment, seats
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.scheduler import step_launcher
+from rankroom.supervisor import placement
 from rankroom.supervisor.placement import Placement
 from rankroom.system import network
 
@@ -175,3 +178,14 @@ def test_a_rank_started_anew_keeps_its_ports_and_its_forerunner_is_not_wanted():
     assert seating.sits(0)
     seating.give_up(0)
     assert seating.answer({"do": "stay", "rank": 0, "start": second})["kept"] is False
+
+
+def test_a_rank_that_is_not_ready_may_be_silent_longer(monkeypatch):
+    seating = Placement(1)
+    sit(seating, 0, seating.start(0))
+    now = time.monotonic()
+    monkeypatch.setattr(placement.time, "monotonic", lambda: now + placement.SILENT_S + 1)
+    assert seating.silent(ready={0}) == [0]
+    assert seating.silent(ready=set()) == []
+    monkeypatch.setattr(placement.time, "monotonic", lambda: now + placement.STARTING_S + 1)
+    assert seating.silent(ready=set()) == [0]

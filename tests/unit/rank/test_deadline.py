@@ -12,7 +12,7 @@ import pytest
 import rankroom
 from rankroom.errors import UsageError
 from rankroom.rank import deadline
-from rankroom.rpc.rendezvous import Rendezvous
+from rankroom.rpc.server import Server
 from rankroom.scheduler import job_end
 
 SAID = "JobId=12 JobName=x JobState={state} Reason={reason} Requeue=1 EndTime={end} Command=/x"
@@ -28,7 +28,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> deadline.Limit:
     """A process that knows of no limit yet."""
     made = deadline.Limit()
     monkeypatch.setattr(deadline, "_limit", made)
-    for name in ("SLURM_JOB_ID", "RANKROOM_DESK", "RANKROOM_SECRET"):
+    for name in ("SLURM_JOB_ID", "RANKROOM_RPC", "RANKROOM_RPC_KEY"):
         monkeypatch.delenv(name, raising=False)
     return made
 
@@ -71,11 +71,13 @@ def test_a_job_without_a_limit_has_no_time_left_to_tell(scontrol: Path):
     assert rankroom.time_left() is None
 
 
-def test_a_rank_asks_its_keeper(limit: deadline.Limit, monkeypatch: pytest.MonkeyPatch):
+def test_a_rank_asks_its_supervisor(
+    limit: deadline.Limit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     end = time.time() + 500
-    keeper = Rendezvous("127.0.0.1", "secret", lambda question: {"until": end})
-    monkeypatch.setenv("RANKROOM_DESK", keeper.address)
-    monkeypatch.setenv("RANKROOM_SECRET", "secret")
+    supervisor = Server("", tmp_path, lambda question: question.answer(until=end))
+    monkeypatch.setenv("RANKROOM_RPC", supervisor.address)
+    monkeypatch.setenv("RANKROOM_RPC_KEY", supervisor.key)
     left = rankroom.time_left()
     assert left is not None
     assert 400 < left <= 500

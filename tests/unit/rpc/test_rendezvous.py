@@ -1,4 +1,4 @@
-"""The desk where ranks meet: gatherings that can be left, and stores for Horovod."""
+"""Where ranks meet: gatherings that can be left, and stores for Horovod."""
 
 import contextlib
 import io
@@ -15,19 +15,23 @@ import pytest
 from rankroom.rank import world
 from rankroom.rank.world import ReleasedError, World
 from rankroom.rpc import horovod_store, rendezvous
-from rankroom.rpc.rendezvous import Rendezvous, ask
-
-SECRET = "let me in"
-
-
-@pytest.fixture
-def desk():
-    return Rendezvous("127.0.0.1", SECRET, lambda question: {"echo": question["do"]}).address
+from rankroom.rpc.client import ask
+from rankroom.rpc.rendezvous import Rendezvous
+from rankroom.rpc.server import Server
 
 
 @pytest.fixture
-def worlds(desk):
-    return [World(rank=rank, size=2, desk=desk, secret=SECRET, present=(0, 1)) for rank in (0, 1)]
+def where(tmp_path):
+    """Address and key of a place to meet."""
+    server = Server("127.0.0.1", tmp_path, lambda question: meeting.take(question))
+    meeting = Rendezvous("127.0.0.1", server.later)
+    yield server.address, server.key
+    server.close()
+
+
+@pytest.fixture
+def worlds(where):
+    return [World(rank, 2, rpc=where[0], rpc_key=where[1], present=(0, 1)) for rank in (0, 1)]
 
 
 def together(*calls):
@@ -98,9 +102,9 @@ def test_an_epoch_does_not_meet_the_one_before(worlds):
     assert together(*(lambda w=w: w.gather("topic", w.rank) for w in worlds)) == [[0, 1]] * 2
 
 
-def test_a_store_serves_until_all_have_met(desk):
-    port = ask(desk, SECRET, do="meet", key="horovod")["port"]
-    assert ask(desk, SECRET, do="meet", key="horovod")["port"] == port
+def test_a_store_serves_until_all_have_met(where):
+    port = ask(*where, do="meet", key="horovod")["port"]
+    assert ask(*where, do="meet", key="horovod")["port"] == port
     url = f"http://127.0.0.1:{port}/scope/key"
     urllib.request.urlopen(urllib.request.Request(url, data=b"\0value", method="PUT")).close()
     with urllib.request.urlopen(url) as reply:
@@ -111,29 +115,17 @@ def test_a_store_serves_until_all_have_met(desk):
     assert missing.value.code == 404
     for rank in range(2):
         urllib.request.urlopen(url).close()
-        ask(desk, SECRET, do="met", key="horovod", rank=rank, size=2)
+        ask(*where, do="met", key="horovod", rank=rank, size=2)
     with pytest.raises(OSError):
         urllib.request.urlopen(url, timeout=5)
 
 
-def test_the_desk_needs_the_secret(desk):
-    for secret in ("", "let me i", "ünicode"):
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            ask(desk, secret.encode("utf-8").decode("latin-1"), do="meet", key="x")
-        refused.value.close()
-        assert refused.value.code == 403
-
-
-def test_other_questions_go_to_the_keeper(desk):
-    assert ask(desk, SECRET, do="stop") == {"echo": "stop"}
-
-
-@pytest.mark.parametrize("server", ["desk", "store"])
-def test_nobody_waits_when_all_ranks_come_at_once(desk, server):
+@pytest.mark.parametrize("server", ["supervisor", "store"])
+def test_nobody_waits_when_all_ranks_come_at_once(where, server):
     """What the kernel drops comes again after a second."""
-    host, _, port = desk.partition(":")
+    host, _, port = where[0].removeprefix("tcp://").partition(":")
     if server == "store":
-        port = ask(desk, SECRET, do="meet", key="many")["port"]
+        port = ask(*where, do="meet", key="many")["port"]
     made = [socket.socket() for _ in range(300)]
     poll = select.poll()
     for each in made:
@@ -149,8 +141,8 @@ def test_nobody_waits_when_all_ranks_come_at_once(desk, server):
     assert len(connected) == len(made)
 
 
-def test_a_store_answers_when_there_is_something_to_say(desk):
-    port = ask(desk, SECRET, do="meet", key="later")["port"]
+def test_a_store_answers_when_there_is_something_to_say(where):
+    port = ask(*where, do="meet", key="later")["port"]
     url = f"http://127.0.0.1:{port}/scope/key"
 
     def put():
@@ -178,8 +170,8 @@ def test_a_store_answers_when_there_is_something_to_say(desk):
         b"\r\n\r\n",
     ],
 )
-def test_a_stranger_at_a_store_is_hung_up_on(desk, said):
-    port = ask(desk, SECRET, do="meet", key="strangers")["port"]
+def test_a_stranger_at_a_store_is_hung_up_on(where, said):
+    port = ask(*where, do="meet", key="strangers")["port"]
     with socket.create_connection(("127.0.0.1", port), 5) as stranger:
         with contextlib.suppress(OSError):
             stranger.sendall(said)
@@ -189,9 +181,9 @@ def test_a_stranger_at_a_store_is_hung_up_on(desk, said):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/scope/key")
 
 
-def test_a_store_holds_no_more_than_it_may(desk, monkeypatch):
+def test_a_store_holds_no_more_than_it_may(where, monkeypatch):
     monkeypatch.setattr(horovod_store, "MOST", 1_000)
-    port = ask(desk, SECRET, do="meet", key="full")["port"]
+    port = ask(*where, do="meet", key="full")["port"]
 
     def put(path, value):
         url = f"http://127.0.0.1:{port}/{path}"

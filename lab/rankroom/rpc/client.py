@@ -1,0 +1,136 @@
+"""The end of a cluster's connections that asks: a kernel's, a rank's, the Jupyter server's."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import zmq
+
+from rankroom.rpc.loop import Call, Loop
+
+Content = dict[str, Any]
+Socket = zmq.Socket[bytes]
+Take = Callable[[Content, list[bytes]], None]
+REACH_S = 5.0  # for a machine to say whether anybody listens there
+AGAIN_S = 1.0  # between two looks at whether who was asked still listens
+RETRY_MS = 5000  # at most, between two tries to reach a server that is gone
+
+
+class Client:
+    """A connection to the server at `address`, whose key is `key`.
+
+    `take(content, buffers)` is called in the client's thread with what the server tells without
+    being asked. That the server is gone is not noticed here: answers do not come.
+    """
+
+    def __init__(self, address: str, key: str, take: Take = lambda content, buffers: None) -> None:
+        self._take = take
+        self._asked: dict[bytes, Future[Content]] = {}
+        self._numbers = itertools.count(1)
+        self._socket = connected(address, key)
+        self._loop = Loop(self._socket, self._take_in)
+
+    def ask(self, *buffers: bytes, **content: Any) -> Future[Content]:
+        """Ask the server; its answer comes in the client's thread, or an RpcError."""
+        number = b"%d" % next(self._numbers)
+        future = self._asked[number] = Future()
+        self._send([number, packed(content), *buffers])
+        return future
+
+    def tell(self, *buffers: bytes, **content: Any) -> None:
+        """Tell the server what needs no answer."""
+        self._send([b"", packed(content), *buffers])
+
+    def later(self, seconds: float, call: Call) -> None:
+        """Have `call()` called in the client's thread after so many seconds."""
+        self._loop.later(seconds, call)
+
+    def close(self) -> None:
+        """Hang up; what was asked is not answered any more."""
+        self._loop.close()
+
+    def _send(self, frames: list[bytes]) -> None:
+        self._loop.call(lambda: self._socket.send_multipart(frames))
+
+    def _take_in(self) -> None:
+        number, packed_content, *buffers = self._socket.recv_multipart()
+        content: Content = json.loads(packed_content)
+        if not number:
+            self._take(content, buffers)
+        elif future := self._asked.pop(number, None):
+            if "failed" in content:
+                future.set_exception(RpcError(content["failed"]))
+            else:
+                future.set_result(content)
+
+
+class RpcError(OSError):
+    """The server failed to answer."""
+
+
+def ask(address: str, key: str, seconds: float = 30.0, /, **content: Any) -> Content:
+    """One question to the server at `address`. Raises ConnectionRefusedError where none listens,
+    or does not any more, TimeoutError where it does not answer within so many seconds, other
+    OSErrors."""
+    until = time.monotonic() + seconds
+    reach(address)
+    try:
+        with connected(address, key) as asking:
+            asking.send_multipart([b"1", packed(content)])
+            while not asking.poll(round(1000 * max(0, min(AGAIN_S, until - time.monotonic())))):
+                if time.monotonic() >= until:
+                    raise TimeoutError(f"no answer from {address} within {seconds:g} s")
+                # It may have died since; a process that is dying is connected to for a moment.
+                reach(address)
+            answer: Content = json.loads(asking.recv_multipart()[1])
+    except zmq.ZMQError as error:
+        raise OSError(error.errno, str(error)) from None
+    if "failed" in answer:
+        raise RpcError(answer["failed"])
+    return answer
+
+
+def reach(address: str) -> None:
+    """Raise OSError unless somebody listens at `address`: ZeroMQ itself would wait for that."""
+    kind, _, where = address.partition("://")
+    if kind == "ipc":
+        with socket.socket(socket.AF_UNIX) as trying:
+            trying.settimeout(REACH_S)
+            trying.connect(where)
+    elif kind == "tcp":
+        host, _, port = where.rpartition(":")
+        socket.create_connection((host, int(port)), REACH_S).close()
+    else:
+        raise ConnectionRefusedError(f"no address: {address!r}")
+
+
+def connected(address: str, key: str) -> Socket:
+    """A socket that is connected to a server, or will be as soon as that is there."""
+    made = _context_of(os.getpid()).socket(zmq.DEALER)
+    made.CURVE_PUBLICKEY, made.CURVE_SECRETKEY = zmq.curve_keypair()
+    made.CURVE_SERVERKEY = key.encode()
+    made.LINGER = 0
+    made.SNDHWM = made.RCVHWM = 0
+    made.connect(address)
+    return made
+
+
+def packed(content: Content) -> bytes:
+    """A message's first part."""
+    return json.dumps(content).encode()
+
+
+@functools.cache
+def _context_of(pid: int) -> zmq.Context[Socket]:
+    made = zmq.Context()  # one that was made before a fork has no threads after it
+    # A notebook may keep its connection to a cluster that has died for days.
+    made.reconnect_ivl_max = RETRY_MS
+    return made

@@ -1,0 +1,108 @@
+"""The end of a cluster's connections that answers: its supervisor's, over ZeroMQ.
+
+Everything is encrypted by CURVE, with a key of the server that only the cluster's file of mode 0600
+holds: who does not know it cannot even begin to speak. One thread takes in all messages and sends
+all answers, so what it calls must not wait; what has to wait for something is answered later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from rankroom.rpc.loop import Call, Loop
+
+LARGEST = 1 << 26  # bytes of a part of a message: who announces more is hung up on
+GREET_MS = 5000  # for a peer to show that it knows the key
+LONGEST_PATH = 100  # bytes of a socket's path; the system allows 108, with a zero at the end
+SOCKET = "rpc"  # in the cluster's folder, where all its processes are on one machine
+
+
+class Question:
+    """What a peer asks or tells, and the way to answer: from any thread."""
+
+    def __init__(self, server: Server, frames: list[bytes]) -> None:
+        """Raises ValueError for what is no message of ours."""
+        self.peer, self._number, content, *self.buffers = frames
+        self.content: dict[str, Any] = json.loads(content)
+        if not isinstance(self.content, dict):
+            raise ValueError("a message begins with an object")
+        self._server = server
+
+    def answer(self, *buffers: bytes, **content: Any) -> None:
+        """Answer it, where an answer is waited for."""
+        if self._number:
+            self._server.send(self.peer, self._number, content, buffers)
+
+
+class Server:
+    """Listens on `interface`, or in `folder` where that is empty, for who knows its `key`.
+
+    `take(question)` is called in the server's thread for each message; what it raises is logged,
+    and told to who asked. Raises OSError where it cannot listen.
+    """
+
+    def __init__(self, interface: str, folder: Path, take: Callable[[Question], None]) -> None:
+        self._take = take
+        public, secret = zmq.curve_keypair()
+        self.key = public.decode()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._socket = made = context.socket(zmq.ROUTER)
+        made.CURVE_SERVER = 1
+        made.CURVE_PUBLICKEY, made.CURVE_SECRETKEY = public, secret
+        # What the kernel drops beyond, of 100 by default, is tried again after 1, 3 and 7 s.
+        made.BACKLOG = socket.SOMAXCONN
+        made.HANDSHAKE_IVL = GREET_MS
+        made.MAXMSGSIZE = LARGEST
+        made.SNDHWM = made.RCVHWM = 0  # nothing that was said is dropped
+        self.address = self._listen(interface, folder)
+        self._loop = Loop(made, self._take_in)
+
+    def tell(self, peer: bytes, *buffers: bytes, **content: Any) -> None:
+        """Tell a peer what it did not ask for; nothing happens if it is gone."""
+        self.send(peer, b"", content, buffers)
+
+    def send(
+        self, peer: bytes, number: bytes, content: dict[str, Any], buffers: Sequence[bytes]
+    ) -> None:
+        """Send the answer to a peer's question of that number, or with no number a telling."""
+        frames = [peer, number, json.dumps(content).encode(), *buffers]
+        self.call(lambda: self._socket.send_multipart(frames))
+
+    def call(self, call: Call) -> None:
+        """Have `call()` called in the server's thread; at once if this is it."""
+        self._loop.call(call)
+
+    def later(self, seconds: float, call: Call) -> None:
+        """Have `call()` called in the server's thread after so many seconds."""
+        self._loop.later(seconds, call)
+
+    def close(self) -> None:
+        """Say no more, and hear nothing."""
+        self._loop.close()
+
+    def _listen(self, interface: str, folder: Path) -> str:
+        path = folder / SOCKET
+        if not interface and len(os.fsencode(path)) <= LONGEST_PATH:
+            # Not every file system of a home has sockets.
+            with contextlib.suppress(zmq.ZMQError):
+                path.unlink(missing_ok=True)
+                self._socket.bind(f"ipc://{path}")
+                return f"ipc://{path}"
+        where = f"tcp://{interface or '127.0.0.1'}"
+        return f"{where}:{self._socket.bind_to_random_port(where)}"
+
+    def _take_in(self) -> None:
+        question = Question(self, self._socket.recv_multipart())
+        try:
+            self._take(question)
+        except Exception as error:
+            question.answer(failed=repr(error))
+            raise

@@ -1,0 +1,253 @@
+"""Questions between processes: answered, refused, and never in the way of others."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+
+from rankroom.rpc import client, server
+from rankroom.rpc.client import Client, RpcError, ask
+from rankroom.rpc.server import Question, Server
+
+
+class Kept(Server):
+    """Answers what it was asked, and keeps the question."""
+
+    def __init__(self, interface: str, folder: Path) -> None:
+        self.questions: list[Question] = []
+        super().__init__(interface, folder, self.take)
+
+    def take(self, question: Question) -> None:
+        self.questions.append(question)
+        if question.content.get("do") == "fail":
+            raise LookupError("no such thing")
+        if question.content.get("do") != "wait":
+            question.answer(*question.buffers, **question.content)
+
+
+@pytest.fixture(params=["", "127.0.0.1"], ids=["in a folder", "on loopback"])
+def listening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    made = Kept(request.param, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def on_loopback(tmp_path: Path) -> Iterator[Kept]:
+    made = Kept("127.0.0.1", tmp_path)
+    yield made
+    made.close()
+
+
+def connect_to(listening: Server) -> socket.socket:
+    host, _, port = listening.address.removeprefix("tcp://").partition(":")
+    return socket.create_connection((host, int(port)), 5)
+
+
+def test_what_is_asked_is_answered(listening: Kept):
+    assert ask(listening.address, listening.key, 30, do="this", number=7, words=["ä", None]) == {
+        "do": "this", "number": 7, "words": ["ä", None],
+    }  # fmt: skip
+
+
+def test_many_questions_of_one_client_are_told_apart(listening: Kept):
+    asking = Client(listening.address, listening.key)
+    asked = [asking.ask(number=number) for number in range(200)]
+    assert [each.result(30)["number"] for each in asked] == list(range(200))
+    asking.close()
+
+
+def test_a_client_is_told_what_it_did_not_ask(listening: Kept):
+    told: list[tuple[object, object]] = []
+    heard = threading.Event()
+
+    def take(content: object, buffers: object) -> None:
+        told.append((content, buffers))
+        heard.set()
+
+    asking = Client(listening.address, listening.key, take)
+    asking.ask(do="know me").result(30)
+    listening.tell(listening.questions[0].peer, b"\0bytes", news=1)
+    assert heard.wait(30)
+    assert told == [({"news": 1}, [b"\0bytes"])]
+    asking.close()
+
+
+def test_an_answer_may_come_later_and_keeps_nobody_waiting(listening: Kept):
+    asking = Client(listening.address, listening.key)
+    waiting = asking.ask(do="wait")
+    assert asking.ask(do="now").result(30) == {"do": "now"}
+    assert not waiting.done()
+    listening.later(0.1, lambda: listening.questions[0].answer(late=True))
+    assert waiting.result(30) == {"late": True}
+    asking.close()
+
+
+def test_what_the_server_cannot_do_is_told(listening: Kept):
+    with pytest.raises(RpcError, match="no such thing"):
+        ask(listening.address, listening.key, 30, do="fail")
+    assert ask(listening.address, listening.key, 30, do="next")
+
+
+def test_a_server_that_is_gone_is_told_from_one_that_is_silent(listening: Kept):
+    with pytest.raises(TimeoutError):
+        ask(listening.address, listening.key, 0.2, do="wait")
+    listening.close()
+    until = time.monotonic() + 30
+    with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
+        while time.monotonic() < until:  # ZeroMQ closes it a moment later
+            with contextlib.suppress(TimeoutError, ConnectionResetError):
+                ask(listening.address, listening.key, 0.2, do="this")
+
+
+def test_a_server_that_ends_while_it_is_asked_is_not_waited_for(listening: Kept):
+    threading.Timer(0.3, listening.close).start()
+    began = time.monotonic()
+    with pytest.raises(OSError):
+        ask(listening.address, listening.key, 60, do="wait")
+    assert time.monotonic() - began < 10
+
+
+def test_a_process_that_dies_with_connections_not_taken_is_gone(tmp_path: Path):
+    """As a killed one is connected to until the last of its threads has ended."""
+    address = f"ipc://{tmp_path}/rpc"
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(f"{tmp_path}/rpc")
+    listening.listen()
+    threading.Timer(0.3, listening.close).start()
+    began = time.monotonic()
+    with pytest.raises(ConnectionRefusedError):
+        ask(address, zmq.curve_keypair()[0].decode(), 60, do="this")
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:12345", "http://127.0.0.1:1"])
+def test_what_is_no_address_refuses_at_once(address: str):
+    """As the file of a cluster of an earlier version has it."""
+    with pytest.raises(ConnectionRefusedError):
+        ask(address, "", 5, do="this")
+
+
+@pytest.mark.parametrize("kind", ["none", "no key", "another server's"])
+def test_nobody_is_answered_without_the_key(listening: Kept, kind: str):
+    key = {"none": "", "no key": "x" * 40}.get(kind, zmq.curve_keypair()[0].decode())
+    with pytest.raises(OSError):
+        ask(listening.address, key, 0.5, do="this")
+    assert listening.questions == []
+    assert ask(listening.address, listening.key, 30, do="this")
+
+
+def test_a_peer_that_does_not_encrypt_is_not_heard(on_loopback: Kept):
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.LINGER = 0
+        stranger.connect(on_loopback.address)
+        stranger.send_multipart([b"1", b'{"do": "this"}'])
+        assert not stranger.poll(500)
+    assert on_loopback.questions == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100_000, b"\xff" + b"\0" * 8 + b"\x7f", b"\xff\0\0"],
+    ids=["HTTP", "zeros", "a greeting", "half of it"],
+)
+def test_garbage_disturbs_nobody(on_loopback: Kept, said: bytes):
+    with connect_to(on_loopback) as stranger:
+        with contextlib.suppress(OSError):
+            stranger.sendall(said)
+        assert ask(on_loopback.address, on_loopback.key, 30, do="this")
+    assert len(on_loopback.questions) == 1
+
+
+def test_a_peer_that_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "GREET_MS", 200)
+    listening = Kept("127.0.0.1", tmp_path)
+    with connect_to(listening) as stranger:
+        assert stranger.recv(1000)  # its greeting
+        with contextlib.suppress(ConnectionResetError):
+            while stranger.recv(1000):
+                pass
+    listening.close()
+
+
+def test_a_thousand_connections_leave_room_for_those_with_the_key(on_loopback: Kept):
+    made = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(min(1000, psutil.Process().rlimit(psutil.RLIMIT_NOFILE)[0] // 3)):
+            made.append(stack.enter_context(connect_to(on_loopback)))
+        begun = time.monotonic()
+        assert ask(on_loopback.address, on_loopback.key, 30, do="this")
+        assert time.monotonic() - begun < 10
+    assert len(made) > 100
+
+
+def test_no_more_is_read_than_may_be(listening: Kept, monkeypatch: pytest.MonkeyPatch):
+    asking = Client(listening.address, listening.key)
+    too_large = asking.ask(b"\0" * (server.LARGEST + 1), do="this")
+    assert ask(listening.address, listening.key, 30, do="other")
+    time.sleep(0.5)
+    assert not too_large.done()
+    assert [each.content["do"] for each in listening.questions] == ["other"]
+    asking.close()
+
+
+@pytest.mark.parametrize("said", [[b"1"], [b"1", b"{"], [b"1", b"[]"], [b"1", b"\xff"], []])
+def test_messages_that_are_none_are_dropped(listening: Kept, said: list[bytes]):
+    with client.connected(listening.address, listening.key) as asking:
+        asking.send_multipart(said or [b""])
+        assert not asking.poll(200)
+    assert ask(listening.address, listening.key, 30, do="this")
+
+
+def test_a_folder_too_deep_for_a_socket_is_no_obstacle(tmp_path: Path):
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    listening = Kept("", deep)
+    assert listening.address.startswith("tcp://127.0.0.1:")
+    assert ask(listening.address, listening.key, 30, do="this")
+    listening.close()
+
+
+def test_a_folder_that_cannot_hold_a_socket_is_no_obstacle(tmp_path: Path):
+    listening = Kept("", tmp_path / "missing")
+    assert listening.address.startswith("tcp://127.0.0.1:")
+    assert ask(listening.address, listening.key, 30, do="this")
+    listening.close()
+
+
+def test_a_socket_that_a_dead_server_left_is_no_obstacle(tmp_path: Path):
+    (tmp_path / server.SOCKET).touch()
+    listening = Kept("", tmp_path)
+    assert ask(listening.address, listening.key, 30, do="this")
+    listening.close()
+
+
+def test_nothing_is_left_open(tmp_path: Path):
+    def once() -> None:
+        listening = Kept("127.0.0.1", tmp_path)
+        asking = Client(listening.address, listening.key)
+        asking.ask(do="this").result(30)
+        ask(listening.address, listening.key, 30, do="that")
+        asking.close()
+        listening.close()
+
+    once()  # what a process opens only once
+    before = open_files()
+    for _ in range(10):
+        once()
+    until = time.monotonic() + 5
+    while open_files() > before and time.monotonic() < until:
+        time.sleep(0.05)
+    assert open_files() <= before
+
+
+def open_files() -> int:
+    return psutil.Process().num_fds()
