@@ -21,6 +21,10 @@ class NoClusterError(RankroomError):
     """There is no cluster to run on."""
 
 
+class UnreadableError(RankroomError):
+    """Whether a cluster is there cannot be told, as its file cannot be read."""
+
+
 class NotYoursError(RankroomError):
     """The cluster belongs to another user."""
 

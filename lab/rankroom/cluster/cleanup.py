@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from rankroom.cluster import launch
-from rankroom.errors import RecordError
+from rankroom.errors import RecordError, UnreadableError
 from rankroom.record.blank import BLANK, forsaken
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, clusters_folder
 from rankroom.record.store import Store
@@ -45,7 +45,14 @@ def findings(store: Store) -> list[Finding]:
 
 
 def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
-    info = paths.read()
+    try:
+        info = paths.read()
+    except UnreadableError as error:
+        yield Finding(str(error))
+        return
+    if info is None and (kept_by := launch.supervisors(paths)):
+        yield Finding(NO_FILE.format(name=paths.name, pid=kept_by[0].pid, path=paths.info))
+        return
     if info is not None and (launch.alive(info) or _is_starting(info)):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
         use = "in use" if held(paths.folder / "lease") else "unused"
@@ -176,6 +183,10 @@ def _processes(processes: list[psutil.Process]) -> str:
 ALL_OF_IT = (
     "ends what is left and removes its folder",
     "ended what was left and removed its folder",
+)
+NO_FILE = (
+    "cluster {name}: the process that keeps it runs (pid {pid}), but {path} is not there: it is "
+    "left as it is"
 )
 UNKEPT = (
     "cluster {name}: the process that kept it here is gone, and its job {job} on {site} may go on: "

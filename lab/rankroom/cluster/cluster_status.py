@@ -5,12 +5,14 @@ Nothing here connects to ranks or keeps a state, so that every window sees the s
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from rankroom.cluster import launch
+from rankroom.errors import UnreadableError
 from rankroom.record.cluster_file import (
     ClusterInfo,
     ClusterPaths,
@@ -66,10 +68,11 @@ def all_clusters() -> list[ClusterStatus]:
     found = []
     folder = clusters_folder()
     for each in folder.iterdir() if folder.is_dir() else ():
-        info = ClusterPaths(each.name).read()
-        # A folder of another name than its cluster's only keeps what records may lack.
-        if info is not None and info.name == each.name and info.state != "stopped":
-            found.append(status_of(info))
+        with contextlib.suppress(UnreadableError):
+            info = ClusterPaths(each.name).read()
+            # A folder of another name than its cluster's only keeps what records may lack.
+            if info is not None and info.name == each.name and info.state != "stopped":
+                found.append(status_of(info))
     return sorted(found, key=lambda each: each.created, reverse=True)
 
 

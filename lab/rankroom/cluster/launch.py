@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import socket
@@ -19,6 +20,7 @@ from rankroom.cluster import allocation
 from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail
 from rankroom.rpc.client import ask
+from rankroom.scheduler import job_end
 from rankroom.system import process_tree
 from rankroom.system.polling import poll_until
 
@@ -65,8 +67,7 @@ def launch(
             f"a cluster named {paths.name} is running: `%cluster attach {paths.name}`, "
             "or choose another --name"
         )
-    set_aside(paths)
-    paths.remove()
+    make_way(paths)
     try:
         paths.make(size)
         info = ClusterInfo(
@@ -126,10 +127,7 @@ def _keeper_runs(info: ClusterInfo) -> bool:
     if not info.keeper:
         return False
     if not here(info.host, info):
-        with contextlib.suppress(OSError):
-            ask(info.rpc, info.rpc_key, ANSWER_S, do="alive")
-            return True
-        return False
+        return _runs_elsewhere(info)
     try:
         process = psutil.Process(info.keeper)
         return bool(
@@ -139,6 +137,26 @@ def _keeper_runs(info: ClusterInfo) -> bool:
         )
     except psutil.Error:
         return False
+    except OSError:  # this process is out of descriptors, say: nothing was found out
+        return True
+
+
+def _runs_elsewhere(info: ClusterInfo) -> bool:
+    """Whether a supervisor on another machine runs; one that is only silent does, while its job
+    is not known to be over."""
+    try:
+        ask(info.rpc, info.rpc_key, ANSWER_S, do="alive")
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return info.allocation is None or not _over(info.allocation.job, time.monotonic() // 10)
+    return True
+
+
+@functools.lru_cache(maxsize=32)
+def _over(job: str, moment: float) -> bool:
+    """Whether Slurm says that a job is over; it is asked once in a `moment`."""
+    return bool(job_end.why_over(job_end.asked(job, job_end.QUICK_S), job))
 
 
 def failure(paths: ClusterPaths, keeper: subprocess.Popen[bytes]) -> StartError | None:
@@ -225,12 +243,29 @@ def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
     Those that its keeper started, and what they started, have its folder in their environment; the
     keeper itself was started with its folder.
     """
-    found = process_tree.marked(process_tree.CLUSTER, paths.folder)
+    found = process_tree.marked(process_tree.CLUSTER, paths.folder) | set(supervisors(paths))
+    return sorted(found, key=lambda process: process.pid)
+
+
+def make_way(paths: ClusterPaths) -> None:
+    """Take away what an ended cluster left, as its name is used again.
+
+    Raises UsageError if it has a supervisor, whatever its file says or does not.
+    """
+    if paths.folder.exists() and (found := supervisors(paths)):
+        raise UsageError(SUPERVISED.format(name=paths.name, pid=found[0].pid, path=paths.info))
+    set_aside(paths)
+    paths.remove()
+
+
+def supervisors(paths: ClusterPaths) -> list[psutil.Process]:
+    """The processes of this machine that were started to keep the cluster in this folder."""
+    found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         if words[1:4] in [["-m", keeper, str(paths.folder)] for keeper in KEEPERS]:
-            found.add(process)
-    return sorted(found, key=lambda process: process.pid)
+            found.append(process)
+    return found
 
 
 def set_aside(paths: ClusterPaths) -> None:
@@ -252,6 +287,10 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in marks}
 
 
+SUPERVISED = (
+    "a process that keeps a cluster named {name} runs (pid {pid}), though {path} does not say so: "
+    "choose another --name, or end that process first"
+)
 KEEPER = "rankroom.supervisor.supervisor"
 # The second one keeps a cluster on a site; the third is the first one's name before this version.
 KEEPERS = (KEEPER, "rankroom.far.keeper", "rankroom.rank.keeper")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankroom import config
-from rankroom.errors import NoClusterError, RecordError, UsageError
+from rankroom.errors import NoClusterError, RecordError, UnreadableError, UsageError
 from rankroom.far.frames import Head
 from rankroom.rank import values
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
@@ -38,14 +38,14 @@ class Acts:
         self.attached = False
 
     def info(self) -> ClusterInfo | None:
-        """What the cluster's keeper there last wrote."""
+        """What the cluster's keeper there last wrote; None once its folder is gone."""
         try:
             written = self._paths.info.stat().st_mtime_ns
         except OSError:
-            self._read, self._info = 0, None
-            return None
-        if written != self._read:
-            self._read, self._info = written, self._paths.read()
+            written = 0
+        if not written or written != self._read:
+            with contextlib.suppress(UnreadableError):
+                self._read, self._info = written, self._paths.read()
         return self._info
 
     def may_attach(self) -> bool:

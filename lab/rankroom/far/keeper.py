@@ -16,12 +16,13 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from rankroom import config
-from rankroom.errors import RankroomError, RecordError, SchedulerError, SshError
+from rankroom.errors import RankroomError, RecordError, SchedulerError, SshError, StartError
 from rankroom.far import start
 from rankroom.far.copies import Copies
 from rankroom.far.frames import Head
@@ -66,9 +67,12 @@ class Keeper:
         self.ready = False  # whether the desk there has the ranks
         self.left = ""
         self._loop = asyncio.get_running_loop()
-        self.shares = False  # whether records there are those here
+        # Whether records there are those here; not known before it was asked once.
+        self.shares: bool | None = None
         self._lag = False
         self._submitting = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._line_open = asyncio.Event()
         self.server = Server("", paths.folder, self.take)
         info.rpc, info.rpc_key = self.server.address, self.server.key
@@ -102,22 +106,32 @@ class Keeper:
 
     async def keep(self) -> None:
         """From the first try to reach the site until all is over."""
-        tasks = [asyncio.create_task(each) for each in (self._line(), self._serve(), self._mind())]
-        for task in tasks:
-            task.add_done_callback(self._broke)
+        parts = (self._line, self._serve, self._mind)
+        tasks = [asyncio.create_task(self._lasting(part)) for part in parts]
         await self.over.wait()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._clean()
 
-    def _broke(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            if isinstance(error, RankroomError):
-                self.fail(str(error))
+    async def _lasting(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Do one part of the keeping. What fails here, a full disk or a fork that is refused, say,
+        fails the cluster only while it has no job; a job is not ended for that."""
+        while not self.over.is_set():
+            try:
+                await part()
                 return
-            traceback.print_exception(error)
-            self.fail(f"the process that keeps it from here failed: {error!r}")
+            except StartError as error:  # the scheduler says that it will not be
+                self.fail(str(error))
+            except Exception as error:
+                known = isinstance(error, RankroomError)
+                if not known:
+                    traceback.print_exc()
+                if not self.far.job:
+                    self.fail(str(error) if known else FAILED_HERE.format(error=error))
+                elif not self.stopping:
+                    self.say("lost", TROUBLE.format(error=error))
+                await asyncio.sleep(AGAIN_S)
 
     async def _line(self) -> None:
         """Have the line open, for the first time and again whenever it is lost."""
@@ -147,7 +161,6 @@ class Keeper:
 
     async def _serve(self) -> None:
         """A desk there while the line is open; the job is submitted as soon as there is one."""
-        following: asyncio.Task[None] | None = None
         tries = 0
         while not self.over.is_set():
             await self._line_open.wait()
@@ -169,12 +182,12 @@ class Keeper:
             self.there = there
             listening = asyncio.create_task(there.listen())
             try:
-                self.shares = await self._is_shared(there)
+                if self.shares is None:
+                    self.shares = await self._is_shared(there)
                 if not self.far.job:
                     await self._submit(there)
-                if following is None:
-                    following = asyncio.create_task(self.queue.follow())
-                    following.add_done_callback(self._broke)
+                if self._following is None:
+                    self._following = asyncio.create_task(self._lasting(self.queue.follow))
                 if self.info.state == "starting":
                     self.say(self.queue.state, self.queue.words)
                 await there.tell("follow", name=self.far.name, have=self.copies.have())
@@ -257,10 +270,10 @@ class Keeper:
         if told is not None and told["allocation"] and not self._is_ours(told["allocation"]["job"]):
             return  # what a job before this one left under the same name
         if told is None:
-            # Not there yet, or already over and gone.
-            if self.ready and not self.stopping:
-                self._over_soon()
+            # Not there yet, or over and gone: the scheduler knows.
+            self.queue.soon.set()
             return
+        self.queue.soon.clear()
         for key in COPIED:
             setattr(self.info, key, told[key])
         self.info.ranks = [RankInfo(**rank) for rank in told["ranks"]]
@@ -295,7 +308,7 @@ class Keeper:
         """It is over by itself: have the records come to their end, then say so."""
         if not self.stopping:
             self.stopping = True
-            asyncio.ensure_future(self._end(words)).add_done_callback(self._broke)
+            self._ending = asyncio.create_task(self._lasting(lambda: self._end(words)))
 
     async def _end(self, words: str) -> None:
         had_ranks = self.ready or bool(self.info.ready)
@@ -370,9 +383,8 @@ class Keeper:
         self.stopping = True
         self.info.state = "ending"
         self.say("ending", "is being stopped")
-        ending = asyncio.ensure_future(self._stop())
-        ending.add_done_callback(self._broke)
-        done, _ = await asyncio.wait({ending}, timeout=STOP_S)
+        self._ending = asyncio.create_task(self._lasting(self._stop))
+        done, _ = await asyncio.wait({self._ending}, timeout=STOP_S)
         return "" if done else LATER.format(name=self.info.name, job=self.far.job)
 
     async def _stop(self) -> None:
@@ -434,6 +446,8 @@ def run(folder: Path) -> None:
 LOST = (
     "the connection to {where} is lost; it is opened again by itself, and the ranks go on meanwhile"
 )
+TROUBLE = "the process that keeps it from here has met with {error}; it goes on trying"
+FAILED_HERE = "the process that keeps it from here failed: {error!r}"
 AGAIN = "{where} is being reached again; the ranks go on meanwhile"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
 LATER = (

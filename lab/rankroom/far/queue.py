@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ class Queue:
         self._far = far
         self._tell = tell
         self._last: JobStatus | None = None
+        self.soon = asyncio.Event()  # while the job may be over: it is looked at more often
 
     async def submit(self, name: str, host: str, cwd: str, auto_restart: bool) -> None:
         """Submit the job of the cluster `name`, whose desk is on `host`."""
@@ -79,7 +81,11 @@ class Queue:
             elif status.state in ("ended", "gone"):
                 self._tell(None, self._over(words))
                 return
-            await asyncio.sleep(RUNS_S if status.state == "running" else PERIOD_S)
+            with contextlib.suppress(asyncio.TimeoutError):
+                pause = RUNS_S if status.state == "running" else PERIOD_S
+                await asyncio.wait_for(self.soon.wait(), pause)
+            if self.soon.is_set():
+                await asyncio.sleep(PERIOD_S)
 
     async def end(self) -> str:
         """How the job ended, in words, once the scheduler says so; or that it goes on."""

@@ -36,8 +36,7 @@ def launch(
     if before is not None and (local.alive(before) or local.far_on(before)):
         raise UsageError(IN_USE.format(name=paths.name))
     _sweep()
-    local.set_aside(paths)
-    paths.remove()
+    local.make_way(paths)
     job = site.job
     far = Far(
         site.name, site.login, words=f"connects to {site.login or 'the scheduler'}",

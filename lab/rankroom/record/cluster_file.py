@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankroom import config
+from rankroom.errors import UnreadableError
 from rankroom.record.model import RankInfo
 from rankroom.system.files import write_atomically
 
@@ -124,6 +125,8 @@ class ClusterInfo:
         return cls(**kept)
 
 
+UNREADABLE = "whether there is a cluster {name} cannot be told, as {path} cannot be read: {error}"
+_read_last: dict[Path, str] = {}  # of the clusters this process knows
 MARK_AT = 16  # in the file `busy`, behind a process's id: whether ranks are in step
 
 
@@ -164,11 +167,38 @@ class ClusterPaths:
             self.spool(rank).mkdir(mode=0o700, exist_ok=True)
 
     def read(self) -> ClusterInfo | None:
-        """The cluster's state, or None when there is none (yet)."""
+        """The cluster's state, or None when there is none (yet).
+
+        While its file cannot be read, what this process read of it last: a cluster is not gone
+        because of that. Raises UnreadableError if it never could.
+        """
         try:
-            return ClusterInfo.from_json(json.loads(self.info.read_text()))
-        except (OSError, ValueError, TypeError):
+            text = self.info.read_text()
+            info = ClusterInfo.from_json(json.loads(text))
+        except (OSError, ValueError, TypeError) as error:
+            return self._read_before(error)
+        _read_last[self.info] = text
+        return info
+
+    def _read_before(self, error: Exception) -> ClusterInfo | None:
+        if isinstance(error, FileNotFoundError) and self._is_removed():
+            _read_last.pop(self.info, None)
             return None
+        if text := _read_last.get(self.info):
+            return ClusterInfo.from_json(json.loads(text))
+        if isinstance(error, FileNotFoundError):
+            return None
+        raise UnreadableError(UNREADABLE.format(name=self.name, path=self.info, error=error))
+
+    def _is_removed(self) -> bool:
+        """Whether its folder is gone, and not with all the others, as when a home is away."""
+        try:
+            self.folder.stat()
+        except FileNotFoundError:
+            return self.folder.parent.is_dir()
+        except OSError:
+            pass
+        return False
 
     def write(self, info: ClusterInfo) -> None:
         """Replace cluster.json in one step; it holds a key, so only the user may read it."""
@@ -193,8 +223,11 @@ def clusters_folder() -> Path:
 def all_clusters() -> list[ClusterInfo]:
     """Every cluster found on disk, newest first, whatever its state."""
     folder = clusters_folder()
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    found = [info for name in names if (info := ClusterPaths(name).read()) is not None]
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        with contextlib.suppress(UnreadableError):
+            if (info := ClusterPaths(path.name).read()) is not None:
+                found.append(info)
     # What one on a site is made of there is not another one, where both have one home.
     parts = {info.far.name for info in found if info.far and info.far.name != info.name}
     whole = [info for info in found if info.name not in parts]

@@ -58,7 +58,7 @@ def _born(pid: int) -> float | None:
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
         return float(process.create_time())
-    except psutil.AccessDenied:
+    except (psutil.AccessDenied, OSError):  # out of descriptors, say: it is not known to be gone
         return 0.0
     except (psutil.Error, ValueError, OverflowError):
         return None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import psutil
 
 from rankroom.cluster import launch
-from rankroom.errors import RecordError
+from rankroom.errors import RecordError, UnreadableError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, clusters_folder
 from rankroom.record.model import RankInfo, RunInfo
 from rankroom.record.store import Store
@@ -62,8 +62,9 @@ def salvage(store: Store) -> None:
                 if run.state == "lost":
                     tend(store, run)
                 add_late(store, run)
-        if (info := paths.read()) is not None:
-            _let_go(paths, info)
+        with contextlib.suppress(UnreadableError):
+            if (info := paths.read()) is not None:
+                _let_go(paths, info)
 
 
 def tend(store: Store, run: RunInfo) -> RunInfo:
@@ -73,7 +74,10 @@ def tend(store: Store, run: RunInfo) -> RunInfo:
     elsewhere = run.owner.host != socket.gethostname()
     for folder in clusters_folder().glob(f"*/spool/*/{run.id}.jsonl"):
         paths = ClusterPaths(folder.parents[2].name)
-        info = paths.read()
+        try:
+            info = paths.read()
+        except UnreadableError:
+            return run
         if info is None:
             continue
         if elsewhere and (info.allocation is None or launch.alive(info)):

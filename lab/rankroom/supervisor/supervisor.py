@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -165,26 +166,39 @@ class Supervisor:
 
     def watch(self) -> None:
         """Until told to stop: note how each process that ends ended, and restart what should be."""
+        trouble = ""
         while not self.stopping.wait(LOOK_S):
-            code = self.children.controller.poll()
-            if code is not None:
-                self.fail(f"the ipyparallel controller {describe_exit(code)}")
-                return
-            self.note_limit()
-            self.note_silence()
-            self.note_ends()
-            self.do_restarts()
-            if len(self.info.exits) == self.info.size:
-                self.fail("every rank has ended")
-                return
-            self.note_memory()
-            if self.job_end and self.job_end.over:
-                self.told_to_end = True
-                return
-            living = {rank: self.children.born[rank] for rank in self.living()}
-            if self.lease.over(living):
-                self.info.message = f"no notebook used it for {self.info.lease:g} h"
-                return
+            try:
+                if self.is_over():
+                    return
+                trouble = ""
+            except OSError as error:  # out of descriptors, say: nothing has ended because of that
+                if str(error) != trouble:
+                    trouble = str(error)
+                    traceback.print_exc()
+
+    def is_over(self) -> bool:
+        """One look at all there is; whether the cluster has come to its end."""
+        code = self.children.controller.poll()
+        if code is not None:
+            self.fail(f"the ipyparallel controller {describe_exit(code)}")
+            return True
+        self.note_limit()
+        self.note_silence()
+        self.note_ends()
+        self.do_restarts()
+        if len(self.info.exits) == self.info.size:
+            self.fail("every rank has ended")
+            return True
+        self.note_memory()
+        if self.job_end and self.job_end.over:
+            self.told_to_end = True
+            return True
+        living = {rank: self.children.born[rank] for rank in self.living()}
+        if self.lease.over(living):
+            self.info.message = f"no notebook used it for {self.info.lease:g} h"
+            return True
+        return False
 
     def fail(self, message: str) -> None:
         """Say first that the cluster is gone: whoever waits for it need not wait for its end."""

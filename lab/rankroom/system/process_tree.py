@@ -66,6 +66,8 @@ def running(process: psutil.Process) -> bool:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
+    except OSError:  # this process is out of descriptors, say: nothing was found out
+        return True
 
 
 def first_ended(*pids: int) -> int:

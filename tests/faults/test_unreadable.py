@@ -1,0 +1,209 @@
+"""Files that cannot be read for a while, and processes without descriptors: nothing is taken for
+gone because of that, nothing is ended, and no line is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from numbered import GATED, assert_numbered
+from rankroom.cluster import actions, cleanup, launch, lookup
+from rankroom.cluster.local import Cluster
+from rankroom.errors import UnreadableError, UsageError
+from rankroom.record import cluster_file
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.run.run import Run
+from rankroom.system.polling import poll_until
+
+pytestmark = pytest.mark.cluster
+
+AWHILE_S = 2.0
+
+
+@contextlib.contextmanager
+def hidden(paths: ClusterPaths) -> Iterator[None]:
+    """As a file is that a network's file system does not show for a moment."""
+    aside = paths.info.with_name("aside")
+    paths.info.rename(aside)
+    try:
+        yield
+    finally:
+        aside.rename(paths.info)
+
+
+@contextlib.contextmanager
+def broken(paths: ClusterPaths) -> Iterator[None]:
+    """Reading fails with an error, as with a ticket that has expired; also for root."""
+    with hidden(paths):
+        paths.info.symlink_to(paths.info)
+        try:
+            yield
+        finally:
+            paths.info.unlink()
+
+
+@contextlib.contextmanager
+def home_away(paths: ClusterPaths) -> Iterator[None]:
+    """The whole home is another, empty one, as where it is not mounted."""
+    home = paths.folder.parents[1]
+    aside = home.with_name("aside")
+    home.rename(aside)
+    home.mkdir()
+    try:
+        yield
+    finally:
+        home.rmdir()
+        aside.rename(home)
+
+
+@contextlib.contextmanager
+def no_descriptors(pid: int = 0) -> Iterator[None]:
+    """A process can open nothing; what is open stays so."""
+    before = resource.prlimit(
+        pid, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@pytest.fixture
+def two(home: Path) -> Iterator[Cluster]:
+    made = Cluster.local(ranks=2)
+    yield made
+    made.stop()
+    assert launch.own_processes(made.paths) == []
+
+
+def begin(cluster: Cluster, gate: Path) -> Run:
+    run = cluster.run(GATED.format(gate=str(gate)))
+    deadline = time.monotonic() + 60
+    while run.info.lines < 40:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return run
+
+
+def assert_whole(cluster: Cluster, run: Run) -> None:
+    assert run.wait(60)
+    assert run.state == "done", run.info
+    for rank, text in run.results.items():
+        assert_numbered(cluster.store, run.id, rank, int(text.strip("'").split()[0]))
+    # Whose end could not be written down in time is written later, as with a full disk.
+    poll_until(lambda: cluster.store.load(run.id).state == "done", 10, 0.05)
+    assert cluster.store.load(run.id).state == "done"
+    again = cluster.run("rank")
+    assert again.wait(60)
+    assert again.results == {0: "0", 1: "1"}
+
+
+@pytest.mark.parametrize("away", [hidden, broken])
+@pytest.mark.parametrize("ends", ["afterwards", "meanwhile"])
+def test_a_run_goes_on_while_the_clusters_file_cannot_be_read(
+    two: Cluster,
+    tmp_path: Path,
+    away: Callable[..., contextlib.AbstractContextManager[None]],
+    ends: str,
+):
+    run = begin(two, tmp_path / "gate")
+    with away(two.paths):
+        time.sleep(AWHILE_S)
+        assert run.state == "running"
+        assert two.running
+        assert two.ranks[1].pid
+        if ends == "meanwhile":
+            (tmp_path / "gate").touch()
+            assert run.wait(30)
+    (tmp_path / "gate").touch()
+    assert_whole(two, run)
+
+
+@pytest.mark.parametrize("ends", ["afterwards", "meanwhile"])
+def test_a_run_goes_on_while_its_process_is_out_of_descriptors(
+    two: Cluster, tmp_path: Path, ends: str
+):
+    gate = tmp_path / "gate"
+    run = begin(two, gate)
+    with no_descriptors():
+        time.sleep(AWHILE_S)
+        assert run.state == "running"
+        if ends == "meanwhile":
+            # A file cannot be made here now; a link can.
+            gate.symlink_to("/")
+            time.sleep(AWHILE_S)
+    if ends == "afterwards":
+        gate.touch()
+    assert_whole(two, run)
+
+
+def test_a_supervisor_out_of_descriptors_ends_nothing(two: Cluster, tmp_path: Path):
+    keeper = two.info.keeper
+    run = begin(two, tmp_path / "gate")
+    with no_descriptors(keeper):
+        time.sleep(AWHILE_S)
+        assert run.state == "running"
+    (tmp_path / "gate").touch()
+    assert_whole(two, run)
+    assert two.refresh().keeper == keeper
+    assert two.info.state == "running"
+    two.restart([1])
+    assert_whole(two, two.run("rank; '0 lines'"))
+
+
+@pytest.mark.parametrize("away", [hidden, broken, home_away])
+def test_a_run_goes_on_while_a_home_is_away(
+    two: Cluster, tmp_path: Path, away: Callable[..., contextlib.AbstractContextManager[None]]
+):
+    """Not even the folder says anything then."""
+    before = two.paths.read()
+    with away(two.paths):
+        assert two.paths.read() == before
+        assert two.running
+
+
+@pytest.mark.parametrize("away", [hidden, broken])
+def test_who_never_read_it_leaves_a_cluster_alone(
+    two: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    away: Callable[..., contextlib.AbstractContextManager[None]],
+):
+    """Another process: it cleans up, starts one of the same name, or asks for this one."""
+    monkeypatch.setattr(cluster_file, "_read_last", {})
+    with away(two.paths):
+        found = cleanup.findings(two.store)
+        assert [each.clean for each in found if two.name in each.what] == [None]
+        with pytest.raises((UsageError, UnreadableError), match=two.name):
+            launch.launch(2, two.name, None)
+        assert two.paths.folder.is_dir()
+        if away is broken:
+            with pytest.raises(UnreadableError, match=f"cluster {two.name} cannot be told"):
+                actions.find(two.name)
+            with pytest.raises(UnreadableError):
+                lookup.find(two.name)
+            assert lookup.running_clusters() == []
+    assert psutil.pid_exists(two.info.keeper)
+    assert [each.name for each in lookup.running_clusters()] == [two.name]
+
+
+def test_what_was_stopped_is_gone_at_once(home: Path):
+    made = Cluster.local(ranks=1)
+    made.stop()
+    assert made.paths.read() is None
+    assert not made.running
+
+
+def test_a_folder_that_is_left_without_processes_is_used_again(home: Path):
+    paths = ClusterPaths("left")
+    paths.make(1)
+    made = Cluster.local(ranks=1, name="left")
+    try:
+        assert made.paths.info.exists()
+    finally:
+        made.stop()
