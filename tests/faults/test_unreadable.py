@@ -106,15 +106,17 @@ def assert_whole(cluster: Cluster, run: Run) -> None:
 
 @pytest.mark.parametrize("away", [hidden, broken])
 @pytest.mark.parametrize("ends", ["afterwards", "meanwhile"])
+@pytest.mark.parametrize("seconds", [AWHILE_S, pytest.param(60.0, marks=pytest.mark.thorough)])
 def test_a_run_goes_on_while_the_clusters_file_cannot_be_read(
     two: Cluster,
     tmp_path: Path,
     away: Callable[..., contextlib.AbstractContextManager[None]],
     ends: str,
+    seconds: float,
 ):
     run = begin(two, tmp_path / "gate")
     with away(two.paths):
-        time.sleep(AWHILE_S)
+        time.sleep(seconds)
         assert run.state == "running"
         assert two.running
         assert two.ranks[1].pid

@@ -36,3 +36,12 @@ def machines() -> Iterator[Machines]:
         yield made
     finally:
         made.down()
+
+
+@pytest.fixture
+def gate(machines: Machines) -> Iterator[Path]:
+    """Where it is, a run of `far.begin` comes to its end."""
+    file = machines.home("alice") / "gate"
+    yield file
+    machines.plug("laptop", "campus")
+    file.unlink(missing_ok=True)

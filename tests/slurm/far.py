@@ -11,8 +11,10 @@ from typing import Any
 from elsewhere import LISTENER, Elsewhere
 from labs import end_lines, jobs, make_home, settings
 from machines import Machines
+from numbered import GATED
 
 NOT_THEIRS = ("sshd", LISTENER.name, "<defunct>")
+NUMBERED = GATED.format(gate="gate")
 IMPORTS = """
 import time, os, json
 from pathlib import Path
@@ -92,6 +94,31 @@ class Laptop:
 
     def __exit__(self, *about: Any) -> None:
         self.close()
+
+
+def begin(laptop: Laptop) -> None:
+    """Have numbered lines come."""
+    laptop.do(f"run = cluster.run({NUMBERED!r})")
+    laptop.until("len(written(store, run.id, 1)) > 1000")
+
+
+def until(laptop: Laptop, wanted: str) -> None:
+    laptop.until(f"cluster.refresh().far.state == {wanted!r}")
+
+
+def assert_whole(laptop: Laptop) -> None:
+    """The run ended well, and its copy has each line once and is what is there."""
+    assert laptop.do("run.wait(90) and run.state", 120) == "done"
+    counts = laptop.do(
+        """
+ends = {rank: int(text.split()[0].strip("'")) for rank, text in run.results.items()}
+[assert_numbered(store, run.id, rank, ends[rank]) for rank in (0, 1)]
+"""
+    )
+    assert min(counts) >= 50
+    run, here = laptop.do("[run.id, store.paths(run.id).events.read_text()]")
+    runs = laptop.machines.home("alice") / ".local/share/rankroom/runs"
+    assert here == (runs / run / "events.jsonl").read_text()
 
 
 def running(machines: Machines, user: str = "alice") -> dict[str, Any]:

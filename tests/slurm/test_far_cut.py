@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from far import Laptop, until_nothing_runs
-from labs import profile
+from far import Laptop, assert_whole, begin, until, until_nothing_runs
+from labs import jobs, profile
 from machines import Machines
-from numbered import GATED
 
-NUMBERED = GATED.format(gate="gate")
+AWHILE_S = 3.0
+SUPERVISOR = "rankroom.supervisor.supervisor"
+RAW = ["--raw", "--noheadings", "--output=SOFT,HARD"]
 
 
 @pytest.fixture(scope="module")
@@ -28,44 +29,6 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
         yield made
         made.do("cluster.stop()")
         until_nothing_runs(machines)
-
-
-@pytest.fixture
-def gate(machines: Machines) -> Iterator[Path]:
-    """Where it is, `NUMBERED` comes to its end."""
-    file = machines.home("alice") / "gate"
-    yield file
-    machines.plug("laptop", "campus")
-    file.unlink(missing_ok=True)
-
-
-def begin(laptop: Laptop) -> None:
-    """Have numbered lines come."""
-    laptop.do(f"run = cluster.run({NUMBERED!r})")
-    laptop.until("len(written(store, run.id, 1)) > 1000")
-
-
-def state(laptop: Laptop) -> str:
-    return laptop.do("cluster.refresh().far.state")
-
-
-def until(laptop: Laptop, wanted: str) -> None:
-    laptop.until(f"cluster.refresh().far.state == {wanted!r}")
-
-
-def assert_whole(laptop: Laptop) -> None:
-    """The run ended well, and its copy has each line once and is what is there."""
-    assert laptop.do("run.wait(90) and run.state", 120) == "done"
-    counts = laptop.do(
-        """
-ends = {rank: int(text.split()[0].strip("'")) for rank, text in run.results.items()}
-[assert_numbered(store, run.id, rank, ends[rank]) for rank in (0, 1)]
-"""
-    )
-    assert min(counts) >= 50
-    run, here = laptop.do("[run.id, store.paths(run.id).events.read_text()]")
-    runs = laptop.machines.home("alice") / ".local/share/rankroom/runs"
-    assert here == (runs / run / "events.jsonl").read_text()
 
 
 def test_a_cut_line_is_told_and_the_run_goes_on(laptop: Laptop, gate: Path):
@@ -137,6 +100,62 @@ def test_a_sleeping_laptop_wakes_up_to_a_whole_record(laptop: Laptop, gate: Path
     laptop.until("len(cluster.paths.keeper_log.read_text().split('lost')) > 1")
     gate.touch()
     assert_whole(laptop)
+
+
+@pytest.mark.parametrize("where", ["there", "here"])
+def test_a_file_of_the_cluster_that_is_not_seen_for_a_while_ends_nothing(
+    laptop: Laptop, gate: Path, where: str
+):
+    there = laptop.machines.home("alice") / ".local/share/rankroom/clusters"
+    file = (there if where == "there" else laptop.clusters) / "far/cluster.json"
+    begin(laptop)
+    job = laptop.do("cluster.refresh().far.job")
+    file.rename(file.with_name("aside"))
+    try:
+        time.sleep(AWHILE_S)
+        assert laptop.do("[run.state, cluster.running, cluster.alive]") == ["running", True, [0, 1]]
+    finally:
+        file.with_name("aside").rename(file)
+    gate.touch()
+    assert_whole(laptop)
+    assert jobs(laptop.machines, "alice") == [job]
+
+
+def test_a_supervisor_that_is_silent_for_long_is_not_gone(laptop: Laptop, gate: Path):
+    begin(laptop)
+    node = laptop.do("cluster.ranks[0].host")
+    found = laptop.machines.run(node, ["pgrep", "-u", "alice", "-f", SUPERVISOR]).split()
+    assert len(found) == 1
+    laptop.machines.run(node, ["kill", "-STOP", *found])
+    try:
+        time.sleep(20)
+        assert laptop.do("run.state") == "running"
+    finally:
+        laptop.machines.run(node, ["kill", "-CONT", *found])
+    gate.touch()
+    assert_whole(laptop)
+
+
+def test_a_keeper_that_can_open_and_start_nothing_cancels_no_job(laptop: Laptop, gate: Path):
+    begin(laptop)
+    job, keeper = laptop.do("[cluster.refresh().far.job, cluster.info.keeper]")
+    laptop.machines.unplug("laptop", "campus")
+    try:
+        until(laptop, "lost")
+        before = laptop.machines.run("laptop", ["prlimit", f"--pid={keeper}", "--nofile", *RAW])
+        soft, hard = before.split()
+        laptop.machines.run("laptop", ["prlimit", f"--pid={keeper}", f"--nofile=3:{hard}"])
+    finally:
+        laptop.machines.plug("laptop", "campus")
+    try:
+        time.sleep(3 * AWHILE_S)
+        assert jobs(laptop.machines, "alice") == [job]
+    finally:
+        laptop.machines.run("laptop", ["prlimit", f"--pid={keeper}", f"--nofile={soft}:{hard}"])
+    until(laptop, "running")
+    gate.touch()
+    assert_whole(laptop)
+    assert laptop.do("[cluster.refresh().far.job, cluster.info.keeper]") == [job, keeper]
 
 
 def until_gone(machines: Machines, words: list[str]) -> None:

@@ -91,7 +91,7 @@ class Keeper:
         """How the cluster stands, for people."""
         if (self.far.state, self.far.words) != (state, words):
             self.far.state, self.far.words = state, words
-            print(time.strftime("%H:%M:%S"), state, words, flush=True)
+            note(state, words)
             self.save()
 
     def fail(self, message: str, state: FarState = "failed") -> None:
@@ -126,7 +126,7 @@ class Keeper:
             except Exception as error:
                 known = isinstance(error, RankroomError)
                 if not known:
-                    traceback.print_exc()
+                    note(traceback.format_exc())
                 if not self.far.job:
                     self.fail(str(error) if known else FAILED_HERE.format(error=error))
                 elif not self.stopping:
@@ -153,7 +153,7 @@ class Keeper:
             self.say("asks", f"{self.site.login} asks: {words}")
         elif not self.stopping:
             # How ssh put it is in the log; while it is tried again, each try has words of its own.
-            print(time.strftime("%H:%M:%S"), words, flush=True)
+            note(words)
             if self.far.job:
                 self.say("lost", LOST.format(where=self.site.login))
             else:
@@ -253,7 +253,7 @@ class Keeper:
                 self.copies.take(head, body)
             except RecordError as error:
                 if not self._lag:
-                    print(time.strftime("%H:%M:%S"), error, flush=True)
+                    note(error)
                 self._lag = True
         elif head["say"] == "cluster":
             self._said_of_cluster(head["info"])
@@ -264,7 +264,7 @@ class Keeper:
             self.say("running", f"runs on {hosts} (job {self.far.job})")
             self.save()
         elif head["say"] == "trouble":
-            print(time.strftime("%H:%M:%S"), head["text"], flush=True)
+            note(head["text"])
 
     def _said_of_cluster(self, told: dict[str, Any] | None) -> None:
         if told is not None and told["allocation"] and not self._is_ours(told["allocation"]["job"]):
@@ -419,6 +419,12 @@ class Keeper:
             self.paths.remove()
         else:
             self.save()
+
+
+def note(*words: object) -> None:
+    """A line of the log, where there is room for it."""
+    with contextlib.suppress(OSError):
+        print(time.strftime("%H:%M:%S"), *words, flush=True)
 
 
 def _answered(done: Future[dict[str, Any]]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 GIVEN_UP = "was given up"  # how such a rank ended begins with this
 SILENT_S = 20.0  # a rank that its node says nothing of for so long is taken for lost
+PAUSED_S = 2.0  # without a look, many of which are taken in a second
 STARTING_S = 60.0  # until it is ready: as many start, their machine may be too busy to say anything
 
 
@@ -33,6 +34,7 @@ class Placement:
         self.starts: dict[int, int] = {}
         self._wanted: dict[int, int] = {}  # which start of each rank, if any
         self._heard: dict[int, float] = {}
+        self._looked = time.monotonic()
         self._lock = threading.Lock()
 
     def start(self, rank: int) -> int:
@@ -80,6 +82,11 @@ class Placement:
         """The ranks that were heard of once, and then no more; those `ready` have less time."""
         with self._lock:
             now = time.monotonic()
+            if now - self._looked > PAUSED_S:
+                # This process stood still itself, and heard nothing of anybody.
+                missed = now - self._looked
+                self._heard = {rank: min(now, at + missed) for rank, at in self._heard.items()}
+            self._looked = now
             return [
                 rank
                 for rank, heard in self._heard.items()

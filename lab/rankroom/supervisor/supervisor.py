@@ -8,6 +8,7 @@ outcome there.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -175,7 +176,8 @@ class Supervisor:
             except OSError as error:  # out of descriptors, say: nothing has ended because of that
                 if str(error) != trouble:
                     trouble = str(error)
-                    traceback.print_exc()
+                    with contextlib.suppress(OSError):  # a full disk
+                        traceback.print_exc()
 
     def is_over(self) -> bool:
         """One look at all there is; whether the cluster has come to its end."""

@@ -1,7 +1,5 @@
 """What Slurm granted, read from recorded answers, and how ranks are shared out and seated."""
 
-import time
-
 import pytest
 
 from rankroom.cluster import allocation
@@ -180,12 +178,37 @@ def test_a_rank_started_anew_keeps_its_ports_and_its_forerunner_is_not_wanted():
     assert seating.answer({"do": "stay", "rank": 0, "start": second})["kept"] is False
 
 
+class Clock:
+    """Stands still unless it is told to go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(placement.time, "monotonic", lambda: self.now)
+
+    def pass_by(self, seconds: float, seating: Placement) -> None:
+        """As a supervisor's time passes: with a look now and then."""
+        for _ in range(round(seconds)):
+            self.now += 1
+            seating.silent(ready=set())
+
+
 def test_a_rank_that_is_not_ready_may_be_silent_longer(monkeypatch):
-    seating = Placement(1)
+    clock, seating = Clock(monkeypatch), Placement(1)
     sit(seating, 0, seating.start(0))
-    now = time.monotonic()
-    monkeypatch.setattr(placement.time, "monotonic", lambda: now + placement.SILENT_S + 1)
+    clock.pass_by(placement.SILENT_S + 1, seating)
     assert seating.silent(ready={0}) == [0]
     assert seating.silent(ready=set()) == []
-    monkeypatch.setattr(placement.time, "monotonic", lambda: now + placement.STARTING_S + 1)
+    clock.pass_by(placement.STARTING_S - placement.SILENT_S, seating)
     assert seating.silent(ready=set()) == [0]
+
+
+def test_while_a_supervisor_stands_still_its_ranks_are_not_silent(monkeypatch):
+    clock, seating = Clock(monkeypatch), Placement(1)
+    sit(seating, 0, seating.start(0))
+    clock.pass_by(3, seating)
+    clock.now += 1000
+    assert seating.silent(ready={0}) == []
+    clock.pass_by(placement.SILENT_S - 3, seating)
+    assert seating.silent(ready={0}) == []
+    clock.pass_by(1, seating)
+    assert seating.silent(ready={0}) == [0]

@@ -1,0 +1,40 @@
+"""A laptop's disk that is full as the line to a site comes back: no job is ended for that."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from far import Laptop, assert_whole, begin, until
+from labs import jobs, profile
+from machines import Machines
+
+AWHILE_S = 12.0
+
+
+def test_a_disk_here_that_is_full_as_the_line_comes_back_cancels_no_job(
+    machines: Machines, gate: Path
+):
+    with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as laptop:
+        data = laptop.home / "data"
+        machines.run("laptop", ["mkdir", "-p", data])
+        machines.run("laptop", ["mount", "-t", "tmpfs", "-o", "size=4m", "small", data])
+        laptop.do("from numbered import assert_numbered, written; store = Store()")
+        laptop.do("cluster = FarCluster.start(site.load('test'), 'small').until_ready()", 300)
+        begin(laptop)
+        job = laptop.do("cluster.refresh().far.job")
+        machines.unplug("laptop", "campus")
+        try:
+            until(laptop, "lost")
+            machines.run("laptop", ["dd", "if=/dev/zero", f"of={data}/filler", "bs=4k"])
+            assert "100%" in machines.run("laptop", ["df", data])
+        finally:
+            machines.plug("laptop", "campus")
+        time.sleep(AWHILE_S)
+        assert jobs(machines, "alice") == [job]
+        assert laptop.do("run.state") == "running"
+        machines.run("laptop", ["rm", data / "filler"])
+        until(laptop, "running")
+        gate.touch()
+        assert_whole(laptop)
+        laptop.do("cluster.stop()")
