@@ -72,15 +72,47 @@ print(heard.hex())
 """
 
 
+FRAMEWORKS = """
+import torch, torch.distributed as dist, horovod.torch as hvd, tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+hvd.init()
+hvd.allreduce(torch.ones(1))
+"""
+# Speaks gRPC's first words: torch's store waits for more, and a closed port hangs up.
+KNOCK = """
+import json, socket, sys
+answers = {}
+for place in sys.argv[1:]:
+    host, _, port = place.rpartition(":")
+    answers[place] = False
+    try:
+        with socket.create_connection((host, int(port)), 5) as door:
+            door.settimeout(2)
+            try:
+                door.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(9))
+                answers[place] = door.recv(1) != b""
+            except TimeoutError:
+                answers[place] = True
+    except OSError:
+        pass
+print(json.dumps(answers))
+"""
+
+
 @pytest.fixture(scope="module")
 def job(machines: Machines) -> Iterator[Inside]:
-    """Two ranks of alice's on two nodes, and a home that all may enter."""
+    """Two ranks of alice's on two nodes, with all that frameworks open, and a home that all may
+    enter."""
     machines.home("alice").chmod(0o755)
     with Inside(machines, "alice", "--nodes=2", "--ntasks-per-node=1") as job:
         job.do(
-            "from cells import values\nfrom rankroom.cluster.local import Cluster\n"
+            "from cells import finish, values\nfrom rankroom.cluster.local import Cluster\n"
             "cluster = Cluster.local()\nvalues(cluster, 'rank')"
         )
+        job.do(f"frameworks = finish(cluster, {FRAMEWORKS!r})")
+        assert job.do("frameworks.state") == "done"
         yield job
         assert job.do("values(cluster, 'rank')") == [0, 1]
         job.do("cluster.stop()")
@@ -96,7 +128,18 @@ def ports(machines: Machines, node: str, user: str) -> list[tuple[str, str]]:
     for line in machines.run(node, ["ss", "-Hltnep"]).splitlines():
         if f"uid:{machines.id(user)}" in line and '"srun"' not in line:
             address, _, port = line.split()[3].rpartition(":")
-            found.append((address, port))
+            found.append((address.strip("[]").removeprefix("::ffff:"), port))
+    return found
+
+
+def rank_ports(machines: Machines, node: str) -> list[tuple[str, str]]:
+    """Where alice's ranks listen on a node, and not what ipyparallel and Rankroom open."""
+    pids = machines.run(node, ["pgrep", "-u", "alice", "-f", "rankroom.agent.node_start"]).split()
+    found = []
+    for line in machines.run(node, ["ss", "-Hltnp"]).splitlines():
+        if any(f"pid={pid}," in line for pid in pids) and '"srun"' not in line:
+            address, _, port = line.split()[3].rpartition(":")
+            found.append((address.strip("[]").removeprefix("::ffff:"), port))
     return found
 
 
@@ -105,8 +148,37 @@ def test_nothing_listens_for_everybody(machines: Machines, job: Inside):
     assert len(listening["c1"]) > 5
     own = {"127.0.0.1", machines.address("c1")}
     assert {address for address, _ in listening["c1"]} == own
-    # All of the cluster's doors are where its controller is.
-    assert {address for address, _ in listening["c2"]} == {"127.0.0.1"}
+    assert {address for address, _ in listening["c2"]} == {"127.0.0.1", machines.address("c2")}
+
+
+@pytest.mark.parametrize("place", ["c1", "c2", "c3", "login"])
+def test_ports_of_frameworks_are_shut_to_who_is_not_on_the_other_nodes(
+    machines: Machines, job: Inside, place: str
+):
+    script = machines.put("bob", "knock.py", KNOCK)
+    reached = {
+        node: [f"{address}:{port}" for address, port in rank_ports(machines, node)]
+        for node in ("c1", "c2")
+    }
+    assert {node: len(each) > 1 for node, each in reached.items()} == {"c1": True, "c2": True}, (
+        reached
+    )
+    tried = [
+        each for node, places in reached.items() for each in places if {place, node} != {"c1", "c2"}
+    ]
+    said = machines.run(place, [PYTHON, script, *tried], "bob")
+    assert json.loads(said.splitlines()[-1]) == dict.fromkeys(tried, False)
+    if place in reached:
+        # They are doors: alice gets in.
+        said = machines.run(place, [PYTHON, script.with_name("knock.py"), *reached[place]], "root")
+        assert True in json.loads(said.splitlines()[-1]).values()
+
+
+def test_what_stays_open_is_said(machines: Machines, job: Inside):
+    notes = job.do("frameworks.info.notes")
+    for framework in ("torch.distributed", "tf.distribute"):
+        [note] = [each for each in notes if f"the ports of {framework} are open" in each]
+        assert "on the other nodes" in note
 
 
 @pytest.mark.parametrize("place", ["c1", "c2", "login"])
@@ -117,6 +189,8 @@ def test_no_port_answers_a_stranger(machines: Machines, job: Inside, place: str)
         for node in ("c1", "c2")
         for address, port in ports(machines, node, "alice")
         if node == place or address != "127.0.0.1"
+        # These are open between the nodes of the job, and what comes there can end a rank.
+        if {node, place} != {"c1", "c2"} or (address, port) not in rank_ports(machines, node)
     ]
     assert len(reached) > 3
     said = machines.run(place, [PYTHON, script, *reached], "bob")

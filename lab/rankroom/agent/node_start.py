@@ -56,7 +56,11 @@ def seated(info: ClusterInfo, rank: int) -> dict[str, str]:
         tuple(all_["addresses"]),
     )  # fmt: skip
     cores = min(len(os.sched_getaffinity(0)), node.cores)
-    found = rank_environment(rank, info.size, wiring, node.devices, cores, os.environ, seat)
+    # What the library reads that closes ports to strangers (rank/native/port_guard.c).
+    guarded = {"RANKROOM_BIND": address, "RANKROOM_PEERS": ",".join(sorted(set(all_["addresses"])))}
+    found = guarded | rank_environment(
+        rank, info.size, wiring, node.devices, cores, os.environ, seat
+    )
     if info.allocation.scheduler == "slurm":
         found |= in_slurm(rank, info.size, seat)
     return found

@@ -21,6 +21,7 @@ from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
+from rankroom.supervisor import port_guard
 from rankroom.system import process_tree
 from rankroom.system.polling import poll_until
 
@@ -76,11 +77,14 @@ def launch(
             reached_from=reached_from,
         )  # fmt: skip
         paths.write(info)
+        env = own_environment()
+        if granted is None:  # Horovod's meeting place is then for processes of this machine, too
+            env |= {port_guard.BIND: "127.0.0.1"} | port_guard.environment(env)
         with paths.keeper_log.open("ab") as log:
             keeper = subprocess.Popen(
                 [sys.executable, "-m", KEEPER, str(paths.folder), str(devices)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True, cwd="/", env=own_environment(),
+                start_new_session=True, cwd="/", env=env,
             )  # fmt: skip
     except OSError as error:
         raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None

@@ -17,6 +17,7 @@ from rankroom.rank.environment import device, rank_environment, seats, wire_loca
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import RankInfo
 from rankroom.scheduler import step_launcher
+from rankroom.supervisor import port_guard
 from rankroom.supervisor.placement import Placement
 from rankroom.system import network, process_tree
 from rankroom.system.exits import describe_crash, describe_exit
@@ -120,7 +121,9 @@ class Processes:
             process_tree.START: str(start),
             "RANKROOM_RPC": self.info.rpc,
             "RANKROOM_RPC_KEY": self.info.rpc_key,
+            port_guard.BIND: self.wiring.address,
         }
+        env |= port_guard.environment(env)
         argv = [sys.executable, "-m", "rankroom.rank.engine", *self.options(rank)]
         self.ranks[rank] = self.spawn(argv, env, self.paths.rank_log(rank))
         self.born[rank] = time.time()
@@ -145,6 +148,8 @@ class Processes:
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
         }
+        if step_launcher.PYTHON not in os.environ:  # a container need not have the file
+            env |= port_guard.environment(env)
         node = self.nodes[rank].name
         argv = step_launcher.command(self.info.allocation, node, rank, self.info.cwd)
         self.ranks[rank] = self.spawn([*argv, *self.options(rank)], env, self.paths.rank_log(rank))

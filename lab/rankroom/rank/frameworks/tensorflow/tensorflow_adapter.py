@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from rankroom.rank import open_ports
 from rankroom.rank.frameworks.horovod import process_sets
 from rankroom.rank.frameworks.tensorflow import tensorflow_steps
 from rankroom.rank.import_hooks import when_imported
@@ -119,6 +120,7 @@ def _wrap_context(module: Any, world: World) -> None:
         if world.partial:
             raise world.refuse("a multi-worker strategy", "Make it in a cell on all ranks.")
         _strategy = True
+        open_ports.tell("tf.distribute")
         return enable(self, *args, **kwargs)
 
     context.call_function = call_function

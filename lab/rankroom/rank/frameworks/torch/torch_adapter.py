@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from rankroom.rank import sockets
+from rankroom.rank import open_ports, sockets
 from rankroom.rank.frameworks.torch import (
     torch_calls,
     torch_compile,
@@ -205,6 +205,7 @@ def _wrap(module: Any, world: World) -> None:
             result = original(backend, init_method, **kwargs)
         _asked, _fresh = {"backend": backend, "timeout": kwargs.get("timeout")}, False
         _made_for = world.size
+        open_ports.tell("torch.distributed")
         return result
 
     @functools.wraps(destroy)

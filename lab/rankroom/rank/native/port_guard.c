@@ -1,0 +1,230 @@
+/* The ports that libraries open in a rank, closed to those that are not its own user.
+ *
+ * Loaded into a rank and what it starts by LD_PRELOAD. TensorFlow's server and the store of
+ * torch.distributed listen on all addresses and ask nobody who they are. With RANKROOM_BIND set,
+ * what would listen on all addresses listens on that one; a connection from this machine is
+ * accepted only if the process at its other end is of the same user (or root's), and with
+ * RANKROOM_PEERS set, one from another machine only if that is among them. Others are hung up on.
+ *
+ * The variables are read when a port is opened or a connection comes: a rank in a job learns its
+ * address after it has started.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+typedef union {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    struct sockaddr_storage room;
+} address_t;
+
+static int is_stream(int fd) {
+    int type = 0;
+    socklen_t size = sizeof type;
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
+}
+
+/* The address in RANKROOM_BIND; 0 if nothing is to be guarded. */
+static int own_address(struct in_addr *found) {
+    const char *text = getenv("RANKROOM_BIND");
+    return text && inet_pton(AF_INET, text, found) == 1;
+}
+
+/* An IPv4 address, also one that is written as an IPv6 one; 0 if it is neither. */
+static int as_v4(const address_t *address, struct in_addr *found) {
+    if (address->any.sa_family == AF_INET) {
+        *found = address->v4.sin_addr;
+        return 1;
+    }
+    if (address->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr)) {
+        memcpy(found, &address->v6.sin6_addr.s6_addr[12], 4);
+        return 1;
+    }
+    return 0;
+}
+
+/* Put one address in the place of all of them; 1 if it was all of them. */
+static int narrow(int fd, address_t *address, struct in_addr own) {
+    if (address->any.sa_family == AF_INET && address->v4.sin_addr.s_addr == htonl(INADDR_ANY)) {
+        address->v4.sin_addr = own;
+        return 1;
+    }
+    if (address->any.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&address->v6.sin6_addr)) {
+        int only = 0;
+        socklen_t size = sizeof only;
+        getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, &size);
+        if (only) {
+            address->v6.sin6_addr = in6addr_loopback;
+        } else {
+            memset(&address->v6.sin6_addr, 0, 10);
+            memset(&address->v6.sin6_addr.s6_addr[10], 0xff, 2);
+            memcpy(&address->v6.sin6_addr.s6_addr[12], &own, 4);
+        }
+        return 1;
+    }
+    return 0;
+}
+
+int bind(int fd, const struct sockaddr *given, socklen_t size) {
+    static int (*real)(int, const struct sockaddr *, socklen_t);
+    struct in_addr own;
+    if (!real)
+        real = (int (*)(int, const struct sockaddr *, socklen_t))dlsym(RTLD_NEXT, "bind");
+    if (given && size >= sizeof(struct sockaddr_in) && size <= sizeof(address_t) &&
+        own_address(&own) && is_stream(fd)) {
+        address_t address;
+        memset(&address, 0, sizeof address);
+        memcpy(&address, given, size);
+        if (narrow(fd, &address, own))
+            return real(fd, &address.any, size);
+    }
+    return real(fd, given, size);
+}
+
+int listen(int fd, int backlog) {
+    static int (*real)(int, int);
+    address_t address;
+    socklen_t size = sizeof address;
+    struct in_addr own;
+    if (!real)
+        real = (int (*)(int, int))dlsym(RTLD_NEXT, "listen");
+    memset(&address, 0, sizeof address);
+    /* What was never bound would listen on all addresses. */
+    if (own_address(&own) && is_stream(fd) && getsockname(fd, &address.any, &size) == 0 &&
+        (address.any.sa_family == AF_INET || address.any.sa_family == AF_INET6) &&
+        address.v4.sin_port == 0 && bind(fd, &address.any, size) != 0)
+        return -1;
+    return real(fd, backlog);
+}
+
+/* Ask the kernel whose the other end of a connection on this machine is: 0 if it is this user's or
+ * root's. One whose process has gone has no owner any more. */
+static int is_a_stranger(const address_t *peer, const address_t *here) {
+    struct {
+        struct nlmsghdr head;
+        struct inet_diag_req_v2 asked;
+    } question;
+    union {
+        struct nlmsghdr head;
+        char room[4096];
+    } answer;
+    struct sockaddr_nl kernel = {.nl_family = AF_NETLINK};
+    struct timeval patience = {.tv_sec = 1};
+    ssize_t got;
+    int diag = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    if (diag < 0)
+        return 1;
+    setsockopt(diag, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    memset(&question, 0, sizeof question);
+    question.head.nlmsg_len = sizeof question;
+    question.head.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+    question.head.nlmsg_flags = NLM_F_REQUEST;
+    question.asked.sdiag_protocol = IPPROTO_TCP;
+    question.asked.idiag_states = ~0u;
+    question.asked.id.idiag_cookie[0] = INET_DIAG_NOCOOKIE;
+    question.asked.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+    /* From the other end's point of view; a socket that was made for IPv6 may speak IPv4. */
+    struct in_addr from, to;
+    int v4 = as_v4(peer, &from) && as_v4(here, &to);
+    if (v4) {
+        question.asked.sdiag_family = AF_INET;
+        question.asked.id.idiag_src[0] = from.s_addr;
+        question.asked.id.idiag_dst[0] = to.s_addr;
+    } else {
+        question.asked.sdiag_family = AF_INET6;
+        memcpy(question.asked.id.idiag_src, &peer->v6.sin6_addr, 16);
+        memcpy(question.asked.id.idiag_dst, &here->v6.sin6_addr, 16);
+    }
+    /* The port stands in the same place in both kinds of addresses. */
+    question.asked.id.idiag_sport = peer->v4.sin_port;
+    question.asked.id.idiag_dport = here->v4.sin_port;
+    got = sendto(diag, &question, sizeof question, 0, (struct sockaddr *)&kernel, sizeof kernel);
+    if (got == (ssize_t)sizeof question)
+        got = recv(diag, &answer, sizeof answer, 0);
+    close(diag);
+    if (got < (ssize_t)NLMSG_LENGTH(sizeof(struct inet_diag_msg)) ||
+        answer.head.nlmsg_type != SOCK_DIAG_BY_FAMILY)
+        return 1;
+    const struct inet_diag_msg *found = NLMSG_DATA(&answer.head);
+    return found->idiag_inode == 0 || (found->idiag_uid != geteuid() && found->idiag_uid != 0);
+}
+
+static int is_listed(struct in_addr peer, const char *list) {
+    while (list && *list) {
+        char text[INET_ADDRSTRLEN];
+        struct in_addr each;
+        size_t length = strcspn(list, ",");
+        if (length < sizeof text) {
+            memcpy(text, list, length);
+            text[length] = 0;
+            if (inet_pton(AF_INET, text, &each) == 1 && each.s_addr == peer.s_addr)
+                return 1;
+        }
+        list += length;
+        list += *list == ',';
+    }
+    return 0;
+}
+
+/* Whether an accepted connection is to be hung up on. */
+static int is_unwanted(int fd) {
+    address_t peer, here;
+    socklen_t size = sizeof peer;
+    struct in_addr own, from, to;
+    const char *peers = getenv("RANKROOM_PEERS");
+    if (!own_address(&own) || getpeername(fd, &peer.any, &size) != 0)
+        return 0;
+    size = sizeof here;
+    if (getsockname(fd, &here.any, &size) != 0)
+        return 0;
+    if (as_v4(&peer, &from) && as_v4(&here, &to)) {
+        if (from.s_addr == to.s_addr || (ntohl(from.s_addr) >> 24) == 127)
+            return is_a_stranger(&peer, &here);
+        return peers && !is_listed(from, peers);
+    }
+    if (peer.any.sa_family == AF_INET6) {
+        if (IN6_ARE_ADDR_EQUAL(&peer.v6.sin6_addr, &here.v6.sin6_addr))
+            return is_a_stranger(&peer, &here);
+        return peers != NULL;
+    }
+    return 0; /* not of the internet */
+}
+
+int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags) {
+    static int (*real)(int, struct sockaddr *, socklen_t *, int);
+    socklen_t room = size ? *size : 0;
+    if (!real)
+        real = (int (*)(int, struct sockaddr *, socklen_t *, int))dlsym(RTLD_NEXT, "accept4");
+    for (;;) {
+        struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+        int found = real(fd, address, size, flags);
+        if (found < 0 || !is_unwanted(found))
+            return found;
+        /* Who waits for the next one by accept() goes on waiting. Who was told by poll() that there
+         * is one must not: it gets this one, already cut off, and what was sent is dropped. */
+        if (!(fcntl(fd, F_GETFL) & O_NONBLOCK) && connect(found, &nowhere, sizeof nowhere) == 0)
+            return found;
+        close(found);
+        if (size)
+            *size = room;
+    }
+}
+
+int accept(int fd, struct sockaddr *address, socklen_t *size) {
+    return accept4(fd, address, size, 0);
+}

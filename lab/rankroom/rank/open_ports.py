@@ -1,0 +1,30 @@
+"""Says in a run, once, who else reaches the ports that a framework has opened in this rank."""
+
+from __future__ import annotations
+
+import os
+
+from rankroom.rank.spans import recorder
+
+_told: set[str] = set()
+
+
+def tell(framework: str) -> None:
+    """`framework` has opened ports, which check nobody who connects."""
+    if framework in _told:
+        return
+    _told.add(framework)
+    if "port_guard" not in os.environ.get("LD_PRELOAD", ""):
+        recorder.note(UNGUARDED.format(framework=framework))
+    elif "," in os.environ.get("RANKROOM_PEERS", ""):
+        recorder.note(SHARED.format(framework=framework))
+
+
+UNGUARDED = (
+    "the ports of {framework} are open to other users of this machine, and perhaps of its network: "
+    "no C compiler was there to build what closes them"
+)
+SHARED = (
+    "the ports of {framework} are open to whoever else has processes on the other nodes of this "
+    "cluster; nobody checks them there"
+)

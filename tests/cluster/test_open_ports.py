@@ -1,0 +1,204 @@
+"""What frameworks open in ranks is closed to other users of the machine, and to its network."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cells import finish, values
+from rankroom import config
+from rankroom.cluster.local import Cluster
+from rankroom.supervisor import port_guard
+
+pytestmark = pytest.mark.cluster
+
+STRANGER = 54321  # a uid that nobody has
+# Connects to each port and says what came back: nothing at all, where the door is shut.
+KNOCK = """
+import socket, sys
+for port in map(int, sys.argv[1:]):
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as door:
+            door.settimeout(2)
+            try:
+                door.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(9))
+                print(port, "shut" if door.recv(1) == b"" else "open")
+            except TimeoutError:
+                print(port, "open")
+    except OSError:
+        print(port, "shut")
+"""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
+
+
+def listening(cluster: Cluster) -> set[tuple[str, int]]:
+    """Where the ranks and what they have started listen, over IP."""
+    found = set()
+    for rank in cluster.ranks:
+        process = psutil.Process(rank.pid)
+        for each in (process, *process.children(recursive=True)):
+            for port in each.net_connections("tcp"):
+                if port.status == psutil.CONN_LISTEN:
+                    found.add((port.laddr.ip, port.laddr.port))
+    return found
+
+
+def knock(ports: list[int], uid: int) -> dict[int, str]:
+    become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
+    argv = [*become, "/usr/bin/env", "-i", _python(), "-c", KNOCK, *map(str, ports)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert not done.stderr, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return {int(port): how for port, how in lines}
+
+
+def _python() -> str:
+    """One that another user may run: this checkout's may be in a home that is closed."""
+    found = shutil.which("python3", path="/usr/bin:/bin")
+    if found is None:
+        pytest.skip("no Python for another user")
+    return found
+
+
+STORE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+stores = [
+    dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False, use_libuv=way)
+    for way in (True, False)
+]
+ports = {store.port for store in stores}
+total = torch.ones(1); dist.all_reduce(total); ports
+"""
+STRATEGY = """
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+workers = strategy.cluster_resolver.cluster_spec().as_dict()["worker"]
+{int(workers[rank].split(":")[1])}
+"""
+# What frameworks do with their ports goes on working when strangers were there.
+STORED = """
+for way, store in zip((True, False), stores):
+    guest = dist.TCPStore("127.0.0.1", store.port, 1, False, use_libuv=way)
+    guest.set("key", "value")
+    assert store.get("key") == b"value"
+dist.barrier()
+"""
+REDUCED = """
+total = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.ones(1)))
+assert float(total[0]) == 2.0
+"""
+OWN = """
+import contextlib, socket, threading
+doors = [socket.socket(family) for family in (socket.AF_INET, socket.AF_INET6)]
+doors[1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+for door, every in zip(doors, ("0.0.0.0", "::")):
+    door.bind((every, 0)); door.listen()
+unbound = socket.socket(); unbound.listen()
+def serve(door):
+    while True:
+        with contextlib.suppress(OSError):  # a stranger's is cut off already
+            door.accept()[0].sendall(b"come in")
+for each in (*doors, unbound):
+    threading.Thread(target=serve, args=(each,), daemon=True).start()
+{door.getsockname()[1] for door in (*doors, unbound)}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "again"),
+    [(STORE, STORED), (STRATEGY, REDUCED), (OWN, "rank")],
+    ids=["torch.distributed", "tf.distribute", "its own"],
+)
+@needs_root
+def test_ports_of_ranks_are_closed_to_strangers(home: Path, source: str, again: str):
+    cluster = Cluster.local(ranks=2)
+    try:
+        run = finish(cluster, source)
+        assert run.state == "done", run.info.failure
+        assert run.info.notes == []
+        found = listening(cluster)
+        loopback = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+        assert {address for address, _ in found} <= loopback
+        ports = sorted({port for _, port in found})
+        assert len(ports) > 3
+        # Those of ZeroMQ greet who connects, whoever it is, and encrypt all else.
+        for _ in range(2):
+            opened = [port for port, how in knock(ports, STRANGER).items() if how == "open"]
+            assert opened == []
+        own = sorted(set().union(*map(ast.literal_eval, run.results.values())))
+        assert own
+        assert set(own) <= set(ports)
+        assert "open" in knock(own, 0).values()
+        assert finish(cluster, again).state == "done"
+        assert finish(cluster, "rank").results == {0: "0", 1: "1"}
+    finally:
+        cluster.stop()
+
+
+def test_a_cell_can_open_a_port_for_others(home: Path):
+    cluster = Cluster.local(ranks=1)
+    try:
+        source = (
+            "import os, socket\ndel os.environ['RANKROOM_BIND']\n"
+            "door = socket.socket(); door.bind(('', 0)); door.getsockname()[0]"
+        )
+        assert values(cluster, source) == ["0.0.0.0"]
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize("without", ["a compiler", "one that works"])
+def test_without_the_library_a_run_says_that_ports_are_open(
+    home: Path, monkeypatch: pytest.MonkeyPatch, without: str
+):
+    monkeypatch.setenv("CC", "/no/such/cc" if without == "a compiler" else "/bin/true")
+    cluster = Cluster.local(ranks=2)
+    try:
+        run = finish(cluster, "import torch.distributed as d; d.init_process_group('gloo')")
+        assert run.state == "done"
+        [note] = run.info.notes
+        assert "torch.distributed are open to other users of this machine" in note
+        again = finish(cluster, "d.destroy_process_group(); d.init_process_group('gloo')")
+        assert again.info.notes == []
+    finally:
+        cluster.stop()
+
+
+def test_the_library_is_compiled_once_and_for_its_owner_only(home: Path):
+    made = port_guard.library()
+    assert made is not None
+    written = made.stat().st_mtime_ns
+    assert port_guard.library() == made
+    assert made.stat().st_mtime_ns == written
+    assert [each.name for each in made.parent.iterdir()] == [made.name]
+    for folder in (made.parent, config.home()):
+        assert folder.stat().st_mode & 0o077 == 0
+    env = port_guard.environment({"LD_PRELOAD": "/usr/lib/other.so"})
+    assert env == {"LD_PRELOAD": f"{made}:/usr/lib/other.so"}
+
+
+def test_what_is_no_tcp_is_left_alone(home: Path, tmp_path: Path):
+    source = (
+        "import socket, sys\n"
+        "u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('', 0))\n"
+        "assert u.getsockname()[0] == '0.0.0.0'\n"
+        "f = socket.socket(socket.AF_UNIX); f.bind(sys.argv[1]); f.listen()\n"
+        "c = socket.socket(socket.AF_UNIX); c.connect(sys.argv[1])\n"
+        "f.accept()[0].close()\n"
+        "d = socket.socket(); d.setblocking(False); d.bind(('127.0.0.1', 0)); d.listen()\n"
+        "try:\n    d.accept()\nexcept BlockingIOError:\n    print('as ever')\n"
+    )
+    env = {**os.environ, "RANKROOM_BIND": "127.0.0.1", **port_guard.environment({})}
+    done = subprocess.run(
+        [sys.executable, "-c", source, str(tmp_path / "door")],
+        env=env, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("as ever\n", "")
