@@ -1,8 +1,9 @@
 """Run the tests in two parts: first, one by one, those that nothing may run beside; then the rest.
 
 `tools/test.py [--all] [OPTIONS OF PYTEST]`. With --all, racy faults are injected 20 times, and a
-third part sets up a bare clone with another Python. All parts run, whatever the first one finds;
-the last line says what came of them together.
+third part sets up a bare clone with another Python. All parts run, whatever the first one finds. A
+few tests that failed are run once more, alone: those that pass then are named, as they depend on
+what runs beside them. The last line says what came of all parts together.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # In tests/conftest.py's order, not by how many tests a file has: the longest have one or two.
 TOGETHER = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
-PARTS = (["-m", "alone"], ["-m", "not alone", *TOGETHER])
+PARTS = (["-m", "alone", "--cache-clear"], ["-m", "not alone", *TOGETHER])
+AGAIN = ["--last-failed", "--last-failed-no-failures", "none", "-rA", "--show-capture", "no"]
+FEW = 8  # more failures than this are no accident of a busy machine
 THOROUGH = ["--repeat", "20"]
 OTHER = ["--other", "--torch", "cuda"]
-NOTHING = 5  # pytest's exit status when it found no test
+# pytest's exit statuses when tests failed, and when it found none
+FAILED, NOTHING = 1, 5
 # As pytest closes: `1 failed, 240 passed in 107.45s (0:01:47)`
 CLOSING = re.compile(r"^=*\s*(?:no tests ran|(\d+ \w+(?:, \d+ \w+)*)) in [\d.]+s")
 
@@ -33,10 +37,22 @@ def main(options: list[str]) -> int:
     statuses = []
     everything = "--all" in options
     options = [each for each in options if each != "--all"] + ([*THOROUGH] if everything else [])
-    commands = [[sys.executable, "-m", "pytest", *part, *options] for part in PARTS]
-    commands += [[sys.executable, str(ROOT / "tools" / "interpreters.py"), *OTHER]] * everything
-    for command in commands:
-        status, closing = run(command)
+    pytest = [sys.executable, "-m", "pytest"]
+    for part in PARTS:
+        status, closing = run([*pytest, *part, *options])
+        statuses.append(status)
+        counts.update(counted(closing))
+    if FAILED in statuses and broken(counts) <= FEW:
+        print(f"{broken(counts)} failed: once more, alone", flush=True)
+        status, closing = run([*pytest, *AGAIN, *options])
+        if status in (0, FAILED) and (again := counted(closing)).get("passed"):
+            counts["passed"] += again["passed"]
+            counts["failed"] = broken(Counter(again))
+            counts["errors"] = counts["error"] = 0
+            counts["passed alone only"] = again["passed"]
+            statuses = [status if each == FAILED else each for each in statuses]
+    if everything:
+        status, closing = run([sys.executable, str(ROOT / "tools" / "interpreters.py"), *OTHER])
         statuses.append(status)
         counts.update(counted(closing))
     print(summary(counts, time.monotonic() - begun), flush=True)
@@ -61,6 +77,11 @@ def run(argv: list[str]) -> tuple[int, str]:
     return tests.wait(), next((line for line in reversed(lines) if CLOSING.match(line)), "")
 
 
+def broken(counts: Counter[str]) -> int:
+    """How many tests failed, in themselves or as they were set up."""
+    return counts["failed"] + counts["error"] + counts["errors"]
+
+
 def counted(closing: str) -> dict[str, int]:
     """The numbers of a closing line, by what they count."""
     found = CLOSING.match(closing)
@@ -71,7 +92,7 @@ def counted(closing: str) -> dict[str, int]:
 def summary(counts: Counter[str], seconds: float) -> str:
     """`3539 passed, 2 failed, 2 skipped in 0:17:03`"""
     words = [f"{counts.pop('passed', 0)} passed", f"{counts.pop('failed', 0)} failed"]
-    words += [f"{number} {what}" for what, number in sorted(counts.items())]
+    words += [f"{number} {what}" for what, number in sorted(counts.items()) if number]
     minutes, rest = divmod(round(seconds), 60)
     return f"{', '.join(words)} in {minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 

@@ -22,7 +22,7 @@ import rankroom
 from checkout import ROOT
 from rankroom.rank.environment import free_ports
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(1000)]
 ENDS = {"oldest": "jupyterlab==4.2.*", "newest": "jupyterlab>=4.5,<5"}
 # Everything that a cell on ranks needs, and no framework.
 CELL = """

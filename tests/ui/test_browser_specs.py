@@ -12,7 +12,7 @@ SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
 # `make test` has a look at each part of the extension, `make test-all` at all there is to see.
 ALWAYS = "--grep=@always"
 
-pytestmark = pytest.mark.ui
+pytestmark = [pytest.mark.ui, pytest.mark.timeout(1000)]
 
 
 def test_there_are_browser_tests():
