@@ -8,6 +8,7 @@ death comes when the thread ends that started the rank, and reaches no child of 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -21,6 +22,7 @@ from rankroom.agent import orphan_check
 from rankroom.system import process_tree
 
 END_S = 1.0  # a rank without a keeper is killed this long after SIGTERM
+ASK_S = 2.0  # for the supervisor to hear that a rank has ended
 LAST_MS = 3000  # for a rank's last replies to leave; the controller may be gone
 
 
@@ -49,6 +51,9 @@ class RankNanny(KernelNanny):
         """The same where the keeper is on another machine: nothing of the rank stays on this."""
         orphan_check.follow(self.pid)
         ended = not process_tree.running(self.parent_process)
+        if ended:
+            with contextlib.suppress(OSError):
+                orphan_check.ask_keeper("gone", ASK_S)
         step = os.environ[process_tree.STEP]
         left = {each for each, value in process_tree.belonging(process_tree.STEP) if value == step}
         # It was asked before, or has ended: its children have no time left.

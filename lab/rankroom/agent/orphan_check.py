@@ -8,6 +8,7 @@ While somebody looks at the ranks, how busy this one is comes with the question.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -33,6 +34,9 @@ def follow(rank_pid: int) -> None:
             answer = ask_keeper("stay", 5.0, **load)
             if not answer.get("kept"):
                 return
+            for name in answer.get("signals", ()):
+                # The rank did not take them itself, as C code keeps Python from running there.
+                os.kill(rank_pid, getattr(signal, name))
             refused, heard = 0, time.monotonic()
             if not answer.get("look"):
                 sampler, pause = None, LOOK_S

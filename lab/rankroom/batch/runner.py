@@ -28,12 +28,11 @@ from rankroom import config
 from rankroom.batch.cell_text import said, short
 from rankroom.batch.cells import Cell, cells_of
 from rankroom.batch.folder import MARK, BatchFolder, Progress
-from rankroom.cluster import lookup
+from rankroom.cluster import lookup, repair
 from rankroom.errors import RankroomError
 from rankroom.record.cluster_file import ClusterPaths
+from rankroom.record.model import title_of
 from rankroom.record.store import Store
-from rankroom.run.run import title_of
-from rankroom.run.salvage import TendedStore
 from rankroom.scheduler.job_end import JobEnd
 from rankroom.system import process_tree
 from rankroom.system.files import write_atomically
@@ -189,9 +188,8 @@ class Runner:
             if info.keeper in marked and info.host == self.progress.host:
                 lookup.end(ClusterPaths(info.name))
         process_tree.end(self.left(), END_S)
-        for run_id in self.progress.runs:
-            with contextlib.suppress(RankroomError):
-                TendedStore().load(run_id)
+        with contextlib.suppress(RankroomError, OSError):
+            repair.complete_all(Store())
 
     def left(self) -> set[Any]:
         """The processes of this job, but for itself."""

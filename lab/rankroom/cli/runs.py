@@ -22,7 +22,6 @@ from rankroom.record.model import Json, RunInfo, parse_event
 from rankroom.record.retention import DAY
 from rankroom.record.store import Store
 from rankroom.record.tail import LIMIT, Tail, line_near_end
-from rankroom.run.salvage import TendedStore
 from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
@@ -44,7 +43,7 @@ def runs() -> None:
 @click.option("-n", "--number", default=20, show_default=True, type=click.IntRange(1))
 def list_(number: int) -> None:
     """List the newest runs, newest first."""
-    store = TendedStore()
+    store = Store()
     found = store.newest(number)
     click.echo(runs_table(found) if found else f"no runs yet in {store.runs}")
 
@@ -55,7 +54,7 @@ def list_(number: int) -> None:
 @click.option("--no-collapse", is_flag=True, help="Show equal lines once for each rank.")
 def show(run: str, ranks: str | None, no_collapse: bool) -> None:
     """Show a whole run: how it ended, every traceback, every line, every value."""
-    store = TendedStore()
+    store = Store()
     info = store.load(store.find(run))
     wanted = _wanted(info, ranks)
     events = store.events(info.id)
@@ -90,7 +89,7 @@ def show(run: str, ranks: str | None, no_collapse: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
 def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
     """Show the last lines of a run's log, of all ranks together."""
-    store = TendedStore()
+    store = Store()
     info = store.load(store.find(run))
     wanted = _wanted(info, ranks)
     assembly = Assembly()
@@ -140,7 +139,7 @@ def profile(run: str, as_json: bool) -> None:
     """Show where each rank's time went, and who kept the others waiting."""
     from rankroom.analysis.profile.of_run import profile_of
 
-    store = TendedStore()
+    store = Store()
     info = store.load(store.find(run))
     found = profile_of(store, info)
     if as_json:
@@ -167,7 +166,7 @@ def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
 
     Without options, what RANKROOM_KEEP_DAYS (30) and RANKROOM_KEEP_GB (5) say.
     """
-    gone = TendedStore().prune(
+    gone = Store().prune(
         None if days is None else days * DAY,
         None if max_gb is None else int(max_gb * 1e9),
         dry_run,

@@ -16,6 +16,7 @@ from typing import Any
 
 from rankroom import errors
 from rankroom.cluster import launch, lookup, start_request
+from rankroom.cluster.restart import Restarts
 from rankroom.errors import NoClusterError, NotYoursError, StartError, UsageError
 from rankroom.far import start as far
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
@@ -117,6 +118,30 @@ def successor(
     ranks = start_request.ranks(asked) or info.size
     launch.room_for(ranks)
     return lambda: launch.launch(ranks, paths.name, info.cwd, info.auto_restart)[1]
+
+
+def interrupt(name: str) -> None:
+    """KeyboardInterrupt on every rank, whatever it runs; returns when all are free, or soon."""
+    _ask(find(name)[1], do="interrupt")
+
+
+def release(name: str) -> str:
+    """Release blocked collectives; what was done."""
+    return str(_ask(find(name)[1], do="release")["text"])
+
+
+def stacks(name: str) -> dict[int, str]:
+    """Where the threads of each rank are, as text."""
+    said = _ask(find(name)[1], do="stacks", ranks=None)["stacks"]
+    return {int(rank): str(text) for rank, text in said.items()}
+
+
+def restart_and_wait(name: str, ranks: Sequence[int]) -> None:
+    """Restart ranks, and wait until they are ready. Raises StartError if one does not start."""
+    paths, _ = find(name)
+    Restarts(
+        paths, lookup.living(paths), lambda do, **more: _ask(find(name)[1], do=do, **more)
+    ).restart(ranks)
 
 
 def look(name: str) -> dict[str, Any]:

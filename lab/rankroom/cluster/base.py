@@ -25,8 +25,6 @@ class AnyRun(Protocol):
     @property
     def info(self) -> RunInfo: ...
     @property
-    def spans(self) -> Sequence[bytes] | None: ...
-    @property
     def id(self) -> str: ...
     @property
     def state(self) -> RunState: ...
@@ -34,8 +32,6 @@ class AnyRun(Protocol):
     def running(self) -> list[int]: ...
     @property
     def results(self) -> dict[int, str]: ...
-    @property
-    def seen(self) -> list[dict[str, Any]] | None: ...
     @property
     def timeline(self) -> Timeline: ...
     @property
@@ -129,8 +125,8 @@ class AnyCluster(ABC):
 
     @property
     @abstractmethod
-    def adopted(self) -> Sequence[AnyRun]:
-        """Runs of other kernels that this one took up."""
+    def latest(self) -> AnyRun | None:
+        """The run that this process last started, or that was on when it attached."""
 
     @abstractmethod
     def how_ended(self, rank: int, pid: int = 0) -> str:
@@ -162,10 +158,6 @@ class AnyCluster(ABC):
     def rejoin(self, seconds: float = ...) -> bool:
         """After a run in a world of its own, set up again now what all ranks had set up together,
         instead of with the next cell on all of them. False if that fails."""
-
-    @abstractmethod
-    def left_running(self) -> str:
-        """What ranks still run for a process that is gone, in words; empty if nothing."""
 
     @abstractmethod
     def interrupt(self) -> None:

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rankroom.cluster import actions
 from rankroom.errors import (
     NoClusterError,
+    NotYoursError,
     RankroomError,
     RunOverError,
     StartError,
     UsageError,
 )
-from rankroom.record.cluster_file import ClusterPaths
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
@@ -30,44 +30,26 @@ LONGEST = 55.0  # a proxy in front may cut a request at a minute
 T = TypeVar("T")
 
 
-class Steps(Protocol):
-    """What the ladder needs of a cluster."""
-
-    def interrupt(self) -> None: ...
-    def release(self) -> str: ...
-    def stacks(self) -> dict[int, str]: ...
-    def restart(self, ranks: Sequence[int]) -> object: ...
-    def close(self) -> None: ...
-
-
-def attach(name: str) -> Steps:
-    """A connection to the cluster. Made again for each step, in some 0.3 s: nothing is kept."""
-    # Not before somebody needs it: ipyparallel would slow the start of every Jupyter server.
-    from rankroom.cluster.local import Cluster
-
-    return Cluster.connect(name)
-
-
 class Control:
     """The steps as coroutines; threads of their own do the work, as ranks may be slow to answer."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         # Not the event loop's own threads: those read the records.
-        self._pool = ThreadPoolExecutor(AT_ONCE, "rankroom-ladder")
+        self._pool = ThreadPoolExecutor(AT_ONCE, "rankroom-control")
 
     async def interrupt(self, run_id: str) -> str:
         """KeyboardInterrupt on every rank; what was done, in one line, as from the other steps."""
-        await self._step(run_id, "interrupt", lambda cluster: cluster.interrupt())
+        await self._step(run_id, "interrupt", actions.interrupt)
         return "every rank was sent an interrupt"
 
     async def release(self, run_id: str) -> str:
         """Let go of the collectives that ranks wait in."""
-        return await self._step(run_id, "release", lambda cluster: cluster.release())
+        return await self._step(run_id, "release", actions.release)
 
     async def stacks(self, run_id: str) -> dict[int, str]:
         """Where the threads of each rank are, as text."""
-        return await self._step(run_id, "show the stacks of", lambda cluster: cluster.stacks())
+        return await self._step(run_id, "show the stacks of", actions.stacks)
 
     async def restart(self, run_id: str, text: str) -> str:
         """Restart the ranks that `text` names. Raises UsageError for ranks not in the run."""
@@ -75,19 +57,19 @@ class Control:
         if not text:
             raise UsageError(WHICH)
         ranks = parse_ranks(text, run.size)
-        await self._step(run_id, "restart", lambda cluster: cluster.restart(ranks))
+        await self._step(run_id, "restart", lambda name: actions.restart_and_wait(name, ranks))
         who = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
         return f"{who} {'were' if len(ranks) > 1 else 'was'} restarted, without variables"
 
     async def interrupt_cluster(self, name: str) -> None:
         """KeyboardInterrupt on every rank of a cluster, whatever it runs."""
-        await self._on(name, "interrupt", lambda cluster: cluster.interrupt())
+        await self._on(name, "interrupt", actions.interrupt)
 
-    async def _step(self, run_id: str, what: str, act: Callable[[Steps], T]) -> T:
+    async def _step(self, run_id: str, what: str, act: Callable[[str], T]) -> T:
         run = await self._live(run_id)
         return await self._on(run.cluster, what, act)
 
-    async def _on(self, name: str, what: str, act: Callable[[Steps], T]) -> T:
+    async def _on(self, name: str, what: str, act: Callable[[str], T]) -> T:
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._pool, partial(_act, name, what, act))
         try:
@@ -104,34 +86,28 @@ class Control:
         return run
 
 
-def _act(name: str, what: str, act: Callable[[Steps], T]) -> T:
-    """Connect, act, let go. Raises RankroomErrors of one line only."""
-    actions.refuse_others(ClusterPaths(name))
+def _act(name: str, what: str, act: Callable[[str], T]) -> T:
+    """Raises RankroomErrors of one line only."""
     try:
-        cluster = attach(name)
+        return act(name)
+    except NotYoursError:
+        raise
     except NoClusterError:
         raise NoClusterError(GONE.format(name=name)) from None
-    except StartError:
-        raise StartError(DEAF.format(name=name)) from None
-    try:
-        return act(cluster)
     except RankroomError:
         raise
     except Exception as error:
         logging.getLogger(__name__).exception("cluster %s could not %s its ranks", name, what)
         why = str(error).strip().partition("\n")[0] or type(error).__name__
         raise RankroomError(FAILED.format(what=what, name=name, why=why)) from error
-    finally:
-        cluster.close()
 
 
 OVER = "run {id} is over ({state}): there is nothing left to act on"
 LOST = (
-    "run {id} is lost, as the kernel that started it is gone: `%cluster interrupt` in a notebook"
-    " ends what its ranks still do"
+    "run {id} is lost, as the supervisor of its cluster is gone: `rankroom runs repair` completes "
+    "its record with what its ranks left"
 )
 GONE = "cluster {name} is gone: `%cluster` in a notebook tells what there is"
-DEAF = "cluster {name} does not answer: `%cluster stop` in a notebook ends it"
 SLOW = (
     "cluster {name} did not answer within {seconds:.0f} s: try the next step, or end it with"
     " `%cluster stop` in a notebook"

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rankroom.cluster import launch, lookup
-from rankroom.errors import NoClusterError, UsageError
+from rankroom.errors import UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
-from rankroom.rpc.client import ask
-from rankroom.run.engine_client import Link
+from rankroom.record.model import Json
 
 
 class Restarts:
     """The restarts of one cluster's ranks, as one process knows them."""
 
-    def __init__(self, paths: ClusterPaths, info: ClusterInfo, link: Link) -> None:
+    def __init__(self, paths: ClusterPaths, info: ClusterInfo, ask: Callable[..., Json]) -> None:
         self._paths = paths
-        self._link = link
+        self._ask = ask
         self._told = dict(info.restarts)
 
     def restart(self, ranks: Sequence[int]) -> None:
         """Restart these ranks and wait until they are ready."""
         before = lookup.living(self._paths)
-        if not before.rpc:
-            raise NoClusterError(EARLIER.format(name=before.name))
-        known = {rank: self._link.identity(rank) for rank in ranks}
-        try:
-            answer = ask(before.rpc, before.rpc_key, do="restart", ranks=list(ranks))
-        except OSError:
-            why = "it does not answer"
-            raise NoClusterError(lookup.GONE.format(name=before.name, why=why)) from None
-        if refused := answer.get("refused"):
+        if refused := self._ask("restart", ranks=list(ranks)).get("refused"):
             raise UsageError(refused)
         deadline = time.monotonic() + launch.start_s(before)
-        while waiting := self._unready(ranks, before, known):
+        while waiting := self._unready(ranks, before):
             if time.monotonic() > deadline:
                 raise launch.timed_out(self._paths, waiting)
             time.sleep(0.02)
@@ -53,9 +44,7 @@ class Restarts:
             for past in [info.past.get(str(rank), "")]
         ]
 
-    def _unready(
-        self, ranks: Sequence[int], before: ClusterInfo, known: dict[int, bytes]
-    ) -> list[int]:
+    def _unready(self, ranks: Sequence[int], before: ClusterInfo) -> list[int]:
         """Which of the ranks that are restarted are not ready; StartError if one will not be."""
         info = lookup.living(self._paths)
         waiting = []
@@ -64,14 +53,9 @@ class Restarts:
             again = info.restarts.get(key, 0) > before.restarts.get(key, 0)
             if again and key in info.exits:
                 raise launch.ended_while_starting(self._paths, rank, info.exits[key])
-            is_new = self._link.identity(rank) not in (b"", known[rank])
-            if not again or rank in info.starting or not is_new:
+            if not again or rank in info.starting or rank not in info.ready:
                 waiting.append(rank)
         return waiting
 
 
-EARLIER = (
-    "cluster {name} was started by an earlier version of Rankroom: single ranks of it cannot be "
-    "restarted, `%cluster restart` restarts all of them"
-)
 RESTARTED = "rank {rank} was restarted{why}: its variables are gone"

@@ -54,8 +54,8 @@ class Acts:
         known = info is not None and info.state == "running" and all(r.pid for r in info.ranks)
         return known and len(info.ready) == info.size if info else False
 
-    def attach(self) -> str:
-        """Connect to the ranks, and take up what goes on; what they run for nobody, in words."""
+    def attach(self) -> None:
+        """Connect to the ranks."""
         from rankroom.cluster.local import Cluster
 
         with self._attaching:
@@ -66,12 +66,6 @@ class Acts:
                 lambda: len(made.alive) == made.size or bool(made.refresh().exits), ALL_S, 0.01
             )
             self._cluster, self.attached = made, True
-            return "" if made.adopted else made.left_running()
-
-    def adopt(self) -> list[str]:
-        """Take up runs whose desk is gone by now; their ids."""
-        cluster = self._the_cluster()
-        return [] if cluster.busy else [run.id for run in cluster.adopt()]
 
     def runs(self) -> list[str]:
         """The ids of all runs of this cluster, the oldest first."""
@@ -111,21 +105,11 @@ class Acts:
         return {"well": self._the_cluster().rejoin()}
 
     def _do_interrupt(self, head: Head, body: bytes) -> Head:
-        cluster = self._the_cluster()
-        latest = cluster.latest
-        if latest is not None and latest.id == head.get("run"):
-            latest.interrupt()
-        else:
-            cluster.interrupt()
+        self._the_cluster().interrupt()
         return {}
 
     def _do_release(self, head: Head, body: bytes) -> Head:
-        cluster = self._the_cluster()
-        latest = cluster.latest
-        if latest is not None and latest.id == head.get("run"):
-            latest.release()
-            return {}
-        return {"text": cluster.release()}
+        return {"text": self._the_cluster().release()}
 
     def _do_stacks(self, head: Head, body: bytes) -> Head:
         return {"stacks": self._the_cluster().stacks(head["ranks"])}
@@ -133,9 +117,6 @@ class Acts:
     def _do_restart(self, head: Head, body: bytes) -> Head:
         self._the_cluster().restart(head["ranks"])
         return {}
-
-    def _do_left(self, head: Head, body: bytes) -> Head:
-        return {"text": self._the_cluster().left_running()}
 
     def _do_look(self, head: Head, body: bytes) -> Head:
         info = self._the_cluster().info

@@ -17,11 +17,11 @@ from rankroom.cluster import actions, launch
 from rankroom.cluster.base import AnyCluster
 from rankroom.errors import NoClusterError, RankroomError, SshError, StartError
 from rankroom.far import start
-from rankroom.far.run import FarRun
 from rankroom.rank import values
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
-from rankroom.record.model import Json
+from rankroom.record.model import Json, RunInfo
 from rankroom.rpc.client import ask
+from rankroom.run.run import Run
 from rankroom.scheduler.site import Site
 from rankroom.supervisor import lease
 from rankroom.system import process_tree
@@ -33,6 +33,7 @@ LONG_S = 600.0  # a value may be large and a line slow
 COMES_S = 20.0  # for a keeper to begin
 STOP_S = 45.0
 LOOK_S = 0.05
+RUN_LOOK_S = 0.01  # between two looks at what has come here of a run
 FOR_EVER = float("inf")
 
 
@@ -44,8 +45,7 @@ class FarCluster(AnyCluster):
     def __init__(self, paths: ClusterPaths, info: ClusterInfo) -> None:
         super().__init__(paths, info)
         self._lease = lease.hold(paths.folder)
-        self._latest: FarRun | None = None
-        self._adopted: list[FarRun] = []
+        self._latest: Run | None = None
 
     @classmethod
     def start(cls, site: Site, name: str | None = None, auto_restart: bool = False) -> FarCluster:
@@ -101,7 +101,7 @@ class FarCluster(AnyCluster):
             kept = now if alive else kept
             if alive and info.state == "running" and info.far.state == "running":
                 self.refresh()
-                self._adopt()
+                self._follow()
                 return
             if now > kept + COMES_S:
                 log = tail(self.paths.keeper_log)
@@ -132,8 +132,8 @@ class FarCluster(AnyCluster):
         return self._latest is not None and self._latest.state == "running"
 
     @property
-    def adopted(self) -> list[FarRun]:
-        return self._adopted
+    def latest(self) -> Run | None:
+        return self._latest
 
     def describe(self) -> str:
         far = self.refresh().far
@@ -166,21 +166,17 @@ class FarCluster(AnyCluster):
         notes: Sequence[str] = (),
         profile: bool = False,
         own: bool = False,
-    ) -> FarRun:
+    ) -> Run:
         chosen = self._chosen(ranks)
         said = self._ask(
             "run", patience=RUN_S, source=source, ranks=chosen, name=name, count=count,
             notes=list(notes), profile=profile, own=own,
         )  # fmt: skip
-        run = FarRun(said["runs"][0], self.store, self._ask)
-        self._latest = run
-        return run
+        self._latest = self._run_of(self.store.load(said["runs"][0]))
+        return self._latest
 
     def rejoin(self, seconds: float = 0.0) -> bool:
         return bool(self._ask("rejoin", patience=LONG_S)["well"])
-
-    def left_running(self) -> str:
-        return "" if self.busy else str(self._ask("left")["text"])
 
     def interrupt(self) -> None:
         self._ask("interrupt")
@@ -260,8 +256,11 @@ class FarCluster(AnyCluster):
         errors.raise_told(said)
         return said
 
-    def _adopt(self) -> None:
-        """The runs of this cluster that go on, or have ended while nobody looked."""
+    def _run_of(self, info: RunInfo) -> Run:
+        return Run(info, self.store, self._ask, look_s=RUN_LOOK_S)
+
+    def _follow(self) -> None:
+        """Take the run of this cluster that is on, if there is one, for the latest."""
         since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self.info.created))
         name = (self.info.far and self.info.far.name) or self.name
         for run_id in self.store.ids():
@@ -270,9 +269,8 @@ class FarCluster(AnyCluster):
             with contextlib.suppress(RankroomError):
                 run = self.store.load(run_id)
                 if run.cluster == name and run.state == "running":
-                    self._adopted.append(FarRun(run_id, self.store, self._ask))
-        if self._adopted:
-            self._latest = self._adopted[0]
+                    self._latest = self._run_of(run)
+                    return
 
     def _applied(self, rank: int, function: Callable[..., Any], *args: Any) -> list[Any]:
         with self._bytes(values.pack((function, args))) as file:

@@ -146,28 +146,22 @@ class Desk:
             return True
 
     def _look(self) -> None:
-        adopted = 0.0
         while True:
             self._soon.wait(LIVE_S if self._followed else LOOK_S)
             self._soon.clear()
             try:
-                adopted = self._look_once(adopted)
+                self._look_once()
             except OSError as error:  # out of descriptors, say: it is tried again
                 with contextlib.suppress(OSError):
                     self.say({"say": "trouble", "text": f"cannot look after the cluster: {error}"})
                 time.sleep(ADOPT_S)
 
-    def _look_once(self, adopted: float) -> float:
+    def _look_once(self) -> None:
         assert self._acts is not None
         self._tell(self._acts.info())
         if not self._acts.attached and self._acts.may_attach():
             self._attach()
-        elif self._acts.attached and time.monotonic() > adopted + ADOPT_S:
-            adopted = time.monotonic()
-            for run_id in self._acts.adopt():
-                self._begin(run_id)
         self._send()
-        return adopted
 
     def _tell(self, info: ClusterInfo | None) -> None:
         said = None if info is None else {**dataclasses.asdict(info), "rpc": "", "rpc_key": ""}
@@ -178,7 +172,7 @@ class Desk:
     def _attach(self) -> None:
         assert self._acts is not None
         try:
-            left = self._acts.attach()
+            self._acts.attach()
         except RankroomError as error:
             self.say({"say": "trouble", "text": str(error)})
             time.sleep(ADOPT_S)
@@ -188,7 +182,7 @@ class Desk:
         for run_id in self._acts.runs():
             if not self._have.get(run_id, {}).get("done"):
                 self._begin(run_id)
-        self.say({"say": "ready", "left": left})
+        self.say({"say": "ready"})
 
     # -- its records
 

@@ -46,7 +46,7 @@ LOOK_S = 1.0
 MARK = "shared"  # a file in the cluster's folder, while it is asked whether it is seen there
 # Passed on to the desk as they are.
 PASSED = (
-    "run", "rejoin", "interrupt", "release", "stacks", "restart", "left", "look", "push", "pull",
+    "run", "rejoin", "interrupt", "release", "stacks", "restart", "look", "push", "pull",
     "apply",
 )  # fmt: skip
 # Of the cluster's keeper there, copied as they are.
@@ -65,7 +65,6 @@ class Keeper:
         self.over = asyncio.Event()
         self.stopping = False
         self.ready = False  # whether the desk there has the ranks
-        self.left = ""
         self._loop = asyncio.get_running_loop()
         # Whether records there are those here; not known before it was asked once.
         self.shares: bool | None = None
@@ -235,7 +234,7 @@ class Keeper:
                 self._lag = False
                 with contextlib.suppress(SshError):
                     await self.there.tell("follow", name=self.far.name, have=self.copies.have())
-            if self.lease.over({}):
+            if self.lease.over(False):
                 if self.copies.live:
                     self.lease = Lease(self.paths.folder, self.info.lease * 3600)
                 else:
@@ -258,7 +257,7 @@ class Keeper:
         elif head["say"] == "cluster":
             self._said_of_cluster(head["info"])
         elif head["say"] == "ready":
-            self.ready, self.left = True, head["left"]
+            self.ready = True
             self.info.state = "running"
             hosts = ", ".join(sorted({rank.host for rank in self.info.ranks}))
             self.say("running", f"runs on {hosts} (job {self.far.job})")
@@ -372,8 +371,6 @@ class Keeper:
             raise SshError(NOT_NOW.format(name=self.info.name, words=error)) from None
         if into:
             Path(into).write_bytes(data)
-        if do == "interrupt" or do == "run":
-            self.left = ""
         return head
 
     async def stop(self) -> str:

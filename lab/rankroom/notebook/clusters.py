@@ -152,15 +152,11 @@ def attach(line: str) -> None:
     attached = sites.attach_waiting(name) or Cluster.attach(name)
     if before is not None and before is not attached:
         before.close()
-    for run in attached.adopted:
-        if run.state == "running":
-            print(f"attached to {attached.describe()}; the run {run.id} goes on: `%runs`")
-            return
-    print(attached.describe())
-    for run in attached.adopted:
-        print(f"the run {run.id} has ended meanwhile ({run.state}); its record is complete")
-    if left := attached.left_running():
-        print(left)
+    run = attached.latest
+    if run is not None and run.state == "running":
+        print(f"attached to {attached.describe()}; the run {run.id} goes on: `%runs`")
+    else:
+        print(attached.describe())
 
 
 def status(line: str) -> None:

@@ -71,7 +71,7 @@ class CourseMagics(Magics):
         output.show(display.running_bundle(run.info))
 
         def over(run: AnyRun) -> None:
-            output.show(display.bundle(run.info, trial.ranks().store, run.seen, run.spans))
+            output.show(display.bundle(run.info, trial.ranks().store))
 
         show(trial.follow(exercise, run, over).bundle(), raw=True)
 

@@ -21,7 +21,7 @@ from rankroom.notebook.course import CourseMagics
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.notebook.stop_button import kept
-from rankroom.run.salvage import TendedStore
+from rankroom.record.store import Store
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
@@ -116,7 +116,7 @@ class RankroomMagics(Magics):
             # Beside the table rather than in its place, where both can be shown.
             show({VEGA: outcome.scaling.chart(), "text/plain": "(a plot of it)"}, raw=True)
         if (run := outcome.broken) is not None:
-            CellOutput(self.shell, run.id).show(display.bundle(run.info, cluster.store, run.seen))
+            CellOutput(self.shell, run.id).show(display.bundle(run.info, cluster.store))
             self._raise(run, None)
         if outcome.interrupted:
             raise RunFailed("interrupted; the ranks' variables are kept")
@@ -144,7 +144,7 @@ class RankroomMagics(Magics):
             return
         self._follow(run, chosen.timeout, None if chosen.quiet else output, bool(pressed))
         if not chosen.quiet or run.state != "done":
-            output.show(display.bundle(run.info, cluster.store, run.seen, run.spans))
+            output.show(display.bundle(run.info, cluster.store))
         self._raise(run, chosen.timeout)
 
     def _follow(
@@ -255,7 +255,7 @@ class RankroomMagics(Magics):
         options = Options("%runs")
         options.add_argument("id", nargs="?", metavar="ID")
         wanted = options.read(line).id
-        store = TendedStore()
+        store = Store()
         if wanted is None:
             print(display.runs_table(store.newest(20)))
             return

@@ -13,16 +13,17 @@ from typing import Any
 
 import ipyparallel.engine.app as engine_app
 from ipyparallel.engine.kernel import IPythonParallelKernel
-from jupyter_client.session import Session
 from traitlets.config import Config
 
 from rankroom.agent.nanny import start_nanny
 from rankroom.errors import RankroomError
 from rankroom.rank import stacks
+from rankroom.rank.connection import SupervisorConnection
 from rankroom.rank.kernel import RankKernel
 from rankroom.rank.recovery import Recovery
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.world import World
+from rankroom.system import process_tree
 from rankroom.system.internals import demand
 
 WRITTEN_S = 5.0
@@ -30,9 +31,8 @@ WRITTEN_S = 5.0
 OVERRIDDEN = ("redirect_output", "init_signal", "load_connection_file", "start_nanny")
 OF_KERNELS = (
     "_abort_queues", "_publish_execute_input", "_forward_input", "_restore_input",
-    "_cancel_on_sigint", "do_execute", "control_msg_types", "shell_class",
+    "_cancel_on_sigint", "dispatch_shell", "pre_handler_hook", "post_handler_hook", "shell_class",
 )  # fmt: skip
-TOPIC = b"rankroom"  # what a run subscribes to among the engines' messages
 
 
 class RankEngine(engine_app.IPEngine):
@@ -44,15 +44,19 @@ class RankEngine(engine_app.IPEngine):
         """Called by the engine once it has registered: from here on this process is a rank."""
         world = World.from_environment(os.environ)
         self._keep_own_log()
-        wire = Wire(self.session, iopub_socket)
-        reporter = Reporter(world.rank, Path(os.environ["RANKROOM_SPOOL"]), wire.send)
+        kernel = self.kernel
+        start = int(os.environ.get(process_tree.START, "0"))
+        connection = SupervisorConnection(
+            world.rpc, world.rpc_key, world.rank, start, kernel.run_soon, kernel.answer
+        )
+        reporter = Reporter(world.rank, Path(os.environ["RANKROOM_SPOOL"]), connection.send)
         recovery = Recovery(world)
         reporter.install()
-        self.kernel.take_part(world, reporter, recovery)
+        kernel.take_part(world, reporter, recovery)
         stacks.answer_to_signal(reporter.spool / "stacks")
         if os.environ.get("RANKROOM_WATCHDOG") != "0":
-            self.kernel.watchdog.start()
-        world.arrive()
+            kernel.watchdog.start()
+        connection.ready()
 
     def init_signal(self) -> None:
         """An interrupt between two cells is for nobody. What the engine does then is write, and who
@@ -94,28 +98,6 @@ class RankEngine(engine_app.IPEngine):
         for handler in self.log.handlers:
             if isinstance(handler, logging.StreamHandler):
                 handler.setStream(own)
-
-
-class Wire:
-    """Sends batches over the engine's IOPub, under a topic of their own.
-
-    The lines travel as a raw buffer: nobody on the way parses or copies them.
-    """
-
-    def __init__(self, session: Session, iopub: Any) -> None:
-        # A session of its own, as sessions are not made for two threads.
-        self._session = Session(
-            key=session.key,
-            signature_scheme=session.signature_scheme,
-            packer=session.packer,
-            unpacker=session.unpacker,
-        )
-        self._iopub = iopub
-
-    def send(self, header: dict[str, Any], lines: bytes) -> None:
-        message = self._session.msg("rankroom", content=header)
-        frames = self._session.serialize(message, ident=[TOPIC])
-        self._iopub.send_multipart([*frames, lines], copy=False)
 
 
 def _do_nothing(number: int, frame: Any) -> None:

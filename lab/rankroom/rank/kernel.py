@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import re
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from ipyparallel.engine.kernel import IPythonParallelKernel
@@ -34,10 +36,9 @@ _NO_INPUT = (
 
 
 class RankKernel(IPythonParallelKernel):
-    """An engine's kernel that knows Rankroom's runs.
+    """An engine's kernel that runs the cells of Rankroom's runs, too.
 
-    A request whose metadata holds `rankroom` is a run's cell: `{run, start, ranks, epoch, count,
-    settle, profile, own}`.
+    Such a cell is `{source, run, start, ranks, epoch, count, settle, profile, own}`.
     """
 
     shell_class = Type(RankShell)
@@ -65,7 +66,10 @@ class RankKernel(IPythonParallelKernel):
             self.shell.cells,
             recovery.look,
         )
-        self.control_handlers["rankroom_request"] = self.rankroom_request
+        self._loop = asyncio.get_event_loop()
+        self._context = contextvars.copy_context()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._one_at_a_time = asyncio.Lock()
         Profile.install()
         lines.cells = lambda: getattr(self.shell.compile, "_filename_map", ())
         self.greet()
@@ -77,24 +81,38 @@ class RankKernel(IPythonParallelKernel):
             self.shell.user_ns.setdefault(name, getattr(world, name))
         self.shell.user_ns.setdefault("span", span)
 
-    async def do_execute(
-        self,
-        code: str,
-        silent: bool,
-        store_history: bool = True,
-        user_expressions: Any = None,
-        allow_stdin: bool = False,
-        *,
-        cell_meta: Any = None,
-        cell_id: Any = None,
-    ) -> dict[str, Any]:
-        """Run a cell; one that belongs to a run reports its beginning, its end and its error."""
-        run = (cell_meta or {}).get("rankroom")
-        if run is None:
-            plain: dict[str, Any] = await super().do_execute(
-                code, silent, store_history, user_expressions, False
-            )
-            return plain
+    def run_soon(self, cell: dict[str, Any], done: Callable[[], None]) -> None:
+        """Have the main thread run a run's cell; called from another one."""
+        self._loop.call_soon_threadsafe(self._begin_cell, cell, done, context=self._context)
+
+    def _begin_cell(self, cell: dict[str, Any], done: Callable[[], None]) -> None:
+        # What a cell sets of context variables (decimal's precision, say) is there for the next.
+        more: dict[str, Any] = {} if sys.version_info < (3, 11) else {"context": self._context}
+        task = self._loop.create_task(self._run_alone(cell, done), **more)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run_alone(self, cell: dict[str, Any], done: Callable[[], None]) -> None:
+        async with self._one_at_a_time:
+            try:
+                self.pre_handler_hook()
+                await self._run(cell)
+            except KeyboardInterrupt:
+                self.log.warning("an interrupt that came beside the cell")
+            finally:
+                self.post_handler_hook()
+                done()
+
+    async def dispatch_shell(self, *args: Any, **kwargs: Any) -> None:
+        """Have what ipyparallel's clients ask for wait for the cell of a run, and the reverse."""
+        if kwargs.get("concurrent"):  # what a cell that awaits may wait for
+            await super().dispatch_shell(*args, **kwargs)
+            return
+        async with self._one_at_a_time:
+            await super().dispatch_shell(*args, **kwargs)
+
+    async def _run(self, run: dict[str, Any]) -> None:
+        """Run a run's cell, and report its beginning, its end and its error."""
         self.shell.execution_count = run["count"]
         self.shell.failure, self.shell.failing = None, False
         Waiting.broken, Waiting.current = "", None
@@ -108,7 +126,7 @@ class RankKernel(IPythonParallelKernel):
             self.recovery.begin(run["run"], run["ranks"], run["epoch"], run["settle"], own)
             self._tell_size(self.world.whole)
             with profiled(run.get("profile", False)):
-                await self._run_cell(code)
+                await self._run_cell(run["source"])
                 ended = time.time_ns() // 1000
         except BaseException as error:
             # Neither the cell's nor IPython's error: ours. Say so rather than call the run done.
@@ -121,7 +139,6 @@ class RankKernel(IPythonParallelKernel):
             self._tell_size(size)
             # What making a profile took is not the cell's.
             self.reporter.end(self._outcome(), ended)
-        return {"status": "ok", "execution_count": run["count"], "payload": []}
 
     def _tell_size(self, before: int) -> None:
         """Have `size` say how many ranks there are, unless it is the user's own variable now."""
@@ -186,21 +203,8 @@ class RankKernel(IPythonParallelKernel):
     def _forward_input(self, allow_stdin: bool = False) -> None:
         super()._forward_input(False)
 
-    async def rankroom_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Requests that must be answered while a cell runs or hangs: they come to a thread."""
-        content: dict[str, Any] = {"status": "ok"}
-        try:
-            content |= self._answer(parent["content"])
-        except Exception as error:
-            content = {
-                "status": "error",
-                "ename": type(error).__name__,
-                "evalue": str(error),
-                "traceback": [],
-            }
-        self.session.send(stream, "rankroom_reply", content, parent=parent, ident=ident)
-
-    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Answer what is asked while a cell runs or hangs; in a thread of its own."""
         if question["do"] == "clock":
             return {"time": time.time_ns() // 1000}
         busy = self.reporter.run

@@ -12,7 +12,6 @@ from typing import Any
 
 from rankroom.rank.waiting import Waiting
 from rankroom.rpc.client import ask
-from rankroom.system import process_tree
 
 PATIENCE_S = 5.0  # a rank that waits longer than this for others says so
 
@@ -79,11 +78,6 @@ class World:
     def alone(self) -> bool:
         """True if there is nobody to agree with."""
         return self.whole == 1 or not self.rpc
-
-    def arrive(self) -> None:
-        """Tell the keeper that this rank has started."""
-        with contextlib.suppress(OSError):
-            self._ask(do="ready", start=int(os.environ.get(process_tree.START, "0")))
 
     def doubt(self) -> None:
         """Have the next cell on all ranks begin with a comparison of what they have."""

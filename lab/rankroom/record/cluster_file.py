@@ -20,7 +20,7 @@ from rankroom.errors import UnreadableError
 from rankroom.record.model import RankInfo
 from rankroom.system.files import write_atomically
 
-VERSION = 1
+VERSION = 2  # from 2 on the supervisor owns the runs
 ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]
 FarState = Literal[
     "connecting", "asks", "submitting", "pending", "starting", "running", "lost", "ending",

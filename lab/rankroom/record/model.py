@@ -19,6 +19,7 @@ SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
 
 RunState = Literal["running", "done", "failed", "interrupted", "lost"]
 RankState = Literal["running", "ok", "error", "interrupted", "released", "lost"]
+RANK_ENDED: tuple[RankState, ...] = ("ok", "error", "interrupted", "released", "lost")
 Json = dict[str, Any]
 
 
@@ -145,6 +146,15 @@ class RunInfo:
         if kept.get("owner"):
             kept["owner"] = _pick(Owner, kept["owner"])
         return cls(**kept)
+
+
+def title_of(source: str) -> str:
+    """The first line of a cell that says something, cut to 80 characters."""
+    for line in source.splitlines():
+        text = line.strip()
+        if text and not text.startswith("#"):
+            return text[:80]
+    return ""
 
 
 def parse_event(line: bytes) -> Json | None:

@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import os
+import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -28,14 +29,21 @@ class Client:
     """A connection to the server at `address`, whose key is `key`.
 
     `take(content, buffers)` is called in the client's thread with what the server tells without
-    being asked. That the server is gone is not noticed here: answers do not come.
+    being asked. A connection that was cut is made again by itself, and the server knows the client
+    by the same `name` then. That the server is gone is not noticed here: answers do not come.
     """
 
-    def __init__(self, address: str, key: str, take: Take = lambda content, buffers: None) -> None:
+    def __init__(
+        self,
+        address: str,
+        key: str,
+        take: Take = lambda content, buffers: None,
+        name: bytes = b"",
+    ) -> None:
         self._take = take
         self._asked: dict[bytes, Future[Content]] = {}
         self._numbers = itertools.count(1)
-        self._socket = connected(address, key)
+        self._socket = connected(address, key, name or secrets.token_bytes(8).hex().encode())
         self._loop = Loop(self._socket, self._take_in)
 
     def ask(self, *buffers: bytes, **content: Any) -> Future[Content]:
@@ -112,9 +120,11 @@ def reach(address: str) -> None:
         raise ConnectionRefusedError(f"no address: {address!r}")
 
 
-def connected(address: str, key: str) -> Socket:
+def connected(address: str, key: str, name: bytes = b"") -> Socket:
     """A socket that is connected to a server, or will be as soon as that is there."""
     made = _context_of(os.getpid()).socket(zmq.DEALER)
+    if name:
+        made.IDENTITY = name
     made.CURVE_PUBLICKEY, made.CURVE_SECRETKEY = zmq.curve_keypair()
     made.CURVE_SERVERKEY = key.encode()
     made.LINGER = 0

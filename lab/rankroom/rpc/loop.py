@@ -36,7 +36,7 @@ class Loop:
 
     def call(self, call: Call) -> None:
         """Have `call()` called in the loop's thread; at once if this is it."""
-        if threading.get_ident() == self._thread.ident:
+        if self.is_own_thread:
             call()
             return
         self._calls.append(call)
@@ -48,11 +48,16 @@ class Loop:
         due = (time.monotonic() + seconds, next(self._numbers), call)
         self.call(lambda: heapq.heappush(self._timers, due))
 
+    @property
+    def is_own_thread(self) -> bool:
+        """True in the loop's thread."""
+        return threading.get_ident() == self._thread.ident
+
     def close(self) -> None:
         """End the thread and close its socket; what has not been sent is not sent any more."""
         self._closed = True
         self.call(lambda: None)
-        if threading.get_ident() != self._thread.ident:
+        if not self.is_own_thread:
             self._thread.join(2)
 
     def _run(self) -> None:

@@ -60,6 +60,7 @@ class Server:
         # What the kernel drops beyond, of 100 by default, is tried again after 1, 3 and 7 s.
         made.BACKLOG = socket.SOMAXCONN
         made.HANDSHAKE_IVL = GREET_MS
+        made.ROUTER_HANDOVER = 1  # a peer that comes again after a cut takes its own place
         made.MAXMSGSIZE = LARGEST
         made.SNDHWM = made.RCVHWM = 0  # nothing that was said is dropped
         self.address = self._listen(interface, folder)
@@ -83,6 +84,11 @@ class Server:
     def later(self, seconds: float, call: Call) -> None:
         """Have `call()` called in the server's thread after so many seconds."""
         self._loop.later(seconds, call)
+
+    @property
+    def is_own_thread(self) -> bool:
+        """True in the server's thread, which must not wait for what a peer answers."""
+        return self._loop.is_own_thread
 
     def close(self) -> None:
         """Say no more, and hear nothing."""

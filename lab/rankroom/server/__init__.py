@@ -6,12 +6,16 @@ be a slow network file system, so files are read in threads).
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 
 from jupyter_server.utils import url_path_join
 
+from rankroom.cluster import repair
 from rankroom.cluster.control import Control
-from rankroom.run.salvage import TendedStore
+from rankroom.errors import RankroomError
+from rankroom.record.store import Store
 from rankroom.server import clusters, questions, runs, sites
 from rankroom.server.profiles import Profiles
 from rankroom.server.threads import Threads
@@ -19,11 +23,18 @@ from rankroom.server.threads import Threads
 ROUTES = [*runs.ROUTES, *clusters.ROUTES, *sites.ROUTES, *questions.ROUTES]
 
 
+def _repair(store: Store) -> None:
+    """Complete what supervisors that were killed left; no reader of a record does that."""
+    with contextlib.suppress(RankroomError, OSError):
+        repair.complete_all(store)
+
+
 def _load_jupyter_server_extension(server_app: Any) -> None:
     """Called by Jupyter: add the routes under the server's base URL."""
     web_app = server_app.web_app
     base = web_app.settings["base_url"]
-    store = TendedStore()
+    store = Store()
+    threading.Thread(target=_repair, args=(store,), name="rankroom-repair", daemon=True).start()
     parts = {
         "store": store, "ladder": Control(store), "threads": Threads(), "profiles": Profiles(store),
     }  # fmt: skip

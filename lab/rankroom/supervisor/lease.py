@@ -6,12 +6,9 @@ lock away when the process ends, however that comes about.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import json
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 LOOK_S = 30.0
@@ -49,38 +46,12 @@ class Lease:
         self._pause = min(LOOK_S, seconds / 4)
         self._used = self._looked = time.monotonic()
 
-    def over(self, ranks: Mapping[int, float]) -> bool:
-        """True when the cluster can end: not held for so long, and no run is on.
-
-        `ranks` are those that live, with the time since when.
-        """
+    def over(self, in_use: bool) -> bool:
+        """True when the cluster can end: not held for so long, and not `in_use` by a run."""
         now = time.monotonic()
         if now < self._looked + self._pause:
             return False
         self._looked = now
-        if held(self._folder / "lease") or running(self._folder, ranks):
+        if in_use or held(self._folder / "lease"):
             self._used = now
         return now - self._used > self._seconds
-
-
-def running(folder: Path, ranks: Mapping[int, float]) -> set[str]:
-    """The runs that are on, whoever started them: the last line of a spool says it is over."""
-    found = set()
-    for rank, born in ranks.items():
-        for spool in (folder / "spool" / str(rank)).glob("*.jsonl"):
-            with contextlib.suppress(OSError):
-                # What a rank before this one left is no run that is on.
-                if spool.stat().st_mtime > born and not _ended(spool):
-                    found.add(spool.stem)
-    return found
-
-
-def _ended(spool: Path) -> bool:
-    with spool.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-        lines = file.read().splitlines()
-    try:
-        event = json.loads(lines[-1])
-    except (ValueError, IndexError):
-        return False
-    return bool(event.get("kind") == "status" and event.get("state") != "running")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import select
 import shutil
 import signal
 import socket
@@ -29,18 +30,19 @@ from rankroom.rpc.rendezvous import POLL_S, Rendezvous
 from rankroom.rpc.server import Question, Server
 from rankroom.scheduler.job_end import JobEnd
 from rankroom.supervisor import hub
-from rankroom.supervisor.lease import Lease, held
+from rankroom.supervisor.lease import Lease
 from rankroom.supervisor.memory import Memory
 from rankroom.supervisor.placement import GIVEN_UP
 from rankroom.supervisor.processes import Processes
+from rankroom.supervisor.rank_connections import RankConnections
+from rankroom.supervisor.runs import Runs
 from rankroom.system.exits import describe_exit
-from rankroom.system.polling import poll_until
 
 START_S = 30.0  # a rank that is not ready after this long hangs, and may be restarted
 LOOK_S = 0.1
 SAMPLE_S = 1.0  # between two looks at the ranks' memory
 AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
-RECORDS_S = 10.0  # for the runs of a cluster that ends to bring their records to an end
+ENDS_S = 5.0  # for Slurm to say how a rank ended of which its node has said that it has
 
 
 class Supervisor:
@@ -67,11 +69,19 @@ class Supervisor:
         self.seated: list[Question] = []  # of ranks that wait to hear where all are
         self.server = Server(self.children.address if is_wide else "", paths.folder, self.take)
         self.rendezvous = Rendezvous(self.children.address, self.server.later)
+        self.connections = RankConnections(self.server, lambda: self.children.pids(self.living()))
+        self.runs = Runs(paths, info, self.server, self.connections, self.children.places)
         info.rpc, info.rpc_key = self.server.address, self.server.key
         info.host = socket.gethostname()
         info.keeper = os.getpid()
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
+        # What makes a look due at once: a child that has ended, or what a thread has to say.
+        self.waking, self.woken = socket.socketpair()
+        self.waking.setblocking(False)
+        self.woken.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(self.waking.fileno(), warn_on_full_buffer=False)
         # Ranks on other nodes read there what they need.
         self.write()
         self.children.start_controller()
@@ -96,12 +106,21 @@ class Supervisor:
         self.info.ready = sorted(self.ready)
         self.paths.write(self.info)
 
+    def wake(self) -> None:
+        """Have the watch look at once."""
+        with contextlib.suppress(BlockingIOError):  # it will
+            self.waking.send(b"\0")
+
     # -- what others ask
 
     def take(self, question: Question) -> None:
         """What kernels, ranks and others ask; in the thread of the connections."""
         do = question.content["do"]
-        if do == "sit":
+        if self.connections.take(question) or self.runs.take(question):
+            return
+        if do == "ready":
+            self.note_ready(question.content["rank"], question.content["start"], question.peer)
+        elif do == "sit":
             self.seat(question)
         elif do == "look":
             # It takes a moment to measure.
@@ -133,22 +152,49 @@ class Supervisor:
         """What can be said at once."""
         if question["do"] == "stop":
             self.stopping.set()
+            self.wake()
         elif question["do"] == "doubt":
-            self.paths.doubt()
-        elif question["do"] == "ready":
-            with self.lock:
-                if self.children.seating.starts[question["rank"]] == question["start"]:
-                    self.ready.add(question["rank"])
-                    self.changed = True
+            self.runs.doubt()
+        elif question["do"] == "gone":
+            self.note_gone(question["rank"], question["start"])
         elif question["do"] in ("sit", "stay"):
             if load := question.get("load"):
                 self.loads.say(question["rank"], load)
-            return self.children.seating.answer(question) | {"look": self.loads.wanted}
+            more = {
+                "look": self.loads.wanted,
+                "signals": self.connections.unheard(question["rank"]),
+            }
+            return self.children.seating.answer(question) | more
         elif question["do"] == "until":
             return {"until": self.job_end.until if self.job_end else 0.0}
         elif question["do"] == "restart":
             return {"refused": self.ask_for(question["ranks"])}
         return {}
+
+    def note_ready(self, rank: int, start: int, peer: bytes) -> None:
+        """A rank has come: cells may be sent to it."""
+        with self.lock:
+            if self.children.seating.starts[rank] != start:
+                return
+            self.connections.connected(rank, peer)
+            self.ready.add(rank)
+            self.changed = True
+            if len(self.ready) == self.info.size:
+                self.runs.ready()
+        self.wake()
+
+    def note_gone(self, rank: int, start: int) -> None:
+        """The process beside a rank on another node says that the rank has ended.
+
+        How is said by the step that had it, a while later.
+        """
+
+        def lose() -> None:
+            if self.children.seating.starts[rank] == start:
+                self.connections.gone(rank)
+                self.runs.lose({rank: self.info.exits.get(str(rank), "does not answer any more")})
+
+        self.server.later(ENDS_S, lose)
 
     def ask_for(self, ranks: list[int]) -> str:
         """Have `ranks` restarted with the next look; why not, if that cannot be."""
@@ -168,7 +214,11 @@ class Supervisor:
     def watch(self) -> None:
         """Until told to stop: note how each process that ends ended, and restart what should be."""
         trouble = ""
-        while not self.stopping.wait(LOOK_S):
+        while not self.stopping.is_set():
+            if select.select([self.woken], [], [], LOOK_S)[0]:
+                self.woken.recv(4096)
+            if self.stopping.is_set():
+                return
             try:
                 if self.is_over():
                     return
@@ -196,8 +246,8 @@ class Supervisor:
         if self.job_end and self.job_end.over:
             self.told_to_end = True
             return True
-        living = {rank: self.children.born[rank] for rank in self.living()}
-        if self.lease.over(living):
+        self.runs.look()
+        if self.lease.over(self.runs.current is not None):
             self.info.message = f"no notebook used it for {self.info.lease:g} h"
             return True
         return False
@@ -223,6 +273,8 @@ class Supervisor:
                 if back:
                     self.asked.add(rank)
                     self.info.starting.append(rank)
+            self.connections.gone(rank)
+            self.runs.lose({rank: how})
             self.save()
             self.children.seating.give_up(rank)
             if self.info.allocation:
@@ -280,6 +332,8 @@ class Supervisor:
         """End what there is of `ranks`, and start them again: same ranks, same ids."""
         self.children.end(ranks)
         for rank in ranks:
+            self.connections.gone(rank)
+            self.runs.lose({rank: self.info.exits.get(str(rank), "was restarted")})
             hub.unregister(self.paths.engine_file, rank)
             self.info.past[str(rank)] = self.info.exits.pop(str(rank), "")
             self.info.restarts[str(rank)] = self.info.restarts.get(str(rank), 0) + 1
@@ -308,13 +362,12 @@ class Supervisor:
             self.info.state = "ending"
             self.save()
         self.children.end_all()
+        why = f"ended with its cluster: {self.info.message or 'it was stopped'}"
+        ranks = range(self.info.size)
+        self.runs.close({rank: self.info.exits.get(str(rank), why) for rank in ranks})
         if self.info.state != "failed":
             self.info.state = "stopped"
         self.save()
-
-    def wait_for_records(self) -> None:
-        """Leave the spool to runs that are still bringing their records to an end."""
-        poll_until(lambda: not held(self.paths.busy), RECORDS_S)
 
 
 def main(argv: list[str]) -> None:
@@ -337,10 +390,8 @@ def main(argv: list[str]) -> None:
         keeper = Supervisor(paths, info, int(argv[2]))
         keeper.watch()
         keeper.close()
-        if keeper.info.state == "stopped":
-            keeper.wait_for_records()
-            if not paths.unfinished():
-                shutil.rmtree(folder, ignore_errors=True)
+        if keeper.info.state == "stopped" and not paths.unfinished():
+            shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         info.state, info.message = "failed", f"cannot start: {error}"
         paths.write(info)

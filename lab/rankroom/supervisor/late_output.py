@@ -8,16 +8,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankroom.cluster import launch
-from rankroom.record.cluster_file import ClusterPaths, clusters_folder
 from rankroom.record.model import Json, RunInfo, event_line, parse_event
 from rankroom.record.store import RecordPaths, Store, Writer
 
-KEEP_S = 3600.0  # after its cluster's end, a spool that nothing is written to is let go
 MARK = "late"  # the event that says how far a spool has been added
 
 
@@ -31,19 +27,13 @@ class Known:
     streams: dict[str, int] = field(default_factory=dict)
 
 
-def add_late(store: Store, run: RunInfo) -> int:
-    """Add to the record of a run that is over what has come since; how many events."""
+def add_late(store: Store, run: RunInfo, spool: Path) -> int:
+    """Add to the record of a run that is over what `spool` has of a rank; how many events."""
     if run.state != "failed" or not any(rank.state == "lost" for rank in run.ranks):
         return 0
-    count = 0
-    for spool in clusters_folder().glob(f"*/spool/*/{run.id}.jsonl"):
-        paths = ClusterPaths(spool.parents[2].name)
-        with contextlib.suppress(OSError):
-            count += _add(store.paths(run.id), spool)
-            quiet = time.time() - spool.stat().st_mtime > KEEP_S
-            if quiet and not launch.alive(paths.read()):
-                spool.unlink()
-    return count
+    with contextlib.suppress(OSError):
+        return _add(store.paths(run.id), spool)
+    return 0
 
 
 def _add(record: RecordPaths, spool: Path) -> int:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from rankroom.errors import RankroomError
-from rankroom.run.engine_client import Link
+from rankroom.supervisor.rank_connections import RankConnections
 
 GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
 COMPUTES_S = 0.3  # after it, for a rank that is on its way to where the first one failed
@@ -37,7 +37,7 @@ class Release:
         self,
         run: str,
         ranks: Sequence[int],
-        link: Link,
+        connections: RankConnections,
         running: Callable[[], Sequence[int]],
         raised: Collection[int],
         confirmed: Callable[[], None],
@@ -45,7 +45,7 @@ class Release:
         self.interrupted = False
         self._run = run
         self._ranks = ranks
-        self._link = link
+        self._connections = connections
         self._running = running
         self._raised = raised
         self._confirmed = confirmed
@@ -72,27 +72,29 @@ class Release:
         """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
         self.interrupted = True
         ranks = self._running()
-        self._link.signal(ranks, "SIGINT")
+        self._connections.signal(ranks, "SIGINT")
         _in_a_thread(RELEASE_S, self.release)
         for rank in ranks:
-            self._link.later(AGAIN_S, partial(self._interrupt_again, rank))
+            self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))
 
-    def release(self) -> None:
+    def release(self) -> list[Future[Any]]:
         """Let go of blocked collectives on all ranks of the run, if any of them still runs.
 
         All of them, as Horovod is shut down and initialises again with the next cell on all ranks.
+        Returns what the ranks answer.
         """
         with self._lock:
             if not self._running() or self._asked:
-                return
+                return self._asked
             about = {"run": self._run, "raised": sorted(self._raised)}
             with contextlib.suppress(RankroomError, OSError):
-                self._asked = self._link.request(self._ranks, do="release", **about)
+                self._asked = self._connections.request(self._ranks, do="release", **about)
             self._confirmed_by = time.monotonic() + RELEASED_S
         # The run ends when every rank has let go: a release that came late would hit the next cell.
         for future in self._asked:
             future.add_done_callback(lambda _: self._confirmed())
-        self._link.later(RELEASED_S, self._confirmed)
+        self._connections.later(RELEASED_S, self._confirmed)
+        return self._asked
 
     def failed(self) -> None:
         """A rank has raised, or is gone: soon see what the others do."""
@@ -106,18 +108,18 @@ class Release:
         if rank not in self._running():
             return
         with contextlib.suppress(RankroomError, OSError):
-            for future in self._link.request([rank], do="status"):
+            for future in self._connections.request([rank], do="status"):
                 future.add_done_callback(partial(self._interrupt_unless_tidying, rank))
 
     def _interrupt_unless_tidying(self, rank: int, answer: Future[Any]) -> None:
         if answer.exception() or rank not in self._running():
             return
-        said = answer.result()["content"]
+        said = answer.result()
         if said.get("run") == self._run:
             if said.get("failing") or said.get("tidying"):
                 return
-            self._link.signal([rank], "SIGINT")
-        self._link.later(AGAIN_S, partial(self._interrupt_again, rank))
+            self._connections.signal([rank], "SIGINT")
+        self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))
 
     def _release_if_stuck(self) -> None:
         """Release, unless every rank that still runs has failed as well and is about to end.
@@ -130,25 +132,25 @@ class Release:
             return
         asked: list[Future[Any]] = []
         with contextlib.suppress(RankroomError, OSError):
-            asked = self._link.request(running, do="status")
+            asked = self._connections.request(running, do="status")
         for future in asked:
             future.add_done_callback(self._release_unless_failing)
         # A rank that cannot even answer may be blocked in a way that the others can end.
-        self._link.later(ANSWER_S, partial(self._release_unless_answered, asked))
+        self._connections.later(ANSWER_S, partial(self._release_unless_answered, asked))
 
     def _release_unless_answered(self, asked: list[Future[Any]]) -> None:
         if not all(each.done() for each in asked):
             self.release()
 
     def _release_unless_failing(self, answer: Future[Any]) -> None:
-        said = {} if answer.exception() else answer.result()["content"]
+        said = {} if answer.exception() else answer.result()
         if said.get("computes") and time.monotonic() - self._failed_at < COMPUTES_S:
-            self._link.later(GRACE_S, self._release_if_stuck)
+            self._connections.later(GRACE_S, self._release_if_stuck)
         elif not said.get("failing"):
             self.release()
 
 
-def _in_a_thread(seconds: float, call: Callable[[], None]) -> None:
+def _in_a_thread(seconds: float, call: Callable[[], object]) -> None:
     """`call` after `seconds`: whoever came here may be the thread that takes in ranks' replies."""
     timer = threading.Timer(seconds, call)
     timer.daemon = True

@@ -161,6 +161,6 @@ class Clocks:
             raise RankroomError(f"rank {rank} is gone")
         # The client's thread sees the reply first.
         futures[0].add_done_callback(lambda _: back.append(time.time_ns() // 1000))
-        answer = futures[0].result(ANSWER_S)["content"]
+        answer = futures[0].result(ANSWER_S)
         answered = back[0] if back else time.time_ns() // 1000
         return Trip(asked, int(answer["time"]), answered)

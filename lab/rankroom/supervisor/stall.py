@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from rankroom.record.model import Hang, Standing
-from rankroom.run.engine_client import Link
+from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.text.rank_ranges import format_ranks
 
 LOOK_S = 0.5
@@ -18,20 +18,20 @@ ANSWER_S = 0.5  # for a rank to say where it stands
 class StallWatch:
     """Looks at the ranks of a run while one of them is stuck.
 
-    `say(hang)` is called, in the link's thread, with what is known once a rank has stood for
+    `say(hang)` is called, in the server's thread, with what is known once a rank has stood for
     `patience` seconds, again with each look, and with None when it is over.
     """
 
     def __init__(
         self,
         ranks: Sequence[int],
-        link: Link,
+        connections: RankConnections,
         start: int,
         patience: float,
         say: Callable[[Hang | None], None],
     ) -> None:
         self._ranks = list(ranks)
-        self._link = link
+        self._connections = connections
         self._start = start
         self._patience = patience
         self._say = say
@@ -43,7 +43,7 @@ class StallWatch:
         """A rank says that it is stuck: look until it does."""
         if not self._on and not self._over:
             self._on = True
-            self._link.later(0, self._look)
+            self._connections.later(0, self._look)
 
     def end(self) -> None:
         """The run is over."""
@@ -52,9 +52,9 @@ class StallWatch:
     def _look(self) -> None:
         if self._over:
             return
-        present = [rank for rank in self._ranks if rank in self._link.ranks]
+        present = [rank for rank in self._ranks if rank in self._connections.ranks]
         try:
-            asked = dict(zip(present, self._link.request(present, do="status"), strict=True))
+            asked = dict(zip(present, self._connections.request(present, do="status"), strict=True))
         except Exception:  # the cluster is going down; the run will say so
             asked = {}
         self._judge(asked, time.monotonic() + ANSWER_S)
@@ -63,7 +63,7 @@ class StallWatch:
         if self._over:
             return
         if time.monotonic() < until and not all(each.done() for each in asked.values()):
-            self._link.later(0.05, lambda: self._judge(asked, until))
+            self._connections.later(0.05, lambda: self._judge(asked, until))
             return
         answers = {rank: _answer(future) for rank, future in asked.items()}
         stand = {
@@ -87,13 +87,13 @@ class StallWatch:
         elif self._said:
             self._said = False
             self._say(None)
-        self._link.later(LOOK_S, self._look)
+        self._connections.later(LOOK_S, self._look)
 
 
 def _answer(future: Future[Any]) -> dict[str, Any]:
     if not future.done() or future.exception():
         return {"state": "silent"}
-    stands: dict[str, Any] = future.result()["content"].get("stands") or {"state": "silent"}
+    stands: dict[str, Any] = future.result().get("stands") or {"state": "silent"}
     return stands
 
 

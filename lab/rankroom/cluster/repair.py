@@ -1,0 +1,142 @@
+"""Records whose writer is gone, completed from what ranks left on disk.
+
+A supervisor that was killed takes its ranks along, and they leave their spools; so did the kernels
+that wrote records before this version. Reading a record never does this: it is done when a cluster
+starts or is attached to, when Jupyter starts, and by `rankroom runs repair`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+
+from rankroom.cluster import launch
+from rankroom.errors import RecordError, UnreadableError
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, clusters_folder
+from rankroom.record.model import RankInfo, RunInfo
+from rankroom.record.store import Store
+from rankroom.record.tail import Events, line_near_end
+from rankroom.record.takeover import take_over
+from rankroom.supervisor.late_output import add_late
+from rankroom.supervisor.rank_connections import RankConnections
+from rankroom.supervisor.recorder import Recorder
+
+LAST_LINE = 4096  # bytes at the end of a spool in which its last event is found
+KEEP_S = 3600.0  # after its cluster's end, a spool that nothing is written to is removed
+
+
+def complete_all(store: Store) -> list[str]:
+    """Complete all records of which ranks hold something; the ids of those that were completed.
+
+    Folders of clusters that were kept for this only are removed.
+    """
+    found = []
+    folder = clusters_folder()
+    for each in sorted(folder.iterdir()) if folder.is_dir() else []:
+        paths = ClusterPaths(each.name)
+        for run_id in paths.unfinished():
+            with contextlib.suppress(RecordError):
+                if complete(store, store.load(run_id)):
+                    found.append(run_id)
+        with contextlib.suppress(UnreadableError):
+            if (info := paths.read()) is not None:
+                _remove(paths, info)
+    return found
+
+
+def complete(store: Store, run: RunInfo) -> bool:
+    """Complete the record of a run; False where it is complete, or may still be written to."""
+    done = False
+    for spool in clusters_folder().glob(f"*/spool/*/{run.id}.jsonl"):
+        paths = ClusterPaths(spool.parents[2].name)
+        try:
+            info = paths.read()
+        except UnreadableError:
+            continue
+        if run.state == "lost" and not done:
+            done = info is not None and _complete(store, run, paths, info)
+        elif run.state == "failed":
+            done = add_late(store, run, spool) > 0 or done
+            _let_go(spool, info)
+    return done
+
+
+def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo) -> bool:
+    elsewhere = run.owner is not None and run.owner.host != socket.gethostname()
+    if elsewhere and (info.allocation is None or launch.alive(info)):
+        return False  # nobody here can tell whether its writer lives
+    if not all(_has_ended(paths, info, run.id, rank) for rank in run.ranks):
+        return False
+    source = store.source(run.id)
+    try:
+        known, writer = take_over(store, run.id, elsewhere)
+    except RecordError:  # somebody else was quicker
+        return False
+    nobody = cast(RankConnections, NoRanks())
+    Recorder(source, known, nobody, store, paths.spool).complete(writer, partial(_how_ended, info))
+    _remove(paths, info)
+    return True
+
+
+def _remove(paths: ClusterPaths, info: ClusterInfo) -> None:
+    """Remove the folder of a cluster that is kept for its runs only, when it holds none any more.
+
+    Its name is another's by now, or it has ended.
+    """
+    ended = info.state == "stopped" and not launch.supervisors(paths)
+    if (info.name != paths.name or ended) and not paths.unfinished():
+        paths.remove()
+
+
+def _let_go(spool: Path, info: ClusterInfo | None) -> None:
+    """Remove a spool of a run that is over when nobody can write to it any more."""
+    with contextlib.suppress(OSError):
+        quiet = time.time() - spool.stat().st_mtime > KEEP_S
+        if quiet and not launch.alive(info):
+            spool.unlink()
+
+
+def _has_ended(paths: ClusterPaths, info: ClusterInfo, run_id: str, rank: RankInfo) -> bool:
+    """Whether a rank of the run will say nothing more: its process is gone, or it has said so."""
+    if launch.here(rank.host, info):
+        if not psutil.pid_exists(rank.pid):
+            return True
+    elif not launch.alive(info):
+        return True
+    spool = paths.spool(rank.rank) / f"{run_id}.jsonl"
+    try:
+        begin = line_near_end(spool, LAST_LINE)
+        last = [event for event in Events(spool, begin) if event["kind"] == "status"]
+    except OSError:
+        return False
+    return bool(last) and last[-1]["state"] != "running"
+
+
+def _how_ended(info: ClusterInfo, rank: int) -> str:
+    job, why = info.allocation, info.message
+    if not why and job is not None and job.until and time.time() > job.until:
+        why = f"the time of job {job.job} is over"
+    return info.exits.get(str(rank)) or f"ended with its cluster{f': {why}' if why else ''}"
+
+
+class NoRanks:
+    """Connections to ranks that have ended: nobody is there, nobody answers."""
+
+    ranks: tuple[int, ...] = ()
+
+    def unsubscribe(self, run: str) -> None: ...
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None: ...
+
+    def signal(self, ranks: Sequence[int], name: str) -> None: ...
+
+    def request(self, ranks: Sequence[int], **question: Any) -> list[Future[Any]]:
+        return []

@@ -1,0 +1,141 @@
+"""The ranks as their supervisor reaches them: cells and questions out, events and answers in.
+
+Each rank keeps a connection to its supervisor from when it is ready. What it is asked there it
+answers while a cell runs or hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
+from typing import Any
+
+from rankroom.errors import NoClusterError
+from rankroom.rpc.loop import Call
+from rankroom.rpc.server import Question, Server
+
+NANNY_AFTER_S = 0.5  # without a word of a rank on another node, the process beside it is to do it
+Receive = Callable[[dict[str, Any], bytes], None]
+
+
+class RankGoneError(NoClusterError):
+    """The rank's process has ended, and with it what it was asked."""
+
+
+class RankConnections:
+    """The connections of a cluster's ranks.
+
+    `pids()` gives the processes of those ranks that are on this machine.
+    """
+
+    def __init__(self, server: Server, pids: Callable[[], dict[int, int]]) -> None:
+        self._server = server
+        self._pids = pids
+        self._peers: dict[int, bytes] = {}
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, tuple[int, Future[Any]]] = {}
+        self._receivers: dict[str, Receive] = {}
+        self._unheard: dict[int, list[str]] = {}  # signals for ranks on other nodes
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that are connected."""
+        return sorted(self._peers)
+
+    # -- what ranks say, in the server's thread
+
+    def take(self, question: Question) -> bool:
+        """Take what a rank says, if this is of that kind."""
+        said = question.content
+        if said["do"] == "events":
+            if receive := self._receivers.get(said["run"]):
+                receive(said, question.buffers[0])
+        elif said["do"] == "answered":
+            _, future = self._asked.pop(said["number"], (0, None))
+            _settle(future, said["answer"])
+        else:
+            return False
+        return True
+
+    def connected(self, rank: int, peer: bytes) -> None:
+        """`rank` has come, known by `peer`."""
+        self._peers[rank] = peer
+
+    def gone(self, rank: int) -> None:
+        """The process of `rank` has ended: nothing that it was asked will be answered."""
+        self._peers.pop(rank, None)
+        self._unheard.pop(rank, None)
+        for number, (asked, future) in list(self._asked.items()):
+            if asked == rank:
+                self._asked.pop(number, None)
+                _settle(future, RankGoneError(f"rank {rank} is gone"))
+
+    # -- what ranks are told, from any thread
+
+    def subscribe(self, run: str, receive: Receive) -> None:
+        """Have `receive(header, lines)` called, in the server's thread, for events of a run."""
+        self._receivers[run] = receive
+
+    def unsubscribe(self, run: str) -> None:
+        self._receivers.pop(run, None)
+
+    def execute(self, to: Iterable[int], source: str, /, **about: Any) -> dict[int, Future[Any]]:
+        """Run `source` as a cell on ranks; what each of them answers when it has done so."""
+        return {rank: self._ask(rank, do="execute", source=source, **about) for rank in to}
+
+    def request(self, ranks: Sequence[int], /, **question: Any) -> list[Future[Any]]:
+        """Ask ranks what they answer even while a cell runs; ranks that are gone are left out."""
+        return [self._ask(rank, **question) for rank in ranks if rank in self._peers]
+
+    def signal(self, ranks: Collection[int], name: str) -> None:
+        """Send a signal to the processes of ranks, wherever they are."""
+        here = self._pids()
+        for rank in ranks:
+            if (pid := here.get(rank)) is not None:
+                _kill(pid, name)
+            elif rank in self._peers:
+                heard = self._ask(rank, do="signal", signal=name)
+                self.later(NANNY_AFTER_S, partial(self._insist, rank, name, heard))
+
+    def unheard(self, rank: int) -> list[str]:
+        """The signals that a rank did not take, as C code keeps Python from running there."""
+        return self._unheard.pop(rank, [])
+
+    def later(self, seconds: float, call: Call) -> None:
+        """Have `call()` called in the server's thread after so many seconds."""
+        self._server.later(seconds, call)
+
+    def _insist(self, rank: int, name: str, heard: Future[Any]) -> None:
+        if not heard.done():
+            self._unheard.setdefault(rank, []).append(name)
+
+    def _ask(self, rank: int, /, **question: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        peer = self._peers.get(rank)
+        if peer is None:
+            future.set_exception(RankGoneError(f"rank {rank} is gone"))
+            return future
+        number = next(self._numbers)
+        self._asked[number] = rank, future
+        self._server.tell(peer, number=number, **question)
+        return future
+
+
+def _settle(future: Future[Any] | None, outcome: Any) -> None:
+    if future is None:
+        return
+    with contextlib.suppress(InvalidStateError):  # given up meanwhile
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+def _kill(pid: int, name: str) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, getattr(signal, name))

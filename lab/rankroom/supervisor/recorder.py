@@ -1,0 +1,397 @@
+"""A run from its cell to a finished record.
+
+The recorder is the only writer of the record. It sends the cell, notices how each rank ends,
+releases the others when one has failed, and closes the record when all have ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from rankroom import config
+from rankroom.errors import RecordError
+from rankroom.record.model import (
+    RANK_ENDED,
+    Clock,
+    Failure,
+    Hang,
+    RunInfo,
+    event_line,
+    parse_event,
+)
+from rankroom.record.patient_writer import PatientWriter
+from rankroom.record.store import Store, Writer
+from rankroom.supervisor.assembly import Assembly, Spool
+from rankroom.supervisor.clock import hull
+from rankroom.supervisor.placement import GIVEN_UP
+from rankroom.supervisor.rank_connections import RankConnections, RankGoneError
+from rankroom.supervisor.release import Release
+from rankroom.supervisor.stall import StallWatch
+
+LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
+RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
+# A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
+_STREAM = re.compile(rb'"stream":"(\w+)"')
+_TO = re.compile(rb'"to":(\d+)}$')
+# As `event_line` writes spans, and those that every cell has.
+SPANS, ONLY_CELL = b'{"kind":"spans"', b'"cat":"cell"'
+
+
+class Recorder:
+    """One cell executing on ranks, and its record.
+
+    `spool(rank)` is the folder of a rank's spool; `tell(recorder)` is called whenever run.json has
+    changed, at last when the run is over.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        info: RunInfo,
+        ranks: RankConnections,
+        store: Store,
+        spool: Spool,
+        tell: Callable[[Recorder], None] = lambda recorder: None,
+    ) -> None:
+        self.source = source
+        self.info = info
+        self._connections = ranks
+        self._store = store
+        self._tell = tell
+        self._writer: PatientWriter | None = None
+        self._ranks = {rank.rank: rank for rank in self.info.ranks}
+        self._assembly = Assembly(self.id, self._ranks, spool, self._note)
+        self._next_seq = dict.fromkeys(self._ranks, 0)
+        self._spooled: dict[int, dict[str, int]] = {rank: {} for rank in self._ranks}
+        self._has_profile = False  # more was seen than that the cell ran
+        self.given_up: set[int] = set()  # ranks on nodes that did not answer any more
+        self._raised: dict[int, int] = {}  # when each rank's error left its cell
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        self._ended = False
+        self.is_closed = False  # True once all of the record is on disk
+        self._replaying = False
+        self._release = Release(
+            self.id, sorted(self._ranks), ranks, lambda: [] if self._ended else self.running,
+            self._raised, self._finish_if_over,
+        )  # fmt: skip
+        begun = self.info.start
+        self._watch = StallWatch(
+            sorted(self._ranks), ranks, begun, config.hang_seconds(), self._say
+        )
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def running(self) -> list[int]:
+        """The ranks that have not ended."""
+        return [rank for rank, info in self._ranks.items() if info.state not in RANK_ENDED]
+
+    @property
+    def is_over(self) -> bool:
+        """True once the run has ended, whether or not a full disk keeps its record open."""
+        return self._ended
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the run is over; False if that takes longer."""
+        return self._over.wait(seconds)
+
+    def interrupt(self) -> None:
+        """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
+        self._release.interrupt()
+
+    def release(self) -> list[Future[Any]]:
+        """Release blocked collectives on all ranks, if any still runs; what they answer."""
+        return self._release.release()
+
+    @property
+    def was_released(self) -> bool:
+        """True once collectives of the run were asked to let go, blocked or not."""
+        return self._release.asked
+
+    def __repr__(self) -> str:
+        return f"<Recorder of {self.id} {self.info.state}>"
+
+    # -- its life
+
+    def start(self, **about: Any) -> None:
+        """Create the record and send the cell, `about` which every rank is told: `count` numbers
+        it in tracebacks; `settle` says that ranks may be out of step, as a cell before this one
+        failed; `profile` has the frameworks' profilers run with it; `own` says that its ranks are
+        a world of their own; `epoch` counts how often ranks were wired again.
+
+        Raises RecordError when there is nowhere to keep the record; nothing is sent then.
+        """
+        self._writer = PatientWriter(self._store.create(self.info, self.source))
+        about |= {"run": self.id, "start": self.info.start, "ranks": sorted(self._ranks)}
+        self._connections.subscribe(self.id, self._receive)
+        sent = self._connections.execute(list(self._ranks), self.source, **about)
+        for rank, future in sent.items():
+            future.add_done_callback(partial(self._replied, rank))
+
+    def complete(self, writer: Writer, how_ended: Callable[[int], str]) -> None:
+        """Complete a record whose writer is gone, from what ranks that have ended left on disk."""
+        self._writer = PatientWriter(writer)
+        with self._lock:
+            self._replay()
+            for rank in self._ranks:
+                self._assembly.resume(rank, self._next_seq[rank])
+            for rank in self.running:
+                how = how_ended(rank) if self._next_seq[rank] else NOT_SENT
+                self._lost(rank, how)
+            self._finish_if_over()
+
+    def _replay(self) -> None:
+        """Learn from the record what its writer knew."""
+        self._replaying = True
+        with self._store.paths(self.id).events.open("rb") as file:
+            for line in file:
+                event = parse_event(line)
+                if event is None or event["rank"] not in self._ranks:
+                    continue
+                rank = event["rank"]
+                # A full disk may have left some out.
+                self._next_seq[rank] = event["seq"]
+                self._notice(rank, line)
+                if event["kind"] == "status" and event["state"] == "lost":
+                    self._blame(rank, str(event.get("note", "")))
+        self._replaying = False
+
+    def _receive(self, header: dict[str, Any], lines: bytes) -> None:
+        with self._lock:
+            self._take(header["rank"], header["at"], lines)
+
+    def _take(self, rank: int, at: int, lines: bytes) -> None:
+        if self._ended or rank not in self._ranks:
+            return
+        new = self._assembly.take(rank, at, lines)
+        self._record(new)
+        self._notice(rank, new)
+
+    def _notice(self, rank: int, lines: bytes) -> None:
+        """Keep what the summary needs, and see whether the rank has ended."""
+        for line in lines.split(b"\n"):
+            if not line:
+                continue
+            self._next_seq[rank] += 1
+            if line.startswith(b'{"kind":"log"'):
+                # Not parsed, as it may be a flood; an escaped backslash before an n is no line end.
+                self.info.lines += line.count(rb"\n") - line.count(rb"\\n")
+                if (stream := _STREAM.search(line[:160])) and (to := _TO.search(line[-40:])):
+                    self._spooled[rank][stream[1].decode()] = int(to[1])
+                continue
+            if line.startswith(SPANS):
+                self._has_profile |= ONLY_CELL not in line
+                continue  # they are for whoever looks at the timeline
+            event = json.loads(line)
+            if event["kind"] == "mark" and event["name"] == "raised":
+                self._raised.setdefault(rank, event["t"])
+                self._failed()
+            if event["kind"] == "mark" and event["name"] == "unspooled":
+                self._note(UNSPOOLED.format(rank=rank, why=event["args"]["why"]))
+            if event["kind"] == "mark" and event["name"] == "note":
+                self._note(event["args"]["text"])
+            if event["kind"] == "mark" and event["name"] == "stands":
+                self._watch.begin()
+            if event["kind"] == "error" and self._is_cause(rank, event["t"]):
+                self.info.failure = Failure(
+                    rank, event["ename"], event["evalue"], event.get("cell_line")
+                )
+            if event["kind"] == "status":
+                self._spooled[rank].update(event.get("spool", {}))
+                self._status(rank, event["state"])
+
+    def _say(self, hang: Hang | None) -> None:
+        """Put why the run is stuck into the record, or take it out again."""
+        with self._lock:
+            if self._ended or self._writer is None:
+                return
+            self._remember_hang(hang)
+            self._update()
+
+    def remark(self, note: str) -> None:
+        """Put a note into the record, while the run is on."""
+        with self._lock:
+            if self._ended or self._writer is None:
+                return
+            self._note(note)
+            self._update()
+
+    def _update(self) -> None:
+        if self._writer is not None:
+            with contextlib.suppress(RecordError):
+                self._writer.update(self.info)
+        self._tell(self)
+
+    def set_clocks(self, clocks: dict[int, Clock]) -> None:
+        """Take note of how far the clocks of ranks on other hosts are ahead, while the run is on.
+
+        When they are compared again, what is noted covers all of it.
+        """
+        with self._lock:
+            if self._ended or self._writer is None:
+                return
+            for rank in self.info.ranks:
+                if fresh := clocks.get(rank.rank):
+                    rank.clock = hull(rank.clock, fresh) if rank.clock else fresh
+            self._update()
+
+    def _remember_hang(self, hang: Hang | None) -> None:
+        before, self.info.hang = self.info.hang, hang
+        if before is not None and hang is None:
+            self._note(f"it was stuck: {before.text}")
+
+    def _is_cause(self, rank: int, t: int) -> bool:
+        """True if this rank raised before all that are known: the others followed from it."""
+        known = self.info.failure
+        return known is None or self._raised.get(rank, t) < self._raised.get(known.rank, 0)
+
+    def _status(self, rank: int, state: Any) -> None:
+        self._ranks[rank].state = state
+        if not self.running:
+            self._finish_if_over()
+        elif state in ("error", "lost"):
+            self._failed()
+
+    def _failed(self) -> None:
+        if not self._replaying:
+            self._release.failed()
+
+    def _finish_if_over(self) -> None:
+        with self._lock:
+            if self._replaying or self._ended or self.running or self._release.pending:
+                return
+            self._finish()
+
+    def _replied(self, rank: int, done: Future[Any]) -> None:
+        """The rank has run the cell, or is gone; in the server's thread."""
+        if self._ranks[rank].state in RANK_ENDED:
+            return
+        if isinstance(done.exception(), RankGoneError):
+            return  # how it ended is said by who knows it
+        self._connections.later(LATE_S, lambda: self._late(rank))
+
+    def _late(self, rank: int) -> None:
+        with self._lock:
+            if self._ranks[rank].state not in RANK_ENDED and not self._ended:
+                self._take_rest(rank)
+                if self._ranks[rank].state not in RANK_ENDED:
+                    self._lost(rank, "ended the cell without a word")
+
+    def _take_rest(self, rank: int) -> None:
+        rest = self._assembly.rest(rank)
+        self._record(rest)
+        self._notice(rank, rest)
+
+    def _lost(self, rank: int, how: str) -> None:
+        """The rank's process is gone: add its last words, then say how it ended."""
+        with self._lock:
+            if self._ended or self._ranks[rank].state in RANK_ENDED:
+                return
+            self._take_rest(rank)
+            if self._ranks[rank].state in RANK_ENDED:
+                return
+            for stream, text, to in self._assembly.last_words(rank, self._spooled[rank]):
+                self._add(rank, "log", stream=stream, text=text, to=to)
+            self._blame(rank, how)
+            more: dict[str, Any] = {}
+            if how.startswith(GIVEN_UP):
+                # What it writes from here on is added when its spool is seen again.
+                more["spooled"] = self._assembly.taken(rank)
+                self.given_up.add(rank)
+            self._add(rank, "status", state="lost", note=how, **more)
+
+    def _blame(self, rank: int, how: str) -> None:
+        known = self.info.failure
+        if known is None or known.ename == "HorovodInternalError":
+            self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
+
+    def lose(self, ranks: Mapping[int, str]) -> None:
+        """These ranks are gone, and how; take in what they left."""
+        for rank in self.running:
+            if rank in ranks:
+                self._lost(rank, ranks[rank])
+
+    def _add(self, rank: int, kind: str, **fields: Any) -> None:
+        """An event that the run itself adds on behalf of a rank that cannot."""
+        t = time.time_ns() // 1000 - self.info.start
+        line = event_line(kind, rank, self._next_seq[rank], t, **fields)
+        self._record(line)
+        self._notice(rank, line)
+
+    def _record(self, lines: bytes) -> None:
+        if self._writer is None or not lines:
+            return
+        try:
+            self._writer.append(lines)
+        except RecordError as error:
+            self._note(f"output is missing from the record: {error}")
+
+    def _note(self, text: str) -> None:
+        if text not in self.info.notes and len(self.info.notes) < 20:
+            self.info.notes.append(text)
+
+    def _close_record(self, writer: PatientWriter, info: RunInfo) -> None:
+        writer.finish(info)
+        self.is_closed = True
+        if self._has_profile:
+            threading.Thread(target=self._write_profile, args=(info,)).start()
+        if not any("missing from the record" in note for note in info.notes):
+            self._assembly.clear(self.given_up)
+
+    def _write_profile(self, info: RunInfo) -> None:
+        from rankroom.analysis.profile.of_run import write_profile
+
+        with contextlib.suppress(OSError):  # its readers compute it then
+            write_profile(self._store, info)
+
+    def _close_later(self, writer: PatientWriter, note: str) -> None:
+        """The run is over, but the disk of its record is full: try until there is room."""
+        written = replace(self.info, notes=[each for each in self.info.notes if each != note])
+        while self._store.paths(self.id).folder.is_dir():
+            time.sleep(RETRY_S)
+            with contextlib.suppress(RecordError):
+                self._close_record(writer, written)
+                self.info = written
+                return
+
+    def _finish(self) -> None:
+        self._watch.end()
+        self._remember_hang(None)
+        states = {rank.state for rank in self._ranks.values()}
+        if states == {"ok"}:
+            self.info.state = "done"
+        elif (self._release.interrupted or "error" not in states) and "lost" not in states:
+            self.info.state = "interrupted"
+        else:
+            self.info.state = "failed"
+        if self.info.state != "failed":
+            self.info.failure = None
+        self.info.end = time.time_ns() // 1000
+        self._connections.unsubscribe(self.id)
+        self._ended = True
+        if self._writer is not None:
+            try:
+                self._close_record(self._writer, self.info)
+            except RecordError as error:
+                self._note(str(error))
+                thread = threading.Thread(target=self._close_later, args=(self._writer, str(error)))
+                thread.daemon = True
+                thread.start()
+        self._over.set()
+        self._tell(self)
+
+
+NOT_SENT = "never got the cell: its supervisor ended while it was sent"
+UNSPOOLED = "rank {rank}: {why}: for a while, what it wrote was not kept on its own disk"

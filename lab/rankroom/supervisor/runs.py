@@ -1,0 +1,318 @@
+"""The runs of a cluster: one at a time, whoever asks for it, and told to all who follow it.
+
+Clients are kernels, the Jupyter server and commands; none of them is special to a run. One may end
+and another come while it is on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+from functools import partial
+from typing import Any
+
+from rankroom import config
+from rankroom.errors import NoClusterError, RankroomError, RecordError, UsageError
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.record.model import RankInfo, RunInfo, title_of
+from rankroom.record.owner import this_process
+from rankroom.record.store import Store, new_id
+from rankroom.rpc.server import Question, Server
+from rankroom.supervisor.clock import Clocks
+from rankroom.supervisor.late_output import add_late
+from rankroom.supervisor.rank_connections import RankConnections
+from rankroom.supervisor.rank_stacks import stacks
+from rankroom.supervisor.recorder import Recorder
+from rankroom.supervisor.time_limit import TimeLimit
+from rankroom.system.polling import poll_until
+from rankroom.text.rank_ranges import format_ranks
+
+LOOK_S = 0.02  # between two looks at whether ranks that are starting have come
+COMES_S = 2.0  # for a rank that is neither down nor starting to be connected
+NEXT_S = 0.01  # after a run, before the files of the next record are made
+FREE_S = 3.5  # for ranks to come free after an interrupt, collectives that are released included
+RELEASED_S = 3.0  # for ranks to say what they released
+LATE_S = 5.0  # between two looks for what ranks wrote that were given up
+CLOSED_S = 10.0  # for a record to be closed when its cluster ends
+
+
+class Runs:
+    """The runs of one cluster, as its supervisor owns them.
+
+    `places()` says where each rank lives now.
+    """
+
+    def __init__(
+        self,
+        paths: ClusterPaths,
+        info: ClusterInfo,
+        server: Server,
+        connections: RankConnections,
+        places: Callable[[], list[RankInfo]],
+    ) -> None:
+        self._paths = paths
+        self._info = info
+        self._server = server
+        self._connections = connections
+        self._places = places
+        self._store = Store()
+        self._clocks = Clocks(connections.request)
+        self._limit = TimeLimit()
+        self._current: Recorder | None = None
+        self._by = ("", 0)  # host and process of the client that asked for it
+        self._followers: dict[str, set[bytes]] = {}
+        self._late: list[Recorder] = []  # those of which given-up ranks may have more to say
+        self._looked_late = 0.0
+        self._count = 0
+        # Whether ranks agree on what they have set up together; a cell on all of them has them
+        # compare if not. They begin so, in epoch 0.
+        self._in_step = True
+        self._doubted = False
+        self._settled = 0
+        self._lock = threading.Lock()
+        self._actions = {
+            "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
+            "release": self._release, "stacks": self._stacks,
+        }  # fmt: skip
+
+    @property
+    def current(self) -> Recorder | None:
+        """The run that is on."""
+        return self._current if self._current and not self._current.is_over else None
+
+    def take(self, question: Question) -> bool:
+        """Do what a client asks, if it is about runs; in the server's thread."""
+        act = self._actions.get(question.content["do"])
+        if act is None:
+            return False
+        try:
+            act(question)
+        except RankroomError as error:
+            _refuse(question, error)
+        return True
+
+    def doubt(self) -> None:
+        """Ranks may be out of step, by what happened to them outside of any run."""
+        self._doubted = True
+
+    def ready(self) -> None:
+        """All ranks are there: make ready for the first run."""
+        self._clocks.compare(self._places())
+        self._store.prepare()
+
+    def lose(self, ranks: dict[int, str]) -> None:
+        """The processes of these ranks have ended, and how."""
+        if recorder := self.current:
+            recorder.lose(ranks)
+
+    def look(self) -> None:
+        """What is due from time to time, in the supervisor's own thread."""
+        if recorder := self.current:
+            for warning in self._limit.news(self._info.allocation):
+                recorder.remark(warning)
+            self._clocks.compare(recorder.info.ranks, recorder.set_clocks)
+        if self._late and time.monotonic() > self._looked_late + LATE_S:
+            self._looked_late = time.monotonic()
+            self._add_late()
+
+    def close(self, why: dict[int, str]) -> None:
+        """All ranks have ended: bring the run that is on to its end, and its record."""
+        self.lose(why)
+        last = self._current
+        if last is not None:
+            # A release that ranks have not confirmed is waited for.
+            last.wait(RELEASED_S)
+            poll_until(lambda: last.is_closed, CLOSED_S)
+        self._add_late()
+        self._store.forget()
+
+    # -- what clients ask, in the server's thread
+
+    def _run(self, question: Question, since: float | None = None) -> None:
+        asked = question.content
+        if self.current is not None:
+            raise RankroomError(BUSY.format(name=self._info.name, whose=self._whose(asked)))
+        ranks = asked["ranks"] if asked["ranks"] is not None else list(range(self._info.size))
+        if asked["own"] and ranks != list(range(len(ranks))):
+            raise UsageError("a world of its own has the ranks 0, 1, …")
+        if not self._are_there(ranks, since):
+            since = time.monotonic() if since is None else since
+            self._server.later(LOOK_S, partial(self._run_later, question, since))
+            return
+        info = self._info_of(ranks, asked)
+        epoch = self._info.epoch
+        own = asked["own"] and len(ranks) < self._info.size
+        settle = self._doubted or not self._in_step or self._settled != epoch
+        self._count += 1
+        recorder = Recorder(
+            asked["source"], info, self._connections, self._store, self._paths.spool,
+            partial(self._told, settle=settle or own, epoch=epoch),
+        )  # fmt: skip
+        count = self._count if asked["count"] is None else asked["count"]
+        self._followers = {info.id: {question.peer}}
+        before, self._current = self._current, recorder
+        try:
+            recorder.start(
+                epoch=epoch, count=count, settle=settle, profile=asked["profile"], own=own
+            )
+        except RecordError:
+            self._current = before
+            raise
+        self._in_step = self._doubted = False
+        self._by = asked["host"], asked["pid"]
+        question.answer(run=info.to_json())
+        self._clocks.compare(info.ranks, recorder.set_clocks)
+
+    def _run_later(self, question: Question, since: float) -> None:
+        try:
+            self._run(question, since)
+        except RankroomError as error:
+            _refuse(question, error)
+
+    def _follow(self, question: Question) -> None:
+        """Tell a client of a run that is on, of any unless it is named, until that is over."""
+        recorder = self.current
+        wanted = question.content.get("run")
+        if recorder is None or wanted not in (None, recorder.id):
+            question.answer(run=None)
+            return
+        self._followers.setdefault(recorder.id, set()).add(question.peer)
+        question.answer(run=recorder.info.to_json())
+
+    def _interrupt(self, question: Question) -> None:
+        recorder = self.current
+        if recorder is None:
+            # Who works on the ranks is another client of ipyparallel's controller.
+            self._connections.signal(range(self._info.size), "SIGINT")
+            question.answer()
+            return
+        recorder.interrupt()
+
+        def answer() -> None:
+            recorder.wait(FREE_S)
+            question.answer()
+
+        threading.Thread(target=answer, name="rankroom-interrupt", daemon=True).start()
+
+    def _release(self, question: Question) -> None:
+        recorder = self.current
+        if recorder is None:
+            raise UsageError("no rank runs a cell: there is nothing to release")
+        asked = recorder.release()
+
+        def answer() -> None:
+            done, _ = wait(asked, RELEASED_S)
+            names = {
+                name
+                for future in done
+                if not future.exception()
+                for name in future.result().get("released", ())
+            }
+            words = RELEASED if names else NOTHING_WAITS
+            text = words.format(names=", ".join(sorted(names)), cluster=self._info.name)
+            question.answer(text=text)
+
+        threading.Thread(target=answer, name="rankroom-release", daemon=True).start()
+
+    def _stacks(self, question: Question) -> None:
+        ranks = question.content["ranks"]
+        chosen = list(range(self._info.size)) if ranks is None else ranks
+
+        def answer() -> None:
+            found = stacks(self._connections, chosen, self._paths.spool)
+            question.answer(stacks={str(rank): text for rank, text in found.items()})
+
+        threading.Thread(target=answer, name="rankroom-stacks", daemon=True).start()
+
+    # -- how
+
+    def _are_there(self, ranks: list[int], since: float | None) -> bool:
+        """Whether all of these ranks can run a cell; False while some are starting.
+
+        `since` is when that was first asked. Raises NoClusterError for ranks that are down.
+        """
+        absent = sorted(set(ranks) - set(self._connections.ranks))
+        down = [rank for rank in absent if str(rank) in self._info.exits]
+        starting = {*absent} & {*self._info.starting}
+        if not absent:
+            # One that is about to be ended, so as to be restarted, is still connected.
+            return not {*ranks} & {*self._info.starting}
+        waited = 0.0 if since is None else time.monotonic() - since
+        if not down and waited < (config.start_seconds(30.0) if starting else COMES_S):
+            return False
+        down = down or absent
+        how = self._info.exits.get(str(down[0]), "does not answer any more")
+        raise NoClusterError(DOWN.format(ranks=format_ranks(down), how=how))
+
+    def _whose(self, asked: dict[str, Any]) -> str:
+        host, pid = self._by
+        if (host, pid) == (asked["host"], asked["pid"]):
+            return "this notebook"
+        where = "" if host == asked["host"] else f" on {host}"
+        return f"another process (pid {pid}{where})"
+
+    def _info_of(self, ranks: list[int], asked: dict[str, Any]) -> RunInfo:
+        start = time.time_ns() // 1000
+        places = self._places()
+        told = [places[rank] for rank in ranks]
+        clocks = self._clocks.of(told)
+        for place in told:
+            place.state, place.clock = "running", clocks.get(place.rank)
+        return RunInfo(
+            id=new_id(start),
+            cluster=self._info.name,
+            size=self._info.size,
+            start=start,
+            ranks=told,
+            title=title_of(asked["source"]),
+            name=asked["name"],
+            notes=[*asked["notes"], *self._limit.news(self._info.allocation)],
+            owner=this_process(),
+        )
+
+    def _told(self, recorder: Recorder, settle: bool, epoch: int) -> None:
+        """A run's run.json has changed: tell its followers, and see whether it is over."""
+        info = recorder.info
+        if recorder.is_over:
+            self._note_end(recorder, settle, epoch)
+        for peer in self._followers.get(info.id, ()):
+            self._server.tell(peer, do="run", run=info.to_json())
+        if recorder.is_over:
+            self._followers.pop(info.id, None)
+
+    def _note_end(self, recorder: Recorder, settle: bool, epoch: int) -> None:
+        whole = len(recorder.info.ranks) == recorder.info.size
+        well = recorder.info.state == "done" and (not settle or whole)
+        self._in_step = well and not recorder.was_released
+        if self._in_step and settle:
+            self._settled = epoch
+        if recorder.given_up:
+            self._late.append(recorder)
+        self._server.later(NEXT_S, self._store.prepare)
+
+    def _add_late(self) -> None:
+        for recorder in list(self._late):
+            if not recorder.is_closed:
+                continue
+            for rank in recorder.given_up:
+                spool = self._paths.spool(rank) / f"{recorder.id}.jsonl"
+                add_late(self._store, recorder.info, spool)
+
+
+def _refuse(question: Question, error: RankroomError) -> None:
+    question.answer(error=type(error).__name__, text=str(error))
+
+
+def this_client() -> dict[str, Any]:
+    """What a client says of itself when it asks for a run."""
+    return {"host": socket.gethostname(), "pid": os.getpid()}
+
+
+BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
+DOWN = "rank {ranks} {how}: `%cluster restart --ranks {ranks}` restarts it, without its variables"
+RELEASED = "released {names} on the ranks of {cluster}"
+NOTHING_WAITS = "no rank of {cluster} waits in a collective: nothing to release"
