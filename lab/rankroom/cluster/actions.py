@@ -18,8 +18,8 @@ from rankroom import errors
 from rankroom.cluster import launch, lookup, start_request
 from rankroom.cluster.restart import Restarts
 from rankroom.errors import NoClusterError, NotYoursError, StartError, UsageError
-from rankroom.far import start as far
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
+from rankroom.remote import start as far
 from rankroom.rpc.client import ask
 from rankroom.scheduler import site
 from rankroom.system.polling import poll_until

@@ -188,7 +188,7 @@ class AnyCluster(ABC):
 
     @abstractmethod
     def apply(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
-        """An asynchronous result of `function(*args)` on one rank: a list, by `get(timeout=…)`."""
+        """What `function(*args)` comes to on one rank, by `get(timeout=…)`."""
 
     @abstractmethod
     def restart(self, ranks: Sequence[int]) -> None:

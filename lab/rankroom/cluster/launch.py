@@ -163,6 +163,39 @@ def _over(job: str, moment: float) -> bool:
     return bool(job_end.why_over(job_end.asked(job, job_end.QUICK_S), job))
 
 
+def wait_ready(
+    paths: ClusterPaths,
+    keeper: subprocess.Popen[bytes],
+    progress: Progress,
+    given_up: Callable[[], bool] = lambda: False,
+) -> ClusterInfo:
+    """The cluster in `paths` once all its ranks are ready, or nobody waits for them any more.
+
+    `progress(words)` is called as the start goes on. Raises StartError with the cause and the end
+    of the log that tells it, or after `start_s` seconds.
+    """
+    begun = time.monotonic()
+    limit = start_s(paths.read())
+    told = ""
+    info: ClusterInfo | None = None
+    while time.monotonic() - begun < limit:
+        if why := failure(paths, keeper):
+            raise why
+        info = paths.read()
+        if info is not None:
+            words = f"{len(info.ready)} of {info.size} ranks ready" if info.ranks else STARTING
+            if words != told:
+                progress(words)
+                told = words
+            # Where a rank of another node is, is known a moment after that it is ready.
+            known = all(rank.pid for rank in info.ranks)
+            if (known and len(info.ready) == info.size) or given_up():
+                return info
+        time.sleep(0.01)
+    missing = set(range(info.size)) - set(info.ready) if info else set()
+    raise timed_out(paths, sorted(missing))
+
+
 def failure(paths: ClusterPaths, keeper: subprocess.Popen[bytes]) -> StartError | None:
     """Why the cluster in `paths` will not become ready, if that is already clear."""
     info = paths.read()
@@ -291,10 +324,11 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in marks}
 
 
+STARTING = "starting the controller"
 SUPERVISED = (
     "a process that keeps a cluster named {name} runs (pid {pid}), though {path} does not say so: "
     "choose another --name, or end that process first"
 )
 KEEPER = "rankroom.supervisor.supervisor"
-# The second one keeps a cluster on a site; the third is the first one's name before this version.
-KEEPERS = (KEEPER, "rankroom.far.keeper", "rankroom.rank.keeper")
+# The second one keeps a cluster on a site; the others are their names before this version.
+KEEPERS = (KEEPER, "rankroom.remote.agent", "rankroom.far.keeper", "rankroom.rank.keeper")

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,11 @@ from rankroom.cluster import launch as local
 from rankroom.cluster import lookup, repair
 from rankroom.cluster.base import AnyCluster
 from rankroom.cluster.restart import Restarts
-from rankroom.errors import NoClusterError, RankroomError, StartError
+from rankroom.errors import NoClusterError, RankroomError, StartError, UnreadableError
+from rankroom.rank import values
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import Json, RunInfo
-from rankroom.rpc.client import Client, reach
+from rankroom.rpc.client import Answer, Client, reach
 from rankroom.run.run import Run
 from rankroom.supervisor import lease
 from rankroom.supervisor.runs import this_client
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 ASK_S = 30.0  # for the supervisor to answer
+LONG_S = 600.0  # the same where a rank has to; it may be busy with a cell, or a value be large
 AGAIN_S = 0.5  # between two looks at whether it is still there
 MIND_S = 0.5  # the same, while a run is on that nobody waits for
 # For ranks to set up again what they had set up together. When they cannot be connected, Horovod
@@ -53,7 +56,8 @@ class Cluster(AnyCluster):
         self._runs: dict[str, Run] = {}
         self._latest: Run | None = None
         self._engines: EngineClient | None = None
-        self._client = Client(info.rpc, info.rpc_key, self._told)
+        self._client: Client | None = None
+        self._asks = ("", "")  # whom the client asks: address and key
         self._restarts = Restarts(paths, info, self._ask)
         self._lease = lease.hold(paths.folder)
 
@@ -86,31 +90,12 @@ class Cluster(AnyCluster):
         progress: Progress = lambda words: None,
     ) -> Cluster:
         """The cluster that `launch` began to start, once its ranks are ready, as with `local`."""
-        begun = time.monotonic()
-        told = ""
         held = lease.hold(paths.folder)
         try:
-            limit = local.start_s(paths.read())
-            info: ClusterInfo | None = None
-            while time.monotonic() - begun < limit:
-                if why := local.failure(paths, keeper):
-                    raise why
-                info = paths.read()
-                ready = info.ready if info else []
-                words = f"{len(ready)} of {info.size} ranks ready" if info and info.ranks else ""
-                if (words or STARTING) != told:
-                    told = words or STARTING
-                    progress(told)
-                # Where a rank of another node is, is known a moment after that it is ready.
-                known = info is not None and all(rank.pid for rank in info.ranks)
-                if info is not None and known and len(ready) == info.size:
-                    made = cls(paths, info)
-                    made._tidy()
-                    made.make_current()
-                    return made
-                time.sleep(0.01)
-            missing = set(range(info.size)) - set(info.ready) if info else set()
-            raise local.timed_out(paths, sorted(missing))
+            made = cls(paths, local.wait_ready(paths, keeper, progress))
+            made._tidy()
+            made.make_current()
+            return made
         except BaseException:
             lookup.end(paths)
             raise
@@ -134,10 +119,10 @@ class Cluster(AnyCluster):
         """Only the connection of `attach`."""
         chosen = lookup.find(name)
         if chosen.far is not None:
-            from rankroom.far.cluster import FarCluster
+            from rankroom.remote.cluster import RemoteCluster
 
-            patience = FarCluster.BACK_S if chosen.state == "running" else 0.0
-            return FarCluster.of(chosen).until_ready(patience=patience)
+            patience = RemoteCluster.BACK_S if chosen.state == "running" else 0.0
+            return RemoteCluster.of(chosen).until_ready(patience=patience)
         paths = ClusterPaths(chosen.name)
         made = cls(paths, chosen)
         try:
@@ -203,7 +188,7 @@ class Cluster(AnyCluster):
             profile=profile, own=own, **this_client(),
         )  # fmt: skip
         self._latest = self._run_of(said["run"])
-        self._client.later(MIND_S, partial(self._mind, self._latest))
+        self._connection().later(MIND_S, partial(self._mind, self._latest))
         return self._latest
 
     def rejoin(self, seconds: float = REJOIN_S) -> bool:
@@ -214,7 +199,8 @@ class Cluster(AnyCluster):
             return False
         if run.state != "done":
             return False
-        shutil.rmtree(run.path, ignore_errors=True)  # a cell that nobody wrote
+        self._ask("forget", run=run.id)  # a cell that nobody wrote
+        shutil.rmtree(run.path, ignore_errors=True)  # where that is a replica
         return True
 
     def interrupt(self) -> None:
@@ -228,15 +214,23 @@ class Cluster(AnyCluster):
         return {int(rank): str(text) for rank, text in said.items()}
 
     def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
-        self.view(ranks).push(names, block=True)
+        self._apply("take", self._chosen(ranks), *values.pack(names))
 
     def pull(self, name: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
-        chosen = self._chosen(ranks)
-        values = self.view(chosen).pull(name, block=True)
-        return dict(zip(chosen, values, strict=True))
+        return self._apply("give", self._chosen(ranks), name=name)
 
-    def apply(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
-        return self.view([rank]).apply_async(function, *args)
+    def apply(self, rank: int, function: Callable[..., Any], *args: Any) -> Applied:
+        return Applied(lambda: self._apply("call", [rank], *values.pack((function, args)))[rank])
+
+    def _apply(self, how: str, ranks: list[int], *parts: bytes, name: str = "") -> dict[int, Any]:
+        about = {"how": how, "ranks": ranks, "name": name}
+        said = self._ask("apply", *parts, patience=LONG_S, **about)
+        found, begin = {}, 0
+        for rank, count in zip(ranks, said["counts"], strict=True):
+            if count:
+                found[rank] = values.unpack(said.buffers[begin : begin + count])
+            begin += count
+        return found
 
     def view(self, ranks: Sequence[int] | None = None) -> Any:
         """ipyparallel's own view of some ranks. Raises NoClusterError for ranks that are down."""
@@ -256,7 +250,8 @@ class Cluster(AnyCluster):
         self.refresh()
 
     def close(self) -> None:
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
         if self._engines is not None:
             self._engines.close()
             self._engines = None
@@ -274,10 +269,11 @@ class Cluster(AnyCluster):
 
     # -- how
 
-    def _ask(self, do: str, patience: float = ASK_S, **question: Any) -> Json:
+    def _ask(self, do: str, *buffers: bytes, patience: float = ASK_S, **question: Any) -> Answer:
         """What the supervisor answers. Raises what it raised, NoClusterError once it is gone."""
+        asking = self._connection()
         self._reach()
-        answer = self._client.ask(do=do, **question)
+        answer = asking.ask(*buffers, do=do, **question)
         until = time.monotonic() + patience
         while True:
             try:
@@ -291,27 +287,41 @@ class Cluster(AnyCluster):
         errors.raise_told(said)
         return said
 
+    def _connection(self) -> Client:
+        """The connection to whoever keeps the cluster now."""
+        info = self.refresh()
+        if self._client is None or self._asks != (info.rpc, info.rpc_key):
+            if self._client is not None:
+                self._client.close()
+            self._asks = info.rpc, info.rpc_key
+            self._client = Client(*self._asks, self._told)
+        return self._client
+
     def _reach(self) -> None:
         """Raise NoClusterError if nobody listens where the supervisor did."""
+        self.refresh()
         try:
             reach(self.info.rpc)
         except (ConnectionError, FileNotFoundError):
-            lookup.living(self.paths)
-            raise NoClusterError(
-                lookup.GONE.format(name=self.name, why="it does not answer")
-            ) from None
+            raise self._gone() from None
         except OSError:
             pass  # out of descriptors, say: nothing was found out
+
+    def _gone(self) -> RankroomError:
+        """The error for a supervisor that nobody can ask any more."""
+        with contextlib.suppress(UnreadableError):
+            lookup.living(self.paths)
+        return NoClusterError(lookup.GONE.format(name=self.name, why="it does not answer"))
 
     def _follow(self) -> None:
         """Learn of the run that is on, if there is one."""
         if info := self._ask("follow")["run"]:
             self._latest = self._run_of(info)
-            self._client.later(MIND_S, partial(self._mind, self._latest))
+            self._connection().later(MIND_S, partial(self._mind, self._latest))
 
     def _run_of(self, told: Json) -> Run:
         info = RunInfo.from_json(told)
-        # What was told of it before the answer was read is not older.
+        # What was told of it before this answer was read is not older.
         if len(self._runs) > MANY:
             for each in [each for each in self._runs.values() if each.state != "running"]:
                 self._runs.pop(each.id, None)
@@ -330,7 +340,7 @@ class Cluster(AnyCluster):
                 threading.Thread(target=run.look, daemon=True).start()
             except OSError:
                 pass
-            self._client.later(MIND_S, partial(self._mind, run))
+            self._connection().later(MIND_S, partial(self._mind, run))
 
     def _orphaned(self, run: Run) -> None:
         """The supervisor is gone: once its ranks have ended, what they left is in the record."""
@@ -348,7 +358,22 @@ class Cluster(AnyCluster):
             self.store.prune()
 
 
-STARTING = "starting the controller"
+class Applied:
+    """What `apply` returns: asked for in a thread, as whoever waits may have little patience."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        pool = ThreadPoolExecutor(1)
+        self._future = pool.submit(call)
+        pool.shutdown(wait=False)
+
+    def get(self, timeout: float | None = None) -> Any:
+        """What the function came to. Raises TimeoutError, RankroomError where it failed."""
+        try:
+            return self._future.result(timeout)
+        except NotYet:
+            raise TimeoutError("it did not answer in time") from None
+
+
 EARLIER = (
     "cluster {name} was started by an earlier version of Rankroom, which this one cannot use: "
     "`%cluster stop {name}` ends it, or go on with the kernel that started it"

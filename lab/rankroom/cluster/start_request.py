@@ -12,8 +12,8 @@ from typing import Any
 
 from rankroom.cluster import launch
 from rankroom.errors import UsageError
-from rankroom.far.queue import command
 from rankroom.record.cluster_file import ClusterPaths
+from rankroom.remote.queue import command
 from rankroom.scheduler import pbs, site, slurm
 from rankroom.scheduler.site import JOB_OPTIONS, Site
 

@@ -10,12 +10,12 @@ from rankroom.cluster.base import AnyCluster
 from rankroom.cluster.local import Cluster
 from rankroom.cluster.lookup import running_clusters
 from rankroom.errors import NO_CLUSTER, NoClusterError, UsageError
-from rankroom.far.cluster import FarCluster
 from rankroom.horovod_build.features import Features, features
 from rankroom.notebook import sites
 from rankroom.notebook.options import Options
 from rankroom.notebook.progress import progress
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.remote.cluster import RemoteCluster
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 
@@ -111,7 +111,7 @@ def again(cluster: AnyCluster, ranks: int | None) -> None:
     if (keeper := start_again()) is not None:
         _started((cluster.paths, keeper))
     else:
-        sites.wait(FarCluster.in_folder(cluster.paths))
+        sites.wait(RemoteCluster.in_folder(cluster.paths))
 
 
 def interrupt(line: str) -> None:
@@ -139,7 +139,7 @@ def stacks(line: str) -> None:
 def log(line: str) -> None:
     Options("%cluster log").read(line)
     cluster = the_cluster()
-    if not isinstance(cluster, FarCluster):
+    if not isinstance(cluster, RemoteCluster):
         raise UsageError(f"{cluster.name} has no job of its own whose output could be shown")
     print(cluster.log())
 

@@ -48,7 +48,7 @@ class RankMatcher:
         line = context.full_text.split("\n")[context.cursor_line]
         try:
             asked = cluster.apply(0, complete_here, line, context.cursor_position)
-            answer: tuple[str, list[str]] = asked.get(timeout=WAIT_S)[0]
+            answer: tuple[str, list[str]] = asked.get(timeout=WAIT_S)
             return answer
         except Exception:
             # Completion is a courtesy: whatever goes wrong, typing goes on.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from rankroom.cluster import lookup
 from rankroom.errors import RankroomError, UsageError
-from rankroom.far.cluster import FarCluster
-from rankroom.far.queue import command
 from rankroom.notebook.progress import progress
+from rankroom.remote.cluster import RemoteCluster
+from rankroom.remote.queue import command
 from rankroom.scheduler import site
 from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.site import JOB_OPTIONS, Site
@@ -56,20 +56,20 @@ def dry_run(found: Site | None, name: str | None) -> str:
 
 def start(found: Site, name: str | None, auto_restart: bool) -> None:
     """Submit a job, and wait until its ranks are ready."""
-    wait(FarCluster.start(found, name, auto_restart))
+    wait(RemoteCluster.start(found, name, auto_restart))
 
 
-def attach_waiting(name: str | None) -> FarCluster | None:
+def attach_waiting(name: str | None) -> RemoteCluster | None:
     """Go on waiting for a cluster on a site that is not ready, if it is that one."""
     info = lookup.find(name)
     if info.far is None:
         return None
-    cluster = FarCluster.of(info)
+    cluster = RemoteCluster.of(info)
     wait(cluster, tells=info.state == "starting")
     return cluster
 
 
-def wait(cluster: FarCluster, tells: bool = True) -> None:
+def wait(cluster: RemoteCluster, tells: bool = True) -> None:
     """Tell how it stands until its ranks are ready; an interrupt leaves it waiting."""
     cluster.make_current()
     begun = time.monotonic()

@@ -12,18 +12,21 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rankroom.rpc.client import Client
 
 Content = dict[str, Any]
+Done = Callable[..., None]
 
 
 class SupervisorConnection:
     """Made once, when the rank is ready to run cells.
 
-    `execute(content, done)` is called, in the connection's thread, with a cell that is to run:
-    `done()` once it has. `answer(question)` is called in a thread of its own.
+    `main(content, buffers, done)` is called, in the connection's thread, with what is for the main
+    thread, a cell or a look at variables: `done(answer, *buffers)` once it is done.
+    `answer(question)` is called in a thread of its own.
     """
 
     def __init__(
@@ -32,10 +35,10 @@ class SupervisorConnection:
         key: str,
         rank: int,
         start: int,
-        execute: Callable[[Content, Callable[[], None]], None],
+        main: Callable[[Content, list[bytes], Done], None],
         answer: Callable[[Content], Content],
     ) -> None:
-        self._execute = execute
+        self._main = main
         self._answer = answer
         self._about = {"rank": rank, "start": start}
         self._questions: queue.SimpleQueue[Content] = queue.SimpleQueue()
@@ -54,8 +57,8 @@ class SupervisorConnection:
 
     def _take(self, content: Content, buffers: list[bytes]) -> None:
         number = content["number"]
-        if content["do"] == "execute":
-            self._execute(content, lambda: self._tell(number, {}))
+        if content["do"] in ("execute", "apply"):
+            self._main(content, buffers, partial(self._tell, number))
         elif content["do"] == "signal":
             os.kill(os.getpid(), getattr(signal, content["signal"]))
             self._tell(number, {})
@@ -71,5 +74,5 @@ class SupervisorConnection:
                 answer = {"failed": repr(error)}
             self._tell(question["number"], answer)
 
-    def _tell(self, number: int, answer: Content) -> None:
-        self._client.tell(do="answered", number=number, answer=answer)
+    def _tell(self, number: int, answer: Content, *buffers: bytes) -> None:
+        self._client.tell(*buffers, do="answered", number=number, answer=answer)

@@ -47,7 +47,7 @@ class RankEngine(engine_app.IPEngine):
         kernel = self.kernel
         start = int(os.environ.get(process_tree.START, "0"))
         connection = SupervisorConnection(
-            world.rpc, world.rpc_key, world.rank, start, kernel.run_soon, kernel.answer
+            world.rpc, world.rpc_key, world.rank, start, kernel.do_soon, kernel.answer
         )
         reporter = Reporter(world.rank, Path(os.environ["RANKROOM_SPOOL"]), connection.send)
         recovery = Recovery(world)

@@ -8,14 +8,14 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
-from rankroom.rank import lines, stacks
+from rankroom.rank import lines, stacks, values
+from rankroom.rank.connection import Done
 from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery, looks_released
@@ -81,27 +81,34 @@ class RankKernel(IPythonParallelKernel):
             self.shell.user_ns.setdefault(name, getattr(world, name))
         self.shell.user_ns.setdefault("span", span)
 
-    def run_soon(self, cell: dict[str, Any], done: Callable[[], None]) -> None:
-        """Have the main thread run a run's cell; called from another one."""
-        self._loop.call_soon_threadsafe(self._begin_cell, cell, done, context=self._context)
+    def do_soon(self, what: dict[str, Any], buffers: list[bytes], done: Done) -> None:
+        """Have the main thread run a cell, or look at variables; called from another one."""
+        self._loop.call_soon_threadsafe(self._begin, what, buffers, done, context=self._context)
 
-    def _begin_cell(self, cell: dict[str, Any], done: Callable[[], None]) -> None:
+    def _begin(self, what: dict[str, Any], buffers: list[bytes], done: Done) -> None:
         # What a cell sets of context variables (decimal's precision, say) is there for the next.
         more: dict[str, Any] = {} if sys.version_info < (3, 11) else {"context": self._context}
-        task = self._loop.create_task(self._run_alone(cell, done), **more)
+        task = self._loop.create_task(self._do_alone(what, buffers, done), **more)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run_alone(self, cell: dict[str, Any], done: Callable[[], None]) -> None:
+    async def _do_alone(self, what: dict[str, Any], buffers: list[bytes], done: Done) -> None:
         async with self._one_at_a_time:
+            answer: dict[str, Any] = {}
+            found: list[bytes] = []
             try:
                 self.pre_handler_hook()
-                await self._run(cell)
+                if what["do"] == "execute":
+                    await self._run(what)
+                else:
+                    found = values.do(what["how"], what["name"], buffers)
             except KeyboardInterrupt:
-                self.log.warning("an interrupt that came beside the cell")
+                answer = {"failed": "KeyboardInterrupt: it was interrupted"}
+            except Exception as error:
+                answer = {"failed": f"{type(error).__name__}: {error}"}
             finally:
                 self.post_handler_hook()
-                done()
+                done(answer, *found)
 
     async def dispatch_shell(self, *args: Any, **kwargs: Any) -> None:
         """Have what ipyparallel's clients ask for wait for the cell of a run, and the reverse."""

@@ -7,38 +7,38 @@ notebook travel as ipyparallel has them travel.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
+PART = 1 << 25  # bytes of a part of a message, at most
 
-def pack(value: Any) -> bytes:
-    """A value as bytes."""
+
+def pack(value: Any) -> list[bytes]:
+    """A value as bytes, in parts."""
     from ipyparallel.serialize import serialize_object
 
-    return pickle.dumps([bytes(each) for each in serialize_object(value)])
+    data = pickle.dumps([bytes(each) for each in serialize_object(value)])
+    return [data[at : at + PART] for at in range(0, len(data), PART)]
 
 
-def unpack(data: bytes, names: dict[str, Any] | None = None) -> Any:
-    """The value in `data`; its functions see `names` as their globals."""
+def unpack(parts: Sequence[bytes], names: dict[str, Any] | None = None) -> Any:
+    """The value in these parts; its functions see `names` as their globals."""
     from ipyparallel.serialize import deserialize_object
 
-    value, _ = deserialize_object(pickle.loads(data), names)
+    value, _ = deserialize_object(pickle.loads(b"".join(parts)), names)
     return value
 
 
-def take(data: bytes) -> None:
-    """On a rank: set the variables in `data`."""
+def do(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:
+    """On a rank: `take` variables, `give` the value of one (or of an attribute, `a.b`), or `call`
+    a function with its arguments."""
     names = _names()
-    names.update(unpack(data, names))
-
-
-def give(name: str) -> bytes:
-    """On a rank: the value of a variable, or of an attribute of one (`a.b`)."""
-    return pack(eval(name, _names()))
-
-
-def call(data: bytes) -> bytes:
-    """On a rank: what a function and its arguments, as bytes, come to."""
-    function, args = unpack(data, _names())
+    if how == "take":
+        names.update(unpack(parts, names))
+        return []
+    if how == "give":
+        return pack(eval(name, names))
+    function, args = unpack(parts, names)
     return pack(function(*args))
 
 

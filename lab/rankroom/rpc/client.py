@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -9,8 +10,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 import zmq
@@ -22,7 +23,14 @@ Socket = zmq.Socket[bytes]
 Take = Callable[[Content, list[bytes]], None]
 REACH_S = 5.0  # for a machine to say whether anybody listens there
 AGAIN_S = 1.0  # between two looks at whether who was asked still listens
+BEAT_MS, SILENT_MS = 2000, 10000  # between two signs of life, and without one
 RETRY_MS = 5000  # at most, between two tries to reach a server that is gone
+
+
+class Answer(dict[str, Any]):
+    """What was answered; `buffers` are the bytes that came with it."""
+
+    buffers: Sequence[bytes] = ()
 
 
 class Client:
@@ -30,7 +38,8 @@ class Client:
 
     `take(content, buffers)` is called in the client's thread with what the server tells without
     being asked. A connection that was cut is made again by itself, and the server knows the client
-    by the same `name` then. That the server is gone is not noticed here: answers do not come.
+    by the same `name` then; with `beats`, so is one that is dead, but not cut. That the server is
+    gone is not noticed here: answers do not come.
     """
 
     def __init__(
@@ -39,14 +48,16 @@ class Client:
         key: str,
         take: Take = lambda content, buffers: None,
         name: bytes = b"",
+        beats: bool = False,
     ) -> None:
         self._take = take
-        self._asked: dict[bytes, Future[Content]] = {}
+        self._asked: dict[bytes, Future[Answer]] = {}
         self._numbers = itertools.count(1)
-        self._socket = connected(address, key, name or secrets.token_bytes(8).hex().encode())
+        name = name or secrets.token_bytes(8).hex().encode()
+        self._socket = connected(address, key, name, beats)
         self._loop = Loop(self._socket, self._take_in)
 
-    def ask(self, *buffers: bytes, **content: Any) -> Future[Content]:
+    def ask(self, *buffers: bytes, **content: Any) -> Future[Answer]:
         """Ask the server; its answer comes in the client's thread, or an RpcError."""
         number = b"%d" % next(self._numbers)
         future = self._asked[number] = Future()
@@ -74,10 +85,13 @@ class Client:
         if not number:
             self._take(content, buffers)
         elif future := self._asked.pop(number, None):
-            if "failed" in content:
-                future.set_exception(RpcError(content["failed"]))
-            else:
-                future.set_result(content)
+            with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+                if "failed" in content:
+                    future.set_exception(RpcError(content["failed"]))
+                else:
+                    answer = Answer(content)
+                    answer.buffers = buffers
+                    future.set_result(answer)
 
 
 class RpcError(OSError):
@@ -120,11 +134,13 @@ def reach(address: str) -> None:
         raise ConnectionRefusedError(f"no address: {address!r}")
 
 
-def connected(address: str, key: str, name: bytes = b"") -> Socket:
+def connected(address: str, key: str, name: bytes = b"", beats: bool = False) -> Socket:
     """A socket that is connected to a server, or will be as soon as that is there."""
     made = _context_of(os.getpid()).socket(zmq.DEALER)
     if name:
         made.IDENTITY = name
+    if beats:
+        made.HEARTBEAT_IVL, made.HEARTBEAT_TIMEOUT = BEAT_MS, SILENT_MS
     made.CURVE_PUBLICKEY, made.CURVE_SECRETKEY = zmq.curve_keypair()
     made.CURVE_SERVERKEY = key.encode()
     made.LINGER = 0

@@ -22,6 +22,7 @@ from rankroom.rpc.loop import Call, Loop
 LARGEST = 1 << 26  # bytes of a part of a message: who announces more is hung up on
 GREET_MS = 5000  # for a peer to show that it knows the key
 LONGEST_PATH = 100  # bytes of a socket's path; the system allows 108, with a zero at the end
+LARGE = 1 << 16  # bytes from which on a part is not copied
 SOCKET = "rpc"  # in the cluster's folder, where all its processes are on one machine
 
 
@@ -75,7 +76,8 @@ class Server:
     ) -> None:
         """Send the answer to a peer's question of that number, or with no number a telling."""
         frames = [peer, number, json.dumps(content).encode(), *buffers]
-        self.call(lambda: self._socket.send_multipart(frames))
+        small = all(len(each) < LARGE for each in buffers)
+        self.call(lambda: self._socket.send_multipart(frames, copy=small))
 
     def call(self, call: Call) -> None:
         """Have `call()` called in the server's thread; at once if this is it."""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from rankroom.errors import NoClusterError
+from rankroom.rpc.client import Answer
 from rankroom.rpc.loop import Call
 from rankroom.rpc.server import Question, Server
 
@@ -57,7 +58,9 @@ class RankConnections:
                 receive(said, question.buffers[0])
         elif said["do"] == "answered":
             _, future = self._asked.pop(said["number"], (0, None))
-            _settle(future, said["answer"])
+            answer = Answer(said["answer"])
+            answer.buffers = question.buffers
+            _settle(future, answer)
         else:
             return False
         return True
@@ -88,6 +91,12 @@ class RankConnections:
         """Run `source` as a cell on ranks; what each of them answers when it has done so."""
         return {rank: self._ask(rank, do="execute", source=source, **about) for rank in to}
 
+    def apply(
+        self, to: Iterable[int], how: str, name: str, buffers: Sequence[bytes]
+    ) -> dict[int, Future[Any]]:
+        """Have ranks do something with variables between two cells; what each of them answers."""
+        return {rank: self._ask(rank, *buffers, do="apply", how=how, name=name) for rank in to}
+
     def request(self, ranks: Sequence[int], /, **question: Any) -> list[Future[Any]]:
         """Ask ranks what they answer even while a cell runs; ranks that are gone are left out."""
         return [self._ask(rank, **question) for rank in ranks if rank in self._peers]
@@ -114,7 +123,7 @@ class RankConnections:
         if not heard.done():
             self._unheard.setdefault(rank, []).append(name)
 
-    def _ask(self, rank: int, /, **question: Any) -> Future[Any]:
+    def _ask(self, rank: int, /, *buffers: bytes, **question: Any) -> Future[Any]:
         future: Future[Any] = Future()
         peer = self._peers.get(rank)
         if peer is None:
@@ -122,7 +131,7 @@ class RankConnections:
             return future
         number = next(self._numbers)
         self._asked[number] = rank, future
-        self._server.tell(peer, number=number, **question)
+        self._server.tell(peer, *buffers, number=number, **question)
         return future
 
 

@@ -6,7 +6,9 @@ and another come while it is on.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 import socket
 import threading
 import time
@@ -37,13 +39,15 @@ NEXT_S = 0.01  # after a run, before the files of the next record are made
 FREE_S = 3.5  # for ranks to come free after an interrupt, collectives that are released included
 RELEASED_S = 3.0  # for ranks to say what they released
 LATE_S = 5.0  # between two looks for what ranks wrote that were given up
+CHUNK = 1 << 18  # bytes of events in an answer
+LONGEST_WAIT_S = 30.0  # for events to come
 CLOSED_S = 10.0  # for a record to be closed when its cluster ends
 
 
 class Runs:
     """The runs of one cluster, as its supervisor owns them.
 
-    `places()` says where each rank lives now.
+    `places()` says where each rank lives now; `changed()` is called when a run begins or ends.
     """
 
     def __init__(
@@ -53,12 +57,15 @@ class Runs:
         server: Server,
         connections: RankConnections,
         places: Callable[[], list[RankInfo]],
+        changed: Callable[[], None],
     ) -> None:
         self._paths = paths
         self._info = info
         self._server = server
         self._connections = connections
         self._places = places
+        self._changed = changed
+        self.states: dict[str, str] = {}  # of all runs there were
         self._store = Store()
         self._clocks = Clocks(connections.request)
         self._limit = TimeLimit()
@@ -76,7 +83,8 @@ class Runs:
         self._lock = threading.Lock()
         self._actions = {
             "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
-            "release": self._release, "stacks": self._stacks,
+            "release": self._release, "stacks": self._stacks, "events": self._events,
+            "forget": self._forget, "apply": self._apply,
         }  # fmt: skip
 
     @property
@@ -164,7 +172,9 @@ class Runs:
             raise
         self._in_step = self._doubted = False
         self._by = asked["host"], asked["pid"]
+        self.states[info.id] = "running"
         question.answer(run=info.to_json())
+        self._changed()
         self._clocks.compare(info.ranks, recorder.set_clocks)
 
     def _run_later(self, question: Question, since: float) -> None:
@@ -228,6 +238,61 @@ class Runs:
 
         threading.Thread(target=answer, name="rankroom-stacks", daemon=True).start()
 
+    def _events(self, question: Question) -> None:
+        """Events of a record after a byte, and its run.json, as the browser's view has them."""
+        asked = question.content
+        store = self._store
+        tail = store.tail(asked["run"], asked["after"])
+        known = asked["changed"] or ""
+
+        def answer() -> None:
+            try:
+                wait_s = min(asked["wait"], LONGEST_WAIT_S)
+                chunk = asyncio.run(tail.next(CHUNK, wait_s, known=known))
+                run, source = store.load(asked["run"]), ""
+                if chunk.state == "running" or chunk.next < chunk.size:
+                    run.state = "running"  # its end is told after its last event
+                if not known:
+                    source = store.source(run.id)
+                more = {"run": run.to_json(), "source": source, "changed": chunk.changed}
+                question.answer(chunk.data, next=chunk.next, size=chunk.size, **more)
+            except RankroomError as error:
+                _refuse(question, error)
+
+        threading.Thread(target=answer, name="rankroom-events", daemon=True).start()
+
+    def _forget(self, question: Question) -> None:
+        """Remove the record of a run that nobody wrote a cell for."""
+        if self.current is None or self.current.id != question.content["run"]:
+            shutil.rmtree(self._store.paths(question.content["run"]).folder, ignore_errors=True)
+        question.answer()
+
+    def _apply(self, question: Question) -> None:
+        """Have ranks set variables, give one, or call a function, between two cells."""
+        asked = question.content
+        ranks = asked["ranks"] if asked["ranks"] is not None else list(range(self._info.size))
+        if not self._are_there(ranks, 0.0):
+            raise NoClusterError(STARTS.format(ranks=format_ranks(ranks)))
+        futures = self._connections.apply(ranks, asked["how"], asked["name"], question.buffers)
+
+        def answer() -> None:
+            wait(futures.values())
+            try:
+                found = {rank: future.result() for rank, future in futures.items()}
+            except RankroomError as error:
+                _refuse(question, error)
+                return
+            for rank, said in found.items():
+                if "failed" in said:
+                    _refuse(question, RankroomError(f"rank {rank}: {said['failed']}"))
+                    return
+            counts = [len(said.buffers) for said in found.values()]
+            question.answer(
+                *(part for said in found.values() for part in said.buffers), counts=counts
+            )
+
+        threading.Thread(target=answer, name="rankroom-apply", daemon=True).start()
+
     # -- how
 
     def _are_there(self, ranks: list[int], since: float | None) -> bool:
@@ -283,6 +348,8 @@ class Runs:
             self._server.tell(peer, do="run", run=info.to_json())
         if recorder.is_over:
             self._followers.pop(info.id, None)
+            self.states[info.id] = info.state
+            self._changed()
 
     def _note_end(self, recorder: Recorder, settle: bool, epoch: int) -> None:
         whole = len(recorder.info.ranks) == recorder.info.size
@@ -314,5 +381,6 @@ def this_client() -> dict[str, Any]:
 
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
 DOWN = "rank {ranks} {how}: `%cluster restart --ranks {ranks}` restarts it, without its variables"
+STARTS = "rank {ranks} is starting: wait until it is ready"
 RELEASED = "released {names} on the ranks of {cluster}"
 NOTHING_WAITS = "no rank of {cluster} waits in a collective: nothing to release"

@@ -40,6 +40,7 @@ from rankroom.system.exits import describe_exit
 
 START_S = 30.0  # a rank that is not ready after this long hangs, and may be restarted
 LOOK_S = 0.1
+NEWS_S = 20.0  # without a change, who listens is told all the same
 SAMPLE_S = 1.0  # between two looks at the ranks' memory
 AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
 ENDS_S = 5.0  # for Slurm to say how a rank ended of which its node has said that it has
@@ -70,7 +71,11 @@ class Supervisor:
         self.server = Server(self.children.address if is_wide else "", paths.folder, self.take)
         self.rendezvous = Rendezvous(self.children.address, self.server.later)
         self.connections = RankConnections(self.server, lambda: self.children.pids(self.living()))
-        self.runs = Runs(paths, info, self.server, self.connections, self.children.places)
+        self.runs = Runs(
+            paths, info, self.server, self.connections, self.children.places, self.note_news
+        )
+        self.version = 0  # of what there is to tell; `listening` wait for another one
+        self.listening: list[Question] = []
         info.rpc, info.rpc_key = self.server.address, self.server.key
         info.host = socket.gethostname()
         info.keeper = os.getpid()
@@ -105,6 +110,7 @@ class Supervisor:
         self.info.ranks = self.children.places()
         self.info.ready = sorted(self.ready)
         self.paths.write(self.info)
+        self.note_news()
 
     def wake(self) -> None:
         """Have the watch look at once."""
@@ -122,11 +128,30 @@ class Supervisor:
             self.note_ready(question.content["rank"], question.content["start"], question.peer)
         elif do == "sit":
             self.seat(question)
+        elif do == "news":
+            self.listening.append(question)
+            if question.content["known"] != self.version:
+                self.tell_news()
+            else:
+                self.server.later(NEWS_S, self.tell_news)
         elif do == "look":
             # It takes a moment to measure.
             threading.Thread(target=lambda: question.answer(**self.look()), daemon=True).start()
         elif not self.rendezvous.take(question):
             question.answer(**self.answer(question.content))
+
+    def note_news(self) -> None:
+        """Something of the cluster has changed: whoever listens is told."""
+        self.version += 1
+        self.server.call(self.tell_news)
+
+    def tell_news(self) -> None:
+        """Tell all that listen how the cluster stands, and its runs; in the server's thread."""
+        if self.listening:
+            told = dataclasses.asdict(self.info) | {"rpc": "", "rpc_key": ""}
+            for each in self.listening:
+                each.answer(version=self.version, cluster=told, runs=dict(self.runs.states))
+            self.listening.clear()
 
     def seat(self, question: Question) -> None:
         """Tell a rank where all are when all have said so, or after a while that they have not."""

@@ -35,7 +35,7 @@ class Queue:
         self.soon = asyncio.Event()  # while the job may be over: it is looked at more often
 
     async def submit(self, name: str, host: str, cwd: str, auto_restart: bool) -> None:
-        """Submit the job of the cluster `name`, whose desk is on `host`."""
+        """Submit the job of the cluster `name`, reached from `host`."""
         folder = await self._scheduler.folder()
         script = self._scheduler.script(
             name, folder, [command(self._scheduler.site, name, host, cwd, auto_restart)]
@@ -119,7 +119,7 @@ class Queue:
 def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> str:
     """The line of the job's script that starts the ranks and stays."""
     words = [
-        site.environment.python, "-m", "rankroom.far.job", name,
+        site.environment.python, "-m", "rankroom.remote.job", name,
         f"--ranks={site.job.nodes * site.ranks_per_node}", f"--reached-from={host}",
     ]  # fmt: skip
     words += [f"--folder={cwd}"] if cwd else []

@@ -17,14 +17,14 @@ from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far, all_clusters
 from rankroom.scheduler.site import Container, Environment, Job, Site
 
-KEEPER = "rankroom.far.keeper"
+AGENT = "rankroom.remote.agent"
 ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job
 
 
 def launch(
     site: Site, name: str | None = None, auto_restart: bool = False, cwd: str | None = None
 ) -> ClusterPaths:
-    """Start the keeper of a new cluster on `site` and return at once; its cluster.json is written.
+    """Start the agent of a new cluster on `site` and return at once; its cluster.json is written.
 
     Raises UsageError for a site without a scheduler and a name that is in use, StartError if
     nothing can be started here.
@@ -60,11 +60,11 @@ def launch(
 
 
 def relaunch(paths: ClusterPaths) -> None:
-    """Start a keeper for a cluster that has none here, or not any more."""
+    """Start an agent for a cluster that has none here, or not any more."""
     try:
         with paths.keeper_log.open("ab") as log:
             subprocess.Popen(
-                [sys.executable, "-m", KEEPER, str(paths.folder)],
+                [sys.executable, "-m", AGENT, str(paths.folder)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True, cwd="/", env=local.own_environment(),
             )  # fmt: skip

@@ -1,6 +1,6 @@
-"""What runs in the job of a cluster on a site: starts it on the granted nodes, and stays.
+"""What runs in the job of a cluster on a site: has its supervisor start, and stays.
 
-`python -m rankroom.far.job NAME` takes the place of the script's shell, so that the scheduler's
+`python -m rankroom.remote.job NAME` takes the place of the script's shell, so that the scheduler's
 warning and its end reach it. It ends with the cluster, and the cluster with it.
 """
 
@@ -15,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 
 from rankroom.cluster import launch, lookup
-from rankroom.cluster.local import Cluster
 from rankroom.errors import RankroomError
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.supervisor import lease
@@ -25,7 +24,7 @@ LOOK_S = 0.2
 
 def main(argv: list[str] | None = None) -> int:
     """Start the cluster and stay until it is over; the exit status of the job."""
-    options = argparse.ArgumentParser("rankroom.far.job")
+    options = argparse.ArgumentParser("rankroom.remote.job")
     options.add_argument("name")
     options.add_argument("--ranks", type=int, required=True)
     options.add_argument("--reached-from", default="")
@@ -44,17 +43,19 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGUSR1, warn)
     try:
-        cluster = Cluster.local(
-            chosen.ranks, chosen.name, chosen.folder or str(Path.home()), say,
-            chosen.auto_restart, chosen.reached_from,
+        paths, supervisor = launch.launch(
+            chosen.ranks, chosen.name, chosen.folder or str(Path.home()), chosen.auto_restart,
+            chosen.reached_from,
         )  # fmt: skip
+        held = lease.hold(paths.folder)
+        try:
+            launch.wait_ready(paths, supervisor, say, over.is_set)
+        except BaseException:
+            lookup.end(paths)
+            raise
     except RankroomError as error:
         say(str(error))
         return 1
-    say(f"{cluster.describe()}: ready")
-    paths, held = cluster.paths, lease.hold(cluster.paths.folder)
-    # The desk talks to the ranks; here, nothing of what they say is needed.
-    cluster.close()
     try:
         return stay(paths, over)
     finally:

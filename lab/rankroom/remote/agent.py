@@ -1,0 +1,584 @@
+"""The process here that keeps a cluster on a site: holds the connection, follows the job, keeps
+replicas of its records.
+
+It belongs to no kernel. Kernels and the Jupyter server ask it as they ask the supervisor of ranks
+on this machine; what it cannot answer it passes on to the supervisor there, through a forward of
+the ssh connection. `python -m rankroom.remote.agent FOLDER` is started by `remote.start`; where the
+cluster's job is known already, it goes on with that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from rankroom import config, errors
+from rankroom.errors import RankroomError, RecordError, SchedulerError, SshError, StartError
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Far, FarState
+from rankroom.record.model import RankInfo, RunInfo
+from rankroom.record.store import Store
+from rankroom.remote import start
+from rankroom.remote.login_node import LoginNode
+from rankroom.remote.queue import Queue
+from rankroom.remote.replica import Replicas
+from rankroom.rpc.client import Answer, Client
+from rankroom.rpc.server import Question, Server
+from rankroom.scheduler.site import Site
+from rankroom.ssh.connection import SshConnection
+from rankroom.ssh.host import Host, place
+from rankroom.supervisor.lease import Lease
+
+LONGEST = 30  # times AGAIN_S between two tries
+AGAIN_S = 1.0  # between two tries to reach the supervisor, and to write what a full disk refused
+FIND_S = 20.0  # for one look on the login node at where the supervisor listens
+ANSWER_S = 600.0  # a question may be answered by a rank that is busy
+NEWS_S = 30.0  # for the supervisor to say how it stands; it does so every 20 s at the latest
+FIRST_S = 10.0  # the same for the first time
+WAIT_S = 10.0  # for events of a run to come, in one question
+RECORDS_S = 30.0  # for records of a cluster that is over to come to their end
+STOP_S = 30.0
+LOOK_S = 1.0
+MARK = "shared"  # a file in the cluster's folder, while it is asked whether it is seen there
+# Passed on to the supervisor as they are.
+PASSED = ("run", "interrupt", "release", "stacks", "restart", "look", "apply", "forget")
+# Of what the supervisor says of the cluster, copied as they are.
+COPIED = ("size", "epoch", "exits", "restarts", "past", "starting", "ready", "cwd")
+
+
+class Agent:
+    """One cluster on a site."""
+
+    def __init__(self, paths: ClusterPaths, info: ClusterInfo, far: Far, site: Site) -> None:
+        self.paths, self.info, self.far, self.site = paths, info, far, site
+        self.place: Host = place(site.login, terminal=False)
+        self.login = LoginNode(site, self.place)
+        self.queue = Queue(site, self.place, far, self._said_of_job)
+        self.store = Store()
+        self.replicas = Replicas(self.store, far.name or info.name, info.created)
+        self.supervisor: Client | None = None  # while it can be asked
+        self.over = asyncio.Event()
+        self.stopping = False
+        self.ready = False  # whether all ranks are
+        self._loop = asyncio.get_running_loop()
+        # Whether records there are those here; not known before it was asked once.
+        self.shares: bool | None = None
+        self._host = ""  # of the login node, as it calls itself
+        self._address = self._key = ""  # of the supervisor
+        self._submitting = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._replicating: dict[str, asyncio.Task[None]] = {}
+        self._connected = asyncio.Event()
+        self._cut = asyncio.Event()
+        self.server = Server("", paths.folder, self.take)
+        info.rpc, info.rpc_key = self.server.address, self.server.key
+        info.host, info.keeper = socket.gethostname(), os.getpid()
+        info.lease = config.lease_hours()
+        self.lease = Lease(paths.folder, info.lease * 3600)
+        if info.state == "running":  # of an agent before this one, which is gone
+            far.state, far.words = "lost", AGAIN.format(where=site.login or "its supervisor")
+        self.save()
+
+    def save(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk; what is told next is written whole
+            self.paths.write(self.info)
+
+    def say(self, state: FarState, words: str) -> None:
+        """How the cluster stands, for people."""
+        if (self.far.state, self.far.words) != (state, words):
+            self.far.state, self.far.words = state, words
+            note(state, words)
+            self.save()
+
+    def fail(self, message: str, state: FarState = "failed") -> None:
+        """It is over, for this reason."""
+        if not self.over.is_set():
+            self.info.state, self.info.message = "failed", message
+            self.say(state, message)
+            self.save()
+            self.over.set()
+
+    # -- its life
+
+    async def keep(self) -> None:
+        """From the first try to reach the site until all is over."""
+        parts = (self._hold_connection, self._serve, self._mind)
+        tasks = [asyncio.create_task(self._lasting(part)) for part in parts]
+        await self.over.wait()
+        for task in [*tasks, *self._replicating.values()]:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._replicating.values(), return_exceptions=True)
+        await self._clean()
+
+    async def _lasting(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Do one part of the keeping. What fails here, a full disk or a fork that is refused, say,
+        fails the cluster only while it has no job; a job is not ended for that."""
+        while not self.over.is_set():
+            try:
+                await part()
+                return
+            except StartError as error:  # the scheduler says that it will not be
+                self.fail(str(error))
+            except Exception as error:
+                known = isinstance(error, RankroomError)
+                if not known:
+                    note(traceback.format_exc())
+                if not self.far.job:
+                    self.fail(str(error) if known else FAILED_HERE.format(error=error))
+                elif not self.stopping:
+                    self.say("lost", TROUBLE.format(error=error))
+                await asyncio.sleep(AGAIN_S)
+
+    async def _hold_connection(self) -> None:
+        """Have the connection open, for the first time and again whenever it is lost."""
+        connection = self.place
+        if not isinstance(connection, SshConnection):
+            self._connected.set()
+            return
+        if not self.far.job:
+            # Whoever asks for a first job is told at once what is wrong with the way there.
+            await connection.open(self._told)
+        await connection.keep(self._told)
+
+    def _told(self, state: str, words: str) -> None:
+        if state == "open":
+            self._cut.clear()
+            self._connected.set()
+            return
+        if state == "asks":
+            self.say("asks", f"{self.site.login} asks: {words}")
+            return
+        self._connected.clear()
+        self._cut.set()
+        if not self.stopping:
+            # How ssh put it is in the log; while it is tried again, each try has words of its own.
+            note(words)
+            if self.far.job:
+                self.say("lost", LOST.format(where=self.site.login))
+            else:
+                self.say("connecting", words)
+
+    async def _serve(self) -> None:
+        """Submit the job, find its supervisor, and listen to that while it can be reached."""
+        tries = 0
+        while not self.over.is_set():
+            await self._connected.wait()
+            try:
+                await self._serve_once()
+                tries = 0
+            except SshError as error:
+                note(error)
+            except RankroomError as error:
+                if not self.far.job:
+                    raise
+                # Ranks go on; what is wrong there may be put right.
+                self.say("lost", str(error))
+                tries += 1
+            finally:
+                await self._hang_up()
+            await asyncio.sleep(AGAIN_S * min(max(1, tries), LONGEST))
+
+    async def _serve_once(self) -> None:
+        if self.shares is None:
+            self._host = str((await self.login.ask("hello"))["host"])
+            self.shares = await self._is_shared()
+        if not self.far.job:
+            await self._submit()
+        if self._following is None:
+            self._following = asyncio.create_task(self._lasting(self.queue.follow))
+        if self.info.state == "starting":
+            self.say(self.queue.state, self.queue.words)
+        while not self._address and not self.over.is_set():
+            if self.queue.state not in ("starting", "running"):
+                await asyncio.sleep(LOOK_S)
+                continue
+            words = (self.far.name, self.far.job, str(FIND_S))
+            found = (await self.login.ask("find", *words, seconds=FIND_S))["cluster"]
+            if found is not None:
+                self._address, self._key = found["rpc"], found["rpc_key"]
+                self._said_of_cluster(found)
+        if self._address:
+            await self._listen()
+
+    async def _listen(self) -> None:
+        """Take what the supervisor says of its cluster, until it cannot be reached any more."""
+        self.supervisor = Client(await self._way(), self._key, beats=True)
+        known, patience = -1, FIRST_S
+        while not self.over.is_set():
+            try:
+                said = await self._ask_supervisor(patience, do="news", known=known)
+            except asyncio.TimeoutError:
+                self.queue.soon.set()  # it may be gone
+                if not self.stopping:
+                    self.say("lost", SILENT.format(name=self.info.name))
+                return
+            known, patience = said["version"], NEWS_S
+            self.queue.soon.clear()
+            self._said_of_cluster(said["cluster"])
+            if not self.shares:
+                for run_id in said["runs"]:
+                    self._replicate(run_id)
+
+    async def _way(self) -> str:
+        """The address here that leads to the supervisor's."""
+        line = self.place
+        if not isinstance(line, SshConnection):
+            return self._address
+        host, _, port = self._address.removeprefix("tcp://").rpartition(":")
+        digest = hashlib.sha256(str(self.paths.folder).encode()).hexdigest()[:8]
+        local = line.socket.with_name(f"{line.socket.name[:8]}-{digest}")
+        await line.forward(local, host, int(port))
+        return f"ipc://{local}"
+
+    async def _hang_up(self) -> None:
+        held, self.supervisor, self.ready = self.supervisor, None, False
+        for task in self._replicating.values():
+            task.cancel()
+        self._replicating.clear()
+        if held is not None:
+            await asyncio.to_thread(held.close)
+
+    async def _ask_supervisor(self, seconds: float, *buffers: bytes, **question: Any) -> Answer:
+        """The supervisor's answer. Raises SshError once the connection is cut, TimeoutError."""
+        if self.supervisor is None:
+            raise SshError(self.far.words, "unreachable")
+        asked = asyncio.wrap_future(self.supervisor.ask(*buffers, **question))
+        cut = asyncio.create_task(self._cut.wait())
+        try:
+            both: set[asyncio.Future[Any]] = {asked, cut}
+            await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+            if cut.done():
+                raise SshError(LOST.format(where=self.site.login), "lost")
+            raise asyncio.TimeoutError
+        finally:
+            cut.cancel()
+            asked.cancel()
+
+    async def _is_shared(self) -> bool:
+        """Whether the home there is the one here: records need not be copied then, and the
+        cluster there needs a name of its own."""
+        file = self.paths.folder / MARK
+        text = secrets.token_urlsafe(24)
+        file.write_text(text)
+        file.chmod(0o600)
+        try:
+            seen = await self.place.run(["cat", str(file)], timeout=STOP_S)
+        finally:
+            file.unlink(missing_ok=True)
+        shares = text in seen.output
+        if shares and not self.far.job:
+            self.far.name = f"{self.info.name}-job"
+            self.replicas = Replicas(self.store, self.far.name, self.info.created)
+        return shares
+
+    async def _submit(self) -> None:
+        async with self._submitting:
+            if self.stopping:
+                return
+            self.say("submitting", f"submits a job to {self.site.name}")
+            info = self.info
+            await self.queue.submit(self.far.name, self._host, info.cwd, info.auto_restart)
+            self.save()
+
+    async def _mind(self) -> None:
+        """Let go of a cluster that nobody has held for long."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.lease.over(bool(self.replicas.live)):
+                self.info.message = f"no notebook used it for {self.info.lease:g} h"
+                await self.stop()
+
+    # -- records
+
+    def _replicate(self, run_id: str) -> None:
+        """Have all of a record come here."""
+        known = self._replicating.get(run_id)
+        if (known is None or known.done()) and not self.replicas.is_complete(run_id):
+            self._replicating[run_id] = asyncio.create_task(self._replicate_all(run_id))
+
+    async def _replicate_all(self, run_id: str, seconds: float = WAIT_S) -> None:
+        changed, trouble = "", ""
+        while True:
+            try:
+                changed, done = await self._replicate_some(run_id, changed, seconds)
+                if done:
+                    return
+            except RecordError as error:  # a full disk here
+                if str(error) != trouble:
+                    trouble = str(error)
+                    note(error)
+                await asyncio.sleep(AGAIN_S)
+            except asyncio.TimeoutError:
+                pass  # the answer may have been lost with a connection
+            except SshError:
+                return  # it goes on once the connection is there again
+
+    async def _replicate_some(self, run_id: str, changed: str, seconds: float) -> tuple[str, bool]:
+        """One question for what is new of a record, and its answer; whether that was the end."""
+        after = max(0, self.replicas.size(run_id))
+        said = await self._ask_supervisor(
+            seconds + FIRST_S, do="events", run=run_id, after=after, changed=changed, wait=seconds
+        )
+        errors.raise_told(said)
+        await asyncio.to_thread(
+            self.replicas.take, said["run"], said["source"], after, b"".join(said.buffers)
+        )
+        return said["changed"], said["run"]["state"] != "running"
+
+    # -- what it is told
+
+    def _said_of_cluster(self, told: dict[str, Any]) -> None:
+        for key in COPIED:
+            setattr(self.info, key, told[key])
+        self.info.ranks = [RankInfo(**rank) for rank in told["ranks"]]
+        if told["allocation"]:
+            self.info.allocation = Allocation.from_json(told["allocation"])
+            self.far.until = self.info.allocation.until or self.far.until
+        all_known = len(self.info.ranks) == self.info.size and all(r.pid for r in self.info.ranks)
+        if told["state"] in ("failed", "stopped"):
+            self.info.message = told["message"]
+            if not self.stopping:
+                self._over_soon()
+        elif self.info.state == "starting" and not (
+            all_known and len(self.info.ready) == self.info.size
+        ):
+            count = len(self.info.ready)
+            self.say("starting", f"{count} of {self.info.size} ranks ready (job {self.far.job})")
+        elif self.supervisor is not None and not self.stopping:
+            self.ready = True
+            self.info.state = "running"
+            hosts = ", ".join(sorted({rank.host for rank in self.info.ranks}))
+            self.say("running", f"runs on {hosts} (job {self.far.job})")
+        self.save()
+
+    def _said_of_job(self, state: FarState | None, words: str) -> None:
+        """What the queue tells: how the job stands, or with None that it is over."""
+        if self.stopping:
+            return
+        if state is None:
+            self._over_soon(words)
+        elif not self._cut.is_set() and not self.ready and self.far.state != "starting":
+            self.say(state, words)
+        else:
+            self.save()
+
+    def _over_soon(self, words: str = "") -> None:
+        """It is over by itself: have the records come to their end, then say so."""
+        if not self.stopping:
+            self.stopping = True
+            self._ending = asyncio.create_task(self._lasting(lambda: self._end(words)))
+
+    async def _end(self, words: str) -> None:
+        had_ranks = self.ready or bool(self.info.ready)
+        if not words:
+            words = await self.queue.end()
+        if had_ranks:
+            await self._finish_records()
+        why = self.info.message or words
+        message = f"{why} (job {self.far.job})" if self.far.job not in why else why
+        if not had_ranks and (said := await self._log()):
+            message = f"{message}; {self.far.log} ends with:\n{said}"
+        if had_ranks and not self.replicas.live:
+            await self._clear()
+        self.fail(message, "ended" if had_ranks else "failed")
+
+    async def _finish_records(self) -> None:
+        """Have the rest of the records come from their files, which nobody writes any more."""
+        deadline = time.monotonic() + RECORDS_S
+        while time.monotonic() < deadline:
+            try:
+                since = str(self.info.created)
+                runs = (await self.login.ask("finish", self.far.name, since))["runs"]
+                if not self.shares:
+                    for run in runs:
+                        await self._finish_record(RunInfo.from_json(run).id)
+                return
+            except (RankroomError, OSError) as error:
+                note(error)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _finish_record(self, run_id: str) -> None:
+        while not self.replicas.is_complete(run_id):
+            after = max(0, self.replicas.size(run_id))
+            said = await self.login.ask("events", run_id, str(after))
+            is_all = said["next"] >= said["size"]
+            run = said["run"] if is_all else {**said["run"], "state": "running"}
+            self.replicas.take(run, said["source"], after, said["events"].encode())
+            if is_all:
+                return
+
+    async def _log(self) -> str:
+        """The end of the job's output; empty if it cannot be had."""
+        with contextlib.suppress(RankroomError, asyncio.TimeoutError):
+            if self.far.log:
+                return str((await self.login.ask("log", self.far.log))["text"])
+        return ""
+
+    async def _clear(self) -> None:
+        """Leave nothing but records there."""
+        with contextlib.suppress(RankroomError, asyncio.TimeoutError):
+            await self.login.ask("clear", self.far.name, self.far.log)
+
+    # -- what it is asked
+
+    def take(self, question: Question) -> None:
+        """A question of a kernel or the server; in the thread of the connections here."""
+        answering = asyncio.run_coroutine_threadsafe(self._answer(question), self._loop)
+        answering.add_done_callback(lambda done: _send(question, done))
+
+    async def _answer(self, question: Question) -> Answer:
+        asked = question.content
+        do = asked["do"]
+        try:
+            if do == "stop":
+                return Answer(text=await self.stop())
+            if do == "log":
+                return Answer(text=await self._log())
+            if do == "accepts":
+                await self.queue.accepts(start.site_from(asked["site"]))
+                return Answer()
+            if do in PASSED:
+                return await self._pass_on(question)
+        except RankroomError as error:
+            return Answer(error=type(error).__name__, text=str(error))
+        return Answer()
+
+    async def _pass_on(self, question: Question) -> Answer:
+        """What the supervisor answers."""
+        if self.supervisor is None or not self.ready:
+            raise SshError(NOT_NOW.format(name=self.info.name, words=self.far.words))
+        try:
+            said = await self._ask_supervisor(ANSWER_S, *question.buffers, **question.content)
+        except SshError as error:  # just now
+            raise SshError(NOT_NOW.format(name=self.info.name, words=error)) from None
+        if question.content["do"] == "run" and "run" in said and not self.shares:
+            # The record is here before anybody speaks of it.
+            with contextlib.suppress(RecordError, SshError, asyncio.TimeoutError):
+                await self._replicate_some(said["run"]["id"], "", 0.0)
+            self._replicate(said["run"]["id"])
+        return said
+
+    async def stop(self) -> str:
+        """End the cluster and its job; what is left to say, in words."""
+        if self.over.is_set() or self.far.state == "ending":
+            return ""
+        self.stopping = True
+        self.info.state = "ending"
+        self.say("ending", "is being stopped")
+        self._ending = asyncio.create_task(self._lasting(self._stop))
+        done, _ = await asyncio.wait({self._ending}, timeout=STOP_S)
+        return "" if done else LATER.format(name=self.info.name, job=self.far.job)
+
+    async def _stop(self) -> None:
+        async with self._submitting:
+            pass  # a job that is being submitted is known after that
+        await self._end_ranks()
+        while self.far.job:
+            try:
+                await self.queue.cancel()
+                break
+            except (SshError, SchedulerError) as error:
+                if self.far.until and time.time() > self.far.until:
+                    break  # the job is over by itself
+                self.say("ending", f"its job {self.far.job} is not cancelled yet: {error}")
+                await asyncio.sleep(5 * AGAIN_S)
+        if self.replicas.live or (self.shares and self.info.ready):
+            await self._finish_records()
+        await self._clear()
+        self.info.state = "stopped"
+        self.say("ended", self.info.message or "was stopped")
+        self.over.set()
+
+    async def _end_ranks(self) -> None:
+        """Have the supervisor end the ranks, so that what they said last is in the records."""
+        with contextlib.suppress(RankroomError, asyncio.TimeoutError):
+            await self._ask_supervisor(FIRST_S, do="stop")
+            known, until = -1, time.monotonic() + FIRST_S
+            while time.monotonic() < until:
+                said = await self._ask_supervisor(FIRST_S, do="news", known=known)
+                known = said["version"]
+                if said["cluster"]["state"] in ("stopped", "failed"):
+                    return
+
+    # -- its end
+
+    async def _clean(self) -> None:
+        """Leave nothing but records, here and there; what tells how it failed stays here."""
+        if self.info.state == "failed" and self.far.job:
+            with contextlib.suppress(SshError, SchedulerError):
+                await self.queue.cancel()
+        if not self.shares:
+            self.replicas.leave(NOTHING_MORE.format(name=self.info.name, site=self.site.name))
+        await self._hang_up()
+        await self.place.close()
+        if self.info.state == "stopped":
+            self.paths.remove()
+        else:
+            self.save()
+
+
+def _send(question: Question, done: Future[Answer]) -> None:
+    if error := done.exception():
+        question.answer(failed=repr(error))
+    else:
+        answer = done.result()
+        question.answer(*answer.buffers, **answer)
+
+
+def note(*words: object) -> None:
+    """A line of the log, where there is room for it."""
+    with contextlib.suppress(OSError):
+        print(time.strftime("%H:%M:%S"), *words, flush=True)
+
+
+def run(folder: Path) -> None:
+    """Keep the cluster in `folder` until it is over."""
+    paths = ClusterPaths(folder.name, folder.parent)
+    info = paths.read()
+    if info is None or info.far is None:
+        raise SystemExit(f"no cluster on a site in {folder}")
+    far = info.far
+
+    async def keep() -> None:
+        agent = Agent(paths, info, far, start.site_of(paths))
+        # The job goes on, as it does when the machine goes down: another agent takes it up.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.over.set)
+        await agent.keep()
+
+    asyncio.run(keep())
+
+
+LOST = (
+    "the connection to {where} is lost; it is opened again by itself, and the ranks go on meanwhile"
+)
+SILENT = "the supervisor of {name} does not answer; whether its job goes on is being asked"
+TROUBLE = "the process that keeps it from here has met with {error}; it goes on trying"
+FAILED_HERE = "the process that keeps it from here failed: {error!r}"
+AGAIN = "{where} is being reached again; the ranks go on meanwhile"
+NOT_NOW = "cluster {name} cannot be reached now: {words}"
+LATER = (
+    "{name} cannot be reached: its job {job} is cancelled as soon as it can be, by a process that "
+    "goes on trying here"
+)
+NOTHING_MORE = (
+    "cluster {name} on {site} was over before all of this run had come here: what there is more of "
+    "it is in the record of the same name there"
+)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    run(Path(sys.argv[1]))

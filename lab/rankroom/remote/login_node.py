@@ -1,0 +1,193 @@
+"""What has to be done on a site's login node, a command at a time; and running it from here.
+
+`python -m rankroom.remote.login_node COMMAND …` is run over ssh and answers with one line of JSON.
+Ranks are never reached this way, but their files are: where the supervisor listens, and after its
+end the rest of its records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import rankroom
+from rankroom import config
+from rankroom.errors import RankroomError, StartError
+from rankroom.record.cluster_file import ClusterPaths, tail
+from rankroom.record.store import Store
+from rankroom.scheduler import jobs
+from rankroom.scheduler.site import Site
+from rankroom.ssh.host import Host
+from rankroom.system.polling import poll_until
+
+GREETING = "rankroom"  # a key of the answer, and of no other line that a login shell may print
+ANSWER_S = 60.0  # a login node's file system may be slow
+LOG_LINES = 200
+CHUNK = 1 << 20
+
+Json = dict[str, Any]
+
+
+class LoginNode:
+    """The login node of `site`, reached through `host`."""
+
+    def __init__(self, site: Site, host: Host) -> None:
+        self._site = site
+        self._host = host
+
+    async def ask(self, command: str, *words: str, seconds: float = 0.0) -> Json:
+        """What `command` answers, which may take so many seconds more than others.
+
+        Raises SshError where the node cannot be reached, StartError with the remedy where there is
+        no Rankroom, or another version of it.
+        """
+        argv = [*self._argv, command, *words]
+        done = await self._host.run(jobs.there(self._site, argv), timeout=ANSWER_S + seconds)
+        answer = next(filter(None, map(_answer_in, reversed(done.output.splitlines()))), None)
+        if answer is None:
+            how = f"ended with status {done.returncode}"
+            if done.timed_out:
+                how = f"did not answer within {ANSWER_S + seconds:.0f} s"
+            raise self._no_answer(how, done.returncode, done.tail(20))
+        if (other := str(answer[GREETING])) != rankroom.__version__:
+            here = rankroom.__version__
+            install = self._install()
+            raise StartError(
+                VERSIONS.format(here=here, there=other, where=self._where, install=install)
+            )
+        if "error" in answer:
+            raise RankroomError(answer["error"])
+        return answer
+
+    @property
+    def _argv(self) -> list[str]:
+        return [self._site.environment.python, "-m", "rankroom.remote.login_node"]
+
+    @property
+    def _where(self) -> str:
+        return self._host.name or "this machine"
+
+    def _no_answer(self, how: str, code: int, said: str) -> StartError:
+        if "No module named" in said and "rankroom" in said:
+            remedy = NONE_THERE.format(where=self._where, install=self._install())
+        elif code == 127:
+            remedy = NO_PYTHON.format(site=self._site.name, python=self._site.environment.python)
+        else:
+            remedy = OTHER.format(site=self._site.name)
+        command, said = " ".join(self._argv), said or "(it said nothing)"
+        failed = FAILED.format(command=command, where=self._where, how=how, said=said)
+        return StartError(f"{failed}\n{remedy}")
+
+    def _install(self) -> str:
+        """The line that installs the same Rankroom there."""
+        python = self._site.environment.python
+        argv = [python, "-m", "pip", "install", f"rankroom=={rankroom.__version__}"]
+        return shlex.join(argv)
+
+
+def _answer_in(line: str) -> Json | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and GREETING in found else None
+
+
+# -- on the login node
+
+
+def hello() -> Json:
+    """Who is there."""
+    return {"host": socket.gethostname(), "home": str(config.home())}
+
+
+def find(name: str, job: str, seconds: str) -> Json:
+    """What the supervisor of a cluster in `job` has written, once it says where it listens."""
+    paths = ClusterPaths(name)
+
+    def is_there() -> bool:
+        info = paths.read()
+        # What a job before this one left under the same name is none of ours. PBS names the server
+        # with a job, and not always by the same name.
+        granted = info.allocation.job if info and info.allocation else ""
+        ours = granted.partition(".")[0] == job.partition(".")[0]
+        return info is not None and ours and bool(info.rpc or info.state == "failed")
+
+    found = poll_until(is_there, float(seconds), 0.1)
+    info = paths.read()
+    return {"cluster": dataclasses.asdict(info) if found and info else None}
+
+
+def finish(name: str, since: str) -> Json:
+    """Complete the records of a cluster that is over; its runs, the newest first."""
+    from rankroom.cluster import repair
+
+    store = Store()
+    repair.complete_all(store)
+    begin = time.strftime("%Y%m%d-%H%M%S", time.gmtime(float(since)))
+    ids = [each for each in store.ids() if each >= begin]
+    runs = [run.to_json() for run in map(store.load, ids) if run.cluster == name]
+    return {"runs": runs}
+
+
+def events(run: str, after: str) -> Json:
+    """Some of a record's events from byte `after` on, and its run.json."""
+    store = Store()
+    chunk = store.read(run, int(after), CHUNK)
+    text = chunk.data.decode("utf-8", "backslashreplace")
+    about = {"run": store.load(run).to_json(), "source": store.source(run)}
+    return {**about, "events": text, "next": chunk.next, "size": chunk.size}
+
+
+def log(path: str) -> Json:
+    """The end of a job's output."""
+    return {"text": tail(Path(path), LOG_LINES)}
+
+
+def clear(name: str, path: str) -> Json:
+    """Leave nothing but records of a cluster that is over."""
+    paths = ClusterPaths(name)
+    if path:
+        Path(path).unlink(missing_ok=True)
+    if not paths.unfinished():
+        paths.remove()
+    return {}
+
+
+COMMANDS = {each.__name__: each for each in (hello, find, finish, events, log, clear)}
+
+
+def main(argv: list[str]) -> None:
+    """Do the command that `argv` names, and print what it answers."""
+    answer: Json = {GREETING: rankroom.__version__}
+    try:
+        answer |= COMMANDS[argv[0]](*argv[1:])
+    except (RankroomError, OSError) as error:
+        answer["error"] = str(error)
+    print(json.dumps(answer), flush=True)
+
+
+NONE_THERE = (
+    "Rankroom is not installed on {where}, in the environment that the site's profile names: "
+    "there, run `{install}` (or install the wheel that `make dist` made here)"
+)
+VERSIONS = (
+    "Rankroom {there} is on {where}, and {here} is here: both sides have to be the same. There, in "
+    "the environment of the site's profile, run `{install}` (or install the wheel that `make dist` "
+    "made here)"
+)
+NO_PYTHON = (
+    "There is no `{python}` in the environment of the site's profile: set `python`, `venv`, "
+    "`conda` or `modules` in its [environment]; `rankroom site check {site}` tries it step by step"
+)
+FAILED = "`{command}` on {where} {how}; it said:\n{said}"
+OTHER = "`rankroom site check {site}` tries each step of the way, and says which one fails"
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
