@@ -22,8 +22,8 @@ from rankroom.scheduler import site
 from rankroom.cluster.local import Cluster
 from rankroom.record.cluster_file import ClusterPaths, all_clusters
 from rankroom.errors import RankroomError
-from rankroom.far import start
-from rankroom.far.cluster import FarCluster
+from rankroom.remote import start
+from rankroom.remote.cluster import RemoteCluster
 from rankroom.record.store import Store
 
 def states(run):
@@ -66,7 +66,7 @@ class Laptop:
     def keepers(self) -> list[str]:
         """The processes that keep clusters from here."""
         found = self.machines.run(self.machine, ["ps", "axo", "pid=,args="]).splitlines()
-        return [line for line in found if "rankroom.far.keeper" in line]
+        return [line for line in found if "rankroom.remote.agent" in line]
 
     def until_unkept(self, seconds: float = 60) -> None:
         """Wait until no process keeps anything from here any more."""
@@ -151,5 +151,6 @@ def files(machines: Machines) -> list[str]:
     found = []
     for folder in (home / ".rankroom", home / ".local/share/rankroom"):
         found += [each for each in folder.rglob("*") if each.is_file()]
-    kept = (home / ".local/share/rankroom/runs", home / ".local/share/rankroom/asked")
+    data = home / ".local/share/rankroom"
+    kept = (data / "runs", data / "asked", data / "native")  # a library that was compiled
     return [str(f.relative_to(home)) for f in found if not any(k in f.parents for k in kept)]

@@ -57,7 +57,7 @@ def crowd(machines: Machines, number: int) -> Iterator[list[Laptop]]:
 )
 def test_each_has_a_cluster_of_their_own(machines: Machines, crowd: list[Laptop], number: int):
     looked, begun = looks(machines), time.monotonic()
-    start = "cluster = FarCluster.start(site.load('here'), 'mine').until_ready()"
+    start = "cluster = RemoteCluster.start(site.load('here'), 'mine').until_ready()"
     at_once(crowd, lambda each: each.do(start, 400))
     started = time.monotonic() - begun
     found = at_once(crowd, first_cell)

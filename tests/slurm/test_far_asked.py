@@ -54,7 +54,7 @@ def test_a_cluster_starts_once_its_questions_are_answered(machines: Machines, la
     laptop.until("[each.id for each in asked('passphrase') if each.id != id]")
     assert jobs(machines) == []
     laptop.do("questions.answer(asked('passphrase')[0].id, 'open sesame')")
-    laptop.do("cluster = FarCluster.in_folder(paths)\ncluster.until_ready()", 300)
+    laptop.do("cluster = RemoteCluster.in_folder(paths)\ncluster.until_ready()", 300)
     assert laptop.do("run = cluster.run('rank'); run.wait(60); run.results") == {"0": "0"}
     assert laptop.do("questions.pending()") == []
     for file in laptop.home.rglob("*"):
@@ -69,7 +69,7 @@ def test_who_does_not_answer_has_no_cluster_and_no_job(machines: Machines, lapto
     laptop.do(ASKED)
     laptop.until("asked('authenticity')")
     laptop.do("questions.refuse(asked('authenticity')[0].id)")
-    said = laptop.do("refused(FarCluster.in_folder(paths).until_ready)", 120)
+    said = laptop.do("refused(RemoteCluster.in_folder(paths).until_ready)", 120)
     assert "try again to be asked again" in said
     assert laptop.do("questions.pending()") == []
     assert jobs(machines) == []

@@ -1,5 +1,5 @@
-"""What a cluster on a site outlives: a cut line, a laptop that sleeps, and the death of its keeper
-or its desk. Every line of a run is here in the end, and none twice."""
+"""What a cluster on a site outlives: a cut connection, a laptop that sleeps, its agent's death. Every
+line of a run is here in the end, and none twice."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from labs import jobs, profile
 from machines import Machines
 
 AWHILE_S = 3.0
+SLEEP_S = 15.0
 SUPERVISOR = "rankroom.supervisor.supervisor"
 RAW = ["--raw", "--noheadings", "--output=SOFT,HARD"]
 
@@ -24,7 +25,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
     """With one cluster of two ranks on two nodes."""
     with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as made:
         made.do("from numbered import assert_numbered, written")
-        made.do("cluster = FarCluster.start(site.load('test'), 'far'); store = Store()")
+        made.do("cluster = RemoteCluster.start(site.load('test'), 'far'); store = Store()")
         made.do("cluster.until_ready()", 300)
         yield made
         made.do("cluster.stop()")
@@ -61,7 +62,7 @@ def test_a_run_that_ends_while_the_line_is_cut_is_whole(laptop: Laptop, gate: Pa
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_another_keeper_goes_on_where_one_was_killed(laptop: Laptop, gate: Path, how):
+def test_another_agent_goes_on_where_one_was_killed(laptop: Laptop, gate: Path, how):
     begin(laptop)
     laptop.do(f"os.kill(cluster.refresh().keeper, {int(how)})")
     laptop.until("not cluster.running")
@@ -69,17 +70,17 @@ def test_another_keeper_goes_on_where_one_was_killed(laptop: Laptop, gate: Path,
     assert "the process that kept cluster far here is gone" in refused
     laptop.until("run.state == 'lost'")
     laptop.do("cluster.close()\ncluster = Cluster.attach('far')")
-    assert laptop.do("[each.id == run.id for each in cluster.adopted]") == [True]
-    laptop.do("run = cluster.adopted[0]")
+    assert laptop.do("cluster.latest.id == run.id")
+    laptop.do("run = cluster.latest")
     gate.touch()
     assert_whole(laptop)
 
 
-def test_another_desk_goes_on_where_one_was_killed(laptop: Laptop, gate: Path):
+def test_a_connection_that_was_ended_is_made_again(laptop: Laptop, gate: Path):
+    """By ssh itself, whose process here is killed: nothing tells the supervisor of that."""
     begin(laptop)
-    said = laptop.machines.run("login", ["pgrep", "-f", "rankroom.far.desk"], "alice").split()
-    assert said
-    laptop.machines.run("login", ["kill", f"-{signal.SIGKILL.value}", *said], "alice")
+    ssh = laptop.machines.run("laptop", ["pgrep", "-f", "ssh_config"]).split()
+    laptop.machines.run("laptop", ["kill", f"-{signal.SIGKILL.value}", *ssh])
     laptop.until("len(cluster.paths.keeper_log.read_text().split('lost')) > 1")
     until(laptop, "running")
     gate.touch()
@@ -87,17 +88,15 @@ def test_another_desk_goes_on_where_one_was_killed(laptop: Laptop, gate: Path):
 
 
 def test_a_sleeping_laptop_wakes_up_to_a_whole_record(laptop: Laptop, gate: Path):
-    """All that is the user's on it stands still for longer than the desk listens for a keeper."""
+    """All that is the user's on it stands still for longer than a connection may be silent."""
     begin(laptop)
-    keeper = laptop.do("cluster.refresh().keeper")
+    agent = laptop.do("cluster.refresh().keeper")
     ssh = laptop.machines.run("laptop", ["pgrep", "-f", "ssh_config"]).split()
-    stopped = [str(keeper), *ssh]
+    stopped = [str(agent), *ssh]
     laptop.machines.run("laptop", ["kill", "-STOP", *stopped])
-    desk = ["pgrep", "-f", "rankroom.far.desk"]
-    until_gone(laptop.machines, desk)
+    time.sleep(SLEEP_S)
     laptop.machines.run("laptop", ["kill", "-CONT", *stopped])
     until(laptop, "running")
-    laptop.until("len(cluster.paths.keeper_log.read_text().split('lost')) > 1")
     gate.touch()
     assert_whole(laptop)
 
@@ -158,18 +157,11 @@ def test_a_keeper_that_can_open_and_start_nothing_cancels_no_job(laptop: Laptop,
     assert laptop.do("[cluster.refresh().far.job, cluster.info.keeper]") == [job, keeper]
 
 
-def until_gone(machines: Machines, words: list[str]) -> None:
-    deadline = time.monotonic() + 90
-    while machines.run("login", words, "alice").split():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_two_kernels_share_a_cluster(laptop: Laptop, gate: Path):
     begin(laptop)
     laptop.do("other = Cluster.attach('far')")
     assert "is busy with a run" in laptop.do("refused(lambda: other.run('1'))")
-    assert laptop.do("[each.id for each in other.adopted] == [run.id]")
+    assert laptop.do("other.latest.id == run.id")
     gate.touch()
     assert_whole(laptop)
     laptop.do("again = other.run('rank'); again.wait(60)")

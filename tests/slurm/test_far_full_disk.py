@@ -20,7 +20,7 @@ def test_a_disk_here_that_is_full_as_the_line_comes_back_cancels_no_job(
         machines.run("laptop", ["mkdir", "-p", data])
         machines.run("laptop", ["mount", "-t", "tmpfs", "-o", "size=4m", "small", data])
         laptop.do("from numbered import assert_numbered, written; store = Store()")
-        laptop.do("cluster = FarCluster.start(site.load('test'), 'small').until_ready()", 300)
+        laptop.do("cluster = RemoteCluster.start(site.load('test'), 'small').until_ready()", 300)
         begin(laptop)
         job = laptop.do("cluster.refresh().far.job")
         machines.unplug("laptop", "campus")

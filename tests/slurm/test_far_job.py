@@ -12,7 +12,7 @@ import pytest
 from far import Laptop, files, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
-from rankroom.far.queue import END_S
+from rankroom.remote.queue import END_S
 
 SITES = {
     "test": profile(nodes=2, ranks_per_node=1),
@@ -31,7 +31,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
 
 def begin(laptop: Laptop, name: str = "test") -> None:
     """A cluster whose ranks print numbered lines."""
-    laptop.do(f"cluster = FarCluster.start(site.load({name!r}), 'far').until_ready()", 300)
+    laptop.do(f"cluster = RemoteCluster.start(site.load({name!r}), 'far').until_ready()", 300)
     laptop.do(f"run = cluster.run({PRINTS!r})")
     laptop.until("min(len(written(store, run.id, rank)) for rank in (0, 1)) > 1000")
 
@@ -126,7 +126,7 @@ def test_what_a_job_before_left_is_not_taken_for_the_new_one(laptop: Laptop):
     folder = ".local/share/rankroom/clusters/far"
     laptop.machines.run("login", ["mkdir", "-p", folder], "alice")
     laptop.machines.put("alice", f"{folder}/cluster.json", stale)
-    laptop.do("cluster = FarCluster.start(site.load('test'), 'far')")
+    laptop.do("cluster = RemoteCluster.start(site.load('test'), 'far')")
     laptop.do("cluster.until_ready()", 300)
     laptop.do("run = cluster.run('assert size == 2')")
     assert laptop.do("run.wait(60) and run.state") == "done"
@@ -141,11 +141,11 @@ def test_stopped_or_cancelled_while_it_waits(laptop: Laptop):
         "login", ["sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap=sleep 600"], "bob"
     ).strip()
     try:
-        laptop.do("cluster = FarCluster.start(site.load('all'), 'far')")
+        laptop.do("cluster = RemoteCluster.start(site.load('all'), 'far')")
         laptop.until("cluster.refresh().far.state == 'pending'")
         laptop.do("cluster.stop()")
         assert jobs(laptop.machines) == [] and laptop.keepers() == []
-        laptop.do("cluster = FarCluster.start(site.load('all'), 'far')")
+        laptop.do("cluster = RemoteCluster.start(site.load('all'), 'far')")
         laptop.until("cluster.refresh().far.state == 'pending'")
         laptop.machines.run("login", ["scancel", *jobs(laptop.machines)], "alice")
         said = laptop.do("refused(cluster.until_ready)", 120)
@@ -160,7 +160,7 @@ def test_the_site_of_a_login_node_needs_no_ssh(machines: Machines):
     """Lab on the login node: ranks in a job, on one node, in the notebook's folder."""
     sites = {"here": profile(login="", nodes=1, ranks_per_node=2)}
     with Laptop(machines, sites, "login", "alice") as login:
-        login.do("cluster = FarCluster.start(site.load('here')).until_ready()", 300)
+        login.do("cluster = RemoteCluster.start(site.load('here')).until_ready()", 300)
         login.do("run = cluster.run('import os; os.getcwd()'); run.wait(60)")
         assert login.do("run.results") == {"0": "'/home/alice'", "1": "'/home/alice'"}
         login.do("cluster.stop()")

@@ -37,7 +37,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
         made.do(
             """
 def begin(name, **options):
-    return refused(lambda: FarCluster.start(site.load(name).asking(**options)).until_ready())
+    return refused(lambda: RemoteCluster.start(site.load(name).asking(**options)).until_ready())
 """
         )
         yield made
@@ -61,7 +61,7 @@ def begin(name, **options):
         ("'nowhere'", ["cannot reach nowhere.invalid", "check `login` in the site's"]),
         (
             "'bare'",
-            ["`/usr/bin/python3 -m rankroom.far.desk` on login", "No module named",
+            ["`/usr/bin/python3 -m rankroom.remote.login_node` on login", "No module named",
              "Rankroom is not installed on login",
              r"run `/usr/bin/python3 -m pip install rankroom==\d"],
         ),

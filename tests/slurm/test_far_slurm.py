@@ -24,7 +24,9 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
 def test_a_controller_that_is_down_is_told_and_nothing_is_left(machines: Machines, laptop: Laptop):
     machines.crash("ctl")
     try:
-        said = laptop.do("refused(lambda: FarCluster.start(site.load('test')).until_ready())", 300)
+        said = laptop.do(
+            "refused(lambda: RemoteCluster.start(site.load('test')).until_ready())", 300
+        )
     finally:
         machines.boot("ctl")
         machines.until_idle()
@@ -36,7 +38,7 @@ def test_a_controller_that_is_down_is_told_and_nothing_is_left(machines: Machine
 
 
 def test_ranks_go_on_while_the_controller_is_down(machines: Machines, laptop: Laptop):
-    laptop.do("cluster = FarCluster.start(site.load('test')).until_ready()", 300)
+    laptop.do("cluster = RemoteCluster.start(site.load('test')).until_ready()", 300)
     machines.crash("ctl")
     try:
         assert laptop.do("run = cluster.run('rank'); run.wait(60); run.results") == {"0": "0"}
@@ -52,7 +54,7 @@ def test_ranks_go_on_while_the_controller_is_down(machines: Machines, laptop: La
 @pytest.mark.thorough
 def test_a_cluster_stopped_while_the_controller_is_down(machines: Machines, laptop: Laptop):
     """Its job is cancelled as soon as there is somebody who can."""
-    laptop.do("cluster = FarCluster.start(site.load('test')).until_ready()", 300)
+    laptop.do("cluster = RemoteCluster.start(site.load('test')).until_ready()", 300)
     machines.crash("ctl")
     try:
         said = laptop.do("refused(cluster.stop)", 120)
@@ -69,7 +71,7 @@ def test_a_drained_node_is_named_while_a_job_waits_for_it(machines: Machines, la
     drain = ["scontrol", "update", "NodeName=c3", "State=DRAIN", "Reason=a fan is broken"]
     machines.run("ctl", drain)
     try:
-        laptop.do("cluster = FarCluster.start(site.load('all'))")
+        laptop.do("cluster = RemoteCluster.start(site.load('all'))")
         # Slurm names the same reason in one way or the other, perhaps after another one.
         ways = "ReqNodeNotAvail: nodes that it needs are down", "Nodes required for job are DOWN"
         told = [f"waits in the queue ({way}" for way in ways]

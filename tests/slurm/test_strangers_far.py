@@ -23,8 +23,8 @@ USER = "root"  # as alice is called on her laptop
 BEGIN = (
     "import sys; sys.path.insert(0, TESTS)\n"
     "from cells import values\nfrom rankroom.scheduler import site\n"
-    "from rankroom.far.cluster import FarCluster\n"
-    "cluster = FarCluster.start(site.load('test')).until_ready()\nvalues(cluster, 'rank')"
+    "from rankroom.remote.cluster import RemoteCluster\n"
+    "cluster = RemoteCluster.start(site.load('test')).until_ready()\nvalues(cluster, 'rank')"
 )
 
 
@@ -124,8 +124,8 @@ def test_no_secret_is_shown(machines: Machines, cluster: Elsewhere, here: Path):
     shown = ""
     for machine in ("laptop", "login", *machines.nodes):
         shown += machines.run(machine, ["ps", "axeww", "-o", "pid,args"], "bob")
-    assert "rankroom.far.keeper" in shown and "rankroom.far.desk" in shown
-    assert "rankroom.far.job" in shown and "rankroom.agent.node_start" in shown
+    assert "rankroom.remote.agent" in shown
+    assert "rankroom.remote.job" in shown and "rankroom.agent.node_start" in shown
     for what in ("job", "step", "node"):
         shown += machines.run("login", ["scontrol", "show", what, "--details"], "bob")
     job = re.search(r"JobId=(\d+)", shown)

@@ -52,7 +52,7 @@ STOP_S = 30.0
 LOOK_S = 1.0
 MARK = "shared"  # a file in the cluster's folder, while it is asked whether it is seen there
 # Passed on to the supervisor as they are.
-PASSED = ("run", "interrupt", "release", "stacks", "restart", "look", "apply", "forget")
+PASSED = ("run", "follow", "interrupt", "release", "stacks", "restart", "look", "apply", "forget")
 # Of what the supervisor says of the cluster, copied as they are.
 COPIED = ("size", "epoch", "exits", "restarts", "past", "starting", "ready", "cwd")
 
@@ -331,7 +331,7 @@ class Agent:
         """One question for what is new of a record, and its answer; whether that was the end."""
         after = max(0, self.replicas.size(run_id))
         said = await self._ask_supervisor(
-            seconds + FIRST_S, do="events", run=run_id, after=after, changed=changed, wait=seconds
+            seconds + FIRST_S, do="read", run=run_id, after=after, changed=changed, wait=seconds
         )
         errors.raise_told(said)
         await asyncio.to_thread(
@@ -465,8 +465,8 @@ class Agent:
             said = await self._ask_supervisor(ANSWER_S, *question.buffers, **question.content)
         except SshError as error:  # just now
             raise SshError(NOT_NOW.format(name=self.info.name, words=error)) from None
-        if question.content["do"] == "run" and "run" in said and not self.shares:
-            # The record is here before anybody speaks of it.
+        if question.content["do"] in ("run", "follow") and said.get("run") and not self.shares:
+            # The record is here, and written to, before anybody speaks of it.
             with contextlib.suppress(RecordError, SshError, asyncio.TimeoutError):
                 await self._replicate_some(said["run"]["id"], "", 0.0)
             self._replicate(said["run"]["id"])

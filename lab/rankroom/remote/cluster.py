@@ -19,7 +19,6 @@ from rankroom.scheduler.site import Site
 from rankroom.system import process_tree
 
 Progress = Callable[[str], None]
-RUN_LOOK_S = 0.01  # between two looks at what has come here of a run
 COMES_S = 20.0  # for an agent to begin
 STOP_S = 45.0
 LOOK_S = 0.05
@@ -87,7 +86,8 @@ class RemoteCluster(Cluster):
             kept = now if alive else kept
             if alive and info.state == "running" and info.far.state == "running":
                 self.refresh()
-                self._follow()
+                with contextlib.suppress(SshError):  # it was reached just now
+                    self._follow()
                 return
             if now > kept + COMES_S:
                 log = tail(self.paths.keeper_log)
@@ -166,19 +166,7 @@ class RemoteCluster(Cluster):
     def _run_of(self, told: Json) -> Run:
         # Its state is what has come here of it, not what is known there.
         info = self.store.load(str(told["id"]))
-        return Run(info, self.store, self._ask, look_s=RUN_LOOK_S)
-
-    def _follow(self) -> None:
-        since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self.info.created))
-        name = (self.info.far and self.info.far.name) or self.name
-        for run_id in self.store.ids():
-            if run_id < since:
-                break
-            with contextlib.suppress(RankroomError):
-                run = self.store.load(run_id)
-                if run.cluster == name and run.state == "running":
-                    self._latest = self._run_of(run.to_json())
-                    return
+        return Run(info, self.store, self._ask, is_replica=True)
 
     def _mind(self, run: Run) -> None:
         """Whether somebody brings what is new of a run is seen by who waits for it."""

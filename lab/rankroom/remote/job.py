@@ -49,7 +49,8 @@ def main(argv: list[str] | None = None) -> int:
         )  # fmt: skip
         held = lease.hold(paths.folder)
         try:
-            launch.wait_ready(paths, supervisor, say, over.is_set)
+            info = launch.wait_ready(paths, supervisor, say, over.is_set)
+            say(f"{info.name}: ready")
         except BaseException:
             lookup.end(paths)
             raise

@@ -19,14 +19,16 @@ if TYPE_CHECKING:  # they need NumPy, which a kernel loads when there is somethi
     from rankroom.analysis.timeline import Timeline
 
 LOOK_S = 0.5  # between two looks at whether somebody still writes the record
+REPLICA_LOOK_S = 0.01  # between two looks at what has come of a record from elsewhere
+RECHECK_S = 1.0  # between two looks at a record that has not changed
 
 
 class Run:
     """One cell on some ranks, while it is on and afterwards.
 
     `ask(do, **question)` asks the cluster's supervisor; `orphaned(run)` is called when that is
-    gone, and has the record completed as far as possible. Nobody need tell of it: it is read every
-    `look_s` seconds while somebody waits.
+    gone, and has the record completed as far as possible. Where `is_replica`, nobody tells of it:
+    its record is looked at.
     """
 
     def __init__(
@@ -35,13 +37,14 @@ class Run:
         store: Store,
         ask: Callable[..., Json],
         orphaned: Callable[[Run], None] = lambda run: None,
-        look_s: float = LOOK_S,
+        is_replica: bool = False,
     ) -> None:
-        self.info = info
+        self._info = info
         self._store = store
         self._ask = ask
         self._orphaned = orphaned
-        self._look_s = look_s
+        self._is_replica = is_replica
+        self._changed, self._checked = 0, 0.0
         self._over = threading.Event()
         self._ended: set[int] = set()
         self._read = 0
@@ -53,12 +56,18 @@ class Run:
     def told(self, info: RunInfo) -> None:
         """The run's run.json is this now."""
         if not self._over.is_set():
-            self.info = info
+            self._info = info
             if info.state != "running":
                 self._over.set()
 
     def look(self) -> None:
         """Read how the run stands, where nobody may be there to tell."""
+        now, changed = time.monotonic(), 0
+        with contextlib.suppress(OSError):
+            changed = self._store.paths(self.id).run.stat().st_mtime_ns
+        if changed == self._changed and now < self._checked + RECHECK_S:
+            return
+        self._changed, self._checked = changed, now
         with contextlib.suppress(RecordError):
             info = self._store.load(self.id)
             if info.state == "lost":
@@ -69,8 +78,15 @@ class Run:
     # -- what a caller sees
 
     @property
+    def info(self) -> RunInfo:
+        """What its run.json says now."""
+        if self._is_replica and not self._over.is_set():
+            self.look()
+        return self._info
+
+    @property
     def id(self) -> str:
-        return self.info.id
+        return self._info.id
 
     @property
     def source(self) -> str:
@@ -83,9 +99,10 @@ class Run:
     @property
     def running(self) -> list[int]:
         """The ranks that have not ended."""
-        if self.info.state == "running":
+        info = self.info
+        if info.state == "running":
             self._see_ends()
-        ranks = self.info.ranks
+        ranks = info.ranks
         ended = {rank.rank for rank in ranks if rank.state in RANK_ENDED} | self._ended
         return [rank.rank for rank in ranks if rank.rank not in ended]
 
@@ -134,7 +151,8 @@ class Run:
         True, too, when nobody can say more of it: its state is `lost` then.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        while not self._over.wait(max(0.0, min(self._look_s, deadline - time.monotonic()))):
+        pause = REPLICA_LOOK_S if self._is_replica else LOOK_S
+        while not self._over.wait(max(0.0, min(pause, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
                 return False
             self.look()

@@ -83,7 +83,7 @@ class Runs:
         self._lock = threading.Lock()
         self._actions = {
             "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
-            "release": self._release, "stacks": self._stacks, "events": self._events,
+            "release": self._release, "stacks": self._stacks, "read": self._read,
             "forget": self._forget, "apply": self._apply,
         }  # fmt: skip
 
@@ -238,7 +238,7 @@ class Runs:
 
         threading.Thread(target=answer, name="rankroom-stacks", daemon=True).start()
 
-    def _events(self, question: Question) -> None:
+    def _read(self, question: Question) -> None:
         """Events of a record after a byte, and its run.json, as the browser's view has them."""
         asked = question.content
         store = self._store
