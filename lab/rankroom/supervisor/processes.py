@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -18,10 +19,12 @@ from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import RankInfo
 from rankroom.scheduler import step_launcher
 from rankroom.supervisor import port_guard
+from rankroom.supervisor.forked import ForkedProcess, ForkServer
 from rankroom.supervisor.placement import Placement
 from rankroom.system import network, process_tree
 from rankroom.system.exits import describe_crash, describe_exit
 
+Process = subprocess.Popen[bytes] | ForkedProcess
 STOP_S = 3.0  # a process that has not ended this long after SIGTERM is killed
 RESTART_S = 1.0  # the same for a rank whose successor somebody waits for
 
@@ -44,7 +47,8 @@ class Processes:
         others = [*(node.name for node in nodes), *filter(None, [info.reached_from])]
         self.address = network.towards(others)
         self.seating = Placement(info.size)
-        self.ranks: dict[int, subprocess.Popen[bytes]] = {}
+        self.ranks: dict[int, subprocess.Popen[bytes] | ForkedProcess] = {}
+        self.forks: ForkServer | None = None
         self.born: dict[int, float] = {}
 
     def places(self) -> list[RankInfo]:
@@ -107,25 +111,46 @@ class Processes:
         env = dict(os.environ) | {"RANKROOM_SIZE": str(self.info.size)}
         self.controller = self.spawn(argv, env, self.paths.controller_log)
 
-    def start_rank(self, rank: int) -> None:
-        start = self.seating.start(rank)
-        if self.nodes:
-            self.start_step(rank, start)
-            return
+    def preload(
+        self, modules: Sequence[str], note: Callable[[str], None], wake: Callable[[], None]
+    ) -> None:
+        """Have ranks forked by a process that has imported `modules`."""
+        env = self.environment_of(0)
+        for name in (process_tree.SPOOL, process_tree.START):
+            env.pop(name)
+        env[process_tree.CLUSTER] = str(self.paths.folder)
+        log = self.paths.logs / "fork-server.log"
+        self.forks = ForkServer(modules, env, self.info.cwd, log, note, wake)
+
+    def environment_of(self, rank: int) -> dict[str, str]:
+        """What a rank on this machine finds set."""
         env = dict(os.environ) | rank_environment(
             rank, self.info.size, self.wiring, self.devices, self.cores, os.environ
         )
         env |= {
             process_tree.SPOOL: str(self.paths.spool(rank)),
             process_tree.KEEPER: str(os.getpid()),
-            process_tree.START: str(start),
+            process_tree.START: str(self.seating.starts.get(rank, 0)),
             "RANKROOM_RPC": self.info.rpc,
             "RANKROOM_RPC_KEY": self.info.rpc_key,
             port_guard.BIND: self.wiring.address,
         }
-        env |= port_guard.environment(env)
-        argv = [sys.executable, "-m", "rankroom.rank.engine", *self.options(rank)]
-        self.ranks[rank] = self.spawn(argv, env, self.paths.rank_log(rank))
+        return env | port_guard.environment(env)
+
+    def start_rank(self, rank: int) -> None:
+        start = self.seating.start(rank)
+        log = self.paths.rank_log(rank)
+        if self.nodes:
+            self.start_step(rank, start)
+            return
+        env = self.environment_of(rank)
+        if self.forks is not None and not self.forks.is_over and not self.forks.unsafe:
+            env[process_tree.CLUSTER] = str(self.paths.folder)
+            argv = [*self.options(rank), "--IPEngine.enable_nanny=False"]
+            self.ranks[rank] = self.forks.fork(argv, env, self.info.cwd, log)
+        else:
+            argv = [sys.executable, "-m", "rankroom.rank.engine", *self.options(rank)]
+            self.ranks[rank] = self.spawn(argv, env, log)
         self.born[rank] = time.time()
 
     def options(self, rank: int) -> list[str]:
@@ -176,12 +201,14 @@ class Processes:
         """End every process: asked first, killed after a while, and all of them waited for."""
         children = process_tree.descendants([os.getpid()])
         self.ask_to_end([*self.ranks.values(), self.controller], STOP_S)
+        if self.forks is not None:
+            self.forks.close()
         process_tree.end(
             children
             | process_tree.marked(process_tree.CLUSTER, self.paths.folder) - {psutil.Process()}
         )
 
-    def ask_to_end(self, processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
+    def ask_to_end(self, processes: Sequence[Process], seconds: float) -> None:
         for process in processes:
             if process.poll() is None:
                 process.terminate()

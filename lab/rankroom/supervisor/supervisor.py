@@ -90,6 +90,7 @@ class Supervisor:
         # Ranks on other nodes read there what they need.
         self.write()
         self.children.start_controller()
+        self.preload()
         for rank in range(info.size):
             self.children.start_rank(rank)
         if info.allocation is not None:
@@ -97,6 +98,16 @@ class Supervisor:
             self.job_end.follow()
         info.state = "running"
         self.write()
+
+    def preload(self) -> None:
+        """Have what ranks import be imported once, where that is wanted."""
+        wanted = os.environ.get("RANKROOM_PRELOAD", "").replace(",", " ").split()
+        if wanted == ["none"] or self.info.allocation is not None:
+            return
+        self.children.preload(wanted, lambda text: print(text, flush=True), self.wake)
+        assert self.children.forks is not None
+        if not self.children.forks.wait_ready(config.start_seconds(START_S)):
+            self.children.forks = None
 
     def save(self) -> None:
         """Write down how the cluster is; what a full disk refuses is written when there is room."""
