@@ -252,7 +252,7 @@ def test_a_stranger_gets_no_token_and_no_answer_without_it(machines: Machines):
             shown += machines.run("login", ["scontrol", *words], "bob")
         assert f"JobId={job}" in shown and "jupyterlab" in shown
         assert opened.token not in shown
-        pid = re.search(r"^ *(\d+) .*-m jupyterlab", shown, re.MULTILINE)
+        pid = re.search(r"^ *(\d+) .*'jupyterlab'\)", shown, re.MULTILINE)
         assert pid is not None
         for name in ("environ", "fd/1", "cwd"):
             said = machines.run("c1", ["cat", f"/proc/{pid[1]}/{name}"], "bob")

@@ -18,7 +18,7 @@ import psutil
 from ipyparallel.engine.nanny import KernelNanny
 
 from rankroom.agent import orphan_check
-from rankroom.system import process_tree
+from rankroom.system import process_tree, python_command
 
 END_S = 1.0  # a rank without a keeper is killed this long after SIGTERM
 LAST_MS = 3000  # for a rank's last replies to leave; the controller may be gone
@@ -61,7 +61,7 @@ def start_nanny(**about: Any) -> tuple[str, Popen[bytes]]:
 
     Raises RuntimeError when it does not start. ipyparallel's own function names its own module.
     """
-    nanny = Popen([sys.executable, "-m", __name__], stdin=PIPE, stdout=PIPE, start_new_session=True)
+    nanny = Popen(python_command.command(__name__), stdin=PIPE, stdout=PIPE, start_new_session=True)
     assert nanny.stdin is not None
     assert nanny.stdout is not None
     nanny.stdin.write(pickle.dumps({"pid": os.getpid(), **about}))

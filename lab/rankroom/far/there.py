@@ -17,7 +17,7 @@ from rankroom.far.frames import Head
 from rankroom.scheduler import jobs
 from rankroom.scheduler.site import Site
 from rankroom.ssh.host import Host
-from rankroom.system import commands
+from rankroom.system import commands, python_command
 
 GREETS_S = 60.0  # a login node's file system may be slow
 ALIVE_S = 2.0
@@ -44,7 +44,7 @@ class There:
         Raises SshError where the line is cut, StartError with the remedy where there is no
         Rankroom, or another one.
         """
-        argv = [self._site.environment.python, "-m", "rankroom.far.desk"]
+        argv = python_command.command("rankroom.far.desk", python=[self._site.environment.python])
         words = jobs.there(self._site, argv)
         self._process = await commands.start(self._place.words(words))
         self._tasks = [asyncio.create_task(self._hear_errors())]
