@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from rankroom.batch.folder import BatchFolder
+from rankroom.scheduler import own_folder
 from rankroom.scheduler.jobs import body
 from rankroom.scheduler.site import Site, expand
 from rankroom.system import python_command
@@ -19,7 +20,8 @@ def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:
     # Its ranks are in the site's container, if there is one, and the notebook is outside of it.
     play = python_command.command("rankroom.batch.runner", ".", *options, python=[])
     return [
-        f"cd {shlex.quote(str(folder.path))}",
+        *own_folder.ENTER.splitlines(),
+        f"enter {shlex.quote(str(folder.path))}",
         "# In the place of this shell, so that the scheduler's warning and its end reach it.",
         f'exec "{expand(site.environment.python)}" {shlex.join(play)}',
     ]
