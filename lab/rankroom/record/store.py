@@ -273,8 +273,8 @@ class Store:
 
     def _make_home(self) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)
-        self.root.mkdir(0o700, exist_ok=True)
-        self.runs.mkdir(0o700, exist_ok=True)
+        config.make_own(self.root)
+        config.make_own(self.runs)
 
     def _load(self, paths: RecordPaths) -> RunInfo:
         raw = self._read(paths, paths.run, lambda path: path.read_bytes())

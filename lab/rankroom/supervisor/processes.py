@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from rankroom.record.model import RankInfo
 from rankroom.scheduler import step_launcher
 from rankroom.supervisor import port_guard
 from rankroom.supervisor.placement import Placement
-from rankroom.system import network, process_tree
+from rankroom.system import network, process_tree, python_command
 from rankroom.system.exits import describe_crash, describe_exit
 
 STOP_S = 3.0  # a process that has not ended this long after SIGTERM is killed
@@ -89,7 +88,7 @@ class Processes:
 
     def start_controller(self) -> None:
         argv = [
-            sys.executable, "-m", "rankroom.supervisor.controller",
+            *python_command.command("rankroom.supervisor.controller"),
             f"--profile-dir={self.paths.profile}",
             f"--ip={self.address}", f"--location={self.address}",
             # Encrypted, and closed to who cannot read our files: on a machine that is shared,
@@ -124,7 +123,7 @@ class Processes:
             port_guard.BIND: self.wiring.address,
         }
         env |= port_guard.environment(env)
-        argv = [sys.executable, "-m", "rankroom.rank.engine", *self.options(rank)]
+        argv = python_command.command("rankroom.rank.engine", *self.options(rank))
         self.ranks[rank] = self.spawn(argv, env, self.paths.rank_log(rank))
         self.born[rank] = time.time()
 

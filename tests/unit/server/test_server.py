@@ -66,6 +66,31 @@ def test_every_route_refuses_a_stranger(server: Server):
     writer.close()
 
 
+def test_a_collaborator_who_may_only_read_changes_nothing(tmp_path: Path):
+    """Every route asks the server's authorizer: those that read are answered, no other acts."""
+    from rankroom.server import ROUTES
+
+    with serve(tmp_path, "read_only_server.py") as server:
+        _, run, writer = start_record(server.home)
+        asked = server.home.with_name("asked")
+        for pattern, handler in ROUTES:
+            path = pattern.replace("([^/]+)", "local" if "/sites/" in pattern else run.id)
+            before = asked.read_text().splitlines()
+            if "get" in vars(handler):
+                assert server.get(path).status in (200, 400, 410), path
+            acted = server.acted
+            if "post" in vars(handler):
+                reply = server.post(path, {"ranks": "1"})
+                assert (reply.status, server.acted) == (403, acted), path
+                assert "not authorized to write" in reply.json["message"]
+            verbs = [("get", "read"), ("post", "write")]
+            assert asked.read_text().splitlines()[len(before) :] == [
+                f"{action} rankroom" for verb, action in verbs if verb in vars(handler)
+            ]
+        assert not (server.home / "clusters").exists()
+        writer.close()
+
+
 def test_runs_come_newest_first(server: Server):
     made = [finished_record(server.home)[1].id for _ in range(3)]
     found = [run["id"] for run in server.get("rankroom/runs?limit=3").json["runs"]]
