@@ -56,3 +56,12 @@ def gone_process() -> Owner:
 def names(folder: Path) -> list[str]:
     """What is in a folder."""
     return sorted(path.name for path in folder.iterdir())
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, int, int]]:
+    """Every file and folder under `root`: which it is, its size, when it was written to."""
+    found = {}
+    for path in [root, *root.rglob("*")]:
+        about = path.stat()
+        found[str(path)] = about.st_ino, about.st_size, about.st_mtime_ns
+    return found
