@@ -211,7 +211,6 @@ class FarCluster(AnyCluster):
 
     def close(self) -> None:
         held, self._lease = self._lease, -1
-        self.store.forget()
         if held >= 0:
             os.close(held)
         super().close()

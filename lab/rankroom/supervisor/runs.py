@@ -33,6 +33,7 @@ from rankroom.text.rank_ranges import format_ranks
 
 LOOK_S = 0.02  # between two looks at whether ranks that are starting have come
 COMES_S = 2.0  # for a rank that is neither down nor starting to be connected
+CLOCKS_S = 0.5  # for a comparison of clocks that is going on
 NEXT_S = 0.01  # after a run, before the files of the next record are made
 FREE_S = 3.5  # for ranks to come free after an interrupt, collectives that are released included
 RELEASED_S = 3.0  # for ranks to say what they released
@@ -73,7 +74,6 @@ class Runs:
         self._in_step = True
         self._doubted = False
         self._settled = 0
-        self._lock = threading.Lock()
         self._actions = {
             "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
             "release": self._release, "stacks": self._stacks,
@@ -134,13 +134,18 @@ class Runs:
 
     def _run(self, question: Question, since: float | None = None) -> None:
         asked = question.content
+        if self._info.state in ("ending", "failed"):
+            why = self._info.message or "it is being stopped"
+            raise NoClusterError(ENDS.format(name=self._info.name, why=why))
         if self.current is not None:
             raise RankroomError(BUSY.format(name=self._info.name, whose=self._whose(asked)))
         ranks = asked["ranks"] if asked["ranks"] is not None else list(range(self._info.size))
         if asked["own"] and ranks != list(range(len(ranks))):
             raise UsageError("a world of its own has the ranks 0, 1, …")
-        if not self._are_there(ranks, since):
-            since = time.monotonic() if since is None else since
+        since = time.monotonic() if since is None else since
+        waited = time.monotonic() - since
+        if not self._are_there(ranks, waited) or (self._clocks.comparing and waited < CLOCKS_S):
+            # Not here, as it is this thread that hears of it.
             self._server.later(LOOK_S, partial(self._run_later, question, since))
             return
         info = self._info_of(ranks, asked)
@@ -230,10 +235,10 @@ class Runs:
 
     # -- how
 
-    def _are_there(self, ranks: list[int], since: float | None) -> bool:
+    def _are_there(self, ranks: list[int], waited: float) -> bool:
         """Whether all of these ranks can run a cell; False while some are starting.
 
-        `since` is when that was first asked. Raises NoClusterError for ranks that are down.
+        Raises NoClusterError for ranks that are down, or were `waited` for in vain.
         """
         absent = sorted(set(ranks) - set(self._connections.ranks))
         down = [rank for rank in absent if str(rank) in self._info.exits]
@@ -241,7 +246,6 @@ class Runs:
         if not absent:
             # One that is about to be ended, so as to be restarted, is still connected.
             return not {*ranks} & {*self._info.starting}
-        waited = 0.0 if since is None else time.monotonic() - since
         if not down and waited < (config.start_seconds(30.0) if starting else COMES_S):
             return False
         down = down or absent
@@ -279,7 +283,7 @@ class Runs:
         info = recorder.info
         if recorder.is_over:
             self._note_end(recorder, settle, epoch)
-        for peer in self._followers.get(info.id, ()):
+        for peer in list(self._followers.get(info.id, ())):
             self._server.tell(peer, do="run", run=info.to_json())
         if recorder.is_over:
             self._followers.pop(info.id, None)
@@ -313,6 +317,7 @@ def this_client() -> dict[str, Any]:
 
 
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
+ENDS = "cluster {name} ends: {why}; `%cluster start` starts a new one"
 DOWN = "rank {ranks} {how}: `%cluster restart --ranks {ranks}` restarts it, without its variables"
 RELEASED = "released {names} on the ranks of {cluster}"
 NOTHING_WAITS = "no rank of {cluster} waits in a collective: nothing to release"

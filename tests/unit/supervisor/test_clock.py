@@ -131,15 +131,18 @@ def test_clocks_are_compared_again_when_they_may_have_drifted(monkeypatch: pytes
 
 
 def test_ranks_that_are_not_known_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch):
-    """As when a client has just connected; a run that comes meanwhile has their clocks, too."""
+    """As when a cluster has just started."""
     # Threads of a busy machine may stand still for longer than is waited for them.
     monkeypatch.setattr("rankroom.supervisor.clock.COMES_S", 60.0)
-    monkeypatch.setattr("rankroom.supervisor.clock.WAIT_S", 60.0)
     hosts = Hosts({})
     clocks = Clocks(hosts, "here")
     ranks = [rank_on(1, "a"), rank_on(2, "b")]
-    clocks.compare(ranks)
+    assert not clocks.comparing
+    thread = clocks.compare(ranks)
+    assert thread is not None and clocks.comparing
     hosts.ahead = {1: 100, 2: 200}
+    thread.join(60)
+    assert not clocks.comparing
     assert clocks.of(ranks).keys() == {1, 2}
 
 
