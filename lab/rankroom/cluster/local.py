@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -24,7 +25,6 @@ from rankroom.record.model import Json, RunInfo
 from rankroom.rpc.client import Client, reach
 from rankroom.run.run import Run
 from rankroom.supervisor import lease
-from rankroom.supervisor.runs import this_client
 from rankroom.system.polling import poll_until
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Cluster(AnyCluster):
         news = self._restarts.news(self.refresh(), chosen)
         said = self._ask(
             "run", source=source, ranks=chosen, name=name, count=count, notes=[*notes, *news],
-            profile=profile, own=own, **this_client(),
+            profile=profile, own=own, host=socket.gethostname(), pid=os.getpid(),
         )  # fmt: skip
         self._latest = self._run_of(said["run"])
         self._client.later(MIND_S, partial(self._mind, self._latest))

@@ -6,8 +6,6 @@ and another come while it is on.
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -309,11 +307,6 @@ class Runs:
 
 def _refuse(question: Question, error: RankroomError) -> None:
     question.answer(error=type(error).__name__, text=str(error))
-
-
-def this_client() -> dict[str, Any]:
-    """What a client says of itself when it asks for a run."""
-    return {"host": socket.gethostname(), "pid": os.getpid()}
 
 
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"

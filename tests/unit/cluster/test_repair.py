@@ -6,16 +6,17 @@ import json
 import os
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rankroom.cluster.repair import complete, complete_all
-from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
-from rankroom.record.model import RankInfo, RunInfo, event_line
+from rankroom.record.cluster_file import Allocation, ClusterPaths, Node
+from rankroom.record.model import RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store
-from record_makers import gone_process, log, snapshot, start_record
+from record_makers import gone_process, log, lost_record, snapshot, start_record
 
 SAID = [event_line("status", 0, 0, 0, state="running", spool={"stdout": 0}), log(0, "one\n", 1)]
 END = [log(0, "two\n", 2), event_line("status", 0, 3, 9, state="ok")]
@@ -23,21 +24,8 @@ END = [log(0, "two\n", 2), event_line("status", 0, 3, 9, state="ok")]
 
 @pytest.fixture
 def lost(home: Path):
-    """Makes a lost run of one rank, whose spool holds all of `lines` and the record the first."""
-
-    def make(*lines: bytes, pid: int, name: str = "local") -> RunInfo:
-        _, run, writer = start_record(
-            home, size=1, owner=gone_process(), ranks=[RankInfo(0, "here", pid, "cpu")]
-        )
-        writer.append(lines[0])
-        writer.close()
-        paths = ClusterPaths(name)
-        paths.make(1)
-        paths.write(ClusterInfo("local", 1, "running", ranks=run.ranks, created=time.time()))
-        (paths.spool(0) / f"{run.id}.jsonl").write_bytes(b"".join(lines))
-        return run
-
-    return make
+    """Makes a lost run of one rank, whose spool holds all of its lines and the record the first."""
+    return partial(lost_record, home)
 
 
 def texts(store: Store, run: RunInfo) -> list[str]:
