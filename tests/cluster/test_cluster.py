@@ -11,10 +11,11 @@ import psutil
 import pytest
 import zmq
 
-from rankroom.cluster import actions, launch
+from rankroom.cluster import launch
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
 from rankroom.far.cluster import FarCluster
+from rankroom.notebook import clusters as notebook
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far
 from rankroom.run import engine_client
 from rankroom.system.polling import poll_until
@@ -95,7 +96,9 @@ def test_a_start_outlasts_a_controller_that_answers_late(home):
         cluster.stop()
 
 
-def test_a_cluster_of_the_version_before_is_refused_with_a_remedy_and_can_be_stopped(home):
+def test_a_cluster_of_the_version_before_is_refused_with_a_remedy_and_can_be_stopped(
+    home, monkeypatch, capsys
+):
     """Its ranks hear cells over another connection, and its kernel writes the records."""
     cluster = Cluster.local(ranks=2, name="older")
     about = json.loads(cluster.paths.info.read_text())
@@ -105,7 +108,9 @@ def test_a_cluster_of_the_version_before_is_refused_with_a_remedy_and_can_be_sto
     cluster.close()
     with pytest.raises(NoClusterError, match="`%cluster stop older` ends it"):
         Cluster.attach("older")
-    assert actions.stop("older") == ""
+    monkeypatch.setattr(Cluster, "current", None)
+    notebook.stop("older")
+    assert capsys.readouterr().out == "older stopped\n"
     assert processes_of(ClusterPaths("older")) == []
 
 

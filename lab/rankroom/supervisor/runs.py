@@ -6,12 +6,15 @@ and another come while it is on.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
 from functools import partial
 from typing import Any
+
+import psutil
 
 from rankroom import config
 from rankroom.errors import NoClusterError, RankroomError, RecordError, UsageError
@@ -254,8 +257,11 @@ class Runs:
         host, pid = self._by
         if (host, pid) == (asked["host"], asked["pid"]):
             return "this notebook"
-        where = "" if host == asked["host"] else f" on {host}"
-        return f"another process (pid {pid}{where})"
+        if host != asked["host"]:
+            return f"another process (pid {pid} on {host})"
+        if host == socket.gethostname() and not psutil.pid_exists(pid):
+            return "a process that has ended"
+        return f"another process (pid {pid})"
 
     def _info_of(self, ranks: list[int], asked: dict[str, Any]) -> RunInfo:
         start = time.time_ns() // 1000
