@@ -197,11 +197,12 @@ class Cluster(AnyCluster):
         own: bool = False,
     ) -> Run:
         chosen = self._chosen(ranks)
-        news = self._restarts.news(self.refresh(), chosen)
         said = self._ask(
-            "run", source=source, ranks=chosen, name=name, count=count, notes=[*notes, *news],
-            profile=profile, own=own, host=socket.gethostname(), pid=os.getpid(),
+            "run", source=source, ranks=chosen, name=name, count=count, notes=list(notes),
+            restarts=self._restarts.told, profile=profile, own=own, host=socket.gethostname(),
+            pid=os.getpid(),
         )  # fmt: skip
+        self._restarts.told |= said["restarts"]
         self._latest = self._run_of(said["run"])
         self._client.later(MIND_S, partial(self._mind, self._latest))
         return self._latest
@@ -313,8 +314,9 @@ class Cluster(AnyCluster):
         info = RunInfo.from_json(told)
         # What was told of it before the answer was read is not older.
         if len(self._runs) > MANY:
-            for each in [each for each in self._runs.values() if each.state != "running"]:
-                self._runs.pop(each.id, None)
+            for each in list(self._runs.values()):
+                if each.state != "running":
+                    self._runs.pop(each.id, None)
         return self._runs.setdefault(info.id, Run(info, self.store, self._ask, self._orphaned))
 
     def _told(self, said: Json, buffers: list[bytes]) -> None:

@@ -170,7 +170,8 @@ class Runs:
             raise
         self._in_step = self._doubted = False
         self._by = asked["host"], asked["pid"]
-        question.answer(run=info.to_json())
+        restarts = {k: n for k, n in self._info.restarts.items() if int(k) in ranks}
+        question.answer(run=info.to_json(), restarts=restarts)
         self._clocks.compare(info.ranks, recorder.set_clocks)
 
     def _run_later(self, question: Question, since: float) -> None:
@@ -242,8 +243,8 @@ class Runs:
         Raises NoClusterError for ranks that are down, or were `waited` for in vain.
         """
         absent = sorted(set(ranks) - set(self._connections.ranks))
-        down = [rank for rank in absent if str(rank) in self._info.exits]
         starting = {*absent} & {*self._info.starting}
+        down = [r for r in absent if str(r) in self._info.exits and r not in starting]
         if not absent:
             # One that is about to be ended, so as to be restarted, is still connected.
             return not {*ranks} & {*self._info.starting}
@@ -278,9 +279,22 @@ class Runs:
             ranks=told,
             title=title_of(asked["source"]),
             name=asked["name"],
-            notes=[*asked["notes"], *self._limit.news(self._info.allocation)],
+            notes=[
+                *asked["notes"],
+                *self._restarted(ranks, asked["restarts"]),
+                *self._limit.news(self._info.allocation),
+            ],
             owner=this_process(),
         )
+
+    def _restarted(self, ranks: list[int], told: dict[str, int]) -> list[str]:
+        """What to tell a client of ranks that were restarted oftener than it was `told`."""
+        past = {rank: self._info.past.get(str(rank), "") for rank in ranks}
+        return [
+            RESTARTED.format(rank=rank, why=f" after it {past[rank]}" if past[rank] else "")
+            for rank in ranks
+            if self._info.restarts.get(str(rank), 0) > told.get(str(rank), 0)
+        ]
 
     def _told(self, recorder: Recorder, settle: bool, epoch: int) -> None:
         """A run's run.json has changed: tell its followers, and see whether it is over."""
@@ -316,6 +330,7 @@ def _refuse(question: Question, error: RankroomError) -> None:
 
 
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
+RESTARTED = "rank {rank} was restarted{why}: its variables are gone"
 ENDS = "cluster {name} ends: {why}; `%cluster start` starts a new one"
 DOWN = "rank {ranks} {how}: `%cluster restart --ranks {ranks}` restarts it, without its variables"
 RELEASED = "released {names} on the ranks of {cluster}"
