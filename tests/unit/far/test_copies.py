@@ -7,10 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
-
-from rankroom.errors import RecordError
 from rankroom.far.copies import Copies
 from rankroom.far.followed import Followed, Place
+
+from rankroom.errors import RecordError
 from rankroom.record.model import RankInfo, RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, Writer

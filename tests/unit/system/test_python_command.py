@@ -94,7 +94,9 @@ def test_nothing_of_ours_is_started_by_m():
         for line in file.read_text("utf-8").splitlines()
         if '"-m",' in line and '"mkdir"' not in line
     ]
-    assert [each for each in found if not each.startswith("remote/login_node.py: argv = [python,")] == []
+    assert [
+        each for each in found if not each.startswith("remote/login_node.py: argv = [python,")
+    ] == []
 
 
 def test_modules_beside_come_after_the_standard_library(monkeypatch: pytest.MonkeyPatch):
