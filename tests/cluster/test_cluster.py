@@ -10,11 +10,11 @@ import time
 import psutil
 import pytest
 import zmq
+from rankroom.far.cluster import FarCluster
 
 from rankroom.cluster import launch
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
-from rankroom.far.cluster import FarCluster
 from rankroom.notebook import clusters as notebook
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far
 from rankroom.run import engine_client

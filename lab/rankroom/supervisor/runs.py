@@ -82,6 +82,7 @@ class Runs:
         self._in_step = True
         self._doubted = False
         self._settled = 0
+        self.is_ending = False  # the cluster is: what ends now was not interrupted
         self._actions = {
             "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
             "release": self._release, "stacks": self._stacks, "read": self._read,
@@ -146,6 +147,8 @@ class Runs:
         if self._info.state in ("ending", "failed"):
             why = self._info.message or "it is being stopped"
             raise NoClusterError(ENDS.format(name=self._info.name, why=why))
+        if self.is_ending:
+            raise NoClusterError(ENDING.format(name=self._info.name))
         if self.current is not None:
             raise RankroomError(BUSY.format(name=self._info.name, whose=self._whose(asked)))
         ranks = asked["ranks"] if asked["ranks"] is not None else list(range(self._info.size))
@@ -202,6 +205,9 @@ class Runs:
 
     def _interrupt(self, question: Question) -> None:
         recorder = self.current
+        if self.is_ending:
+            question.answer()
+            return
         if recorder is None:
             # Who works on the ranks is another client of ipyparallel's controller.
             self._connections.signal(range(self._info.size), "SIGINT")
@@ -397,6 +403,7 @@ def _refuse(question: Question, error: RankroomError) -> None:
     question.answer(error=type(error).__name__, text=str(error))
 
 
+ENDING = "cluster {name} is being stopped"
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
 RESTARTED = "rank {rank} was restarted{why}: its variables are gone"
 ENDS = "cluster {name} ends: {why}; `%cluster start` starts a new one"

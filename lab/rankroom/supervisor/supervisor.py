@@ -389,6 +389,7 @@ class Supervisor:
 
     def close(self) -> None:
         """End every process, and say that the cluster is stopped unless it has failed."""
+        self.runs.is_ending = True
         if self.info.state != "failed":
             self.note_end_of_job()
             self.info.state = "ending"
