@@ -144,11 +144,9 @@ class Runs:
 
     def _run(self, question: Question, since: float | None = None) -> None:
         asked = question.content
-        if self._info.state in ("ending", "failed"):
+        if self.is_ending or self._info.state in ("ending", "failed"):
             why = self._info.message or "it is being stopped"
             raise NoClusterError(ENDS.format(name=self._info.name, why=why))
-        if self.is_ending:
-            raise NoClusterError(ENDING.format(name=self._info.name))
         if self.current is not None:
             raise RankroomError(BUSY.format(name=self._info.name, whose=self._whose(asked)))
         ranks = asked["ranks"] if asked["ranks"] is not None else list(range(self._info.size))
@@ -403,7 +401,6 @@ def _refuse(question: Question, error: RankroomError) -> None:
     question.answer(error=type(error).__name__, text=str(error))
 
 
-ENDING = "cluster {name} is being stopped"
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
 RESTARTED = "rank {rank} was restarted{why}: its variables are gone"
 ENDS = "cluster {name} ends: {why}; `%cluster start` starts a new one"
