@@ -190,7 +190,8 @@ class Cluster(AnyCluster):
         )  # fmt: skip
         self._restarts.told |= said["restarts"]
         self._latest = self._run_of(said["run"])
-        self._connection().later(MIND_S, partial(self._mind, self._latest))
+        if self._latest.state == "running":
+            self._connection().later(MIND_S, partial(self._mind, self._latest))
         return self._latest
 
     def rejoin(self, seconds: float = REJOIN_S) -> bool:
@@ -273,9 +274,7 @@ class Cluster(AnyCluster):
 
     def _ask(self, do: str, *buffers: bytes, patience: float = ASK_S, **question: Any) -> Answer:
         """What the supervisor answers. Raises what it raised, NoClusterError once it is gone."""
-        asking = self._connection()
-        self._reach()
-        answer = asking.ask(*buffers, do=do, **question)
+        answer = self._connection().ask(*buffers, do=do, **question)
         until = time.monotonic() + patience
         while True:
             try:
@@ -292,6 +291,8 @@ class Cluster(AnyCluster):
     def _connection(self) -> Client:
         """The connection to whoever keeps the cluster now."""
         info = self.refresh()
+        if not info.rpc:
+            raise self._gone()
         if self._client is None or self._asks != (info.rpc, info.rpc_key):
             if self._client is not None:
                 self._client.close()

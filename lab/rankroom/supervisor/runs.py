@@ -40,6 +40,7 @@ CLOCKS_S = 0.5  # for a comparison of clocks that is going on
 NEXT_S = 0.01  # after a run, before the files of the next record are made
 FREE_S = 3.5  # for ranks to come free after an interrupt, collectives that are released included
 RELEASED_S = 3.0  # for ranks to say what they released
+AT_ONCE_S = 0.02  # for a run to be over, before who asked for it is told that it is on
 LATE_S = 5.0  # between two looks for what ranks wrote that were given up
 CHUNK = 1 << 18  # bytes of events in an answer
 LONGEST_WAIT_S = 30.0  # for events to come
@@ -72,6 +73,7 @@ class Runs:
         self._clocks = Clocks(connections.request)
         self._limit = TimeLimit()
         self._current: Recorder | None = None
+        self._unanswered: tuple[Recorder, Question] | None = None  # who asked for the run
         self._by = ("", 0)  # host and process of the client that asked for it
         self._followers: dict[str, set[bytes]] = {}
         self._late: list[Recorder] = []  # those of which given-up ranks may have more to say
@@ -179,11 +181,24 @@ class Runs:
             raise
         self._in_step = self._doubted = False
         self._by = asked["host"], asked["pid"]
-        restarts = {k: n for k, n in self._info.restarts.items() if int(k) in ranks}
         self.states[info.id] = "running"
-        question.answer(run=info.to_json(), restarts=restarts)
+        # A client that hears of a short run once, when it is over, does not wake up in between.
+        self._unanswered = recorder, question
+        self._server.later(AT_ONCE_S, partial(self._answer, recorder))
         self._changed()
         self._clocks.compare(info.ranks, recorder.set_clocks)
+
+    def _answer(self, recorder: Recorder) -> None:
+        """Tell who asked for a run which it is, and how it stands, unless they know."""
+        if self._unanswered is None or self._unanswered[0] is not recorder:
+            return
+        _, question = self._unanswered
+        self._unanswered = None
+        if recorder.is_over:
+            self._followers[recorder.id].discard(question.peer)
+        ranks = {rank.rank for rank in recorder.info.ranks}
+        restarts = {k: n for k, n in self._info.restarts.items() if int(k) in ranks}
+        question.answer(run=recorder.info.to_json(), restarts=restarts)
 
     def _run_later(self, question: Question, since: float) -> None:
         try:
@@ -371,6 +386,7 @@ class Runs:
         info = recorder.info
         if recorder.is_over:
             self._note_end(recorder, settle, epoch)
+            self._answer(recorder)
         for peer in list(self._followers.get(info.id, ())):
             self._server.tell(peer, do="run", run=info.to_json())
         if recorder.is_over:
