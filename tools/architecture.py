@@ -24,11 +24,10 @@ LAYERS = [
     ["scheduler/*", "ssh/*"],
     ["rank/*", "horovod_build/*"],
     ["agent/*", "analysis/*"],
-    ["supervisor/*", "display/*"],
-    # Below the cluster, as cluster.run(source) makes a Run, which knows its ranks by a link only.
-    ["run/*"],
+    # A client's run knows its supervisor by a callable only, which the cluster gives it.
+    ["supervisor/*", "run/*", "display/*"],
     # The desk of a cluster on a site uses a cluster; to attach to one may be to do so to the other.
-    ["cluster/*", "far/*"],
+    ["cluster/*", "remote/*"],
     ["batch/*", "course/*", "jupyter_job/*", "lint/*"],
     ["server/*", "notebook/*", "cli/*"],
 ]
@@ -45,7 +44,6 @@ ONLY = {
     "server/*": {
         "server/*",
         "cluster/*",
-        "run/*",
         "ssh/*",
         "record/*",
         "analysis/*",
@@ -60,9 +58,6 @@ DEBT: list[tuple[str, str]] = [
     ("rank/deadline", "scheduler/job_end"),
     # A rank starts the process beside it.
     ("rank/engine", "agent/nanny"),
-    # Whether the processes of a run's cluster still live.
-    ("run/late_output", "cluster/launch"),
-    ("run/salvage", "cluster/launch"),
 ]
 
 WIDTH, ROW, BOX, GAP, TOP = 900, 92, (128, 44), 24, 28

@@ -88,6 +88,11 @@ export interface Run {
     /** Start time of that process, seconds since the epoch: tells it from a later one with the same pid. */
     born?: number;
   };
+  /** The process that asked for this run: a notebook's kernel, say. */
+  client?: {
+    host: string;
+    pid: number;
+  };
   [key: string]: unknown;
 }
 

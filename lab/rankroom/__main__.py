@@ -1,5 +1,12 @@
 """`python -m rankroom`."""
 
+import os
+import sys
+
+# `-m` puts the current directory first, and files there are not ours to import.
+if sys.path[0] == os.getcwd() and not getattr(sys.flags, "safe_path", False):  # noqa: PTH109
+    del sys.path[0]
+
 from rankroom.cli import main
 
 main(prog_name="rankroom")

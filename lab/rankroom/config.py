@@ -6,17 +6,34 @@ the same names in lower case and without the prefix, for example `keep_days = 30
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rankroom.errors import UsageError
+from rankroom.errors import NotPrivateError, UsageError
+
+_own: set[Path] = set()  # homes that were found to be the user's own
 
 
 def home() -> Path:
-    """Where Rankroom keeps records and clusters: RANKROOM_HOME, or the user's data directory."""
+    """Where Rankroom keeps records and clusters: RANKROOM_HOME, or the user's data directory.
+
+    Raises NotPrivateError where somebody else may have put them there.
+    """
+    folder = _home()
+    if folder not in _own:
+        with contextlib.suppress(OSError):  # it need not be there yet
+            _demand_own(folder)
+            _own.add(folder)
+    return folder
+
+
+def _home() -> Path:
     chosen = os.environ.get("RANKROOM_HOME")
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -27,10 +44,33 @@ def home() -> Path:
 
 
 def private(folder: Path) -> None:
-    """Make the home or a folder of it, for nobody else to enter."""
+    """Make the home or a folder of it, for nobody else to enter. Raises as `make_own`."""
     home().parent.mkdir(parents=True, exist_ok=True)
     for each in (home(), folder):
-        each.mkdir(mode=0o700, exist_ok=True)
+        make_own(each)
+
+
+def make_own(folder: Path) -> None:
+    """Make a folder for nobody else to enter. Raises OSError if that cannot be.
+
+    Raises NotPrivateError where one is there that others made or may write to: what they put there
+    would be run or believed.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _demand_own(folder)
+
+
+def _demand_own(folder: Path) -> None:
+    about = folder.lstat()
+    if stat.S_ISLNK(about.st_mode) and about.st_uid == os.getuid():
+        about = folder.stat()
+    if about.st_uid != os.getuid():
+        raise NotPrivateError(NOT_YOURS.format(folder=folder))
+    if not stat.S_ISDIR(about.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise NotPrivateError(OPEN.format(folder=folder))
 
 
 def keep_days() -> float:
@@ -105,4 +145,12 @@ def _from_file() -> dict[str, Any]:
 
 
 NOT_A_NUMBER = "{where} is {text!r}: set it to a number from 0 up, for example {default:g}"
+NOT_YOURS = (
+    "{folder} belongs to another user, and Rankroom uses only folders of your own: have it "
+    "removed, or set RANKROOM_HOME to another place"
+)
+OPEN = (
+    "others may write to {folder}, so what is in it need not be yours: look, then run "
+    "`chmod go-w {folder}`"
+)
 UNREADABLE = "cannot read {path}: {error}; correct the file or remove it"

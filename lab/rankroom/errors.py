@@ -29,6 +29,10 @@ class NotYoursError(RankroomError):
     """The cluster belongs to another user."""
 
 
+class NotPrivateError(RankroomError):
+    """Others may have put files into a folder that Rankroom keeps its own in."""
+
+
 class RunOverError(RankroomError):
     """The run has ended: there is nothing left to act on."""
 

@@ -144,10 +144,9 @@ def test_a_jobs_name_is_a_word():
 def test_the_job_runs_in_its_folder_whatever_that_is_called():
     site = Site("a", environment=Environment(python="~/py/bin/python"))
     found = job.commands(site, BatchFolder("/s/it's"), "/home/a b", "")
-    assert found[0] == """cd '/s/it'"'"'s'"""
-    assert found[-1] == (
-        """exec "$HOME/py/bin/python" -m rankroom.batch.runner . --cwd '/home/a b'"""
-    )
+    assert """enter '/s/it'"'"'s'""" in found
+    assert found[-1].startswith("""exec "$HOME/py/bin/python" -c 'import sys; """)
+    assert found[-1].endswith("""' rankroom.batch.runner . --cwd '/home/a b'""")
 
 
 def test_how_a_job_stands_survives_what_it_does_not_know():
@@ -192,7 +191,7 @@ def test_a_submitted_notebook_is_a_job_like_others(fake, home, written, monkeypa
     assert "#SBATCH --nodes=3\n" in script
     assert "#SBATCH --no-requeue\n" in script
     folder = home.parent / "scratch" / "batch" / kept.name
-    assert f"cd {folder}\n" in script
+    assert f"\nenter {folder}\n" in script
     assert {each.name for each in folder.iterdir()} == {"notebook.ipynb", "cells.ipy", "job.sh"}
     assert folder.stat().st_mode & 0o077 == 0
     assert str(file.with_name(f"{kept.name}.ipynb")) in done.output

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
 from rankroom.analysis.collectives import Collectives
-from rankroom.record.model import RankInfo
-
-# --- with real ranks ------------------------------------------------------------------------------
+from rankroom.cluster.local import Cluster
 
 AHEAD = 3_600_000_000  # an hour
-# What this rank believes the time to be, and with it all that it reports.
-SET_CLOCK = """
-if rank == 1:
-    import time
+# Rank 1 believes that it is later, and the supervisor that this rank is on another host.
+ELSEWHERE = """
+import dataclasses, os, sys, time
+if "rankroom.rank.engine" in sys.orig_argv and os.environ["RANK"] == "1":
     time.time_ns = lambda true=time.time_ns: true() + {ahead} * 1000
+if "rankroom.supervisor.supervisor" in sys.orig_argv:
+    from rankroom.supervisor.processes import Processes
+
+    def places(self, usual=Processes.places):
+        return [dataclasses.replace(p, host="node1") if p.rank else p for p in usual(self)]
+
+    Processes.places = places
 """
 WORK = """
 import os, time
@@ -31,35 +39,34 @@ while not os.path.exists({compared!r}):
 """
 
 
-@pytest.mark.cluster
-def test_a_rank_whose_clock_is_an_hour_ahead_stands_beside_the_others(
-    cluster, monkeypatch, tmp_path
-):
-    known = tmp_path / "compared"
-    assert cluster.run(SET_CLOCK.format(ahead=AHEAD)).wait(60)
+@pytest.fixture
+def cluster(home, monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(ELSEWHERE.format(ahead=AHEAD))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    made = Cluster.local(ranks=2)
     try:
-        usual = cluster._rank
-
-        def elsewhere(rank: int) -> RankInfo:
-            info = usual(rank)
-            return RankInfo(
-                rank, "node1" if rank == 1 else info.host, info.pid, "cpu", 0, "running"
-            )
-
-        monkeypatch.setattr(cluster, "_rank", elsewhere)
-        for _ in range(2):  # compared while the first runs, and known before the second
-            run = cluster.run(WORK.format(compared=str(known)))
-            cluster._clocks._thread.join(60)  # on a busy machine it may take longer than the work
-            known.touch()
-            assert run.wait(60) and run.state == "done"
-            saved = cluster.store.load(run.id)
-            clock = saved.ranks[1].clock
-            assert saved.ranks[0].clock is None and clock is not None
-            assert abs(clock.offset - AHEAD) <= clock.error < AHEAD / 4
-            profile = run.profile()
-            assert 400_000 < profile.wall < AHEAD / 4
-            assert [row.calls for row in profile.kinds] == [3]
-            spread = max(abs(c.spread) for c in Collectives(run.timeline))
-            assert spread < AHEAD / 4
+        yield made
     finally:
-        assert cluster.run(SET_CLOCK.format(ahead=-AHEAD)).wait(60)
+        made.stop()
+
+
+@pytest.mark.cluster
+def test_a_rank_whose_clock_is_an_hour_ahead_stands_beside_the_others(cluster, tmp_path):
+    for name in ("first", "second"):
+        known = tmp_path / name
+        run = cluster.run(WORK.format(compared=str(known)))
+        deadline = time.monotonic() + 60
+        while cluster.store.load(run.id).ranks[1].clock is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        known.touch()
+        assert run.wait(60) and run.state == "done"
+        saved = cluster.store.load(run.id)
+        clock = saved.ranks[1].clock
+        assert saved.ranks[0].clock is None and clock is not None
+        assert abs(clock.offset - AHEAD) <= clock.error < AHEAD / 4
+        profile = run.profile()
+        assert 400_000 < profile.wall < AHEAD / 4
+        assert [row.calls for row in profile.kinds] == [3]
+        spread = max(abs(c.spread) for c in Collectives(run.timeline))
+        assert spread < AHEAD / 4

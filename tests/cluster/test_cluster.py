@@ -10,11 +10,12 @@ import time
 import psutil
 import pytest
 import zmq
+from rankroom.far.cluster import FarCluster
 
 from rankroom.cluster import launch
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
-from rankroom.far.cluster import FarCluster
+from rankroom.notebook import clusters as notebook
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far
 from rankroom.run import engine_client
 from rankroom.system.polling import poll_until
@@ -66,44 +67,19 @@ def test_somebody_listens_wherever_clients_and_ranks_connect_to(home):
 
 
 def test_a_rank_that_came_while_the_client_connected_is_asked_for(home):
+    """ipyparallel's client is told only of ranks that come once it is there."""
     cluster = Cluster.local(ranks=2)
     try:
-        client = cluster._link.client
-        client._ids.clear()
-        client._engines.clear()
-        run = cluster.run("rank")
-        assert run.wait(30)
-        assert run.results == {0: "0", 1: "1"}
+        client = engine_client.EngineClient(cluster.paths.client_file)
+        client._client._ids.clear()
+        client._client._engines.clear()
+        assert client.view([0, 1]).apply_sync(abs, -1) == [1, 1]
+        client.close()
     finally:
         cluster.stop()
 
 
-def test_a_cell_that_nobody_would_have_got_is_not_sent_yet(home):
-    """The controller drops what it has no connection for: here the first two questions are."""
-    cluster = Cluster.local(ranks=1)
-    try:
-        client = cluster._link.client
-        send, asked = client.send_execute_request, []
-
-        def lossy(stream, source, **how):
-            asked.append(source)
-            if len(asked) <= 2:
-                how["ident"] = b"unknown"
-            return send(stream, source, **how)
-
-        client.send_execute_request = lossy
-        run = cluster.run("'arrived'")
-        assert run.wait(30)
-        assert run.results == {0: "'arrived'"}
-        assert asked == ["", "", "", "'arrived'"]
-        again = cluster.run("'once more'")
-        assert again.wait(30) and asked[4:] == ["'once more'"]
-    finally:
-        cluster.stop()
-
-
-def test_a_start_outlasts_a_controller_that_answers_late(home, monkeypatch):
-    monkeypatch.setattr(engine_client, "CONNECT_S", 0.3)
+def test_a_start_outlasts_a_controller_that_answers_late(home):
     paths, keeper = launch.launch(2, None, None)
     poll_until(paths.client_file.exists, 20)
     [controller] = [
@@ -120,24 +96,22 @@ def test_a_start_outlasts_a_controller_that_answers_late(home, monkeypatch):
         cluster.stop()
 
 
-def test_a_cluster_of_the_version_before_is_used_and_stopped_and_restarts_whole(home):
-    """Its supervisor listens elsewhere, and says where in other words."""
+def test_a_cluster_of_the_version_before_is_refused_with_a_remedy_and_can_be_stopped(
+    home, monkeypatch, capsys
+):
+    """Its ranks hear cells over another connection, and its kernel writes the records."""
     cluster = Cluster.local(ranks=2, name="older")
     about = json.loads(cluster.paths.info.read_text())
-    about |= {"desk": "127.0.0.1:9", "secret": "s"}
+    about |= {"desk": "127.0.0.1:9", "secret": "s", "version": 1}
     del about["rpc"], about["rpc_key"]
     cluster.paths.info.write_text(json.dumps(about))
     cluster.close()
-    older = Cluster.attach("older")
-    try:
-        run = older.run("rank")
-        assert run.wait(30)
-        assert run.results == {0: "0", 1: "1"}
-        with pytest.raises(NoClusterError, match="`%cluster restart` restarts all of them"):
-            older.restart([1])
-    finally:
-        older.stop()
-    assert processes_of(older.paths) == []
+    with pytest.raises(NoClusterError, match="`%cluster stop older` ends it"):
+        Cluster.attach("older")
+    monkeypatch.setattr(Cluster, "current", None)
+    notebook.stop("older")
+    assert capsys.readouterr().out == "older stopped\n"
+    assert processes_of(ClusterPaths("older")) == []
 
 
 def test_a_site_that_the_version_before_keeps_is_refused_with_a_remedy(home):
@@ -250,13 +224,15 @@ def test_the_cluster_outlives_the_process_that_started_it(home):
         cluster.stop()
 
 
-def test_a_link_to_a_dead_cluster_pauses_longer_and_longer(home):
-    """A notebook may keep it for days, and somebody else come to listen there."""
+def test_connections_to_a_dead_cluster_pause_longer_and_longer(home):
+    """A notebook may keep them for days, and somebody else come to listen there."""
     cluster = Cluster.local(ranks=1)
     try:
-        held = cluster._link.client._trait_values.values()
+        made = engine_client.EngineClient(cluster.paths.client_file)
+        held = made._client._trait_values.values()
         sockets = [each for each in held if isinstance(each, zmq.Socket)]
         assert len(sockets) >= 5
-        assert {each.reconnect_ivl_max for each in [*sockets, cluster._link._tap._socket]} == {5000}
+        assert {each.reconnect_ivl_max for each in [*sockets, cluster._client._socket]} == {5000}
+        made.close()
     finally:
         cluster.stop()

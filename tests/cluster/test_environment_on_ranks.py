@@ -1,5 +1,9 @@
 """What a real rank finds in its environment is enough to train alone."""
 
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 
 from cells import finish, values
@@ -23,5 +27,27 @@ def test_one_rank_alone_needs_nobody(home, monkeypatch):
         assert values(cluster, source) == [[1, 1.0, 1, False]]
         finish(cluster, "raise ValueError")
         assert values(cluster, "hvd.allreduce(x, op=hvd.Sum).item()") == [1.0]
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.cluster
+def test_modules_beside_the_notebook_are_for_cells_only(home: Path, monkeypatch, tmp_path: Path):
+    """What others put there with the name of a module does not run as ranks start."""
+    beside, ran = tmp_path / "project", tmp_path / "ran"
+    beside.mkdir()
+    # What this system lacks, packages try to import; a notebook's kernel finds it here, too.
+    here = filter(find_spec, sys.stdlib_module_names)
+    for name in (*here, "psutil", "zmq", "ipykernel", "rankroom"):
+        (beside / f"{name}.py").write_text(f"open({str(ran)!r}, 'a').write('{name} ')")
+    (beside / "mine.py").write_text("answer = 42")
+    monkeypatch.chdir(beside)
+    cluster = Cluster.local(ranks=1)
+    try:
+        assert values(cluster, "import mine\nmine.answer") == [42]
+        # As in a notebook's kernel, they do not take the place of the standard library.
+        assert values(cluster, "import wave\nhasattr(wave, 'Wave_read')") == [True]
+        assert values(cluster, "import sys\nsys.path.count('')") == [1]
+        assert not ran.exists(), ran.read_text()
     finally:
         cluster.stop()

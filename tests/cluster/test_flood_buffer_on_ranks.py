@@ -25,6 +25,44 @@ def test_a_child_prints_after_what_was_printed_before_it(cluster):
 
 
 @pytest.mark.cluster
+def test_a_child_of_an_earlier_cell_is_heard_after_a_flood(cluster):
+    """So much that the space of what was read is given back as the next cell begins."""
+    flood = finish(
+        cluster,
+        """
+        import subprocess, sys
+        code = '''if True:
+            import sys
+            for _ in range(70):
+                sys.stdout.write(("y" * 1023 + chr(10)) * 1024)
+            sys.stdout.flush()
+            print("flooded", file=sys.stderr, flush=True)
+            for line in sys.stdin:
+                print(line, end="", flush=True)
+        '''
+        if rank == 0:
+            argv = [sys.executable, "-c", code]
+            pipe = subprocess.PIPE
+            child = subprocess.Popen(argv, stdin=pipe, stderr=pipe, text=True)
+            child.stderr.readline()
+        """,
+    )
+    assert flood.state == "done", failure(flood)
+    assert len(log(flood, 0)) == 70 << 20
+    finish(cluster, "pass")
+    run = finish(
+        cluster,
+        """
+        if rank == 0:
+            child.stdin.write("late\\nlater\\n")
+            child.stdin.close()
+            child.wait()
+        """,
+    )
+    assert log(run, 0) == "late\nlater\n"
+
+
+@pytest.mark.cluster
 def test_at_last_a_rank_that_floods_and_is_killed_has_every_line_in_the_record(cluster):
     run = finish(
         cluster,

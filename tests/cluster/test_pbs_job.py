@@ -97,7 +97,7 @@ def test_the_command_that_starts_a_rank(monkeypatch):
     assert words[:9] == [
         "mpiexec", "-n", "1", "--ppn", "1", "--hosts", "x3006c0s19b0n0", "--cpu-bind", "none",
     ]  # fmt: skip
-    assert words[-2:] == ["-m", "rankroom.agent.node_start"]
+    assert words[-1] == "rankroom.agent.node_start"
 
 
 def test_ranks_of_a_site_with_a_container_are_started_in_it(monkeypatch):

@@ -260,63 +260,17 @@ def test_a_flood_is_complete_and_in_order(cluster):
     assert run.info.lines == 2 * count
 
 
-def test_a_gap_on_the_wire_is_filled_from_the_spool(cluster, monkeypatch):
-    link = cluster._link
-    deliver = link._tap._deliver
-    seen = []
-
-    def lossy(header, lines):
-        seen.append(header)
-        if len(seen) % 3:
-            deliver(header, lines)
-
-    monkeypatch.setattr(link._tap, "_deliver", lossy)
-    source = "import time\nfor i in range(30): print(i); time.sleep(0.02)"
-    run = finish(cluster, source)
-    assert len(seen) > 3
-    for rank in (0, 1):
-        assert text(run, rank) == "".join(f"{i}\n" for i in range(30))
-
-
-def test_a_dropped_last_batch_does_not_hang_the_run(cluster, monkeypatch):
-    link = cluster._link
-    deliver = link._tap._deliver
-
-    def lossy(header, lines):
-        if not (header["ended"] and header["rank"] == 0):
-            deliver(header, lines)
-
-    monkeypatch.setattr(link._tap, "_deliver", lossy)
-    run = finish(cluster, "print(rank)")
-    assert run.state == "done"
-    assert text(run, 0) == "0\n"
-
-
-def test_a_record_that_cannot_be_created_sends_nothing(cluster, monkeypatch, tmp_path):
-    file = tmp_path / "file"
-    file.write_text("")
-    monkeypatch.setattr(cluster, "store", Store(file))
-    with pytest.raises(RecordError, match="set RANKROOM_HOME"):
-        cluster.run("never_sent = 1")
-    monkeypatch.undo()
+def test_a_record_that_cannot_be_created_sends_nothing(cluster):
+    runs = Store().runs
+    aside = runs.rename(runs.with_name("aside"))
+    runs.write_text("no folder")
+    try:
+        with pytest.raises(RecordError, match="set RANKROOM_HOME"):
+            cluster.run("never_sent = 1")
+    finally:
+        runs.unlink()
+        aside.rename(runs)
     assert finish(cluster, "'never_sent' in globals()").results == {0: "False", 1: "False"}
-
-
-def test_a_full_disk_in_mid_run_lets_the_run_go_on(cluster, monkeypatch, tmp_path):
-    gate = tmp_path / "gate"
-    run = cluster.run(GATED.format(gate=str(gate)) + "print('lost', rank)")
-
-    def full(lines):
-        raise RecordError("cannot write the record: no space left")
-
-    monkeypatch.setattr(run._writer, "append", full)
-    gate.touch()
-    assert run.wait(60)
-    assert run.state == "done"
-    assert any("output is missing" in note for note in run.info.notes)
-    spools = [cluster.paths.spool(rank) / f"{run.id}.jsonl" for rank in (0, 1)]
-    for rank, spool in enumerate(spools):
-        assert f"lost {rank}" in spool.read_text(), "the spool keeps what the record could not"
 
 
 def test_spools_of_finished_runs_are_cleared(cluster):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rankroom.run.salvage import salvage
 
 from kernel import Kernel
 from numbered import GATED, assert_numbered, written
@@ -22,7 +23,6 @@ from rankroom.errors import RankroomError
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
-from rankroom.run.salvage import salvage
 from rankroom.supervisor.lease import held
 from rankroom.system import process_tree
 

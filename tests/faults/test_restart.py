@@ -103,8 +103,8 @@ def test_a_restarted_rank_is_wired_again_and_the_others_keep_their_state(wired, 
 
 
 def test_a_run_that_is_on_loses_its_rank_and_the_others_are_released(wired):
-    run = wired.run("if rank == 1: time.sleep(300)\nhvd.allreduce(ones)")
-    until(lambda: set(wired._link.busy()) == {0, 1, 2})
+    run = wired.run("print(1)\nif rank == 1: time.sleep(300)\nhvd.allreduce(ones)")
+    until(lambda: all(log(run, rank) for rank in (0, 1, 2)))
     wired.restart([1])
     assert run.wait(60)
     # They feel the broken connection before, or after, they are told to let go.

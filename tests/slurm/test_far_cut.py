@@ -1,5 +1,7 @@
-"""What a cluster on a site outlives: a cut connection, a laptop that sleeps, its agent's death. Every
-line of a run is here in the end, and none twice."""
+"""What a cluster on a site outlives: a cut connection, a sleeping laptop, the death of its agent.
+
+Every line of a run is here in the end, and none twice.
+"""
 
 from __future__ import annotations
 

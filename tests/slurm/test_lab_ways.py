@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from labs import (
@@ -23,11 +24,14 @@ from labs import (
     listening,
     make_home,
     profile,
+    settings,
     until_nothing_is_left,
 )
 from machines import Machines
 
 TUNNEL = re.compile(r"ssh -N -L \S+ .*")
+PROJECT = "/home/project"  # where everybody may write
+PLANTED = "c.ServerApp.ip = ''\nopen('/home/project/ran', 'w')\n"
 # A Python that begins when it may, so that a job stands still at its first use of it.
 WAITS = """#!/bin/sh
 [ -e ~/go ] || echo waits
@@ -50,7 +54,9 @@ def own(machines: Machines) -> Path:
     """Alice's settings on the login node, as the machines see them."""
     text = profile(nodes=1, ranks_per_node=1)
     folder = machines.home("alice") / "own"
-    make_home(machines, folder, "alice", test=text, loopback="ssh_to_nodes = true\n" + text)
+    shared = profile(nodes=1, ranks_per_node=1, scratch=PROJECT)
+    make_home(machines, folder, "alice", test=text, shared=shared,
+              loopback="ssh_to_nodes = true\n" + text)  # fmt: skip
     return Path("/home/alice/own")
 
 
@@ -252,7 +258,7 @@ def test_a_stranger_gets_no_token_and_no_answer_without_it(machines: Machines):
             shown += machines.run("login", ["scontrol", *words], "bob")
         assert f"JobId={job}" in shown and "jupyterlab" in shown
         assert opened.token not in shown
-        pid = re.search(r"^ *(\d+) .*-m jupyterlab", shown, re.MULTILINE)
+        pid = re.search(r"^ *(\d+) .*'jupyterlab'\)", shown, re.MULTILINE)
         assert pid is not None
         for name in ("environ", "fd/1", "cwd"):
             said = machines.run("c1", ["cat", f"/proc/{pid[1]}/{name}"], "bob")
@@ -271,3 +277,57 @@ def test_a_stranger_gets_no_token_and_no_answer_without_it(machines: Machines):
         early.wait()
         gate.unlink(missing_ok=True)
         home.chmod(0o700)
+
+
+@pytest.fixture
+def project(machines: Machines) -> Iterator[str]:
+    """A folder that all write to, and in which anybody may move what is another's."""
+    machines.run("login", ["mkdir", "-m", "777", PROJECT])
+    yield PROJECT
+    machines.run("login", ["rm", "-rf", PROJECT])
+
+
+def plant(machines: Machines, folder: str, *jobs: str) -> None:
+    """Bob's folder in the place of alice's, with what JupyterLab would run."""
+    for job in jobs:
+        words = ["sh", "-c", 'mkdir -p -m 777 "$0" && cat >"$0/config.py"', f"{folder}/{job}"]
+        subprocess.run(machines.words("login", words, "bob"), input=PLANTED, text=True, check=True)
+    machines.run("login", ["chmod", "777", folder], "bob")
+
+
+def test_what_a_stranger_planted_is_not_used(machines: Machines, own: Path, project: str):
+    plant(machines, f"{project}/labs", "1")
+    with Typed(machines, "login", "alice", own, ["--site", "shared"]) as typed:
+        assert typed.ended() == 1
+    assert f"{project}/labs on this machine belongs to another user" in typed.text
+    assert jobs(machines) == []
+    plant(machines, f"{project}/batch", "1")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
+    machines.put("alice", "one.ipynb", nbformat.writes(notebook))
+    words = ["env", *settings(own), PYTHON, "-m", "rankroom", "batch", "one.ipynb"]
+    said = machines.run("login", [*words, "--site", "shared"], "alice")
+    assert f"{project}/batch on this machine belongs to another user" in said
+    assert jobs(machines) == []
+
+
+def test_what_a_stranger_puts_in_its_place_is_not_run(machines: Machines, own: Path, project: str):
+    """The folder was alice's when she submitted the job; it is bob's when that begins."""
+    with Typed(
+        machines, "login", "alice", own, ["--site", "shared", "--time", "00:20:00"]
+    ) as typed:
+        job = typed.until(r"job (\d+) was submitted at shared")[1]
+        machines.run("login", ["scancel", job], "alice")
+    script = machines.run("login", ["scontrol", "write", "batch_script", job, "-"], "alice")
+    assert f"labs={project}/labs" in script, script
+    until(lambda: jobs(machines) == [])
+    machines.put("alice", "again.sh", script)
+    machines.run("login", ["mv", f"{project}/labs", f"{project}/away"], "bob")
+    number = int(job) + 1
+    plant(machines, f"{project}/labs", *(str(each) for each in range(number, number + 5)))
+    words = ["sbatch", "--parsable", "--output=again.out", "again.sh"]
+    again = machines.run("login", words, "alice").strip()
+    assert number <= int(again) < number + 5
+    output = machines.home("alice") / "again.out"
+    until(lambda: output.exists() and "belongs to another user" in output.read_text())
+    until(lambda: jobs(machines) == [])
+    assert "ran" not in machines.run("login", ["ls", project])

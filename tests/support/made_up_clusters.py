@@ -1,65 +1,88 @@
-"""A Jupyter server for tests, whose ladder finds clusters that do what their names say.
+"""A Jupyter server for tests, and beside it a supervisor of clusters that do what their names say.
 
 What they were asked to do is noted in the file `acted` at home.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Sequence
+from typing import Any
 
 from jupyter_server.serverapp import main
 
 from rankroom import config
-from rankroom.cluster import control
-from rankroom.errors import NO_CLUSTER, NoClusterError, StartError, UsageError
+from rankroom.cluster.launch import KEEPER
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.rpc.server import Question, Server
+
+NAMES = ("fine", "idle", "broken", "slow", "deaf")
+SIZE = 4
 
 
 class MadeUp:
-    """A cluster without ranks; see `attach` for the names."""
+    """A cluster without ranks, of which this process is the supervisor."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.paths = ClusterPaths(name)
+        self.paths.make(SIZE)
+        self._server = Server("", self.paths.folder, self.take)
+        self.info = ClusterInfo(
+            name, SIZE, "running", keeper=os.getpid(), rpc=self._server.address,
+            rpc_key=self._server.key, ready=list(range(SIZE)),
+        )  # fmt: skip
+        if name == "deaf":
+            self._server.close()
+        self.paths.write(self.info)
 
-    def interrupt(self) -> None:
-        self._act("interrupt")
+    def take(self, question: Question) -> None:
+        what = question.content["do"]
+        ranks = question.content.get("ranks")
+        self._note(f"{what} {','.join(map(str, ranks))}" if ranks else what)
+        if self.info.name == "broken":
+            raise RuntimeError("a broken pipe")
+        if self.info.name == "idle":
+            text = "no rank of idle runs a cell; its log ends with:\nof its log"
+            question.answer(error="UsageError", text=text)
+            return
+        threading.Thread(target=self._answer, args=(question,)).start()
 
-    def release(self) -> str:
-        self._act("release")
-        return f"released torch on the ranks of {self.name}"
-
-    def stacks(self) -> dict[int, str]:
-        self._act("stacks")
-        return {0: "main:\n  x", 1: "<b>"}
-
-    def restart(self, ranks: Sequence[int]) -> None:
-        self._act(f"restart {','.join(map(str, ranks))}")
-
-    def close(self) -> None:
-        self._note("close")
-
-    def _act(self, what: str) -> None:
-        self._note(what)
-        if self.name == "idle":
-            raise UsageError(f"no rank of {self.name} runs a cell; its log ends with:\nof its log")
-        if self.name == "broken":
-            raise RuntimeError("a broken pipe\nand a traceback")
-        while self.name == "slow" and not (config.home() / "go").exists():
+    def _answer(self, question: Question) -> None:
+        while self.info.name == "slow" and not (config.home() / "go").exists():
             time.sleep(0.01)
+        answer: dict[str, Any] = {
+            "release": {"text": f"released torch on the ranks of {self.info.name}"},
+            "stacks": {"stacks": {"0": "main:\n  x", "1": "<b>"}},
+        }.get(question.content["do"], {})
+        for rank in question.content.get("ranks") or []:
+            self.info.restarts[str(rank)] = self.info.restarts.get(str(rank), 0) + 1
+        self.paths.write(self.info)
+        question.answer(**answer)
 
     def _note(self, what: str) -> None:
         with (config.home() / "acted").open("a") as file:
-            file.write(f"{self.name} {what}\n")
+            file.write(f"{self.info.name} {what}\n")
 
 
-def attach(name: str) -> MadeUp:
-    if name == "gone":
-        raise NoClusterError(NO_CLUSTER)
-    if name == "deaf":
-        raise StartError(f"cluster {name} does not answer; its controller said:\nof its log\n")
-    return MadeUp(name)
+def supervise() -> None:
+    made = [MadeUp(name) for name in NAMES]
+    print("ready", flush=True)
+    sys.stdin.read()  # until the server has ended
+    assert made
+
+
+def serve() -> None:
+    argv = [sys.executable, __file__, KEEPER]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as beside:
+        assert beside.stdout and beside.stdout.readline() == b"ready\n"
+        main()
 
 
 if __name__ == "__main__":
-    control.attach = attach
-    main()
+    if KEEPER in sys.argv:
+        supervise()
+    else:
+        serve()

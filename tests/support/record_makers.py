@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Owner, RankInfo, RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, Writer, new_id
@@ -41,6 +42,23 @@ def finished_record(root: Path, *lines: bytes, **fields: Any) -> tuple[Store, Ru
     return store, run
 
 
+def lost_record(root: Path, *lines: bytes, pid: int, name: str = "local") -> RunInfo:
+    """A record of one rank without its writer; its spool has all lines, the record the first.
+
+    `pid` is the rank's process, `name` the folder of its cluster.
+    """
+    _, run, writer = start_record(
+        root, size=1, owner=gone_process(), ranks=[RankInfo(0, "here", pid, "cpu")]
+    )
+    writer.append(lines[0])
+    writer.close()
+    paths = ClusterPaths(name, root / "clusters")
+    paths.make(1)
+    paths.write(ClusterInfo("local", 1, "running", ranks=run.ranks, created=time.time()))
+    (paths.spool(0) / f"{run.id}.jsonl").write_bytes(b"".join(lines))
+    return run
+
+
 def log(rank: int, text: str, seq: int = 1, t: int = 1000, stream: str = "stdout") -> bytes:
     """A log event's line."""
     return event_line("log", rank, seq, t, stream=stream, text=text)
@@ -56,3 +74,12 @@ def gone_process() -> Owner:
 def names(folder: Path) -> list[str]:
     """What is in a folder."""
     return sorted(path.name for path in folder.iterdir())
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, int, int]]:
+    """Every file and folder under `root`: which it is, its size, when it was written to."""
+    found = {}
+    for path in [root, *root.rglob("*")]:
+        about = path.stat()
+        found[str(path)] = about.st_ino, about.st_size, about.st_mtime_ns
+    return found

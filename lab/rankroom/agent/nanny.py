@@ -19,7 +19,7 @@ import psutil
 from ipyparallel.engine.nanny import KernelNanny
 
 from rankroom.agent import orphan_check
-from rankroom.system import process_tree
+from rankroom.system import process_tree, python_command
 
 END_S = 1.0  # a rank without a keeper is killed this long after SIGTERM
 ASK_S = 2.0  # for the supervisor to hear that a rank has ended
@@ -66,7 +66,7 @@ def start_nanny(**about: Any) -> tuple[str, Popen[bytes]]:
 
     Raises RuntimeError when it does not start. ipyparallel's own function names its own module.
     """
-    nanny = Popen([sys.executable, "-m", __name__], stdin=PIPE, stdout=PIPE, start_new_session=True)
+    nanny = Popen(python_command.command(__name__), stdin=PIPE, stdout=PIPE, start_new_session=True)
     assert nanny.stdin is not None
     assert nanny.stdout is not None
     nanny.stdin.write(pickle.dumps({"pid": os.getpid(), **about}))

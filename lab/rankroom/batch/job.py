@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 
 from rankroom.batch.folder import BatchFolder
+from rankroom.scheduler import own_folder
 from rankroom.scheduler.jobs import body
 from rankroom.scheduler.site import Site, expand
+from rankroom.system import python_command
 
 
 def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:
@@ -14,14 +16,14 @@ def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:
 
     `copy` is where the executed notebook is put in the end, if it is not to stay where it is.
     """
-    python = f'"{expand(site.environment.python)}"'
     options = [*(["--cwd", cwd] if cwd else []), *(["--copy", copy] if copy else [])]
     # Its ranks are in the site's container, if there is one, and the notebook is outside of it.
-    play = " ".join([python, "-m rankroom.batch.runner", shlex.join([".", *options])])
+    play = python_command.command("rankroom.batch.runner", ".", *options, python=[])
     return [
-        f"cd {shlex.quote(str(folder.path))}",
+        *own_folder.ENTER.splitlines(),
+        f"enter {shlex.quote(str(folder.path))}",
         "# In the place of this shell, so that the scheduler's warning and its end reach it.",
-        f"exec {play}",
+        f'exec "{expand(site.environment.python)}" {shlex.join(play)}',
     ]
 
 

@@ -9,13 +9,14 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from rankroom import config
 from rankroom.batch.cells import Notebook
 from rankroom.batch.folder import BatchFailed, BatchFolder, Progress
 from rankroom.record.store import Store
+from rankroom.scheduler import own_folder
 from rankroom.scheduler.client import Scheduler, as_soon_as_known
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.ssh.host import Host
@@ -38,19 +39,20 @@ class RemoteJob:
     async def put(self, files: dict[str, str]) -> None:
         """Make the folder, private to the user, with these files. Raises BatchFailed."""
         for path, text in files.items():
-            done = await self._there('umask 077; mkdir -p "$1" && cat >"$2"', path, input=text)
+            code = f'{own_folder.MAKE} && cat >"$2"'
+            done = await self._there(code, PurePosixPath(path).name, input=text)
             if not done.ok:
                 raise BatchFailed(NOT_PUT.format(path=path, said=done.tail()))
 
     async def progress(self) -> Progress:
         """How far the cells are, as the job last wrote it."""
-        done = await self._there('cat "$2" 2>/dev/null; true', str(self.folder.state))
+        done = await self._inside('cat "$2" 2>/dev/null; true', self.folder.state.name)
         return Progress.from_json(done.output)
 
     async def log(self, job: str, lines: int = 20) -> str:
         """The end of what the job said."""
-        code = f'tail -n {lines} "$1"/*"$2"*.log "$1/$2".*OU 2>/dev/null; true'
-        return (await self._there(code, job)).output.strip()
+        code = f'tail -n {lines} ./*"$2"*.log "$2".*OU 2>/dev/null; true'
+        return (await self._inside(code, job)).output.strip()
 
     async def bring(self, progress: Progress, copy: Path, store: Store) -> int:
         """Copy the executed notebook to `copy`, and records to `store`; how many of those.
@@ -88,15 +90,22 @@ class RemoteJob:
 
     async def _fetch(self, folder: str, names: list[str], file: IO[bytes]) -> None:
         # Lines, as a place gives lines; long ones, as there may be many.
-        code = f'set -o pipefail; cd "$0" && tar -czf - -- "$@" | base64 -w {LINE}'
+        code = f'set -o pipefail; enter "$0" && tar -czf - -- "$@" | base64 -w {LINE}'
 
         def take(line: str) -> None:
             file.write(_decoded(line))
 
-        words = ["bash", "-c", code, folder, *names]
+        words = ["bash", "-c", own_folder.ENTER + code, folder, *names]
         done = await self.place.run(words, timeout=BRING_S, on_line=take)
         if not done.ok:
             raise BatchFailed(NOT_BROUGHT.format(what=names[0], why=done.tail()[:2000]))
+
+    async def _inside(self, code: str, argument: str) -> commands.Completed:
+        """Run `code` in the folder, if it is there. Raises BatchFailed if it is not the user's."""
+        done = await self._there(f'[ -e "$1" ] || exit 0\n{_ENTER}\n{code}', argument)
+        if done.returncode == own_folder.REFUSED:
+            raise BatchFailed(done.tail())
+        return done
 
     async def _there(
         self, code: str, argument: str, input: str | None = None
@@ -158,5 +167,6 @@ def _decoded(line: str) -> bytes:
         return b""  # a message in between; what is broken by it does not unpack
 
 
+_ENTER = own_folder.ENTER + 'enter "$1" || exit'
 NOT_PUT = "cannot write {path} there:\n{said}"
 NOT_BROUGHT = "{what} cannot be brought here from the site: {why}"

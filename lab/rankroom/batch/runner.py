@@ -139,7 +139,7 @@ class Runner:
         self.progress.write(Path(self.folder.state))
 
     def runs(self) -> list[str]:
-        """The records that the kernel has begun, oldest first."""
+        """The records of runs that the kernel has asked for, oldest first."""
         kernel = getattr(getattr(self.client.km, "provisioner", None), "pid", None)
         found, store = list(self.progress.runs), Store()
         for run_id in store.ids():
@@ -147,7 +147,7 @@ class Runner:
                 run = store.load(run_id)
                 if run.start < self.begun:
                     break
-                mine = run.owner and (run.owner.host, run.owner.pid) == (
+                mine = run.client and (run.client.host, run.client.pid) == (
                     self.progress.host, kernel
                 )  # fmt: skip
                 if mine and run_id not in found:

@@ -97,6 +97,7 @@ def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
     if dry_run:
         click.echo(asked.text(folder, False), nl=False)
         return
+    config.private(Path(folder.path.parent))
     sent = RemoteJob(LocalHost(), folder)
     scripts = files(folder, asked.notebook, asked.script, asked.job(folder, False))
     asyncio.run(sent.put(scripts))
@@ -111,7 +112,7 @@ async def _submit(asked: _BatchRequest, at: Host, wait: bool) -> None:
     await at.open()
     scheduler = Scheduler(asked.site, at)
     try:
-        folder = folder_of(await scheduler.folder(), asked.name)
+        folder = BatchFolder(f"{await scheduler.own_folder('batch')}/{asked.name}")
         sent = RemoteJob(at, folder)
         script = asked.job(folder, bool(at.name))
         await sent.put(files(folder, asked.notebook, asked.script, script))

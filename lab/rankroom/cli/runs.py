@@ -179,6 +179,22 @@ def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
     click.echo(f"{count}, {size(sum(item.bytes for item in gone))}, {verb}")
 
 
+@runs.command()
+def repair() -> None:
+    """Complete records whose cluster's supervisor was killed, with what its ranks left.
+
+    It is done by itself when a cluster starts or is attached to, and when Jupyter starts.
+    """
+    from rankroom.cluster.repair import complete_all
+
+    store = Store()
+    completed = complete_all(store)
+    for run_id in completed:
+        click.echo(f"completed {run_id}: {keep_colours(headline(store.load(run_id)))}")
+    if not completed:
+        click.echo("no record can be completed")
+
+
 def _wanted(info: RunInfo, ranks: str | None) -> Container[int]:
     return range(info.size) if ranks is None else parse_ranks(ranks, info.size)
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import html
 import json
 import tempfile
+import time
 import webbrowser
 from pathlib import Path
 from urllib.parse import quote
 
 import click
 
-from rankroom import display
+from rankroom import config, display
 from rankroom.analysis.importers import import_files
 from rankroom.analysis.profile.of_run import profile_of
 from rankroom.display.text import keep_colours
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
+from rankroom.system import redirect_page
+
+PAGE_S = 60.0  # for a browser to start and read its page; then the next one may remove it
 
 
 @click.command()
@@ -77,9 +81,23 @@ def _open(run: RunInfo, bundle: Json) -> None:
     notebook = (here if here.is_relative_to(root) else root) / f"timeline-{run.id}.ipynb"
     _write_notebook(notebook, run, bundle)
     place = quote(notebook.relative_to(root).as_posix())
-    token = f"?token={server['token']}" if server.get("token") else ""
-    webbrowser.open(f"{server['url']}lab/tree/{place}{token}")
+    url = f"{server['url']}lab/tree/{place}"
+    if server.get("token"):
+        url = _page(run, f"{url}?token={quote(server['token'])}").as_uri()
+    webbrowser.open(url)
     click.echo(f"{notebook} shows it, opened in {server['url']}lab")
+
+
+def _page(run: RunInfo, url: str) -> Path:
+    """A page that leads to `url`; earlier ones go, as each has a token in it."""
+    folder = config.home() / "pages"
+    config.private(folder)
+    for page in folder.glob("*.html"):
+        if time.time() - page.stat().st_mtime > PAGE_S:
+            page.unlink(missing_ok=True)
+    page = folder / f"{run.id}.html"
+    redirect_page.write(page, url)
+    return page
 
 
 def _write_notebook(path: Path, run: RunInfo, bundle: Json) -> None:

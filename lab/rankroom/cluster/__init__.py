@@ -1,4 +1,5 @@
 """Clusters of ranks: start, attach, stop, resize, restart, status, on this machine or in a job.
 
-Imports run/ and the rooms below it.
+A cluster here is a client of its supervisor. Records that a killed supervisor left are completed
+by repair. Imports run/, supervisor/ and the rooms below them.
 """

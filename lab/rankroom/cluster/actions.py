@@ -17,16 +17,17 @@ from typing import Any
 from rankroom import errors
 from rankroom.cluster import launch, lookup, start_request
 from rankroom.cluster.restart import Restarts
-from rankroom.errors import NoClusterError, NotYoursError, StartError, UsageError
+from rankroom.errors import NoClusterError, NotYoursError, RankroomError, StartError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.remote import start as far
-from rankroom.rpc.client import ask
+from rankroom.rpc.client import RpcError, ask
 from rankroom.scheduler import site
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks
 
 ANSWER_S = 10.0  # for a keeper on this machine; it has threads for what takes time
 FAR_END_S = 40.0  # for a keeper to end its job; it says so when that takes longer
+RESTART_S = 120.0  # a site answers when it is done
 LOG_LINES = 500
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -139,9 +140,11 @@ def stacks(name: str) -> dict[int, str]:
 def restart_and_wait(name: str, ranks: Sequence[int]) -> None:
     """Restart ranks, and wait until they are ready. Raises StartError if one does not start."""
     paths, _ = find(name)
-    Restarts(
-        paths, lookup.living(paths), lambda do, **more: _ask(find(name)[1], do=do, **more)
-    ).restart(ranks)
+
+    def asked(do: str, **more: Any) -> dict[str, Any]:
+        return _ask(find(name)[1], RESTART_S, do=do, **more)
+
+    Restarts(paths, lookup.living(paths), asked).restart(ranks)
 
 
 def look(name: str) -> dict[str, Any]:
@@ -183,10 +186,10 @@ def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
     if not _NAME.fullmatch(name):
         raise NoClusterError(f"{name!r} is no name of a cluster")
     paths = ClusterPaths(name)
+    refuse_others(paths)
     info = paths.read()
     if info is None:
         raise NoClusterError(f"cluster {name} is gone: it was stopped")
-    refuse_others(paths)
     return paths, info
 
 
@@ -209,12 +212,15 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
         answer = ask(info.rpc, info.rpc_key, patience, **question)
     except TimeoutError:  # it may well go on
         raise StartError(SILENT.format(name=info.name, seconds=patience)) from None
+    except RpcError as error:
+        raise RankroomError(BROKEN.format(name=info.name, error=error)) from None
     except OSError:
         raise NoClusterError(DEAF.format(name=info.name)) from None
-    errors.raise_told(answer)  # by a site
+    errors.raise_told(answer)
     return answer
 
 
 NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on it"
+BROKEN = "the supervisor of cluster {name} failed to do that: {error}; its log says more"
 DEAF = "the supervisor of cluster {name} cannot be reached: Stop ends it"
 SILENT = "the supervisor of cluster {name} did not answer within {seconds:.0f} s: Stop ends it"

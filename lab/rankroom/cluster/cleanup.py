@@ -6,8 +6,6 @@ their environment or their command.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +21,6 @@ from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, clusters_fol
 from rankroom.record.store import Store
 from rankroom.supervisor.lease import held
 from rankroom.system import process_tree
-from rankroom.system.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,6 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
         ranks = "1 rank" if info.size == 1 else f"{info.size} ranks"
         where = f" in job {info.far.job} on {info.far.site}" if info.far else ""
         yield Finding(f"cluster {paths.name}: {ranks}{where}, up since {since}, {use}")
-        if info.allocation is None:  # else the process that holds it may be on another node
-            yield from _stale_lock(paths)
         return
     if info is not None and _may_go_on(info):
         assert info.far is not None
@@ -119,25 +114,6 @@ def _why(info: ClusterInfo | None) -> str:
     if info.state == "stopped":
         return "stopped"
     return f"failed: {info.message or 'the process that kept it is gone'}"
-
-
-def _stale_lock(paths: ClusterPaths) -> Iterator[Finding]:
-    """A lock outlives its owner in a process that the owner forked."""
-    with contextlib.suppress(OSError, ValueError):
-        owner = int(paths.busy.read_text()[:16])
-        if held(paths.busy) and not psutil.pid_exists(owner):
-            yield Finding(
-                f"cluster {paths.name}: its lock says that a run of pid {owner} is on, which has "
-                "ended; a child of that process holds it",
-                "gives the cluster a new lock",
-                "gave the cluster a new lock",
-                lambda: _renew_lock(paths),
-            )
-
-
-def _renew_lock(paths: ClusterPaths) -> None:
-    # Nobody knows how that run ended: whether ranks are in step is in doubt.
-    write_atomically(paths.busy, f"{os.getpid():<16}1")
 
 
 def _lacks(store: Store, run: str) -> bool:

@@ -13,14 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from rankroom.cluster import actions
-from rankroom.errors import (
-    NoClusterError,
-    NotYoursError,
-    RankroomError,
-    RunOverError,
-    StartError,
-    UsageError,
-)
+from rankroom.errors import RankroomError, RunOverError, StartError, UsageError
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
@@ -90,10 +83,6 @@ def _act(name: str, what: str, act: Callable[[str], T]) -> T:
     """Raises RankroomErrors of one line only."""
     try:
         return act(name)
-    except NotYoursError:
-        raise
-    except NoClusterError:
-        raise NoClusterError(GONE.format(name=name)) from None
     except RankroomError:
         raise
     except Exception as error:
@@ -107,7 +96,6 @@ LOST = (
     "run {id} is lost, as the supervisor of its cluster is gone: `rankroom runs repair` completes "
     "its record with what its ranks left"
 )
-GONE = "cluster {name} is gone: `%cluster` in a notebook tells what there is"
 SLOW = (
     "cluster {name} did not answer within {seconds:.0f} s: try the next step, or end it with"
     " `%cluster stop` in a notebook"

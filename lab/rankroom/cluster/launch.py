@@ -22,7 +22,7 @@ from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, 
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
 from rankroom.supervisor import port_guard
-from rankroom.system import process_tree
+from rankroom.system import process_tree, python_command
 from rankroom.system.polling import poll_until
 
 START_S = 30.0
@@ -82,7 +82,7 @@ def launch(
             env |= {port_guard.BIND: "127.0.0.1"} | port_guard.environment(env)
         with paths.keeper_log.open("ab") as log:
             keeper = subprocess.Popen(
-                [sys.executable, "-m", KEEPER, str(paths.folder), str(devices)],
+                python_command.command(KEEPER, str(paths.folder), str(devices)),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True, cwd="/", env=env,
             )  # fmt: skip
@@ -300,7 +300,7 @@ def supervisors(paths: ClusterPaths) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if words[1:4] in [["-m", keeper, str(paths.folder)] for keeper in KEEPERS]:
+        if python_command.arguments(words)[:2] in [[each, str(paths.folder)] for each in KEEPERS]:
             found.append(process)
     return found
 

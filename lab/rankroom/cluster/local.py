@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -19,14 +20,13 @@ from rankroom.cluster import launch as local
 from rankroom.cluster import lookup, repair
 from rankroom.cluster.base import AnyCluster
 from rankroom.cluster.restart import Restarts
-from rankroom.errors import NoClusterError, RankroomError, StartError, UnreadableError
+from rankroom.errors import NoClusterError, RankroomError, RecordError, StartError, UnreadableError
 from rankroom.rank import values
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import Json, RunInfo
 from rankroom.rpc.client import Answer, Client, reach
 from rankroom.run.run import Run
 from rankroom.supervisor import lease
-from rankroom.supervisor.runs import this_client
 from rankroom.system.polling import poll_until
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ MIND_S = 0.5  # the same, while a run is on that nobody waits for
 # says so after 30 s, and they try again.
 REJOIN_S = 75.0
 ENDS_S = 5.0  # for the supervisor to say how a rank ended
+ORPHANED_S = 20.0  # for ranks to end whose supervisor is gone; on other nodes it takes a while
 MANY = 16  # runs that are remembered
 STOP_S = 8.0  # for a run that is on when its cluster is stopped
 
@@ -182,13 +183,15 @@ class Cluster(AnyCluster):
         own: bool = False,
     ) -> Run:
         chosen = self._chosen(ranks)
-        news = self._restarts.news(self.refresh(), chosen)
         said = self._ask(
-            "run", source=source, ranks=chosen, name=name, count=count, notes=[*notes, *news],
-            profile=profile, own=own, **this_client(),
+            "run", source=source, ranks=chosen, name=name, count=count, notes=list(notes),
+            restarts=self._restarts.told, profile=profile, own=own, host=socket.gethostname(),
+            pid=os.getpid(),
         )  # fmt: skip
+        self._restarts.told |= said["restarts"]
         self._latest = self._run_of(said["run"])
-        self._connection().later(MIND_S, partial(self._mind, self._latest))
+        if self._latest.state == "running":
+            self._connection().later(MIND_S, partial(self._mind, self._latest))
         return self._latest
 
     def rejoin(self, seconds: float = REJOIN_S) -> bool:
@@ -271,9 +274,7 @@ class Cluster(AnyCluster):
 
     def _ask(self, do: str, *buffers: bytes, patience: float = ASK_S, **question: Any) -> Answer:
         """What the supervisor answers. Raises what it raised, NoClusterError once it is gone."""
-        asking = self._connection()
-        self._reach()
-        answer = asking.ask(*buffers, do=do, **question)
+        answer = self._connection().ask(*buffers, do=do, **question)
         until = time.monotonic() + patience
         while True:
             try:
@@ -290,6 +291,8 @@ class Cluster(AnyCluster):
     def _connection(self) -> Client:
         """The connection to whoever keeps the cluster now."""
         info = self.refresh()
+        if not info.rpc:
+            raise self._gone()
         if self._client is None or self._asks != (info.rpc, info.rpc_key):
             if self._client is not None:
                 self._client.close()
@@ -323,8 +326,9 @@ class Cluster(AnyCluster):
         info = RunInfo.from_json(told)
         # What was told of it before this answer was read is not older.
         if len(self._runs) > MANY:
-            for each in [each for each in self._runs.values() if each.state != "running"]:
-                self._runs.pop(each.id, None)
+            for each in list(self._runs.values()):
+                if each.state != "running":
+                    self._runs.pop(each.id, None)
         return self._runs.setdefault(info.id, Run(info, self.store, self._ask, self._orphaned))
 
     def _told(self, said: Json, buffers: list[bytes]) -> None:
@@ -344,8 +348,13 @@ class Cluster(AnyCluster):
 
     def _orphaned(self, run: Run) -> None:
         """The supervisor is gone: once its ranks have ended, what they left is in the record."""
-        poll_until(lambda: local.ended(self.paths.read(), local.FOLLOW_S), local.FOLLOW_S)
-        repair.complete(self.store, run.info)
+
+        def is_complete() -> bool:
+            info = self.store.load(run.id)
+            return info.state != "lost" or repair.complete(self.store, info)
+
+        with contextlib.suppress(RecordError):
+            poll_until(is_complete, ORPHANED_S, 0.2)
 
     def _tidy(self) -> None:
         # When a cluster comes: often enough, and never while a cell waits.

@@ -1,4 +1,4 @@
-"""Ranks that are restarted: asked for, waited for, and reported once."""
+"""Ranks that are restarted: asked for, waited for, and reported once to each process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Restarts:
     def __init__(self, paths: ClusterPaths, info: ClusterInfo, ask: Callable[..., Json]) -> None:
         self._paths = paths
         self._ask = ask
-        self._told = dict(info.restarts)
+        self.told = dict(info.restarts)  # how often each rank was, as far as this process was told
 
     def restart(self, ranks: Sequence[int]) -> None:
         """Restart these ranks and wait until they are ready."""
@@ -31,18 +31,7 @@ class Restarts:
             time.sleep(0.02)
         # Whoever asked for it needs no telling.
         now = lookup.living(self._paths).restarts
-        self._told = {**self._told, **{str(rank): now[str(rank)] for rank in ranks}}
-
-    def news(self, info: ClusterInfo, ranks: Sequence[int]) -> list[str]:
-        """What to tell once of ranks that were restarted since the last cell."""
-        told = self._told
-        self._told = {**told, **{k: n for k, n in info.restarts.items() if int(k) in ranks}}
-        return [
-            RESTARTED.format(rank=rank, why=f" after it {past}" if past else "")
-            for rank in ranks
-            if info.restarts.get(str(rank), 0) > told.get(str(rank), 0)
-            for past in [info.past.get(str(rank), "")]
-        ]
+        self.told |= {str(rank): now[str(rank)] for rank in ranks}
 
     def _unready(self, ranks: Sequence[int], before: ClusterInfo) -> list[int]:
         """Which of the ranks that are restarted are not ready; StartError if one will not be."""
@@ -56,6 +45,3 @@ class Restarts:
             if not again or rank in info.starting or rank not in info.ready:
                 waiting.append(rank)
         return waiting
-
-
-RESTARTED = "rank {rank} was restarted{why}: its variables are gone"

@@ -42,21 +42,14 @@ def running_bundle(run: RunInfo) -> Json:
     return {MIME: _run(run)[0], "text/html": html.done(), "text/plain": text.done()}
 
 
-def bundle(
-    run: RunInfo,
-    store: Store | None = None,
-    seen: Sequence[Json] | None = None,
-    spans: Sequence[bytes] | None = None,
-) -> Json:
+def bundle(run: RunInfo, store: Store | None = None) -> Json:
     """The output that stays: the run, as JSON, as HTML and as text.
 
-    `seen` are the run's events other than logs and spans, `spans` the lines of those, if the caller
-    kept them; with them, a run that wrote no line is shown without reading its record. Of the log
-    only both ends are read.
+    What it wrote is read from its record in `store`; of a large one, only both ends.
     """
     file = None if store is None else store.paths(run.id).events
-    parts = digest(run, file, seen)
-    told = summary(run, file if seen is None else None, spans)
+    parts = digest(run, file)
+    told = summary(run, file)
     data, used = _run(run)
     text = Text(_TEXT_MOST, told.table)
     _fill(text, run, parts, told)

@@ -1,30 +1,33 @@
-"""What a summary shows of a run, taken from the two ends of its events and never the whole.
+"""What a summary shows of a run: of a long log only its two ends, as somebody waits for it.
 
-Rich outputs and errors come from the caller, who saw them pass; where nobody did (a record read
-later) they come from the same two ends.
+Rich outputs and errors are searched for between them, too, unless the record is very large.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankroom.display.lines import Group, Line, collapse, lines_of
-from rankroom.record.model import Json, RunInfo
+from rankroom.record.model import Json, RunInfo, parse_event
 from rankroom.record.tail import Events, line_near_end
 
 HEAD_LINES = 30
 TAIL_LINES = 70
 # How much of events.jsonl is read at either end.
 END = 256 << 10
+# An events.jsonl of more bytes is not searched for what is not log.
+SEARCHED = 32 << 20
 # A single event may be longer than that: a log event holds up to 1 MiB of text.
 _LONGEST = 8 << 20
 # So much of one event's text at either end is looked at.
 _TEXT = 64 << 10
 # Up to so many lines every line is compared with every rank's; beyond, only both ends.
 _ALL = 2_000
+# As `event_line` writes them.
+_SHOWN = (b'{"kind":"error"', b'{"kind":"display"')
 
 
 @dataclass
@@ -39,18 +42,16 @@ class Digest:
     left_out: int | None = 0
 
 
-def digest(run: RunInfo, events_file: Path | None, seen: Sequence[Json] | None = None) -> Digest:
-    """Digest a run. `seen` are its events other than logs, if the caller kept them.
-
-    The file is not read at all when `seen` is given and the run wrote no line.
-    """
+def digest(run: RunInfo, events_file: Path | None) -> Digest:
+    """Digest a run, from its events if they are there."""
     out = Digest()
     first: list[Json] = []
     last: list[Json] = []
     gap = False
-    if events_file is not None and (seen is None or run.lines or run.state == "running"):
+    if events_file is not None:
         first, last, gap = _both_ends(events_file)
-    others = [*first, *last] if seen is None else seen
+    between = _found(events_file) if gap and events_file is not None else []
+    others = between or [*first, *last]
     out.errors = errors_of(run, others)
     shown = displays_of(others)
     out.results = sorted((e for e in shown if e.get("result") is True), key=lambda e: e["rank"])
@@ -141,6 +142,18 @@ def _clipped(events: Iterable[Json], end: int | None) -> Iterator[Json]:
         else:
             text = event["text"][-_TEXT:]
             yield {**event, "text": text[max(text.find("\n"), 0) :]}
+
+
+def _found(path: Path) -> list[Json]:
+    """The errors and rich outputs of all of the file, unless that is too large."""
+    try:
+        if path.stat().st_size > SEARCHED:
+            return []
+        with path.open("rb") as file:
+            lines = (line for line in file if line.startswith(_SHOWN))
+            return [event for event in map(parse_event, lines) if event is not None]
+    except OSError:
+        return []
 
 
 def _both_ends(path: Path) -> tuple[list[Json], list[Json], bool]:

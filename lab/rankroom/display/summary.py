@@ -5,10 +5,11 @@ Of large timelines only where to look: whoever waits for a cell does not wait fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from rankroom.display.digest import SEARCHED
 from rankroom.record.model import RunInfo
 from rankroom.text.amounts import size
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:  # importing it loads NumPy, which most cells do not need
 
 # Spans of so many bytes are looked at: some 200,000, and half a second.
 MOST = 2 << 20
-# An events.jsonl of more bytes is not searched for spans.
-MOST_FILE = 32 << 20
 # A run without collectives is worth a picture from so many microseconds on.
 LONG = 1_000_000
 # Of so many ranks each has a row.
@@ -42,15 +41,9 @@ class Summary(NamedTuple):
         return picture(self.shares, in_words(self.shares), room) if self.shares else ""
 
 
-def is_told(line: bytes) -> bool:
-    """True for lines of a record that a summary needs."""
-    return line.startswith((_SPANS, _STATUS))
-
-
-def summary(run: RunInfo, events: Path | None, lines: Sequence[bytes] | None = None) -> Summary:
-    """The summary of a run, from `lines` of its record if the caller kept them."""
-    if lines is None:
-        lines = [] if events is None else _lines(events)
+def summary(run: RunInfo, events: Path | None) -> Summary:
+    """The summary of a run, from its events if they are there."""
+    lines = [] if events is None else _lines(events)
     if lines is None or sum(map(len, lines)) > MOST:
         return Summary(note=LARGE.format(size=size(MOST), id=run.id))
     brief = run.end is not None and run.end - run.start < LONG
@@ -71,10 +64,11 @@ def summary(run: RunInfo, events: Path | None, lines: Sequence[bytes] | None = N
 def _lines(events: Path) -> list[bytes] | None:
     """The lines that matter; None if the file, or what matters of it, is too large."""
     try:
-        if events.stat().st_size > MOST_FILE:
+        if events.stat().st_size > SEARCHED:
             return None
         with events.open("rb") as file:
-            return list(_up_to(MOST, filter(is_told, file)))
+            told = (line for line in file if line.startswith((_SPANS, _STATUS)))
+            return list(_up_to(MOST, told))
     except OSError:
         return []
 

@@ -14,6 +14,7 @@ from rankroom.horovod_build.features import Features, features
 from rankroom.horovod_build.prove import LINE
 from rankroom.horovod_build.ranks import first_failure, run_ranks
 from rankroom.horovod_build.toolchain import find_frameworks
+from rankroom.system import python_command
 from rankroom.system.exits import describe_exit, where
 
 RANKS = 2
@@ -82,7 +83,7 @@ def _prove(frameworks: list[str], say: Callable[[str], None], timeout: float) ->
     package = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     done = run_ranks(
-        ["-m", "rankroom.horovod_build.prove", *frameworks],
+        python_command.command("rankroom.horovod_build.prove", *frameworks)[1:],
         RANKS,
         timeout=timeout,
         env={"PYTHONPATH": path, "PYTHONFAULTHANDLER": "1"},

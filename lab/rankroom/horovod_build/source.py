@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build.edits.edit import SDIST_SHA256, VERSION
+from rankroom.system import python_command
 from rankroom.system.commands import run_sync
 
 ARCHIVE = f"horovod-{VERSION}.tar.gz"
 FETCH_S = 600
-PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+PIP = (*python_command.command("pip"), "--disable-pip-version-check")
 
 
 def fetch(folder: Path) -> Path:

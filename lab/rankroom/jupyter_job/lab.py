@@ -15,6 +15,7 @@ from rankroom.errors import LabError, RankroomError
 from rankroom.jupyter_job import endpoint, script
 from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.saved_labs import SavedLab, all_kept
+from rankroom.scheduler import own_folder
 from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.ssh.connection import SshConnection
@@ -23,7 +24,7 @@ from rankroom.system import commands
 CALL_S = 20.0
 END_S = 60.0  # for a job to end that was cancelled
 LOOPBACK = "127.0.0.1"
-LOGS = '"$1/lab-$2.log" "$1/$2".*.OU'  # Slurm's, and PBS's own name for it
+LOGS = '"lab-$2.log" "$2".*.OU'  # Slurm's, and PBS's own name for it
 
 
 class Lab:
@@ -59,12 +60,12 @@ class Lab:
 
     async def endpoint(self) -> Endpoint | None:
         """Where the server listens; None until it does."""
-        done = await self._there('cat "$1/$2/server.json"')
+        done = await self._there('enter "$1/$2" && cat server.json')
         return endpoint.read(done.output) if done.ok else None
 
     async def said(self) -> str:
         """The end of the log of a job that has failed; empty where it has not."""
-        done = await self._there(f"cat {LOGS} 2>/dev/null | tail -n 20")
+        done = await self._there(f'enter "$1" && cat {LOGS} 2>/dev/null | tail -n 20')
         said = done.output.strip()
         return "" if said.endswith(script.OVER) else said
 
@@ -81,7 +82,7 @@ class Lab:
 
     async def clear(self, log: bool = True) -> None:
         """Remove what a job that is over may have left: it does so itself, unless it was killed."""
-        await self._there('rm -rf "$1/$2"' + (f"; rm -f {LOGS}" if log else ""))
+        await self._there('enter "$1" && rm -rf "$2"' + (f" && rm -f {LOGS}" if log else ""))
 
     async def tunnel(self, to: Endpoint, nodes: str, asked: int = 0) -> SshConnection:
         """Lead a port of this machine to the server; `kept.port` says which. The line it goes over.
@@ -122,18 +123,15 @@ class Lab:
             self._line = None
 
     async def _there(self, code: str) -> commands.Completed:
-        return await self.scheduler.place.run(
-            ["sh", "-c", code, "sh", self.labs, self.job], timeout=CALL_S
-        )
+        """Run `code` at the site: $1 is the folder `labs`, $2 the job."""
+        code = f'[ -e "$1" ] || exit 0\n{own_folder.ENTER}{code}'
+        words = ["bash", "-c", code, "bash", self.labs, self.job]
+        return await self.scheduler.place.run(words, timeout=CALL_S)
 
 
 async def folder(scheduler: Scheduler) -> str:
-    """Where servers keep their files at the site; nobody else may enter."""
-    labs = f"{await scheduler.folder()}/labs"
-    done = await scheduler.call(["mkdir", "-p", "-m", "700", labs], CALL_S)
-    if not done.ok:
-        raise scheduler.failed(done)
-    return labs
+    """Where servers keep their files at the site; nobody else may enter. Raises NotPrivateError."""
+    return await scheduler.own_folder("labs")
 
 
 async def alive(scheduler: Scheduler, labs: str) -> list[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankroom import config
+from rankroom.system import redirect_page
+from rankroom.system.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,12 @@ class SavedLab:
         return self._file.with_suffix(".html")
 
     def write(self) -> None:
-        _write(self._file, json.dumps(dataclasses.asdict(self)))
+        config.private(folder())
+        write_atomically(self._file, json.dumps(dataclasses.asdict(self)))
 
     def write_page(self, url: str) -> Path:
-        _write(self.page, PAGE.format(url=url))
+        config.private(folder())
+        redirect_page.write(self.page, url)
         return self.page
 
     def remove(self) -> None:
@@ -56,18 +59,3 @@ def all_kept(site: str = "") -> list[SavedLab]:
             if site in ("", kept.site):
                 found.append(kept)
     return sorted(found, key=lambda kept: kept.created, reverse=True)
-
-
-def _write(file: Path, text: str) -> None:
-    config.private(file.parent)
-    fresh = file.with_suffix(f".{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-        opened.write(text)
-    fresh.replace(file)
-
-
-PAGE = (
-    '<!doctype html><meta http-equiv="refresh" content="0; url={url}">'
-    '<a href="{url}">JupyterLab</a>'
-)

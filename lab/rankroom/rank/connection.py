@@ -17,6 +17,7 @@ from typing import Any
 
 from rankroom.rpc.client import Client
 
+DONE_S = 0.1  # after the last event of a cell, until its end is told once more
 Content = dict[str, Any]
 Done = Callable[..., None]
 
@@ -57,7 +58,9 @@ class SupervisorConnection:
 
     def _take(self, content: Content, buffers: list[bytes]) -> None:
         number = content["number"]
-        if content["do"] in ("execute", "apply"):
+        if content["do"] == "execute":
+            self._main(content, buffers, lambda answer: self._tell_later(number, answer))
+        elif content["do"] == "apply":
             self._main(content, buffers, partial(self._tell, number))
         elif content["do"] == "signal":
             os.kill(os.getpid(), getattr(signal, content["signal"]))
@@ -73,6 +76,10 @@ class SupervisorConnection:
             except Exception as error:
                 answer = {"failed": repr(error)}
             self._tell(question["number"], answer)
+
+    def _tell_later(self, number: int, answer: Content) -> None:
+        # Its last event has said it; this is for when that does not arrive.
+        self._client.later(DONE_S, lambda: self._tell(number, answer))
 
     def _tell(self, number: int, answer: Content, *buffers: bytes) -> None:
         self._client.tell(*buffers, do="answered", number=number, answer=answer)

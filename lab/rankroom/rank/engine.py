@@ -23,7 +23,7 @@ from rankroom.rank.kernel import RankKernel
 from rankroom.rank.recovery import Recovery
 from rankroom.rank.reporter import Reporter
 from rankroom.rank.world import World
-from rankroom.system import process_tree
+from rankroom.system import process_tree, python_command
 from rankroom.system.internals import demand
 
 WRITTEN_S = 5.0
@@ -66,6 +66,7 @@ class RankEngine(engine_app.IPEngine):
 
     def load_connection_file(self) -> None:
         """The engine waits for the file to be there; the controller may still be writing it."""
+        python_command.find_modules_beside()  # ipyparallel has just put them before all others
         until = time.monotonic() + WRITTEN_S
         while time.monotonic() < until:
             try:

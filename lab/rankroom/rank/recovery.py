@@ -92,6 +92,7 @@ class Recovery:
         torch_adapter.finish()
         self._world.end()
         self._smaller.leave(ADAPTERS)
+        self.look()
 
     def look(self) -> None:
         """Between two cells: have all ranks compare before the next one if something broke here."""

@@ -96,7 +96,7 @@ class Reporter:
         """
         with self._lock:
             for stream in self._streams.values():
-                stream.rotate()
+                stream.trim()
             path = self.spool / f"{run}.jsonl"
             self._file = -1
             with contextlib.suppress(OSError):  # each write will fail and say why

@@ -24,7 +24,8 @@ from rankroom.rank.flood_buffer import FloodBuffer
 PIECE = 1 << 20  # bytes of one log event at most, so that a 100 MB line stays digestible
 MARK_NS = 2_000_000  # a time mark at most every 2 ms: floods stay cheap, slow prints exact
 BURST = 64  # lines that go to disk one by one after a time mark; what follows them is a flood
-ROTATE = 64 << 20  # bytes after which a drained spool begins again
+TRIM = 64 << 20  # bytes that have been read, after which their disk space is given back
+_PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE of Linux
 
 
 class Piece(NamedTuple):
@@ -52,7 +53,7 @@ class Spooled:
         self.marks: deque[tuple[int, int]] = deque()
         self._file = self._open()
         self._read_fd = os.open(path, os.O_RDONLY)
-        self._read_to = 0
+        self._read_to = self._trimmed_to = 0
         self._read_time = time.time_ns() // 1000
         self._mark_until = 0
         self._since_mark = 0
@@ -167,28 +168,30 @@ class Spooled:
             self._decoder = _decoder()
             yield Piece(now, text, self._read_to)
 
-    def rotate(self) -> bool:
-        """Begin a new file if this one is large and read to its end. Loses nothing: the descriptor
-        moves first, and a second look afterwards tells whether something came in between."""
-        if self._read_to < ROTATE or self.unread:
+    def trim(self) -> bool:
+        """Give back the disk space of what has been read, if it is much; whether that was done.
+
+        It stays the same file, with a hole: processes that were started long ago go on writing to
+        it, and threads in C code may be about to. Where a file system knows no holes, as NFS before
+        4.2, it keeps all of it for as long as the cluster is there.
+        """
+        much = self._read_to - self._trimmed_to
+        if much < TRIM or not punch_hole(self._file, self._trimmed_to, much):
             return False
-        old, old_read, read_to = self._file, self._read_fd, self._read_to
-        aside = self.path.rename(f"{self.path}.old")
-        try:
-            self._file = self._open()
-        except OSError:  # no room for a file more
-            aside.rename(self.path)
-            return False
-        late = os.pread(old_read, PIECE, read_to)
-        self._read_fd = os.open(self.path, os.O_RDONLY)
-        self._read_to = 0
-        self.marks.clear()
-        os.close(old)
-        os.close(old_read)
-        aside.unlink()
-        if late:
-            self.write(late)
+        self._trimmed_to = self._read_to
         return True
+
+
+def punch_hole(file: int, begin: int, size: int) -> bool:
+    """Free the disk space of `size` bytes of a file, which are zeros then; False if it stays."""
+    import ctypes
+
+    try:
+        fallocate = ctypes.CDLL(None).fallocate
+    except (OSError, AttributeError):  # only Linux has it
+        return False
+    fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    return bool(fallocate(file, _PUNCH_HOLE, begin, size) == 0)
 
 
 def _decoder() -> codecs.IncrementalDecoder:

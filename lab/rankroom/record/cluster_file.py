@@ -127,7 +127,6 @@ class ClusterInfo:
 
 UNREADABLE = "whether there is a cluster {name} cannot be told, as {path} cannot be read: {error}"
 _read_last: dict[Path, str] = {}  # of the clusters this process knows
-MARK_AT = 16  # in the file `busy`, behind a process's id: whether ranks are in step
 
 
 class ClusterPaths:
@@ -143,8 +142,6 @@ class ClusterPaths:
         self.logs = self.folder / "log"
         self.controller_log = self.logs / "controller.log"
         self.keeper_log = self.logs / "keeper.log"
-        self.busy = self.folder / "busy"
-        self.settled = self.folder / "settled"  # the epoch in which all ranks were in step
 
     def rank_log(self, rank: int) -> Path:
         """What the rank's process said before and beside its runs."""
@@ -203,11 +200,6 @@ class ClusterPaths:
     def write(self, info: ClusterInfo) -> None:
         """Replace cluster.json in one step; it holds a key, so only the user may read it."""
         write_atomically(self.info, json.dumps(dataclasses.asdict(info)))
-
-    def doubt(self) -> None:
-        """Note that ranks may be out of step, by what happened to them beside any run."""
-        with contextlib.suppress(OSError), self.busy.open("r+b") as file:
-            os.pwrite(file.fileno(), b"2", MARK_AT)
 
     def remove(self) -> None:
         """Delete the cluster's folder."""

@@ -84,6 +84,14 @@ class Owner:
 
 
 @dataclass
+class Client:
+    """The process that asked for a run."""
+
+    host: str
+    pid: int
+
+
+@dataclass
 class RunInfo:
     """run.json. `start` and `end` are microseconds since the epoch."""
 
@@ -101,6 +109,7 @@ class RunInfo:
     notes: list[str] = field(default_factory=list)
     lines: int = 0
     owner: Owner | None = None
+    client: Client | None = None
     version: int = VERSION
 
     def to_json(self) -> Json:
@@ -113,10 +122,11 @@ class RunInfo:
             del out["hang"]
         else:
             out["hang"] = {**vars(self.hang), "ranks": [{**vars(r)} for r in self.hang.ranks]}
-        if self.owner is None:
-            del out["owner"]
-        else:
-            out["owner"] = {**vars(self.owner)}
+        for key in ("owner", "client"):
+            if (process := getattr(self, key)) is None:
+                del out[key]
+            else:
+                out[key] = {**vars(process)}
         return out
 
     @classmethod
@@ -145,6 +155,8 @@ class RunInfo:
             kept["hang"].ranks = [_pick(Standing, item) for item in kept["hang"].ranks]
         if kept.get("owner"):
             kept["owner"] = _pick(Owner, kept["owner"])
+        if kept.get("client"):
+            kept["client"] = _pick(Client, kept["client"])
         return cls(**kept)
 
 
@@ -236,7 +248,7 @@ _RUN_NEEDS = _required("Run")
 _RUN_MAY = {"title": "", "lines": 0, "notes": []}
 _PART_NEEDS: dict[Any, dict[str, type]] = {
     kind: _required(kind.__name__) for kind in (RankInfo, Failure, Clock, Hang, Standing)
-} | {Owner: {"host": str, "pid": int}}
+} | {Owner: {"host": str, "pid": int}, Client: {"host": str, "pid": int}}
 # Of the events that say least, which is what all of them say; then of each kind.
 _EVENT_NEEDS = _required("SampleEvent")
 _KIND_NEEDS = {

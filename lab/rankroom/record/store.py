@@ -8,7 +8,6 @@ events are only appended.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import difflib
 import json
@@ -128,7 +127,7 @@ class Store:
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self.root = config.home() if root is None else Path(root).absolute()
         self.runs = self.root / "runs"
-        self._blanks: list[Blank] = []
+        self._blank: Blank | None = None
 
     def paths(self, run_id: str) -> RecordPaths:
         """The paths of the record `run_id`, there or not. Raises RecordError if it is no id."""
@@ -143,7 +142,8 @@ class Store:
         try:
             try:
                 # One that was made before may be gone by now, with its folder.
-                events = self._blank().become(paths.folder, _run_json(run), text)
+                blank, self._blank = self._blank or Blank(self.runs), None
+                events = blank.become(paths.folder, _run_json(run), text)
             except FileNotFoundError:
                 self._make_home()
                 events = Blank(self.runs).become(paths.folder, _run_json(run), text)
@@ -155,20 +155,15 @@ class Store:
 
     def prepare(self) -> None:
         """Make the files of the next record now, as the next `create` will be quicker then."""
-        if not self._blanks:
+        if self._blank is None:
             with contextlib.suppress(OSError):
-                self._blanks.append(Blank(self.runs))
-                atexit.unregister(self.forget)
-                atexit.register(self.forget)
+                self._blank = Blank(self.runs)
 
     def forget(self) -> None:
         """Remove what was made for a record that will not be."""
-        atexit.unregister(self.forget)
-        while self._blanks:
-            self._blanks.pop().discard()
-
-    def _blank(self) -> Blank:
-        return self._blanks.pop() if self._blanks else Blank(self.runs)
+        if self._blank is not None:
+            self._blank.discard()
+            self._blank = None
 
     def ids(self) -> list[str]:
         """The ids of all records, newest first."""
@@ -273,8 +268,8 @@ class Store:
 
     def _make_home(self) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)
-        self.root.mkdir(0o700, exist_ok=True)
-        self.runs.mkdir(0o700, exist_ok=True)
+        config.make_own(self.root)
+        config.make_own(self.runs)
 
     def _load(self, paths: RecordPaths) -> RunInfo:
         raw = self._read(paths, paths.run, lambda path: path.read_bytes())

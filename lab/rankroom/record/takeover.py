@@ -1,32 +1,15 @@
-"""Taking over a record whose writer is gone, while its ranks may still write to their spools."""
+"""Taking over a record whose writer is gone, so as to complete it."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import socket
-import time
 
 from rankroom.errors import RecordError
 from rankroom.record.model import RankInfo, RunInfo
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, Writer
-
-
-def orphans(store: Store, cluster: str, since: float = 0.0) -> list[RunInfo]:
-    """The runs of a cluster that began after `since` (epoch seconds) and have lost their writer.
-
-    Oldest first. A writer on another host cannot be asked whether it lives: it is left alone.
-    """
-    found = []
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since))
-    for run_id in store.ids():
-        if run_id < stamp:
-            break
-        run = _lost(store, run_id)
-        if run is not None and run.cluster == cluster:
-            found.append(run)
-    return found[::-1]
 
 
 def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunInfo, Writer]:

@@ -24,8 +24,10 @@ from rankroom.record.store import Store
 from rankroom.scheduler import jobs
 from rankroom.scheduler.site import Site
 from rankroom.ssh.host import Host
+from rankroom.system import python_command
 from rankroom.system.polling import poll_until
 
+MODULE = "rankroom.remote.login_node"
 GREETING = "rankroom"  # a key of the answer, and of no other line that a login shell may print
 ANSWER_S = 60.0  # a login node's file system may be slow
 LOG_LINES = 200
@@ -47,7 +49,8 @@ class LoginNode:
         Raises SshError where the node cannot be reached, StartError with the remedy where there is
         no Rankroom, or another version of it.
         """
-        argv = [*self._argv, command, *words]
+        python = [self._site.environment.python]
+        argv = python_command.command(MODULE, command, *words, python=python)
         done = await self._host.run(jobs.there(self._site, argv), timeout=ANSWER_S + seconds)
         answer = next(filter(None, map(_answer_in, reversed(done.output.splitlines()))), None)
         if answer is None:
@@ -66,10 +69,6 @@ class LoginNode:
         return answer
 
     @property
-    def _argv(self) -> list[str]:
-        return [self._site.environment.python, "-m", "rankroom.remote.login_node"]
-
-    @property
     def _where(self) -> str:
         return self._host.name or "this machine"
 
@@ -80,7 +79,8 @@ class LoginNode:
             remedy = NO_PYTHON.format(site=self._site.name, python=self._site.environment.python)
         else:
             remedy = OTHER.format(site=self._site.name)
-        command, said = " ".join(self._argv), said or "(it said nothing)"
+        command = f"{self._site.environment.python} -m {MODULE}"
+        said = said or "(it said nothing)"
         failed = FAILED.format(command=command, where=self._where, how=how, said=said)
         return StartError(f"{failed}\n{remedy}")
 

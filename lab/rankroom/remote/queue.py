@@ -15,6 +15,7 @@ from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.site import Site
 from rankroom.scheduler.status_cache import PERIOD_S
 from rankroom.ssh.host import Host
+from rankroom.system import python_command
 
 RUNS_S = 30.0  # between two looks at a job that runs
 END_S = 30.0  # for the scheduler to say how a job ended
@@ -118,10 +119,11 @@ class Queue:
 
 def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> str:
     """The line of the job's script that starts the ranks and stays."""
-    words = [
-        site.environment.python, "-m", "rankroom.remote.job", name,
+    words = python_command.command(
+        "rankroom.remote.job", name,
         f"--ranks={site.job.nodes * site.ranks_per_node}", f"--reached-from={host}",
-    ]  # fmt: skip
+        python=[site.environment.python],
+    )  # fmt: skip
     words += [f"--folder={cwd}"] if cwd else []
     words += ["--auto-restart"] if auto_restart else []
     # In place of the shell: its signals are for us.

@@ -16,6 +16,7 @@ from rankroom.cluster import launch as local
 from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far, all_clusters
 from rankroom.scheduler.site import Container, Environment, Job, Site
+from rankroom.system import python_command
 
 AGENT = "rankroom.remote.agent"
 ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job
@@ -64,7 +65,7 @@ def relaunch(paths: ClusterPaths) -> None:
     try:
         with paths.keeper_log.open("ab") as log:
             subprocess.Popen(
-                [sys.executable, "-m", AGENT, str(paths.folder)],
+                python_command.command(AGENT, str(paths.folder)),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True, cwd="/", env=local.own_environment(),
             )  # fmt: skip

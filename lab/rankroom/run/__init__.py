@@ -1,4 +1,5 @@
-"""One cell on some ranks, as its client sees it: submit, follow, explain, release, results.
+"""A run as its client sees it: asked for, waited for, interrupted, and read from its record.
 
-Imports the rooms analysis, display, record, rank, rpc, scheduler and system.
+Nothing here is needed for a run to go on; the cluster's supervisor owns it. Imports the rooms
+analysis, record, rpc, system and text.
 """

@@ -19,9 +19,10 @@ from rankroom.scheduler.site import Site, profile_of
 from rankroom.scheduler.test_job import FULL, TestJob, probed
 from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
+from rankroom.system import python_command
 
 State = Literal["ok", "warned", "failed", "skipped"]
-PROBE = Path(probe.__file__).read_text("utf-8")
+PROBE = python_command.SAFE_PATH + "\n" + Path(probe.__file__).read_text("utf-8")
 PYTHON_S = 120.0  # a first import on a busy shared file system
 
 

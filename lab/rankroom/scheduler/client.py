@@ -14,8 +14,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
-from rankroom.errors import RankroomError, SchedulerError, SshError, StartError, UsageError
-from rankroom.scheduler import pbs, slurm
+from rankroom.errors import (
+    NotPrivateError,
+    RankroomError,
+    SchedulerError,
+    SshError,
+    StartError,
+    UsageError,
+)
+from rankroom.scheduler import own_folder, pbs, slurm
 from rankroom.scheduler.jobs import JobStatus, login_shell
 from rankroom.scheduler.remedies import remedy
 from rankroom.scheduler.site import Site, expand, profile_of
@@ -59,6 +66,20 @@ class Scheduler:
         if not done.ok or found is None:
             raise self.failed(done, SCRATCH.format(scratch=self.site.scratch))
         return found[1]
+
+    async def own_folder(self, name: str) -> str:
+        """A folder in the scratch folder that only the user may enter; it is made.
+
+        Raises NotPrivateError where one is there that others made or may write to.
+        """
+        there = f"{await self.folder()}/{name}"
+        done = await self.call(["bash", "-c", own_folder.MAKE, "bash", there], ASK_S)
+        if done.returncode == own_folder.REFUSED:
+            where = self.place.name or "this machine"
+            raise NotPrivateError(NOT_PRIVATE.format(folder=there, where=where))
+        if not done.ok:
+            raise self.failed(done)
+        return there
 
     async def accepted(self, folder: str) -> str | None:
         """What the scheduler says of a job like the site's, which is not submitted; None if it
@@ -180,6 +201,10 @@ NO_SCHEDULER = (
     "`%cluster start` without --site starts ranks on this machine"
 )
 FAILED = "{site}: `{command}`{where} {how}:\n{said}\n{remedy}"
+NOT_PRIVATE = (
+    "{folder} on {where} belongs to another user, or others may write to it, so what is in it need "
+    "not be yours: have it removed, or set the profile's `scratch` to a folder of your own"
+)
 SCRATCH = (
     "Rankroom writes to the profile's `scratch`, {scratch}: set it to a folder that you may write "
     "to and that login and compute nodes share"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rankroom.record.cluster_file import Allocation, tail
 from rankroom.scheduler.job_end import why_cancelled
+from rankroom.system import python_command
 
 # Of the variables that Slurm sets, those that say in which job we are; the others would be taken
 # for options of this step.
@@ -27,7 +28,7 @@ _FAILED = re.compile(r"Node failure on (\S+)", re.IGNORECASE)
 
 def command(granted: Allocation, node: str, rank: int, cwd: str) -> list[str]:
     """The command that starts `rank` on `node`."""
-    remote = [*python(os.environ), "-m", "rankroom.agent.node_start"]
+    remote = python_command.command("rankroom.agent.node_start", python=python(os.environ))
     if granted.scheduler == "pbs":
         # As HPE's PALS has it; a rank has the cores of its node, or it would be bound to one.
         place = ["-n", "1", "--ppn", "1", "--hosts", node, "--cpu-bind", "none"]

@@ -1,6 +1,7 @@
 """The Jupyter server extension: routes over the store and the ladder, without logic of their own.
 
-Every handler is authenticated; nothing here blocks the server's event loop (a home directory may
+Every handler is authenticated, and the server's authorizer is asked: who may only read starts and
+ends nothing. Nothing here blocks the server's event loop (a home directory may
 be a slow network file system, so files are read in threads).
 """
 

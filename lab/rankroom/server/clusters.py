@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
+from jupyter_server.auth.decorator import authorized
 from tornado.web import authenticated
 
 from rankroom.cluster import actions, cluster_status
@@ -16,11 +17,13 @@ from rankroom.text.rank_ranges import parse_ranks
 
 class Clusters(Handler):
     @authenticated
+    @authorized
     async def get(self) -> None:
         found = await self.threads.look("clusters", cluster_status.all_clusters)
         self.finish({"clusters": [asdict(each) for each in found], "now": time.time()})
 
     @authenticated
+    @authorized
     async def post(self) -> None:
         asked = self.words()
         site = asked.pop("site", "local")
@@ -31,12 +34,14 @@ class Clusters(Handler):
 
 class Look(Handler):
     @authenticated
+    @authorized
     async def get(self, name: str) -> None:
         self.finish(await self.threads.look(f"load of {name}", lambda: actions.look(name)))
 
 
 class Log(Handler):
     @authenticated
+    @authorized
     async def get(self, name: str) -> None:
         text = await self.threads.look(f"log of {name}", lambda: actions.log(name))
         self.finish(text, set_content_type=PLAIN)
@@ -44,6 +49,7 @@ class Log(Handler):
 
 class Stop(Handler):
     @authenticated
+    @authorized
     async def post(self, name: str) -> None:
         said = await self.threads.act(lambda: actions.stop(name))
         self.finish({"message": said or f"{name} was stopped"})
@@ -51,6 +57,7 @@ class Stop(Handler):
 
 class Restart(Handler):
     @authenticated
+    @authorized
     async def post(self, name: str) -> None:
         text = self.words().get("ranks", "")
         size = (await self.threads.act(lambda: actions.find(name)))[1].size
@@ -60,6 +67,7 @@ class Restart(Handler):
 
 class Resize(Handler):
     @authenticated
+    @authorized
     async def post(self, name: str) -> None:
         asked = self.words()
         await self.threads.act(lambda: actions.resize(name, asked))
@@ -68,6 +76,7 @@ class Resize(Handler):
 
 class Interrupt(Handler):
     @authenticated
+    @authorized
     async def post(self, name: str) -> None:
         await self.threads.act(lambda: actions.find(name))
         await self.ladder.interrupt_cluster(name)

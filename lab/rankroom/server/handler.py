@@ -43,6 +43,8 @@ PLAIN = "text/plain; charset=utf-8"
 class Handler(APIHandler):
     """What all routes share: the store, the ladder, threads, JSON errors, checked arguments."""
 
+    auth_resource = "rankroom"  # what a server's authorizer is asked about: to read it, to write it
+
     def initialize(
         self, store: Store, ladder: Control, threads: Threads, profiles: Profiles
     ) -> None:

@@ -4,6 +4,7 @@
 # mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
 from __future__ import annotations
 
+from jupyter_server.auth.decorator import authorized
 from tornado.web import authenticated
 
 from rankroom.server.handler import Handler
@@ -14,6 +15,7 @@ SHOWN = ("id", "host", "text", "secret", "asked")
 
 class Questions(Handler):
     @authenticated
+    @authorized
     async def get(self) -> None:
         found = await self.threads.look("questions", questions.pending)
         asked = [{key: getattr(question, key) for key in SHOWN} for question in found]
@@ -24,6 +26,7 @@ class Answer(Handler):
     """A body without an answer refuses to give one."""
 
     @authenticated
+    @authorized
     async def post(self, question: str) -> None:
         said = self.words()
         if "answer" in said:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import functools
 
+from jupyter_server.auth.decorator import authorized
 from tornado.web import authenticated
 
 from rankroom import __version__
@@ -24,12 +25,14 @@ GZIP = "application/gzip"
 
 class Version(Handler):
     @authenticated
+    @authorized
     async def get(self) -> None:
         self.finish({"version": __version__, "record": model.VERSION})
 
 
 class Runs(Handler):
     @authenticated
+    @authorized
     async def get(self) -> None:
         limit = int(self.number("limit", 100, 10_000))
         runs = await asyncio.to_thread(self.store.newest, limit)
@@ -38,6 +41,7 @@ class Runs(Handler):
 
 class OneRun(Handler):
     @authenticated
+    @authorized
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
         self.finish(run.to_json())
@@ -45,6 +49,7 @@ class OneRun(Handler):
 
 class Events(Handler):
     @authenticated
+    @authorized
     async def get(self, run_id: str) -> None:
         after = int(self.number("after", 0, 2**53))
         limit = int(self.number("limit", LIMIT, LARGEST))
@@ -61,6 +66,7 @@ class Events(Handler):
 
 class Log(Handler):
     @authenticated
+    @authorized
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
         asked = self.get_query_argument("rank", "")
@@ -70,6 +76,7 @@ class Log(Handler):
 
 class Trace(Handler):
     @authenticated
+    @authorized
     async def get(self, run_id: str) -> None:
         from rankroom.analysis.export import chrome_json, compressed
 
@@ -80,6 +87,7 @@ class Trace(Handler):
 
 class Profile(Handler):
     @authenticated
+    @authorized
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
         found = await self.threads.look(f"profile {run_id}", lambda: self.profiles.of(run))
@@ -88,6 +96,7 @@ class Profile(Handler):
 
 class Collectives(Handler):
     @authenticated
+    @authorized
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
         look = functools.partial(self.profiles.collectives, run)
@@ -97,6 +106,7 @@ class Collectives(Handler):
 
 class Source(Handler):
     @authenticated
+    @authorized
     async def get(self, run_id: str) -> None:
         source = await asyncio.to_thread(self.store.source, run_id)
         self.finish(source, set_content_type=PLAIN)
@@ -104,18 +114,21 @@ class Source(Handler):
 
 class Interrupt(Handler):
     @authenticated
+    @authorized
     async def post(self, run_id: str) -> None:
         self.finish({"message": await self.ladder.interrupt(run_id)})
 
 
 class Release(Handler):
     @authenticated
+    @authorized
     async def post(self, run_id: str) -> None:
         self.finish({"message": await self.ladder.release(run_id)})
 
 
 class Restart(Handler):
     @authenticated
+    @authorized
     async def post(self, run_id: str) -> None:
         ranks = self.get_query_argument("rank", "")
         self.finish({"message": await self.ladder.restart(run_id, ranks)})
@@ -123,6 +136,7 @@ class Restart(Handler):
 
 class Stacks(Handler):
     @authenticated
+    @authorized
     async def get(self, run_id: str) -> None:
         stacks = await self.ladder.stacks(run_id)
         self.finish({"stacks": {str(rank): text for rank, text in stacks.items()}})

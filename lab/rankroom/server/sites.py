@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from jupyter_server.auth.decorator import authorized
 from tornado.web import authenticated
 
 from rankroom.cluster import start_request
@@ -14,6 +15,7 @@ from rankroom.server.handler import Handler
 
 class Sites(Handler):
     @authenticated
+    @authorized
     async def get(self) -> None:
         found = await self.threads.look("sites", start_request.choices)
         self.finish({"sites": [asdict(site) for site in found]})
@@ -21,6 +23,7 @@ class Sites(Handler):
 
 class Script(Handler):
     @authenticated
+    @authorized
     async def post(self, name: str) -> None:
         asked = self.words()
         run = await self.threads.act(lambda: start_request.dry_run(name, asked))

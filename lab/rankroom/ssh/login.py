@@ -17,7 +17,7 @@ from rankroom.errors import SshError
 from rankroom.ssh import askpass
 from rankroom.ssh.failures import explain
 from rankroom.ssh.folder import folder
-from rankroom.system import commands
+from rankroom.system import commands, python_command
 
 AGREED_S = 20.0  # for what follows the key exchange, but for what is asked
 LOOK_S = 0.5
@@ -97,7 +97,7 @@ async def alone(file: Path) -> AsyncIterator[None]:
 def _asking(host: str) -> dict[str, str]:
     """The environment in which ssh asks by way of `questions`."""
     script = folder() / "ask"
-    python = f'exec {shlex.quote(sys.executable)} -m rankroom.ssh.askpass "$@"\n'
+    python = f'exec {shlex.join(python_command.command("rankroom.ssh.askpass"))} "$@"\n'
     part = script.with_name(f".ask.{os.getpid()}")
     try:
         part.write_text(f"#!/bin/sh\n{python}")

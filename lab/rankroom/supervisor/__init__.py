@@ -1,4 +1,6 @@
-"""The process that owns a cluster: starts controller and ranks, watches them, ends them.
+"""The process that owns a cluster: its processes, from start to end, its runs and their records.
 
-Imports the rooms agent, rank, record, rpc and system.
+It sends cells to the ranks over their connections, takes in their events, explains stalls, releases
+collectives, and is the only writer of a record. Imports the rooms agent, analysis, rank, record,
+rpc, scheduler, system and text.
 """

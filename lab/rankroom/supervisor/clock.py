@@ -24,8 +24,7 @@ TRIPS = 12  # questions to each host
 ANSWER_S = 1.0  # for an answer
 AGAIN_S = 300.0  # as clocks drift, they are compared again
 RETRY_S = 20.0  # when no rank answered
-COMES_S = 2.0  # for ranks to be known here, when a client has just connected
-WAIT_S = 0.5  # a run waits so long for a comparison that is going on
+COMES_S = 2.0  # for ranks to be connected
 ASKED = 2  # ranks of each host that are asked: one of them may be busy
 
 Request = Callable[..., Sequence[Future[Any]]]
@@ -93,14 +92,14 @@ class Clocks:
                 out.setdefault(rank.host, []).append(rank.rank)
         return out
 
-    def of(self, ranks: Iterable[RankInfo]) -> dict[int, Clock]:
-        """The clocks of ranks on other hosts, if they were compared a short while ago.
+    @property
+    def comparing(self) -> bool:
+        """True while they are compared, which takes milliseconds: a first short run would end
+        before it, and have none."""
+        return self._thread is not None and self._thread.is_alive()
 
-        A comparison that is going on takes milliseconds, and is waited for: a first short run would
-        end before it, and have none.
-        """
-        if self._thread is not None:
-            self._thread.join(WAIT_S)
+    def of(self, ranks: Iterable[RankInfo]) -> dict[int, Clock]:
+        """The clocks of ranks on other hosts, if they were compared a short while ago."""
         if time.monotonic() - self._since > AGAIN_S:
             return {}
         return self._by_rank(ranks)

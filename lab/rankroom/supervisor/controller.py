@@ -16,7 +16,7 @@ from rankroom.system import process_tree
 from rankroom.system.internals import demand
 
 # What ipyparallel's controller calls, or is called by, here.
-OVERRIDDEN = ("init_schedulers", "client_url", "engine_url", "bind")
+OVERRIDDEN = ("init_schedulers", "to_work_dir", "client_url", "engine_url", "bind")
 BEATING = ("beat", "responses", "period")
 CALM_MS = 1000  # between two heartbeats while all ranks' hearts beat
 
@@ -35,6 +35,9 @@ class Controller(IPController):
         for url in (self.client_url("task"), self.engine_url("task")):
             self._listeners.append(self.context.socket(zmq.ROUTER))
             self.bind(self._listeners[-1], url)
+
+    def to_work_dir(self) -> None:
+        """Stay where we are: ipyparallel would put that folder first on `sys.path`."""
 
 
 class HeartMonitor(heartmonitor.HeartMonitor):

@@ -9,12 +9,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from rankroom.system import python_command
 
 FORK_S = 20.0  # for a fork, on a busy machine
 
@@ -82,9 +83,9 @@ class ForkServer:
         self.is_over = False
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") as file:
-            argv = [sys.executable, "-m", "rankroom.agent.fork_server", str(theirs.fileno())]
+            argv = python_command.command("rankroom.agent.fork_server", str(theirs.fileno()), *modules)
             self.process = subprocess.Popen(
-                [*argv, *modules], env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=file,
+                argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[theirs.fileno()],
             )  # fmt: skip
         self._socket = ours

@@ -57,6 +57,7 @@ def library() -> Path | None:
     folder = config.home() / "native"
     target = folder / f"port_guard-{platform.machine()}-{version}.so"
     if target.exists():
+        config.make_own(folder)  # whatever is in the library runs in every rank
         return target
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         config.private(folder)

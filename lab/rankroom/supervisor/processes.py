@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from rankroom.scheduler import step_launcher
 from rankroom.supervisor import port_guard
 from rankroom.supervisor.forked import ForkedProcess, ForkServer
 from rankroom.supervisor.placement import Placement
-from rankroom.system import network, process_tree
+from rankroom.system import network, process_tree, python_command
 from rankroom.system.exits import describe_crash, describe_exit
 
 Process = subprocess.Popen[bytes] | ForkedProcess
@@ -93,7 +92,7 @@ class Processes:
 
     def start_controller(self) -> None:
         argv = [
-            sys.executable, "-m", "rankroom.supervisor.controller",
+            *python_command.command("rankroom.supervisor.controller"),
             f"--profile-dir={self.paths.profile}",
             f"--ip={self.address}", f"--location={self.address}",
             # Encrypted, and closed to who cannot read our files: on a machine that is shared,
@@ -149,7 +148,7 @@ class Processes:
             argv = [*self.options(rank), "--IPEngine.enable_nanny=False"]
             self.ranks[rank] = self.forks.fork(argv, env, self.info.cwd, log)
         else:
-            argv = [sys.executable, "-m", "rankroom.rank.engine", *self.options(rank)]
+            argv = python_command.command("rankroom.rank.engine", *self.options(rank))
             self.ranks[rank] = self.spawn(argv, env, log)
         self.born[rank] = time.time()
 

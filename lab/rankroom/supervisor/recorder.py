@@ -347,7 +347,10 @@ class Recorder:
         self.is_closed = True
         if self._has_profile:
             threading.Thread(target=self._write_profile, args=(info,)).start()
-        if not any("missing from the record" in note for note in info.notes):
+
+    def _clear(self) -> None:
+        """Remove the ranks' own copies of what the record has."""
+        if self.is_closed and not any("missing from the record" in n for n in self.info.notes):
             self._assembly.clear(self.given_up)
 
     def _write_profile(self, info: RunInfo) -> None:
@@ -364,6 +367,7 @@ class Recorder:
             with contextlib.suppress(RecordError):
                 self._close_record(writer, written)
                 self.info = written
+                self._clear()
                 return
 
     def _finish(self) -> None:
@@ -391,6 +395,7 @@ class Recorder:
                 thread.start()
         self._over.set()
         self._tell(self)
+        self._clear()
 
 
 NOT_SENT = "never got the cell: its supervisor ended while it was sent"

@@ -7,7 +7,6 @@ and another come while it is on.
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import socket
 import threading
@@ -17,10 +16,12 @@ from concurrent.futures import wait
 from functools import partial
 from typing import Any
 
+import psutil
+
 from rankroom import config
 from rankroom.errors import NoClusterError, RankroomError, RecordError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
-from rankroom.record.model import RankInfo, RunInfo, title_of
+from rankroom.record.model import Client, RankInfo, RunInfo, title_of
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, new_id
 from rankroom.rpc.server import Question, Server
@@ -35,9 +36,11 @@ from rankroom.text.rank_ranges import format_ranks
 
 LOOK_S = 0.02  # between two looks at whether ranks that are starting have come
 COMES_S = 2.0  # for a rank that is neither down nor starting to be connected
+CLOCKS_S = 0.5  # for a comparison of clocks that is going on
 NEXT_S = 0.01  # after a run, before the files of the next record are made
 FREE_S = 3.5  # for ranks to come free after an interrupt, collectives that are released included
 RELEASED_S = 3.0  # for ranks to say what they released
+AT_ONCE_S = 0.02  # for a run to be over, before who asked for it is told that it is on
 LATE_S = 5.0  # between two looks for what ranks wrote that were given up
 CHUNK = 1 << 18  # bytes of events in an answer
 LONGEST_WAIT_S = 30.0  # for events to come
@@ -70,6 +73,7 @@ class Runs:
         self._clocks = Clocks(connections.request)
         self._limit = TimeLimit()
         self._current: Recorder | None = None
+        self._unanswered: tuple[Recorder, Question] | None = None  # who asked for the run
         self._by = ("", 0)  # host and process of the client that asked for it
         self._followers: dict[str, set[bytes]] = {}
         self._late: list[Recorder] = []  # those of which given-up ranks may have more to say
@@ -80,7 +84,7 @@ class Runs:
         self._in_step = True
         self._doubted = False
         self._settled = 0
-        self._lock = threading.Lock()
+        self.is_ending = False  # the cluster is: what ends now was not interrupted
         self._actions = {
             "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
             "release": self._release, "stacks": self._stacks, "read": self._read,
@@ -142,13 +146,18 @@ class Runs:
 
     def _run(self, question: Question, since: float | None = None) -> None:
         asked = question.content
+        if self.is_ending or self._info.state in ("ending", "failed"):
+            why = self._info.message or "it is being stopped"
+            raise NoClusterError(ENDS.format(name=self._info.name, why=why))
         if self.current is not None:
             raise RankroomError(BUSY.format(name=self._info.name, whose=self._whose(asked)))
         ranks = asked["ranks"] if asked["ranks"] is not None else list(range(self._info.size))
         if asked["own"] and ranks != list(range(len(ranks))):
             raise UsageError("a world of its own has the ranks 0, 1, …")
-        if not self._are_there(ranks, since):
-            since = time.monotonic() if since is None else since
+        since = time.monotonic() if since is None else since
+        waited = time.monotonic() - since
+        if not self._are_there(ranks, waited) or (self._clocks.comparing and waited < CLOCKS_S):
+            # Not here, as it is this thread that hears of it.
             self._server.later(LOOK_S, partial(self._run_later, question, since))
             return
         info = self._info_of(ranks, asked)
@@ -173,9 +182,23 @@ class Runs:
         self._in_step = self._doubted = False
         self._by = asked["host"], asked["pid"]
         self.states[info.id] = "running"
-        question.answer(run=info.to_json())
+        # A client that hears of a short run once, when it is over, does not wake up in between.
+        self._unanswered = recorder, question
+        self._server.later(AT_ONCE_S, partial(self._answer, recorder))
         self._changed()
         self._clocks.compare(info.ranks, recorder.set_clocks)
+
+    def _answer(self, recorder: Recorder) -> None:
+        """Tell who asked for a run which it is, and how it stands, unless they know."""
+        if self._unanswered is None or self._unanswered[0] is not recorder:
+            return
+        _, question = self._unanswered
+        self._unanswered = None
+        if recorder.is_over:
+            self._followers[recorder.id].discard(question.peer)
+        ranks = {rank.rank for rank in recorder.info.ranks}
+        restarts = {k: n for k, n in self._info.restarts.items() if int(k) in ranks}
+        question.answer(run=recorder.info.to_json(), restarts=restarts)
 
     def _run_later(self, question: Question, since: float) -> None:
         try:
@@ -195,6 +218,9 @@ class Runs:
 
     def _interrupt(self, question: Question) -> None:
         recorder = self.current
+        if self.is_ending:
+            question.answer()
+            return
         if recorder is None:
             # Who works on the ranks is another client of ipyparallel's controller.
             self._connections.signal(range(self._info.size), "SIGINT")
@@ -295,18 +321,17 @@ class Runs:
 
     # -- how
 
-    def _are_there(self, ranks: list[int], since: float | None) -> bool:
+    def _are_there(self, ranks: list[int], waited: float) -> bool:
         """Whether all of these ranks can run a cell; False while some are starting.
 
-        `since` is when that was first asked. Raises NoClusterError for ranks that are down.
+        Raises NoClusterError for ranks that are down, or were `waited` for in vain.
         """
         absent = sorted(set(ranks) - set(self._connections.ranks))
-        down = [rank for rank in absent if str(rank) in self._info.exits]
         starting = {*absent} & {*self._info.starting}
+        down = [r for r in absent if str(r) in self._info.exits and r not in starting]
         if not absent:
             # One that is about to be ended, so as to be restarted, is still connected.
             return not {*ranks} & {*self._info.starting}
-        waited = 0.0 if since is None else time.monotonic() - since
         if not down and waited < (config.start_seconds(30.0) if starting else COMES_S):
             return False
         down = down or absent
@@ -317,8 +342,11 @@ class Runs:
         host, pid = self._by
         if (host, pid) == (asked["host"], asked["pid"]):
             return "this notebook"
-        where = "" if host == asked["host"] else f" on {host}"
-        return f"another process (pid {pid}{where})"
+        if host != asked["host"]:
+            return f"another process (pid {pid} on {host})"
+        if host == socket.gethostname() and not psutil.pid_exists(pid):
+            return "a process that has ended"
+        return f"another process (pid {pid})"
 
     def _info_of(self, ranks: list[int], asked: dict[str, Any]) -> RunInfo:
         start = time.time_ns() // 1000
@@ -335,16 +363,31 @@ class Runs:
             ranks=told,
             title=title_of(asked["source"]),
             name=asked["name"],
-            notes=[*asked["notes"], *self._limit.news(self._info.allocation)],
+            notes=[
+                *asked["notes"],
+                *self._restarted(ranks, asked["restarts"]),
+                *self._limit.news(self._info.allocation),
+            ],
             owner=this_process(),
+            client=Client(asked["host"], asked["pid"]),
         )
+
+    def _restarted(self, ranks: list[int], told: dict[str, int]) -> list[str]:
+        """What to tell a client of ranks that were restarted oftener than it was `told`."""
+        past = {rank: self._info.past.get(str(rank), "") for rank in ranks}
+        return [
+            RESTARTED.format(rank=rank, why=f" after it {past[rank]}" if past[rank] else "")
+            for rank in ranks
+            if self._info.restarts.get(str(rank), 0) > told.get(str(rank), 0)
+        ]
 
     def _told(self, recorder: Recorder, settle: bool, epoch: int) -> None:
         """A run's run.json has changed: tell its followers, and see whether it is over."""
         info = recorder.info
         if recorder.is_over:
             self._note_end(recorder, settle, epoch)
-        for peer in self._followers.get(info.id, ()):
+            self._answer(recorder)
+        for peer in list(self._followers.get(info.id, ())):
             self._server.tell(peer, do="run", run=info.to_json())
         if recorder.is_over:
             self._followers.pop(info.id, None)
@@ -374,12 +417,9 @@ def _refuse(question: Question, error: RankroomError) -> None:
     question.answer(error=type(error).__name__, text=str(error))
 
 
-def this_client() -> dict[str, Any]:
-    """What a client says of itself when it asks for a run."""
-    return {"host": socket.gethostname(), "pid": os.getpid()}
-
-
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
+RESTARTED = "rank {rank} was restarted{why}: its variables are gone"
+ENDS = "cluster {name} ends: {why}; `%cluster start` starts a new one"
 DOWN = "rank {ranks} {how}: `%cluster restart --ranks {ranks}` restarts it, without its variables"
 STARTS = "rank {ranks} is starting: wait until it is ready"
 RELEASED = "released {names} on the ranks of {cluster}"

@@ -227,10 +227,19 @@ class Supervisor:
 
         def lose() -> None:
             if self.children.seating.starts[rank] == start:
-                self.connections.gone(rank)
-                self.runs.lose({rank: self.info.exits.get(str(rank), "does not answer any more")})
+                self.lose(rank, self.info.exits.get(str(rank), "does not answer any more"))
 
         self.server.later(ENDS_S, lose)
+
+    def lose(self, rank: int, how: str) -> None:
+        """The process of a rank has ended."""
+
+        def note() -> None:
+            self.connections.gone(rank)
+            self.runs.lose({rank: how})
+
+        # In the thread that begins runs: one that has begun learns of it, the next does without.
+        self.server.call(note)
 
     def ask_for(self, ranks: list[int]) -> str:
         """Have `ranks` restarted with the next look; why not, if that cannot be."""
@@ -309,8 +318,7 @@ class Supervisor:
                 if back:
                     self.asked.add(rank)
                     self.info.starting.append(rank)
-            self.connections.gone(rank)
-            self.runs.lose({rank: how})
+            self.lose(rank, how)
             self.save()
             self.children.seating.give_up(rank)
             if self.info.allocation:
@@ -368,8 +376,7 @@ class Supervisor:
         """End what there is of `ranks`, and start them again: same ranks, same ids."""
         self.children.end(ranks)
         for rank in ranks:
-            self.connections.gone(rank)
-            self.runs.lose({rank: self.info.exits.get(str(rank), "was restarted")})
+            self.lose(rank, self.info.exits.get(str(rank), "was restarted"))
             hub.unregister(self.paths.engine_file, rank)
             self.info.past[str(rank)] = self.info.exits.pop(str(rank), "")
             self.info.restarts[str(rank)] = self.info.restarts.get(str(rank), 0) + 1
@@ -393,6 +400,7 @@ class Supervisor:
 
     def close(self) -> None:
         """End every process, and say that the cluster is stopped unless it has failed."""
+        self.runs.is_ending = True
         if self.info.state != "failed":
             self.note_end_of_job()
             self.info.state = "ending"

@@ -20,7 +20,7 @@ from rankroom.cli import COMMANDS, main
 from rankroom.record.model import Failure, RunInfo, event_line
 from rankroom.record.retention import DAY
 from rankroom.record.store import Store
-from record_makers import finished_record, log, make_run, start_record
+from record_makers import finished_record, gone_process, log, lost_record, make_run, start_record
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +47,16 @@ def bad(*args: str, code: int = 1) -> str:
     line = result.output.splitlines()[-1]
     assert line.startswith("Error: ")
     return line
+
+
+def test_repair_says_which_records_it_completed(home: Path):
+    assert good("runs", "repair") == "no record can be completed\n"
+    run = lost_record(home, log(0, "one\n", 0), log(0, "two\n"), pid=gone_process().pid)
+    assert "lost" in good("runs", "list")
+    said = good("runs", "repair")
+    assert said.startswith(f"completed {run.id}: 1 rank · failed"), said
+    assert good("runs", "repair") == "no record can be completed\n"
+    assert "two" in good("runs", "show")
 
 
 def failed_run(home: Path) -> tuple[Store, RunInfo]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -80,9 +81,39 @@ def test_an_opened_notebook_shows_it(place: Path, monkeypatch: pytest.MonkeyPatc
     good("timeline", "t.json", "--open")
     run = Store().newest()[0]
     notebook = place / f"timeline-{run.id}.ipynb"
-    assert opened == [f"http://127.0.0.1:1/lab/tree/{notebook.name}?token=abc"]
+    # Everybody sees a browser's command line, and only its user what is in the file.
+    [page] = (place / "home" / "pages").iterdir()
+    assert opened == [page.as_uri()]
+    assert f'"0; url=http://127.0.0.1:1/lab/tree/{notebook.name}?token=abc"' in page.read_text()
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert page.parent.stat().st_mode & 0o777 == 0o700
     cell = json.loads(notebook.read_text())["cells"][0]
     assert cell["outputs"][0]["data"]["application/vnd.rankroom.run+json"]["run"]["id"] == run.id
+
+
+def test_pages_with_a_token_do_not_pile_up(place: Path, monkeypatch: pytest.MonkeyPatch):
+    trace(place / "t.json", 0, 0)
+    server = {"url": "http://127.0.0.1:1/", "root_dir": str(place), "token": "abc"}
+    monkeypatch.setattr("jupyter_server.serverapp.list_running_servers", lambda: iter([server]))
+    monkeypatch.setattr("webbrowser.open", lambda url: True)
+    good("timeline", "t.json", "--open")
+    [first] = (place / "home" / "pages").iterdir()
+    good("timeline", "t.json", "--open")
+    assert first.exists()  # a browser may be about to read it
+    os.utime(first, (0, 0))
+    good("timeline", "t.json", "--open")
+    assert not first.exists()
+
+
+def test_a_server_without_a_token_needs_no_page(place: Path, monkeypatch: pytest.MonkeyPatch):
+    trace(place / "t.json", 0, 0)
+    server = {"url": "http://127.0.0.1:1/", "root_dir": str(place), "token": ""}
+    opened: list[str] = []
+    monkeypatch.setattr("jupyter_server.serverapp.list_running_servers", lambda: iter([server]))
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    good("timeline", "t.json", "--open")
+    assert opened[0].startswith("http://127.0.0.1:1/lab/tree/timeline-")
+    assert not (place / "home" / "pages").exists()
 
 
 def test_export_into_a_file_compressed_or_not(place: Path):

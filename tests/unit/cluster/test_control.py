@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from made_up_clusters import MadeUp
-from rankroom.cluster import control
+from rankroom.cluster import actions, control
 from rankroom.cluster.control import Control
 from rankroom.errors import NotYoursError, StartError
 from rankroom.record.cluster_file import ClusterPaths
@@ -22,7 +21,6 @@ from record_makers import start_record
 def test_the_cluster_of_another_user_is_left_alone(home: Path, monkeypatch):
     store, run, writer = start_record(home, cluster="theirs")
     ClusterPaths("theirs").folder.mkdir(parents=True)
-    monkeypatch.setattr(control, "attach", lambda name: pytest.fail("it was connected to"))
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(NotYoursError, match="theirs belongs to another user"):
         asyncio.run(Control(store).interrupt(run.id))
@@ -32,13 +30,7 @@ def test_the_cluster_of_another_user_is_left_alone(home: Path, monkeypatch):
 def test_a_cluster_that_does_not_answer_in_time(home: Path, monkeypatch):
     store, run, writer = start_record(home, cluster="stuck")
     free = threading.Event()
-
-    class Stuck(MadeUp):
-        def _act(self, what: str) -> None:
-            free.wait(60)
-
-    home.mkdir(exist_ok=True)
-    monkeypatch.setattr(control, "attach", Stuck)
+    monkeypatch.setattr(actions, "release", lambda name: free.wait(60))
     monkeypatch.setattr(control, "LONGEST", 0.1)
     with pytest.raises(StartError, match="stuck did not answer within"):
         asyncio.run(Control(store).release(run.id))

@@ -17,7 +17,7 @@ from rankroom.analysis.timeline import Timeline
 from rankroom.display import bundle
 from rankroom.display.page import weight
 from rankroom.display.picture import COLOURS, picture
-from rankroom.display.summary import MOST, summary
+from rankroom.display.summary import MOST
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
 from trace_makers import ALL, FOLDER, Trace, loop
@@ -203,19 +203,6 @@ def test_a_large_timeline_is_named_not_read(tmp_path: Path):
     data = bundle(run, store)
     assert f"rankroom runs profile {run.id}" in data["text/plain"]
     assert "svg" not in data["text/html"]
-    lines = [line] * (MOST // len(line) + 1)  # as a run keeps them, up to the one too many
-    assert "rankroom runs profile" in summary(run, events, lines).note
-
-
-def test_kept_lines_are_used_instead_of_the_file(tmp_path: Path):
-    trace = Trace(2)
-    loop(trace, 20, lambda rank, step: (0, 1_000 + 4_000 * rank))
-    store, run = record_of(trace, tmp_path)
-    lines = store.paths(run.id).events.read_bytes().splitlines()
-    before = bundle(run, store)
-    shutil.rmtree(tmp_path / "runs")
-    assert bundle(run, store, [], lines) == before
-    assert "svg" not in bundle(run, store, [])["text/html"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -26,6 +26,7 @@ from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.site import Environment, Site
+from rankroom.system import python_command
 
 HOSTILE = '/scratch/it\'s a "folder" of $HOME/labs'
 
@@ -40,7 +41,7 @@ def test_a_script_is_sound_shell(kind: Any, labs: str):
     text = kind.script(site, script.NAME, "/scratch/labs", script.commands(site, labs))
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert text.index("conda activate") < text.index("python=") < text.index("-m jupyterlab")
+    assert text.index("conda activate") < text.index("python=") < text.index("'jupyterlab'")
 
 
 def test_a_script_says_what_the_profile_says():
@@ -59,6 +60,14 @@ def test_the_plain_script_is_sound_shell_and_the_same_job():
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     part = text.partition("# -- 2.")[2].splitlines()[1:]
     assert script.commands(Site("test"), "/labs")[-len(part) :] == part
+
+
+def test_the_job_starts_python_without_the_folder_it_is_in():
+    text = script.template().read_text()
+    started = re.findall(r'"\$python" (?!-m pip)(.*)', text)
+    assert len(started) == 3
+    assert all(each.startswith('-c "$safe') for each in started)
+    assert f"safe='{python_command.SAFE_PATH}'" in text
 
 
 def test_a_log_ends_alike_for_those_who_read_it():

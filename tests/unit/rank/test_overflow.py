@@ -10,7 +10,7 @@ import pytest
 from rankroom.rank import overflow
 from rankroom.rank.overflow import Overflow, left_in
 from rankroom.record.model import event_line, parse_event
-from rankroom.run.assembly import Assembly
+from rankroom.supervisor.assembly import Assembly
 
 LINES = [event_line("log", 0, i, i, stream="stdout", text=f"line {i}\n") for i in range(9)]
 AT = [len(b"".join(LINES[:i])) for i in range(10)]

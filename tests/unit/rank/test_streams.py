@@ -3,6 +3,8 @@
 import codecs
 import io
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -106,15 +108,82 @@ def test_a_flood_makes_few_pieces(spool):
     assert len(pieces) <= took / (streams.MARK_NS / 1e9) + 2
 
 
-def test_rotation_keeps_late_bytes(spool, monkeypatch):
-    monkeypatch.setattr(streams, "ROTATE", 10)
-    os.write(spool.fd, b"0123456789 first\n")
-    assert not spool.rotate(), "not read yet"
-    assert text_of(spool) == "0123456789 first\n"
-    assert spool.rotate()
+@pytest.fixture
+def trims(tmp_path, monkeypatch):
+    """A spool is trimmed after a few bytes, on a file system that can make holes."""
+    with (tmp_path / "holes").open("wb") as file:
+        file.write(bytes(1 << 16))
+        file.flush()
+        if not streams.punch_hole(file.fileno(), 0, 1 << 16):
+            pytest.skip("no holes in files here")
+    monkeypatch.setattr(streams, "TRIM", 10)
+
+
+def test_what_has_been_read_gives_its_space_back(spool, trims):
+    assert not spool.trim()
+    os.write(spool.fd, b"0123456789\n" * 100_000)
+    assert not spool.trim(), "not read yet"
+    assert len(text_of(spool)) == 1_100_000
+    os.write(spool.fd, b"unread\n")
+    full = spool.path.stat().st_blocks
+    assert spool.trim()
+    assert spool.path.stat().st_blocks < full / 10
+    assert not spool.trim(), "nothing new"
+    assert spool.position == 1_100_000 and text_of(spool) == "unread\n"
+
+
+def test_children_from_before_go_on_printing(spool, trims):
+    """Into the same file, whoever holds it: what they say is as much the cell's as its own."""
+    code = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=spool.fd, text=True
+    ) as child:
+        assert child.stdin is not None
+        said = ""
+        for i in range(5):
+            print(f"line {i} of a child", file=child.stdin, flush=True)
+            while not said.endswith(f"line {i} of a child\n"):
+                said += text_of(spool)
+            assert spool.trim()
+            assert spool.path.stat().st_ino == os.fstat(spool.fd).st_ino
+    assert said == "".join(f"line {i} of a child\n" for i in range(5))
+
+
+def test_nothing_is_lost_while_threads_print(spool, trims):
+    """By Python and by C, at the very moment that what was read is let go of."""
+    stream = RankStream(spool, "stdout", lambda: None)
+
+    def prints(name: str) -> None:
+        for i in range(2_000):
+            print(f"{name} {i}", file=stream)
+            os.write(spool.fd, f"c{name} {i}\n".encode())
+
+    threads = [threading.Thread(target=prints, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    said, trimmed = "", 0
+    while any(thread.is_alive() for thread in threads):
+        said += text_of(spool, final=False)
+        trimmed += spool.trim()
+    stream.flush()
+    said += text_of(spool)
+    lines = said.splitlines()
+    for name in ("a", "b", "ca", "cb"):
+        assert [each for each in lines if each.startswith(f"{name} ")] == [
+            f"{name} {i}" for i in range(2_000)
+        ]
+    assert trimmed
+
+
+def test_where_files_have_no_holes_all_is_kept(spool, monkeypatch):
+    monkeypatch.setattr(streams, "TRIM", 4)
+    monkeypatch.setattr(streams, "punch_hole", lambda *about: False)
+    os.write(spool.fd, b"first\n")
+    assert text_of(spool) == "first\n"
+    assert not spool.trim()
     os.write(spool.fd, b"second\n")
     assert text_of(spool) == "second\n"
-    assert spool.path.read_bytes() == b"second\n"
+    assert spool.path.read_bytes() == b"first\nsecond\n"
 
 
 def test_a_forked_child_prints_into_the_same_spool(spool):
@@ -240,18 +309,3 @@ def test_a_flood_on_a_full_disk_is_complete(spool, disk):
             text += text_of(spool, final=False)
     text += text_of(spool)
     assert text == "".join(f"line {i}\n" for i in range(30_000))
-
-
-def test_no_rotation_without_room_for_a_file(spool, monkeypatch):
-    monkeypatch.setattr(streams, "ROTATE", 4)
-    os.write(spool.fd, b"first\n")
-    assert text_of(spool) == "first\n"
-
-    def full():
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(spool, "_open", full)
-    assert not spool.rotate()
-    os.write(spool.fd, b"second\n")
-    assert text_of(spool) == "second\n"
-    assert spool.path.read_bytes() == b"first\nsecond\n"

@@ -18,10 +18,12 @@ from pathlib import Path
 
 import pytest
 
+from made_up_clusters import NAMES
 from rankroom.analysis.profile.of_run import write_profile
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Hang, event_line
 from rankroom.record.owner import this_process
-from record_makers import finished_record, gone_process, log, make_run, start_record
+from record_makers import finished_record, gone_process, log, make_run, snapshot, start_record
 from served import BASE, TOKEN, Reply, Server, serve
 
 
@@ -40,7 +42,7 @@ def test_version(server: Server):
 def test_every_route_refuses_a_stranger(server: Server):
     from rankroom.server import ROUTES
 
-    _, run, writer = start_record(server.home)
+    _, run, writer = start_record(server.home, cluster="fine")
     writer.append(log(0, "hi\n"))
     asked = 0
     for pattern, handler in ROUTES:
@@ -62,8 +64,33 @@ def test_every_route_refuses_a_stranger(server: Server):
                 assert server.acted == acted
                 asked += 1
     assert asked > 2 * len(ROUTES)  # some have two methods
-    assert not list((server.home / "clusters").glob("*"))
+    assert {each.name for each in (server.home / "clusters").iterdir()} == {*NAMES}
     writer.close()
+
+
+def test_a_collaborator_who_may_only_read_changes_nothing(tmp_path: Path):
+    """Every route asks the server's authorizer: those that read are answered, no other acts."""
+    from rankroom.server import ROUTES
+
+    with serve(tmp_path, "read_only_server.py") as server:
+        _, run, writer = start_record(server.home)
+        asked = server.home.with_name("asked")
+        for pattern, handler in ROUTES:
+            path = pattern.replace("([^/]+)", "local" if "/sites/" in pattern else run.id)
+            before = asked.read_text().splitlines()
+            if "get" in vars(handler):
+                assert server.get(path).status in (200, 400, 410), path
+            acted = server.acted
+            if "post" in vars(handler):
+                reply = server.post(path, {"ranks": "1"})
+                assert (reply.status, server.acted) == (403, acted), path
+                assert "not authorized to write" in reply.json["message"]
+            verbs = [("get", "read"), ("post", "write")]
+            assert asked.read_text().splitlines()[len(before) :] == [
+                f"{action} rankroom" for verb, action in verbs if verb in vars(handler)
+            ]
+        assert not (server.home / "clusters").exists()
+        writer.close()
 
 
 def test_runs_come_newest_first(server: Server):
@@ -279,6 +306,26 @@ def test_a_run_without_its_owner_is_lost(server: Server):
     assert reply.headers["X-Rankroom-State"] == "lost"
 
 
+def test_no_route_that_is_read_writes(server: Server):
+    """A record without its writer least of all: it is for `rankroom runs repair` to complete."""
+    _, lost, writer = start_record(server.home, owner=gone_process())
+    writer.append(log(0, "one\n"))
+    writer.close()
+    paths = ClusterPaths("lost", server.home / "clusters")
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    spool = paths.spool(0) / f"{lost.id}.jsonl"
+    spool.parent.mkdir(parents=True)
+    spool.write_bytes(log(0, "one\n") + log(0, "two\n", 2))
+    paths.write(ClusterInfo("lost", 2, "running", ranks=lost.ranks))
+    _, done = finished_record(server.home, collectives(0, 0, 3))
+    before = snapshot(server.home)
+    for run in (lost, done):
+        for what in ("", "/events", "/source", "/log", "/profile", "/collectives", "/trace"):
+            assert server.get(f"rankroom/runs/{run.id}{what}").status == 200
+    assert lost.id in [run["id"] for run in server.get("rankroom/runs").json["runs"]]
+    assert snapshot(server.home) == before
+
+
 def test_log_download(server: Server):
     _, run = finished_record(
         server.home, log(0, "a\nb"), log(1, "x\n"), log(0, "c\n", 2), log(3, "no\n"), size=4
@@ -319,11 +366,11 @@ def test_bad_requests_get_one_line(server: Server, path: str, status: int, says:
     ("cluster", "status", "says"),
     [
         ("gone", 410, "cluster gone is gone"),
-        ("deaf", 503, "cluster deaf does not answer"),
+        ("deaf", 410, "the supervisor of cluster deaf cannot be reached"),
         ("idle", 400, "no rank of idle runs a cell; its log ends with"),
-        ("broken", 400, "the ranks of broken: a broken pipe"),
+        ("broken", 400, "a broken pipe"),
         ("over", 409, "is over (done)"),
-        ("lost", 409, "the kernel that started it is gone"),
+        ("lost", 409, "the supervisor of its cluster is gone"),
     ],
 )
 def test_a_step_that_cannot_be_gets_one_line(server: Server, step, cluster, status, says):
@@ -350,7 +397,7 @@ def test_the_steps_of_the_ladder(server: Server):
     said = server.post(f"{path}/restart?rank=0,2-3").json["message"]
     assert said == "ranks 0,2–3 were restarted, without variables"
     assert server.get(f"{path}/stacks").json == {"stacks": {"0": "main:\n  x", "1": "<b>"}}
-    done = ["interrupt", "close", "release", "close", "restart 0,2,3", "close", "stacks", "close"]
+    done = ["interrupt", "release", "restart 0,2,3", "stacks"]
     assert server.acted[acted:] == [f"fine {what}" for what in done]
     assert "no rank 4" in server.post(f"{path}/restart?rank=4").json["message"]
     assert "restart?rank=2" in server.post(f"{path}/restart").json["message"]
@@ -377,7 +424,7 @@ def test_no_other_page_takes_a_step(server: Server):
         opener.open(urllib.request.Request(url, data=b"", method="POST", headers=mine)).status
         == 200
     )
-    assert server.acted[len(acted) :] == ["fine interrupt", "fine close"]
+    assert server.acted[len(acted) :] == ["fine interrupt"]
     writer.close()
 
 

@@ -15,6 +15,13 @@ from rankroom.analysis.importers.lanes import Lane, Names
 Json = dict[str, Any]
 Key = tuple[Hashable, Hashable, str]  # process, thread, category as the file has them
 
+MOST_LANES = 100_000  # of one file; beyond, the threads of a process and category share one
+MOST_PROCESSES = 4096  # beyond, processes share such a lane
+MOST_SHARED = 10_000  # of those lanes; beyond, categories share one
+MOST_OPEN = 100_000  # spans that have begun and not ended, threads that have, and names of threads
+MOST_TEXT = 64 << 20  # characters of arguments of open spans
+LONGEST_NAME = 1_000  # characters of what processes, threads and categories are called
+
 _FLOWS = frozenset("stf")
 _ASYNC = frozenset("bneSTFpNOD")
 # Differs with each event and says nothing about it.
@@ -37,12 +44,16 @@ class Reader:
         self.threads: dict[tuple[Hashable, Hashable], str] = {}
         self.dropped: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()
+        self.taken = 0  # events
+        self._with_lanes: set[Hashable] = set()  # processes, as many as are told apart
+        self._open_spans = self._open_text = 0
         self._open: dict[tuple[Hashable, Hashable], list[tuple[Json, int]]] = {}
         self._last: dict[tuple[Hashable, Hashable], int] = {}
 
     def take(self, events: list[Json]) -> None:
         """More events, in the file's order."""
         lanes, number = self.lanes, self.names.number
+        self.taken += len(events)
         for event in events:
             try:
                 if event["ph"] == "X":
@@ -73,11 +84,13 @@ class Reader:
             for each in names
         ]
         for key, lane in lanes.items():
+            self.taken += len(lane)
             lane.name = array("i", [numbers[number] for number in lane.name])
-            if key in self.lanes:
-                self.lanes[key].extend(lane)
+            mine = self._lane(key, len(lane))
+            if len(mine):
+                mine.extend(lane)
             else:
-                self.lanes[key] = lane
+                mine.name, mine.start, mine.dur = lane.name, lane.start, lane.dur
 
     def drop_lanes(self, category: str) -> None:
         """Forget the spans of this category of the file."""
@@ -113,24 +126,35 @@ class Reader:
         args = event["args"]
         where = (_plain(event.get("pid")), _plain(event.get("tid")))
         if event["name"] == "process_name":
-            self.processes[where[0]] = str(args["name"])
+            _tell(self.processes, where[0], args["name"])
         elif event["name"] == "process_labels":
-            self.labels[where[0]] = str(args["labels"])
+            _tell(self.labels, where[0], args["labels"])
         elif event["name"] == "thread_name":
-            self.threads[where] = str(args["name"])
+            _tell(self.threads, where, args["name"])
 
     def _begin_or_end(self, event: Json) -> None:
         where = (_plain(event.get("pid")), _plain(event.get("tid")))
         at = int(_time(event["ts"]))
-        self._last[where] = max(at, self._last.get(where, at))
-        stack = self._open.setdefault(where, [])
+        if where in self._last:
+            self._last[where] = max(at, self._last[where])
+        elif len(self._last) < MOST_OPEN:
+            self._last[where] = at
+        stack = self._open.get(where, [])
         if event["ph"] == "B":
-            stack.append((event, at))
+            text = _length(event)
+            if self._open_spans >= MOST_OPEN or self._open_text + text > MOST_TEXT:
+                self.dropped["beginnings of too many spans at once"] += 1
+                return
+            self._open_spans, self._open_text = self._open_spans + 1, self._open_text + text
+            self._open.setdefault(where, stack).append((event, at))
             return
         if not stack:
             self.dropped["ends without a beginning"] += 1
             return
         begun, begin = stack.pop()
+        self._open_spans, self._open_text = self._open_spans - 1, self._open_text - _length(begun)
+        if not stack:
+            del self._open[where]
         if event.get("args"):
             begun = {**begun, "args": {**(begun.get("args") or {}), **event["args"]}}
         self._add(begun, begin, at - begin)
@@ -141,15 +165,43 @@ class Reader:
         key = (
             _plain(event.get("pid")),
             _plain(event.get("tid")),
-            category if isinstance(category, str) else "",
+            category[:LONGEST_NAME] if isinstance(category, str) else "",
         )
-        lane = self.lanes.get(key)
-        if lane is None:
-            lane = self.lanes[key] = Lane()
+        lane = self._lane(key)
         name = event.get("name")
         telling = _telling(args) if isinstance(args, dict) else {}
         number = self.names.number(name if isinstance(name, str) else str(name or "?"), telling)
         lane.add(number, start, dur)
+
+    def _lane(self, key: Key, spans: int = 1) -> Lane:
+        lane = self.lanes.get(key)
+        if lane is None and len(self.lanes) >= MOST_LANES:
+            self.repaired["spans of too many threads, which share a lane"] += spans
+            key = self._shared(key)
+            lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = Lane()
+            if len(self._with_lanes) < MOST_PROCESSES:
+                self._with_lanes.add(key[0])
+        return lane
+
+    def _shared(self, key: Key) -> Key:
+        """Of a lane for all threads: its process and category, as far as there are few of them."""
+        process = key[0]
+        if len(self._with_lanes) >= MOST_PROCESSES and process not in self._with_lanes:
+            process = None
+        return process, None, key[2] if len(self.lanes) < MOST_LANES + MOST_SHARED else ""
+
+
+def _tell(names: dict[Any, str], key: Hashable, name: Any) -> None:
+    if key in names or len(names) < MOST_OPEN:
+        names[key] = str(name)[:LONGEST_NAME]
+
+
+def _length(event: Json) -> int:
+    """Characters of an event, roughly, of which the arguments may be many."""
+    args = event.get("args")
+    return len(str(event.get("name"))) + (len(str(args)) if args else 0)
 
 
 def _telling(args: Json) -> Json:
@@ -171,4 +223,4 @@ def _time(value: Any) -> float | int:
 
 def _plain(value: Any) -> Hashable:
     """A process or thread as a key."""
-    return value if isinstance(value, (int, str, float)) or value is None else str(value)
+    return value if isinstance(value, (int, float)) or value is None else str(value)[:LONGEST_NAME]

@@ -19,7 +19,11 @@ from rankroom.record.model import RankInfo
 
 Json = dict[str, Any]
 
+MOST_EVENTS = 10_000_000  # of all the files; what is behind them is dropped
+MOST_RANKS = 4096  # of one file; beyond, its processes are one rank
 MOST_LANES = 64  # of one rank; beyond, the threads of a category share one
+MOST_CATEGORIES = 256  # of one rank; beyond, they share one
+OTHERS = "events"
 _RANK = re.compile(r"(?:^|[^a-z])ranks?[ _:#.=-]*(\d{1,6})\b", re.I)
 _IN_NAME = re.compile(
     r"(?:rank|worker|process|proc|node)[ _.=-]*(\d{1,6})(?!\d)|(?:^|[._-])r?(\d{1,4})(?=\.|$)", re.I
@@ -37,6 +41,12 @@ class RankOfFile:
     lanes: dict[str, Lane] = field(default_factory=dict)
     info: RankInfo | None = None
 
+    def lane(self, category: str) -> Lane:
+        """The lane of a category; of too many, they share one."""
+        if category not in self.lanes and len(self.lanes) >= MOST_CATEGORIES:
+            category = OTHERS
+        return self.lanes.setdefault(category, Lane())
+
 
 @dataclass
 class TraceFile:
@@ -50,6 +60,7 @@ class TraceFile:
     dropped: Counter[str]
     repaired: Counter[str]
     timeline: horovod_trace.Timeline | None = None
+    events: int = 0  # that were read
     start: int | None = None  # of the run, if it is a record that was exported
     title: str = ""
 
@@ -66,12 +77,13 @@ class TraceFile:
         return min(starts, default=None)
 
 
-def read_file(path: Path, alone: bool = True) -> TraceFile:
-    """Read one file; `alone` says that its processes may be ranks, as it is the only one.
+def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceFile:
+    """Read the first `most` events of one file, or some more; `alone` says that its processes may
+    be ranks, as it is the only one.
 
     Raises TraceError if it is no trace.
     """
-    events, reader, zero = _read(path)
+    events, reader, zero = _read(path, most)
     start: int | None = None
     reader.close()
     lanes = list(reader.lanes.values())
@@ -87,7 +99,9 @@ def read_file(path: Path, alone: bool = True) -> TraceFile:
         if one.rank is None and timeline.ready:
             one.rank = 0  # only the coordinator is told who is ready
         dropped.pop("events that lack a field", None)  # the file's own zero
-        return TraceFile(path, "Horovod", Names(), [one], zero, dropped, repaired, timeline)
+        return TraceFile(
+            path, "Horovod", Names(), [one], zero, dropped, repaired, timeline, reader.taken
+        )
     about = _object(events.about.get("otherData", {})).get("rankroom")
     ours = _object(about)
     ranks = _ranks(reader, events.about, ours, path, alone)
@@ -98,8 +112,8 @@ def read_file(path: Path, alone: bool = True) -> TraceFile:
         zero = _zero(events.about, middle)
     program = "Rankroom" if ours else "PyTorch" if _is_kineto(events.about) else "Chrome"
     return TraceFile(
-        path, program, reader.names, ranks, zero, dropped, repaired,
-        start=start, title=str(ours.get("title", "")),
+        path, program, reader.names, ranks, zero, dropped, events.repaired + reader.repaired,
+        events=reader.taken, start=start, title=str(ours.get("title", "")),
     )  # fmt: skip
 
 
@@ -111,20 +125,27 @@ def rank_in_name(path: Path) -> int | None:
     return next((int(number) for number in found[-1].groups() if number), None) if found else None
 
 
-def _read(path: Path) -> tuple[Events, Reader, int | None]:
+def _read(path: Path, most: int) -> tuple[Events, Reader, int | None]:
     """All events of a file, and the epoch that a Horovod timeline tells."""
+    found: int | None = None
     if parallel.is_worth(path):
         with contextlib.suppress(parallel.Unsound):
             events, reader = Events(path), Reader()
-            zeros = [_horovods(head) for head in parallel.read(events, reader)]
-            return events, reader, next((zero for zero in zeros if zero is not None), None)
-    events, reader = Events(path), Reader()
-    found: int | None = None
+            for head in parallel.read(events, reader):
+                found = _horovods(head) if found is None else found
+                _stop_after(most, events, reader)
+            return events, reader, found
+    events, reader, found = Events(path), Reader(), None
     for batch in events:
         reader.take(batch)
-        if found is None:
-            found = _horovods(batch)
+        found = _horovods(batch) if found is None else found
+        _stop_after(most, events, reader)
     return events, reader, found
+
+
+def _stop_after(most: int, events: Events, reader: Reader) -> None:
+    if reader.taken >= most:
+        events.stop(f"{reader.taken:,} events")
 
 
 def _horovods(batch: list[Json]) -> int | None:
@@ -149,10 +170,7 @@ def _is_kineto(about: Json) -> bool:
 
 def _ranks(reader: Reader, about: Json, ours: Json, path: Path, alone: bool) -> list[RankOfFile]:
     """The ranks of a file: told by it, by its processes' names, by its own; lanes sorted in."""
-    processes: list[Hashable] = []
-    for process, _, _ in reader.lanes:
-        if process not in processes:
-            processes.append(process)
+    processes = list(dict.fromkeys(process for process, _, _ in reader.lanes))
     named = {
         process: int(found[1])
         for process in processes
@@ -170,8 +188,11 @@ def _ranks(reader: Reader, about: Json, ours: Json, path: Path, alone: bool) -> 
         whose = {process: named.get(process, min(named.values())) for process in processes}
     elif alone and len(processes) > 1 and not _is_kineto(about):
         numbers = sorted(processes, key=lambda p: (not isinstance(p, int), str(p).zfill(20)))
-        whose = {process: numbers.index(process) for process in processes}
+        whose = {process: number for number, process in enumerate(numbers)}
     else:
+        whose = dict.fromkeys(processes, rank_in_name(path))
+    if len(set(whose.values())) > MOST_RANKS:
+        reader.repaired["processes too many to be ranks: they are one"] += len(processes)
         whose = dict.fromkeys(processes, rank_in_name(path))
     ranks = {rank: RankOfFile(rank) for rank in whose.values()} or {None: RankOfFile(None)}
     if not processes and isinstance(told, int):
@@ -220,9 +241,10 @@ def _sort_in(
             label = reader.threads.get((process, thread)) or (
                 f"thread {thread}" if thread not in (None, "") else ""
             )
+            few = len(threads[rank.rank, category]) < MOST_LANES
             if not category:
-                own = label or "events"
-            elif len(threads[rank.rank, category]) in range(2, MOST_LANES) and label:
+                own = (few and label) or OTHERS
+            elif few and len(threads[rank.rank, category]) > 1 and label:
                 own = f"{category} · {label}"
         told: dict[int, tuple[str, int]] = {}
         for number in set(lane.name):
@@ -236,11 +258,11 @@ def _sort_in(
             same = define is defined[number]
             told[number] = goal, number if same else reader.names.number(define["name"], args)
         if all(goal == own and to == number for number, (goal, to) in told.items()):
-            rank.lanes.setdefault(own, Lane()).extend(lane)
+            rank.lane(own).extend(lane)
             continue
         for number, start, dur in zip(lane.name, lane.start, lane.dur, strict=True):
             goal, to = told[number]
-            rank.lanes.setdefault(goal, Lane()).add(to, start, dur)
+            rank.lane(goal).add(to, start, dur)
 
 
 def _object(value: Any) -> Json:

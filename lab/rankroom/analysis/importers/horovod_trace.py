@@ -25,7 +25,7 @@ _OPERATION = re.compile(rf"^(?:{'|'.join(_OPERATIONS)})$")
 _PREFIX = re.compile(r"^(?:allreduce|allgather|broadcast|alltoall|reducescatter)\.(?=.)")
 
 
-@dataclass
+@dataclass(slots=True)
 class Done:
     """One operation on one tensor: the file's own part, and when each rank was ready."""
 
@@ -54,6 +54,7 @@ class Timeline:
 def read(reader: Reader) -> Timeline:
     """The operations in a file that `reader` has read."""
     timeline = Timeline()
+    sizes: dict[int, Json] = {}  # by the name's number: millions of operations share a few
     for (process, _, _), lane in reader.lanes.items():
         lane.sort()
         tensor = _tensor(reader.processes.get(process, ""))
@@ -68,7 +69,9 @@ def read(reader: Reader) -> Timeline:
                 waiting.ready.setdefault(int(name), start)
             elif _OPERATION.match(name):
                 done = waiting or Done(tensor, name.lower(), start, end, {})
-                done.op, done.end, done.args = name.lower(), end, _size(define)
+                if number not in sizes:
+                    sizes[number] = _size(define)
+                done.op, done.end, done.args = name.lower(), end, sizes[number]
                 timeline.done.append(done)
                 waiting = None
             else:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.analysis.importers import horovod_trace
-from rankroom.analysis.importers.file import RankOfFile, TraceFile, read_file
+from rankroom.analysis.importers.file import MOST_EVENTS, RankOfFile, TraceFile, read_file
 from rankroom.analysis.importers.known import OURS
 from rankroom.analysis.importers.lanes import Lane, Names
 from rankroom.analysis.importers.repair import TraceError
@@ -75,7 +75,11 @@ def import_files(paths: Sequence[Path], store: Store, name: str | None = None) -
     collecting = gc.isenabled()
     gc.disable()  # it would look through a million events again and again, and find nothing
     try:
-        files = [read_file(path, alone=len(paths) == 1) for path in paths]
+        files: list[TraceFile] = []
+        left = MOST_EVENTS
+        for path in paths:
+            files.append(read_file(path, alone=len(paths) == 1, most=left))
+            left = max(0, left - files[-1].events)
         notes: list[str] = []
         _number(files, notes)
         start = _one_clock(files, notes)

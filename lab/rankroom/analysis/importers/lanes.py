@@ -7,10 +7,12 @@ from array import array
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 MOST_NAMES = 50_000  # of one file and rank; beyond, spans share a name
+MOST_TEXT = 64 << 20  # characters of all names and arguments of a file; beyond, the same
 MOST_VARIANTS = 1_000  # of one name with other arguments; beyond, those are left out
 FARTHEST = 10 * 365 * 86_400 * 1_000_000  # microseconds from the others; farther is no time
 LARGEST = 1 << 53  # what a browser holds exactly
@@ -25,6 +27,7 @@ class Names:
         self.defined: list[dict[str, Any]] = []
         self.left_out: Counter[str] = Counter()
         self.most = MOST_NAMES
+        self._text = 0  # characters in `defined`, roughly
         self._numbers: dict[Hashable, int] = {}
         self._variants: Counter[str] = Counter()
 
@@ -46,11 +49,14 @@ class Names:
             if self._variants[name] > MOST_VARIANTS:
                 self.left_out["arguments that are different each time"] += 1
                 return self.number(name, {})
-        if len(self.defined) >= self.most:
+        text = self._text + len(name) + (len(str(args)) if args else 0)
+        if len(self.defined) >= self.most or text > MOST_TEXT:
             self.left_out["names"] += 1
             key, name, args = _OTHER["name"], _OTHER["name"], {}
             if key in self._numbers:
                 return self._numbers[key]
+            text = self._text
+        self._text = text
         self.defined.append({**args, "name": name})
         number = self._numbers[key] = len(self.defined) - 1
         return number
@@ -85,18 +91,22 @@ class Lane:
 
     def shift(self, by: int) -> None:
         """Move all spans in time."""
-        if by:
-            self.start = array("q", [start + by for start in self.start])
+        if by and len(self):
+            moved = np.frombuffer(self.start, np.int64)
+            moved += by
 
     def sort(self) -> None:
         """By start; of those that start together the longer one first, as it holds the others."""
-        start, dur = self.start, self.dur
-        if all(a < b for a, b in pairwise(start)):
+        if len(self) < 2:
             return
-        order = sorted(range(len(start)), key=lambda i: (start[i], -dur[i]))
-        self.name = array("i", [self.name[i] for i in order])
-        self.start = array("q", [start[i] for i in order])
-        self.dur = array("q", [dur[i] for i in order])
+        # By columns of NumPy's: as numbers of Python's own, millions of spans take gigabytes.
+        start, dur = np.frombuffer(self.start, np.int64), np.frombuffer(self.dur, np.int64)
+        if (start[1:] > start[:-1]).all():
+            return
+        order = np.lexsort((-dur, start))
+        name = np.frombuffer(self.name, np.int32)
+        self.name = array("i", name[order].tobytes())
+        self.start, self.dur = array("q", start[order].tobytes()), array("q", dur[order].tobytes())
 
     def keep_sound(self, middle: int) -> Iterator[str]:
         """Drop spans that cannot be; `middle` is a right time. Yields the reasons."""

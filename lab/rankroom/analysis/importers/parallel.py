@@ -94,6 +94,7 @@ def _put(coming: Future[Part | None], reader: Reader) -> list[Json]:
         raise Unsound
     reader.join(made.names, made.lanes)
     reader.dropped.update(made.dropped)
+    reader.taken += len(made.others)
     for event in made.others:
         reader.take_unusual(event)
     return made.head

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ Json = dict[str, Any]
 BLOCK = 1 << 22  # characters that are parsed at once
 WINDOW = 1 << 16
 LONGEST = 1 << 20  # an event that goes on longer than this is broken
+MOST_TEXT = 8 << 30  # characters of one file, also where a small one is unpacked
+LONGEST_S = 300.0  # for one file
 HEADER = 1 << 24  # what stands before the events: a few lines, where nobody put in a file
 
 _DECODER = json.JSONDecoder(strict=False)
@@ -57,6 +60,8 @@ class Events:
         self._over = False
         self._lines = False  # events one per line, without an array
         self._closed = False  # the array of events ended with its bracket
+        self._read = 0  # characters
+        self._until = time.monotonic() + LONGEST_S
         self._blocks = self._decoded()
 
     def __iter__(self) -> Iterator[list[Json]]:
@@ -72,11 +77,22 @@ class Events:
                 yield _without_comma(piece)
             elif len(self._text) > LONGEST or self._over:
                 yield self._one_by_one(whole=self._over)
+            if self._read > MOST_TEXT:
+                self.stop(f"{MOST_TEXT >> 30} GB of text")
+            elif time.monotonic() > self._until:
+                self.stop(f"{LONGEST_S:.0f} seconds")
             if self._over and not self._text:
                 break
             self._more()
         if not self._closed:
             self.repaired["closing bracket missing"] += 1
+
+    def stop(self, after: str) -> None:
+        """Read no further: the rest of the file is dropped, and it is said after how much."""
+        if not (self._over and not self._text):
+            self.dropped[f"the rest of the file, after {after}"] += 1
+        self._over = self._closed = True
+        self._text = ""
 
     # -- text
 
@@ -137,6 +153,7 @@ class Events:
             self._over = True
         else:
             self._text += text
+            self._read += len(text)
 
     def _begin(self) -> None:
         """Read up to the first event."""

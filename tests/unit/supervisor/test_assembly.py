@@ -1,7 +1,7 @@
 """What ranks report is put together once and in order, also where their disk was full."""
 
 from rankroom.record.model import event_line
-from rankroom.run.assembly import Assembly
+from rankroom.supervisor.assembly import Assembly
 
 LINES = [event_line("log", 0, i, i, stream="stdout", text=f"line {i}\n") for i in range(6)]
 WHOLE = b"".join(LINES)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from rankroom.record.cluster_file import Allocation
-from rankroom.run.time_limit import TimeLimit
+from rankroom.supervisor.time_limit import TimeLimit
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def left(monkeypatch: pytest.MonkeyPatch):
     end = time.mktime((2026, 11, 22, 14, 0, 0, 0, 0, -1))
 
     def news(seconds: float, until: float = end) -> list[str]:
-        monkeypatch.setattr("rankroom.run.time_limit.time.time", lambda: until - seconds)
+        monkeypatch.setattr("rankroom.supervisor.time_limit.time.time", lambda: until - seconds)
         return limit.news(Allocation("12", (), until))
 
     return news

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 import pytest
 
 from rankroom.record.model import Standing
-from rankroom.run.stall import StallWatch, explain, main_first
+from rankroom.supervisor.stall import StallWatch, explain, main_first
 
 WAITS = Standing(0, "waits", "allreduce loss", 7, "hvd.allreduce(loss, name='loss')")
 SLEEPS = Standing(2, "still", None, 9, "time.sleep(60)")
@@ -46,8 +46,8 @@ def test_words(standings, words):
     assert explain(standings, 6.2) == words
 
 
-class FakeLink:
-    """A link whose time is turned by hand."""
+class FakeRanks:
+    """Connections to ranks, whose time is turned by hand."""
 
     def __init__(self, answers):
         self.answers = answers
@@ -64,7 +64,7 @@ class FakeLink:
         futures = []
         for rank in ranks:
             future = Future()
-            future.set_result({"content": {"stands": self.answers[rank]}})
+            future.set_result({"stands": self.answers[rank]})
             futures.append(future)
         return futures
 
@@ -74,8 +74,8 @@ class FakeLink:
             call()
 
 
-def watch(link, said, patience=5):
-    return StallWatch([0, 1], link, 0, patience, said.append)
+def watch(ranks, said, patience=5):
+    return StallWatch([0, 1], ranks, 0, patience, said.append)
 
 
 def waits(seconds):
@@ -83,50 +83,50 @@ def waits(seconds):
 
 
 def test_nothing_is_asked_until_a_rank_says_that_it_stands():
-    link = FakeLink({0: waits(2), 1: {"state": "busy", "seconds": 0}})
-    watch(link, [])
-    link.turn()
-    assert link.asked == 0
+    ranks = FakeRanks({0: waits(2), 1: {"state": "busy", "seconds": 0}})
+    watch(ranks, [])
+    ranks.turn()
+    assert ranks.asked == 0
 
 
 def test_it_is_said_when_patience_is_over_and_taken_back_when_it_moves():
-    link = FakeLink({0: waits(2), 1: {"state": "busy", "seconds": 0}})
+    ranks = FakeRanks({0: waits(2), 1: {"state": "busy", "seconds": 0}})
     said = []
-    watching = watch(link, said)
+    watching = watch(ranks, said)
     watching.begin()
     watching.begin()
-    link.turn()
-    assert said == [] and len(link.calls) == 1
-    link.answers[0] = waits(5.5)
-    link.turn()
+    ranks.turn()
+    assert said == [] and len(ranks.calls) == 1
+    ranks.answers[0] = waits(5.5)
+    ranks.turn()
     assert said[0].text.startswith("rank 0 waits in barrier (cell line 1) for 6 s; rank 1 is")
-    link.answers[0] = {"state": "busy", "seconds": 0}
-    link.turn()
-    assert said[1:] == [None] and link.calls == []
+    ranks.answers[0] = {"state": "busy", "seconds": 0}
+    ranks.turn()
+    assert said[1:] == [None] and ranks.calls == []
     # And it can begin again.
-    link.answers[0] = waits(7)
+    ranks.answers[0] = waits(7)
     watching.begin()
-    link.turn()
+    ranks.turn()
     assert said[2] is not None
 
 
 def test_a_short_wait_is_never_said():
-    link = FakeLink({0: waits(3), 1: {"state": "busy", "seconds": 0}})
+    ranks = FakeRanks({0: waits(3), 1: {"state": "busy", "seconds": 0}})
     said = []
-    watch(link, said).begin()
+    watch(ranks, said).begin()
     for _ in range(5):
-        link.turn()
+        ranks.turn()
     assert said == []
 
 
 def test_after_the_end_nothing_is_said():
-    link = FakeLink({0: waits(9), 1: waits(9)})
+    ranks = FakeRanks({0: waits(9), 1: waits(9)})
     said = []
-    watching = watch(link, said)
+    watching = watch(ranks, said)
     watching.begin()
     watching.end()
-    link.turn()
-    assert said == [] and link.asked == 0
+    ranks.turn()
+    assert said == [] and ranks.asked == 0
 
 
 def test_of_faulthandlers_stacks_the_main_thread_comes_first():

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rankroom.record.model import RankInfo, event_line
+from rankroom.record.model import event_line
 from rankroom.record.store import Store
-from rankroom.run import release
-from rankroom.run.run import Run
+from rankroom.supervisor import release
+from rankroom.supervisor.recorder import Recorder
+from record_makers import make_run
 
 
 class Silent:
-    """A link to ranks that never answer; what is to be called later is called by `tick`."""
+    """Connections to ranks that never answer; what is to be called later is called by `tick`."""
 
     def __init__(self) -> None:
         self.ranks = [0, 1]
         self._later: list[Callable[[], None]] = []
+        self.receive: Callable[..., None] = lambda *said: None
 
-    def subscribe(self, run: str, receive: Callable[..., None]) -> None: ...
+    def subscribe(self, run: str, receive: Callable[..., None]) -> None:
+        self.receive = receive
 
     def unsubscribe(self, run: str) -> None: ...
 
     def signal(self, ranks: Any, signal: str) -> None: ...
 
-    def execute(self, rank: int, source: str, about: dict[str, Any]) -> Future[Any]:
-        return Future()
+    def execute(self, to: Iterable[int], source: str, **about: Any) -> dict[int, Future[Any]]:
+        return {rank: Future() for rank in to}
 
     def request(self, ranks: Any, **content: Any) -> list[Future[Any]]:
         return [Future() for _ in ranks]
@@ -63,12 +66,10 @@ def ended(rank: int) -> tuple[dict[str, Any], bytes]:
     return {"rank": rank, "at": 0}, event_line("status", rank, 0, 5, state="released")
 
 
-def a_run(link: Any) -> Run:
-    ranks = [RankInfo(rank, f"c{rank}", 0, "cpu", 0, "running") for rank in (0, 1)]
-    made = Run(
-        "1", ranks, 2, "it", link, Store(), lambda rank: None, lambda rank: "was given up: why"
-    )  # fmt: skip
-    return made.start(0, 1)
+def a_run(ranks: Any) -> Recorder:
+    made = Recorder("1", make_run(2), ranks, Store(), lambda rank: Path("nowhere"))
+    made.start()
+    return made
 
 
 def test_a_run_whose_ranks_end_while_they_are_asked_waits_for_their_answer(
@@ -76,31 +77,31 @@ def test_a_run_whose_ranks_end_while_they_are_asked_waits_for_their_answer(
 ):
     # However long this test takes, the time to confirm is not over.
     monkeypatch.setattr(release, "RELEASED_S", 600.0)
-    link = Slow()
-    made = a_run(link)
+    ranks = Slow()
+    made = a_run(ranks)
     releasing = threading.Thread(target=made.release)
     releasing.start()
-    assert link.asked.wait(60)
+    assert ranks.asked.wait(60)
 
     def receive() -> None:
         for rank in (0, 1):
-            made._receive(*ended(rank))
+            ranks.receive(*ended(rank))
 
     receiving = threading.Thread(target=receive)
     receiving.start()
     assert not made.wait(0.3)
-    link.sends.set()
+    ranks.sends.set()
     releasing.join()
     receiving.join()
-    assert made.running == [] and made.state == "running"
-    for answer in link.answers:
+    assert made.running == [] and not made.is_over
+    for answer in ranks.answers:
         assert not made.wait(0)
         answer.set_result({})
     assert made.wait(0)
 
 
 class Asked(Silent):
-    """A link to ranks that say how they are: `said[rank]`; `signalled` are those that were."""
+    """Connections to ranks that say how they are: `said[rank]`; `signalled` are those that were."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +115,7 @@ class Asked(Silent):
         answers = []
         for rank in ranks:
             answers.append(Future[Any]())
-            answers[-1].set_result({"content": self.said[rank]})
+            answers[-1].set_result(self.said[rank])
         return answers
 
 
@@ -122,36 +123,36 @@ def test_an_interrupt_reaches_a_rank_that_has_not_begun_and_each_once_a_time(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(release, "RELEASE_S", 600.0)
-    link = Asked()
-    made = a_run(link)
+    ranks = Asked()
+    made = a_run(ranks)
     made.interrupt()
-    assert link.signalled == [0, 1]
+    assert ranks.signalled == [0, 1]
     for _ in range(3):  # both have dropped it: neither had begun
-        link.tick()
-    assert link.signalled == [0, 1]
-    link.said = {0: {"run": made.id}, 1: {}}
-    link.tick()
-    assert link.signalled == [0, 1, 0]
-    link.said[1] = {"run": made.id}
+        ranks.tick()
+    assert ranks.signalled == [0, 1]
+    ranks.said = {0: {"run": made.id}, 1: {}}
+    ranks.tick()
+    assert ranks.signalled == [0, 1, 0]
+    ranks.said[1] = {"run": made.id}
     for _ in range(4):
-        link.tick()
-    assert sorted(link.signalled[3:]) == [0, 0, 0, 0, 1, 1, 1, 1]
-    link.said[0] = {"run": made.id, "tidying": True}
+        ranks.tick()
+    assert sorted(ranks.signalled[3:]) == [0, 0, 0, 0, 1, 1, 1, 1]
+    ranks.said[0] = {"run": made.id, "tidying": True}
     for rank in (0, 1):
-        made._receive(*ended(rank))
-    link.tick()
-    assert len(link.signalled) == 11
+        ranks.receive(*ended(rank))
+    ranks.tick()
+    assert len(ranks.signalled) == 11
 
 
 def test_a_run_ends_when_its_silent_rank_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(release, "RELEASED_S", 0.0)
-    link = Silent()
-    made = a_run(link)
+    ranks = Silent()
+    made = a_run(ranks)
     made.release()
-    made._receive(*ended(0))
-    link.tick()  # the time to confirm is over, and rank 1 is not given up yet
-    assert made.state == "running"
-    made.lose()
+    ranks.receive(*ended(0))
+    ranks.tick()  # the time to confirm is over, and rank 1 is not given up yet
+    assert not made.is_over
+    made.lose({1: "was given up: why"})
     assert made.wait(0)
     assert made.info.failure is not None
     assert made.info.failure.evalue == "rank 1 was given up: why"

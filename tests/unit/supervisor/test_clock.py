@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rankroom.record.model import Clock, RankInfo
-from rankroom.run.clock import Clocks, Trip, estimate, hull
+from rankroom.supervisor.clock import Clocks, Trip, estimate, hull
 
 
 def trips(offset: int, dice: random.Random, there: float, back: float, count: int = 12):
@@ -87,7 +87,7 @@ class Hosts:
             self.asked.append(rank)
             if rank in self.ahead:
                 future: Future[Any] = Future()
-                future.set_result({"content": {"time": time.time_ns() // 1000 + self.ahead[rank]}})
+                future.set_result({"time": time.time_ns() // 1000 + self.ahead[rank]})
                 out.append(future)
         return out
 
@@ -125,33 +125,36 @@ def test_clocks_are_compared_again_when_they_may_have_drifted(monkeypatch: pytes
     assert compared(clocks, ranks) and clocks.of(ranks)
     count = len(hosts.asked)
     assert compared(clocks, ranks) == {} and len(hosts.asked) == count
-    monkeypatch.setattr("rankroom.run.clock.AGAIN_S", 0.0)
+    monkeypatch.setattr("rankroom.supervisor.clock.AGAIN_S", 0.0)
     assert clocks.of(ranks) == {}
     assert compared(clocks, ranks) and len(hosts.asked) > count
 
 
 def test_ranks_that_are_not_known_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch):
-    """As when a client has just connected; a run that comes meanwhile has their clocks, too."""
+    """As when a cluster has just started."""
     # Threads of a busy machine may stand still for longer than is waited for them.
-    monkeypatch.setattr("rankroom.run.clock.COMES_S", 60.0)
-    monkeypatch.setattr("rankroom.run.clock.WAIT_S", 60.0)
+    monkeypatch.setattr("rankroom.supervisor.clock.COMES_S", 60.0)
     hosts = Hosts({})
     clocks = Clocks(hosts, "here")
     ranks = [rank_on(1, "a"), rank_on(2, "b")]
-    clocks.compare(ranks)
+    assert not clocks.comparing
+    thread = clocks.compare(ranks)
+    assert thread is not None and clocks.comparing
     hosts.ahead = {1: 100, 2: 200}
+    thread.join(60)
+    assert not clocks.comparing
     assert clocks.of(ranks).keys() == {1, 2}
 
 
 def test_a_rank_that_is_gone_does_not_hide_its_host(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rankroom.run.clock.COMES_S", 0.1)
+    monkeypatch.setattr("rankroom.supervisor.clock.COMES_S", 0.1)
     hosts = Hosts({2: 77_000_000})
     found = compared(Clocks(hosts, "here"), [rank_on(1, "a"), rank_on(2, "a")])
     assert abs(found[2].offset - 77_000_000) <= found[2].error
 
 
 def test_hosts_that_do_not_answer_have_no_clock(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rankroom.run.clock.COMES_S", 0.1)
+    monkeypatch.setattr("rankroom.supervisor.clock.COMES_S", 0.1)
     clocks = Clocks(Hosts({}), "here")
     assert compared(clocks, [rank_on(1, "a")]) == {}
     assert clocks.of([rank_on(1, "a")]) == {}

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rankroom.cluster.repair import complete_all
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import RankInfo, event_line
-from rankroom.run.salvage import TendedStore
+from rankroom.record.store import Store
 from record_makers import log, start_record
 
 BEGIN = event_line("status", 0, 0, 0, state="running", spool={"stdout": 0})
@@ -39,11 +40,11 @@ def given_up(home: Path):
     paths.write(ClusterInfo("job-1", 1, "stopped", ranks=run.ranks, created=time.time()))
     spool = paths.spool(0) / f"{run.id}.jsonl"
     spool.write_bytes(known)
-    return TendedStore(), run.id, spool
+    return Store(), run.id, spool
 
 
-def texts(store: TendedStore, run_id: str) -> list[str]:
-    store.load(run_id)
+def texts(store: Store, run_id: str) -> list[str]:
+    complete_all(store)
     return [event["text"] for event in store.events(run_id) if event["kind"] == "log"]
 
 
@@ -69,9 +70,9 @@ def test_what_came_later_joins_the_record_once(given_up):
 
 
 def test_a_spool_that_nobody_writes_to_any_more_goes(given_up):
-    store, run_id, spool = given_up
+    store, _, spool = given_up
     os.utime(spool, (0, 0))
-    store.load(run_id)
+    assert complete_all(store) == []
     assert not spool.exists()
 
 
@@ -84,4 +85,4 @@ def test_a_rank_that_is_gone_for_good_has_nothing_to_add(home: Path):
     paths.make(1)
     paths.write(ClusterInfo("job-1", 1, "running", ranks=run.ranks, created=time.time()))
     (paths.spool(0) / f"{run.id}.jsonl").write_bytes(BEGIN + log(0, "known\n", 1))
-    assert texts(TendedStore(), run.id) == []
+    assert texts(Store(), run.id) == []

@@ -1,0 +1,30 @@
+"""A server with made-up clusters, on which collaborators may look and do nothing else."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from jupyter_server.auth import Authorizer
+from jupyter_server.serverapp import main
+
+import made_up_clusters
+from rankroom import config
+from rankroom.cluster import control
+
+ASKED = "asked"  # a file beside the home: what the authorizer was asked about us
+
+
+class ReadOnly(Authorizer):
+    """Lets everybody in, to read."""
+
+    def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
+        if "/rankroom/" in handler.request.path:
+            with config.home().with_name(ASKED).open("a") as file:
+                file.write(f"{action} {resource}\n")
+        return action == "read"
+
+
+if __name__ == "__main__":
+    control.attach = made_up_clusters.attach
+    main([*sys.argv[1:], "--ServerApp.authorizer_class=read_only_server.ReadOnly"])

@@ -1,0 +1,169 @@
+"""Traces that are made, or have become, such that reading them would take all memory or no end."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankroom.analysis.importers import (
+    chrome,
+    file,
+    import_files,
+    importing,
+    lanes,
+    parallel,
+    repair,
+)
+from rankroom.analysis.profile.of_run import profile_of
+from rankroom.record.store import Store
+
+
+def span(at: int, **fields: Any) -> dict[str, Any]:
+    return {"ph": "X", "pid": 1, "tid": 1, "cat": "op", "name": "x", "ts": at * 10, "dur": 5,
+            **fields}  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home")
+
+
+@pytest.fixture
+def read(tmp_path: Path, store: Store):
+    def made(*files: list[dict[str, Any]]) -> importing.Import:
+        paths = []
+        for number, events in enumerate(files):
+            paths.append(tmp_path / f"t.rank{number}.json")
+            paths[-1].write_text(json.dumps(events))
+        return import_files(paths, store)
+
+    return made
+
+
+def spans_of(made: importing.Import, store: Store) -> int:
+    return sum(len(each["dur"]) for each in store.events(made.run.id) if each["kind"] == "spans")
+
+
+def test_a_hundred_thousand_processes_are_one_rank_in_seconds(read, store: Store):
+    begun = time.process_time()
+    made = read([span(i, pid=i) for i in range(100_000)])
+    assert "allreduce" not in str(profile_of(store, made.run))
+    assert time.process_time() - begun < 20
+    assert made.run.size == 1 and spans_of(made, store) == 100_000
+    assert "100,000 × processes too many to be ranks: they are one" in str(made.files[0])
+
+
+def test_as_many_processes_as_there_may_be_ranks_are_ranks(read, monkeypatch):
+    monkeypatch.setattr(file, "MOST_RANKS", 5)
+    assert read([span(i, pid=i) for i in range(5)]).run.size == 5
+    assert read([span(i, pid=i) for i in range(6)]).run.size == 1
+
+
+@pytest.mark.parametrize("large", [1 << 40, 0])
+@pytest.mark.parametrize("fields", ["pid tid", "tid", "cat", "pid tid cat"])
+def test_lanes_are_bounded_and_all_spans_are_there(
+    read, store: Store, monkeypatch, fields: str, large: int
+):
+    monkeypatch.setattr(parallel, "LARGE", large)
+    monkeypatch.setattr(chrome, "MOST_LANES", 50)
+    monkeypatch.setattr(chrome, "MOST_PROCESSES", 20)
+    monkeypatch.setattr(chrome, "MOST_SHARED", 10)
+    most = []
+    close = chrome.Reader.close
+    monkeypatch.setattr(
+        chrome.Reader, "close", lambda self: (most.append(len(self.lanes)), close(self))
+    )
+    made = read([span(i, **{each: f"{each} {i}" for each in fields.split()}) for i in range(1000)])
+    assert most[0] <= 50 + 20 + 10
+    assert spans_of(made, store) == 1000
+    assert "spans of too many threads, which share a lane" in str(made.files[0])
+
+
+def test_one_rank_has_only_so_many_categories(read, store: Store):
+    made = read([span(i, cat=f"c{i}") for i in range(2000)])
+    found = {each["cat"] for each in store.events(made.run.id) if each["kind"] == "spans"}
+    assert len(found) <= file.MOST_CATEGORIES + 1
+    assert spans_of(made, store) == 2000
+
+
+def test_what_is_behind_the_last_event_that_is_read_is_said(read, store: Store, monkeypatch):
+    monkeypatch.setattr(repair, "BLOCK", 4096)
+    monkeypatch.setattr(importing, "MOST_EVENTS", 300)
+    made = read([span(i) for i in range(2000)], [span(i) for i in range(2000)])
+    first, second = made.files
+    assert 300 <= first.spans < 500 and second.spans < 200
+    for each in (first, second):
+        assert f"1 × the rest of the file, after {each.spans:,} events" in str(each)
+        assert "closing bracket" not in str(each)
+    assert any("the rest of the file" in note for note in made.run.notes)
+    # One that ends there is whole.
+    monkeypatch.setattr(importing, "MOST_EVENTS", 2000)
+    assert "rest of the file" not in str(read([span(i) for i in range(2000)]).files[0])
+
+
+def test_reading_ends_when_its_time_is_over(read, monkeypatch):
+    monkeypatch.setattr(repair, "BLOCK", 4096)
+    monkeypatch.setattr(repair, "LONGEST_S", 0.0)
+    made = read([span(i) for i in range(2000)])
+    assert 0 < made.files[0].spans < 2000
+    assert "the rest of the file, after 0 seconds" in str(made.files[0])
+
+
+def test_a_small_file_that_unpacks_to_a_huge_one_ends(tmp_path: Path, store: Store, monkeypatch):
+    monkeypatch.setattr(repair, "MOST_TEXT", 1 << 24)
+    packed = tmp_path / "t.json.gz"
+    with gzip.open(packed, "wb", compresslevel=1) as out:
+        out.write(json.dumps([span(i) for i in range(10)])[:-1].encode())
+        for _ in range(64):
+            out.write(b" " * (1 << 20))
+    read: list[int] = []
+    more = repair.Events._to_text
+
+    def counted(self: repair.Events, data: bytes) -> str:
+        read.append(len(data))
+        return more(self, data)
+
+    monkeypatch.setattr(repair.Events, "_to_text", counted)
+    made = import_files([packed], store)
+    assert sum(read) < 1 << 25
+    assert made.files[0].spans == 10 and "of text" in str(made.files[0])
+
+
+@pytest.fixture
+def few_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(chrome, "MOST_OPEN", 100)
+    yield 100
+
+
+def test_spans_that_never_end_do_not_pile_up(read, store: Store, few_open: int):
+    begins = [{"ph": "B", "pid": i, "tid": i, "name": "x", "ts": i} for i in range(1000)]
+    made = read(begins)
+    assert spans_of(made, store) == few_open
+    assert "900 × beginnings of too many spans at once" in str(made.files[0])
+
+
+def test_spans_that_end_make_room_for_others(read, store: Store, few_open: int):
+    events = [
+        {"ph": phase, "pid": i, "tid": 1, "name": "x", "ts": 10 * i + (phase == "E")}
+        for i in range(1000)
+        for phase in "BE"
+    ]
+    made = read(events)
+    assert spans_of(made, store) == 1000 and not made.files[0].dropped
+
+
+def test_arguments_of_open_spans_and_names_have_a_limit_together(read, store: Store, monkeypatch):
+    monkeypatch.setattr(chrome, "MOST_TEXT", 50_000)
+    monkeypatch.setattr(lanes, "MOST_TEXT", 20_000)
+    args = {"a": "y" * 1000}
+    made = read([{"ph": "B", "pid": 1, "tid": 1, "name": f"x{i}", "ts": i, "args": args}
+                 for i in range(100)])  # fmt: skip
+    assert 40 < spans_of(made, store) < 50
+    told = [each for event in store.events(made.run.id) for each in event.get("define", [])]
+    assert len(told) < 22 and "(one of too many names)" in [each["name"] for each in told]

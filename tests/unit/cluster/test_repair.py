@@ -1,0 +1,132 @@
+"""A record whose writer is gone is completed from what ranks left, when somebody asks for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rankroom.cluster.repair import complete, complete_all
+from rankroom.record.cluster_file import Allocation, ClusterPaths, Node
+from rankroom.record.model import RunInfo, event_line
+from rankroom.record.owner import this_process
+from rankroom.record.store import Store
+from record_makers import gone_process, log, lost_record, snapshot, start_record
+
+SAID = [event_line("status", 0, 0, 0, state="running", spool={"stdout": 0}), log(0, "one\n", 1)]
+END = [log(0, "two\n", 2), event_line("status", 0, 3, 9, state="ok")]
+
+
+@pytest.fixture
+def lost(home: Path):
+    """Makes a lost run of one rank, whose spool holds all of its lines and the record the first."""
+    return partial(lost_record, home)
+
+
+def texts(store: Store, run: RunInfo) -> list[str]:
+    return [event["text"] for event in store.events(run.id) if event["kind"] == "log"]
+
+
+def test_while_a_rank_goes_on_the_record_is_left_alone(home, lost):
+    """As ranks of an earlier version do, whose kernel wrote the record and is gone."""
+    run = lost(*SAID, pid=os.getpid())
+    store = Store()
+    assert complete_all(store) == []
+    assert store.load(run.id).state == "lost"
+    assert texts(store, run) == []
+
+
+def test_when_all_ranks_have_said_their_end_the_record_is_completed(home, lost):
+    run = lost(*SAID, *END, pid=os.getpid())
+    store = Store()
+    assert complete_all(store) == [run.id]
+    found = store.load(run.id)
+    assert (found.state, found.lines, found.notes) == ("done", 2, [])
+    assert texts(store, run) == ["one\n", "two\n"]
+    assert not list(home.glob(f"clusters/*/spool/*/{run.id}.jsonl"))
+    assert complete_all(store) == []
+
+
+def test_a_rank_that_is_gone_says_nothing_more(home, lost):
+    run = lost(*SAID, pid=gone_process().pid)
+    (ClusterPaths("local").spool(0) / "stdout").write_text("one\nlast words\n")
+    store = Store()
+    assert complete(store, store.load(run.id))
+    found = store.load(run.id)
+    assert found.state == "failed" and found.failure is not None
+    assert found.failure.evalue == "rank 0 ended with its cluster"
+    assert "last words\n" in "".join(texts(store, run))
+
+
+def test_a_rank_that_never_got_the_cell_is_said_to_be_one(home, lost):
+    run = lost(b"", pid=gone_process().pid)
+    store = Store()
+    assert complete_all(store) == [run.id]
+    found = store.load(run.id)
+    assert found.failure is not None
+    assert found.failure.evalue.startswith("rank 0 never got the cell")
+
+
+def test_what_nothing_is_left_of_is_lost(home):
+    _, run, writer = start_record(home, owner=gone_process())
+    writer.close()
+    assert not complete(Store(), Store().load(run.id))
+    assert Store().load(run.id).state == "lost"
+
+
+def test_a_record_that_is_written_to_is_left_alone(home, lost):
+    run = lost(*SAID, *END, pid=gone_process().pid)
+    raw = Store().paths(run.id).run
+    run.owner = this_process()
+    raw.write_text(json.dumps(run.to_json()))
+    assert complete_all(Store()) == []
+    assert texts(Store(), run) == []
+
+
+def test_to_read_a_record_writes_nothing(home, lost):
+    run = lost(*SAID, *END, pid=gone_process().pid)
+    before = snapshot(home)
+    store = Store()
+    assert [each.state for each in store.newest()] == ["lost"]
+    assert store.load(run.id).state == "lost"
+    assert store.read(run.id).state == "lost"
+    assert store.tail(run.id).read().state == "lost"
+    assert texts(store, run) == []
+    assert store.prune(dry_run=True) == []
+    assert snapshot(home) == before
+
+
+def test_a_cluster_that_was_set_aside_goes_when_its_records_are_complete(home, lost):
+    ended = lost(*SAID, *END, pid=gone_process().pid, name="local.1a2b")
+    goes_on = lost(*SAID, pid=os.getpid(), name="local.3c4d")
+    store = Store()
+    assert complete_all(store) == [ended.id]
+    assert not ClusterPaths("local.1a2b").folder.exists()
+    assert ClusterPaths("local.3c4d").folder.exists()
+    assert store.load(ended.id).state == "done"
+    assert store.load(goes_on.id).state == "lost"
+
+
+def test_a_record_whose_job_took_its_writer_along_is_completed_from_any_machine(home, lost):
+    run = lost(*SAID, pid=os.getpid())
+    paths, store = ClusterPaths("local"), Store()
+    raw = store.paths(run.id)
+    raw.run.write_text(raw.run.read_text().replace(socket.gethostname(), "c1"))
+    assert complete_all(store) == [], "it was written to a moment ago"
+    os.utime(raw.events, (0, 0))
+    assert complete_all(store) == [], "of other machines only a job's end is known"
+    info = paths.read()
+    info.allocation = Allocation("12", (Node("c1", 1),), time.time() + 1000)
+    info.state, info.message = "stopped", "job 12 was cancelled"
+    paths.write(info)
+    assert complete_all(store) == [run.id]
+    found = store.load(run.id)
+    assert found.state == "failed"
+    assert found.failure.evalue == "rank 0 ended with its cluster: job 12 was cancelled"
+    assert texts(store, run) == ["one\n"]
+    assert not paths.folder.exists()

@@ -1,0 +1,164 @@
+"""Replicas of a record that grows: asked for piece by piece, kept here, cut wherever it may be."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from rankroom.errors import RecordError
+from rankroom.record.model import Json, RankInfo, RunInfo, event_line
+from rankroom.record.owner import this_process
+from rankroom.record.store import Store, Writer
+from rankroom.remote.replica import Replicas
+
+START = 1_700_000_000_000_000
+
+
+class There:
+    """A record on a site, who writes it, and what is answered to who asks for it."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = Store(root)
+        self.run = RunInfo(
+            "20231114-221320-000000", "far", 1, START, [RankInfo(0, "c1", 7, "cpu")], "running",
+            title="x", owner=this_process(),
+        )  # fmt: skip
+        assert self.run.owner is not None
+        self.run.owner.host = "c1"
+        self.source = "print('é')"
+        self.writer: Writer = self.store.create(self.run, self.source)
+        self.count = 0
+
+    @property
+    def events(self) -> Path:
+        return self.store.paths(self.run.id).events
+
+    def write(self, lines: int) -> None:
+        for _ in range(lines):
+            line = event_line("log", 0, self.count, self.count, stream="stdout", text="line é\n")
+            self.writer.append(line)
+            self.count += 1
+
+    def end(self) -> None:
+        self.run.state, self.run.end = "done", START + 1
+        self.writer.finish(self.run)
+
+    def answer(self, after: int, most: int = 100) -> tuple[Json, str, int, bytes]:
+        """run.json, source, and events after a byte, as the supervisor answers."""
+        data = self.events.read_bytes()[after : after + most]
+        told = self.run.to_json()
+        if after + len(data) < self.events.stat().st_size:
+            told["state"] = "running"
+        return told, self.source, after, data
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> There:
+    return There(tmp_path / "there")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Store:
+    return Store(tmp_path / "here")
+
+
+def replicas(here: Store) -> Replicas:
+    """What an agent that starts now makes of what there is."""
+    return Replicas(here, "far", START / 1e6 - 1)
+
+
+def bring(there: There, kept: Replicas) -> None:
+    """Ask for all that is there by now."""
+    while True:
+        after = max(0, kept.size(there.run.id))
+        kept.take(*there.answer(after))
+        if kept.size(there.run.id) == there.events.stat().st_size:
+            return
+
+
+def same(there: There, here: Store) -> bool:
+    one, other = there.store.paths(there.run.id), here.paths(there.run.id)
+    return all(
+        (one.folder / name).read_bytes() == (other.folder / name).read_bytes()
+        for name in ("source.py", "events.jsonl", "run.json")
+    )
+
+
+def test_a_record_that_grows_is_followed_to_its_end(there: There, here: Store):
+    kept = replicas(here)
+    for lines in (0, 1, 40, 0, 3):
+        there.write(lines)
+        bring(there, kept)
+        assert here.paths(there.run.id).events.read_bytes() == there.events.read_bytes()
+        # Live as long as whoever brings it lives, whatever host writes it there.
+        assert here.load(there.run.id).state == "running"
+        assert kept.live == [there.run.id] and not kept.is_complete(there.run.id)
+    there.end()
+    bring(there, kept)
+    assert same(there, here) and kept.live == [] and kept.is_complete(there.run.id)
+
+
+def test_whatever_is_lost_on_the_way_every_line_comes_once(there: There, here: Store):
+    """Answers are lost or come twice; agents begin again."""
+    chance = random.Random(5)
+    kept = replicas(here)
+    for _ in range(60):
+        there.write(chance.randrange(5))
+        if chance.random() < 0.3:
+            kept = replicas(here)
+        answers = [there.answer(max(0, kept.size(there.run.id)), chance.randrange(1, 200))] * 2
+        for answer in answers[: chance.randrange(3)]:
+            kept.take(*answer)
+    there.end()
+    bring(there, kept)
+    assert same(there, here)
+
+
+def test_a_gap_is_refused(there: There, here: Store):
+    kept = replicas(here)
+    there.write(9)
+    kept.take(*there.answer(0, 0))
+    with pytest.raises(RecordError, match="has 0 bytes, and what came begins at 60"):
+        kept.take(*there.answer(60))
+    bring(there, kept)
+    assert here.paths(there.run.id).events.read_bytes() == there.events.read_bytes()
+
+
+def test_what_a_full_disk_refuses_is_taken_when_it_comes_again(
+    there: There, here: Store, monkeypatch: pytest.MonkeyPatch
+):
+    kept = replicas(here)
+    there.write(3)
+    bring(there, kept)
+    there.write(5)
+
+    def refuse(self: Writer, lines: bytes) -> None:
+        raise RecordError("no space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(RecordError):
+        patch.setattr(Writer, "append", refuse)
+        bring(there, kept)
+    there.end()
+    bring(there, kept)
+    assert same(there, here)
+
+
+def test_a_run_that_nobody_brings_any_more_says_so(there: There, here: Store):
+    kept = replicas(here)
+    there.write(2)
+    bring(there, kept)
+    kept.leave("no more of it")
+    run = here.load(there.run.id)
+    assert run.state == "lost" and run.notes == ["no more of it"]
+    # The next agent goes on with it all the same.
+    there.write(2)
+    there.end()
+    bring(there, replicas(here))
+    assert same(there, here)
+
+
+def test_other_clusters_runs_are_left_alone(there: There, here: Store):
+    here.create(RunInfo("20231114-221320-000001", "another", 1, START), "1").close()
+    assert replicas(here).live == []

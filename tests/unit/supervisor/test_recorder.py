@@ -1,0 +1,165 @@
+"""A run's record is complete, whatever is lost on the way or refused by the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankroom.errors import RecordError, UnwrittenError
+from rankroom.record import patient_writer
+from rankroom.record.model import event_line
+from rankroom.record.store import Store, Writer
+from rankroom.supervisor.rank_connections import RankGoneError
+from rankroom.supervisor.recorder import Recorder
+from record_makers import log, make_run
+
+BEGIN = event_line("status", 0, 0, 0, state="running")
+LINES = [log(0, f"{i}\n", i + 1) for i in range(9)]
+END = event_line("status", 0, 10, 99, state="ok")
+SAID = [BEGIN, *LINES, END]
+
+
+class Ranks:
+    """The connection of one rank: what it is sent is noted, what is due later waits for `tick`."""
+
+    def __init__(self) -> None:
+        self.ranks = [0]
+        self.sent: list[dict[str, Any]] = []
+        self.done: Future[Any] = Future()
+        self.receive: Callable[[dict[str, Any], bytes], None] = lambda header, lines: None
+        self._later: list[Callable[[], None]] = []
+
+    def subscribe(self, run: str, receive: Callable[..., None]) -> None:
+        self.receive = receive
+
+    def unsubscribe(self, run: str) -> None: ...
+
+    def execute(self, to: Iterable[int], source: str, **about: Any) -> dict[int, Future[Any]]:
+        self.sent.append({"source": source, **about})
+        return dict.fromkeys(to, self.done)
+
+    def request(self, ranks: Any, **question: Any) -> list[Future[Any]]:
+        return []
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._later.append(call)
+
+    def tick(self) -> None:
+        due, self._later = self._later, []
+        for call in due:
+            call()
+
+    def say(self, *batches: int) -> None:
+        """The batches of these numbers arrive, of one line each."""
+        for number in batches:
+            at = len(b"".join(SAID[:number]))
+            self.receive({"rank": 0, "at": at}, SAID[number])
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> tuple[Recorder, Ranks, Store]:
+    """A run whose rank has written everything to its spool; nothing has arrived."""
+    store, ranks = Store(tmp_path), Ranks()
+    made = Recorder("x = 1\n", make_run(1), ranks, store, lambda rank: tmp_path)  # type: ignore[arg-type]
+    made.start(epoch=0)
+    (tmp_path / f"{made.id}.jsonl").write_bytes(b"".join(SAID))
+    return made, ranks, store
+
+
+def text(store: Store, run: Recorder) -> str:
+    return "".join(event["text"] for event in store.events(run.id) if event["kind"] == "log")
+
+
+WHOLE = "".join(f"{i}\n" for i in range(9))
+
+
+def test_what_all_arrives_is_the_record(begun):
+    run, ranks, store = begun
+    ranks.say(*range(11))
+    assert run.wait(0) and run.is_closed
+    assert text(store, run) == WHOLE
+    found = store.load(run.id)
+    assert (found.state, found.lines) == ("done", 9)
+    assert [sent["source"] for sent in ranks.sent] == ["x = 1\n"]
+
+
+def test_a_gap_on_the_wire_is_filled_from_the_spool(begun):
+    run, ranks, store = begun
+    ranks.say(0, 1, 2, 5, 7, 10)
+    assert run.wait(0)
+    assert text(store, run) == WHOLE
+    assert store.load(run.id).notes == []
+
+
+def test_a_lost_last_batch_does_not_hang_the_run(begun):
+    run, ranks, store = begun
+    ranks.say(0, 1, 2)
+    ranks.done.set_result({})  # the rank says that the cell has run
+    assert not run.wait(0)
+    ranks.tick()
+    assert run.wait(0)
+    assert text(store, run) == WHOLE
+    assert store.load(run.id).state == "done"
+
+
+def test_how_a_rank_that_is_gone_ended_is_said_by_who_knows_it(begun, tmp_path):
+    run, ranks, store = begun
+    (tmp_path / f"{run.id}.jsonl").write_bytes(b"".join(SAID[:-1]))
+    ranks.say(0, 1)
+    ranks.done.set_exception(RankGoneError("rank 0 is gone"))
+    ranks.tick()
+    assert not run.wait(0)
+    run.lose({0: "was killed by SIGKILL"})
+    assert run.wait(0)
+    assert text(store, run) == WHOLE
+    found = store.load(run.id)
+    assert (found.state, found.ranks[0].state) == ("failed", "lost")
+    assert found.failure is not None and found.failure.evalue == "rank 0 was killed by SIGKILL"
+
+
+def test_a_disk_that_stays_full_ends_no_run_and_the_spool_keeps_what_is_missing(
+    begun, tmp_path, monkeypatch
+):
+    run, ranks, store = begun
+
+    def full(writer: Writer, lines: bytes) -> None:
+        raise UnwrittenError("cannot write the record: no space left", lines)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(patient_writer, "WAITING", 0)
+        patch.setattr(Writer, "append", full)
+        ranks.say(*range(11))
+    assert run.wait(0)
+    found = store.load(run.id)
+    assert found.state == "done"
+    assert any("output is missing" in note for note in found.notes)
+    assert "8\\n" in (tmp_path / f"{run.id}.jsonl").read_text()
+
+
+def test_nothing_is_sent_where_no_record_can_be(tmp_path):
+    (tmp_path / "runs").write_text("no folder")
+    ranks = Ranks()
+    run = Recorder("x", make_run(1), ranks, Store(tmp_path), lambda rank: tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(RecordError, match="set RANKROOM_HOME"):
+        run.start(epoch=0)
+    assert ranks.sent == []
+
+
+def test_each_change_of_run_json_is_told_and_at_last_that_it_is_over(tmp_path):
+    ranks, told = Ranks(), []
+    run = Recorder(
+        "x", make_run(1), ranks, Store(tmp_path), lambda rank: tmp_path,  # type: ignore[arg-type]
+        lambda run: told.append((run.info.state, run.is_over, list(run.info.notes))),
+    )  # fmt: skip
+    run.start(epoch=0)
+    run.remark("the time is nearly over")
+    ranks.say(*range(11))
+    run.remark("too late")
+    assert told == [
+        ("running", False, ["the time is nearly over"]),
+        ("done", True, ["the time is nearly over"]),
+    ]

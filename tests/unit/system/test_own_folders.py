@@ -1,0 +1,77 @@
+"""Folders that somebody else made first, or may write to, are not used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rankroom import config
+from rankroom.errors import NotPrivateError
+from rankroom.record.cluster_file import ClusterPaths, all_clusters
+from rankroom.record.store import Store
+
+
+def theirs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of another user's: not ours, at least."""
+    folder.mkdir(parents=True)
+    ours = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: ours + 1)
+
+
+def of_the_group(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(0o770)
+
+
+Plant = Callable[[Path, pytest.MonkeyPatch], None]
+ALL = pytest.mark.parametrize("plant", [theirs, of_the_group])
+
+
+def test_what_is_made_is_for_nobody_else(home: Path):
+    config.private(home / "labs")
+    assert [each.stat().st_mode & 0o777 for each in (home, home / "labs")] == [0o700] * 2
+    config.private(home / "labs")  # and there the next time
+
+
+@ALL
+@pytest.mark.parametrize("name", ["", "labs"])
+def test_what_others_planted_is_refused(home: Path, monkeypatch, plant: Plant, name: str):
+    plant(home / name, monkeypatch)
+    with pytest.raises(NotPrivateError, match=str(home)) as refused:
+        config.private(home / "labs")
+    assert "\n" not in str(refused.value)
+
+
+@ALL
+def test_a_home_of_others_is_not_read_either(home: Path, monkeypatch, plant: Plant):
+    """A cluster's file says where keys are sent, and a record's HTML is shown."""
+    plant(home, monkeypatch)
+    for look in (all_clusters, Store, lambda: ClusterPaths("x").read()):
+        with pytest.raises(NotPrivateError):
+            look()
+
+
+def test_a_file_in_its_place_is_a_folder_that_cannot_be_made(home: Path):
+    """As where a disk is full: some can do without."""
+    home.touch()
+    with pytest.raises(NotADirectoryError):
+        config.private(home / "labs")
+    assert config.home() == home
+
+
+def test_a_link_counts_by_its_owner_and_its_goal(home: Path, tmp_path: Path, monkeypatch):
+    (tmp_path / "scratch").mkdir(mode=0o700)
+    home.symlink_to(tmp_path / "scratch")
+    config.private(home / "labs")
+    assert (tmp_path / "scratch" / "labs").is_dir()
+    (tmp_path / "scratch").chmod(0o777)
+    with pytest.raises(NotPrivateError):
+        config.make_own(home)
+    (tmp_path / "scratch").chmod(0o700)
+    ours = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: ours + 1)
+    with pytest.raises(NotPrivateError, match="belongs to another user"):
+        config.make_own(home)

@@ -1,0 +1,108 @@
+"""Programs that are started in a folder where others have put files with the names of modules."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rankroom
+from rankroom.ssh import login
+from rankroom.system import python_command
+
+PACKAGE = Path(rankroom.__file__).parent
+# Of the standard library, of what is installed, and our own.
+PLANTED = [*sys.stdlib_module_names, "psutil", "zmq", "click", "ipyparallel", "IPython", "rankroom"]
+
+
+@pytest.fixture
+def planted(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with modules that say when they are imported."""
+    for name in PLANTED:
+        (tmp_path / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')"
+        )
+    monkeypatch.chdir(tmp_path)
+    # The package itself must be found without that folder.
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE.parent))
+    monkeypatch.setenv("RANKROOM_ASK_SECONDS", "0")
+    return tmp_path
+
+
+def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "rankroom.supervisor.supervisor", "rankroom.supervisor.controller", "rankroom.rank.engine",
+        "rankroom.agent.node_start", "rankroom.agent.nanny", "rankroom.batch.runner",
+        "rankroom.remote.login_node", "rankroom.remote.job", "rankroom.remote.agent",
+        "rankroom.ssh.askpass",
+    ],
+)  # fmt: skip
+def test_no_program_imports_from_where_it_was_started(planted: Path, module: str):
+    run(python_command.command(module, "--help"))
+    assert not (planted / "ran").exists(), (planted / "ran").read_text()
+
+
+def test_the_planted_modules_are_ones_that_would_run(planted: Path):
+    run([sys.executable, "-m", "rankroom.batch.runner", "--help"])
+    assert (planted / "ran").exists()
+
+
+def test_a_module_runs_as_with_m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    text = "import json, sys; print(json.dumps([__name__, __spec__.name, sys.argv, sys.path]))"
+    (tmp_path / "shown.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir("/")
+    name, spec, argv, path = json.loads(run(python_command.command("shown", "a b", "-c")).stdout)
+    assert (name, spec) == ("__main__", "shown")
+    assert argv == [str(tmp_path / "shown.py"), "a b", "-c"]
+    assert path[0] == str(tmp_path) and "" not in path
+
+
+def test_a_module_that_is_not_there_is_named():
+    done = run(python_command.command("no.such"))
+    assert done.returncode == 1 and "No module named 'no'" in done.stderr
+
+
+def test_what_ssh_asks_with_is_started_likewise(planted: Path):
+    done = run([login._asking("login")["SSH_ASKPASS"], "code?"])
+    assert "no answer: code?" in done.stderr
+    assert not (planted / "ran").exists()
+
+
+def test_a_command_line_tells_what_it_runs():
+    for words in (python_command.command("a.b", "c", "d"), ["python", "-m", "a.b", "c", "d"]):
+        assert python_command.arguments(words) == ["a.b", "c", "d"]
+    assert python_command.arguments(["python", "-c", "1", "a.b"]) == []
+    assert python_command.arguments([]) == []
+
+
+def test_nothing_of_ours_is_started_by_m():
+    """Where a program is started, its command line is made in one place."""
+    found = [
+        f"{file.relative_to(PACKAGE)}: {line.strip()}"
+        for file in PACKAGE.rglob("*.py")
+        for line in file.read_text("utf-8").splitlines()
+        if '"-m",' in line and '"mkdir"' not in line
+    ]
+    assert [
+        each for each in found if not each.startswith("remote/login_node.py: argv = [python,")
+    ] == []
+
+
+def test_modules_beside_come_after_the_standard_library(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", ["", "/lib/python3", "/v/site-packages", "/w/dist-packages"])
+    python_command.find_modules_beside()
+    assert sys.path == ["/lib/python3", "", "/v/site-packages", "/w/dist-packages"]
+    monkeypatch.setattr(sys, "path", ["/lib/python3"])
+    python_command.find_modules_beside()
+    assert sys.path == ["/lib/python3", ""]
