@@ -88,6 +88,11 @@ def hang_seconds() -> float:
     return _number("hang_seconds", 4.0)
 
 
+def preload() -> str:
+    """Modules that are imported before ranks are forked, or `none` (RANKROOM_PRELOAD)."""
+    return _text("preload")
+
+
 def start_seconds(default: float) -> float:
     """Ranks that are not ready after this long are given up (RANKROOM_START_SECONDS)."""
     return _number("start_seconds", default)
@@ -127,6 +132,11 @@ def _number(name: str, default: float) -> float:
     if not 0 <= value < float("inf"):
         raise UsageError(NOT_A_NUMBER.format(where=where, text=text, default=default))
     return value
+
+
+def _text(name: str) -> str:
+    chosen = os.environ.get(f"RANKROOM_{name.upper()}")
+    return str(_from_file().get(name, "")) if chosen is None else chosen
 
 
 def _from_file() -> dict[str, Any]:

@@ -8,6 +8,7 @@ ends; it ends, with all that they have started, when the other end of its socket
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import faulthandler
 import gc
@@ -27,6 +28,7 @@ from typing import Any
 import psutil
 
 from rankroom.rank import engine
+from rankroom.rank.world import World
 from rankroom.system import process_tree
 
 PR_SET_PDEATHSIG = 1
@@ -37,6 +39,8 @@ LONGEST = 1 << 20  # bytes that are read at once
 def main(argv: list[str]) -> None:
     """Import the modules that `argv` names, and serve until the owner hangs up."""
     owner = socket.socket(fileno=int(argv[1]))
+    # As the first rank has it; what differs in the others is set when they are forked.
+    engine.prepared = engine.prepare()
     for name in argv[2:]:
         tell(owner, **preloaded(name))
     gc.collect()
@@ -140,9 +144,13 @@ def become_rank(order: dict[str, Any]) -> None:
         os.environ.update(order["env"])
         os.chdir(order["cwd"])
         sys.argv = ["rankroom-rank", *order["argv"]]
+        assert engine.prepared is not None
+        world, _ = engine.prepared
+        vars(world).update(vars(World.from_environment(os.environ)))
         _differ()
         faulthandler.enable()
         engine.main()
+        atexit._run_exitfuncs()
         code = 0
     except SystemExit as end:
         if isinstance(end.code, str):

@@ -118,7 +118,9 @@ def successor(
         start_request.granted(site.load("local"), asked)
     ranks = start_request.ranks(asked) or info.size
     launch.room_for(ranks)
-    return lambda: launch.launch(ranks, paths.name, info.cwd, info.auto_restart)[1]
+    return lambda: launch.launch(
+        ranks, paths.name, info.cwd, info.auto_restart, preload=info.preload
+    )[1]
 
 
 def interrupt(name: str) -> None:

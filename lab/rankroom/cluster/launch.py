@@ -25,7 +25,7 @@ from rankroom.supervisor import port_guard
 from rankroom.system import process_tree, python_command
 from rankroom.system.polling import poll_until
 
-START_S = 30.0
+START_S = 30.0  # and a second for each rank that a core has
 FAR_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
 FOLLOW_S = 6.0  # for ranks on other nodes to end after their keeper
 ANSWER_S = 2.0  # for a keeper on another machine
@@ -55,6 +55,7 @@ def launch(
     cwd: str | None,
     auto_restart: bool = False,
     reached_from: str = "",
+    preload: str = "",
 ) -> tuple[ClusterPaths, subprocess.Popen[bytes]]:
     """Start the keeper of a new cluster and return at once; `Cluster.ready` waits for its ranks.
 
@@ -74,7 +75,7 @@ def launch(
         info = ClusterInfo(
             paths.name, size, created=time.time(), python=sys.executable,
             cwd=cwd or str(Path.cwd()), auto_restart=auto_restart, allocation=granted,
-            reached_from=reached_from,
+            reached_from=reached_from, preload=preload,
         )  # fmt: skip
         paths.write(info)
         env = own_environment()
@@ -183,7 +184,9 @@ def wait_ready(
             raise why
         info = paths.read()
         if info is not None:
-            words = f"{len(info.ready)} of {info.size} ranks ready" if info.ranks else STARTING
+            words = f"{len(info.ready)} of {info.size} ranks ready"
+            if not info.ranks:
+                words = info.message or STARTING
             if words != told:
                 progress(words)
                 told = words
@@ -245,7 +248,12 @@ def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
 def start_s(info: ClusterInfo | None) -> float:
     """How long a start may take."""
     far = info is not None and info.allocation is not None
-    return config.start_seconds(FAR_START_S if far else START_S)
+    return config.start_seconds(FAR_START_S if far else crowded(info.size if info else 0))
+
+
+def crowded(size: int) -> float:
+    """The seconds that so many ranks may take to start on the cores of this machine."""
+    return START_S + size / (os.cpu_count() or 1)
 
 
 def here(host: str, info: ClusterInfo) -> bool:

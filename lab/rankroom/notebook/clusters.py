@@ -32,6 +32,7 @@ def start(line: str) -> None:
     options.add_argument("--ranks", type=int, metavar="N")
     options.add_argument("--name", metavar="NAME")
     options.add_argument("--auto-restart", action="store_true")
+    options.add_argument("--preload", default="", metavar="MODULE,…")
     sites.add_options(options)
     chosen = options.read(line)
     site = sites.site_asked(chosen)
@@ -49,16 +50,18 @@ def start(line: str) -> None:
             f"{chosen.ranks or current.size}` or `%cluster stop` first"
         )
     if site is None:
-        start_here(chosen.ranks, chosen.name, chosen.auto_restart)
+        start_here(chosen.ranks, chosen.name, chosen.auto_restart, chosen.preload)
         return
     if current is not None:
         current.close()
     sites.start(site, chosen.name, chosen.auto_restart)
 
 
-def start_here(ranks: int | None, name: str | None, auto_restart: bool = False) -> None:
+def start_here(
+    ranks: int | None, name: str | None, auto_restart: bool = False, preload: str = ""
+) -> None:
     """Start ranks on this machine, or in this job, and say so."""
-    _started(launch.launch(ranks, name, None, auto_restart))
+    _started(launch.launch(ranks, name, None, auto_restart, preload=preload))
 
 
 def _started(launched: tuple[ClusterPaths, subprocess.Popen[bytes]]) -> None:
@@ -66,7 +69,7 @@ def _started(launched: tuple[ClusterPaths, subprocess.Popen[bytes]]) -> None:
     with progress() as tell:
         cluster = Cluster.ready(*launched, tell)
     print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
-    for line in (cluster.warning(), horovod_line(features())):
+    for line in (*cluster.info.notes, cluster.warning(), horovod_line(features())):
         if line:
             print(line)
 

@@ -204,7 +204,7 @@ class RankroomMagics(Magics):
 
     @line_magic  # type: ignore[untyped-decorator]
     def cluster(self, line: str) -> None:
-        """%cluster [start [--ranks N] [--name NAME] [--auto-restart] | stop |
+        """%cluster [start [--ranks N] [--name NAME] [--auto-restart] [--preload MODULE,…] | stop |
         restart [--ranks 0,2-3] | resize N | attach [NAME] | interrupt |
         release | stacks | log]
 

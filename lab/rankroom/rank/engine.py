@@ -35,6 +35,16 @@ OF_KERNELS = (
 )  # fmt: skip
 
 
+# Where ranks are forked: what was made ready before the frameworks were imported.
+prepared: tuple[World, Recovery] | None = None
+
+
+def prepare() -> tuple[World, Recovery]:
+    """Have frameworks that are imported from now on be adapted to."""
+    world = World.from_environment(os.environ)
+    return world, Recovery(world)
+
+
 class RankEngine(engine_app.IPEngine):
     """ipyparallel's engine; the one override that matters is where its output goes."""
 
@@ -42,7 +52,7 @@ class RankEngine(engine_app.IPEngine):
 
     def redirect_output(self, iopub_socket: Any) -> None:
         """Called by the engine once it has registered: from here on this process is a rank."""
-        world = World.from_environment(os.environ)
+        world, recovery = prepared or prepare()
         self._keep_own_log()
         kernel = self.kernel
         start = int(os.environ.get(process_tree.START, "0"))
@@ -50,7 +60,6 @@ class RankEngine(engine_app.IPEngine):
             world.rpc, world.rpc_key, world.rank, start, kernel.do_soon, kernel.answer
         )
         reporter = Reporter(world.rank, Path(os.environ["RANKROOM_SPOOL"]), connection.send)
-        recovery = Recovery(world)
         reporter.install()
         kernel.take_part(world, reporter, recovery)
         stacks.answer_to_signal(reporter.spool / "stacks")

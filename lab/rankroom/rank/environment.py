@@ -20,6 +20,8 @@ _THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 
+# Modules that are as good in a forked process as where they were imported: no threads, no devices.
+PRELOADABLE = ("numpy", "torch", "horovod.torch")
 FIRST_PORT = 10240
 GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import re
+import signal
 import sys
 import time
 import traceback
@@ -16,6 +18,7 @@ from traitlets import Type
 
 from rankroom.rank import lines, stacks, values
 from rankroom.rank.connection import Done
+from rankroom.rank.environment import PRELOADABLE
 from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery, looks_released
@@ -66,6 +69,8 @@ class RankKernel(IPythonParallelKernel):
             self.shell.cells,
             recovery.look,
         )
+        # Without a process beside the rank, nobody else does it for ipyparallel's clients.
+        self.control_handlers["signal_request"] = self._signal_request
         self._loop = asyncio.get_event_loop()
         self._context = contextvars.copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,6 +105,7 @@ class RankKernel(IPythonParallelKernel):
                 self.pre_handler_hook()
                 if what["do"] == "execute":
                     await self._run(what)
+                    answer = {"modules": [name for name in PRELOADABLE if name in sys.modules]}
                 else:
                     found = values.do(what["how"], what["name"], buffers)
             except KeyboardInterrupt:
@@ -209,6 +215,13 @@ class RankKernel(IPythonParallelKernel):
 
     def _forward_input(self, allow_stdin: bool = False) -> None:
         super()._forward_input(False)
+
+    async def _signal_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """A signal that one of ipyparallel's clients sends to this rank."""
+        number = parent["content"]["sig"]
+        number = getattr(signal, number) if isinstance(number, str) else number
+        os.kill(os.getpid(), number)
+        self.session.send(stream, "signal_reply", {"status": "ok"}, parent, ident=ident)
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Answer what is asked while a cell runs or hangs; in a thread of its own."""

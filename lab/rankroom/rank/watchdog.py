@@ -123,7 +123,7 @@ def _in_flight() -> tuple[str, float] | None:
 
 def is_running() -> bool:
     """True if the main thread has the processor or waits for it, not for anything else."""
-    with contextlib.suppress(OSError), open(_STATE, "rb") as file:  # noqa: PTH123
+    with contextlib.suppress(OSError), open(_of_main("stat"), "rb") as file:  # noqa: PTH123
         # Behind the name, which may hold anything.
         return file.read().rpartition(b")")[2].split()[:1] == [b"R"]
     return False
@@ -135,11 +135,14 @@ def _step(frame: FrameType | None) -> tuple[int, int, bytes]:
     A loop may be found in the same place twice: how often the system let it run tells.
     """
     slices = b""
-    with contextlib.suppress(OSError), open(_SCHEDULE, "rb") as file:  # noqa: PTH123 - twice a second
+    with contextlib.suppress(OSError), open(_of_main("schedstat"), "rb") as file:  # noqa: PTH123 - twice a second
         slices = file.read().rpartition(b" ")[2]
     return id(frame), frame.f_lasti if frame else 0, slices
 
 
-# Its last number counts the time slices of the thread; the main thread has the process's id.
-_SCHEDULE = f"/proc/self/task/{os.getpid()}/schedstat"
-_STATE = f"/proc/self/task/{os.getpid()}/stat"
+def _of_main(what: str) -> str:
+    """A file of the system about the main thread, which has the process's id.
+
+    The last number in `schedstat` counts its time slices.
+    """
+    return f"/proc/self/task/{os.getpid()}/{what}"

@@ -106,6 +106,8 @@ class ClusterInfo:
     starting: list[int] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
     auto_restart: bool = False
+    preload: str = ""  # modules that were asked for, or `none`; else what cells imported last
+    notes: list[str] = field(default_factory=list)  # of the start, for whoever started it
     lease: float = 0.0
     allocation: Allocation | None = None  # the ranks are processes of this machine without one
     reached_from: str = ""  # a machine outside of the job from which its ranks are reached

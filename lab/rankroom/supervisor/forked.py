@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ class ForkedProcess:
 class ForkServer:
     """A process that has imported `modules`, and forks ranks.
 
-    `note(text)` is told what could not be imported, `wake()` is called when a rank has ended.
+    `wake()` is called when a rank has ended; `notes` are for whoever starts the cluster.
     """
 
     def __init__(
@@ -68,12 +67,12 @@ class ForkServer:
         env: dict[str, str],
         cwd: str,
         log: Path,
-        note: Callable[[str], None],
         wake: Callable[[], None],
     ) -> None:
         self.imports: list[dict[str, Any]] = []
         self.unsafe = ""
-        self._note, self._wake = note, wake
+        self.notes: list[str] = []
+        self._wake = wake
         self._orders = itertools.count(1)
         self._forked: dict[int, int] = {}  # process ids by order
         self._processes: dict[int, ForkedProcess] = {}
@@ -83,13 +82,19 @@ class ForkServer:
         self.is_over = False
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") as file:
-            argv = python_command.command("rankroom.agent.fork_server", str(theirs.fileno()), *modules)
+            argv = python_command.command(
+                "rankroom.agent.fork_server", str(theirs.fileno()), *modules
+            )
             self.process = subprocess.Popen(
                 argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[theirs.fileno()],
             )  # fmt: skip
         self._socket = ours
         threading.Thread(target=self._read, name="rankroom-forks", daemon=True).start()
+
+    def note(self, text: str) -> None:
+        """Keep a line for whoever starts the cluster."""
+        self.notes.append(text)
 
     def wait_ready(self, seconds: float) -> bool:
         """Wait until it can fork; False if it cannot, or not in time."""
@@ -145,10 +150,15 @@ class ForkServer:
             elif "ready" in said:
                 self._is_ready = True
             elif "failed" in said:
-                self._note(f"{said['module']} was not preloaded: {said['failed']}")
+                self.note(f"{said['module']} could not be preloaded: {said['failed']}")
             elif "module" in said:
                 self.imports.append(said)
-                self.unsafe = self.unsafe or (said["unsafe"] and said["module"])
+                if said["unsafe"] and not self.unsafe:
+                    self.unsafe = said["module"]
+                    self.note(UNSAFE.format(module=said["module"], why=said["unsafe"]))
             self._news.notify_all()
         if "ended" in said:
             self._wake()
+
+
+UNSAFE = "ranks are started one by one: with {module} imported, a process is not forked, as {why}"

@@ -110,16 +110,16 @@ class Processes:
         env = dict(os.environ) | {"RANKROOM_SIZE": str(self.info.size)}
         self.controller = self.spawn(argv, env, self.paths.controller_log)
 
-    def preload(
-        self, modules: Sequence[str], note: Callable[[str], None], wake: Callable[[], None]
-    ) -> None:
+    def preload(self, modules: Sequence[str], wake: Callable[[], None]) -> ForkServer:
         """Have ranks forked by a process that has imported `modules`."""
         env = self.environment_of(0)
+        # Whatever carries the first rank's marks is ended with it.
         for name in (process_tree.SPOOL, process_tree.START):
             env.pop(name)
         env[process_tree.CLUSTER] = str(self.paths.folder)
         log = self.paths.logs / "fork-server.log"
-        self.forks = ForkServer(modules, env, self.info.cwd, log, note, wake)
+        self.forks = ForkServer(modules, env, self.info.cwd, log, wake)
+        return self.forks
 
     def environment_of(self, rank: int) -> dict[str, str]:
         """What a rank on this machine finds set."""

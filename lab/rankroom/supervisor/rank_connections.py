@@ -37,6 +37,7 @@ class RankConnections:
     def __init__(self, server: Server, pids: Callable[[], dict[int, int]]) -> None:
         self._server = server
         self._pids = pids
+        self.modules: set[str] = set()  # of PRELOADABLE, those that cells have imported
         self._peers: dict[int, bytes] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[int, Future[Any]]] = {}
@@ -59,6 +60,7 @@ class RankConnections:
         elif said["do"] == "answered":
             _, future = self._asked.pop(said["number"], (0, None))
             answer = Answer(said["answer"])
+            self.modules.update(answer.get("modules", ()))
             answer.buffers = question.buffers
             _settle(future, answer)
         else:

@@ -29,7 +29,7 @@ from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.rpc.rendezvous import POLL_S, Rendezvous
 from rankroom.rpc.server import Question, Server
 from rankroom.scheduler.job_end import JobEnd
-from rankroom.supervisor import hub
+from rankroom.supervisor import hub, preload
 from rankroom.supervisor.lease import Lease
 from rankroom.supervisor.memory import Memory
 from rankroom.supervisor.placement import GIVEN_UP
@@ -40,6 +40,7 @@ from rankroom.system.exits import describe_exit
 
 START_S = 30.0  # a rank that is not ready after this long hangs, and may be restarted
 LOOK_S = 0.1
+UNREGISTER_S = 1.0  # for the controller to hear of a rank that has ended
 NEWS_S = 20.0  # without a change, who listens is told all the same
 SAMPLE_S = 1.0  # between two looks at the ranks' memory
 AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
@@ -74,6 +75,7 @@ class Supervisor:
         self.runs = Runs(
             paths, info, self.server, self.connections, self.children.places, self.note_news
         )
+        self.imported: set[str] = set()  # by ranks of this environment, as far as is noted
         self.version = 0  # of what there is to tell; `listening` wait for another one
         self.listening: list[Question] = []
         info.rpc, info.rpc_key = self.server.address, self.server.key
@@ -100,14 +102,20 @@ class Supervisor:
         self.write()
 
     def preload(self) -> None:
-        """Have what ranks import be imported once, where that is wanted."""
-        wanted = os.environ.get("RANKROOM_PRELOAD", "").replace(",", " ").split()
-        if wanted == ["none"] or self.info.allocation is not None:
+        """Have what ranks import be imported once, and ranks be forked; not on other nodes."""
+        wanted = preload.wanted(self.info.preload)
+        if wanted is None or self.info.allocation is not None:
             return
-        self.children.preload(wanted, lambda text: print(text, flush=True), self.wake)
-        assert self.children.forks is not None
-        if not self.children.forks.wait_ready(config.start_seconds(START_S)):
+        if wanted:
+            self.info.message = f"importing {', '.join(wanted)}"
+            self.write()
+        forks = self.children.preload(wanted, self.wake)
+        if not forks.wait_ready(config.start_seconds(START_S)):
+            forks.note("ranks are started one by one: the process that forks them did not start")
             self.children.forks = None
+        self.info.message = ""
+        self.info.notes = forks.notes
+        self.imported = {each["module"] for each in forks.imports}
 
     def save(self) -> None:
         """Write down how the cluster is; what a full disk refuses is written when there is room."""
@@ -292,6 +300,9 @@ class Supervisor:
             self.told_to_end = True
             return True
         self.runs.look()
+        if self.connections.modules - self.imported and not self.info.preload:
+            self.imported |= self.connections.modules
+            preload.note(self.connections.modules)
         if self.lease.over(self.runs.current is not None):
             self.info.message = f"no notebook used it for {self.info.lease:g} h"
             return True
@@ -321,9 +332,8 @@ class Supervisor:
             self.lose(rank, how)
             self.save()
             self.children.seating.give_up(rank)
-            if self.info.allocation:
-                # The process beside it may have ended with it, and told nobody.
-                hub.unregister(self.paths.engine_file, rank)
+            # The process beside it, if there was one, may have ended with it, and told nobody.
+            hub.unregister(self.paths.engine_file, rank, UNREGISTER_S)
 
     def note_limit(self) -> None:
         """Write down when the job ends, as soon as that is another time."""

@@ -1,0 +1,41 @@
+"""Which modules ranks are forked with: those asked for, or what cells here imported last."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from rankroom import config
+from rankroom.system.files import write_atomically
+
+NONE = "none"  # asked for instead of modules: ranks are started one by one, as other programs are
+
+
+def wanted(asked: str) -> list[str] | None:
+    """The modules that `asked` names, else those that were noted; None to fork no ranks."""
+    names = (asked or config.preload()).replace(",", " ").split()
+    if names == [NONE]:
+        return None
+    return names or _noted()
+
+
+def note(modules: Collection[str]) -> None:
+    """Have the next cluster of this environment begin with what cells of this one imported."""
+    with contextlib.suppress(OSError):
+        config.private(_file().parent)
+        write_atomically(_file(), json.dumps(sorted(modules)))
+
+
+def _noted() -> list[str]:
+    with contextlib.suppress(OSError, ValueError):
+        return [str(each) for each in json.loads(_file().read_text())]
+    return []
+
+
+def _file() -> Path:
+    environment = hashlib.sha256(f"{sys.prefix} {sys.version}".encode()).hexdigest()[:16]
+    return config.home() / "preload" / f"{environment}.json"
