@@ -337,7 +337,7 @@ class Cluster(AnyCluster):
     def _orphaned(self, run: Run) -> None:
         """The supervisor is gone: once its ranks have ended, what they left is in the record."""
         poll_until(lambda: local.ended(self.paths.read(), local.FOLLOW_S), local.FOLLOW_S)
-        repair.complete(self.store, run.info)
+        repair.complete(self.store, self.store.load(run.id))
 
     def _tidy(self) -> None:
         # When a cluster comes: often enough, and never while a cell waits.
