@@ -10,10 +10,12 @@ import psutil
 import pytest
 
 from cells import failure, finish, states
+from rankroom.cluster import actions
 from rankroom.cluster.launch import own_processes
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError
-from rankroom.record.cluster_file import ClusterPaths
+from rankroom.record.cluster_file import ClusterPaths, clusters_folder
+from rankroom.record.store import Store
 from rankroom.system import process_tree
 
 pytestmark = [
@@ -71,7 +73,7 @@ def printed(cluster, run, rank):
 )
 def test_a_run_whose_cluster_dies_ends_with_words_and_all_its_lines(two, who, words):
     run = two.run(COUNT)
-    until(lambda: run.info.lines > 20)
+    until(lambda: all(len(printed(two, run, rank)) > 10 for rank in (0, 1)))
     spool = two.paths.spool(1) / "stdout"
     victim = controller_of(two).pid if who == "controller" else two.paths.read().keeper
     os.kill(victim, signal.SIGKILL)
@@ -106,7 +108,7 @@ def test_a_rank_in_c_code_ends_with_its_keeper_and_so_do_its_children(two):
     ctypes.PyDLL(None).pause()
     """
     run = two.run("\n".join(line.strip() for line in source.splitlines()), ranks=[0])
-    until(lambda: run.info.lines > 0 or (two.paths.spool(0) / "stdout").read_text().strip())
+    until(lambda: (two.paths.spool(0) / "stdout").read_text().strip())
     child = int((two.paths.spool(0) / "stdout").read_text())
     rank, beside = psutil.Process(two.ranks[0].pid), psutil.Process(child)
     os.kill(two.paths.read().keeper, signal.SIGKILL)
@@ -127,7 +129,7 @@ def test_records_of_runs_that_are_on_are_whole_when_the_cluster_is_stopped(home)
 
 
 def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(home):
-    """Nobody takes the run up before its cluster is stopped and its name used again."""
+    """Nobody is there when the supervisor is killed; then its name is used again."""
     kernel = subprocess.Popen(
         [
             sys.executable,
@@ -140,17 +142,41 @@ def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(
     until(lambda: list(spools.glob("*.jsonl")))
     kernel.kill()
     kernel.wait()
-    cluster = Cluster.connect("kept")
-    [run] = cluster.paths.unfinished()
-    cluster.stop()
-    assert cluster.paths.unfinished() == [run]
+    paths = ClusterPaths("kept")
+    os.kill(paths.read().keeper, signal.SIGKILL)
+    until(lambda: own_processes(paths) == [])
+    [run] = paths.unfinished()
+    assert Store().load(run).state == "lost"
     again = Cluster.local(ranks=1, name="kept")
     try:
         assert again.paths.unfinished() == []
         # What was set aside completes the record.
-        until(lambda: again.store.load(run).state not in ("running", "lost"))
+        until(lambda: again.store.load(run).state == "failed")
+        until(lambda: [each.name for each in clusters_folder().iterdir()] == ["kept"])
     finally:
         again.stop()
+
+
+def test_a_run_whose_kernel_is_gone_is_closed_when_its_cluster_is_stopped(home):
+    kernel = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from rankroom.cluster.local import Cluster; import time\n"
+            f"c = Cluster.local(ranks=1, name='kept'); c.run({COUNT!r}); time.sleep(600)",
+        ]
+    )
+    until(lambda: list(ClusterPaths("kept").spool(0).glob("*.jsonl")))
+    kernel.kill()
+    kernel.wait()
+    [run] = Store().newest()
+    assert run.state == "running"
+    actions.stop("kept")
+    found = Store().load(run.id)
+    assert (found.state, found.failure.evalue) == (
+        "failed", "rank 0 ended with its cluster: it was stopped",
+    )  # fmt: skip
+    assert not ClusterPaths("kept").folder.exists()
 
 
 def test_a_cluster_that_nobody_holds_ends_after_its_lease(home, monkeypatch, tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from numbered import GATED, assert_numbered
+from numbered import GATED, assert_numbered, written
 from rankroom.cluster import actions, cleanup, launch, lookup
 from rankroom.cluster.local import Cluster
 from rankroom.errors import UnreadableError, UsageError
@@ -85,7 +85,7 @@ def two(home: Path) -> Iterator[Cluster]:
 def begin(cluster: Cluster, gate: Path) -> Run:
     run = cluster.run(GATED.format(gate=str(gate)))
     deadline = time.monotonic() + 60
-    while run.info.lines < 40:
+    while not all(written(cluster.store, run.id, rank).count("\n") > 20 for rank in (0, 1)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return run

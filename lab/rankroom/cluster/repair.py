@@ -16,9 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
-
-from rankroom.cluster import launch
+from rankroom.cluster import launch, lookup
 from rankroom.errors import RecordError, UnreadableError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, clusters_folder
 from rankroom.record.model import RankInfo, RunInfo
@@ -28,6 +26,7 @@ from rankroom.record.takeover import take_over
 from rankroom.supervisor.late_output import add_late
 from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.recorder import Recorder
+from rankroom.system import process_tree
 
 LAST_LINE = 4096  # bytes at the end of a spool in which its last event is found
 KEEP_S = 3600.0  # after its cluster's end, a spool that nothing is written to is removed
@@ -81,7 +80,8 @@ def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo
     except RecordError:  # somebody else was quicker
         return False
     nobody = cast(RankConnections, NoRanks())
-    Recorder(source, known, nobody, store, paths.spool).complete(writer, partial(_how_ended, info))
+    how_ended = partial(_how_ended, info, _why(info))
+    Recorder(source, known, nobody, store, paths.spool).complete(writer, how_ended)
     _remove(paths, info)
     return True
 
@@ -107,7 +107,7 @@ def _let_go(spool: Path, info: ClusterInfo | None) -> None:
 def _has_ended(paths: ClusterPaths, info: ClusterInfo, run_id: str, rank: RankInfo) -> bool:
     """Whether a rank of the run will say nothing more: its process is gone, or it has said so."""
     if launch.here(rank.host, info):
-        if not psutil.pid_exists(rank.pid):
+        if not process_tree.lives(rank.pid):
             return True
     elif not launch.alive(info):
         return True
@@ -120,11 +120,15 @@ def _has_ended(paths: ClusterPaths, info: ClusterInfo, run_id: str, rank: RankIn
     return bool(last) and last[-1]["state"] != "running"
 
 
-def _how_ended(info: ClusterInfo, rank: int) -> str:
-    job, why = info.allocation, info.message
-    if not why and job is not None and job.until and time.time() > job.until:
-        why = f"the time of job {job.job} is over"
-    return info.exits.get(str(rank)) or f"ended with its cluster{f': {why}' if why else ''}"
+def _why(info: ClusterInfo) -> str:
+    job = info.allocation
+    if not info.message and job is not None and job.until and time.time() > job.until:
+        return f"the time of job {job.job} is over"
+    return lookup.why_gone(info)
+
+
+def _how_ended(info: ClusterInfo, why: str, rank: int) -> str:
+    return info.exits.get(str(rank)) or f"ended with its cluster: {why}"
 
 
 class NoRanks:

@@ -16,8 +16,6 @@ from concurrent.futures import wait
 from functools import partial
 from typing import Any
 
-import psutil
-
 from rankroom import config
 from rankroom.errors import NoClusterError, RankroomError, RecordError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
@@ -31,6 +29,7 @@ from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.rank_stacks import stacks
 from rankroom.supervisor.recorder import Recorder
 from rankroom.supervisor.time_limit import TimeLimit
+from rankroom.system import process_tree
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks
 
@@ -344,7 +343,7 @@ class Runs:
             return "this notebook"
         if host != asked["host"]:
             return f"another process (pid {pid} on {host})"
-        if host == socket.gethostname() and not psutil.pid_exists(pid):
+        if host == socket.gethostname() and not process_tree.lives(pid):
             return "a process that has ended"
         return f"another process (pid {pid})"
 

@@ -70,6 +70,16 @@ def running(process: psutil.Process) -> bool:
         return True
 
 
+def lives(pid: int) -> bool:
+    """The same of the process that has this number now."""
+    try:
+        return running(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+    except (psutil.Error, OSError):
+        return True
+
+
 def first_ended(*pids: int) -> int:
     """Wait until one of these processes, which need not be children, has ended; which one."""
     if not hasattr(os, "pidfd_open"):
