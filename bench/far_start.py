@@ -21,7 +21,7 @@ times = {}
 def tell(words):
     state = next(iter(all_clusters())).far.state
     times.setdefault(state, time.monotonic())
-cluster = FarCluster.start(site.load("test")).until_ready(tell)
+cluster = RemoteCluster.start(site.load("test")).until_ready(tell)
 ready = time.monotonic()
 run = cluster.run("rank")
 assert run.wait(60) and run.state == "done"

@@ -43,6 +43,7 @@ while not os.path.exists({compared!r}):
 def cluster(home, monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(ELSEWHERE.format(ahead=AHEAD))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("RANKROOM_PRELOAD", "none")  # each rank starts by itself, with its own clock
     made = Cluster.local(ranks=2)
     try:
         yield made

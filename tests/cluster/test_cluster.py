@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 import zmq
-from rankroom.far.cluster import FarCluster
+from rankroom.remote.cluster import RemoteCluster
 
 from rankroom.cluster import launch
 from rankroom.cluster.local import Cluster
@@ -119,7 +119,7 @@ def test_a_site_that_the_version_before_keeps_is_refused_with_a_remedy(home):
     paths = ClusterPaths("older")
     paths.make(2)
     paths.write(info)
-    far = FarCluster.in_folder(paths)
+    far = RemoteCluster.in_folder(paths)
     with pytest.raises(NoClusterError, match=rf"`kill {os.getpid()}` .* `%cluster attach older`"):
         far.interrupt()
     far.close()
@@ -143,6 +143,7 @@ def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path):
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("RANKROOM_START_SECONDS", "3")
+    monkeypatch.setenv("RANKROOM_PRELOAD", "none")
     with pytest.raises(StartError, match="rank 0 not ready after 3 s"):
         Cluster.local(ranks=1, name="slow")
     assert processes_of(ClusterPaths("slow")) == []
@@ -232,7 +233,7 @@ def test_connections_to_a_dead_cluster_pause_longer_and_longer(home):
         held = made._client._trait_values.values()
         sockets = [each for each in held if isinstance(each, zmq.Socket)]
         assert len(sockets) >= 5
-        assert {each.reconnect_ivl_max for each in [*sockets, cluster._client._socket]} == {5000}
+        assert {each.reconnect_ivl_max for each in [*sockets, cluster._connection()._socket]} == {5000}
         made.close()
     finally:
         cluster.stop()

@@ -217,7 +217,7 @@ def test_a_dry_run_shows_the_script_or_the_errors(home):
         "perlmutter", {"nodes": "3", "name": "mine", "auto_restart": "true"}
     )
     assert "#SBATCH --nodes=3\n" in run.script and "#SBATCH --job-name=mine\n" in run.script
-    assert "rankroom.far.job mine --ranks=12 " in run.script and "--auto-restart" in run.script
+    assert "rankroom.remote.job mine --ranks=12 " in run.script and "--auto-restart" in run.script
     assert run.errors == {}
     bad = start_request.dry_run("polaris", {"nodes": "x"})
     assert (bad.script, set(bad.errors)) == ("", {"nodes"})
