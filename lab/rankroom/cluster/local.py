@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as NotYet
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rankroom import errors
@@ -22,7 +21,7 @@ from rankroom.cluster.restart import Restarts
 from rankroom.errors import NoClusterError, RankroomError, StartError
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import Json, RunInfo
-from rankroom.rpc.client import Client, reach
+from rankroom.rpc.client import Client
 from rankroom.run.run import Run
 from rankroom.supervisor import lease
 from rankroom.system.polling import poll_until
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 ASK_S = 30.0  # for the supervisor to answer
 AGAIN_S = 0.5  # between two looks at whether it is still there
-MIND_S = 0.5  # the same, while a run is on that nobody waits for
 # For ranks to set up again what they had set up together. When they cannot be connected, Horovod
 # says so after 30 s, and they try again.
 REJOIN_S = 75.0
@@ -203,9 +201,7 @@ class Cluster(AnyCluster):
             pid=os.getpid(),
         )  # fmt: skip
         self._restarts.told |= said["restarts"]
-        self._latest = self._run_of(said["run"])
-        self._client.later(MIND_S, partial(self._mind, self._latest))
-        return self._latest
+        return self._take(said["run"])
 
     def rejoin(self, seconds: float = REJOIN_S) -> bool:
         run = self.run("")
@@ -277,7 +273,9 @@ class Cluster(AnyCluster):
 
     def _ask(self, do: str, patience: float = ASK_S, **question: Any) -> Json:
         """What the supervisor answers. Raises what it raised, NoClusterError once it is gone."""
-        self._reach()
+        # By its process: who connects to a socket in a folder needs a descriptor at both ends, and
+        # ZeroMQ ends a process that listens and has none.
+        lookup.living(self.paths)
         answer = self._client.ask(do=do, **question)
         until = time.monotonic() + patience
         while True:
@@ -285,30 +283,23 @@ class Cluster(AnyCluster):
                 said = answer.result(AGAIN_S)
                 break
             except NotYet:
-                self._reach()
+                lookup.living(self.paths)
                 waits = bool(self.refresh().starting)  # for ranks that are being restarted
                 if not waits and time.monotonic() > until:
                     raise StartError(SLOW.format(name=self.name, seconds=patience)) from None
         errors.raise_told(said)
         return said
 
-    def _reach(self) -> None:
-        """Raise NoClusterError if nobody listens where the supervisor did."""
-        try:
-            reach(self.info.rpc)
-        except (ConnectionError, FileNotFoundError):
-            lookup.living(self.paths)
-            raise NoClusterError(
-                lookup.GONE.format(name=self.name, why="it does not answer")
-            ) from None
-        except OSError:
-            pass  # out of descriptors, say: nothing was found out
-
     def _follow(self) -> None:
         """Learn of the run that is on, if there is one."""
         if info := self._ask("follow")["run"]:
-            self._latest = self._run_of(info)
-            self._client.later(MIND_S, partial(self._mind, self._latest))
+            self._take(info)
+
+    def _take(self, told: Json) -> Run:
+        """Make a run the latest; somebody waits for it, so that it is known when it is lost."""
+        self._latest = run = self._run_of(told)
+        threading.Thread(target=run.wait, name="rankroom-run", daemon=True).start()
+        return run
 
     def _run_of(self, told: Json) -> Run:
         info = RunInfo.from_json(told)
@@ -317,27 +308,19 @@ class Cluster(AnyCluster):
             for each in list(self._runs.values()):
                 if each.state != "running":
                     self._runs.pop(each.id, None)
-        return self._runs.setdefault(info.id, Run(info, self.store, self._ask, self._orphaned))
+        return self._runs.setdefault(info.id, Run(info, self.store, self._ask, self._is_orphaned))
 
     def _told(self, said: Json, buffers: list[bytes]) -> None:
         """A run's state, in the connection's thread."""
         self._run_of(said["run"]).told(RunInfo.from_json(said["run"]))
 
-    def _mind(self, run: Run) -> None:
-        """While a run is on, see that somebody is there who tells of it."""
-        if run.state == "running" and self._lease >= 0:
-            try:
-                reach(self.info.rpc)
-            except (ConnectionError, FileNotFoundError):
-                threading.Thread(target=run.look, daemon=True).start()
-            except OSError:
-                pass
-            self._client.later(MIND_S, partial(self._mind, run))
-
-    def _orphaned(self, run: Run) -> None:
-        """The supervisor is gone: once its ranks have ended, what they left is in the record."""
+    def _is_orphaned(self, run: Run) -> bool:
+        """Whether the supervisor is gone; what its ranks have left is in the record then."""
+        if local.alive(self.paths.read()):
+            return False
         poll_until(lambda: local.ended(self.paths.read(), local.FOLLOW_S), local.FOLLOW_S)
         repair.complete(self.store, self.store.load(run.id))
+        return True
 
     def _tidy(self) -> None:
         # When a cluster comes: often enough, and never while a cell waits.

@@ -24,9 +24,10 @@ LOOK_S = 0.5  # between two looks at whether somebody still writes the record
 class Run:
     """One cell on some ranks, while it is on and afterwards.
 
-    `ask(do, **question)` asks the cluster's supervisor; `orphaned(run)` is called when that is
-    gone, and has the record completed as far as possible. Nobody need tell of it: it is read every
-    `look_s` seconds while somebody waits.
+    `ask(do, **question)` asks the cluster's supervisor; `is_orphaned(run)` is called when nobody
+    seems to write the record any more: it says whether that is so, and has the record completed as
+    far as possible. Nobody need tell of the run: it is read every `look_s` seconds while somebody
+    waits.
     """
 
     def __init__(
@@ -34,13 +35,13 @@ class Run:
         info: RunInfo,
         store: Store,
         ask: Callable[..., Json],
-        orphaned: Callable[[Run], None] = lambda run: None,
+        is_orphaned: Callable[[Run], bool] = lambda run: True,
         look_s: float = LOOK_S,
     ) -> None:
         self.info = info
         self._store = store
         self._ask = ask
-        self._orphaned = orphaned
+        self._is_orphaned = is_orphaned
         self._look_s = look_s
         self._over = threading.Event()
         self._ended: set[int] = set()
@@ -62,7 +63,8 @@ class Run:
         with contextlib.suppress(RecordError):
             info = self._store.load(self.id)
             if info.state == "lost":
-                self._orphaned(self)
+                if not self._is_orphaned(self):
+                    return
                 info = self._store.load(self.id)
             self.told(info)
 
