@@ -129,7 +129,7 @@ def test_a_failing_start_shows_the_cause_and_leaves_nothing(home, monkeypatch, t
     broken = tmp_path / "ipyparallel"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('this ipyparallel is broken')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(StartError, match="this ipyparallel is broken") as error:
         Cluster.local(ranks=1, name="broken")
     assert "not ready after" not in str(error.value), "it was waited for in vain"
@@ -141,7 +141,7 @@ def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path):
     slow.write_text(
         "import sys, time\nif 'rankroom.rank.engine' in sys.orig_argv: time.sleep(600)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("RANKROOM_START_SECONDS", "3")
     with pytest.raises(StartError, match="rank 0 not ready after 3 s"):
         Cluster.local(ranks=1, name="slow")
