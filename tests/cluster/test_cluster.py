@@ -10,13 +10,13 @@ import time
 import psutil
 import pytest
 import zmq
-from rankroom.remote.cluster import RemoteCluster
 
 from rankroom.cluster import launch
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
 from rankroom.notebook import clusters as notebook
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far
+from rankroom.remote.cluster import RemoteCluster
 from rankroom.run import engine_client
 from rankroom.system.polling import poll_until
 
@@ -129,7 +129,7 @@ def test_a_failing_start_shows_the_cause_and_leaves_nothing(home, monkeypatch, t
     broken = tmp_path / "ipyparallel"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('this ipyparallel is broken')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(StartError, match="this ipyparallel is broken") as error:
         Cluster.local(ranks=1, name="broken")
     assert "not ready after" not in str(error.value), "it was waited for in vain"
@@ -141,7 +141,7 @@ def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path):
     slow.write_text(
         "import sys, time\nif 'rankroom.rank.engine' in sys.orig_argv: time.sleep(600)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("RANKROOM_START_SECONDS", "3")
     monkeypatch.setenv("RANKROOM_PRELOAD", "none")
     with pytest.raises(StartError, match="rank 0 not ready after 3 s"):
@@ -233,7 +233,9 @@ def test_connections_to_a_dead_cluster_pause_longer_and_longer(home):
         held = made._client._trait_values.values()
         sockets = [each for each in held if isinstance(each, zmq.Socket)]
         assert len(sockets) >= 5
-        assert {each.reconnect_ivl_max for each in [*sockets, cluster._connection()._socket]} == {5000}
+        assert {each.reconnect_ivl_max for each in [*sockets, cluster._connection()._socket]} == {
+            5000
+        }
         made.close()
     finally:
         cluster.stop()

@@ -70,10 +70,44 @@ def test_the_other_is_told_in_one_line_that_a_run_is_on(cluster, other, tmp_path
     assert finish(other, "kept").results == {0: "0", 1: "1"}
 
 
-def test_a_lock_left_by_a_dead_process_is_nobodys(cluster):
-    """Only the file is left behind: the system drops the lock itself."""
-    (cluster.paths.folder / "busy").write_bytes(b"999999          0")
-    assert values(cluster, "kept") == [0, 1]
+def test_of_two_that_run_at_once_one_is_refused(cluster, other, tmp_path):
+    for turn in range(10):
+        gate = tmp_path / f"gate-{turn}"
+        source = f"import os\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+        together, runs, refused = threading.Barrier(2), [], []
+
+        def begin_with(one, together=together, source=source, runs=runs, refused=refused):
+            together.wait()
+            try:
+                runs.append(one.run(source))
+            except RankroomError as error:
+                refused.append(str(error))
+
+        threads = [threading.Thread(target=begin_with, args=(one,)) for one in (cluster, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        gate.touch()
+        [run], [words] = runs, refused
+        assert "is busy with a run of" in words and "\n" not in words
+        assert run.wait(60) and run.state == "done"
+
+
+def test_the_other_follows_a_run_that_it_did_not_start(cluster, home, monkeypatch, tmp_path):
+    gate = tmp_path / "gate"
+    run = cluster.run(f"import os\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n7")
+    monkeypatch.setenv("RANKROOM_HOME", str(cluster.store.root))
+    monkeypatch.setattr(Cluster, "current", None)
+    following = Cluster.attach(cluster.name)
+    try:
+        assert following.latest is not None and following.latest.id == run.id
+        assert following.busy
+        gate.touch()
+        assert following.latest.wait(60)
+        assert following.latest.results == {0: "7", 1: "7"}
+    finally:
+        following.close()
 
 
 def test_a_cluster_that_is_gone(home):

@@ -290,8 +290,8 @@ while states(run)[1] == "running" and time.monotonic() < deadline:
             time.sleep(0.2)
         told = job.do(
             """
-from rankroom.run.salvage import TendedStore
-TendedStore().load(run.id)
+from rankroom.cluster.repair import complete_all
+complete_all(cluster.store)
 log(run, 1)
 """
         )

@@ -35,8 +35,10 @@ if rank == 3:
     raise ValueError('no data')"""
 RECORDS = """
 import json
+from rankroom.cluster.repair import complete_all
 from rankroom.record.store import Store
 store = Store()
+complete_all(store)
 print(json.dumps([
     [run.state, run.failure and run.failure.evalue,
      [event["text"] for event in store.events(run.id) if event["kind"] == "log"]]

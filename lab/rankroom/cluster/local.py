@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rankroom import errors
@@ -24,7 +23,7 @@ from rankroom.errors import NoClusterError, RankroomError, RecordError, StartErr
 from rankroom.rank import values
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import Json, RunInfo
-from rankroom.rpc.client import Answer, Client, reach
+from rankroom.rpc.client import Answer, Client
 from rankroom.run.run import Run
 from rankroom.supervisor import lease
 from rankroom.system.polling import poll_until
@@ -36,7 +35,6 @@ Progress = Callable[[str], None]
 ASK_S = 30.0  # for the supervisor to answer
 LONG_S = 600.0  # the same where a rank has to; it may be busy with a cell, or a value be large
 AGAIN_S = 0.5  # between two looks at whether it is still there
-MIND_S = 0.5  # the same, while a run is on that nobody waits for
 # For ranks to set up again what they had set up together. When they cannot be connected, Horovod
 # says so after 30 s, and they try again.
 REJOIN_S = 75.0
@@ -192,10 +190,7 @@ class Cluster(AnyCluster):
             pid=os.getpid(),
         )  # fmt: skip
         self._restarts.told |= said["restarts"]
-        self._latest = self._run_of(said["run"])
-        if self._latest.state == "running":
-            self._connection().later(MIND_S, partial(self._mind, self._latest))
-        return self._latest
+        return self._take(said["run"])
 
     def rejoin(self, seconds: float = REJOIN_S) -> bool:
         run = self.run("")
@@ -284,7 +279,9 @@ class Cluster(AnyCluster):
                 said = answer.result(AGAIN_S)
                 break
             except NotYet:
-                self._reach()
+                # By its process: who connects to a socket in a folder needs a descriptor at both
+                # ends, and ZeroMQ ends a process that listens and has none.
+                self._demand_alive()
                 waits = bool(self.refresh().starting)  # for ranks that are being restarted
                 if not waits and time.monotonic() > until:
                     raise StartError(SLOW.format(name=self.name, seconds=patience)) from None
@@ -295,7 +292,7 @@ class Cluster(AnyCluster):
         """The connection to whoever keeps the cluster now."""
         info = self.refresh()
         if not info.rpc:
-            raise self._gone()
+            self._demand_alive()
         if self._client is None or self._asks != (info.rpc, info.rpc_key):
             if self._client is not None:
                 self._client.close()
@@ -303,27 +300,22 @@ class Cluster(AnyCluster):
             self._client = Client(*self._asks, self._told)
         return self._client
 
-    def _reach(self) -> None:
-        """Raise NoClusterError if nobody listens where the supervisor did."""
-        self.refresh()
-        try:
-            reach(self.info.rpc)
-        except (ConnectionError, FileNotFoundError):
-            raise self._gone() from None
-        except OSError:
-            pass  # out of descriptors, say: nothing was found out
-
-    def _gone(self) -> RankroomError:
-        """The error for a supervisor that nobody can ask any more."""
+    def _demand_alive(self) -> None:
+        """Raise NoClusterError if nobody keeps the cluster any more."""
         with contextlib.suppress(UnreadableError):
             lookup.living(self.paths)
-        return NoClusterError(lookup.GONE.format(name=self.name, why="it does not answer"))
 
     def _follow(self) -> None:
         """Learn of the run that is on, if there is one."""
         if info := self._ask("follow")["run"]:
-            self._latest = self._run_of(info)
-            self._connection().later(MIND_S, partial(self._mind, self._latest))
+            self._take(info)
+
+    def _take(self, told: Json) -> Run:
+        """Make a run the latest; somebody waits for it, so that it is known when it is lost."""
+        self._latest = run = self._run_of(told)
+        if run.state == "running":
+            threading.Thread(target=run.wait, name="rankroom-run", daemon=True).start()
+        return run
 
     def _run_of(self, told: Json) -> Run:
         info = RunInfo.from_json(told)
@@ -332,25 +324,16 @@ class Cluster(AnyCluster):
             for each in list(self._runs.values()):
                 if each.state != "running":
                     self._runs.pop(each.id, None)
-        return self._runs.setdefault(info.id, Run(info, self.store, self._ask, self._orphaned))
+        return self._runs.setdefault(info.id, Run(info, self.store, self._ask, self._is_orphaned))
 
     def _told(self, said: Json, buffers: list[bytes]) -> None:
         """A run's state, in the connection's thread."""
         self._run_of(said["run"]).told(RunInfo.from_json(said["run"]))
 
-    def _mind(self, run: Run) -> None:
-        """While a run is on, see that somebody is there who tells of it."""
-        if run.state == "running" and self._lease >= 0:
-            try:
-                reach(self.info.rpc)
-            except (ConnectionError, FileNotFoundError):
-                threading.Thread(target=run.look, daemon=True).start()
-            except OSError:
-                pass
-            self._connection().later(MIND_S, partial(self._mind, run))
-
-    def _orphaned(self, run: Run) -> None:
-        """The supervisor is gone: once its ranks have ended, what they left is in the record."""
+    def _is_orphaned(self, run: Run) -> bool:
+        """Whether the supervisor is gone; what its ranks have left is in the record then."""
+        if local.alive(self.paths.read()):
+            return False
 
         def is_complete() -> bool:
             info = self.store.load(run.id)
@@ -358,6 +341,7 @@ class Cluster(AnyCluster):
 
         with contextlib.suppress(RecordError):
             poll_until(is_complete, ORPHANED_S, 0.2)
+        return True
 
     def _tidy(self) -> None:
         # When a cluster comes: often enough, and never while a cell waits.

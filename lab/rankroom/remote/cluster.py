@@ -158,18 +158,22 @@ class RemoteCluster(Cluster):
             raise NoClusterError(OVER.format(name=self.name, why=info.message))
         if info.keeper and not info.rpc:
             raise NoClusterError(errors.EARLIER_SITE.format(name=self.name, pid=info.keeper))
+        self._demand_alive()
         return super()._connection()
 
-    def _gone(self) -> RankroomError:
-        return NoClusterError(UNKEPT.format(name=self.name))
+    def _demand_alive(self) -> None:
+        if not launch.alive(self.paths.read()):
+            raise NoClusterError(UNKEPT.format(name=self.name))
 
     def _run_of(self, told: Json) -> Run:
         # Its state is what has come here of it, not what is known there.
         info = self.store.load(str(told["id"]))
         return Run(info, self.store, self._ask, is_replica=True)
 
-    def _mind(self, run: Run) -> None:
-        """Whether somebody brings what is new of a run is seen by who waits for it."""
+    def _take(self, told: Json) -> Run:
+        # Whether somebody brings what is new of it is seen by who waits for it.
+        self._latest = self._run_of(told)
+        return self._latest
 
 
 def _left(until: float) -> str:

@@ -26,9 +26,9 @@ RECHECK_S = 1.0  # between two looks at a record that has not changed
 class Run:
     """One cell on some ranks, while it is on and afterwards.
 
-    `ask(do, **question)` asks the cluster's supervisor; `orphaned(run)` is called when that is
-    gone, and has the record completed as far as possible. Where `is_replica`, nobody tells of it:
-    its record is looked at.
+    `ask(do, **question)` asks the cluster's supervisor; `is_orphaned(run)` is called when nobody
+    seems to write the record any more: it says whether that is so, and has the record completed as
+    far as possible. Where `is_replica`, nobody tells of the run: its record is looked at.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class Run:
         info: RunInfo,
         store: Store,
         ask: Callable[..., Json],
-        orphaned: Callable[[Run], None] = lambda run: None,
+        is_orphaned: Callable[[Run], bool] = lambda run: True,
         is_replica: bool = False,
     ) -> None:
         self._info = info
         self._store = store
         self._ask = ask
-        self._orphaned = orphaned
+        self._is_orphaned = is_orphaned
         self._is_replica = is_replica
         self._changed, self._checked = 0, 0.0
         self._over = threading.Event()
@@ -71,7 +71,8 @@ class Run:
         with contextlib.suppress(RecordError):
             info = self._store.load(self.id)
             if info.state == "lost":
-                self._orphaned(self)
+                if not self._is_orphaned(self):
+                    return
                 info = self._store.load(self.id)
             self.told(info)
 
