@@ -81,8 +81,12 @@ def serve() -> None:
         main()
 
 
-if __name__ == "__main__":
+def start() -> None:
     if KEEPER in sys.argv:
         supervise()
     else:
         serve()
+
+
+if __name__ == "__main__":
+    start()

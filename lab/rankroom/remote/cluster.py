@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rankroom import errors
 from rankroom.cluster import actions, launch
-from rankroom.cluster.local import Cluster
+from rankroom.cluster.base import AnyCluster
 from rankroom.errors import NoClusterError, RankroomError, SshError, StartError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import Json
@@ -25,7 +25,7 @@ LOOK_S = 0.05
 FOR_EVER = float("inf")
 
 
-class RemoteCluster(Cluster):
+class RemoteCluster(AnyCluster):
     """Ranks on a site; this object is one process's connection to their agent here."""
 
     BACK_S = 15.0  # for an agent that was started again to reach the ranks

@@ -89,7 +89,7 @@ def test_a_collaborator_who_may_only_read_changes_nothing(tmp_path: Path):
             assert asked.read_text().splitlines()[len(before) :] == [
                 f"{action} rankroom" for verb, action in verbs if verb in vars(handler)
             ]
-        assert not (server.home / "clusters").exists()
+        assert sorted(each.name for each in (server.home / "clusters").iterdir()) == sorted(NAMES)
         writer.close()
 
 
