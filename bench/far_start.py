@@ -12,14 +12,14 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / each) for each in ("slurm", "support")]
 
-from far import Laptop  # noqa: E402
 from labs import profile  # noqa: E402
 from machines import Machines, missing  # noqa: E402
+from remote import Laptop  # noqa: E402
 
 ONE = """
 times = {}
 def tell(words):
-    state = next(iter(all_clusters())).far.state
+    state = next(iter(all_clusters())).remote.state
     times.setdefault(state, time.monotonic())
 cluster = RemoteCluster.start(site.load("test")).until_ready(tell)
 ready = time.monotonic()

@@ -63,7 +63,7 @@ def _growth(side: Px | Rankroom, lines: int) -> float:
 
 
 def _around(side: Side) -> dict[str, float]:
-    """Controller, schedulers, nannies, keeper: what else a cluster of two ranks costs."""
+    """Controller, schedulers, nannies, supervisor: what else a cluster of two ranks costs."""
     own = {side.kernel.process.pid, *side.rank_pids()}
     rest = [process for process in processes(side.kernel.folder) if process.pid not in own]
     return {"memory": float(sum(_uss(process) for process in rest)), "number": float(len(rest))}

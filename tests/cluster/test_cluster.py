@@ -15,7 +15,7 @@ from rankroom.cluster import launch
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
 from rankroom.notebook import clusters as notebook
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote
 from rankroom.remote.cluster import RemoteCluster
 from rankroom.run import engine_client
 from rankroom.system.polling import poll_until
@@ -80,16 +80,16 @@ def test_a_rank_that_came_while_the_client_connected_is_asked_for(home):
 
 
 def test_a_start_outlasts_a_controller_that_answers_late(home):
-    paths, keeper = launch.launch(2, None, None)
+    paths, supervisor = launch.launch(2, None, None)
     poll_until(paths.client_file.exists, 20)
     [controller] = [
         each
-        for each in psutil.Process(keeper.pid).children()
+        for each in psutil.Process(supervisor.pid).children()
         if "rankroom.supervisor.controller" in each.cmdline()
     ]
     controller.suspend()
     threading.Timer(2, controller.resume).start()
-    cluster = Cluster.ready(paths, keeper)
+    cluster = Cluster.ready(paths, supervisor)
     try:
         assert sorted(cluster.alive) == [0, 1]
     finally:
@@ -115,14 +115,16 @@ def test_a_cluster_of_the_version_before_is_refused_with_a_remedy_and_can_be_sto
 
 
 def test_a_site_that_the_version_before_keeps_is_refused_with_a_remedy(home):
-    info = ClusterInfo("older", 2, "running", keeper=os.getpid(), far=Far("site", job="7"))
+    info = ClusterInfo(
+        "older", 2, "running", supervisor=os.getpid(), remote=Remote("site", job="7")
+    )
     paths = ClusterPaths("older")
     paths.make(2)
     paths.write(info)
-    far = RemoteCluster.in_folder(paths)
+    remote = RemoteCluster.in_folder(paths)
     with pytest.raises(NoClusterError, match=rf"`kill {os.getpid()}` .* `%cluster attach older`"):
-        far.interrupt()
-    far.close()
+        remote.interrupt()
+    remote.close()
 
 
 def test_a_failing_start_shows_the_cause_and_leaves_nothing(home, monkeypatch, tmp_path):
@@ -165,7 +167,7 @@ def test_attach_without_any_cluster(home):
 def test_a_stale_cluster_file_is_no_cluster(home):
     paths = ClusterPaths("stale")
     paths.make(1)
-    paths.write(ClusterInfo("stale", 1, state="running", keeper=os.getpid()))
+    paths.write(ClusterInfo("stale", 1, state="running", supervisor=os.getpid()))
     with pytest.raises(NoClusterError):
         Cluster.attach("stale")
 
@@ -193,10 +195,10 @@ def test_a_killed_rank_is_reported_with_its_last_words(home):
         cluster.stop()
 
 
-def test_a_killed_keeper_is_noticed_and_stop_still_cleans_up(home):
+def test_a_killed_supervisor_is_noticed_and_stop_still_cleans_up(home):
     cluster = Cluster.local(ranks=1)
     info = cluster.paths.read()
-    os.kill(info.keeper, signal.SIGKILL)
+    os.kill(info.supervisor, signal.SIGKILL)
     try:
         deadline = time.monotonic() + 120
         while cluster.running and time.monotonic() < deadline:

@@ -104,7 +104,7 @@ def test_a_cluster_that_failed_is_started_anew_or_put_away(server: Server, monke
     when(server, "falls", ready(1))
     info = ClusterPaths("falls").read()
     assert info is not None
-    os.kill(info.keeper, 9)
+    os.kill(info.supervisor, 9)
     fallen = when(server, "falls", lambda c: c["state"] == "failed")
     assert "was killed" in fallen["words"] and "Restart" in fallen["remedy"]
     assert server.get("rankroom/clusters/falls/look").status == 410
@@ -113,7 +113,7 @@ def test_a_cluster_that_failed_is_started_anew_or_put_away(server: Server, monke
     when(server, "falls", ready(1))
     info = ClusterPaths("falls").read()
     assert info is not None
-    os.kill(info.keeper, 9)
+    os.kill(info.supervisor, 9)
     when(server, "falls", lambda c: c["state"] == "failed")
     assert server.post("rankroom/clusters/falls/stop").status == 200
     assert status_of(server, "falls") is None
@@ -223,5 +223,5 @@ def test_nobody_waits_for_ssh_and_the_scheduler(slow: tuple[Server, Path], monke
         for name in names:
             paths = ClusterPaths(name)
             if (info := paths.read()) is not None and launch.alive(info):
-                os.kill(info.keeper, 9)
+                os.kill(info.supervisor, 9)
             launch.wait_end(paths)

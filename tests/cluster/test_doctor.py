@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rankroom.cli import main
 from rankroom.cluster.local import Cluster
 from rankroom.record.blank import BLANK
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote
 from rankroom.record.store import Store
 from rankroom.system import process_tree
 from record_makers import finished_record, start_record
@@ -85,15 +85,15 @@ def test_a_dead_cluster_and_its_processes():
 
 def test_a_cluster_on_a_site_is_kept_while_its_job_may_go_on():
     """What tells which job it is must not be removed before that."""
-    far = Far("there", state="running", job="17", until=time.time() + 600)
-    paths = dead_cluster("far", state="running", far=far, keeper=2**22)
+    remote = Remote("there", state="running", job="17", until=time.time() + 600)
+    paths = dead_cluster("far", state="running", remote=remote, supervisor=2**22)
     assert doctor("--clean") == [
         "cluster far: the process that kept it here is gone, and its job 17 on there may go on: "
         "`%cluster attach far` in a notebook takes it up again",
         f"nothing is left over in {Store().root}",
     ]
-    far.until = time.time() - 60
-    paths.write(ClusterInfo("far", 1, state="running", far=far, keeper=2**22))
+    remote.until = time.time() - 60
+    paths.write(ClusterInfo("far", 1, state="running", remote=remote, supervisor=2**22))
     assert "removed its folder" in doctor("--clean")[1]
     assert not paths.folder.exists()
 
@@ -168,8 +168,8 @@ def test_a_cluster_whose_processes_were_all_killed_but_for_a_child():
     run = cluster.run(source)
     assert run.wait(60)
     child = psutil.Process(int(run.results[0]))
-    keeper = psutil.Process(cluster.paths.read().keeper)
-    killed = [keeper, *(p for p in keeper.children(recursive=True) if p != child)]
+    supervisor = psutil.Process(cluster.paths.read().supervisor)
+    killed = [supervisor, *(p for p in supervisor.children(recursive=True) if p != child)]
     for process in killed:
         process.kill()
     # Until it is gone, a killed process is one that is left.

@@ -11,7 +11,7 @@ from rankroom.rpc.client import ask
 
 
 @pytest.mark.cluster
-def test_a_keeper_says_how_busy_its_ranks_are(cluster: Cluster):
+def test_a_supervisor_says_how_busy_its_ranks_are(cluster: Cluster):
     run = cluster.run("import time\nif rank == 0:\n    while True: pass\ntime.sleep(1000)")
     try:
         deadline = time.monotonic() + 60

@@ -203,7 +203,7 @@ def test_a_rank_that_ends_while_the_disk_is_full(ranks, disk):
     gone = psutil.Process(ranks.info.ranks[1].pid)
     gone.kill()
     wait_for(lambda: not gone.is_running())
-    time.sleep(0.5)  # the keeper looks ten times a second, and cannot write what it sees
+    time.sleep(0.5)  # the supervisor looks ten times a second, and cannot write what it sees
     assert "1" not in ranks.paths.read().exits and ranks.running
     disk.free()
     wait_for(lambda: "1" in ranks.paths.read().exits)

@@ -309,9 +309,9 @@ def test_nothing_is_left_but_the_disk(tmp_path, monkeypatch):
     os.waitpid(pid, 0)
     (run_id,) = store.ids()
     info = ClusterPaths("gone").read()
-    os.kill(info.keeper, signal.SIGKILL)
+    os.kill(info.supervisor, signal.SIGKILL)
     for rank in info.ranks:
-        with contextlib.suppress(ProcessLookupError):  # without a keeper they end by themselves
+        with contextlib.suppress(ProcessLookupError):  # without a supervisor they end by themselves
             os.kill(rank.pid, signal.SIGKILL)
     process_tree.end(own_processes(ClusterPaths("gone")), 0)
     wait_for(lambda: not any(psutil.pid_exists(rank.pid) for rank in info.ranks))

@@ -142,12 +142,12 @@ def test_a_dead_rank_is_restarted_and_says_how_much_memory_it_had(three):
     finish(three, hold, ranks=[1])
     pid = three.ranks[1].pid
     assert psutil.Process(pid).memory_info().rss > 400 << 20
-    # The keeper looks once a second, and tells nobody when: the rank lives on for some of its turns
-    # after that.
+    # The supervisor looks once a second, and tells nobody when: the rank lives on for some of its
+    # turns after that.
     source = f"""
     import psutil, time
     time.sleep(1.1)
-    turns = lambda: psutil.Process({three.paths.read().keeper}).num_ctx_switches().voluntary
+    turns = lambda: psutil.Process({three.paths.read().supervisor}).num_ctx_switches().voluntary
     begun = turns()
     while turns() < begun + 20:
         time.sleep(0.1)

@@ -146,14 +146,14 @@ def test_a_run_goes_on_while_its_process_is_out_of_descriptors(
 
 
 def test_a_supervisor_out_of_descriptors_ends_nothing(two: Cluster, tmp_path: Path):
-    keeper = two.info.keeper
+    supervisor = two.info.supervisor
     run = begin(two, tmp_path / "gate")
-    with no_descriptors(keeper):
+    with no_descriptors(supervisor):
         time.sleep(AWHILE_S)
         assert run.state == "running"
     (tmp_path / "gate").touch()
     assert_whole(two, run)
-    assert two.refresh().keeper == keeper
+    assert two.refresh().supervisor == supervisor
     assert two.info.state == "running"
     two.restart([1])
     assert_whole(two, two.run("rank; '0 lines'"))
@@ -190,7 +190,7 @@ def test_who_never_read_it_leaves_a_cluster_alone(
             with pytest.raises(UnreadableError):
                 lookup.find(two.name)
             assert lookup.running_clusters() == []
-    assert psutil.pid_exists(two.info.keeper)
+    assert psutil.pid_exists(two.info.supervisor)
     assert [each.name for each in lookup.running_clusters()] == [two.name]
 
 

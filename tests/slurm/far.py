@@ -63,7 +63,7 @@ class Laptop:
     def clusters(self) -> Path:
         return self.home / "data" / "clusters"
 
-    def keepers(self) -> list[str]:
+    def agents(self) -> list[str]:
         """The processes that keep clusters from here."""
         found = self.machines.run(self.machine, ["ps", "axo", "pid=,args="]).splitlines()
         return [line for line in found if "rankroom.remote.agent" in line]
@@ -71,16 +71,16 @@ class Laptop:
     def until_unkept(self, seconds: float = 60) -> None:
         """Wait until no process keeps anything from here any more."""
         deadline = time.monotonic() + seconds
-        while left := self.keepers():
+        while left := self.agents():
             assert time.monotonic() < deadline, left
             time.sleep(0.1)
 
     def close(self) -> None:
-        """End what a test left, as far as it is its own; what keepers said is shown if it fails."""
-        for log in self.clusters.glob("*/log/keeper.log"):
-            with contextlib.suppress(FileNotFoundError):  # it goes with a keeper that ends
+        """End what a test left, as far as it is its own; what agents said is shown if it fails."""
+        for log in self.clusters.glob("*/log/supervisor.log"):
+            with contextlib.suppress(FileNotFoundError):  # it goes with an agent that ends
                 print(f"{log}:\n{log.read_text()}")
-        for line in self.keepers():
+        for line in self.agents():
             if str(self.home) in line:
                 self.machines.run(self.machine, ["kill", "-KILL", line.split()[0]])
         self._python.close()
@@ -103,7 +103,7 @@ def begin(laptop: Laptop) -> None:
 
 
 def until(laptop: Laptop, wanted: str) -> None:
-    laptop.until(f"cluster.refresh().far.state == {wanted!r}")
+    laptop.until(f"cluster.refresh().remote.state == {wanted!r}")
 
 
 def assert_whole(laptop: Laptop) -> None:

@@ -61,7 +61,8 @@ class Inside:
         found = {}
         for node in self.machines.nodes:
             words = self.machines.processes(node, self.user)
-            # Its script, itself, and a keeper that has ended and whose status it will never ask.
+            # Its script, itself, and a supervisor that has ended and whose status it will never
+            # ask.
             own = ("slurm_script", LISTENER.name, "<defunct>")
             kept = [line for line in words if not any(each in line for each in own)]
             if kept:

@@ -198,7 +198,7 @@ def test_stop_leaves_nothing_on_any_node(job: Inside):
     assert list((job.machines.home("alice") / ".local/share/rankroom/clusters").iterdir()) == []
 
 
-def test_ranks_without_their_keeper_end(job: Inside):
+def test_ranks_without_their_supervisor_end(job: Inside):
     job.do(START.format(how="ranks=3"))
     assert job.do("[rank.host for rank in cluster.ranks]") == ["c1", "c1", "c2"]
     state, words = job.do(
@@ -207,7 +207,7 @@ import os, signal
 run = cluster.run("print('before', flush=True); import time; time.sleep(1000)")
 while not log(run, 2):
     time.sleep(0.05)
-os.kill(cluster.info.keeper, signal.SIGKILL)
+os.kill(cluster.info.supervisor, signal.SIGKILL)
 run.wait(60)
 [states(run)[2], log(run, 2)]
 """

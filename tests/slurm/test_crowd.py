@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from remote import Laptop, until_nothing_runs
 
-from far import Laptop, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
 
@@ -77,7 +77,7 @@ def test_each_has_a_cluster_of_their_own(machines: Machines, crowd: list[Laptop]
         f"{number} users: all ready after {started:.0f} s, all first cells done after "
         f"{first:.0f} s; {asked} looks at the queue in {seconds:.0f} s"
     )
-    # Each user's keeper looks as it begins, then once in five seconds at most.
+    # Each user's supervisor looks as it begins, then once in five seconds at most.
     assert asked <= number * (seconds / POLL_S + 2)
     at_once(crowd, lambda each: each.do("cluster.stop()", 180))
     for laptop in crowd:

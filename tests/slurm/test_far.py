@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from remote import Laptop, files, until_nothing_runs
 
-from far import Laptop, files, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
 from numbered import GATED
@@ -164,6 +164,6 @@ def test_stop_leaves_nothing_but_records(laptop: Laptop):
     assert cell(laptop, "%cluster stop", 120)["stdout"].strip() == "far stopped"
     until_nothing_runs(laptop.machines)
     assert files(laptop.machines) == []
-    assert laptop.keepers() == []
+    assert laptop.agents() == []
     assert list(laptop.clusters.iterdir()) == []
     assert "no cluster yet" in cell(laptop, "%cluster")["stdout"]

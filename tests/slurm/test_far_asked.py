@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from remote import Laptop, until_nothing_runs
 
-from far import Laptop, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
 
@@ -19,7 +19,7 @@ paths = start.launch(site.load("test"), "far")
 def asked(word):
     return [each for each in questions.pending() if word in each.text]
 def far():
-    return paths.read().far
+    return paths.read().remote
 """
 
 
@@ -58,7 +58,7 @@ def test_a_cluster_starts_once_its_questions_are_answered(machines: Machines, la
     assert laptop.do("run = cluster.run('rank'); run.wait(60); run.results") == {"0": "0"}
     assert laptop.do("questions.pending()") == []
     for file in laptop.home.rglob("*"):
-        # What a keeper writes has another name for a moment.
+        # What an agent writes has another name for a moment.
         with contextlib.suppress(FileNotFoundError):
             assert not file.is_file() or b"open sesame" not in file.read_bytes(), file
     laptop.do("cluster.stop()", 120)

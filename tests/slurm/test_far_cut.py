@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from remote import Laptop, assert_whole, begin, until, until_nothing_runs
 
-from far import Laptop, assert_whole, begin, until, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
 
@@ -39,7 +39,7 @@ def test_a_cut_line_is_told_and_the_run_goes_on(laptop: Laptop, gate: Path):
     laptop.machines.unplug("laptop", "campus")
     try:
         until(laptop, "lost")
-        assert "is lost" in laptop.do("cluster.refresh().far.words")
+        assert "is lost" in laptop.do("cluster.refresh().remote.words")
         refused = laptop.do("refused(lambda: cluster.run('1'))")
         why = "cluster far cannot be reached now: the connection to login is"
         assert refused.startswith(f"SshError: {why}")
@@ -66,7 +66,7 @@ def test_a_run_that_ends_while_the_line_is_cut_is_whole(laptop: Laptop, gate: Pa
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_another_agent_goes_on_where_one_was_killed(laptop: Laptop, gate: Path, how):
     begin(laptop)
-    laptop.do(f"os.kill(cluster.refresh().keeper, {int(how)})")
+    laptop.do(f"os.kill(cluster.refresh().supervisor, {int(how)})")
     laptop.until("not cluster.running")
     refused = laptop.do("refused(lambda: cluster.run('1'))")
     assert "the process that kept cluster far here is gone" in refused
@@ -83,7 +83,7 @@ def test_a_connection_that_was_ended_is_made_again(laptop: Laptop, gate: Path):
     begin(laptop)
     ssh = laptop.machines.run("laptop", ["pgrep", "-f", "ssh_config"]).split()
     laptop.machines.run("laptop", ["kill", f"-{signal.SIGKILL.value}", *ssh])
-    laptop.until("len(cluster.paths.keeper_log.read_text().split('lost')) > 1")
+    laptop.until("len(cluster.paths.supervisor_log.read_text().split('lost')) > 1")
     until(laptop, "running")
     gate.touch()
     assert_whole(laptop)
@@ -92,7 +92,7 @@ def test_a_connection_that_was_ended_is_made_again(laptop: Laptop, gate: Path):
 def test_a_sleeping_laptop_wakes_up_to_a_whole_record(laptop: Laptop, gate: Path):
     """All that is the user's on it stands still for longer than a connection may be silent."""
     begin(laptop)
-    agent = laptop.do("cluster.refresh().keeper")
+    agent = laptop.do("cluster.refresh().agent")
     ssh = laptop.machines.run("laptop", ["pgrep", "-f", "ssh_config"]).split()
     stopped = [str(agent), *ssh]
     laptop.machines.run("laptop", ["kill", "-STOP", *stopped])
@@ -110,7 +110,7 @@ def test_a_file_of_the_cluster_that_is_not_seen_for_a_while_ends_nothing(
     there = laptop.machines.home("alice") / ".local/share/rankroom/clusters"
     file = (there if where == "there" else laptop.clusters) / "far/cluster.json"
     begin(laptop)
-    job = laptop.do("cluster.refresh().far.job")
+    job = laptop.do("cluster.refresh().remote.job")
     file.rename(file.with_name("aside"))
     try:
         time.sleep(AWHILE_S)
@@ -137,26 +137,26 @@ def test_a_supervisor_that_is_silent_for_long_is_not_gone(laptop: Laptop, gate: 
     assert_whole(laptop)
 
 
-def test_a_keeper_that_can_open_and_start_nothing_cancels_no_job(laptop: Laptop, gate: Path):
+def test_an_agent_that_can_open_and_start_nothing_cancels_no_job(laptop: Laptop, gate: Path):
     begin(laptop)
-    job, keeper = laptop.do("[cluster.refresh().far.job, cluster.info.keeper]")
+    job, supervisor = laptop.do("[cluster.refresh().remote.job, cluster.info.supervisor]")
     laptop.machines.unplug("laptop", "campus")
     try:
         until(laptop, "lost")
-        before = laptop.machines.run("laptop", ["prlimit", f"--pid={keeper}", "--nofile", *RAW])
+        before = laptop.machines.run("laptop", ["prlimit", f"--pid={supervisor}", "--nofile", *RAW])
         soft, hard = before.split()
-        laptop.machines.run("laptop", ["prlimit", f"--pid={keeper}", f"--nofile=3:{hard}"])
+        laptop.machines.run("laptop", ["prlimit", f"--pid={supervisor}", f"--nofile=3:{hard}"])
     finally:
         laptop.machines.plug("laptop", "campus")
     try:
         time.sleep(3 * AWHILE_S)
         assert jobs(laptop.machines, "alice") == [job]
     finally:
-        laptop.machines.run("laptop", ["prlimit", f"--pid={keeper}", f"--nofile={soft}:{hard}"])
+        laptop.machines.run("laptop", ["prlimit", f"--pid={supervisor}", f"--nofile={soft}:{hard}"])
     until(laptop, "running")
     gate.touch()
     assert_whole(laptop)
-    assert laptop.do("[cluster.refresh().far.job, cluster.info.keeper]") == [job, keeper]
+    assert laptop.do("[cluster.refresh().remote.job, cluster.info.supervisor]") == [job, supervisor]
 
 
 def test_two_kernels_share_a_cluster(laptop: Laptop, gate: Path):

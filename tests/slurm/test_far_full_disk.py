@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from far import Laptop, assert_whole, begin, until
+from remote import Laptop, assert_whole, begin, until
+
 from labs import jobs, profile
 from machines import Machines
 
@@ -22,7 +23,7 @@ def test_a_disk_here_that_is_full_as_the_line_comes_back_cancels_no_job(
         laptop.do("from numbered import assert_numbered, written; store = Store()")
         laptop.do("cluster = RemoteCluster.start(site.load('test'), 'small').until_ready()", 300)
         begin(laptop)
-        job = laptop.do("cluster.refresh().far.job")
+        job = laptop.do("cluster.refresh().remote.job")
         machines.unplug("laptop", "campus")
         try:
             until(laptop, "lost")

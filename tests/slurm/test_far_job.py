@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from remote import Laptop, files, until_nothing_runs
 
-from far import Laptop, files, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
 from rankroom.remote.queue import END_S
@@ -142,11 +142,11 @@ def test_stopped_or_cancelled_while_it_waits(laptop: Laptop):
     ).strip()
     try:
         laptop.do("cluster = RemoteCluster.start(site.load('all'), 'far')")
-        laptop.until("cluster.refresh().far.state == 'pending'")
+        laptop.until("cluster.refresh().remote.state == 'pending'")
         laptop.do("cluster.stop()")
-        assert jobs(laptop.machines) == [] and laptop.keepers() == []
+        assert jobs(laptop.machines) == [] and laptop.agents() == []
         laptop.do("cluster = RemoteCluster.start(site.load('all'), 'far')")
-        laptop.until("cluster.refresh().far.state == 'pending'")
+        laptop.until("cluster.refresh().remote.state == 'pending'")
         laptop.machines.run("login", ["scancel", *jobs(laptop.machines)], "alice")
         said = laptop.do("refused(cluster.until_ready)", 120)
         assert said.startswith("StartError: job "), said
@@ -169,6 +169,6 @@ def test_the_site_of_a_login_node_needs_no_ssh(machines: Machines):
 
 def until_nothing(laptop: Laptop) -> None:
     deadline = time.monotonic() + 60
-    while jobs(laptop.machines) or laptop.keepers():
+    while jobs(laptop.machines) or laptop.agents():
         assert time.monotonic() < deadline
         time.sleep(0.1)

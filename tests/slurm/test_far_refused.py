@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from remote import Laptop, until_nothing_runs
 
-from far import Laptop, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
 
@@ -86,4 +86,4 @@ def test_profiles_and_options_are_refused_before_anything_starts(laptop: Laptop)
     assert "nodes is a number from 1 up" in laptop.do("begin('test', nodes=0)")
     said = laptop.do("refused(lambda: start.launch(site.load('local')))")
     assert "without --site starts ranks on this machine" in said
-    assert laptop.keepers() == []
+    assert laptop.agents() == []

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from remote import Laptop, until_nothing_runs
 
-from far import Laptop, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
 
@@ -42,7 +42,7 @@ def test_ranks_go_on_while_the_controller_is_down(machines: Machines, laptop: La
     machines.crash("ctl")
     try:
         assert laptop.do("run = cluster.run('rank'); run.wait(60); run.results") == {"0": "0"}
-        assert laptop.do("cluster.refresh().far.state") == "running"
+        assert laptop.do("cluster.refresh().remote.state") == "running"
     finally:
         machines.boot("ctl")
     assert laptop.do("run = cluster.run('rank'); run.wait(60); run.results") == {"0": "0"}
@@ -75,7 +75,7 @@ def test_a_drained_node_is_named_while_a_job_waits_for_it(machines: Machines, la
         # Slurm names the same reason in one way or the other, perhaps after another one.
         ways = "ReqNodeNotAvail: nodes that it needs are down", "Nodes required for job are DOWN"
         told = [f"waits in the queue ({way}" for way in ways]
-        laptop.until(f"any(each in cluster.refresh().far.words for each in {told})")
+        laptop.until(f"any(each in cluster.refresh().remote.words for each in {told})")
     finally:
         machines.resume("c3")
     laptop.do("cluster.until_ready()", 300)

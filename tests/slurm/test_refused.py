@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from remote import Laptop, until_nothing_runs
 
-from far import Laptop, until_nothing_runs
 from labs import jobs, profile
 from machines import Machines
 
@@ -14,10 +14,10 @@ START = """
 def begin(name, **asked):
     paths = start.launch(site.load("test").asking(**asked), name)
     deadline = time.monotonic() + 120
-    while (info := paths.read()).far.state not in ("failed", "ended", "running"):
-        assert time.monotonic() < deadline, info.far
+    while (info := paths.read()).remote.state not in ("failed", "ended", "running"):
+        assert time.monotonic() < deadline, info.remote
         time.sleep(0.05)
-    return [info.far.state, info.message or info.far.words]
+    return [info.remote.state, info.message or info.remote.words]
 """
 
 

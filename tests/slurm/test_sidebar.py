@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from remote import Laptop, until_nothing_runs
 
 from browser import CHROMIUM, PLAYWRIGHT, UI, what_failed
-from far import Laptop, until_nothing_runs
 from labs import profile, settings
 from machines import Machines
 
@@ -35,5 +35,5 @@ def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
             why = what_failed(said, laptop.home / "results")
             pytest.fail(f"{why}\npictures are in {tmp_path}")
         until_nothing_runs(machines)
-        # The page shows the end of a cluster before its keeper has ended.
+        # The page shows the end of a cluster before its supervisor has ended.
         laptop.until_unkept()

@@ -120,7 +120,7 @@ def test_no_secret_is_shown(machines: Machines, cluster: Elsewhere, here: Path):
             about = json.loads(file.read_text())
             secrets |= {about["key"], about["curve_serverkey"]}
     secrets.discard("")
-    assert len(secrets) >= 3  # of the keepers here and there, and of the connections
+    assert len(secrets) >= 3  # of the supervisors here and there, and of the connections
     shown = ""
     for machine in ("laptop", "login", *machines.nodes):
         shown += machines.run(machine, ["ps", "axeww", "-o", "pid,args"], "bob")

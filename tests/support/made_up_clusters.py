@@ -15,7 +15,7 @@ from typing import Any
 from jupyter_server.serverapp import main
 
 from rankroom import config
-from rankroom.cluster.launch import KEEPER
+from rankroom.cluster.launch import SUPERVISOR
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.rpc.server import Question, Server
 
@@ -31,7 +31,7 @@ class MadeUp:
         self.paths.make(SIZE)
         self._server = Server("", self.paths.folder, self.take)
         self.info = ClusterInfo(
-            name, SIZE, "running", keeper=os.getpid(), rpc=self._server.address,
+            name, SIZE, "running", supervisor=os.getpid(), rpc=self._server.address,
             rpc_key=self._server.key, ready=list(range(SIZE)),
         )  # fmt: skip
         if name == "deaf":
@@ -75,14 +75,14 @@ def supervise() -> None:
 
 
 def serve() -> None:
-    argv = [sys.executable, __file__, KEEPER]
+    argv = [sys.executable, __file__, SUPERVISOR]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as beside:
         assert beside.stdout and beside.stdout.readline() == b"ready\n"
         main()
 
 
 def start() -> None:
-    if KEEPER in sys.argv:
+    if SUPERVISOR in sys.argv:
         supervise()
     else:
         serve()

@@ -159,7 +159,7 @@ test('a card is dragged into a notebook', async ({ page }) => {
   removeCluster('dragged');
 });
 
-test('a rank that is down is named and brought back; one that was killed with its keeper is said', ALWAYS, async ({ page }) => {
+test('a rank that is down is named and brought back; one that was killed with its supervisor is said', ALWAYS, async ({ page }) => {
   const panel = await openRanks(page);
   const made = await startTwo(panel, 'falls');
   process.kill(await pidOf(made, 1), 'SIGKILL');

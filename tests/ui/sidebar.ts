@@ -70,11 +70,11 @@ export function card(panel: Locator, name: string): Locator {
   return panel.locator(`.rr-card[data-cluster="${name}"]`);
 }
 
-/** A cluster's file as a keeper would write it; one that is not of this world and never begins. */
+/** A cluster's file as a supervisor would write it; one that is not of this world and never begins. */
 export function writeCluster(name: string, fields: Json): void {
   const folder = join(HOME, 'clusters', name);
   mkdirSync(folder, { recursive: true });
-  // Made in the future: nobody misses its keeper.
+  // Made in the future: nobody misses its supervisor.
   const info = { name, size: 0, state: 'starting', created: Date.now() / 1000 + 86_400, host: hostname(), ...fields };
   writeFileSync(join(folder, 'cluster.json.new'), JSON.stringify(info));
   renameSync(join(folder, 'cluster.json.new'), join(folder, 'cluster.json'));

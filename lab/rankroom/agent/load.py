@@ -1,7 +1,7 @@
 """How busy the ranks are now, for whoever looks at them: nothing is measured unless somebody does.
 
 Ranks on this machine are measured here. On other nodes the process beside each rank does it, and
-says so with its next question to the keeper.
+says so with its next question to the supervisor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Load = dict[str, Any]  # cpu (per cent of a core), memory (bytes), gpu (per cent
 
 
 class Loads:
-    """The present load of a cluster's ranks, as its keeper knows it."""
+    """The present load of a cluster's ranks, as its supervisor knows it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # one look at a time
@@ -34,7 +34,7 @@ class Loads:
         self._said: dict[int, tuple[float, Load]] = {}
         self._news = threading.Condition()
 
-    def look(self, here: Mapping[int, tuple[int, str]], far: Iterable[int]) -> dict[str, Any]:
+    def look(self, here: Mapping[int, tuple[int, str]], remote: Iterable[int]) -> dict[str, Any]:
         """The load of the ranks `here` (process and device of each), and of those on other nodes.
 
         One that nothing is known of is left out.
@@ -43,7 +43,7 @@ class Loads:
             fresh = time.monotonic() - self._asked > WANTED_S
             self._asked = time.monotonic()
             if self._asked - self._looked > PAUSE_S or fresh:
-                found = self._measure(here) | self._told(set(far), fresh)
+                found = self._measure(here) | self._told(set(remote), fresh)
                 self._looked = time.monotonic()
                 ranks = {str(rank): found[rank] for rank in sorted(found)}
                 self._last = {"ranks": ranks, "at": time.time()}
@@ -70,18 +70,18 @@ class Loads:
             time.sleep(FIRST_S)
         return {rank: whole(self._samplers[rank][1].sample()) for rank in here}
 
-    def _told(self, far: set[int], fresh: bool) -> dict[int, Load]:
+    def _told(self, remote: set[int], fresh: bool) -> dict[int, Load]:
         def known() -> dict[int, Load]:
             now = time.monotonic()
             return {
                 rank: load
                 for rank, (at, load) in self._said.items()
-                if rank in far and now - at < OLD_S
+                if rank in remote and now - at < OLD_S
             }
 
         with self._news:
             if fresh:
-                self._news.wait_for(lambda: len(known()) == len(far), COMES_S)
+                self._news.wait_for(lambda: len(known()) == len(remote), COMES_S)
             return known()
 
 

@@ -1,8 +1,8 @@
 """The process beside each rank: passes signals on, as ipyparallel's does, and watches two others.
 
-When the rank ends, the controller is told. When the cluster's keeper ends first, killed say, the
-rank is ended with all it started: nobody else would. A thread of the rank could not do that, as it
-does not run while C code holds Python's lock; and a signal that the kernel sends on a parent's
+When the rank ends, the controller is told. When the cluster's supervisor ends first, killed say,
+the rank is ended with all it started: nobody else would. A thread of the rank could not do that, as
+it does not run while C code holds Python's lock; and a signal that the kernel sends on a parent's
 death comes when the thread ends that started the rank, and reaches no child of the rank.
 """
 
@@ -21,7 +21,7 @@ from ipyparallel.engine.nanny import KernelNanny
 from rankroom.agent import orphan_check
 from rankroom.system import process_tree, python_command
 
-END_S = 1.0  # a rank without a keeper is killed this long after SIGTERM
+END_S = 1.0  # a rank without a supervisor is killed this long after SIGTERM
 ASK_S = 2.0  # for the supervisor to hear that a rank has ended
 LAST_MS = 3000  # for a rank's last replies to leave; the controller may be gone
 
@@ -39,8 +39,8 @@ class RankNanny(KernelNanny):
         if process_tree.STEP in os.environ:
             self.follow_from_afar()
             return
-        keeper = int(os.environ[process_tree.KEEPER])
-        if process_tree.first_ended(self.pid, keeper) != self.pid and process_tree.running(
+        supervisor = int(os.environ[process_tree.SUPERVISOR])
+        if process_tree.first_ended(self.pid, supervisor) != self.pid and process_tree.running(
             self.parent_process
         ):
             others = process_tree.descendants([self.pid]) - {psutil.Process()}
@@ -48,12 +48,14 @@ class RankNanny(KernelNanny):
         self.loop.add_callback(self.finish)
 
     def follow_from_afar(self) -> None:
-        """The same where the keeper is on another machine: nothing of the rank stays on this."""
+        """The same where the supervisor is on another machine: nothing of the rank stays on
+        this.
+        """
         orphan_check.follow(self.pid)
         ended = not process_tree.running(self.parent_process)
         if ended:
             with contextlib.suppress(OSError):
-                orphan_check.ask_keeper("gone", ASK_S)
+                orphan_check.ask_supervisor("gone", ASK_S)
         step = os.environ[process_tree.STEP]
         left = {each for each, value in process_tree.belonging(process_tree.STEP) if value == step}
         # It was asked before, or has ended: its children have no time left.

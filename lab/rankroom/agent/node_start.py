@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rankroom.agent.orphan_check import ask_keeper
-from rankroom.rank.environment import Seat, Wiring, free_ports, rank_environment, seats
+from rankroom.agent.orphan_check import ask_supervisor
+from rankroom.rank.environment import Position, Wiring, free_ports, positions, rank_environment
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.system import network, process_tree
 
-SEATED_S = 60.0  # for all the ranks to start
+PLACED_S = 60.0  # for all the ranks to start
 
 
 def main() -> None:
@@ -36,20 +36,20 @@ def main() -> None:
     from rankroom.rank import engine
 
     os.environ.update(RANKROOM_RPC=info.rpc, RANKROOM_RPC_KEY=info.rpc_key)
-    os.environ.update(seated(info, int(os.environ["RANKROOM_RANK"])))
+    os.environ.update(placed(info, int(os.environ["RANKROOM_RANK"])))
     engine.main()
 
 
-def seated(info: ClusterInfo, rank: int) -> dict[str, str]:
+def placed(info: ClusterInfo, rank: int) -> dict[str, str]:
     """Tell where this rank is, wait for the others, and return what it finds set."""
     assert info.allocation is not None
     nodes = info.allocation.nodes
-    seat = seats([node.ranks for node in nodes])[rank]
+    position = positions([node.ranks for node in nodes])[rank]
     own = network.own_address(info.rpc.removeprefix("tcp://").rpartition(":")[0])
     interface, address = network.choose(own, network.interfaces(), os.environ)
     host = socket.gethostname()
     ports = free_ports(2, address)
-    all_ = _sit(rank, host=host, pid=os.getpid(), at=address, ports=ports)
+    all_ = _place_rank(rank, host=host, pid=os.getpid(), at=address, ports=ports)
     node = [node for node in nodes for _ in range(node.ranks)][rank]
     wiring = Wiring(
         address, interface, host, all_["master_port"], tuple(all_["ports"]),
@@ -59,32 +59,32 @@ def seated(info: ClusterInfo, rank: int) -> dict[str, str]:
     # What the library reads that closes ports to strangers (rank/native/port_guard.c).
     guarded = {"RANKROOM_BIND": address, "RANKROOM_PEERS": ",".join(sorted(set(all_["addresses"])))}
     found = guarded | rank_environment(
-        rank, info.size, wiring, node.devices, cores, os.environ, seat
+        rank, info.size, wiring, node.devices, cores, os.environ, position
     )
     if info.allocation.scheduler == "slurm":
-        found |= in_slurm(rank, info.size, seat)
+        found |= in_slurm(rank, info.size, position)
     return found
 
 
-def in_slurm(rank: int, size: int, seat: Seat) -> dict[str, str]:
+def in_slurm(rank: int, size: int, position: Position) -> dict[str, str]:
     """What libraries read that take themselves to be started by one `srun` for all ranks."""
     return {
         "SLURM_PROCID": str(rank),
-        "SLURM_LOCALID": str(seat.local_rank),
+        "SLURM_LOCALID": str(position.local_rank),
         "SLURM_NTASKS": str(size),
         "SLURM_NPROCS": str(size),
     }
 
 
-def _sit(rank: int, **where: Any) -> dict[str, Any]:
-    deadline = time.monotonic() + SEATED_S
+def _place_rank(rank: int, **where: Any) -> dict[str, Any]:
+    deadline = time.monotonic() + PLACED_S
     while time.monotonic() < deadline:
-        answer = ask_keeper("sit", 30.0, **where)
+        answer = ask_supervisor("sit", 30.0, **where)
         if not answer["kept"]:
             raise SystemExit(f"rank {rank} is not wanted any more")
         if "addresses" in answer:
             return answer
-    raise SystemExit(f"rank {rank}: not all other ranks started within {SEATED_S:.0f} s")
+    raise SystemExit(f"rank {rank}: not all other ranks started within {PLACED_S:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Whether a rank on another node than its keeper is still wanted: the process beside it asks.
+"""Whether a rank on another node than its supervisor is still wanted: the process beside it asks.
 
-A process of another machine cannot be watched. So the keeper is asked, again and again: it may be
-gone, may have given this rank up while it was cut off, or may have started another in its place.
+A process of another machine cannot be watched. So the supervisor is asked, again and again: it may
+be gone, may have given this rank up while it was cut off, or may have started another in its place.
 While somebody looks at the ranks, how busy this one is comes with the question.
 """
 
@@ -19,7 +19,7 @@ from rankroom.system import process_tree
 
 LOOK_S = 2.0  # between two questions whether this rank is wanted
 AGAIN_S = 0.5  # the same when nobody listens there
-REFUSED = 3  # so often in a row nobody listens there: the keeper is gone
+REFUSED = 3  # so often in a row nobody listens there: the supervisor is gone
 SILENT_S = 60.0  # or so long nothing is heard of its machine
 
 
@@ -31,7 +31,7 @@ def follow(rank_pid: int) -> None:
     while not process_tree.ended_within(rank_pid, AGAIN_S if refused else pause):
         try:
             load = {"load": whole(sampler.sample())} if sampler else {}
-            answer = ask_keeper("stay", 5.0, **load)
+            answer = ask_supervisor("stay", 5.0, **load)
             if not answer.get("kept"):
                 return
             for name in answer.get("signals", ()):
@@ -50,8 +50,8 @@ def follow(rank_pid: int) -> None:
                 return
 
 
-def ask_keeper(do: str, patience: float, **more: Any) -> dict[str, Any]:
-    """A question of this rank to its keeper. Raises OSError when it does not answer."""
+def ask_supervisor(do: str, patience: float, **more: Any) -> dict[str, Any]:
+    """A question of this rank to its supervisor. Raises OSError when it does not answer."""
     env = os.environ
     return ask(
         env["RANKROOM_RPC"], env["RANKROOM_RPC_KEY"], patience, do=do,

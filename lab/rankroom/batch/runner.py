@@ -185,7 +185,7 @@ class Runner:
         """End what the cells have started and not ended, and complete the records."""
         marked = {each.pid for each in self.left()}
         for info in lookup.running_clusters():
-            if info.keeper in marked and info.host == self.progress.host:
+            if info.supervisor in marked and info.host == self.progress.host:
                 lookup.end(ClusterPaths(info.name))
         process_tree.end(self.left(), END_S)
         with contextlib.suppress(RankroomError, OSError):

@@ -76,18 +76,18 @@ class _BatchRequest:
         self._cwd = cwd
         self._beside = notebook.parent
 
-    def job(self, folder: BatchFolder, far: bool) -> str:
+    def job(self, folder: BatchFolder, remote: bool) -> str:
         """The job's script. Where the job has no view of this machine's files, it copies none."""
-        cwd = self._cwd or ("" if far else str(self._beside))
-        copy = "" if far else str(self.copy)
+        cwd = self._cwd or ("" if remote else str(self._beside))
+        copy = "" if remote else str(self.copy)
         if self.site.scheduler == "none":
             return job.local_script(self.site, folder, cwd, copy)
         commands = job.commands(self.site, folder, cwd, copy)
         return Scheduler(self.site, LocalHost()).script(self.name, str(folder.path), commands)
 
-    def text(self, folder: BatchFolder, far: bool) -> str:
+    def text(self, folder: BatchFolder, remote: bool) -> str:
         """Both scripts, for people."""
-        parts = {folder.script: self.script, folder.job: self.job(folder, far)}
+        parts = {folder.script: self.script, folder.job: self.job(folder, remote)}
         return "\n".join(f"── {path}\n{text}" for path, text in parts.items())
 
 

@@ -19,14 +19,14 @@ from rankroom.cluster import launch, lookup, start_request
 from rankroom.cluster.restart import Restarts
 from rankroom.errors import NoClusterError, NotYoursError, RankroomError, StartError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
-from rankroom.remote import start as far
+from rankroom.remote import start as remote
 from rankroom.rpc.client import RpcError, ask
 from rankroom.scheduler import site
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks
 
-ANSWER_S = 10.0  # for a keeper on this machine; it has threads for what takes time
-FAR_END_S = 40.0  # for a keeper to end its job; it says so when that takes longer
+ANSWER_S = 10.0  # for a supervisor on this machine; it has threads for what takes time
+REMOTE_END_S = 40.0  # for a supervisor to end its job; it says so when that takes longer
 RESTART_S = 120.0  # a site answers when it is done
 LOG_LINES = 500
 _NAME = re.compile(r"\w[\w.-]*")
@@ -41,7 +41,7 @@ def start(name: str, asked: Mapping[str, str], cwd: str | None) -> str:
     called = asked.get("name") or None
     again = asked.get("auto_restart", "") == "true"
     if where.scheduler != "none":
-        return far.launch(where, called, again, cwd).name
+        return remote.launch(where, called, again, cwd).name
     paths, _ = launch.launch(start_request.ranks(asked), called, cwd, again)
     return paths.name
 
@@ -52,13 +52,13 @@ def stop(name: str) -> str:
     Returns what there is to say of it, if anything.
     """
     paths, info = find(name)
-    if not launch.alive(info) and launch.far_on(info):
-        far.relaunch(paths)  # nobody else can end its job
+    if not launch.alive(info) and launch.remote_on(info):
+        remote.relaunch(paths)  # nobody else can end its job
         info = _hears(paths, info)
-    if info.far is not None and launch.alive(info):
-        # Its keeper here must not be ended before the job is; how long that takes is the site's
+    if info.remote is not None and launch.alive(info):
+        # Its supervisor here must not be ended before the job is; how long that takes is the site's
         # affair.
-        said = str(_ask(info, FAR_END_S, do="stop").get("text", ""))
+        said = str(_ask(info, REMOTE_END_S, do="stop").get("text", ""))
         if not said:
             poll_until(lambda: not launch.alive(paths.read()), ANSWER_S, 0.1)
         return said
@@ -88,7 +88,7 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
 def resize(name: str, asked: Mapping[str, str]) -> None:
     """Restart a cluster with another number of ranks; their variables are gone."""
     paths, info = find(name)
-    if info.far is None and start_request.ranks(asked) is None:
+    if info.remote is None and start_request.ranks(asked) is None:
         raise start_request.StartRequestError({"ranks": "is how many ranks there are to be"})
     start_again = successor(paths, info, asked)
     stop(name)
@@ -105,13 +105,13 @@ def successor(
     StartRequestError by field, UsageError, and at a site SchedulerError, or SshError while its
     scheduler cannot be asked.
     """
-    if info.far is not None:
-        there = start_request.granted(far.site_of(paths), asked)
+    if info.remote is not None:
+        there = start_request.granted(remote.site_of(paths), asked)
         if any(asked.values()) and launch.alive(info):
-            _ask(info, far.ACCEPTS_S, do="accepts", site=dataclasses.asdict(there))
+            _ask(info, remote.ACCEPTS_S, do="accepts", site=dataclasses.asdict(there))
 
         def submit() -> None:
-            far.launch(there, paths.name, info.auto_restart, info.cwd or None)
+            remote.launch(there, paths.name, info.auto_restart, info.cwd or None)
 
         return submit
     if info.allocation is None:
@@ -158,23 +158,23 @@ def look(name: str) -> dict[str, Any]:
 def log(name: str) -> str:
     """What the job has written; of a cluster here, its processes, each with the end of its log."""
     paths, info = find(name)
-    if info.far is not None:
+    if info.remote is not None:
         return str(_ask(info, do="log").get("text", ""))
-    logs = [paths.keeper_log, paths.controller_log, *map(paths.rank_log, range(info.size))]
+    logs = [paths.supervisor_log, paths.controller_log, *map(paths.rank_log, range(info.size))]
     ends = [f"── {each.name}\n{tail(each, LOG_LINES) or '(empty)'}" for each in logs]
     return "\n\n".join([f"in {paths.logs}", *ends])
 
 
 def _again(paths: ClusterPaths, info: ClusterInfo) -> None:
     """Start a cluster that nobody keeps: from the beginning, unless its job may go on."""
-    if launch.far_on(info):
-        far.relaunch(paths)
+    if launch.remote_on(info):
+        remote.relaunch(paths)
     else:
         successor(paths, info, {})()
 
 
 def _hears(paths: ClusterPaths, info: ClusterInfo) -> ClusterInfo:
-    """What is written of a cluster once its new keeper can be asked."""
+    """What is written of a cluster once its new supervisor can be asked."""
     poll_until(lambda: (now := paths.read()) is not None and _is_heard(now), launch.START_S)
     return paths.read() or info
 
@@ -208,8 +208,8 @@ def refuse_others(paths: ClusterPaths) -> None:
 def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict[str, Any]:
     if not launch.alive(info):
         raise NoClusterError(f"cluster {info.name} is gone: Restart starts it again")
-    if info.far and not info.rpc:
-        raise NoClusterError(errors.EARLIER_SITE.format(name=info.name, pid=info.keeper))
+    if info.remote and not info.rpc:
+        raise NoClusterError(errors.EARLIER_SITE.format(name=info.name, pid=info.supervisor))
     try:
         answer = ask(info.rpc, info.rpc_key, patience, **question)
     except TimeoutError:  # it may well go on

@@ -152,7 +152,7 @@ class AnyCluster:
         )
 
     def refresh(self) -> ClusterInfo:
-        """What the keeper last wrote about the cluster."""
+        """What the supervisor last wrote about the cluster."""
         with contextlib.suppress(OSError):
             written = self.paths.info.stat().st_mtime_ns
             if written != self._read and (info := self.paths.read()) is not None:
@@ -182,7 +182,7 @@ class AnyCluster:
         return self._latest
 
     def how_ended(self, rank: int, pid: int = 0) -> str:
-        """How a rank's process (`pid`, or the latest) ended, in words, as its keeper saw it."""
+        """How a rank's process (`pid`, or the latest) ended, in words, as its supervisor saw it."""
         # Slurm says it some time after the process beside the rank does.
         deadline = time.monotonic() + ENDS_S
         while time.monotonic() < deadline:

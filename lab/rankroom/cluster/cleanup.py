@@ -54,12 +54,12 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
         use = "in use" if held(paths.folder / "lease") else "unused"
         ranks = "1 rank" if info.size == 1 else f"{info.size} ranks"
-        where = f" in job {info.far.job} on {info.far.site}" if info.far else ""
+        where = f" in job {info.remote.job} on {info.remote.site}" if info.remote else ""
         yield Finding(f"cluster {paths.name}: {ranks}{where}, up since {since}, {use}")
         return
     if info is not None and _may_go_on(info):
-        assert info.far is not None
-        yield Finding(UNKEPT.format(name=paths.name, job=info.far.job, site=info.far.site))
+        assert info.remote is not None
+        yield Finding(UNKEPT.format(name=paths.name, job=info.remote.job, site=info.remote.site))
         return
     if info is not None and (job := _job_elsewhere(info)):
         yield Finding(
@@ -97,7 +97,7 @@ def _is_starting(info: ClusterInfo) -> bool:
 
 def _may_go_on(info: ClusterInfo) -> bool:
     """Whether the job of a cluster on a site, which nobody keeps from here, may not be over."""
-    return launch.far_on(info) and not (info.far and 0 < info.far.until < time.time())
+    return launch.remote_on(info) and not (info.remote and 0 < info.remote.until < time.time())
 
 
 def _job_elsewhere(info: ClusterInfo) -> str:

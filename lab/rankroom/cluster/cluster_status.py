@@ -16,14 +16,14 @@ from rankroom.errors import UnreadableError
 from rankroom.record.cluster_file import (
     ClusterInfo,
     ClusterPaths,
-    Far,
-    FarState,
+    Remote,
+    RemoteState,
     clusters_folder,
     tail,
 )
 from rankroom.text.rank_ranges import format_ranks
 
-ClusterState = FarState
+ClusterState = RemoteState
 RankState = Literal["starting", "ready", "restarting", "down"]
 SCHEMA_FILE = Path(__file__).with_name("cluster_status.schema.json")
 
@@ -80,27 +80,27 @@ def status_of(info: ClusterInfo) -> ClusterStatus:
     """One cluster as it stands."""
     ranks = tuple(_rank(info, rank) for rank in range(len(info.ranks)))
     granted = info.allocation
-    if info.far is not None:
-        state, words, remedy = _how_far(info, info.far, ranks)
+    if info.remote is not None:
+        state, words, remedy = _how_remote(info, info.remote, ranks)
     else:
         state, words, remedy = _how(info, ranks)
-    far = info.far or Far("")
+    remote = info.remote or Remote("")
     return ClusterStatus(
         name=info.name,
-        site=far.site,
+        site=remote.site,
         state=state,
         words=words,
         remedy=remedy,
-        job=far.job or (granted.job if granted else ""),
-        size=info.size or far.nodes * far.ranks_per_node,
+        job=remote.job or (granted.job if granted else ""),
+        size=info.size or remote.nodes * remote.ranks_per_node,
         ranks=ranks,
-        nodes=far.nodes or (len(granted.nodes) if granted else 1),
-        gpus_per_node=far.gpus_per_node or _gpus(info),
-        expected=far.expected if state == "pending" else 0.0,
-        until=far.until or (granted.until if granted else 0.0),
+        nodes=remote.nodes or (len(granted.nodes) if granted else 1),
+        gpus_per_node=remote.gpus_per_node or _gpus(info),
+        expected=remote.expected if state == "pending" else 0.0,
+        until=remote.until or (granted.until if granted else 0.0),
         created=info.created,
-        log=far.log,
-        is_remote=info.far is not None,
+        log=remote.log,
+        is_remote=info.remote is not None,
         is_supervised=_young(info) or launch.alive(info),
     )
 
@@ -160,41 +160,41 @@ def _ready(size: int) -> str:
     return "1 rank ready" if size == 1 else f"{size} ranks ready"
 
 
-def _how_far(
-    info: ClusterInfo, far: Far, ranks: tuple[RankStatus, ...]
+def _how_remote(
+    info: ClusterInfo, remote: Remote, ranks: tuple[RankStatus, ...]
 ) -> tuple[ClusterState, str, str]:
-    """As the keeper here wrote it; it is believed only while it lives."""
-    over = far.state in ("ended", "failed")
+    """As the supervisor here wrote it; it is believed only while it lives."""
+    over = remote.state in ("ended", "failed")
     if not (over or _young(info) or launch.alive(info)):
-        if launch.far_on(info):
+        if launch.remote_on(info):
             return "lost", UNKEPT, RECONNECT
         return "failed", KILLED, AGAIN
-    if far.state == "pending":
+    if remote.state == "pending":
         # The browser adds when it is expected to start, in its reader's time zone.
-        return "pending", f"waits in the queue ({far.reason or 'no reason given'})", ""
-    if far.state == "running" and ranks:
+        return "pending", f"waits in the queue ({remote.reason or 'no reason given'})", ""
+    if remote.state == "running" and ranks:
         return _how_ranks(info, ranks, 0.0)
-    words = far.words or info.message or WORDS[far.state]
-    return far.state, words, AGAIN if far.state == "failed" else ""
+    words = remote.words or info.message or WORDS[remote.state]
+    return remote.state, words, AGAIN if remote.state == "failed" else ""
 
 
 def _young(info: ClusterInfo) -> bool:
     """Whether the process that will keep it has not begun yet."""
     age = time.time() - info.created
-    return info.state == "starting" and not info.keeper and age < launch.START_S
+    return info.state == "starting" and not info.supervisor and age < launch.START_S
 
 
 def _cause(info: ClusterInfo) -> str:
     """The last line of the log that tells why a cluster failed."""
     paths = ClusterPaths(info.name)
     logs = [paths.rank_log(int(rank)) for rank in info.exits]
-    for log in (*logs, paths.controller_log, paths.keeper_log):
+    for log in (*logs, paths.controller_log, paths.supervisor_log):
         if text := tail(log, 1).strip():
             return SAID.format(log=log.name, text=text[:300])
     return ""
 
 
-WORDS: dict[FarState, str] = {
+WORDS: dict[RemoteState, str] = {
     "connecting": "the connection to the login node is being opened",
     "asks": "ssh asks something: answer it in the dialog",
     "submitting": "its job is being submitted",

@@ -26,9 +26,9 @@ from rankroom.system import process_tree, python_command
 from rankroom.system.polling import poll_until
 
 START_S = 30.0  # and a second for each rank that a core has
-FAR_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
-FOLLOW_S = 6.0  # for ranks on other nodes to end after their keeper
-ANSWER_S = 2.0  # for a keeper on another machine
+JOB_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
+FOLLOW_S = 6.0  # for ranks on other nodes to end after their supervisor
+ANSWER_S = 2.0  # for a supervisor on another machine
 Progress = Callable[[str], None]
 
 
@@ -57,7 +57,8 @@ def launch(
     reached_from: str = "",
     preload: str = "",
 ) -> tuple[ClusterPaths, subprocess.Popen[bytes]]:
-    """Start the keeper of a new cluster and return at once; `Cluster.ready` waits for its ranks.
+    """Start the supervisor of a new cluster and return at once; `Cluster.ready` waits for its
+    ranks.
 
     Raises UsageError for a number of ranks that makes no sense, StartError if nothing starts.
     """
@@ -81,15 +82,15 @@ def launch(
         env = own_environment()
         if granted is None:  # Horovod's meeting place is then for processes of this machine, too
             env |= {port_guard.BIND: "127.0.0.1"} | port_guard.environment(env)
-        with paths.keeper_log.open("ab") as log:
-            keeper = subprocess.Popen(
-                python_command.command(KEEPER, str(paths.folder), str(devices)),
+        with paths.supervisor_log.open("ab") as log:
+            supervisor = subprocess.Popen(
+                python_command.command(SUPERVISOR, str(paths.folder), str(devices)),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True, cwd="/", env=env,
             )  # fmt: skip
     except OSError as error:
         raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
-    return paths, keeper
+    return paths, supervisor
 
 
 def room_for(ranks: int | None) -> tuple[Allocation | None, int, int]:
@@ -119,26 +120,26 @@ def most_ranks(cores: int) -> int:
 
 def alive(info: ClusterInfo | None) -> bool:
     """True if the process that keeps this cluster is running."""
-    return info is not None and info.state not in ("failed", "stopped") and _keeper_runs(info)
+    return info is not None and info.state not in ("failed", "stopped") and _supervisor_runs(info)
 
 
-def far_on(info: ClusterInfo) -> bool:
+def remote_on(info: ClusterInfo) -> bool:
     """Whether a cluster on a site may go on there, as its job is not known to be over."""
-    far = info.far
-    return far is not None and bool(far.job) and far.state not in ("ended", "failed")
+    remote = info.remote
+    return remote is not None and bool(remote.job) and remote.state not in ("ended", "failed")
 
 
-def _keeper_runs(info: ClusterInfo) -> bool:
-    if not info.keeper:
+def _supervisor_runs(info: ClusterInfo) -> bool:
+    if not info.supervisor:
         return False
     if not here(info.host, info):
         return _runs_elsewhere(info)
     try:
-        process = psutil.Process(info.keeper)
+        process = psutil.Process(info.supervisor)
         return bool(
             process.is_running()
             and process.status() != psutil.STATUS_ZOMBIE
-            and any(each in process.cmdline() for each in KEEPERS)
+            and any(each in process.cmdline() for each in SUPERVISORS)
         )
     except psutil.Error:
         return False
@@ -166,7 +167,7 @@ def _over(job: str, moment: float) -> bool:
 
 def wait_ready(
     paths: ClusterPaths,
-    keeper: subprocess.Popen[bytes],
+    supervisor: subprocess.Popen[bytes],
     progress: Progress,
     given_up: Callable[[], bool] = lambda: False,
 ) -> ClusterInfo:
@@ -180,7 +181,7 @@ def wait_ready(
     told = ""
     info: ClusterInfo | None = None
     while time.monotonic() - begun < limit:
-        if why := failure(paths, keeper):
+        if why := failure(paths, supervisor):
             raise why
         info = paths.read()
         if info is not None:
@@ -199,19 +200,19 @@ def wait_ready(
     raise timed_out(paths, sorted(missing))
 
 
-def failure(paths: ClusterPaths, keeper: subprocess.Popen[bytes]) -> StartError | None:
+def failure(paths: ClusterPaths, supervisor: subprocess.Popen[bytes]) -> StartError | None:
     """Why the cluster in `paths` will not become ready, if that is already clear."""
     info = paths.read()
     if info is None:
-        return StartError(_with_log(f"cluster {paths.name} is gone", paths.keeper_log))
+        return StartError(_with_log(f"cluster {paths.name} is gone", paths.supervisor_log))
     if info.exits:
         rank = min(int(each) for each in info.exits)
         how = info.exits[str(rank)]
         return ended_while_starting(paths, rank, how)
     if info.state == "failed":
         return StartError(_with_log(info.message, paths.controller_log))
-    if keeper.poll() is not None:
-        return StartError(_with_log("the cluster's supervisor has ended", paths.keeper_log))
+    if supervisor.poll() is not None:
+        return StartError(_with_log("the cluster's supervisor has ended", paths.supervisor_log))
     return None
 
 
@@ -225,7 +226,7 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
     rank = missing[0] if missing else 0
     log = paths.rank_log(rank)
     if not tail(log):
-        log = paths.controller_log if tail(paths.controller_log) else paths.keeper_log
+        log = paths.controller_log if tail(paths.controller_log) else paths.supervisor_log
     limit = start_s(paths.read())
     who = ", ".join(map(str, missing))
     words = f"rank {who} not ready after {limit:.0f} s (RANKROOM_START_SECONDS)"
@@ -238,8 +239,8 @@ def _with_log(words: str, log: Path) -> str:
 
 
 def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
-    """Wait for a keeper that was asked to stop; then end whatever is left of its cluster."""
-    poll_until(lambda: (info := paths.read()) is None or not _keeper_runs(info), seconds, 0.02)
+    """Wait for a supervisor that was asked to stop; then end whatever is left of its cluster."""
+    poll_until(lambda: (info := paths.read()) is None or not _supervisor_runs(info), seconds, 0.02)
     process_tree.end(own_processes(paths))
     if not paths.unfinished():
         paths.remove()
@@ -247,8 +248,8 @@ def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
 
 def start_s(info: ClusterInfo | None) -> float:
     """How long a start may take."""
-    far = info is not None and info.allocation is not None
-    return config.start_seconds(FAR_START_S if far else crowded(info.size if info else 0))
+    remote = info is not None and info.allocation is not None
+    return config.start_seconds(JOB_START_S if remote else crowded(info.size if info else 0))
 
 
 def crowded(size: int) -> float:
@@ -267,7 +268,8 @@ def here(host: str, info: ClusterInfo) -> bool:
 def ended(info: ClusterInfo | None, gone_s: float = 0.0) -> bool:
     """True once nothing of a cluster runs that could still write to its spool.
 
-    What is on other nodes ends by itself some seconds after its keeper, which is gone for `gone_s`.
+    What is on other nodes ends by itself some seconds after its supervisor, which is gone for
+    `gone_s`.
     """
     if info is None:
         return True
@@ -285,8 +287,8 @@ def ended(info: ClusterInfo | None, gone_s: float = 0.0) -> bool:
 def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
     """The processes that are provably this cluster's.
 
-    Those that its keeper started, and what they started, have its folder in their environment; the
-    keeper itself was started with its folder.
+    Those that its supervisor started, and what they started, have its folder in their environment;
+    the supervisor itself was started with its folder.
     """
     found = process_tree.marked(process_tree.CLUSTER, paths.folder) | set(supervisors(paths))
     return sorted(found, key=lambda process: process.pid)
@@ -308,7 +310,9 @@ def supervisors(paths: ClusterPaths) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if python_command.arguments(words)[:2] in [[each, str(paths.folder)] for each in KEEPERS]:
+        if python_command.arguments(words)[:2] in [
+            [each, str(paths.folder)] for each in SUPERVISORS
+        ]:
             found.append(process)
     return found
 
@@ -325,7 +329,7 @@ def own_environment() -> dict[str, str]:
     marks = (
         process_tree.CLUSTER,
         process_tree.SPOOL,
-        process_tree.KEEPER,
+        process_tree.SUPERVISOR,
         process_tree.START,
         process_tree.STEP,
     )
@@ -337,6 +341,6 @@ SUPERVISED = (
     "a process that keeps a cluster named {name} runs (pid {pid}), though {path} does not say so: "
     "choose another --name, or end that process first"
 )
-KEEPER = "rankroom.supervisor.supervisor"
+SUPERVISOR = "rankroom.supervisor.supervisor"
 # The second one keeps a cluster on a site; the others are their names before this version.
-KEEPERS = (KEEPER, "rankroom.remote.agent", "rankroom.far.keeper", "rankroom.rank.keeper")
+SUPERVISORS = (SUPERVISOR, "rankroom.remote.agent", "rankroom.far.keeper", "rankroom.rank.keeper")

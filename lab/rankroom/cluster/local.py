@@ -40,20 +40,20 @@ class Cluster(AnyCluster):
         `progress(words)` is called as the start goes on. Raises StartError with the cause and the
         end of the log that tells it, within 30 s (90 s in a job); nothing is left running then.
         """
-        paths, keeper = local.launch(ranks, name, cwd, auto_restart, reached_from, preload)
-        return cls.ready(paths, keeper, progress)
+        paths, supervisor = local.launch(ranks, name, cwd, auto_restart, reached_from, preload)
+        return cls.ready(paths, supervisor, progress)
 
     @classmethod
     def ready(
         cls,
         paths: ClusterPaths,
-        keeper: subprocess.Popen[bytes],
+        supervisor: subprocess.Popen[bytes],
         progress: Progress = lambda words: None,
     ) -> Cluster:
         """The cluster that `launch` began to start, once its ranks are ready, as with `local`."""
         held = lease.hold(paths.folder)
         try:
-            made = cls(paths, local.wait_ready(paths, keeper, progress))
+            made = cls(paths, local.wait_ready(paths, supervisor, progress))
             made._tidy()
             made.make_current()
             return made
@@ -79,7 +79,7 @@ class Cluster(AnyCluster):
     def connect(cls, name: str | None = None) -> AnyCluster:
         """Only the connection of `attach`."""
         chosen = lookup.find(name)
-        if chosen.far is not None:
+        if chosen.remote is not None:
             from rankroom.remote.cluster import RemoteCluster
 
             patience = RemoteCluster.BACK_S if chosen.state == "running" else 0.0
@@ -90,7 +90,7 @@ class Cluster(AnyCluster):
             made._follow()
         except RankroomError as error:
             made.close()
-            log = tail(paths.keeper_log)
+            log = tail(paths.supervisor_log)
             raise StartError(DEAF.format(name=chosen.name, error=error, log=log)) from None
         return made
 

@@ -12,14 +12,14 @@ from rankroom.scheduler import job_end
 
 
 def running_clusters() -> list[ClusterInfo]:
-    """The clusters whose keeper lives, newest first."""
+    """The clusters whose supervisor lives, newest first."""
     return [info for info in all_clusters() if launch.alive(info)]
 
 
 def find(name: str | None) -> ClusterInfo:
     """The running cluster of that name, or the newest. Raises NoClusterError with those there are.
 
-    One on a site counts as long as its job is not known to be over, with a keeper here or not.
+    One on a site counts as long as its job is not known to be over, with a supervisor here or not.
     """
     if name is not None and (named := ClusterPaths(name).read()) is not None and _is_on(named):
         return named  # also one that is a part of another
@@ -33,7 +33,7 @@ def find(name: str | None) -> ClusterInfo:
 
 
 def _is_on(info: ClusterInfo) -> bool:
-    return launch.alive(info) or launch.far_on(info)
+    return launch.alive(info) or launch.remote_on(info)
 
 
 def living(paths: ClusterPaths) -> ClusterInfo:
@@ -49,14 +49,14 @@ def living(paths: ClusterPaths) -> ClusterInfo:
 
 
 def end(paths: ClusterPaths) -> None:
-    """End a cluster: ask its keeper; if that does not answer, it is ended by signal."""
+    """End a cluster: ask its supervisor; if that does not answer, it is ended by signal."""
     if paths.read() is not None:
         ask_to_stop(paths)
         launch.wait_end(paths)
 
 
 def ask_to_stop(paths: ClusterPaths) -> None:
-    """Ask a cluster's keeper to end it, if there is one."""
+    """Ask a cluster's supervisor to end it, if there is one."""
     info = paths.read()
     if info is not None:
         with contextlib.suppress(OSError):
@@ -67,7 +67,7 @@ def why_gone(info: ClusterInfo | None) -> str:
     """Why nobody keeps a cluster any more, in words."""
     if info is None or (info.state == "stopped" and not info.message):
         return "it was stopped"
-    if not info.message and info.allocation and info.far is None:
+    if not info.message and info.allocation and info.remote is None:
         # It may have had no time to write that down.
         job = info.allocation.job
         if words := job_end.why_over(job_end.asked(job, job_end.QUICK_S), job):

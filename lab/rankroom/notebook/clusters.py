@@ -115,8 +115,8 @@ def again(cluster: AnyCluster, ranks: int | None) -> None:
     asked = {} if ranks is None else {"ranks": str(ranks)}
     start_again = actions.successor(cluster.paths, cluster.refresh(), asked)
     cluster.stop()
-    if (keeper := start_again()) is not None:
-        _started((cluster.paths, keeper))
+    if (supervisor := start_again()) is not None:
+        _started((cluster.paths, supervisor))
     else:
         sites.wait(RemoteCluster.in_folder(cluster.paths))
 
@@ -205,8 +205,8 @@ def _attachable(others: list[ClusterInfo]) -> str:
 
 
 def _about(info: ClusterInfo) -> str:
-    if info.far is not None and info.far.state != "running":
-        return info.far.words
+    if info.remote is not None and info.remote.state != "running":
+        return info.remote.words
     return f"{info.size} ranks"
 
 

@@ -62,7 +62,7 @@ def start(found: Site, name: str | None, auto_restart: bool) -> None:
 def attach_waiting(name: str | None) -> RemoteCluster | None:
     """Go on waiting for a cluster on a site that is not ready, if it is that one."""
     info = lookup.find(name)
-    if info.far is None:
+    if info.remote is None:
         return None
     cluster = RemoteCluster.of(info)
     wait(cluster, tells=info.state == "starting")
@@ -78,7 +78,7 @@ def wait(cluster: RemoteCluster, tells: bool = True) -> None:
             cluster.until_ready(tell)
     except KeyboardInterrupt:
         info = cluster.refresh()
-        job = f"job {info.far.job} goes on" if info.far and info.far.job else "it goes on"
+        job = f"job {info.remote.job} goes on" if info.remote and info.remote.job else "it goes on"
         raise RankroomError(WAITS.format(job=job, name=cluster.name)) from None
     if tells:
         print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")

@@ -1,7 +1,7 @@
 """How much time there is until the job ends, for code that wants to save something before.
 
-On a rank its cluster's keeper knows, in any other process of a Slurm job Slurm does. A thread asks
-again, as the time of a job may be changed; it exists only where somebody wants to know.
+On a rank its cluster's supervisor knows, in any other process of a Slurm job Slurm does. A thread
+asks again, as the time of a job may be changed; it exists only where somebody wants to know.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rankroom.errors import UsageError
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
 
-ASK_S = 10.0  # between two questions to a keeper
+ASK_S = 10.0  # between two questions to a supervisor
 PATIENCE_S = 5.0
 _SIGNAL = signal.SIGRTMIN + 6  # what has a call made by the main thread
 
@@ -120,7 +120,7 @@ class Limit:
             if said := job_end.asked(os.environ.get("SLURM_JOB_ID", "")):
                 self.until = job_end.end_time(said)
             return
-        # A keeper that does not answer for a moment changes nothing.
+        # A supervisor that does not answer for a moment changes nothing.
         with contextlib.suppress(OSError):
             rpc, key = os.environ["RANKROOM_RPC"], os.environ["RANKROOM_RPC_KEY"]
             self.until = float(ask(rpc, key, PATIENCE_S, do="until")["until"])

@@ -43,7 +43,7 @@ class Wiring:
 
 
 @dataclass(frozen=True)
-class Seat:
+class Position:
     """A rank's place among all: on its node (local), and among those of its place (cross)."""
 
     local_rank: int
@@ -52,13 +52,13 @@ class Seat:
     cross_size: int = 1
 
 
-def seats(counts: Sequence[int]) -> list[Seat]:
+def positions(counts: Sequence[int]) -> list[Position]:
     """The seats of all ranks, node by node, on nodes with so many ranks each."""
     found = []
     for node, count in enumerate(counts):
         for local in range(count):
             others = [each > local for each in counts]
-            found.append(Seat(local, count, sum(others[:node]), sum(others)))
+            found.append(Position(local, count, sum(others[:node]), sum(others)))
     return found
 
 
@@ -75,30 +75,30 @@ def rank_environment(
     devices: int,
     cores: int,
     own: Mapping[str, str],
-    seat: Seat | None = None,
+    position: Position | None = None,
 ) -> dict[str, str]:
     """What `rank` of `size` finds set; all are on one host without a `seat`.
 
     `devices` GPUs are visible to every rank and its own is its local_rank, as tutorials expect;
     `cores` are shared out unless the user's own environment `own` already limits threads.
     """
-    seat = seat or Seat(rank, size)
-    share = max(1, cores // seat.local_size)
+    position = position or Position(rank, size)
+    share = max(1, cores // position.local_size)
     addresses = wiring.addresses or (wiring.address,) * len(wiring.worker_ports)
     env = {
         "RANKROOM_RANK": str(rank),
         "RANKROOM_SIZE": str(size),
-        "RANKROOM_DEVICE": device(seat.local_rank, devices),
+        "RANKROOM_DEVICE": device(position.local_rank, devices),
         "PYTHONUNBUFFERED": "1",
         # A crash in C says where: the stack goes to the rank's log.
         "PYTHONFAULTHANDLER": "1",
     }
     env |= horovod_adapter.environment(
-        rank, size, seat.local_rank, seat.local_size, seat.cross_rank, seat.cross_size,
-        wiring.host, wiring.interface,
+        rank, size, position.local_rank, position.local_size, position.cross_rank,
+        position.cross_size, wiring.host, wiring.interface,
     )  # fmt: skip
     env |= torch_adapter.environment(
-        rank, size, seat.local_rank, seat.local_size, addresses[0], wiring.master_port,
+        rank, size, position.local_rank, position.local_size, addresses[0], wiring.master_port,
         wiring.interface,
     )  # fmt: skip
     pairs = zip(addresses, wiring.worker_ports, strict=True)

@@ -22,7 +22,7 @@ from rankroom.system.files import write_atomically
 
 VERSION = 2  # from 2 on the supervisor owns the runs
 ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]
-FarState = Literal[
+RemoteState = Literal[
     "connecting", "asks", "submitting", "pending", "starting", "running", "lost", "ending",
     "ended", "failed",
 ]  # fmt: skip
@@ -54,7 +54,7 @@ class Allocation:
 
 
 @dataclass
-class Far:
+class Remote:
     """What is known here of a cluster on a site, besides its ranks. Times are epoch seconds.
 
     `lost` says that the connection to the site is; the ranks go on. `log` is the job's output file
@@ -63,7 +63,7 @@ class Far:
 
     site: str
     login: str = ""
-    state: FarState = "connecting"
+    state: RemoteState = "connecting"
     words: str = ""  # one sentence for people
     job: str = ""
     reason: str = ""
@@ -78,8 +78,8 @@ class Far:
 
 @dataclass
 class ClusterInfo:
-    """cluster.json. `keeper` is the process that keeps the cluster, and listens at `rpc` for who
-    knows `rpc_key`, both empty if it is of a version before; times are epoch seconds.
+    """cluster.json. `supervisor` is the process that keeps the cluster, and listens at `rpc` for
+    who knows `rpc_key`, both empty if it is of a version before; times are epoch seconds.
 
     By rank: `exits` says how the process of one that is down ended, `restarts` how often it was
     restarted, and `past` how the one before ended if it was by itself. `starting` are the ranks
@@ -91,7 +91,7 @@ class ClusterInfo:
     size: int
     state: ClusterState = "starting"
     message: str = ""
-    keeper: int = 0
+    supervisor: int = 0
     host: str = ""
     rpc: str = ""
     rpc_key: str = ""
@@ -111,19 +111,22 @@ class ClusterInfo:
     lease: float = 0.0
     allocation: Allocation | None = None  # the ranks are processes of this machine without one
     reached_from: str = ""  # a machine outside of the job from which its ranks are reached
-    far: Far | None = None  # set where the ranks are on a site, and their keeper here
+    remote: Remote | None = None  # set where the ranks are on a site, and their supervisor here
     version: int = VERSION
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ClusterInfo:
+        # As versions before this one called them.
+        earlier = {"keeper": "supervisor", "far": "remote"}
+        data = {earlier.get(key, key): value for key, value in data.items()}
         known = {f.name for f in dataclasses.fields(cls)}
         kept = {key: value for key, value in data.items() if key in known}
         kept["ranks"] = [RankInfo(**rank) for rank in kept.get("ranks", [])]
         if kept.get("allocation"):
             kept["allocation"] = Allocation.from_json(kept["allocation"])
-        if kept.get("far"):
-            fields = {f.name for f in dataclasses.fields(Far)}
-            kept["far"] = Far(**{k: v for k, v in kept["far"].items() if k in fields})
+        if kept.get("remote"):
+            fields = {f.name for f in dataclasses.fields(Remote)}
+            kept["remote"] = Remote(**{k: v for k, v in kept["remote"].items() if k in fields})
         return cls(**kept)
 
 
@@ -143,7 +146,7 @@ class ClusterPaths:
         self.engine_file = self.profile / "security" / "ipcontroller-engine.json"
         self.logs = self.folder / "log"
         self.controller_log = self.logs / "controller.log"
-        self.keeper_log = self.logs / "keeper.log"
+        self.supervisor_log = self.logs / "supervisor.log"
 
     def rank_log(self, rank: int) -> Path:
         """What the rank's process said before and beside its runs."""
@@ -223,7 +226,7 @@ def all_clusters() -> list[ClusterInfo]:
             if (info := ClusterPaths(path.name).read()) is not None:
                 found.append(info)
     # What one on a site is made of there is not another one, where both have one home.
-    parts = {info.far.name for info in found if info.far and info.far.name != info.name}
+    parts = {info.remote.name for info in found if info.remote and info.remote.name != info.name}
     whole = [info for info in found if info.name not in parts]
     return sorted(whole, key=lambda info: info.created, reverse=True)
 

@@ -1,1 +1,1 @@
-"""A cluster on a site as it is used from here: its keeper here, its desk and its job there."""
+"""A cluster on a site as it is used from here: its agent here, its desk and its job there."""

@@ -26,7 +26,7 @@ from typing import Any
 
 from rankroom import config, errors
 from rankroom.errors import RankroomError, RecordError, SchedulerError, SshError, StartError
-from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Far, FarState
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Remote, RemoteState
 from rankroom.record.model import RankInfo, RunInfo
 from rankroom.record.store import Store
 from rankroom.remote import start
@@ -60,13 +60,13 @@ COPIED = ("size", "epoch", "exits", "restarts", "past", "starting", "ready", "cw
 class Agent:
     """One cluster on a site."""
 
-    def __init__(self, paths: ClusterPaths, info: ClusterInfo, far: Far, site: Site) -> None:
-        self.paths, self.info, self.far, self.site = paths, info, far, site
+    def __init__(self, paths: ClusterPaths, info: ClusterInfo, remote: Remote, site: Site) -> None:
+        self.paths, self.info, self.remote, self.site = paths, info, remote, site
         self.place: Host = place(site.login, terminal=False)
         self.login = LoginNode(site, self.place)
-        self.queue = Queue(site, self.place, far, self._said_of_job)
+        self.queue = Queue(site, self.place, remote, self._said_of_job)
         self.store = Store()
-        self.replicas = Replicas(self.store, far.name or info.name, info.created)
+        self.replicas = Replicas(self.store, remote.name or info.name, info.created)
         self.supervisor: Client | None = None  # while it can be asked
         self.over = asyncio.Event()
         self.stopping = False
@@ -84,25 +84,25 @@ class Agent:
         self._cut = asyncio.Event()
         self.server = Server("", paths.folder, self.take)
         info.rpc, info.rpc_key = self.server.address, self.server.key
-        info.host, info.keeper = socket.gethostname(), os.getpid()
+        info.host, info.supervisor = socket.gethostname(), os.getpid()
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
         if info.state == "running":  # of an agent before this one, which is gone
-            far.state, far.words = "lost", AGAIN.format(where=site.login or "its supervisor")
+            remote.state, remote.words = "lost", AGAIN.format(where=site.login or "its supervisor")
         self.save()
 
     def save(self) -> None:
         with contextlib.suppress(OSError):  # a full disk; what is told next is written whole
             self.paths.write(self.info)
 
-    def say(self, state: FarState, words: str) -> None:
+    def say(self, state: RemoteState, words: str) -> None:
         """How the cluster stands, for people."""
-        if (self.far.state, self.far.words) != (state, words):
-            self.far.state, self.far.words = state, words
+        if (self.remote.state, self.remote.words) != (state, words):
+            self.remote.state, self.remote.words = state, words
             note(state, words)
             self.save()
 
-    def fail(self, message: str, state: FarState = "failed") -> None:
+    def fail(self, message: str, state: RemoteState = "failed") -> None:
         """It is over, for this reason."""
         if not self.over.is_set():
             self.info.state, self.info.message = "failed", message
@@ -135,7 +135,7 @@ class Agent:
                 known = isinstance(error, RankroomError)
                 if not known:
                     note(traceback.format_exc())
-                if not self.far.job:
+                if not self.remote.job:
                     self.fail(str(error) if known else FAILED_HERE.format(error=error))
                 elif not self.stopping:
                     self.say("lost", TROUBLE.format(error=error))
@@ -147,7 +147,7 @@ class Agent:
         if not isinstance(connection, SshConnection):
             self._connected.set()
             return
-        if not self.far.job:
+        if not self.remote.job:
             # Whoever asks for a first job is told at once what is wrong with the way there.
             await connection.open(self._told)
         await connection.keep(self._told)
@@ -165,7 +165,7 @@ class Agent:
         if not self.stopping:
             # How ssh put it is in the log; while it is tried again, each try has words of its own.
             note(words)
-            if self.far.job:
+            if self.remote.job:
                 self.say("lost", LOST.format(where=self.site.login))
             else:
                 self.say("connecting", words)
@@ -181,7 +181,7 @@ class Agent:
             except SshError as error:
                 note(error)
             except RankroomError as error:
-                if not self.far.job:
+                if not self.remote.job:
                     raise
                 # Ranks go on; what is wrong there may be put right.
                 self.say("lost", str(error))
@@ -194,7 +194,7 @@ class Agent:
         if self.shares is None:
             self._host = str((await self.login.ask("hello"))["host"])
             self.shares = await self._is_shared()
-        if not self.far.job:
+        if not self.remote.job:
             await self._submit()
         if self._following is None:
             self._following = asyncio.create_task(self._lasting(self.queue.follow))
@@ -204,7 +204,7 @@ class Agent:
             if self.queue.state not in ("starting", "running"):
                 await asyncio.sleep(LOOK_S)
                 continue
-            words = (self.far.name, self.far.job, str(FIND_S))
+            words = (self.remote.name, self.remote.job, str(FIND_S))
             found = (await self.login.ask("find", *words, seconds=FIND_S))["cluster"]
             if found is not None:
                 self._address, self._key = found["rpc"], found["rpc_key"]
@@ -253,7 +253,7 @@ class Agent:
     async def _ask_supervisor(self, seconds: float, *buffers: bytes, **question: Any) -> Answer:
         """The supervisor's answer. Raises SshError once the connection is cut, TimeoutError."""
         if self.supervisor is None:
-            raise SshError(self.far.words, "unreachable")
+            raise SshError(self.remote.words, "unreachable")
         asked = asyncio.wrap_future(self.supervisor.ask(*buffers, **question))
         cut = asyncio.create_task(self._cut.wait())
         try:
@@ -280,9 +280,9 @@ class Agent:
         finally:
             file.unlink(missing_ok=True)
         shares = text in seen.output
-        if shares and not self.far.job:
-            self.far.name = f"{self.info.name}-job"
-            self.replicas = Replicas(self.store, self.far.name, self.info.created)
+        if shares and not self.remote.job:
+            self.remote.name = f"{self.info.name}-job"
+            self.replicas = Replicas(self.store, self.remote.name, self.info.created)
         return shares
 
     async def _submit(self) -> None:
@@ -291,7 +291,7 @@ class Agent:
                 return
             self.say("submitting", f"submits a job to {self.site.name}")
             info = self.info
-            await self.queue.submit(self.far.name, self._host, info.cwd, info.auto_restart)
+            await self.queue.submit(self.remote.name, self._host, info.cwd, info.auto_restart)
             self.save()
 
     async def _mind(self) -> None:
@@ -347,7 +347,7 @@ class Agent:
         self.info.ranks = [RankInfo(**rank) for rank in told["ranks"]]
         if told["allocation"]:
             self.info.allocation = Allocation.from_json(told["allocation"])
-            self.far.until = self.info.allocation.until or self.far.until
+            self.remote.until = self.info.allocation.until or self.remote.until
         all_known = len(self.info.ranks) == self.info.size and all(r.pid for r in self.info.ranks)
         if told["state"] in ("failed", "stopped"):
             self.info.message = told["message"]
@@ -357,21 +357,21 @@ class Agent:
             all_known and len(self.info.ready) == self.info.size
         ):
             count = len(self.info.ready)
-            self.say("starting", f"{count} of {self.info.size} ranks ready (job {self.far.job})")
+            self.say("starting", f"{count} of {self.info.size} ranks ready (job {self.remote.job})")
         elif self.supervisor is not None and not self.stopping:
             self.ready = True
             self.info.state = "running"
             hosts = ", ".join(sorted({rank.host for rank in self.info.ranks}))
-            self.say("running", f"runs on {hosts} (job {self.far.job})")
+            self.say("running", f"runs on {hosts} (job {self.remote.job})")
         self.save()
 
-    def _said_of_job(self, state: FarState | None, words: str) -> None:
+    def _said_of_job(self, state: RemoteState | None, words: str) -> None:
         """What the queue tells: how the job stands, or with None that it is over."""
         if self.stopping:
             return
         if state is None:
             self._over_soon(words)
-        elif not self._cut.is_set() and not self.ready and self.far.state != "starting":
+        elif not self._cut.is_set() and not self.ready and self.remote.state != "starting":
             self.say(state, words)
         else:
             self.save()
@@ -389,9 +389,9 @@ class Agent:
         if had_ranks:
             await self._finish_records()
         why = self.info.message or words
-        message = f"{why} (job {self.far.job})" if self.far.job not in why else why
+        message = f"{why} (job {self.remote.job})" if self.remote.job not in why else why
         if not had_ranks and (said := await self._log()):
-            message = f"{message}; {self.far.log} ends with:\n{said}"
+            message = f"{message}; {self.remote.log} ends with:\n{said}"
         if had_ranks and not self.replicas.live:
             await self._clear()
         self.fail(message, "ended" if had_ranks else "failed")
@@ -402,7 +402,7 @@ class Agent:
         while time.monotonic() < deadline:
             try:
                 since = str(self.info.created)
-                runs = (await self.login.ask("finish", self.far.name, since))["runs"]
+                runs = (await self.login.ask("finish", self.remote.name, since))["runs"]
                 if not self.shares:
                     for run in runs:
                         await self._finish_record(RunInfo.from_json(run).id)
@@ -424,14 +424,14 @@ class Agent:
     async def _log(self) -> str:
         """The end of the job's output; empty if it cannot be had."""
         with contextlib.suppress(RankroomError, asyncio.TimeoutError):
-            if self.far.log:
-                return str((await self.login.ask("log", self.far.log))["text"])
+            if self.remote.log:
+                return str((await self.login.ask("log", self.remote.log))["text"])
         return ""
 
     async def _clear(self) -> None:
         """Leave nothing but records there."""
         with contextlib.suppress(RankroomError, asyncio.TimeoutError):
-            await self.login.ask("clear", self.far.name, self.far.log)
+            await self.login.ask("clear", self.remote.name, self.remote.log)
 
     # -- what it is asked
 
@@ -460,7 +460,7 @@ class Agent:
     async def _pass_on(self, question: Question) -> Answer:
         """What the supervisor answers."""
         if self.supervisor is None or not self.ready:
-            raise SshError(NOT_NOW.format(name=self.info.name, words=self.far.words))
+            raise SshError(NOT_NOW.format(name=self.info.name, words=self.remote.words))
         try:
             said = await self._ask_supervisor(ANSWER_S, *question.buffers, **question.content)
         except SshError as error:  # just now
@@ -474,27 +474,27 @@ class Agent:
 
     async def stop(self) -> str:
         """End the cluster and its job; what is left to say, in words."""
-        if self.over.is_set() or self.far.state == "ending":
+        if self.over.is_set() or self.remote.state == "ending":
             return ""
         self.stopping = True
         self.info.state = "ending"
         self.say("ending", "is being stopped")
         self._ending = asyncio.create_task(self._lasting(self._stop))
         done, _ = await asyncio.wait({self._ending}, timeout=STOP_S)
-        return "" if done else LATER.format(name=self.info.name, job=self.far.job)
+        return "" if done else LATER.format(name=self.info.name, job=self.remote.job)
 
     async def _stop(self) -> None:
         async with self._submitting:
             pass  # a job that is being submitted is known after that
         await self._end_ranks()
-        while self.far.job:
+        while self.remote.job:
             try:
                 await self.queue.cancel()
                 break
             except (SshError, SchedulerError) as error:
-                if self.far.until and time.time() > self.far.until:
+                if self.remote.until and time.time() > self.remote.until:
                     break  # the job is over by itself
-                self.say("ending", f"its job {self.far.job} is not cancelled yet: {error}")
+                self.say("ending", f"its job {self.remote.job} is not cancelled yet: {error}")
                 await asyncio.sleep(5 * AGAIN_S)
         if self.replicas.live or (self.shares and self.info.ready):
             await self._finish_records()
@@ -518,7 +518,7 @@ class Agent:
 
     async def _clean(self) -> None:
         """Leave nothing but records, here and there; what tells how it failed stays here."""
-        if self.info.state == "failed" and self.far.job:
+        if self.info.state == "failed" and self.remote.job:
             with contextlib.suppress(SshError, SchedulerError):
                 await self.queue.cancel()
         if not self.shares:
@@ -549,12 +549,12 @@ def run(folder: Path) -> None:
     """Keep the cluster in `folder` until it is over."""
     paths = ClusterPaths(folder.name, folder.parent)
     info = paths.read()
-    if info is None or info.far is None:
+    if info is None or info.remote is None:
         raise SystemExit(f"no cluster on a site in {folder}")
-    far = info.far
+    remote = info.remote
 
     async def keep() -> None:
-        agent = Agent(paths, info, far, start.site_of(paths))
+        agent = Agent(paths, info, remote, start.site_of(paths))
         # The job goes on, as it does when the machine goes down: another agent takes it up.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.over.set)
         await agent.keep()

@@ -75,25 +75,25 @@ class RemoteCluster(AnyCluster):
         told = ""
         while True:
             info, now = self.paths.read(), time.monotonic()
-            if info is None or info.far is None:
+            if info is None or info.remote is None:
                 raise StartError(f"cluster {self.name} was stopped before it was ready")
             if info.state in ("failed", "stopped"):
-                raise StartError(info.message or info.far.words)
-            if info.far.words != told:
-                told = info.far.words
+                raise StartError(info.message or info.remote.words)
+            if info.remote.words != told:
+                told = info.remote.words
                 progress(told)
             alive = launch.alive(info)
             kept = now if alive else kept
-            if alive and info.state == "running" and info.far.state == "running":
+            if alive and info.state == "running" and info.remote.state == "running":
                 self.refresh()
                 with contextlib.suppress(SshError):  # it was reached just now
                     self._follow()
                 return
             if now > kept + COMES_S:
-                log = tail(self.paths.keeper_log)
-                raise StartError(NO_KEEPER.format(path=self.paths.keeper_log, log=log))
+                log = tail(self.paths.supervisor_log)
+                raise StartError(NO_AGENT.format(path=self.paths.supervisor_log, log=log))
             if now > begun + patience:
-                raise StartError(NOT_YET.format(name=self.name, words=info.far.words))
+                raise StartError(NOT_YET.format(name=self.name, words=info.remote.words))
             time.sleep(LOOK_S)
 
     # -- what it is
@@ -104,14 +104,14 @@ class RemoteCluster(AnyCluster):
         return start.site_of(self.paths)
 
     def describe(self) -> str:
-        far = self.refresh().far
-        assert far is not None
-        where = f"job {far.job} on {far.site}" if far.job else far.site
-        left = f", {_left(far.until)}" if far.until else ""
+        remote = self.refresh().remote
+        assert remote is not None
+        where = f"job {remote.job} on {remote.site}" if remote.job else remote.site
+        left = f", {_left(remote.until)}" if remote.until else ""
         if not self.info.ranks:
-            return f"{self.name}: {far.words}"
+            return f"{self.name}: {remote.words}"
         words = f"{super().describe()}, {where}{left}"
-        return words if far.state == "running" else f"{words}; {far.words}"
+        return words if remote.state == "running" else f"{words}; {remote.words}"
 
     def how_ended(self, rank: int, pid: int = 0) -> str:
         info = self.paths.read()
@@ -119,8 +119,8 @@ class RemoteCluster(AnyCluster):
             return "ended with its cluster"
         if str(rank) in info.exits:
             return info.exits[str(rank)]
-        if info.far is not None and launch.alive(info) and info.far.state != "running":
-            return info.far.words
+        if info.remote is not None and launch.alive(info) and info.remote.state != "running":
+            return info.remote.words
         return f"ended with its cluster: {info.message or 'it was stopped'}"
 
     # -- what it does
@@ -142,8 +142,8 @@ class RemoteCluster(AnyCluster):
         self.close()
         if later:
             raise SshError(later)
-        if info is not None and info.keeper:
-            process_tree.ended_within(info.keeper, STOP_S)
+        if info is not None and info.supervisor:
+            process_tree.ended_within(info.supervisor, STOP_S)
         if run is not None:
             run.wait(1.0)
         self.paths.remove()
@@ -156,8 +156,8 @@ class RemoteCluster(AnyCluster):
             raise NoClusterError(STOPPED.format(name=self.name))
         if info.state == "failed":
             raise NoClusterError(OVER.format(name=self.name, why=info.message))
-        if info.keeper and not info.rpc:
-            raise NoClusterError(errors.EARLIER_SITE.format(name=self.name, pid=info.keeper))
+        if info.supervisor and not info.rpc:
+            raise NoClusterError(errors.EARLIER_SITE.format(name=self.name, pid=info.supervisor))
         self._demand_alive()
         return super()._connection()
 
@@ -188,5 +188,5 @@ UNKEPT = (
     "the process that kept cluster {name} here is gone; its job may go on: "
     "`%cluster attach {name}` takes it up again"
 )
-NO_KEEPER = "the process that keeps the cluster from here did not start; {path} ends with:\n{log}"
+NO_AGENT = "the process that keeps the cluster from here did not start; {path} ends with:\n{log}"
 NOT_YET = "cluster {name} cannot be used yet: {words}; `%cluster attach {name}` waits until it can"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
-from rankroom.record.cluster_file import Far, FarState
+from rankroom.record.cluster_file import Remote, RemoteState
 from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.site import Site
@@ -19,18 +19,18 @@ from rankroom.system import python_command
 
 RUNS_S = 30.0  # between two looks at a job that runs
 END_S = 30.0  # for the scheduler to say how a job ended
-Tell = Callable[["FarState | None", str], None]
+Tell = Callable[["RemoteState | None", str], None]
 
 
 class Queue:
     """One job; what is known of it goes to `far`, and changes to `tell`."""
 
-    def __init__(self, site: Site, place: Host, far: Far, tell: Tell) -> None:
-        self.state: FarState = "pending" if far.job else "connecting"
-        self.words = f"job {far.job}" if far.job else "connects"
+    def __init__(self, site: Site, place: Host, remote: Remote, tell: Tell) -> None:
+        self.state: RemoteState = "pending" if remote.job else "connecting"
+        self.words = f"job {remote.job}" if remote.job else "connects"
         self._place = place
         self._scheduler = Scheduler(site, place)
-        self._far = far
+        self._far = remote
         self._tell = tell
         self._last: JobStatus | None = None
         self.soon = asyncio.Event()  # while the job may be over: it is looked at more often
@@ -112,7 +112,7 @@ class Queue:
             return f"the time of job {self._far.job} is over"
         return words
 
-    def _set(self, state: FarState, words: str) -> None:
+    def _set(self, state: RemoteState, words: str) -> None:
         self.state, self.words = state, words
         self._tell(state, words)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rankroom.cluster import launch as local
 from rankroom.errors import StartError, UsageError
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Far, all_clusters
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote, all_clusters
 from rankroom.scheduler.site import Container, Environment, Job, Site
 from rankroom.system import python_command
 
@@ -34,12 +34,12 @@ def launch(
         raise UsageError(NO_SCHEDULER.format(site=site.name))
     paths = ClusterPaths(name or f"{site.name}-{secrets.token_hex(2)}")
     before = paths.read()
-    if before is not None and (local.alive(before) or local.far_on(before)):
+    if before is not None and (local.alive(before) or local.remote_on(before)):
         raise UsageError(IN_USE.format(name=paths.name))
     _sweep()
     local.make_way(paths)
     job = site.job
-    far = Far(
+    remote = Remote(
         site.name, site.login, words=f"connects to {site.login or 'the scheduler'}",
         nodes=job.nodes, gpus_per_node=job.gpus_per_node, ranks_per_node=site.ranks_per_node,
         name=paths.name,
@@ -48,7 +48,7 @@ def launch(
     folder = "" if site.login else (cwd or str(Path.cwd()))
     info = ClusterInfo(
         paths.name, job.nodes * site.ranks_per_node, created=time.time(), python=sys.executable,
-        cwd=folder, auto_restart=auto_restart, far=far,
+        cwd=folder, auto_restart=auto_restart, remote=remote,
     )  # fmt: skip
     try:
         paths.make(0)
@@ -63,7 +63,7 @@ def launch(
 def relaunch(paths: ClusterPaths) -> None:
     """Start an agent for a cluster that has none here, or not any more."""
     try:
-        with paths.keeper_log.open("ab") as log:
+        with paths.supervisor_log.open("ab") as log:
             subprocess.Popen(
                 python_command.command(AGENT, str(paths.folder)),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
@@ -94,7 +94,7 @@ def _site_file(paths: ClusterPaths) -> Path:
 def _sweep() -> None:
     """Remove what was kept of clusters on sites to tell how they ended."""
     for info in all_clusters():
-        if info.far is not None and info.far.state in ("ended", "failed"):
+        if info.remote is not None and info.remote.state in ("ended", "failed"):
             paths = ClusterPaths(info.name)
             if not local.alive(info):
                 with contextlib.suppress(OSError):

@@ -57,7 +57,7 @@ def body(site: Site, commands: Sequence[str]) -> list[str]:
     """What follows a script's header: the environment of the site, then `commands`."""
     lines = environment(site)
     if site.container.image:
-        # The keeper's Python is the environment's; the ranks' is the container's.
+        # The supervisor's Python is the environment's; the ranks' is the container's.
         python = shlex.join(contained(site, [site.container.python]))
         lines.append(f"export {PYTHON}={shlex.quote(python)}")
     return ["", "set -e", *lines, "", *commands, ""]

@@ -1,4 +1,4 @@
-"""The controller of a cluster: ipyparallel's, which ends when the cluster's keeper is gone."""
+"""The controller of a cluster: ipyparallel's, which ends when the cluster's supervisor is gone."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class HeartMonitor(heartmonitor.HeartMonitor):
         self.caller.callback_time = max(CALM_MS, self.period) if all_beat else self.period
 
 
-def follow(keeper: int) -> None:
-    """End this process with its children when `keeper` has ended."""
-    process_tree.first_ended(keeper)
+def follow(supervisor: int) -> None:
+    """End this process with its children when `supervisor` has ended."""
+    process_tree.first_ended(supervisor)
     process_tree.end(process_tree.descendants([os.getpid()]))
     os._exit(1)
 
 
 def main() -> None:
-    """Control the cluster that the options name, as child of its keeper."""
+    """Control the cluster that the options name, as child of its supervisor."""
     try:
         demand("ipyparallel", IPController, OVERRIDDEN)
         demand("ipyparallel", heartmonitor.HeartMonitor, BEATING)

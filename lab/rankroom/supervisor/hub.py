@@ -1,4 +1,4 @@
-"""What the keeper tells the controller: that a rank is gone, so that its id is free at once."""
+"""What the supervisor tells the controller: that a rank is gone, so that its id is free at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def unregister(engine_file: Path, rank: int, seconds: float = 5.0) -> bool:
 
     It would notice by missing heartbeats after a minute, and give the next rank another id.
     """
-    import zmq  # here, as a keeper needs neither until a rank is restarted
+    import zmq  # here, as a supervisor needs neither until a rank is restarted
 
     from rankroom.rpc.sessions import session_for
 

@@ -17,7 +17,7 @@ LOOK_S = 30.0
 def hold(folder: Path) -> int:
     """Take a share in the cluster's lease; closing the descriptor gives it back."""
     lease = os.open(folder / "lease", os.O_RDWR | os.O_CREAT, 0o600)
-    # The keeper's look is the only thing to wait for: microseconds.
+    # The supervisor's look is the only thing to wait for: microseconds.
     fcntl.flock(lease, fcntl.LOCK_SH)
     return lease
 

@@ -17,7 +17,7 @@ UNLIMITED = 1 << 60  # what cgroup v1 says when nothing is limited is about this
 
 
 class Memory:
-    """The ranks' memory, sampled by the keeper; its own control group is theirs."""
+    """The ranks' memory, sampled by the supervisor; its own control group is theirs."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._folders = groups(root)

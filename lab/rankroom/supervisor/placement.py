@@ -73,7 +73,7 @@ class Placement:
             "master_port": places[0].ports[0],
         }
 
-    def sits(self, rank: int) -> bool:
+    def is_placed(self, rank: int) -> bool:
         """Whether the rank's latest start has said where it is."""
         place = self.places.get(rank)
         return place is not None and place.start == self.starts.get(rank)

@@ -1,6 +1,6 @@
 """The processes of a cluster on this machine: controller and ranks, started, ended, and told apart.
 
-Each is a child of the keeper and in a session of its own; it ends with all it has started.
+Each is a child of the supervisor and in a session of its own; it ends with all it has started.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from rankroom.rank.environment import device, rank_environment, seats, wire_locally
+from rankroom.rank.environment import device, positions, rank_environment, wire_locally
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import RankInfo
 from rankroom.scheduler import step_launcher
@@ -42,10 +42,10 @@ class Processes:
         nodes = info.allocation.nodes if info.allocation else ()
         # Of each rank, where the ranks are on nodes of an allocation.
         self.nodes = [node for node in nodes for _ in range(node.ranks)]
-        self.seats = seats([node.ranks for node in nodes])
+        self.positions = positions([node.ranks for node in nodes])
         others = [*(node.name for node in nodes), *filter(None, [info.reached_from])]
         self.address = network.towards(others)
-        self.seating = Placement(info.size)
+        self.placement = Placement(info.size)
         self.ranks: dict[int, subprocess.Popen[bytes] | ForkedProcess] = {}
         self.forks: ForkServer | None = None
         self.born: dict[int, float] = {}
@@ -61,10 +61,10 @@ class Processes:
 
     def _place(self, rank: int) -> RankInfo:
         """Where a rank of the allocation is; its process is known by 0 until it says more."""
-        node, local = self.nodes[rank], self.seats[rank].local_rank
+        node, local = self.nodes[rank], self.positions[rank].local_rank
         host, pid = node.name, 0
-        if self.seating.sits(rank):
-            host, pid = self.seating.places[rank].host, self.seating.places[rank].pid
+        if self.placement.is_placed(rank):
+            host, pid = self.placement.places[rank].host, self.placement.places[rank].pid
         return RankInfo(rank, host, pid, device(local, node.devices), local_rank=local)
 
     def pids(self, ranks: list[int]) -> dict[int, int]:
@@ -128,8 +128,8 @@ class Processes:
         )
         env |= {
             process_tree.SPOOL: str(self.paths.spool(rank)),
-            process_tree.KEEPER: str(os.getpid()),
-            process_tree.START: str(self.seating.starts.get(rank, 0)),
+            process_tree.SUPERVISOR: str(os.getpid()),
+            process_tree.START: str(self.placement.starts.get(rank, 0)),
             "RANKROOM_RPC": self.info.rpc,
             "RANKROOM_RPC_KEY": self.info.rpc_key,
             port_guard.BIND: self.wiring.address,
@@ -137,7 +137,7 @@ class Processes:
         return env | port_guard.environment(env)
 
     def start_rank(self, rank: int) -> None:
-        start = self.seating.start(rank)
+        start = self.placement.start(rank)
         log = self.paths.rank_log(rank)
         if self.nodes:
             self.start_step(rank, start)

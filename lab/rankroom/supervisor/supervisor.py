@@ -68,7 +68,7 @@ class Supervisor:
         self.asked: set[int] = set()
         self.changed = False  # and not written down yet: the watch does that
         is_wide = info.allocation is not None or bool(info.reached_from)
-        self.seated: list[Question] = []  # of ranks that wait to hear where all are
+        self.placed: list[Question] = []  # of ranks that wait to hear where all are
         self.server = Server(self.children.address if is_wide else "", paths.folder, self.take)
         self.rendezvous = Rendezvous(self.children.address, self.server.later)
         self.connections = RankConnections(self.server, lambda: self.children.pids(self.living()))
@@ -80,7 +80,7 @@ class Supervisor:
         self.listening: list[Question] = []
         info.rpc, info.rpc_key = self.server.address, self.server.key
         info.host = socket.gethostname()
-        info.keeper = os.getpid()
+        info.supervisor = os.getpid()
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
         # What makes a look due at once: a child that has ended, or what a thread has to say.
@@ -146,7 +146,7 @@ class Supervisor:
         if do == "ready":
             self.note_ready(question.content["rank"], question.content["start"], question.peer)
         elif do == "sit":
-            self.seat(question)
+            self.position(question)
         elif do == "news":
             self.listening.append(question)
             if question.content["known"] != self.version:
@@ -172,19 +172,19 @@ class Supervisor:
                 each.answer(version=self.version, cluster=told, runs=dict(self.runs.states))
             self.listening.clear()
 
-    def seat(self, question: Question) -> None:
+    def position(self, question: Question) -> None:
         """Tell a rank where all are when all have said so, or after a while that they have not."""
         answer = self.answer(question.content)
         if not answer["kept"]:
             question.answer(**answer)
             return
-        self.seated.append(question)
+        self.placed.append(question)
         if "addresses" not in answer:
             self.server.later(POLL_S, lambda: question.answer(**answer))
             return
-        for each in self.seated:
+        for each in self.placed:
             each.answer(**self.answer(each.content))
-        self.seated.clear()
+        self.placed.clear()
 
     def look(self) -> dict[str, Any]:
         """How busy the ranks are."""
@@ -208,7 +208,7 @@ class Supervisor:
                 "look": self.loads.wanted,
                 "signals": self.connections.unheard(question["rank"]),
             }
-            return self.children.seating.answer(question) | more
+            return self.children.placement.answer(question) | more
         elif question["do"] == "until":
             return {"until": self.job_end.until if self.job_end else 0.0}
         elif question["do"] == "restart":
@@ -218,7 +218,7 @@ class Supervisor:
     def note_ready(self, rank: int, start: int, peer: bytes) -> None:
         """A rank has come: cells may be sent to it."""
         with self.lock:
-            if self.children.seating.starts[rank] != start:
+            if self.children.placement.starts[rank] != start:
                 return
             self.connections.connected(rank, peer)
             self.ready.add(rank)
@@ -234,7 +234,7 @@ class Supervisor:
         """
 
         def lose() -> None:
-            if self.children.seating.starts[rank] == start:
+            if self.children.placement.starts[rank] == start:
                 self.lose(rank, self.info.exits.get(str(rank), "does not answer any more"))
 
         self.server.later(ENDS_S, lose)
@@ -331,7 +331,7 @@ class Supervisor:
                     self.info.starting.append(rank)
             self.lose(rank, how)
             self.save()
-            self.children.seating.give_up(rank)
+            self.children.placement.give_up(rank)
             # The process beside it, if there was one, may have ended with it, and told nobody.
             hub.unregister(self.paths.engine_file, rank, UNREGISTER_S)
 
@@ -351,10 +351,10 @@ class Supervisor:
 
     def note_silence(self) -> None:
         """Give up ranks on nodes that nothing is heard of; those that just started have time."""
-        for rank in self.children.seating.silent(self.ready):
+        for rank in self.children.placement.silent(self.ready):
             node = self.info.ranks[rank].host
             self.lost[rank] = f"{GIVEN_UP}: its node {node} does not answer"
-            self.children.seating.give_up(rank)
+            self.children.placement.give_up(rank)
             self.children.ranks[rank].kill()
 
     def may_come_back(self, rank: int) -> bool:
@@ -431,20 +431,20 @@ def main(argv: list[str]) -> None:
     info = paths.read()
     if info is None:
         raise SystemExit(f"no cluster.json in {folder}")
-    keeper: Supervisor | None = None
+    supervisor: Supervisor | None = None
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if keeper is not None:
-            keeper.told_to_end = True
-            keeper.stopping.set()
+        if supervisor is not None:
+            supervisor.told_to_end = True
+            supervisor.stopping.set()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        keeper = Supervisor(paths, info, int(argv[2]))
-        keeper.watch()
-        keeper.close()
-        if keeper.info.state == "stopped" and not paths.unfinished():
+        supervisor = Supervisor(paths, info, int(argv[2]))
+        supervisor.watch()
+        supervisor.close()
+        if supervisor.info.state == "stopped" and not paths.unfinished():
             shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         info.state, info.message = "failed", f"cannot start: {error}"

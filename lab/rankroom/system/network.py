@@ -50,7 +50,7 @@ def interfaces() -> dict[str, str]:
 def choose(own: str, found: Mapping[str, str], env: Mapping[str, str]) -> tuple[str, str]:
     """Interface and address that a rank's data goes through: the user's choice, or that of `own`.
 
-    `own` is the address by which the keeper is reached.
+    `own` is the address by which the supervisor is reached.
     """
     for variable in CHOSEN:
         if (name := env.get(variable, "")) in found:

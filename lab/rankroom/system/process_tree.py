@@ -18,7 +18,7 @@ import psutil
 from rankroom.system.polling import poll_until
 
 CLUSTER = "RANKROOM_CLUSTER"  # in the environment of all that a cluster starts: its folder
-KEEPER = "RANKROOM_KEEPER"  # in a rank's environment: the process that keeps its cluster
+SUPERVISOR = "RANKROOM_SUPERVISOR"  # in a rank's environment: the process that keeps its cluster
 START = "RANKROOM_START"  # in a rank's environment: how often it has been started
 STEP = "RANKROOM_STEP"  # in the environment of all that a rank on a compute node starts: its own
 SPOOL = "RANKROOM_SPOOL"  # in the environment of all that a rank starts

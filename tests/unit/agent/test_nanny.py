@@ -52,7 +52,7 @@ def test_it_ends_with_its_rank(
     nanny = subprocess.Popen(
         [sys.executable, "-m", "rankroom.agent.nanny"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={**os.environ, "RANKROOM_KEEPER": str(os.getpid())},
+        env={**os.environ, "RANKROOM_SUPERVISOR": str(os.getpid())},
     )  # fmt: skip
     try:
         assert nanny.stdin is not None and nanny.stdout is not None

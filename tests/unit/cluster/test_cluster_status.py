@@ -18,7 +18,7 @@ from rankroom.cluster import actions, cluster_status, start_request
 from rankroom.cluster.cluster_status import ClusterStatus, RankStatus, status_of
 from rankroom.cluster.start_request import DryRun, SiteChoice, StartRequestError
 from rankroom.errors import NoClusterError, NotYoursError, UsageError
-from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Far, Node
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
 from rankroom.record.model import RankInfo
 from rankroom.scheduler import site
 
@@ -39,8 +39,8 @@ def made(state: str = "running", **fields: Any) -> ClusterInfo:
 
 
 @pytest.fixture
-def keeper(tmp_path: Path):
-    """A process that looks like a cluster's keeper."""
+def supervisor(tmp_path: Path):
+    """A process that looks like a cluster's supervisor."""
     code = "import sys; print(flush=True); sys.stdin.read()"
     argv = [sys.executable, "-c", code, "-m", "rankroom.supervisor.supervisor", str(tmp_path)]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -78,13 +78,13 @@ def test_states_are_those_of_the_schema():
         ),
         ({"state": "ending"}, "ending", "being ended", ""),
         ({"state": "failed", "message": "every rank has ended"}, "failed", "every rank", "Restart"),
-        ({"keeper": 0}, "failed", "the process that kept it was killed", "Restart"),
-        ({"keeper": 0, "state": "starting"}, "starting", "the controller is starting", ""),
-        ({"keeper": 0, "state": "starting", "created": 1.0}, "failed", "was killed", "Restart"),
+        ({"supervisor": 0}, "failed", "the process that kept it was killed", "Restart"),
+        ({"supervisor": 0, "state": "starting"}, "starting", "the controller is starting", ""),
+        ({"supervisor": 0, "state": "starting", "created": 1.0}, "failed", "was killed", "Restart"),
     ],
 )  # fmt: skip
-def test_a_cluster_here(home, keeper, fields, state, words, remedy):
-    info = made(**{"keeper": keeper, **fields})
+def test_a_cluster_here(home, supervisor, fields, state, words, remedy):
+    info = made(**{"supervisor": supervisor, **fields})
     found = status_of(info)
     assert found.state == state
     assert words in found.words
@@ -92,9 +92,9 @@ def test_a_cluster_here(home, keeper, fields, state, words, remedy):
     valid(dataclasses.asdict(found), "ClusterStatus")
 
 
-def test_ranks_and_their_states(home, keeper):
+def test_ranks_and_their_states(home, supervisor):
     exits = {"1": "exited with code 3"}
-    info = made(keeper=keeper, ready=[0], exits=exits, allocation=None)
+    info = made(supervisor=supervisor, ready=[0], exits=exits, allocation=None)
     zero, one = status_of(info).ranks
     assert (zero.state, zero.note, zero.device) == ("ready", "", "cpu")
     assert (one.state, one.note, one.local_rank) == ("down", "exited with code 3", 1)
@@ -111,7 +111,7 @@ def test_a_cluster_in_an_allocation(home):
 
 
 @pytest.mark.parametrize(
-    ("far", "fields", "state", "words"),
+    ("remote", "fields", "state", "words"),
     [
         ({"state": "connecting", "words": "connects to login"}, {}, "connecting", "connects to"),
         ({"state": "connecting"}, {}, "connecting", "the connection to the login node"),
@@ -119,27 +119,27 @@ def test_a_cluster_in_an_allocation(home):
         ({"state": "running"}, {}, "running", "2 ranks ready"),
         ({"state": "running"}, {"ready": [1], "exits": {"0": "x"}}, "running", "rank 0 is down"),
         ({"state": "lost", "words": "it is lost"}, {}, "lost", "it is lost"),
-        ({"state": "ended", "words": "time is over"}, {"keeper": 0}, "ended", "time is over"),
-        ({"state": "failed"}, {"keeper": 0}, "failed", "has failed"),
-        ({"state": "connecting", "job": ""}, {"keeper": 0}, "failed", "was killed"),
-        ({"state": "running"}, {"keeper": 0}, "lost", "the process that kept it here is gone"),
+        ({"state": "ended", "words": "time is over"}, {"supervisor": 0}, "ended", "time is over"),
+        ({"state": "failed"}, {"supervisor": 0}, "failed", "has failed"),
+        ({"state": "connecting", "job": ""}, {"supervisor": 0}, "failed", "was killed"),
+        ({"state": "running"}, {"supervisor": 0}, "lost", "the process that kept it here is gone"),
     ],
 )  # fmt: skip
-def test_a_cluster_on_a_site(home, keeper, far, fields, state, words):
-    far = Far(
-        **{"site": "hpc", "login": "login", "job": "12", "nodes": 2, "ranks_per_node": 1, **far}
+def test_a_cluster_on_a_site(home, supervisor, remote, fields, state, words):
+    remote = Remote(
+        **{"site": "hpc", "login": "login", "job": "12", "nodes": 2, "ranks_per_node": 1, **remote}
     )
-    found = status_of(made(far=far, **{"keeper": keeper, **fields}))
+    found = status_of(made(remote=remote, **{"supervisor": supervisor, **fields}))
     assert found.state == state
     assert words in found.words
-    assert (found.site, found.job, found.nodes, found.is_remote) == ("hpc", far.job, 2, True)
+    assert (found.site, found.job, found.nodes, found.is_remote) == ("hpc", remote.job, 2, True)
     valid(dataclasses.asdict(found), "ClusterStatus")
 
 
-def test_the_expected_start_is_told_only_while_it_waits(home, keeper):
+def test_the_expected_start_is_told_only_while_it_waits(home, supervisor):
     for state, expected in (("pending", 99.0), ("starting", 0.0)):
-        far = Far("hpc", state=state, expected=99.0)  # type: ignore[arg-type]
-        assert status_of(made(far=far, keeper=keeper)).expected == expected
+        remote = Remote("hpc", state=state, expected=99.0)  # type: ignore[arg-type]
+        assert status_of(made(remote=remote, supervisor=supervisor)).expected == expected
 
 
 def test_cards_come_newest_first_without_those_that_were_stopped(home):

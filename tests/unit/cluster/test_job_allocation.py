@@ -4,7 +4,7 @@ import pytest
 
 from rankroom.cluster import allocation
 from rankroom.errors import StartError, UsageError
-from rankroom.rank.environment import Seat, Wiring, rank_environment, seats
+from rankroom.rank.environment import Position, Wiring, positions, rank_environment
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.scheduler import step_launcher
 from rankroom.supervisor import placement
@@ -98,12 +98,12 @@ def test_an_allocation_is_read_back():
 
 
 def test_seats_on_nodes_that_differ():
-    assert seats([2, 1]) == [Seat(0, 2, 0, 2), Seat(1, 2, 0, 1), Seat(0, 1, 1, 2)]
+    assert positions([2, 1]) == [Position(0, 2, 0, 2), Position(1, 2, 0, 1), Position(0, 1, 1, 2)]
 
 
 def test_a_rank_on_another_node():
     wiring = Wiring("10.0.0.2", "ib0", "c2", 4000, (1, 2, 3), ("10.0.0.1", "10.0.0.1", "10.0.0.2"))
-    env = rank_environment(2, 3, wiring, 2, 8, {}, Seat(0, 1, 1, 2))
+    env = rank_environment(2, 3, wiring, 2, 8, {}, Position(0, 1, 1, 2))
     assert (env["MASTER_ADDR"], env["LOCAL_RANK"], env["RANK"]) == ("10.0.0.1", "0", "2")
     assert (env["HOROVOD_CROSS_RANK"], env["HOROVOD_CROSS_SIZE"]) == ("1", "2")
     assert (env["HOROVOD_HOSTNAME"], env["GLOO_SOCKET_IFNAME"]) == ("c2", "ib0")
@@ -158,24 +158,24 @@ def test_what_slurm_says_of_an_end(tmp_path, said, words):
     assert step_launcher.how_ended("was killed by SIGTERM", tmp_path / "log", "c2", "1") == words
 
 
-def sit(seating, rank, start, ports=(1, 2)):
-    return seating.answer(
+def sit(placement, rank, start, ports=(1, 2)):
+    return placement.answer(
         {"do": "sit", "rank": rank, "start": start, "host": "c1", "pid": 9, "at": "10.0.0.1",
          "ports": ports}
     )  # fmt: skip
 
 
 def test_a_rank_started_anew_keeps_its_ports_and_its_forerunner_is_not_wanted():
-    seating = Placement(1)
-    first = seating.start(0)
-    assert sit(seating, 0, first)["ports"] == [2]
-    second = seating.start(0)
-    assert not seating.sits(0)
-    assert seating.answer({"do": "stay", "rank": 0, "start": first})["kept"] is False
-    assert sit(seating, 0, second, (7, 8))["ports"] == [2]
-    assert seating.sits(0)
-    seating.give_up(0)
-    assert seating.answer({"do": "stay", "rank": 0, "start": second})["kept"] is False
+    placement = Placement(1)
+    first = placement.start(0)
+    assert sit(placement, 0, first)["ports"] == [2]
+    second = placement.start(0)
+    assert not placement.is_placed(0)
+    assert placement.answer({"do": "stay", "rank": 0, "start": first})["kept"] is False
+    assert sit(placement, 0, second, (7, 8))["ports"] == [2]
+    assert placement.is_placed(0)
+    placement.give_up(0)
+    assert placement.answer({"do": "stay", "rank": 0, "start": second})["kept"] is False
 
 
 class Clock:
@@ -185,30 +185,30 @@ class Clock:
         self.now = 100.0
         monkeypatch.setattr(placement.time, "monotonic", lambda: self.now)
 
-    def pass_by(self, seconds: float, seating: Placement) -> None:
+    def pass_by(self, seconds: float, placement: Placement) -> None:
         """As a supervisor's time passes: with a look now and then."""
         for _ in range(round(seconds)):
             self.now += 1
-            seating.silent(ready=set())
+            placement.silent(ready=set())
 
 
 def test_a_rank_that_is_not_ready_may_be_silent_longer(monkeypatch):
-    clock, seating = Clock(monkeypatch), Placement(1)
-    sit(seating, 0, seating.start(0))
-    clock.pass_by(placement.SILENT_S + 1, seating)
-    assert seating.silent(ready={0}) == [0]
-    assert seating.silent(ready=set()) == []
-    clock.pass_by(placement.STARTING_S - placement.SILENT_S, seating)
-    assert seating.silent(ready=set()) == [0]
+    clock, placement = Clock(monkeypatch), Placement(1)
+    sit(placement, 0, placement.start(0))
+    clock.pass_by(placement.SILENT_S + 1, placement)
+    assert placement.silent(ready={0}) == [0]
+    assert placement.silent(ready=set()) == []
+    clock.pass_by(placement.STARTING_S - placement.SILENT_S, placement)
+    assert placement.silent(ready=set()) == [0]
 
 
 def test_while_a_supervisor_stands_still_its_ranks_are_not_silent(monkeypatch):
-    clock, seating = Clock(monkeypatch), Placement(1)
-    sit(seating, 0, seating.start(0))
-    clock.pass_by(3, seating)
+    clock, placement = Clock(monkeypatch), Placement(1)
+    sit(placement, 0, placement.start(0))
+    clock.pass_by(3, placement)
     clock.now += 1000
-    assert seating.silent(ready={0}) == []
-    clock.pass_by(placement.SILENT_S - 3, seating)
-    assert seating.silent(ready={0}) == []
-    clock.pass_by(1, seating)
-    assert seating.silent(ready={0}) == [0]
+    assert placement.silent(ready={0}) == []
+    clock.pass_by(placement.SILENT_S - 3, placement)
+    assert placement.silent(ready={0}) == []
+    clock.pass_by(1, placement)
+    assert placement.silent(ready={0}) == [0]

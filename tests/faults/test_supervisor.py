@@ -41,7 +41,7 @@ def until(met, seconds=120):
 
 @pytest.fixture
 def two(home):
-    """Two ranks whose keeper or controller will be killed."""
+    """Two ranks whose supervisor or controller will be killed."""
     made = Cluster.local(ranks=2)
     yield made
     made.stop()
@@ -49,8 +49,8 @@ def two(home):
 
 
 def controller_of(cluster):
-    keeper = psutil.Process(cluster.paths.read().keeper)
-    [found] = [p for p in keeper.children() if "rankroom.supervisor.controller" in p.cmdline()]
+    supervisor = psutil.Process(cluster.paths.read().supervisor)
+    [found] = [p for p in supervisor.children() if "rankroom.supervisor.controller" in p.cmdline()]
     return found
 
 
@@ -68,14 +68,14 @@ def printed(cluster, run, rank):
     ("who", "words"),
     [
         ("controller", "the ipyparallel controller was killed by SIGKILL"),
-        ("keeper", "the process that kept it was killed"),
+        ("supervisor", "the process that kept it was killed"),
     ],
 )
 def test_a_run_whose_cluster_dies_ends_with_words_and_all_its_lines(two, who, words):
     run = two.run(COUNT)
     until(lambda: all(len(printed(two, run, rank)) > 10 for rank in (0, 1)))
     spool = two.paths.spool(1) / "stdout"
-    victim = controller_of(two).pid if who == "controller" else two.paths.read().keeper
+    victim = controller_of(two).pid if who == "controller" else two.paths.read().supervisor
     os.kill(victim, signal.SIGKILL)
     assert run.wait(60)
     assert run.state == "failed"
@@ -98,7 +98,7 @@ def test_a_run_whose_cluster_dies_ends_with_words_and_all_its_lines(two, who, wo
         again.stop()
 
 
-def test_a_rank_in_c_code_ends_with_its_keeper_and_so_do_its_children(two):
+def test_a_rank_in_c_code_ends_with_its_supervisor_and_so_do_its_children(two):
     source = """
     import ctypes, os, subprocess, sys
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
@@ -111,7 +111,7 @@ def test_a_rank_in_c_code_ends_with_its_keeper_and_so_do_its_children(two):
     until(lambda: (two.paths.spool(0) / "stdout").read_text().strip())
     child = int((two.paths.spool(0) / "stdout").read_text())
     rank, beside = psutil.Process(two.ranks[0].pid), psutil.Process(child)
-    os.kill(two.paths.read().keeper, signal.SIGKILL)
+    os.kill(two.paths.read().supervisor, signal.SIGKILL)
     until(lambda: not process_tree.running(rank) and not process_tree.running(beside))
     assert run.wait(60)
 
@@ -143,7 +143,7 @@ def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(
     kernel.kill()
     kernel.wait()
     paths = ClusterPaths("kept")
-    os.kill(paths.read().keeper, signal.SIGKILL)
+    os.kill(paths.read().supervisor, signal.SIGKILL)
     until(lambda: own_processes(paths) == [])
     [run] = paths.unfinished()
     assert Store().load(run).state == "lost"
@@ -182,13 +182,13 @@ def test_a_run_whose_kernel_is_gone_is_closed_when_its_cluster_is_stopped(home):
 def test_a_cluster_that_nobody_holds_ends_after_its_lease(home, monkeypatch, tmp_path):
     monkeypatch.setenv("RANKROOM_LEASE_HOURS", str(2 / 3600))
     cluster = Cluster.local(ranks=1)
-    keeper = psutil.Process(cluster.paths.read().keeper)
+    supervisor = psutil.Process(cluster.paths.read().supervisor)
     other = Cluster.attach(cluster.name)
     cluster.close()
     assert cluster.paths.read().lease == pytest.approx(2 / 3600)
     # Held by another process's object: it stays beyond its lease.
     with pytest.raises(psutil.TimeoutExpired):
-        keeper.wait(4)
+        supervisor.wait(4)
     gate = tmp_path / "gate"
     run = other.run(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.1)")
     # What the rank keeps of a run says that it is on.
@@ -196,14 +196,14 @@ def test_a_cluster_that_nobody_holds_ends_after_its_lease(home, monkeypatch, tmp
     other.close()
     # A run that is on keeps it, too.
     with pytest.raises(psutil.TimeoutExpired):
-        keeper.wait(4)
+        supervisor.wait(4)
     assert run.state == "running"
     gate.touch()
-    keeper.wait(120)
+    supervisor.wait(120)
     assert own_processes(cluster.paths) == []
 
 
-def test_a_rank_takes_its_restarts_from_its_keeper_after_a_failure(two):
+def test_a_rank_takes_its_restarts_from_its_supervisor_after_a_failure(two):
     os.kill(two.ranks[1].pid, signal.SIGSEGV)
     until(lambda: "1" in two.refresh().exits)
     assert two.how_ended(1).startswith("was killed by SIGSEGV: it crashed in ")
