@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from remote import Laptop, until_nothing_runs
 
 from labs import jobs, profile
 from machines import Machines
+from remote import Laptop, until_nothing_runs
 
 SITES = {"test": profile(ranks_per_node=1), "all": profile(nodes=4, ranks_per_node=1)}
 

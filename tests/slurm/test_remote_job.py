@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from remote import Laptop, files, until_nothing_runs
 
 from labs import jobs, profile
 from machines import Machines
 from rankroom.remote.queue import END_S
+from remote import Laptop, files, until_nothing_runs
 
 SITES = {
     "test": profile(nodes=2, ranks_per_node=1),

@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from remote import Laptop, until_nothing_runs
 
 from labs import jobs, profile
 from machines import Machines
+from remote import Laptop, until_nothing_runs
 
 ASKED = """
 from rankroom.ssh import questions

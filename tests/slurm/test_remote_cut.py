@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from remote import Laptop, assert_whole, begin, until, until_nothing_runs
 
 from labs import jobs, profile
 from machines import Machines
+from remote import Laptop, assert_whole, begin, until, until_nothing_runs
 
 AWHILE_S = 3.0
 SLEEP_S = 15.0

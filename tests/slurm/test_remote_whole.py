@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from remote import Laptop, until_nothing_runs
 
 from labs import jobs, profile, until_no_job
 from machines import Machines
+from remote import Laptop, until_nothing_runs
 
 STEPS = """
 import torch, torch.distributed as dist

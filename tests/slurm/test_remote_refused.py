@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from remote import Laptop, until_nothing_runs
 
 from labs import jobs, profile
 from machines import Machines
+from remote import Laptop, until_nothing_runs
 
 OTHER = """#!/bin/sh
 echo '{"rankroom": "0.0.1", "python": "3.11.2", "host": "login", "home": "/"}'

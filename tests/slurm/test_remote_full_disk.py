@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from remote import Laptop, assert_whole, begin, until
-
 from labs import jobs, profile
 from machines import Machines
+from remote import Laptop, assert_whole, begin, until
 
 AWHILE_S = 12.0
 

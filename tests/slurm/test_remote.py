@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from remote import Laptop, files, until_nothing_runs
 
 from labs import jobs, profile
 from machines import Machines
 from numbered import GATED
+from remote import Laptop, files, until_nothing_runs
 
 
 @pytest.fixture(scope="module")
