@@ -576,8 +576,8 @@ LOST = (
 SILENT = "the supervisor of {name} does not answer; whether its job goes on is being asked"
 NO_WAY = (
     "the supervisor of {name} on {node} does not answer through {login}: does that forward "
-    "connections to compute nodes (AllowTcpForwarding of its sshd)? Where you may ssh to the nodes, "
-    "say `ssh_to_nodes = true` in the site's profile; it is tried again"
+    "connections to compute nodes (AllowTcpForwarding of its sshd)? Where you may ssh to the "
+    "nodes, say `ssh_to_nodes = true` in the site's profile; it is tried again"
 )
 TROUBLE = "the process that keeps it from here has met with {error}; it goes on trying"
 FAILED_HERE = "the process that keeps it from here failed: {error!r}"
