@@ -75,7 +75,8 @@ class Agent:
         # Whether records there are those here; not known before it was asked once.
         self.shares: bool | None = None
         self._host = ""  # of the login node, as it calls itself
-        self._address = self._key = ""  # of the supervisor
+        self._address = self._key = self._node = ""  # of the supervisor
+        self._was_reached = False  # since it is known where it is
         self._submitting = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -208,6 +209,7 @@ class Agent:
             found = (await self.login.ask("find", *words, seconds=FIND_S))["cluster"]
             if found is not None:
                 self._address, self._key = found["rpc"], found["rpc_key"]
+                self._node = str(found["host"])
                 self._said_of_cluster(found)
         if self._address:
             await self._listen()
@@ -222,8 +224,11 @@ class Agent:
             except asyncio.TimeoutError:
                 self.queue.soon.set()  # it may be gone
                 if not self.stopping:
-                    self.say("lost", SILENT.format(name=self.info.name))
+                    words = SILENT if self._was_reached or not self.site.login else NO_WAY
+                    about = {"name": self.info.name, "node": self._node, "login": self.site.login}
+                    self.say("lost", words.format(**about))
                 return
+            self._was_reached = True
             known, patience = said["version"], NEWS_S
             self.queue.soon.clear()
             self._said_of_cluster(said["cluster"])
@@ -237,6 +242,9 @@ class Agent:
         if not isinstance(line, SshConnection):
             return self._address
         host, _, port = self._address.removeprefix("tcp://").rpartition(":")
+        if self.site.ssh_to_nodes:
+            line = SshConnection(line.name, False, node=self._node)
+            await line.open()
         digest = hashlib.sha256(str(self.paths.folder).encode()).hexdigest()[:8]
         local = line.socket.with_name(f"{line.socket.name[:8]}-{digest}")
         await line.forward(local, host, int(port))
@@ -566,6 +574,11 @@ LOST = (
     "the connection to {where} is lost; it is opened again by itself, and the ranks go on meanwhile"
 )
 SILENT = "the supervisor of {name} does not answer; whether its job goes on is being asked"
+NO_WAY = (
+    "the supervisor of {name} on {node} does not answer through {login}: does that forward "
+    "connections to compute nodes (AllowTcpForwarding of its sshd)? Where you may ssh to the "
+    "nodes, say `ssh_to_nodes = true` in the site's profile; it is tried again"
+)
 TROUBLE = "the process that keeps it from here has met with {error}; it goes on trying"
 FAILED_HERE = "the process that keeps it from here failed: {error!r}"
 AGAIN = "{where} is being reached again; the ranks go on meanwhile"
