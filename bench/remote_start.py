@@ -1,6 +1,6 @@
 """From a job that runs to the first cell done, on the test cluster: the promise is 10 s at most.
 
-`python bench/far_start.py [TIMES]` needs what tests/slurm needs. It starts a cluster of two
+`python bench/remote_start.py [TIMES]` needs what tests/slurm needs. It starts a cluster of two
 ranks on two nodes from the laptop, over the login node, runs one cell, and stops it.
 """
 

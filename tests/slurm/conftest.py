@@ -40,7 +40,7 @@ def machines() -> Iterator[Machines]:
 
 @pytest.fixture
 def gate(machines: Machines) -> Iterator[Path]:
-    """Where it is, a run of `far.begin` comes to its end."""
+    """Where it is, a run of `remote.begin` comes to its end."""
     file = machines.home("alice") / "gate"
     yield file
     machines.plug("laptop", "campus")
