@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from remote import Laptop, until_nothing_runs
 
 from labs import jobs, profile
 from machines import Machines
+from remote import Laptop, until_nothing_runs
 
 USERS = [f"user{number:02}" for number in range(20)]
 POLL_S = 5.0

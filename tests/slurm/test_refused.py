@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from remote import Laptop, until_nothing_runs
 
 from labs import jobs, profile
 from machines import Machines
+from remote import Laptop, until_nothing_runs
 
 START = """
 def begin(name, **asked):

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from remote import Laptop, until_nothing_runs
 
 from browser import CHROMIUM, PLAYWRIGHT, UI, what_failed
 from labs import profile, settings
 from machines import Machines
+from remote import Laptop, until_nothing_runs
 
 # A second job waits for nodes then.
 SHARED_WITH_NOBODY = profile(nodes=2, ranks_per_node=1, extra=["--exclusive"])
