@@ -1,4 +1,4 @@
-"""What runs beside a rank on its node: started with it, ends it when its cluster is gone.
+"""What runs beside ranks on their node: forks them, watches them, ends them with their cluster.
 
 Imports the standard library, psutil, ipyparallel, and the rooms rank, record, rpc and system.
 """

@@ -1,1 +1,4 @@
-"""A cluster on a site as it is used from here: its agent here, its desk and its job there."""
+"""A cluster on a site: its agent here, its job there, and what is asked of the login node.
+
+Imports the rooms cluster, record, rpc, run, scheduler, ssh, supervisor and system.
+"""
