@@ -12,6 +12,10 @@ from rankroom.errors import RankroomError
 
 # name: where the command is, and its line in `rankroom --help`.
 COMMANDS = {
+    "cluster": (
+        "rankroom.cli.cluster:cluster",
+        "Clusters of ranks: list, start, stop, restart, resize, interrupt, …",
+    ),
     "course": (
         "rankroom.cli.course:course",
         "The course: list its lessons, copy its notebooks, show progress.",

@@ -1,0 +1,160 @@
+"""`rankroom cluster …`: what notebook and sidebar do to clusters, from a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rankroom.cli.job_options import job_options
+from rankroom.cluster import actions, launch, lookup
+from rankroom.cluster.cluster_status import all_clusters
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.scheduler import site as sites
+from rankroom.text.rank_ranges import format_ranks, parse_ranks
+
+NAME = click.argument("name", required=False)
+RANKS = click.option("--ranks", "chosen", metavar="0,2-3", help="Only these ranks.")
+
+
+@click.group()
+def cluster() -> None:
+    """Clusters of ranks: list, start, stop, restart, resize, interrupt, release, stacks, log.
+
+    NAME may be left out where only one cluster runs.
+    """
+
+
+@cluster.command("list")
+def list_() -> None:
+    """List clusters, newest first, and how each of them and its ranks stand."""
+    found = all_clusters()
+    for each in found:
+        where = f" on {each.site}" if each.site else ""
+        click.echo(f"{each.name:24}  {each.size:>5} ranks{where}  {each.words}")
+        if each.remedy:
+            click.echo(f"{'':24}  {each.remedy}")
+        for rank in each.ranks:
+            if rank.note:
+                click.echo(f"{'':24}  rank {rank.rank} {rank.note}")
+    if not found:
+        click.echo("no clusters: `rankroom cluster start --ranks 2` starts one")
+
+
+@cluster.command()
+@click.option("--ranks", type=int, metavar="N", help="How many ranks.")
+@click.option("--name", metavar="NAME", help="What the cluster is called.")
+@click.option("--site", "site_name", metavar="NAME", help="In a job on this site.")
+@click.option("--auto-restart", is_flag=True, help="Bring back ranks that die by themselves.")
+@click.option("--preload", default="", metavar="MODULE,…", help="Import these before the fork.")
+@job_options
+def start(
+    ranks: int | None,
+    name: str | None,
+    site_name: str | None,
+    auto_restart: bool,
+    preload: str,
+    **job: Any,
+) -> None:
+    """Start ranks, which stay when this command is over; notebooks attach to them."""
+    if site_name is None:
+        paths, process = launch.launch(ranks, name, None, auto_restart, preload=preload)
+        try:
+            info = launch.wait_ready(paths, process, _progress)
+        except BaseException:
+            lookup.end(paths)
+            raise
+        for note in info.notes:
+            click.echo(note, err=True)
+        click.echo(f"{info.name}: {info.size} ranks ready")
+        return
+    # It needs the scheduler's side, which nothing else here does.
+    from rankroom.remote.cluster import RemoteCluster
+
+    where = sites.load(site_name).asking(**{k: v for k, v in job.items() if v is not None})
+    where = where if ranks is None else where.with_ranks(ranks)
+    made = RemoteCluster.start(where, name, auto_restart)
+    try:
+        made.until_ready(_progress)
+        click.echo(made.describe())
+    finally:
+        made.close()
+
+
+@cluster.command()
+@NAME
+def stop(name: str | None) -> None:
+    """End a cluster with all that belongs to it."""
+    chosen = _named(name)
+    said = actions.stop(chosen)
+    click.echo(said or f"{chosen} stopped")
+
+
+@cluster.command()
+@NAME
+@RANKS
+def restart(name: str | None, chosen: str | None) -> None:
+    """Restart ranks, all of them unless said; their variables are gone."""
+    paths, info = actions.find(_named(name))
+    if chosen is None or not launch.alive(info):
+        click.echo(actions.restart(paths.name))
+        return
+    ranks = parse_ranks(chosen, info.size)
+    actions.restart_and_wait(paths.name, ranks)
+    click.echo(f"rank {format_ranks(ranks)} of {paths.name} restarted, without variables")
+
+
+@cluster.command()
+@click.argument("ranks", type=int)
+@click.option("--name", metavar="NAME", help="Which cluster, where several run.")
+def resize(ranks: int, name: str | None) -> None:
+    """Restart a cluster with RANKS ranks; their variables are gone."""
+    chosen = _named(name)
+    actions.resize(chosen, {"ranks": str(ranks)})
+    click.echo(f"{chosen} is being restarted with {ranks} ranks")
+
+
+@cluster.command()
+@NAME
+def interrupt(name: str | None) -> None:
+    """KeyboardInterrupt on every rank; blocked collectives are released half a second later."""
+    chosen = _named(name)
+    actions.interrupt(chosen)
+    click.echo(f"interrupted the ranks of {chosen}")
+
+
+@cluster.command()
+@NAME
+def release(name: str | None) -> None:
+    """Let ranks go that are blocked in a collective; those that compute go on."""
+    click.echo(actions.release(_named(name)))
+
+
+@cluster.command()
+@NAME
+@RANKS
+def stacks(name: str | None, chosen: str | None) -> None:
+    """Show where every thread of each rank is."""
+    _, info = actions.find(_named(name))
+    wanted = parse_ranks(chosen, info.size) if chosen else range(info.size)
+    for rank, text in actions.stacks(info.name).items():
+        if rank in wanted:
+            click.echo(f"── rank {rank}\n{text}")
+
+
+@cluster.command()
+@NAME
+def log(name: str | None) -> None:
+    """Show the end of what the cluster's processes, or its job, have written."""
+    click.echo(actions.log(_named(name)))
+
+
+def _named(name: str | None) -> str:
+    """The cluster's name; without one, that of the newest cluster that runs."""
+    if name is not None and ClusterPaths(name).read() is not None:
+        return name
+    return lookup.find(name).name
+
+
+def _progress(words: str) -> None:
+    click.echo(words, err=True)

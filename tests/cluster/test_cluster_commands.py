@@ -1,0 +1,66 @@
+"""`rankroom cluster …` in a terminal, on real ranks."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rankroom.cli import main
+from rankroom.cluster.local import Cluster
+from rankroom.cluster.lookup import running_clusters
+
+pytestmark = pytest.mark.cluster
+
+
+def said(*words: str, status: int = 0) -> str:
+    done = CliRunner().invoke(main, ["cluster", *words])
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def test_a_cluster_from_its_start_to_its_end(home: Path):
+    assert "no clusters" in said("list")
+    assert "no cluster yet" in said("stop", "nowhere", status=1)
+    try:
+        assert "mine: 2 ranks ready" in said("start", "--ranks", "2", "--name", "mine")
+        assert "2 ranks" in said("list")
+        attached = Cluster.attach("mine")
+        try:
+            run = attached.run("import time\nkept = rank\ntime.sleep(1000)")
+            time.sleep(0.3)
+            stacks = said("stacks", "--ranks", "1")
+            assert "── rank 1" in stacks and "time.sleep(1000)" in stacks and "rank 0" not in stacks
+            assert "interrupted the ranks of mine" in said("interrupt")
+            assert run.wait(10) and run.state == "interrupted"
+            assert "nothing to release" in said("release", status=1)
+            assert "rank 1 of mine restarted" in said("restart", "mine", "--ranks", "1")
+            run = attached.run("'kept' in globals()")
+            assert run.wait(20) and run.results == {0: "True", 1: "False"}
+            assert "controller.log" in said("log", "mine")
+        finally:
+            attached.close()
+        assert "restarted with 3 ranks" in said("resize", "3")
+        deadline = time.monotonic() + 60
+        while [len(each.ready) for each in running_clusters()] != [3]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert "mine stopped" in said("stop")
+        assert running_clusters() == []
+    finally:
+        for left in running_clusters():
+            said("stop", left.name)
+
+
+def test_what_cannot_be_is_said_in_one_line(home: Path):
+    assert "at least 1 rank" in said("start", "--ranks", "0", status=1)
+    assert "could not be preloaded" in said("start", "--preload", "no_such", "--ranks", "1")
+    name = running_clusters()[0].name
+    try:
+        assert "no rank 7" in said("restart", "--ranks", "7", status=1)
+        assert "nothing to release" in said("release", status=1)
+    finally:
+        said("stop", name)
+    assert "no cluster yet" in said("interrupt", status=1)
