@@ -44,6 +44,10 @@ COMMANDS = {
         "rankroom.cli.jobs:jobs",
         "The jobs that were submitted from here, and how they stand.",
     ),
+    "run": (
+        "rankroom.cli.run:run",
+        "Run a script on every rank, with a cell's log, timeline and profile.",
+    ),
     "runs": (
         "rankroom.cli.runs:runs",
         "The records of runs: list, show, tail, export, path, prune.",

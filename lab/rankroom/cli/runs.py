@@ -71,9 +71,9 @@ def show(run: str, ranks: str | None, no_collapse: bool) -> None:
         _value([error["rank"]], "\n".join(map(str, error["traceback"])) or error["ename"])
     lines = (line for line in lines_of(store.events(info.id)) if line.rank in wanted)
     if no_collapse:
-        _print(Group([line.rank], line.stream, line.text) for line in lines)
+        show_groups(Group([line.rank], line.stream, line.text) for line in lines)
     else:
-        _print(collapse(lines))
+        show_groups(collapse(lines))
     values: dict[str, list[int]] = {}
     for event in displays_of(others):
         text = str(event["data"].get("text/plain") or f"<{', '.join(event['data'])}>")
@@ -97,10 +97,10 @@ def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
     if not follow:
         last.extend(line for line in assembly.rest() if line.rank in wanted)
     with _interruptible() as pressed:
-        _print(_group(line) for line in last)
+        show_groups(_group(line) for line in last)
         for event in _follow(reader, pressed) if follow else ():
-            _print(_group(line) for line in assembly.add(event) if line.rank in wanted)
-    _print(_group(line) for line in assembly.rest() if line.rank in wanted)
+            show_groups(_group(line) for line in assembly.add(event) if line.rank in wanted)
+    show_groups(_group(line) for line in assembly.rest() if line.rank in wanted)
     if follow:
         click.echo(f"● {keep_colours(headline(store.load(info.id)))}")
 
@@ -208,7 +208,7 @@ def _value(ranks: list[int], text: str) -> None:
     click.echo("\n".join(map(keep_colours, text.split("\n"))))
 
 
-def _print(groups: Iterable[Group]) -> None:
+def show_groups(groups: Iterable[Group]) -> None:
     for group in groups:
         sign = "┃" if group.stream == "stderr" else "│"
         click.echo(f"{format_ranks(group.ranks)} {sign} {keep_colours(group.text)}")
@@ -225,7 +225,7 @@ def _last_lines(
         reader = store.tail(run_id, start)
         last: deque[Line] = deque(maxlen=number)
         while chunk := reader.read().data:
-            for event in _events(chunk):
+            for event in events_in(chunk):
                 last.extend(line for line in assembly.add(event) if line.rank in wanted)
         if len(last) == number or start == 0:
             break
@@ -253,12 +253,12 @@ def _follow(reader: Tail, pressed: list[int]) -> Iterator[Json]:
     """Events as they come, until the run has ended or somebody has `pressed`."""
     while not pressed:
         chunk = reader.read()
-        yield from _events(chunk.data)
+        yield from events_in(chunk.data)
         if not chunk.data:
             if chunk.state != "running":
                 return
             time.sleep(PAUSE)
 
 
-def _events(data: bytes) -> Iterator[Json]:
+def events_in(data: bytes) -> Iterator[Json]:
     return (event for event in map(parse_event, data.split(b"\n")) if event is not None)

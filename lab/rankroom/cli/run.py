@@ -1,0 +1,142 @@
+"""`rankroom run train.py`: a script on every rank, with the record that a cell has."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rankroom.cli import runs
+from rankroom.cli.job_options import job_options
+from rankroom.cluster.base import AnyCluster
+from rankroom.cluster.local import Cluster
+from rankroom.display.lines import Assembly, collapse
+from rankroom.display.text import keep_colours
+from rankroom.display.words import headline
+from rankroom.errors import UsageError
+from rankroom.record.model import RunInfo
+from rankroom.run.run import Run
+from rankroom.scheduler import site as sites
+
+PAUSE_S = 0.1  # between two looks at what ranks have written; equal lines of one look are one
+AGAIN_S = 10.0  # for ranks to take an interrupt, before their cluster is stopped
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--ranks", type=int, metavar="N", help="How many; else one per GPU, or 2.")
+@click.option("--site", "site_name", metavar="NAME", help="In a job on this site.")
+@click.option("--preload", default="", metavar="MODULE,…", help="Import these before the fork.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Interrupt the ranks after this.")
+@job_options
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(
+    ranks: int | None,
+    site_name: str | None,
+    preload: str,
+    timeout: float | None,
+    script: str,
+    arguments: tuple[str, ...],
+    **job: Any,
+) -> None:
+    """Run SCRIPT with ARGUMENTS as a program of its own on every rank, and show what they write.
+
+    In a job, the ranks are on the nodes it was granted. Stalls are explained, ranks that wait for
+    one that failed are released, and the run has a timeline and a profile as a cell has. The exit
+    status is that of the rank which failed first. Ctrl-C interrupts the ranks, and ends them when
+    it is pressed again.
+    """
+    if site_name is None and not Path(script).is_file():
+        raise UsageError(f"there is no file {script}")
+    cluster = _started(ranks, site_name, preload, job)
+    try:
+        path = script if site_name else str(Path(script).absolute())
+        source = SOURCE.format(path=path, arguments=list(arguments))
+        begun = cluster.run(source, name=Path(script).name)
+        status = _follow(cluster, begun, timeout)
+    finally:
+        cluster.stop()
+    raise SystemExit(status)
+
+
+def _started(
+    ranks: int | None, site_name: str | None, preload: str, job: dict[str, Any]
+) -> AnyCluster:
+    def progress(words: str) -> None:
+        click.echo(words, err=True)
+
+    if site_name is None:
+        return Cluster.local(ranks, progress=progress, preload=preload)
+    from rankroom.remote.cluster import RemoteCluster
+
+    where = sites.load(site_name).asking(**{k: v for k, v in job.items() if v is not None})
+    made = RemoteCluster.start(where if ranks is None else where.with_ranks(ranks))
+    made.until_ready(progress)
+    return made
+
+
+def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
+    """Show what ranks write until all have ended; the exit status."""
+    reader, assembly = cluster.store.tail(begun.id), Assembly()
+    until = float("inf") if timeout is None else time.monotonic() + timeout
+    pressed, hang = 0, ""
+    while True:
+        try:
+            chunk = reader.read()
+            lines = [line for event in runs.events_in(chunk.data) for line in assembly.add(event)]
+            runs.show_groups(collapse(lines))
+            if not chunk.data and chunk.state != "running":
+                break
+            info = begun.info
+            if info.hang is not None and info.hang.text != hang:
+                hang = info.hang.text
+                click.echo(f"! {keep_colours(hang)}", err=True)
+            if time.monotonic() > until:
+                until = float("inf")
+                threading.Thread(target=begun.interrupt, daemon=True).start()
+            if not chunk.data:
+                time.sleep(PAUSE_S)
+        except KeyboardInterrupt:
+            pressed += 1
+            if pressed > 1:
+                click.echo("the ranks are being ended", err=True)
+                return 130
+            click.echo("interrupts the ranks; press again to end them", err=True)
+            threading.Thread(target=begun.interrupt, daemon=True).start()
+    begun.wait(AGAIN_S)
+    runs.show_groups(collapse(assembly.rest()))
+    return _ended(cluster, begun)
+
+
+def _ended(cluster: AnyCluster, begun: Run) -> int:
+    """Say how it ended, and what its ranks waited for; the exit status."""
+    info = cluster.store.load(begun.id)
+    errors = [each for each in begun.events if each["kind"] == "error"]
+    first = next((e for e in errors if info.failure and e["rank"] == info.failure.rank), None)
+    if first is not None and first["ename"] != "ScriptExit":
+        click.echo("\n".join(map(str, first["traceback"])), err=True)
+    click.echo(f"● {keep_colours(headline(info))}", err=True)
+    for note in info.notes:
+        click.echo(keep_colours(note), err=True)
+    if words := begun.profile().diagnosis:
+        click.echo(keep_colours(words), err=True)
+    click.echo(WHERE.format(id=info.id), err=True)
+    return _status(info)
+
+
+def _status(info: RunInfo) -> int:
+    if info.state == "done":
+        return 0
+    if info.state == "interrupted":
+        return 130
+    failure = info.failure
+    if failure is not None and failure.ename == "ScriptExit" and failure.evalue.isdigit():
+        return int(failure.evalue) % 256
+    return 1
+
+
+SOURCE = "from rankroom.rank.script import run as run_script\nrun_script({path!r}, {arguments!r})"
+WHERE = "run {id}: `rankroom runs show {id}`, or JupyterLab's sidebar, has its log and timeline"

@@ -1,0 +1,100 @@
+"""`rankroom run SCRIPT`: a script on every rank, from a terminal."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rankroom.cluster.lookup import running_clusters
+from rankroom.record.store import Store
+
+pytestmark = pytest.mark.cluster
+
+SCRIPT = """
+import os, sys, time
+from beside import NAME
+if __name__ == "__main__":
+    rank = int(os.environ["RANK"])
+    print(NAME, sys.argv[1:])
+    print("of rank", rank, flush=True)
+    if "wait" in sys.argv:
+        open("begun" + str(rank), "w").close()
+        time.sleep(1000)
+    if "exit" in sys.argv and rank == 1:
+        sys.exit(3)
+    if "raise" in sys.argv and rank == 1:
+        raise ValueError("no data")
+    if "die" in sys.argv and rank == 1:
+        os._exit(7)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, home: Path) -> Path:
+    folder = tmp_path / "it's mine"
+    folder.mkdir()
+    (folder / "beside.py").write_text("NAME = 'from beside'")
+    (folder / "train.py").write_text(SCRIPT)
+    return folder / "train.py"
+
+
+def started(script: Path, *words: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "rankroom", "run", "--ranks", "2", script.name, *words]
+    return subprocess.Popen(
+        argv, cwd=script.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def run(script: Path, *words: str) -> tuple[int, str, str]:
+    process = started(script, *words)
+    out, said = process.communicate(timeout=120)
+    assert running_clusters() == []
+    return process.returncode, out, said
+
+
+def test_a_script_runs_on_all_ranks_with_its_arguments(script: Path):
+    status, out, said = run(script, "--epochs", "3", "-o", "x y")
+    assert status == 0, said
+    assert "0–1 │ from beside ['--epochs', '3', '-o', 'x y']" in out
+    assert "0 │ of rank 0" in out and "1 │ of rank 1" in out
+    assert "2 ranks · done" in said and "train.py" in said
+    record = Store().load(Store().find("last"))
+    assert record.state == "done" and record.id in said
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "words"),
+    [
+        ("exit", 3, "failed on rank 1"),
+        ("raise", 1, "ValueError: no data"),
+        ("die", 1, "rank 1"),
+    ],
+)
+def test_its_exit_status_is_that_of_the_rank_that_failed(
+    script: Path, word: str, status: int, words: str
+):
+    code, _, said = run(script, word)
+    assert code == status and words in said, said
+
+
+def test_an_interrupt_ends_it_and_leaves_nothing(script: Path):
+    process = started(script, "wait")
+    deadline = time.monotonic() + 60
+    while not all((script.parent / f"begun{rank}").exists() for rank in (0, 1)):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "press again" in said, said
+    assert running_clusters() == []
+
+
+def test_what_is_not_there_is_said_before_anything_starts(script: Path):
+    script.unlink()
+    status, out, said = run(script)
+    assert (status, out) == (1, "") and "there is no file train.py" in said
