@@ -46,7 +46,7 @@ class SmallDisk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
-        argv = ["mount", "-t", "tmpfs", "-o", "size=4m", "rankroom-test", str(folder)]
+        argv = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "rankroom-test", str(folder)]
         try:
             done = subprocess.run(argv, capture_output=True, text=True)
         except OSError as error:

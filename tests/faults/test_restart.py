@@ -213,7 +213,7 @@ def test_a_rank_that_does_not_start_again_says_why(home, monkeypatch, tmp_path):
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
-    cluster = Cluster.local(ranks=2)
+    cluster = Cluster.local(ranks=2, preload="none")
     try:
         switch.touch()
         with pytest.raises(StartError, match="rank 1 ended with status 1 while starting") as error:

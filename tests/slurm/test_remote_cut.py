@@ -92,7 +92,7 @@ def test_a_connection_that_was_ended_is_made_again(laptop: Laptop, gate: Path):
 def test_a_sleeping_laptop_wakes_up_to_a_whole_record(laptop: Laptop, gate: Path):
     """All that is the user's on it stands still for longer than a connection may be silent."""
     begin(laptop)
-    agent = laptop.do("cluster.refresh().agent")
+    agent = laptop.do("cluster.refresh().supervisor")
     ssh = laptop.machines.run("laptop", ["pgrep", "-f", "ssh_config"]).split()
     stopped = [str(agent), *ssh]
     laptop.machines.run("laptop", ["kill", "-STOP", *stopped])

@@ -18,7 +18,7 @@ def test_a_disk_here_that_is_full_as_the_line_comes_back_cancels_no_job(
     with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as laptop:
         data = laptop.home / "data"
         machines.run("laptop", ["mkdir", "-p", data])
-        machines.run("laptop", ["mount", "-t", "tmpfs", "-o", "size=4m", "small", data])
+        machines.run("laptop", ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "small", data])
         laptop.do("from numbered import assert_numbered, written; store = Store()")
         laptop.do("cluster = RemoteCluster.start(site.load('test'), 'small').until_ready()", 300)
         begin(laptop)

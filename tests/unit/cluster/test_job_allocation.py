@@ -158,24 +158,24 @@ def test_what_slurm_says_of_an_end(tmp_path, said, words):
     assert step_launcher.how_ended("was killed by SIGTERM", tmp_path / "log", "c2", "1") == words
 
 
-def sit(placement, rank, start, ports=(1, 2)):
-    return placement.answer(
+def sit(placed, rank, start, ports=(1, 2)):
+    return placed.answer(
         {"do": "sit", "rank": rank, "start": start, "host": "c1", "pid": 9, "at": "10.0.0.1",
          "ports": ports}
     )  # fmt: skip
 
 
 def test_a_rank_started_anew_keeps_its_ports_and_its_forerunner_is_not_wanted():
-    placement = Placement(1)
-    first = placement.start(0)
-    assert sit(placement, 0, first)["ports"] == [2]
-    second = placement.start(0)
-    assert not placement.is_placed(0)
-    assert placement.answer({"do": "stay", "rank": 0, "start": first})["kept"] is False
-    assert sit(placement, 0, second, (7, 8))["ports"] == [2]
-    assert placement.is_placed(0)
-    placement.give_up(0)
-    assert placement.answer({"do": "stay", "rank": 0, "start": second})["kept"] is False
+    placed = Placement(1)
+    first = placed.start(0)
+    assert sit(placed, 0, first)["ports"] == [2]
+    second = placed.start(0)
+    assert not placed.is_placed(0)
+    assert placed.answer({"do": "stay", "rank": 0, "start": first})["kept"] is False
+    assert sit(placed, 0, second, (7, 8))["ports"] == [2]
+    assert placed.is_placed(0)
+    placed.give_up(0)
+    assert placed.answer({"do": "stay", "rank": 0, "start": second})["kept"] is False
 
 
 class Clock:
@@ -185,30 +185,30 @@ class Clock:
         self.now = 100.0
         monkeypatch.setattr(placement.time, "monotonic", lambda: self.now)
 
-    def pass_by(self, seconds: float, placement: Placement) -> None:
+    def pass_by(self, seconds: float, placed: Placement) -> None:
         """As a supervisor's time passes: with a look now and then."""
         for _ in range(round(seconds)):
             self.now += 1
-            placement.silent(ready=set())
+            placed.silent(ready=set())
 
 
 def test_a_rank_that_is_not_ready_may_be_silent_longer(monkeypatch):
-    clock, placement = Clock(monkeypatch), Placement(1)
-    sit(placement, 0, placement.start(0))
-    clock.pass_by(placement.SILENT_S + 1, placement)
-    assert placement.silent(ready={0}) == [0]
-    assert placement.silent(ready=set()) == []
-    clock.pass_by(placement.STARTING_S - placement.SILENT_S, placement)
-    assert placement.silent(ready=set()) == [0]
+    clock, placed = Clock(monkeypatch), Placement(1)
+    sit(placed, 0, placed.start(0))
+    clock.pass_by(placement.SILENT_S + 1, placed)
+    assert placed.silent(ready={0}) == [0]
+    assert placed.silent(ready=set()) == []
+    clock.pass_by(placement.STARTING_S - placement.SILENT_S, placed)
+    assert placed.silent(ready=set()) == [0]
 
 
 def test_while_a_supervisor_stands_still_its_ranks_are_not_silent(monkeypatch):
-    clock, placement = Clock(monkeypatch), Placement(1)
-    sit(placement, 0, placement.start(0))
-    clock.pass_by(3, placement)
+    clock, placed = Clock(monkeypatch), Placement(1)
+    sit(placed, 0, placed.start(0))
+    clock.pass_by(3, placed)
     clock.now += 1000
-    assert placement.silent(ready={0}) == []
-    clock.pass_by(placement.SILENT_S - 3, placement)
-    assert placement.silent(ready={0}) == []
-    clock.pass_by(1, placement)
-    assert placement.silent(ready={0}) == [0]
+    assert placed.silent(ready={0}) == []
+    clock.pass_by(placement.SILENT_S - 3, placed)
+    assert placed.silent(ready={0}) == []
+    clock.pass_by(1, placed)
+    assert placed.silent(ready={0}) == [0]
