@@ -152,5 +152,5 @@ def files(machines: Machines) -> list[str]:
     for folder in (home / ".rankroom", home / ".local/share/rankroom"):
         found += [each for each in folder.rglob("*") if each.is_file()]
     data = home / ".local/share/rankroom"
-    kept = (data / "runs", data / "asked", data / "native")  # a library that was compiled
+    kept = tuple(data / each for each in ("runs", "asked", "native", "preload"))
     return [str(f.relative_to(home)) for f in found if not any(k in f.parents for k in kept)]
