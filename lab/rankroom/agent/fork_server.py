@@ -31,7 +31,7 @@ from rankroom.rank import engine
 from rankroom.rank.world import World
 from rankroom.system import process_tree
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 END_S = 1.0  # for ranks to end that nobody owns any more
 LONGEST = 1 << 20  # bytes that are read at once
 
@@ -133,7 +133,9 @@ def become_rank(order: dict[str, Any]) -> None:
     try:
         os.setsid()
         parent = os.getppid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc = ctypes.CDLL(None)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(PR_SET_NAME, b"rank " + order["env"]["RANKROOM_RANK"].encode(), 0, 0, 0)
         if parent != os.getppid():
             os._exit(1)
         signal.set_wakeup_fd(-1)

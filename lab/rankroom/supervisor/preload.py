@@ -18,7 +18,8 @@ NONE = "none"  # asked for instead of modules: ranks are started one by one, as 
 def wanted(asked: str) -> list[str] | None:
     """The modules that `asked` names, else those that were noted; None to fork no ranks."""
     names = (asked or config.preload()).replace(",", " ").split()
-    if names == [NONE]:
+    # Elsewhere system libraries do not bear it, and nothing ends ranks with who forked them.
+    if names == [NONE] or sys.platform != "linux":
         return None
     return names or _noted()
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from rankroom import config
-from rankroom.errors import NoClusterError, RankroomError, RecordError, UsageError
+from rankroom.errors import NoClusterError, RankroomError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Client, RankInfo, RunInfo, title_of
 from rankroom.record.owner import this_process
@@ -175,7 +175,7 @@ class Runs:
             recorder.start(
                 epoch=epoch, count=count, settle=settle, profile=asked["profile"], own=own
             )
-        except RecordError:
+        except BaseException:  # nothing was sent
             self._current = before
             raise
         self._in_step = self._doubted = False
