@@ -317,7 +317,7 @@ print("last words of", rank, flush=True)
 while True:
     hvd.allreduce(torch.ones(1))
 ''')
-while run.info.lines < 2:
+while not (log(run, 0) and log(run, 1)):
     time.sleep(0.05)
 """
         )
@@ -347,14 +347,16 @@ def test_a_cluster_whose_job_was_put_back_into_the_queue_ends_and_says_so(machin
     with Inside(machines, "alice", *options) as job:
         job.do(START.format(how="name='mine'"))
         job.do("run = cluster.run('import time; print(rank, flush=True); time.sleep(1000)')")
-        before = cluster_folder(machines, "alice", "mine")
-        assert before.name == "mine"
+        folder = cluster_folder(machines, "alice", "mine")
+        record = folder.parent.parent / "runs" / job.do("run.id") / "run.json"
         machines.run("login", ["scontrol", "requeue", job.job])
         job.until_gone(60)
         machines.run("login", ["scancel", job.job], "alice")
         deadline = time.monotonic() + 60
-        while json.loads((before / "cluster.json").read_text())["state"] != "stopped":
+        while folder.exists():  # until all of the record is on disk
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        about = json.loads((before / "cluster.json").read_text())
-        assert about["message"] == f"job {job.job} was put back into the queue", about
+        about = json.loads(record.read_text())
+        assert about["state"] == "failed"
+        words = f"job {job.job} was put back into the queue"
+        assert words in about["failure"]["evalue"], about

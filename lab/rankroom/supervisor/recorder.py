@@ -263,6 +263,7 @@ class Recorder:
             self._finish_if_over()
         elif state in ("error", "lost"):
             self._failed()
+            self._tell(self)  # what others do from here on follows from it
 
     def _failed(self) -> None:
         if not self._replaying:
