@@ -22,6 +22,7 @@ from rankroom.run.run import Run
 from rankroom.scheduler import site as sites
 
 PAUSE_S = 0.1  # between two looks at what ranks have written; equal lines of one look are one
+INTERRUPTED = 130  # the exit status, as a shell has it
 AGAIN_S = 10.0  # for ranks to take an interrupt, before their cluster is stopped
 
 
@@ -57,6 +58,9 @@ def run(
         source = SOURCE.format(path=path, arguments=list(arguments))
         begun = cluster.run(source, name=Path(script).name)
         status = _follow(cluster, begun, timeout)
+    except KeyboardInterrupt:  # before there was a run to interrupt
+        click.echo(ENDS, err=True)
+        status = INTERRUPTED
     finally:
         cluster.stop()
     raise SystemExit(status)
@@ -102,8 +106,8 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
         except KeyboardInterrupt:
             pressed += 1
             if pressed > 1:
-                click.echo("the ranks are being ended", err=True)
-                return 130
+                click.echo(ENDS, err=True)
+                return INTERRUPTED
             click.echo("interrupts the ranks; press again to end them", err=True)
             threading.Thread(target=begun.interrupt, daemon=True).start()
     begun.wait(AGAIN_S)
@@ -131,7 +135,7 @@ def _status(info: RunInfo) -> int:
     if info.state == "done":
         return 0
     if info.state == "interrupted":
-        return 130
+        return INTERRUPTED
     failure = info.failure
     if failure is not None and failure.ename == "ScriptExit" and failure.evalue.isdigit():
         return int(failure.evalue) % 256
@@ -139,4 +143,5 @@ def _status(info: RunInfo) -> int:
 
 
 SOURCE = "from rankroom.rank.script import run as run_script\nrun_script({path!r}, {arguments!r})"
+ENDS = "the ranks are being ended"
 WHERE = "run {id}: `rankroom runs show {id}`, or JupyterLab's sidebar, has its log and timeline"

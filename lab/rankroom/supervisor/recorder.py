@@ -79,6 +79,7 @@ class Recorder:
         self._over = threading.Event()
         self._ended = False
         self.is_closed = False  # True once all of the record is on disk
+        self.is_cleared = False  # and what the ranks had kept of it is gone
         self._replaying = False
         self._release = Release(
             self.id, sorted(self._ranks), ranks, lambda: [] if self._ended else self.running,
@@ -351,8 +352,11 @@ class Recorder:
 
     def _clear(self) -> None:
         """Remove the ranks' own copies of what the record has."""
-        if self.is_closed and not any("missing from the record" in n for n in self.info.notes):
+        if not self.is_closed:
+            return
+        if not any("missing from the record" in note for note in self.info.notes):
             self._assembly.clear(self.given_up)
+        self.is_cleared = True
 
     def _write_profile(self, info: RunInfo) -> None:
         from rankroom.analysis.profile.of_run import write_profile
