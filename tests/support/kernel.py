@@ -93,6 +93,8 @@ class Kernel:
     def close(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        # Where that is left to the garbage collector, pyzmq may wait for its sockets for ever.
+        self.manager.context.destroy(linger=0)
 
 
 def rank_stacks(home: Path) -> str:
