@@ -11,7 +11,6 @@ from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, RankroomError, RecordError, UsageError
 from rankroom.record.model import SCHEMA_FILE
 from rankroom.record.store import Store
-from rankroom.system.polling import poll_until
 
 pytestmark = pytest.mark.cluster
 
@@ -276,9 +275,7 @@ def test_a_record_that_cannot_be_created_sends_nothing(cluster):
 
 def test_spools_of_finished_runs_are_cleared(cluster):
     run = finish(cluster, "print('x')")
-    spool = cluster.paths.spool(0) / f"{run.id}.jsonl"
-    # A moment after everybody was told that the run is over.
-    assert poll_until(lambda: not spool.exists(), 5)
+    assert not (cluster.paths.spool(0) / f"{run.id}.jsonl").exists()
 
 
 def test_attach_from_another_process(cluster):

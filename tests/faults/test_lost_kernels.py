@@ -184,7 +184,7 @@ def test_a_detached_run_without_a_kernel(lab, tmp_path):
         for rank in (0, 1):
             count = assert_numbered(lab.store, run_id, rank)
             assert results[rank] == f"'{count} lines'"
-        wait_for(lambda: ClusterPaths("lab").unfinished() == [])  # the spool is cleared
+        assert ClusterPaths("lab").unfinished() == [], "the spool is cleared"
     finally:
         lab.open_again()
     assert "done" in next(

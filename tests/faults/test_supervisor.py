@@ -89,7 +89,7 @@ def test_a_run_whose_cluster_dies_ends_with_words_and_all_its_lines(two, who, wo
     assert printed(two, run, 1) == [int(line) for line in whole] == list(range(len(whole)))
     with pytest.raises(NoClusterError, match=rf"is gone: {words}; `%cluster restart` starts it"):
         two.run("1")
-    until(lambda: two.paths.unfinished() == [])
+    assert two.paths.unfinished() == []
     two.stop()
     again = Cluster.local(ranks=1, name=two.name)
     try:
@@ -149,7 +149,7 @@ def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(
     assert Store().load(run).state == "lost"
     again = Cluster.local(ranks=1, name="kept")
     try:
-        until(lambda: again.paths.unfinished() == [])
+        assert again.paths.unfinished() == []
         # What was set aside completes the record.
         until(lambda: again.store.load(run).state == "failed")
         until(lambda: [each.name for each in clusters_folder().iterdir()] == ["kept"])

@@ -79,7 +79,6 @@ class Recorder:
         self._over = threading.Event()
         self._ended = False
         self.is_closed = False  # True once all of the record is on disk
-        self.is_cleared = False  # and what the ranks had kept of it is gone
         self._replaying = False
         self._release = Release(
             self.id, sorted(self._ranks), ranks, lambda: [] if self._ended else self.running,
@@ -346,17 +345,11 @@ class Recorder:
 
     def _close_record(self, writer: PatientWriter, info: RunInfo) -> None:
         writer.finish(info)
+        if not any("missing from the record" in note for note in info.notes):
+            self._assembly.clear(self.given_up)
         self.is_closed = True
         if self._has_profile:
             threading.Thread(target=self._write_profile, args=(info,)).start()
-
-    def _clear(self) -> None:
-        """Remove the ranks' own copies of what the record has."""
-        if not self.is_closed:
-            return
-        if not any("missing from the record" in note for note in self.info.notes):
-            self._assembly.clear(self.given_up)
-        self.is_cleared = True
 
     def _write_profile(self, info: RunInfo) -> None:
         from rankroom.analysis.profile.of_run import write_profile
@@ -372,7 +365,6 @@ class Recorder:
             with contextlib.suppress(RecordError):
                 self._close_record(writer, written)
                 self.info = written
-                self._clear()
                 return
 
     def _finish(self) -> None:
@@ -400,7 +392,6 @@ class Recorder:
                 thread.start()
         self._over.set()
         self._tell(self)
-        self._clear()
 
 
 NOT_SENT = "never got the cell: its supervisor ended while it was sent"

@@ -137,7 +137,7 @@ class Runs:
         if last is not None:
             # A release that ranks have not confirmed is waited for.
             last.wait(RELEASED_S)
-            poll_until(lambda: last.is_cleared, CLOSED_S, 0.01)
+            poll_until(lambda: last.is_closed, CLOSED_S, 0.01)
         self._add_late()
         self._store.forget()
 
