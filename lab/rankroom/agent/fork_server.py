@@ -1,9 +1,9 @@
 """Imports once what ranks need, and forks them when it is asked to.
 
-`python -m rankroom.agent.fork_server FD MODULE…` is started by whoever owns the ranks, and speaks
-over the socket FD in lines of JSON. It has one thread, and touches no ZeroMQ context and no device,
-so that its children are as good as processes that were started by themselves. They end when it
-ends; it ends, with all that they have started, when the other end of its socket is closed.
+`python -m rankroom.agent.fork_server FD MODULE…` is started by the ranks' supervisor; they
+exchange lines of JSON over the socket FD. It has one thread, and touches no ZeroMQ context and no
+device, so that its children are as good as processes that were started by themselves. They end
+when it ends; it ends, with all that they have started, when the other end of its socket is closed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rankroom.rank.world import World
 from rankroom.system import process_tree
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
-END_S = 1.0  # for ranks to end that nobody owns any more
+END_S = 1.0  # for orphaned ranks to end
 LONGEST = 1 << 20  # bytes that are read at once
 
 
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
     for name in argv[2:]:
         tell(owner, **preloaded(name))
     gc.collect()
-    gc.freeze()  # what is here now is shared with all ranks, as long as nobody writes to it
+    gc.freeze()  # the pages of what is here now stay shared with all ranks
     tell(owner, ready=True)
     serve(owner)
 
@@ -119,7 +119,7 @@ def reap(owner: socket.socket) -> None:
 
 
 def end_all() -> None:
-    """End all children, and theirs: nobody owns them any more."""
+    """End all children, and theirs: the supervisor is gone."""
     process_tree.end(process_tree.descendants([os.getpid()]), END_S)
 
 

@@ -24,15 +24,16 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from rankroom import config, errors
-from rankroom.errors import RankroomError, RecordError, SchedulerError, SshError, StartError
+from rankroom import config
+from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Remote, RemoteState
-from rankroom.record.model import RankInfo, RunInfo
+from rankroom.record.model import RankInfo
 from rankroom.record.store import Store
 from rankroom.remote import start
 from rankroom.remote.login_node import LoginNode
 from rankroom.remote.queue import Queue
 from rankroom.remote.replica import Replicas
+from rankroom.remote.replication import Replication
 from rankroom.rpc.client import Answer, Client
 from rankroom.rpc.server import Question, Server
 from rankroom.scheduler.site import Site
@@ -46,8 +47,6 @@ FIND_S = 20.0  # for one look on the login node at where the supervisor listens
 ANSWER_S = 600.0  # a question may be answered by a rank that is busy
 NEWS_S = 30.0  # for the supervisor to say how it stands; it does so every 20 s at the latest
 FIRST_S = 10.0  # the same for the first time
-WAIT_S = 10.0  # for events of a run to come, in one question
-RECORDS_S = 30.0  # for records of a cluster that is over to come to their end
 STOP_S = 30.0
 LOOK_S = 1.0
 MARK = "shared"  # a file in the cluster's folder, while it is asked whether it is seen there
@@ -65,8 +64,7 @@ class Agent:
         self.place: Host = place(site.login, terminal=False)
         self.login = LoginNode(site, self.place)
         self.queue = Queue(site, self.place, remote, self._said_of_job)
-        self.store = Store()
-        self.replicas = Replicas(self.store, remote.name or info.name, info.created)
+        self.records = self._records(remote.name or info.name)
         self.supervisor: Client | None = None  # while it can be asked
         self.over = asyncio.Event()
         self.stopping = False
@@ -80,7 +78,6 @@ class Agent:
         self._submitting = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._replicating: dict[str, asyncio.Task[None]] = {}
         self._connected = asyncio.Event()
         self._cut = asyncio.Event()
         self.server = Server("", paths.folder, self.take)
@@ -91,6 +88,10 @@ class Agent:
         if info.state == "running":  # of an agent before this one, which is gone
             remote.state, remote.words = "lost", AGAIN.format(where=site.login or "its supervisor")
         self.save()
+
+    def _records(self, cluster: str) -> Replication:
+        replicas = Replicas(Store(), cluster, self.info.created)
+        return Replication(replicas, self._ask_supervisor, self.login, note)
 
     def save(self) -> None:
         with contextlib.suppress(OSError):  # a full disk; what is told next is written whole
@@ -118,9 +119,10 @@ class Agent:
         parts = (self._hold_connection, self._serve, self._mind)
         tasks = [asyncio.create_task(self._lasting(part)) for part in parts]
         await self.over.wait()
-        for task in [*tasks, *self._replicating.values()]:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, *self._replicating.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.records.stop()
         await self._clean()
 
     async def _lasting(self, part: Callable[[], Awaitable[None]]) -> None:
@@ -234,7 +236,7 @@ class Agent:
             self._said_of_cluster(said["cluster"])
             if not self.shares:
                 for run_id in said["runs"]:
-                    self._replicate(run_id)
+                    self.records.begin(run_id)
 
     async def _way(self) -> str:
         """The address here that leads to the supervisor's."""
@@ -252,9 +254,7 @@ class Agent:
 
     async def _hang_up(self) -> None:
         held, self.supervisor, self.ready = self.supervisor, None, False
-        for task in self._replicating.values():
-            task.cancel()
-        self._replicating.clear()
+        await self.records.stop()
         if held is not None:
             await asyncio.to_thread(held.close)
 
@@ -290,7 +290,7 @@ class Agent:
         shares = text in seen.output
         if shares and not self.remote.job:
             self.remote.name = f"{self.info.name}-job"
-            self.replicas = Replicas(self.store, self.remote.name, self.info.created)
+            self.records = self._records(self.remote.name)
         return shares
 
     async def _submit(self) -> None:
@@ -306,46 +306,9 @@ class Agent:
         """Let go of a cluster that nobody has held for long."""
         while True:
             await asyncio.sleep(LOOK_S)
-            if self.lease.over(bool(self.replicas.live)):
+            if self.lease.over(bool(self.records.replicas.live)):
                 self.info.message = f"no notebook used it for {self.info.lease:g} h"
                 await self.stop()
-
-    # -- records
-
-    def _replicate(self, run_id: str) -> None:
-        """Have all of a record come here."""
-        known = self._replicating.get(run_id)
-        if (known is None or known.done()) and not self.replicas.is_complete(run_id):
-            self._replicating[run_id] = asyncio.create_task(self._replicate_all(run_id))
-
-    async def _replicate_all(self, run_id: str, seconds: float = WAIT_S) -> None:
-        changed, trouble = "", ""
-        while True:
-            try:
-                changed, done = await self._replicate_some(run_id, changed, seconds)
-                if done:
-                    return
-            except RecordError as error:  # a full disk here
-                if str(error) != trouble:
-                    trouble = str(error)
-                    note(error)
-                await asyncio.sleep(AGAIN_S)
-            except asyncio.TimeoutError:
-                pass  # the answer may have been lost with a connection
-            except SshError:
-                return  # it goes on once the connection is there again
-
-    async def _replicate_some(self, run_id: str, changed: str, seconds: float) -> tuple[str, bool]:
-        """One question for what is new of a record, and its answer; whether that was the end."""
-        after = max(0, self.replicas.size(run_id))
-        said = await self._ask_supervisor(
-            seconds + FIRST_S, do="read", run=run_id, after=after, changed=changed, wait=seconds
-        )
-        errors.raise_told(said)
-        await asyncio.to_thread(
-            self.replicas.take, said["run"], said["source"], after, b"".join(said.buffers)
-        )
-        return said["changed"], said["run"]["state"] != "running"
 
     # -- what it is told
 
@@ -400,34 +363,13 @@ class Agent:
         message = f"{why} (job {self.remote.job})" if self.remote.job not in why else why
         if not had_ranks and (said := await self._log()):
             message = f"{message}; {self.remote.log} ends with:\n{said}"
-        if had_ranks and not self.replicas.live:
+        if had_ranks and not self.records.replicas.live:
             await self._clear()
         self.fail(message, "ended" if had_ranks else "failed")
 
     async def _finish_records(self) -> None:
-        """Have the rest of the records come from their files, which nobody writes any more."""
-        deadline = time.monotonic() + RECORDS_S
-        while time.monotonic() < deadline:
-            try:
-                since = str(self.info.created)
-                runs = (await self.login.ask("finish", self.remote.name, since))["runs"]
-                if not self.shares:
-                    for run in runs:
-                        await self._finish_record(RunInfo.from_json(run).id)
-                return
-            except (RankroomError, OSError) as error:
-                note(error)
-                await asyncio.sleep(AGAIN_S)
-
-    async def _finish_record(self, run_id: str) -> None:
-        while not self.replicas.is_complete(run_id):
-            after = max(0, self.replicas.size(run_id))
-            said = await self.login.ask("events", run_id, str(after))
-            is_all = said["next"] >= said["size"]
-            run = said["run"] if is_all else {**said["run"], "state": "running"}
-            self.replicas.take(run, said["source"], after, said["events"].encode())
-            if is_all:
-                return
+        """Have the rest of the records come from their files there."""
+        await self.records.finish(self.remote.name, self.info.created, bool(self.shares))
 
     async def _log(self) -> str:
         """The end of the job's output; empty if it cannot be had."""
@@ -475,9 +417,9 @@ class Agent:
             raise SshError(NOT_NOW.format(name=self.info.name, words=error)) from None
         if question.content["do"] in ("run", "follow") and said.get("run") and not self.shares:
             # The record is here, and written to, before anybody speaks of it.
-            with contextlib.suppress(RecordError, SshError, asyncio.TimeoutError):
-                await self._replicate_some(said["run"]["id"], "", 0.0)
-            self._replicate(said["run"]["id"])
+            with contextlib.suppress(RankroomError, asyncio.TimeoutError):
+                await self.records.bring(said["run"]["id"])
+            self.records.begin(said["run"]["id"])
         return said
 
     async def stop(self) -> str:
@@ -504,7 +446,7 @@ class Agent:
                     break  # the job is over by itself
                 self.say("ending", f"its job {self.remote.job} is not cancelled yet: {error}")
                 await asyncio.sleep(5 * AGAIN_S)
-        if self.replicas.live or (self.shares and self.info.ready):
+        if self.records.replicas.live or (self.shares and self.info.ready):
             await self._finish_records()
         await self._clear()
         self.info.state = "stopped"
@@ -530,7 +472,9 @@ class Agent:
             with contextlib.suppress(SshError, SchedulerError):
                 await self.queue.cancel()
         if not self.shares:
-            self.replicas.leave(NOTHING_MORE.format(name=self.info.name, site=self.site.name))
+            self.records.replicas.leave(
+                NOTHING_MORE.format(name=self.info.name, site=self.site.name)
+            )
         await self._hang_up()
         await self.place.close()
         if self.info.state == "stopped":

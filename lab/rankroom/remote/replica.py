@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator
 
@@ -28,6 +29,7 @@ class Replicas:
         self._cluster = cluster
         self._since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since))
         self._writers: dict[str, Writer] = {}
+        self._taking = threading.Lock()  # what is new is worked out from what is there
 
     def is_complete(self, run_id: str) -> bool:
         """Whether all of a record is here."""
@@ -54,6 +56,10 @@ class Replicas:
         RecordError where it cannot be written, or events before these are missing: they are to be
         asked for again, from `size` on.
         """
+        with self._taking:
+            self._take(told, source, after, events)
+
+    def _take(self, told: Json, source: str, after: int, events: bytes) -> None:
         run = RunInfo.from_json(told)
         raw_state = run.state
         if self.size(run.id) < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,19 @@ def test_whatever_is_lost_on_the_way_every_line_comes_once(there: There, here: S
     there.end()
     bring(there, kept)
     assert same(there, here)
+
+
+def test_an_answer_that_is_taken_twice_at_once_is_there_once(there: There, here: Store):
+    """What a cell's start asks for and what the news ask for may come together."""
+    kept = replicas(here)
+    kept.take(*there.answer(0))
+    for _ in range(50):
+        there.write(20)
+        answer = there.answer(kept.size(there.run.id), 10_000)
+        with ThreadPoolExecutor(4) as pool:
+            for taken in [pool.submit(kept.take, *answer) for _ in range(4)]:
+                taken.result()
+    assert here.paths(there.run.id).events.read_bytes() == there.events.read_bytes()
 
 
 def test_a_gap_is_refused(there: There, here: Store):
