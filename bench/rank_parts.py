@@ -25,7 +25,7 @@ PARTS = {
 SWITCHED = f"""
 from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.frameworks.torch import torch_compile
-from rankroom.rank.spans import recorder
+from rankroom.reporting.spans import recorder
 
 kernel = get_ipython().kernel
 sampler, is_compiling = kernel.reporter.sampler, torch_compile.is_compiling

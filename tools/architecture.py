@@ -21,7 +21,7 @@ LAYERS = [
     ["errors"],
     ["config"],
     ["record/*", "rpc/*", "system/*", "text/*"],
-    ["scheduler/*", "ssh/*"],
+    ["scheduler/*", "ssh/*", "reporting/*"],
     ["rank/*", "horovod_build/*"],
     ["agent/*", "analysis/*"],
     # A client's run knows its supervisor by a callable only, which the cluster gives it.
@@ -34,7 +34,8 @@ LAYERS = [
 # Narrower than their layer, with the reason.
 ONLY = {
     # Runs on a rank: it must import fast, and a site may run it without the rest.
-    "rank/*": {"rank/*", "record/*", "rpc/*", "system/*", "errors", "config"},
+    "rank/*": {"rank/*", "reporting/*", "record/*", "rpc/*", "system/*", "errors", "config"},
+    "reporting/*": {"reporting/*", "record/*", "errors"},
     # What every room may use uses no other.
     "record/*": {"record/*", "system/*", "errors", "config"},
     "rpc/*": {"rpc/*", "errors"},

@@ -16,8 +16,8 @@ from pathlib import Path
 from rankroom.horovod_build.build import compile_part, default_jobs
 from rankroom.horovod_build.cache import cache_folder, keep_folder, lock, scratch, wheel_in
 from rankroom.horovod_build.edits.edit import apply, digest
-from rankroom.horovod_build.edits.native import PLAIN
-from rankroom.horovod_build.edits.python import PLAIN_PYTHON
+from rankroom.horovod_build.edits.native_edits import PLAIN
+from rankroom.horovod_build.edits.python_edits import PLAIN_PYTHON
 from rankroom.horovod_build.plan import make_plan
 
 

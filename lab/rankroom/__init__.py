@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rankroom.cluster.local import Cluster as Cluster
     from rankroom.rank.deadline import on_time_limit as on_time_limit
     from rankroom.rank.deadline import time_left as time_left
-    from rankroom.rank.spans import span as span
+    from rankroom.reporting.spans import span as span
     from rankroom.run.run import Run as Run
 
 __version__ = "0.1.0"
@@ -20,7 +20,7 @@ _LAZY = {
     "Cluster": "rankroom.cluster.local",
     "Run": "rankroom.run.run",
     "on_time_limit": "rankroom.rank.deadline",
-    "span": "rankroom.rank.spans",
+    "span": "rankroom.reporting.spans",
     "time_left": "rankroom.rank.deadline",
 }
 

@@ -54,7 +54,7 @@ class SchedulerError(RankroomError):
 
 
 class SshError(RankroomError):
-    """A login host cannot be reached, or not as asked; `why` is a word of ssh/trouble.py."""
+    """A login host cannot be reached, or not as asked; `why` is a word of ssh/failures.py."""
 
     def __init__(self, message: str, why: str = "other") -> None:
         super().__init__(message)

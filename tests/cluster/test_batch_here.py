@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rankroom.batch import cells, job
-from rankroom.batch.folder import BatchFailed, BatchFolder, Progress, named
+from rankroom.batch import batch_script, notebook_script
+from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.remote_job import RemoteJob
 from rankroom.cli import main
 from rankroom.display.bundle import MIME
@@ -56,7 +56,7 @@ def written(tmp_path: Path):
 
 def test_a_script_is_the_notebook_for_people():
     made = notebook(("markdown", "# Train\n\nit"), START, ("raw", "no"), "", ["x = 1\n", "x"])
-    assert cells.script(made, "train.ipynb", granted=True) == (
+    assert notebook_script.script(made, "train.ipynb", granted=True) == (
         "# train.ipynb, as a batch job: its cells in their order, as IPython runs them.\n"
         "# `rankroom batch` made this file, and the job runs it: what is changed here is what "
         "runs.\n"
@@ -77,8 +77,10 @@ def test_a_scripts_cells_are_the_notebooks():
         "%%distributed --ranks 0\nprint('# %% no mark')\n\n\nrank",
         "text = '''\n\n'''",
     ]
-    text = cells.script(notebook(*sources), "a", granted=False)
-    assert cells.cells_of(text) == [cells.Cell(n, each) for n, each in enumerate(sources, 1)]
+    text = notebook_script.script(notebook(*sources), "a", granted=False)
+    assert notebook_script.cells_of(text) == [
+        notebook_script.Cell(n, each) for n, each in enumerate(sources, 1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,18 +102,18 @@ def test_a_scripts_cells_are_the_notebooks():
     ],
 )  # fmt: skip
 def test_ranks_are_started_where_the_job_is(line: str, granted: str, here: str):
-    assert cells.adapted(line, True).splitlines()[-1] == granted
-    assert cells.adapted(line, False).splitlines()[-1] == here
+    assert notebook_script.adapted(line, True).splitlines()[-1] == granted
+    assert notebook_script.adapted(line, False).splitlines()[-1] == here
 
 
 def test_what_a_cell_magic_holds_is_left_alone():
     source = "%%distributed\n%cluster start --site there"
-    assert cells.adapted(source, True) == source
+    assert notebook_script.adapted(source, True) == source
 
 
 def test_ranks_that_were_started_in_the_sidebar_are_started_by_the_script():
-    text = cells.script(notebook("x = 1", "%%distributed\nrank"), "a", True)
-    added, sent = [cell for cell in cells.cells_of(text) if cell.number != 1]
+    text = notebook_script.script(notebook("x = 1", "%%distributed\nrank"), "a", True)
+    added, sent = [cell for cell in notebook_script.cells_of(text) if cell.number != 1]
     assert (added.number, sent.number) == (0, 2)
     assert added.source.endswith("%load_ext rankroom\n%cluster start")
 
@@ -123,16 +125,16 @@ def test_what_is_no_notebook_is_refused_with_what_to_do(tmp_path: Path, text: st
     file = tmp_path / "a.ipynb"
     file.write_text(text)
     with pytest.raises(UsageError, match=r"a\.ipynb is no notebook .* open it in JupyterLab"):
-        cells.read(file)
+        notebook_script.read(file)
     with pytest.raises(UsageError, match="No such file"):
-        cells.read(tmp_path / "b.ipynb")
+        notebook_script.read(tmp_path / "b.ipynb")
 
 
 def test_a_notebook_that_cannot_be_a_script_says_why():
     with pytest.raises(UsageError, match="cell 1 has a line `# %% \\[3\\]`"):
-        cells.script(notebook("x\n# %% [3]"), "a", True)
+        notebook_script.script(notebook("x\n# %% [3]"), "a", True)
     with pytest.raises(UsageError, match="a has no cell with code"):
-        cells.script(notebook(("markdown", "text"), " "), "a", True)
+        notebook_script.script(notebook(("markdown", "text"), " "), "a", True)
 
 
 def test_a_jobs_name_is_a_word():
@@ -143,7 +145,7 @@ def test_a_jobs_name_is_a_word():
 
 def test_the_job_runs_in_its_folder_whatever_that_is_called():
     site = Site("a", environment=Environment(python="~/py/bin/python"))
-    found = job.commands(site, BatchFolder("/s/it's"), "/home/a b", "")
+    found = batch_script.commands(site, BatchFolder("/s/it's"), "/home/a b", "")
     assert """enter '/s/it'"'"'s'""" in found
     assert found[-1].startswith("""exec "$HOME/py/bin/python" -c 'import sys; """)
     assert found[-1].endswith("""' rankroom.batch.runner . --cwd '/home/a b'""")

@@ -26,7 +26,7 @@ if "rankroom.supervisor.supervisor" in sys.orig_argv:
 """
 WORK = """
 import os, time
-from rankroom.rank.spans import recorder
+from rankroom.reporting.spans import recorder
 named = dict(name="allreduce g", op="allreduce", tensor="g", library="dist")
 number = recorder.number("g", lambda: named)
 for _ in range(3):

@@ -14,7 +14,7 @@ import zmq
 from rankroom.cluster import launch
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
-from rankroom.notebook import clusters as notebook
+from rankroom.notebook import cluster_magic as notebook
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote
 from rankroom.remote.cluster import RemoteCluster
 from rankroom.run import engine_client

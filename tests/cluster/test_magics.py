@@ -9,7 +9,7 @@ import pytest
 
 from kernel import MIME, Kernel
 from rankroom.horovod_build.features import Features
-from rankroom.notebook.clusters import horovod_line
+from rankroom.notebook.cluster_magic import horovod_line
 from rankroom.record.store import Store
 
 pytestmark = pytest.mark.cluster

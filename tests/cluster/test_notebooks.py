@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from checkout import NOTEBOOKS
-from rankroom.cli.demo import DemoFailed, verdict
+from rankroom.cli.demo_command import DemoFailed, verdict
 from rankroom.record.model import event_line
 from record_makers import start_record
 

@@ -38,7 +38,7 @@ arrivals, ends
 OWN = """
 import os, time
 from pathlib import Path
-from rankroom.rank.spans import recorder
+from rankroom.reporting.spans import recorder
 MEETING = Path({folder!r})
 count = 0
 def meet():

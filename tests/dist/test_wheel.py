@@ -153,7 +153,9 @@ def test_the_magics_run_a_cell_on_ranks(bare):
 
 
 def test_the_demo_finds_the_notebook(bare):
-    said = bare.run("python", "-c", "from rankroom.cli.demo import quickstart; print(quickstart())")
+    said = bare.run(
+        "python", "-c", "from rankroom.cli.demo_command import quickstart; print(quickstart())"
+    )
     assert Path(said.strip()).is_relative_to(bare.folder)
 
 

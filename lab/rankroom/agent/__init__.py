@@ -1,4 +1,5 @@
 """What runs beside ranks on their node: forks them, watches them, ends them with their cluster.
 
-Imports the standard library, psutil, ipyparallel, and the rooms rank, record, rpc and system.
+Imports the standard library, psutil, ipyparallel, and the rooms rank, reporting, record, rpc
+and system.
 """

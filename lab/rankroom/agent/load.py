@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rankroom.rank.samples import Sampler
+from rankroom.reporting.samples import Sampler
 
 PAUSE_S = 1.0  # between two looks; who asks sooner gets what the last one saw
 FIRST_S = 0.3  # what a first look measures over

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from rankroom.agent.load import PAUSE_S, whole
-from rankroom.rank.samples import Sampler
+from rankroom.reporting.samples import Sampler
 from rankroom.rpc.client import ask
 from rankroom.system import process_tree
 

@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from rankroom import config
-from rankroom.batch.cells import Notebook
-from rankroom.batch.folder import BatchFailed, BatchFolder, Progress
+from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress
+from rankroom.batch.notebook_script import Notebook
 from rankroom.record.store import Store
 from rankroom.scheduler import own_folder
-from rankroom.scheduler.client import Scheduler, as_soon_as_known
 from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.scheduler_client import Scheduler, as_soon_as_known
 from rankroom.ssh.host import Host
 from rankroom.system import commands
 

@@ -25,9 +25,9 @@ from nbclient.exceptions import CellControlSignal, DeadKernelError
 from traitlets.config import Config
 
 from rankroom import config
+from rankroom.batch.batch_folder import MARK, BatchFolder, Progress
 from rankroom.batch.cell_text import said, short
-from rankroom.batch.cells import Cell, cells_of
-from rankroom.batch.folder import MARK, BatchFolder, Progress
+from rankroom.batch.notebook_script import Cell, cells_of
 from rankroom.cluster import lookup, repair
 from rankroom.errors import RankroomError
 from rankroom.record.cluster_file import ClusterPaths

@@ -13,51 +13,51 @@ from rankroom.errors import RankroomError
 # name: where the command is, and its line in `rankroom --help`.
 COMMANDS = {
     "cluster": (
-        "rankroom.cli.cluster:cluster",
+        "rankroom.cli.cluster_command:cluster",
         "Clusters of ranks: list, start, stop, restart, resize, interrupt, …",
     ),
     "course": (
-        "rankroom.cli.course:course",
+        "rankroom.cli.course_command:course",
         "The course: list its lessons, copy its notebooks, show progress.",
     ),
     "batch": (
-        "rankroom.cli.batch:batch",
+        "rankroom.cli.batch_command:batch",
         "Run a notebook as a batch job, on a site or here.",
     ),
     "demo": (
-        "rankroom.cli.demo:demo",
+        "rankroom.cli.demo_command:demo",
         "Run the quickstart notebook here and check that it trained.",
     ),
     "doctor": (
-        "rankroom.cli.doctor:doctor",
+        "rankroom.cli.doctor_command:doctor",
         "List clusters and what ended ones have left behind, and clean that up.",
     ),
     "horovod": (
-        "rankroom.horovod_build.cli:horovod",
+        "rankroom.cli.horovod_command:horovod",
         "Build Horovod for this environment, and prove it works.",
     ),
     "lab": (
-        "rankroom.cli.lab:lab",
+        "rankroom.cli.lab_command:lab",
         "JupyterLab on a compute node, opened here.",
     ),
     "jobs": (
-        "rankroom.cli.jobs:jobs",
+        "rankroom.cli.jobs_command:jobs",
         "The jobs that were submitted from here, and how they stand.",
     ),
     "run": (
-        "rankroom.cli.run:run",
+        "rankroom.cli.run_command:run",
         "Run a script on every rank, with a cell's log, timeline and profile.",
     ),
     "runs": (
-        "rankroom.cli.runs:runs",
+        "rankroom.cli.runs_command:runs",
         "The records of runs: list, show, tail, export, path, prune.",
     ),
     "site": (
-        "rankroom.cli.site:site",
+        "rankroom.cli.site_command:site",
         "The machine rooms there are: list, show, check.",
     ),
     "timeline": (
-        "rankroom.cli.timeline:timeline",
+        "rankroom.cli.timeline_command:timeline",
         "Show timelines of other programs: Horovod's, Chrome's, PyTorch's.",
     ),
 }

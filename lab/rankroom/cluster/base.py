@@ -26,7 +26,7 @@ from rankroom.errors import (
     UnreadableError,
     UsageError,
 )
-from rankroom.rank import values
+from rankroom.rank import packed_values
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths
 from rankroom.record.model import Json, RankInfo, RunInfo, RunState
 from rankroom.record.store import Store
@@ -263,7 +263,7 @@ class AnyCluster:
 
     def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Set variables on ranks."""
-        self._apply("take", self._chosen(ranks), *values.pack(names))
+        self._apply("take", self._chosen(ranks), *packed_values.pack(names))
 
     def pull(self, name: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
         """The value of a variable (or attribute, `a.b`) on each rank."""
@@ -271,7 +271,9 @@ class AnyCluster:
 
     def apply(self, rank: int, function: Callable[..., Any], *args: Any) -> Applied:
         """What `function(*args)` comes to on one rank, by `get(timeout=…)`."""
-        return Applied(lambda: self._apply("call", [rank], *values.pack((function, args)))[rank])
+        return Applied(
+            lambda: self._apply("call", [rank], *packed_values.pack((function, args)))[rank]
+        )
 
     def view(self, ranks: Sequence[int] | None = None) -> Any:
         """ipyparallel's own view of some ranks. Raises NoClusterError for ranks that are down."""
@@ -385,7 +387,7 @@ class AnyCluster:
         found, begin = {}, 0
         for rank, count in zip(ranks, said["counts"], strict=True):
             if count:
-                found[rank] = values.unpack(said.buffers[begin : begin + count])
+                found[rank] = packed_values.unpack(said.buffers[begin : begin + count])
             begin += count
         return found
 

@@ -89,7 +89,7 @@ def find(name: str) -> Exercise:
     topic = name.partition(".")[0]
     if topic not in TOPICS:
         raise UsageError(f"there is no exercise {name!r}; the topics are {', '.join(TOPICS)}")
-    import_module(f"rankroom.course.exercises.{topic}")
+    import_module(f"rankroom.course.exercises.{topic}_exercises")
     if name not in _FOUND:
         there = ", ".join(sorted(each for each in _FOUND if each.startswith(f"{topic}.")))
         raise UsageError(f"there is no exercise {name!r}; there are {there}")
@@ -99,7 +99,7 @@ def find(name: str) -> Exercise:
 def every() -> dict[str, Exercise]:
     """All exercises, in the order of the course."""
     for topic in TOPICS:
-        import_module(f"rankroom.course.exercises.{topic}")
+        import_module(f"rankroom.course.exercises.{topic}_exercises")
     order = {topic: place for place, topic in enumerate(TOPICS)}
     names = sorted(_FOUND, key=lambda name: (order[name.partition(".")[0]], name))
     return {name: _FOUND[name] for name in names}

@@ -13,10 +13,11 @@ from pathlib import Path
 import psutil
 
 from rankroom.errors import HorovodBuildError
+from rankroom.horovod_build.build_remedies import cause, explain
 from rankroom.horovod_build.cache import cache_folder, keep, lock, scratch, wheel_in
 from rankroom.horovod_build.cuda import Gpu, with_compiler
 from rankroom.horovod_build.edits.edit import VERSION, apply
-from rankroom.horovod_build.edits.python import PYTHON_EDITS
+from rankroom.horovod_build.edits.python_edits import PYTHON_EDITS
 from rankroom.horovod_build.features import features
 from rankroom.horovod_build.plan import (
     ALL_EDITS,
@@ -26,7 +27,6 @@ from rankroom.horovod_build.plan import (
     clean_environment,
     make_plan,
 )
-from rankroom.horovod_build.remedies import cause, explain
 from rankroom.horovod_build.source import PIP, fetch, unpack
 from rankroom.horovod_build.toolchain import find_cmake, find_compiler, preflight
 from rankroom.horovod_build.wheel import finish

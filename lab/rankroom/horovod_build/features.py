@@ -10,10 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rankroom.horovod_build.edits.gloo import GLOO
-from rankroom.horovod_build.edits.pace import PACE
-from rankroom.horovod_build.edits.spans import SPANS
-from rankroom.horovod_build.edits.wait import WAIT
+from rankroom.horovod_build.edits.gloo_edits import GLOO
+from rankroom.horovod_build.edits.pace_edits import PACE
+from rankroom.horovod_build.edits.span_edits import SPANS
+from rankroom.horovod_build.edits.wait_edits import WAIT
 
 LIBRARIES = {"torch": "torch/mpi_lib_v2", "tensorflow": "tensorflow/mpi_lib"}
 # A feature is there when all of its edits are.

@@ -14,8 +14,8 @@ from pathlib import Path
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build.cuda import Gpu, find_gpu, machine_has_gpu
 from rankroom.horovod_build.edits.edit import VERSION, Change, digest
-from rankroom.horovod_build.edits.native import NATIVE
-from rankroom.horovod_build.edits.python import PYTHON_EDITS
+from rankroom.horovod_build.edits.native_edits import NATIVE
+from rankroom.horovod_build.edits.python_edits import PYTHON_EDITS
 from rankroom.horovod_build.toolchain import Framework, find_frameworks
 
 SWITCHES = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW", "mxnet": "MXNET"}

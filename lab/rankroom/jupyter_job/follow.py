@@ -10,8 +10,8 @@ from rankroom.errors import LabError, RankroomError, SshError
 from rankroom.jupyter_job import endpoint
 from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.lab import Lab
-from rankroom.scheduler.client import as_soon_as_known
 from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.scheduler_client import as_soon_as_known
 from rankroom.ssh.connection import LineState, SshConnection
 
 LOOK_S = 0.5

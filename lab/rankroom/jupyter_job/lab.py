@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from rankroom.cluster.allocation import expand
 from rankroom.errors import LabError, RankroomError
-from rankroom.jupyter_job import endpoint, script
+from rankroom.jupyter_job import endpoint, lab_script
 from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.saved_labs import SavedLab, all_kept
 from rankroom.scheduler import own_folder
-from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.ssh.connection import SshConnection
 from rankroom.system import commands
 
@@ -42,7 +42,7 @@ class Lab:
     async def submit(cls, scheduler: Scheduler) -> Lab:
         """Submit the job; it is cancelled again if the caller is while it waits for the answer."""
         labs = await folder(scheduler)
-        text = scheduler.script(script.NAME, labs, script.commands(scheduler.site, labs))
+        text = scheduler.script(lab_script.NAME, labs, lab_script.commands(scheduler.site, labs))
         submitting = asyncio.ensure_future(scheduler.submit(text))
         try:
             job = await asyncio.shield(submitting)
@@ -67,7 +67,7 @@ class Lab:
         """The end of the log of a job that has failed; empty where it has not."""
         done = await self._there(f'enter "$1" && cat {LOGS} 2>/dev/null | tail -n 20')
         said = done.output.strip()
-        return "" if said.endswith(script.OVER) else said
+        return "" if said.endswith(lab_script.OVER) else said
 
     async def cancel(self) -> None:
         """End the job, see that it ends, and remove what it may have left."""

@@ -14,10 +14,10 @@ from rankroom import display
 from rankroom.analysis.chart import VEGA
 from rankroom.cluster.base import AnyRun
 from rankroom.errors import RunFailed, UsageError
-from rankroom.notebook.cells import check_syntax, notes
-from rankroom.notebook.clusters import ACTIONS, the_cluster
+from rankroom.notebook.cell_source import check_syntax, notes
+from rankroom.notebook.cluster_magic import ACTIONS, the_cluster
 from rankroom.notebook.complete import RankMatcher
-from rankroom.notebook.course import CourseMagics
+from rankroom.notebook.course_magics import CourseMagics
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.notebook.stop_button import kept
@@ -84,7 +84,7 @@ class RankroomMagics(Magics):
         """
         # NumPy comes with it.
         from rankroom.analysis.scaling import Scaling, bundle, counts
-        from rankroom.notebook.scaling import Plan, scale
+        from rankroom.notebook.scaling_magic import Plan, scale
 
         chosen = scaling_options().read(line)
         if chosen.output and not chosen.output.isidentifier():

@@ -18,11 +18,11 @@ from traitlets.config import Config
 from rankroom.agent.nanny import start_nanny
 from rankroom.errors import RankroomError
 from rankroom.rank import stacks
-from rankroom.rank.connection import SupervisorConnection
 from rankroom.rank.kernel import RankKernel
 from rankroom.rank.recovery import Recovery
-from rankroom.rank.reporter import Reporter
+from rankroom.rank.supervisor_connection import SupervisorConnection
 from rankroom.rank.world import World
+from rankroom.reporting.reporter import Reporter
 from rankroom.system import process_tree, python_command
 from rankroom.system.internals import demand
 

@@ -16,19 +16,20 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
-from rankroom.rank import lines, stacks, values
-from rankroom.rank.connection import Done
+from rankroom.rank import packed_values, stacks
 from rankroom.rank.environment import PRELOADABLE
 from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery, looks_released
-from rankroom.rank.reporter import Reporter
-from rankroom.rank.samples import Sampler
 from rankroom.rank.shell import RankShell, ignore_interrupts
-from rankroom.rank.spans import span
+from rankroom.rank.supervisor_connection import Done
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.watchdog import Watchdog, is_running
 from rankroom.rank.world import World
+from rankroom.reporting import call_line
+from rankroom.reporting.reporter import Reporter
+from rankroom.reporting.samples import Sampler
+from rankroom.reporting.spans import span
 
 # Only such cells are looked at twice to find out how to run them.
 _MAY_AWAIT = re.compile(r"\b(await|async)\b")
@@ -76,7 +77,7 @@ class RankKernel(IPythonParallelKernel):
         self._tasks: set[asyncio.Task[None]] = set()
         self._one_at_a_time = asyncio.Lock()
         Profile.install()
-        lines.cells = lambda: getattr(self.shell.compile, "_filename_map", ())
+        call_line.cells = lambda: getattr(self.shell.compile, "_filename_map", ())
         self.greet()
 
     def greet(self) -> None:
@@ -107,7 +108,7 @@ class RankKernel(IPythonParallelKernel):
                     await self._run(what)
                     answer = {"modules": [name for name in PRELOADABLE if name in sys.modules]}
                 else:
-                    found = values.do(what["how"], what["name"], buffers)
+                    found = packed_values.do(what["how"], what["name"], buffers)
             except KeyboardInterrupt:
                 answer = {"failed": "KeyboardInterrupt: it was interrupted"}
             except Exception as error:

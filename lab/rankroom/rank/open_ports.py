@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rankroom.rank.spans import recorder
+from rankroom.reporting.spans import recorder
 
 _told: set[str] = set()
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from rankroom.rank.frameworks.tensorflow import tensorflow_profiler
 from rankroom.rank.frameworks.torch import torch_profiler
 from rankroom.rank.import_hooks import when_imported
-from rankroom.rank.spans import recorder
+from rankroom.reporting.spans import recorder
 
 MOST = 100_000  # operators and kernels of one cell on one rank; the longest are kept
 MOST_NAMES = 20_000  # different ones

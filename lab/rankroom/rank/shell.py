@@ -20,10 +20,10 @@ from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
 from traitlets import Any as AnyTrait
 from traitlets import Type
 
-from rankroom.rank import spans
 from rankroom.rank.recovery import looks_released
-from rankroom.rank.reporter import Reporter
 from rankroom.rank.waiting import Waiting
+from rankroom.reporting import spans
+from rankroom.reporting.reporter import Reporter
 
 CHILD_S = 0.25  # for a child to end after an interrupt
 LARGEST_DISPLAY = 16 << 20  # bytes of one representation; a larger one is named, not kept

@@ -7,7 +7,7 @@ from _thread import get_ident
 from time import monotonic, time_ns
 from typing import Any
 
-from rankroom.rank.spans import recorder
+from rankroom.reporting.spans import recorder
 
 # Not a wait but a look: what was waited for was there already. Of six gradients, five are.
 SHORTEST_S = 1e-5

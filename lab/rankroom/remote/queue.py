@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Remote, RemoteState
-from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Site
 from rankroom.scheduler.status_cache import PERIOD_S
 from rankroom.ssh.host import Host

@@ -13,7 +13,7 @@ from typing import Any
 
 from rankroom.errors import CheckFailed, RankroomError
 from rankroom.scheduler import probe
-from rankroom.scheduler.client import ASK_S, Scheduler
+from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
 from rankroom.scheduler.site import Site, clock, profile_of
 from rankroom.ssh.host import Host
 from rankroom.system import commands as shell

@@ -17,11 +17,11 @@ from rankroom.cluster import repair
 from rankroom.cluster.control import Control
 from rankroom.errors import RankroomError
 from rankroom.record.store import Store
-from rankroom.server import clusters, questions, runs, sites
-from rankroom.server.profiles import Profiles
+from rankroom.server import cluster_routes, question_routes, run_routes, site_routes
+from rankroom.server.profile_routes import Profiles
 from rankroom.server.threads import Threads
 
-ROUTES = [*runs.ROUTES, *clusters.ROUTES, *sites.ROUTES, *questions.ROUTES]
+ROUTES = [*run_routes.ROUTES, *cluster_routes.ROUTES, *site_routes.ROUTES, *question_routes.ROUTES]
 
 
 def _repair(store: Store) -> None:

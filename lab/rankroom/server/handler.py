@@ -24,7 +24,7 @@ from rankroom.errors import (
     StartError,
 )
 from rankroom.record.store import Store
-from rankroom.server.profiles import Profiles
+from rankroom.server.profile_routes import Profiles
 from rankroom.server.threads import Threads
 
 # What is none of these is the fault of the request.

@@ -12,8 +12,8 @@ from typing import Literal, NoReturn
 from rankroom.errors import SshError
 from rankroom.ssh import command, master
 from rankroom.ssh.failures import AWAY, PASSING, explain
-from rankroom.ssh.folder import control_path
 from rankroom.ssh.login import alone, at_a_terminal, log_in
+from rankroom.ssh.socket_folder import control_path
 from rankroom.system import commands
 
 LineState = Literal["open", "lost", "asks"]

@@ -16,7 +16,7 @@ from typing import NoReturn
 from rankroom.errors import SshError
 from rankroom.ssh import askpass
 from rankroom.ssh.failures import explain
-from rankroom.ssh.folder import folder
+from rankroom.ssh.socket_folder import folder
 from rankroom.system import commands, python_command
 
 AGREED_S = 20.0  # for what follows the key exchange, but for what is asked

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from rankroom.rank import flood_buffer, overflow
+from rankroom.reporting import flood_buffer, overflow
 
 # How every event begins, as `event_line` writes it; within a text a newline is never a real one.
 _HEAD = re.compile(rb'\{"kind":"\w+","rank":\d+,"seq":(\d+),')

@@ -129,7 +129,7 @@ def main_first(text: str) -> str:
     return "\n\n".join([*main, *users])
 
 
-_OURS = ("/zmq/devices/", "/rankroom/rank/", "/ipykernel/")
+_OURS = ("/zmq/devices/", "/rankroom/rank/", "/rankroom/reporting/", "/ipykernel/")
 _ORDER = ("waits", "still", "busy", "ended", "silent")
 
 

@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from horovod_ranks import SCRIPTS, on_ranks
+from rankroom.cli.horovod_command import horovod
 from rankroom.horovod_build import check, features
-from rankroom.horovod_build.cli import horovod
 from rankroom.horovod_build.ranks import run_ranks
 
 pytestmark = pytest.mark.cluster

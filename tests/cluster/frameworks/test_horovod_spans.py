@@ -24,8 +24,8 @@ from rankroom.rank.frameworks.horovod import (
 )
 from rankroom.rank.frameworks.horovod.horovod_spans import NativeSource, describe, netstrings
 from rankroom.rank.frameworks.horovod.horovod_timeline import Reader, TimelineSource
-from rankroom.rank.spans import recorder
 from rankroom.rank.world import World
+from rankroom.reporting.spans import recorder
 from rankroom.run.run import Run
 
 # Rankroom's own build, which `make test` makes first.

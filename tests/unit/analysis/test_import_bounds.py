@@ -18,7 +18,7 @@ from rankroom.analysis.importers import (
     importing,
     lanes,
     parallel,
-    repair,
+    trace_repair,
 )
 from rankroom.analysis.profile.of_run import profile_of
 from rankroom.record.store import Store
@@ -93,7 +93,7 @@ def test_one_rank_has_only_so_many_categories(read, store: Store):
 
 
 def test_what_is_behind_the_last_event_that_is_read_is_said(read, store: Store, monkeypatch):
-    monkeypatch.setattr(repair, "BLOCK", 4096)
+    monkeypatch.setattr(trace_repair, "BLOCK", 4096)
     monkeypatch.setattr(importing, "MOST_EVENTS", 300)
     made = read([span(i) for i in range(2000)], [span(i) for i in range(2000)])
     first, second = made.files
@@ -108,28 +108,28 @@ def test_what_is_behind_the_last_event_that_is_read_is_said(read, store: Store, 
 
 
 def test_reading_ends_when_its_time_is_over(read, monkeypatch):
-    monkeypatch.setattr(repair, "BLOCK", 4096)
-    monkeypatch.setattr(repair, "LONGEST_S", 0.0)
+    monkeypatch.setattr(trace_repair, "BLOCK", 4096)
+    monkeypatch.setattr(trace_repair, "LONGEST_S", 0.0)
     made = read([span(i) for i in range(2000)])
     assert 0 < made.files[0].spans < 2000
     assert "the rest of the file, after 0 seconds" in str(made.files[0])
 
 
 def test_a_small_file_that_unpacks_to_a_huge_one_ends(tmp_path: Path, store: Store, monkeypatch):
-    monkeypatch.setattr(repair, "MOST_TEXT", 1 << 24)
+    monkeypatch.setattr(trace_repair, "MOST_TEXT", 1 << 24)
     packed = tmp_path / "t.json.gz"
     with gzip.open(packed, "wb", compresslevel=1) as out:
         out.write(json.dumps([span(i) for i in range(10)])[:-1].encode())
         for _ in range(64):
             out.write(b" " * (1 << 20))
     read: list[int] = []
-    more = repair.Events._to_text
+    more = trace_repair.Events._to_text
 
-    def counted(self: repair.Events, data: bytes) -> str:
+    def counted(self: trace_repair.Events, data: bytes) -> str:
         read.append(len(data))
         return more(self, data)
 
-    monkeypatch.setattr(repair.Events, "_to_text", counted)
+    monkeypatch.setattr(trace_repair.Events, "_to_text", counted)
     made = import_files([packed], store)
     assert sum(read) < 1 << 25
     assert made.files[0].spans == 10 and "of text" in str(made.files[0])

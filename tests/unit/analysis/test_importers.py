@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from rankroom.analysis.importers import Import, import_files, parallel, repair
+from rankroom.analysis.importers import Import, import_files, parallel, trace_repair
 from rankroom.analysis.importers.chrome import Reader
 from rankroom.analysis.importers.file import rank_in_name
 from rankroom.analysis.importers.lanes import MOST_NAMES
-from rankroom.analysis.importers.repair import TraceError
+from rankroom.analysis.importers.trace_repair import TraceError
 from rankroom.record.store import Store
 
 Span = tuple[int, str, str, int, int]  # rank, category, name, start, duration
@@ -161,8 +161,8 @@ def test_what_cannot_be_had_is_counted(bench: Bench, how: str):
 def test_wherever_the_pieces_end_that_are_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, block: int
 ):
-    monkeypatch.setattr(repair, "BLOCK", block)
-    monkeypatch.setattr(repair, "LONGEST", 400)
+    monkeypatch.setattr(trace_repair, "BLOCK", block)
+    monkeypatch.setattr(trace_repair, "LONGEST", 400)
     spelled = [*SOUND, x("ü€𝄞" * 6, 4000, 1)]
     about = {"baseTimeNanoseconds": 1_790_000_000_000_000_000, "z": [{"a": 1}]}
     for text in (
@@ -194,8 +194,8 @@ KINDS = [
 def test_stretches_parsed_apart_give_the_same(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, block: int
 ):
-    monkeypatch.setattr(repair, "BLOCK", block)
-    monkeypatch.setattr(repair, "LONGEST", 400)
+    monkeypatch.setattr(trace_repair, "BLOCK", block)
+    monkeypatch.setattr(trace_repair, "LONGEST", 400)
     files = {"kinds": json.dumps(KINDS), "named": json.dumps({"traceEvents": [*KINDS, *SOUND]})}
     files |= {how: text for how, (text, _) in (DAMAGED | LOST).items() if isinstance(text, str)}
     for how, text in files.items():
@@ -209,7 +209,7 @@ def test_stretches_parsed_apart_give_the_same(
 
 def test_a_large_file_is_parsed_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parallel, "LARGE", 1000)
-    monkeypatch.setattr(repair, "BLOCK", 1000)
+    monkeypatch.setattr(trace_repair, "BLOCK", 1000)
     monkeypatch.setattr("threading.active_count", lambda: 1)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     joined: list[int] = []

@@ -170,7 +170,7 @@ def test_tail_shows_the_last_lines(home: Path):
 
 
 def test_tail_reads_back_as_far_as_it_needs(home: Path, monkeypatch):
-    monkeypatch.setattr("rankroom.cli.runs.LIMIT", 300)
+    monkeypatch.setattr("rankroom.cli.runs_command.LIMIT", 300)
     finished_record(home, *[log(0, f"{n}\n", n) for n in range(1000)])
     for number in (1, 2, 50, 1000, 5000):
         lines = good("runs", "tail", "-n", str(number)).splitlines()

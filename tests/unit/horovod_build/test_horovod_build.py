@@ -18,9 +18,9 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from rankroom.cli.horovod_command import Progress, horovod
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build import build, cache, cuda, plan, source
-from rankroom.horovod_build.cli import Progress, horovod
 from rankroom.horovod_build.cuda import Gpu
 from rankroom.horovod_build.edits.edit import Edit
 from rankroom.horovod_build.plan import Part, Plan, build_environment, clean_environment

@@ -11,8 +11,8 @@ from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build import features
 from rankroom.horovod_build.cache import cache_folder
 from rankroom.horovod_build.edits.edit import Addition, Edit, apply, digest
-from rankroom.horovod_build.edits.native import NATIVE
-from rankroom.horovod_build.edits.python import PYTHON_EDITS
+from rankroom.horovod_build.edits.native_edits import NATIVE
+from rankroom.horovod_build.edits.python_edits import PYTHON_EDITS
 from rankroom.horovod_build.plan import ALL_EDITS
 from rankroom.horovod_build.source import ARCHIVE, unpack
 

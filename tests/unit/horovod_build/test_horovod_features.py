@@ -12,7 +12,7 @@ import pytest
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build import check, features
 from rankroom.horovod_build.plan import ALL_EDITS
-from rankroom.notebook.clusters import horovod_line
+from rankroom.notebook.cluster_magic import horovod_line
 
 
 @pytest.fixture(autouse=True)

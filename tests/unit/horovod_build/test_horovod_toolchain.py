@@ -10,8 +10,8 @@ import pytest
 
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build import cuda, plan, toolchain
+from rankroom.horovod_build.build_remedies import cause, explain
 from rankroom.horovod_build.cuda import Gpu
-from rankroom.horovod_build.remedies import cause, explain
 from rankroom.horovod_build.toolchain import Framework
 
 TORCH = Framework("torch", "2.13.0+cpu")

@@ -18,13 +18,13 @@ from click.testing import CliRunner
 
 from rankroom.cli import main
 from rankroom.errors import LabError, SchedulerError, SshError
-from rankroom.jupyter_job import endpoint, follow, saved_labs, script
+from rankroom.jupyter_job import endpoint, follow, lab_script, saved_labs
 from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.lab import free_port
-from rankroom.jupyter_job.login_node import is_here
 from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.site import Environment, Site
 from rankroom.system import python_command
 
@@ -38,7 +38,7 @@ HOSTILE = '/scratch/it\'s a "folder" of $HOME/labs'
 @pytest.mark.parametrize("labs", ["/scratch/labs", HOSTILE])
 def test_a_script_is_sound_shell(kind: Any, labs: str):
     site = Site("test", login="user@login.example.org", environment=Environment(conda="horovod"))
-    text = kind.script(site, script.NAME, "/scratch/labs", script.commands(site, labs))
+    text = kind.script(site, lab_script.NAME, "/scratch/labs", lab_script.commands(site, labs))
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert text.index("conda activate") < text.index("python=") < text.index("'jupyterlab'")
@@ -46,24 +46,24 @@ def test_a_script_is_sound_shell(kind: Any, labs: str):
 
 def test_a_script_says_what_the_profile_says():
     site = Site("test", login="me@login", environment=Environment(python="~/my env/bin/python"))
-    lines = script.commands(site, HOSTILE)
+    lines = lab_script.commands(site, HOSTILE)
     shown = 'echo "$python|$login|$ssh_to_nodes|$labs"'
     head = lines[: lines.index("")]
     done = subprocess.run(["bash", "-c", "\n".join([*head, shown])], capture_output=True, text=True,
                           env={"HOME": "/home/me"})  # fmt: skip
     assert done.stdout == f"/home/me/my env/bin/python|me@login|no|{HOSTILE}\n"
-    assert "ssh_to_nodes=yes" in script.commands(replace(site, ssh_to_nodes=True), HOSTILE)
+    assert "ssh_to_nodes=yes" in lab_script.commands(replace(site, ssh_to_nodes=True), HOSTILE)
 
 
 def test_the_plain_script_is_sound_shell_and_the_same_job():
-    text = script.template().read_text()
+    text = lab_script.template().read_text()
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     part = text.partition("# -- 2.")[2].splitlines()[1:]
-    assert script.commands(Site("test"), "/labs")[-len(part) :] == part
+    assert lab_script.commands(Site("test"), "/labs")[-len(part) :] == part
 
 
 def test_the_job_starts_python_without_the_folder_it_is_in():
-    text = script.template().read_text()
+    text = lab_script.template().read_text()
     started = re.findall(r'"\$python" (?!-m pip)(.*)', text)
     assert len(started) == 3
     assert all(each.startswith('-c "$safe') for each in started)
@@ -71,11 +71,11 @@ def test_the_job_starts_python_without_the_folder_it_is_in():
 
 
 def test_a_log_ends_alike_for_those_who_read_it():
-    assert f'echo "{script.OVER}"' in script.template().read_text()
+    assert f'echo "{lab_script.OVER}"' in lab_script.template().read_text()
 
 
 def test_no_secret_is_in_a_script_and_no_address_for_all():
-    lines = [line.partition("#")[0] for line in script.commands(Site("test"), "/scratch/labs")]
+    lines = [line.partition("#")[0] for line in lab_script.commands(Site("test"), "/scratch/labs")]
     text = "\n".join(lines)
     assert "0.0.0.0" not in text and "ip = ''" not in text and '"*"' not in text
     assert re.findall(r"token = (.*)", text)[0] == "secrets.token_urlsafe(32)"
@@ -305,4 +305,4 @@ def test_times_read_well():
 
 
 def test_words_of_the_shell_are_quoted():
-    assert f"labs={shlex.quote(HOSTILE)}" in script.commands(Site("test"), HOSTILE)
+    assert f"labs={shlex.quote(HOSTILE)}" in lab_script.commands(Site("test"), HOSTILE)

@@ -9,7 +9,7 @@ import pytest
 
 from checkout import ROOT, SUPPORT, TUTORIALS
 from rankroom.lint import checker, warnings
-from rankroom.notebook.cells import notes
+from rankroom.notebook.cell_source import notes
 
 
 def snippets(name: str) -> dict[str, str]:

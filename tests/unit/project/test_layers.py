@@ -101,6 +101,14 @@ def test_every_room_says_what_it_is_for():
             assert ast.get_docstring(ast.parse(file.read_text("utf-8"))), file
 
 
+def test_a_module_is_found_by_its_name_alone():
+    found: dict[str, list[str]] = {}
+    for module in KNOWN:
+        if (ROOT / f"{module}.py").exists():
+            found.setdefault(module.rpartition("/")[2], []).append(module)
+    assert not {name: modules for name, modules in found.items() if len(modules) > 1}
+
+
 def test_no_circles():
     todo = {module: own_imports(module) for module in KNOWN}
     while todo:
@@ -131,8 +139,12 @@ def test_importing_rankroom_loads_the_standard_library_only():
 
 @pytest.mark.parametrize(
     "module",
-    ["rankroom.server", "rankroom.cli.runs", "rankroom.display", "rankroom.notebook.magics"]
-    + [f"rankroom.{m.replace('/', '.')}" for m in sorted(KNOWN) if m.startswith("rank/")],
+    ["rankroom.server", "rankroom.cli.runs_command", "rankroom.display", "rankroom.notebook.magics"]
+    + [
+        f"rankroom.{m.replace('/', '.')}"
+        for m in sorted(KNOWN)
+        if m.startswith(("rank/", "reporting/"))
+    ],
 )
 def test_frameworks_are_never_forced(module: str):
     roots = {name.partition(".")[0] for name in loaded_by(f"import {module}")}

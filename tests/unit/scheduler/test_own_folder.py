@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.batch import job
-from rankroom.batch.folder import BatchFailed, BatchFolder
+from rankroom.batch import batch_script
+from rankroom.batch.batch_folder import BatchFailed, BatchFolder
 from rankroom.batch.remote_job import RemoteJob
 from rankroom.errors import NotPrivateError
-from rankroom.jupyter_job import lab, script
+from rankroom.jupyter_job import lab, lab_script
 from rankroom.jupyter_job.lab import Lab
 from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import own_folder
-from rankroom.scheduler.client import Scheduler
+from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Environment, Site
 from rankroom.ssh.host import LocalHost
 
@@ -111,7 +111,7 @@ def test_a_batch_job_runs_nothing_that_others_put_in_its_place(
     """Between its submission and its start, say."""
     there = BatchFolder(f"{tmp_path}/scratch/{HOSTILE}")
     site = Site("test", environment=Environment(python="/bin/echo"))
-    commands = job.commands(site, there, "", "")
+    commands = batch_script.commands(site, there, "", "")
     Path(there.path).mkdir(parents=True)
     assert "rankroom.batch.runner ." in shell(commands, tmp_path).stdout
     Path(there.path).rmdir()
@@ -138,7 +138,7 @@ def plain(tmp_path: Path, scratch: Path) -> Callable[[], subprocess.CompletedPro
     python.write_text(PYTHON)
     python.chmod(0o755)
     site = Site("test", login="login", environment=Environment(python=str(python)))
-    commands = script.commands(site, str(scratch / "labs"))
+    commands = lab_script.commands(site, str(scratch / "labs"))
     about = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_HOST": "localhost", "TOLD": str(tmp_path)}
     return lambda: shell(commands, tmp_path, USER="me", **about)
 
@@ -186,4 +186,4 @@ def test_the_lab_of_somebody_else_is_not_opened(fake, tmp_path: Path):
 
 
 def test_both_scripts_enter_folders_alike():
-    assert own_folder.ENTER in script.template().read_text()
+    assert own_folder.ENTER in lab_script.template().read_text()

@@ -15,8 +15,8 @@ import pytest
 from checkout import SUPPORT
 from fake_scheduler import DOWN, FAKES, Elsewhere, FakeScheduler
 from rankroom.errors import SchedulerError, SshError, UsageError
-from rankroom.scheduler import client, status_cache
-from rankroom.scheduler.client import Scheduler
+from rankroom.scheduler import scheduler_client, status_cache
+from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Job, Site, own_folder
 
 SITE = Site("mine", job=Job(account="a", partition="gpu"))
@@ -40,7 +40,7 @@ def scheduler(request, fake) -> Scheduler:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch):
     """On a busy machine a pretended command takes its time."""
-    monkeypatch.setattr(client, "ASK_S", 600.0)
+    monkeypatch.setattr(scheduler_client, "ASK_S", 600.0)
 
 
 def run(what):
@@ -87,10 +87,10 @@ ASKER = """
 import asyncio, sys
 sys.path.insert(0, sys.argv[1])
 from fake_scheduler import Elsewhere
-from rankroom.scheduler import client
-from rankroom.scheduler.client import Scheduler
+from rankroom.scheduler import scheduler_client
+from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Site
-client.ASK_S = 600.0
+scheduler_client.ASK_S = 600.0
 print(asyncio.run(Scheduler(Site("mine"), Elsewhere()).ask(["7"]))["7"].state)
 """
 
@@ -207,7 +207,7 @@ def test_whoever_waits_does_not_hold_up_others(fake: FakeScheduler, quick, monke
             assert not asking.done()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        monkeypatch.setattr(client, "ASK_S", 1.0)
+        monkeypatch.setattr(scheduler_client, "ASK_S", 1.0)
         with pytest.raises(SchedulerError, match="did not answer in time"):
             await scheduler.ask(["7"])
 

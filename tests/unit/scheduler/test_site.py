@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from checkout import ROOT
 from rankroom.cli import main
 from rankroom.errors import UsageError
-from rankroom.notebook import clusters
+from rankroom.notebook import cluster_magic
 from rankroom.scheduler import site
 
 
@@ -164,7 +164,7 @@ def test_every_command_that_submits_a_job_takes_every_field(own, tmp_path, comma
     line = f"--site mine {line} --dry-run"
     if command == "%cluster start":
         with contextlib.redirect_stdout(io.StringIO()) as out:
-            clusters.start(line)
+            cluster_magic.start(line)
         script = out.getvalue()
     else:
         notebook = tmp_path / "train.ipynb"

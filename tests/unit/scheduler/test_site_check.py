@@ -14,8 +14,8 @@ from fake_scheduler import DOWN, Elsewhere, FakeScheduler
 from rankroom.cli import main
 from rankroom.errors import SshError
 from rankroom.scheduler import site, status_cache, test_job
-from rankroom.scheduler.check import Check, Step, failed
 from rankroom.scheduler.site import Container, Environment, Job, Site
+from rankroom.scheduler.site_check import Check, Step, failed
 from rankroom.ssh.host import LocalHost
 
 
@@ -328,7 +328,7 @@ def test_a_check_that_fails_ends_with_1(own: Path, fake: FakeScheduler):
 
 
 def submit(name: str) -> str:
-    from rankroom.scheduler.client import Scheduler
+    from rankroom.scheduler.scheduler_client import Scheduler
 
     scheduler = Scheduler(site.load("mine"), LocalHost())
     return asyncio.run(scheduler.submit(scheduler.script(name, "/tmp", ["true"])))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rankroom.errors import SshError, UsageError
-from rankroom.ssh import command, folder, questions
+from rankroom.ssh import command, questions, socket_folder
 from rankroom.ssh.connection import SshConnection
 from rankroom.ssh.failures import KNOWN, explain
 from rankroom.ssh.host import LocalHost, place
@@ -164,12 +164,12 @@ def test_sockets_lie_with_the_records(monkeypatch: pytest.MonkeyPatch):
     # tmp_path is too long for sockets; a folder that another run of the tests uses must not be it.
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
         monkeypatch.setenv("RANKROOM_HOME", short)
-        path = folder.control_path("ssh", "alice@login")
+        path = socket_folder.control_path("ssh", "alice@login")
         assert path.parent == Path(short, "ssh")
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         others = {
-            folder.control_path("ssh", "bob@login"),
-            folder.control_path("ssh -F x", "alice@login"),
+            socket_folder.control_path("ssh", "bob@login"),
+            socket_folder.control_path("ssh -F x", "alice@login"),
         }
         assert len(others | {path}) == 3
         assert list(path.parent.iterdir()) == []  # the probe has left nothing
@@ -177,10 +177,10 @@ def test_sockets_lie_with_the_records(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_long_path_has_its_sockets_in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / ("long" * 20)))
-    path = folder.control_path("ssh", "alice@login")
+    path = socket_folder.control_path("ssh", "alice@login")
     assert path.parent == Path(f"/tmp/rankroom-{os.getuid()}")
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert len(os.fsencode(path)) <= folder.LONGEST_PATH
+    assert len(os.fsencode(path)) <= socket_folder.LONGEST_PATH
 
 
 def test_a_folder_that_is_not_ours_is_not_used(tmp_path: Path):
@@ -190,11 +190,11 @@ def test_a_folder_that_is_not_ours_is_not_used(tmp_path: Path):
     for each in ("link", "file"):
         (tmp_path / "file").touch()
         with pytest.raises(SshError):
-            folder._made(tmp_path / each)
+            socket_folder._made(tmp_path / each)
     if os.getuid() == 0:
         os.chown(theirs, 20001, 20001)
         with pytest.raises(SshError, match="belongs to another user"):
-            folder._made(theirs)
+            socket_folder._made(theirs)
 
 
 # -- questions

@@ -12,7 +12,7 @@ import pytest
 
 from rankroom.errors import RankroomError
 from rankroom.rank.frameworks.torch import torch_internals
-from rankroom.rank.spans import recorder
+from rankroom.reporting.spans import recorder
 from rankroom.system.internals import demand
 
 # As in a process of its own, so that what is imported there is what was just installed.

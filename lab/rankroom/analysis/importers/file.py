@@ -14,7 +14,7 @@ from rankroom.analysis.importers import horovod_trace, parallel
 from rankroom.analysis.importers.chrome import Reader
 from rankroom.analysis.importers.known import MARKS, OURS, is_annotation, recognise
 from rankroom.analysis.importers.lanes import Lane, Names, middle_of
-from rankroom.analysis.importers.repair import Events
+from rankroom.analysis.importers.trace_repair import Events
 from rankroom.record.model import RankInfo
 
 Json = dict[str, Any]

@@ -19,7 +19,7 @@ from typing import Any
 
 from rankroom.analysis.importers.chrome import Key, Reader
 from rankroom.analysis.importers.lanes import Lane
-from rankroom.analysis.importers.repair import Events, Json
+from rankroom.analysis.importers.trace_repair import Events, Json
 
 LARGE = 16 << 20  # bytes, from which on other processes are worth it
 MOST = 4  # processes

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from rankroom.rank.frameworks.horovod import process_sets
 from rankroom.rank.frameworks.horovod.horovod_timeline import TimelineSource
-from rankroom.rank.spans import recorder
 from rankroom.rank.world import World
+from rankroom.reporting.spans import recorder
 
 SPANS = 4096  # taken at once
 NAMES = 1 << 16  # bytes of names taken at once

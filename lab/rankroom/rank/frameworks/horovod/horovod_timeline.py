@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.rank.frameworks.horovod import horovod_calls
-from rankroom.rank.spans import recorder
 from rankroom.rank.world import World
+from rankroom.reporting.spans import recorder
 
 LARGE = 32 << 20  # bytes; then the file begins again
 # What Horovod writes an event with; a tensor's name stands in it as it is, quotes and all.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rankroom.rank.import_hooks import when_imported
-from rankroom.rank.spans import recorder
+from rankroom.reporting.spans import recorder
 
 # What Keras tells its callbacks, in pairs: how it begins, how it ends, and its name.
 _TOLD = (

@@ -27,8 +27,8 @@ from rankroom.rank.frameworks.torch import (
 )
 from rankroom.rank.frameworks.torch.torch_internals import C10D
 from rankroom.rank.import_hooks import when_imported, with_own_symbols
-from rankroom.rank.spans import recorder
 from rankroom.rank.world import World
+from rankroom.reporting.spans import recorder
 
 TOPIC = "dist.init_process_group()"
 

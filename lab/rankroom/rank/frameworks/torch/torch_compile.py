@@ -10,7 +10,7 @@ from rankroom.rank.import_hooks import when_imported
 # Modules whose functions take times; in compiled code they would be traced.
 _HERE = __name__.rpartition(".")[0]
 _NOT_TRACED = (
-    "rankroom.rank.spans",
+    "rankroom.reporting.spans",
     "rankroom.rank.waiting",
     f"{_HERE}.torch_ddp",
     f"{_HERE}.torch_ddp_group",

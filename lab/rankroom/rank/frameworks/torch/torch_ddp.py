@@ -17,8 +17,8 @@ from typing import Any
 from rankroom.rank.frameworks.torch import torch_ddp_group, torch_internals, torch_spans
 from rankroom.rank.frameworks.torch.torch_ddp_group import described, watched_group
 from rankroom.rank.frameworks.torch.torch_internals import patch
-from rankroom.rank.spans import recorder
 from rankroom.rank.waiting import Waiting
+from rankroom.reporting.spans import recorder
 
 DDP = "DistributedDataParallel"
 # What a reducer uses from C++ only: Python has to keep it.

@@ -16,8 +16,8 @@ from time import time_ns
 from typing import Any
 
 from rankroom.rank.frameworks.torch import torch_internals, torch_spans
-from rankroom.rank.spans import recorder
 from rankroom.rank.waiting import SHORTEST_S, Waiting
+from rankroom.reporting.spans import recorder
 
 WHAT = "dist.all_reduce of DistributedDataParallel"
 

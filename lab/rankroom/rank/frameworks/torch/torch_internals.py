@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rankroom.rank.spans import recorder
+from rankroom.reporting.spans import recorder
 
 C10D = "torch.distributed.distributed_c10d"
 DDP = "torch.nn.parallel.distributed"

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rankroom.rank import lines
 from rankroom.rank.frameworks.torch import torch_internals, torch_works
 from rankroom.rank.frameworks.torch.torch_works import Begun
-from rankroom.rank.spans import recorder
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
+from rankroom.reporting import call_line
+from rankroom.reporting.spans import recorder
 
 NUMBERED = 500  # of one operation in one group; later ones share a name
 MOST_PARTS = 64  # tensors of a list whose sizes are added up
@@ -142,7 +142,7 @@ class Operation:
         if peers:
             about["ranks"] = sorted(int(each) for each in peers.split("→") if each != "?")
         about |= described(tensor)
-        line = lines.cell_line()
+        line = call_line.cell_line()
         return about | {"line": line} if line and count else about
 
 

@@ -12,7 +12,7 @@ from weakref import ref
 
 from rankroom.rank.frameworks.torch import torch_compile
 from rankroom.rank.import_hooks import when_imported
-from rankroom.rank.spans import recorder
+from rankroom.reporting.spans import recorder
 
 
 class _Thread(threading.local):

@@ -8,9 +8,9 @@ import time
 import weakref
 from typing import Any
 
-from rankroom.rank.spans import recorder
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
+from rankroom.reporting.spans import recorder
 
 LOOK_S = 0.002  # between two looks at works that go on, at least
 LOOK_MOST_S = 0.05

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rankroom.cli import runs
+from rankroom.cli import runs_command
 from rankroom.cli.job_options import job_options
 from rankroom.cluster.base import AnyCluster
 from rankroom.cluster.local import Cluster
@@ -90,8 +90,10 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
     while True:
         try:
             chunk = reader.read()
-            lines = [line for event in runs.events_in(chunk.data) for line in assembly.add(event)]
-            runs.show_groups(collapse(lines))
+            lines = [
+                line for event in runs_command.events_in(chunk.data) for line in assembly.add(event)
+            ]
+            runs_command.show_groups(collapse(lines))
             if not chunk.data and chunk.state != "running":
                 break
             info = begun.info
@@ -111,7 +113,7 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
             click.echo("interrupts the ranks; press again to end them", err=True)
             threading.Thread(target=begun.interrupt, daemon=True).start()
     begun.wait(AGAIN_S)
-    runs.show_groups(collapse(assembly.rest()))
+    runs_command.show_groups(collapse(assembly.rest()))
     return _ended(cluster, begun)
 
 

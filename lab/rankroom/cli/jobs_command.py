@@ -11,8 +11,8 @@ import click
 
 from rankroom.errors import RankroomError, UsageError
 from rankroom.scheduler import site
-from rankroom.scheduler.client import Scheduler
 from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.submitted_jobs import Submitted, all_submitted
 from rankroom.ssh.host import place
 

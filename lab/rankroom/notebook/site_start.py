@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from rankroom.cluster import lookup
 from rankroom.errors import RankroomError, UsageError
-from rankroom.notebook.progress import progress
+from rankroom.notebook.progress_line import progress
 from rankroom.remote.cluster import RemoteCluster
 from rankroom.remote.queue import command
 from rankroom.scheduler import site
-from rankroom.scheduler.client import Scheduler
+from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import JOB_OPTIONS, Site
 from rankroom.ssh.host import LocalHost
 

@@ -11,8 +11,8 @@ import struct
 from collections import deque
 from pathlib import Path
 
-from rankroom.rank.flood_buffer import SIZE as HELD
-from rankroom.rank.flood_buffer import mapped
+from rankroom.reporting.flood_buffer import SIZE as HELD
+from rankroom.reporting.flood_buffer import mapped
 
 SIZE = 4 * HELD  # of events; one that holds all that a flood held back fits
 _HEAD = struct.Struct("64sQQ")  # the run, and from which byte of its spool file to which

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from rankroom.batch.folder import BatchFolder
+from rankroom.batch.batch_folder import BatchFolder
 from rankroom.scheduler import own_folder
 from rankroom.scheduler.jobs import body
 from rankroom.scheduler.site import Site, expand

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from rankroom.rank import streams
-from rankroom.rank.streams import PIECE, RankStream, Spooled
+from rankroom.reporting import streams
+from rankroom.reporting.streams import PIECE, RankStream, Spooled
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import click
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
 from rankroom.scheduler import site as sites
-from rankroom.scheduler.check import Check, Step, failed
-from rankroom.scheduler.client import Scheduler
+from rankroom.scheduler.scheduler_client import Scheduler
+from rankroom.scheduler.site_check import Check, Step, failed
 from rankroom.ssh.host import LocalHost, place
 
 MARKS = {"ok": "✓", "warned": "!", "failed": "✗", "skipped": "–"}

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from rankroom.rank import overflow
-from rankroom.rank.overflow import Overflow, left_in
 from rankroom.record.model import event_line, parse_event
+from rankroom.reporting import overflow
+from rankroom.reporting.overflow import Overflow, left_in
 from rankroom.supervisor.assembly import Assembly
 
 LINES = [event_line("log", 0, i, i, stream="stdout", text=f"line {i}\n") for i in range(9)]
@@ -100,7 +100,7 @@ def test_a_rank_killed_on_a_full_disk_before_anything_was_sent(tmp_path):
     code = """
 import os, signal, sys, time
 from pathlib import Path
-from rankroom.rank.reporter import Reporter
+from rankroom.reporting.reporter import Reporter
 
 def refused(*args):
     raise OSError(28, "No space left on device")

@@ -21,7 +21,7 @@ def course() -> None:
 @course.command("list")
 def list_lessons() -> None:
     """The lessons, and what you have passed of their exercises."""
-    from rankroom.notebook.course import overview
+    from rankroom.notebook.course_magics import overview
 
     click.echo(overview())
 

@@ -14,7 +14,7 @@ from rankroom.course.exercise import find
 from rankroom.course.lessons import LESSONS, lesson
 from rankroom.course.requirements import lacking
 from rankroom.errors import UsageError
-from rankroom.notebook.cells import check_syntax
+from rankroom.notebook.cell_source import check_syntax
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 

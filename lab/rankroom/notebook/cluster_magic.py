@@ -11,9 +11,9 @@ from rankroom.cluster.local import Cluster
 from rankroom.cluster.lookup import running_clusters
 from rankroom.errors import NO_CLUSTER, NoClusterError, UsageError
 from rankroom.horovod_build.features import Features, features
-from rankroom.notebook import sites
+from rankroom.notebook import site_start
 from rankroom.notebook.options import Options
-from rankroom.notebook.progress import progress
+from rankroom.notebook.progress_line import progress
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.remote.cluster import RemoteCluster
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
@@ -33,11 +33,11 @@ def start(line: str) -> None:
     options.add_argument("--name", metavar="NAME")
     options.add_argument("--auto-restart", action="store_true")
     options.add_argument("--preload", default="", metavar="MODULE,…")
-    sites.add_options(options)
+    site_start.add_options(options)
     chosen = options.read(line)
-    site = sites.site_asked(chosen)
+    site = site_start.site_asked(chosen)
     if chosen.dry_run:
-        print(sites.dry_run(site, chosen.name))
+        print(site_start.dry_run(site, chosen.name))
         return
     current = AnyCluster.current
     if current is not None and current.running:
@@ -54,7 +54,7 @@ def start(line: str) -> None:
         return
     if current is not None:
         current.close()
-    sites.start(site, chosen.name, chosen.auto_restart)
+    site_start.start(site, chosen.name, chosen.auto_restart)
 
 
 def start_here(
@@ -118,7 +118,7 @@ def again(cluster: AnyCluster, ranks: int | None) -> None:
     if (supervisor := start_again()) is not None:
         _started((cluster.paths, supervisor))
     else:
-        sites.wait(RemoteCluster.in_folder(cluster.paths))
+        site_start.wait(RemoteCluster.in_folder(cluster.paths))
 
 
 def interrupt(line: str) -> None:
@@ -156,7 +156,7 @@ def attach(line: str) -> None:
     options.add_argument("name", nargs="?", metavar="NAME")
     name = options.read(line).name
     before = AnyCluster.current
-    attached = sites.attach_waiting(name) or Cluster.attach(name)
+    attached = site_start.attach_waiting(name) or Cluster.attach(name)
     if before is not None and before is not attached:
         before.close()
     run = attached.latest

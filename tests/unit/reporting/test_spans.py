@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rankroom.rank import spans as module
-from rankroom.rank.spans import SpanRecorder, span
+from rankroom.reporting import spans as module
+from rankroom.reporting.spans import SpanRecorder, span
 
 
 @pytest.fixture

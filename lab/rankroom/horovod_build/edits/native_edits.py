@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from rankroom.horovod_build.edits.edit import Addition, Change, Edit
-from rankroom.horovod_build.edits.gloo import GLOO
-from rankroom.horovod_build.edits.pace import PACE
-from rankroom.horovod_build.edits.recovery import RECOVERY
-from rankroom.horovod_build.edits.spans import SPANS
-from rankroom.horovod_build.edits.timeline import TIMELINE
-from rankroom.horovod_build.edits.wait import WAIT
+from rankroom.horovod_build.edits.gloo_edits import GLOO
+from rankroom.horovod_build.edits.pace_edits import PACE
+from rankroom.horovod_build.edits.recovery_edits import RECOVERY
+from rankroom.horovod_build.edits.span_edits import SPANS
+from rankroom.horovod_build.edits.timeline_edits import TIMELINE
+from rankroom.horovod_build.edits.wait_edits import WAIT
 
 BUILD = (
     Edit(

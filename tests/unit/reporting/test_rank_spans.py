@@ -8,11 +8,12 @@ import types
 
 import pytest
 
-from rankroom.rank import profiler, spans
+from rankroom.rank import profiler
 from rankroom.rank.frameworks.torch import torch_spans
-from rankroom.rank.spans import SpanRecorder, span
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
+from rankroom.reporting import spans
+from rankroom.reporting.spans import SpanRecorder, span
 
 
 def named(made, name):

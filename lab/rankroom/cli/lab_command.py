@@ -12,13 +12,13 @@ import click
 from rankroom.cli.job_options import job_options
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import LabError, RankroomError, UsageError
-from rankroom.jupyter_job import saved_labs, script
+from rankroom.jupyter_job import lab_script, saved_labs
 from rankroom.jupyter_job.follow import JobOver, follow
 from rankroom.jupyter_job.lab import Lab, alive, folder
-from rankroom.jupyter_job.login_node import is_here
 from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import site as sites
-from rankroom.scheduler.client import Scheduler
+from rankroom.scheduler.same_machine import is_here
+from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.ssh.host import Host, place
 
 NEWEST = "newest"
@@ -54,7 +54,9 @@ def lab(
     scheduler = Scheduler(site, at)
     if dry_run:
         labs = f"{site.scratch}/labs"
-        click.echo(scheduler.script(script.NAME, labs, script.commands(site, labs)), nl=False)
+        click.echo(
+            scheduler.script(lab_script.NAME, labs, lab_script.commands(site, labs)), nl=False
+        )
         return
     command = _Command(scheduler, at, Terminal(), not no_browser, port or 0)
     asyncio.run(command.run(attach, last))

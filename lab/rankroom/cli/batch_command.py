@@ -9,16 +9,16 @@ from typing import Any
 import click
 
 from rankroom import config
-from rankroom.batch import cells, job
-from rankroom.batch.folder import BatchFailed, BatchFolder, Progress, named
+from rankroom.batch import batch_script, notebook_script
+from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.remote_job import RemoteJob, files, follow
 from rankroom.cli.job_options import job_options
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
-from rankroom.jupyter_job.login_node import is_here
 from rankroom.record.store import Store
 from rankroom.scheduler import site as sites
-from rankroom.scheduler.client import Scheduler
+from rankroom.scheduler.same_machine import is_here
+from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Site
 from rankroom.scheduler.submitted_jobs import all_submitted
 from rankroom.ssh.host import Host, LocalHost, place
@@ -69,10 +69,10 @@ class _BatchRequest:
 
     def __init__(self, site: Site, notebook: Path, cwd: str | None, output: Path | None) -> None:
         self.site = site
-        self.notebook = cells.read(notebook)
+        self.notebook = notebook_script.read(notebook)
         self.name = named(notebook)
         self.copy = (output or notebook.with_name(f"{self.name}.ipynb")).absolute()
-        self.script = cells.script(self.notebook, notebook.name, site.scheduler != "none")
+        self.script = notebook_script.script(self.notebook, notebook.name, site.scheduler != "none")
         self._cwd = cwd
         self._beside = notebook.parent
 
@@ -81,8 +81,8 @@ class _BatchRequest:
         cwd = self._cwd or ("" if remote else str(self._beside))
         copy = "" if remote else str(self.copy)
         if self.site.scheduler == "none":
-            return job.local_script(self.site, folder, cwd, copy)
-        commands = job.commands(self.site, folder, cwd, copy)
+            return batch_script.local_script(self.site, folder, cwd, copy)
+        commands = batch_script.commands(self.site, folder, cwd, copy)
         return Scheduler(self.site, LocalHost()).script(self.name, str(folder.path), commands)
 
     def text(self, folder: BatchFolder, remote: bool) -> str:

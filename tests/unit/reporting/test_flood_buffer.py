@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from rankroom.rank import flood_buffer
-from rankroom.rank.flood_buffer import FloodBuffer, beside, left_in
-from rankroom.rank.streams import BURST, RankStream, Spooled
+from rankroom.reporting import flood_buffer
+from rankroom.reporting.flood_buffer import FloodBuffer, beside, left_in
+from rankroom.reporting.streams import BURST, RankStream, Spooled
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_flood_that_is_killed_is_in_the_spool_and_beside_it(path):
 
 
 def test_few_lines_go_to_disk_one_by_one_and_a_flush_brings_the_rest(path, monkeypatch):
-    monkeypatch.setattr("rankroom.rank.streams.MARK_NS", 60_000_000_000)
+    monkeypatch.setattr("rankroom.reporting.streams.MARK_NS", 60_000_000_000)
     stream = RankStream(spooled(path), "stdout", lambda: None)
     for _ in range(BURST + 1):
         print("early", file=stream)
@@ -54,7 +54,7 @@ def test_few_lines_go_to_disk_one_by_one_and_a_flush_brings_the_rest(path, monke
 
 
 def test_whoever_asks_for_the_descriptor_writes_after_what_was_printed(path, monkeypatch):
-    monkeypatch.setattr("rankroom.rank.streams.MARK_NS", 60_000_000_000)
+    monkeypatch.setattr("rankroom.reporting.streams.MARK_NS", 60_000_000_000)
     stream = RankStream(spooled(path), "stdout", lambda: None)
     for i in range(2 * BURST):
         print(i, file=stream)

@@ -21,11 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rankroom.rank import spans
-from rankroom.rank.overflow import Overflow
-from rankroom.rank.samples import Sampler
-from rankroom.rank.streams import CStdio, RankStream, Spooled
 from rankroom.record.model import event_line, spans_line
+from rankroom.reporting import spans
+from rankroom.reporting.overflow import Overflow
+from rankroom.reporting.samples import Sampler
+from rankroom.reporting.streams import CStdio, RankStream, Spooled
 
 BATCH_S = 0.05  # between two messages while output keeps coming
 QUIET_S = 0.5  # between two looks for output of C while none comes; Python's own wakes the pump

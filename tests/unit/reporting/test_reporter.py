@@ -14,7 +14,7 @@ def report(tmp_path, code):
         """
         import json, os, sys, time
         from pathlib import Path
-        from rankroom.rank.reporter import Reporter
+        from rankroom.reporting.reporter import Reporter
         spool = Path(sys.argv[1])
         keep = os.dup(1)
         batches = []

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import rankroom
 from rankroom.errors import CheckFailed, RankroomError
 from rankroom.scheduler import jobs, probe
-from rankroom.scheduler.client import ASK_S, Scheduler
+from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
 from rankroom.scheduler.site import Site, profile_of
 from rankroom.scheduler.test_job import FULL, TestJob, probed
 from rankroom.ssh.host import Host

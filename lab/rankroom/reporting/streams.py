@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rankroom.rank.flood_buffer import FloodBuffer
+from rankroom.reporting.flood_buffer import FloodBuffer
 
 PIECE = 1 << 20  # bytes of one log event at most, so that a 100 MB line stays digestible
 MARK_NS = 2_000_000  # a time mark at most every 2 ms: floods stay cheap, slow prints exact
