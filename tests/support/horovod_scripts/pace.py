@@ -103,12 +103,12 @@ def it_does_nothing_in_vain():
     if "HOROVOD_AUTOTUNE" in os.environ or os.environ.get("HOROVOD_CACHE_CAPACITY") == "0":
         return
     total("last")
-    time.sleep(0.3)
+    time.sleep(2.5)  # after two seconds it calls it quiet
     before = wakes()
     time.sleep(2)
     woken = wakes() - before
-    # With process sets it asks the others 200 times, and wakes up to nine times for each. As its
-    # authors have it, Horovod asks 2000 times.
+    # With process sets it asks the others 100 times, and wakes up to 16 times for each: where sets
+    # may be made later, it asks about those as well. As its authors have it, Horovod asks 2000 times.
     assert woken < 3000, f"its threads woke {woken} times in 2 s"
 
 

@@ -159,9 +159,8 @@ Cycle LastCycle(HorovodGlobalState& state) {
   }
   bool sets_may_begin = ids.size() > 1 || state.dynamic_process_sets;
   bool is_quiet = now - state.last_open > std::chrono::seconds(2);
-  last.longest = std::chrono::milliseconds(sets_may_begin ? 10
-                                           : is_quiet     ? 400
-                                                          : 50);
+  auto longest = sets_may_begin ? (is_quiet ? 20 : 10) : (is_quiet ? 400 : 50);
+  last.longest = std::chrono::milliseconds(longest);
   return last;
 }
 
