@@ -17,6 +17,19 @@ from typing import Any
 
 from rankroom.errors import NotPrivateError, UsageError
 
+# What the version before called otherwise; it is understood for this version, and then goes.
+RENAMED = {
+    # variables of the environment
+    "RANKROOM_GUARD": "RANKROOM_WATCHDOG",
+    # fields of cluster.json, and a cluster's log
+    "keeper": "supervisor",
+    "far": "remote",
+    "keeper.log": "supervisor.log",
+    # programs that clusters run
+    "rankroom.rank.keeper": "rankroom.supervisor.supervisor",
+    "rankroom.far.keeper": "rankroom.remote.agent",
+}
+
 _own: set[Path] = set()  # homes that were found to be the user's own
 
 
@@ -111,6 +124,21 @@ def ask_seconds() -> float:
     return _number("ask_seconds", 110.0)
 
 
+def names(new: str) -> list[str]:
+    """A name, and the one that the version before had for it."""
+    return [new, *(old for old, name in RENAMED.items() if name == new)]
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, with what is renamed under its new name; a line says so."""
+    env = dict(os.environ)
+    for old in RENAMED.keys() & env.keys():
+        new = RENAMED[old]
+        print(OLD_VARIABLE.format(old=old, new=new), file=sys.stderr)
+        env.setdefault(new, env.pop(old))
+    return env
+
+
 def config_file() -> Path:
     """Where config.toml would be."""
     chosen = os.environ.get("XDG_CONFIG_HOME")
@@ -159,6 +187,7 @@ NOT_YOURS = (
     "{folder} belongs to another user, and Rankroom uses only folders of your own: have it "
     "removed, or set RANKROOM_HOME to another place"
 )
+OLD_VARIABLE = "{old} is now {new}: set that one, as the next version will not read the old name"
 OPEN = (
     "others may write to {folder}, so what is in it need not be yours: look, then run "
     "`chmod go-w {folder}`"

@@ -333,7 +333,7 @@ def own_environment() -> dict[str, str]:
         process_tree.START,
         process_tree.STEP,
     )
-    return {name: value for name, value in os.environ.items() if name not in marks}
+    return {name: value for name, value in config.environment().items() if name not in marks}
 
 
 STARTING = "starting the controller"
@@ -342,5 +342,5 @@ SUPERVISED = (
     "choose another --name, or end that process first"
 )
 SUPERVISOR = "rankroom.supervisor.supervisor"
-# The second one keeps a cluster on a site; the others are their names before this version.
-SUPERVISORS = (SUPERVISOR, "rankroom.remote.agent", "rankroom.far.keeper", "rankroom.rank.keeper")
+# The second one keeps a cluster on a site.
+SUPERVISORS = (*config.names(SUPERVISOR), *config.names("rankroom.remote.agent"))

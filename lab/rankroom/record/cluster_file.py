@@ -116,9 +116,7 @@ class ClusterInfo:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ClusterInfo:
-        # As versions before this one called them.
-        earlier = {"keeper": "supervisor", "far": "remote"}
-        data = {earlier.get(key, key): value for key, value in data.items()}
+        data = {config.RENAMED.get(key, key): value for key, value in data.items()}
         known = {f.name for f in dataclasses.fields(cls)}
         kept = {key: value for key, value in data.items() if key in known}
         kept["ranks"] = [RankInfo(**rank) for rank in kept.get("ranks", [])]
@@ -146,7 +144,12 @@ class ClusterPaths:
         self.engine_file = self.profile / "security" / "ipcontroller-engine.json"
         self.logs = self.folder / "log"
         self.controller_log = self.logs / "controller.log"
-        self.supervisor_log = self.logs / "supervisor.log"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What the supervisor says; under its old name where the version before began it."""
+        logs = [self.logs / name for name in config.names("supervisor.log")]
+        return next((log for log in logs if log.exists()), logs[0])
 
     def rank_log(self, rank: int) -> Path:
         """What the rank's process said before and beside its runs."""
