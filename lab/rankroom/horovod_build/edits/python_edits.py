@@ -6,7 +6,7 @@ They go onto the wheel that was compiled, so changing one of them costs no compi
 from __future__ import annotations
 
 from rankroom.horovod_build.edits.edit import Change, Edit
-from rankroom.horovod_build.edits.kera_edits import KERAS
+from rankroom.horovod_build.edits.keras_edits import KERAS
 
 TF = "horovod/tensorflow/"
 
