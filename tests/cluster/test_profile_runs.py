@@ -12,7 +12,7 @@ import pytest
 
 from cells import failure, finish, log
 from rankroom.analysis.profile import Profile
-from rankroom.analysis.profile.of_run import kept_profile
+from rankroom.analysis.profile.of_run import stored_profile
 from rankroom.cluster.local import Cluster
 from rankroom.display import bundle
 from rankroom.horovod_build.features import features
@@ -192,7 +192,7 @@ def test_the_output_of_a_run_has_its_picture_and_says_where_its_time_went(
     while not file.exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert kept_profile(cluster.store.paths(run.id)) == run.profile()
+    assert stored_profile(cluster.store.paths(run.id)) == run.profile()
     assert json.loads(json.dumps(run.profile().to_json()))["ranks"][1]["rank"] == 1
 
 

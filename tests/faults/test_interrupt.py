@@ -14,7 +14,7 @@ from cells import failure, finish, log, states, values
 from kernel import Kernel
 from rankroom.cluster.local import Cluster
 from rankroom.errors import RankroomError
-from rankroom.notebook.stop_button import kept
+from rankroom.notebook.stop_button import deferred
 from rankroom.record.store import Store
 
 pytestmark = [
@@ -314,13 +314,13 @@ def test_no_timeout_unless_asked(kernel):
 
 def test_an_interrupt_while_a_cell_is_sent_is_kept():
     before = signal.getsignal(signal.SIGINT)
-    with kept() as pressed:
+    with deferred() as pressed:
         os.kill(os.getpid(), signal.SIGINT)
         until(lambda: pressed)
     assert pressed == [signal.SIGINT]
     assert signal.getsignal(signal.SIGINT) is before
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: list(kept().__enter__())).result() == []
+        assert pool.submit(lambda: list(deferred().__enter__())).result() == []
 
 
 def test_an_interrupt_without_a_run(ready):

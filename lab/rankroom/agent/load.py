@@ -15,7 +15,7 @@ from rankroom.reporting.samples import Sampler
 
 PAUSE_S = 1.0  # between two looks; who asks sooner gets what the last one saw
 FIRST_S = 0.3  # what a first look measures over
-WANTED_S = 10.0  # after the last look, until the nodes stop measuring
+WATCHED_S = 10.0  # after the last look, until the nodes stop measuring
 COMES_S = 4.0  # for what the nodes say to come, with a first look
 OLD_S = 6.0  # what a node said before that is not the present any more
 
@@ -40,7 +40,7 @@ class Loads:
         One that nothing is known of is left out.
         """
         with self._lock:
-            fresh = time.monotonic() - self._asked > WANTED_S
+            fresh = time.monotonic() - self._asked > WATCHED_S
             self._asked = time.monotonic()
             if self._asked - self._looked > PAUSE_S or fresh:
                 found = self._measure(here) | self._told(set(remote), fresh)
@@ -50,9 +50,9 @@ class Loads:
             return self._last
 
     @property
-    def wanted(self) -> bool:
+    def watched(self) -> bool:
         """Whether somebody looks: the nodes are to measure then."""
-        return time.monotonic() - self._asked < WANTED_S
+        return time.monotonic() - self._asked < WATCHED_S
 
     def say(self, rank: int, load: Load) -> None:
         """What the process beside a rank has measured."""

@@ -79,7 +79,7 @@ def in_slurm(rank: int, size: int, position: Position) -> dict[str, str]:
 def _place_rank(rank: int, **where: Any) -> dict[str, Any]:
     deadline = time.monotonic() + PLACED_S
     while time.monotonic() < deadline:
-        answer = ask_supervisor("sit", 30.0, **where)
+        answer = ask_supervisor("place", 30.0, **where)
         if not answer["kept"]:
             raise SystemExit(f"rank {rank} is not wanted any more")
         if "addresses" in answer:

@@ -19,13 +19,13 @@ import numpy as np
 
 from rankroom.analysis.collectives import Collective, Collectives
 from rankroom.analysis.importers.known import MARKS, OURS
-from rankroom.analysis.timeline import FAR, Lane, Timeline
+from rankroom.analysis.timeline import TEN_YEARS_US, Lane, Timeline
 from rankroom.record.model import Json, RankInfo, RunInfo, parse_event
 from rankroom.record.store import Store
 
 MOST_ROWS = 32  # of spans that overlap, in one category; more go without a thread
 DEEPEST = 500  # spans within one another; importers stop somewhat above
-LATE = 1000  # µs that a rank comes after the others to be marked
+LATE_US = 1000  # µs that a rank comes after the others to be marked
 _PIECE = 1 << 18
 _KIND, _SAMPLE = b'{"kind":"', b'{"kind":"sample"'  # as `event_line` writes them
 _EXACT = 1 << 63
@@ -82,7 +82,7 @@ def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int)
             threads = _Threads(number, place, stride)
             yield from _spans(timeline, number, category, lane, threads, zero)
     found = Collectives(timeline)
-    for place in np.flatnonzero(found.shared & (found.cost >= LATE)).tolist():
+    for place in np.flatnonzero(found.shared & (found.cost >= LATE_US)).tolist():
         yield _straggler(found[place], zero)
     for number, at, values in samples:
         for key, value in values.items():
@@ -187,7 +187,7 @@ def _samples(run: RunInfo, events: Path) -> Iterator[_Sample]:
                 continue
             at = event["t"] - offsets[event["rank"]]
             values = {key: event[key] for key in _COUNTERS if _is_number(event.get(key))}
-            if values and abs(at) <= FAR:
+            if values and abs(at) <= TEN_YEARS_US:
                 yield event["rank"], at, values
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from rankroom.record.model import Json, RunInfo, parse_event
 
-FAR = 315_576_000_000_000  # ten years: no moment of a run is farther from its start
+TEN_YEARS_US = 315_576_000_000_000  # ten years: no moment of a run is farther from its start
 _EXACT = 1 << 53  # where other languages' numbers begin to skip
 NOBODY = -1  # the number of a name that no table can hold
 _UNKNOWN: Json = {"name": "?"}
@@ -64,13 +64,13 @@ class Timeline:
         self.lanes: dict[int, dict[str, Lane]] = {rank: {} for rank in self.ranks}
         self.begun: dict[int, int] = {}
         self.ended: dict[int, int] = {}
-        self.latest = -FAR  # the latest time that a rank reported spans at
+        self.latest = -TEN_YEARS_US  # the latest time that a rank reported spans at
         self.dropped: dict[str, int] = {}
         self.version = 0  # counts what was taken in
         self._names: dict[int, dict[int, Json]] = {rank: {} for rank in self.ranks}
         self._offset = dict.fromkeys(self.ranks, 0)
         for rank in run.ranks:
-            if rank.clock is not None and abs(rank.clock.offset) <= FAR:
+            if rank.clock is not None and abs(rank.clock.offset) <= TEN_YEARS_US:
                 self._offset[rank.rank] = rank.clock.offset
 
     @classmethod
@@ -110,7 +110,7 @@ class Timeline:
             else:
                 columns = event["name"], event["start"], event["dur"]
                 self._drop("rank", max(map(len, columns)))
-        elif kind == "status" and rank in self.lanes and abs(event["t"]) <= FAR:
+        elif kind == "status" and rank in self.lanes and abs(event["t"]) <= TEN_YEARS_US:
             if event["state"] == "running":
                 self.begun.setdefault(rank, event["t"] - self._offset[rank])
             else:
@@ -159,7 +159,7 @@ class Timeline:
         return begin, max(begin, end)
 
     def _add_spans(self, rank: int, event: Json) -> None:
-        if abs(event["t"]) <= FAR:
+        if abs(event["t"]) <= TEN_YEARS_US:
             self.latest = max(self.latest, event["t"] - self._offset[rank])
         self._define(rank, event)
         names, starts, durs = event["name"], event["start"], event["dur"]
@@ -178,8 +178,8 @@ class Timeline:
                 min(durs) >= 0
                 and min(names) >= 0
                 and max(names) < _EXACT
-                and min(places) >= -FAR
-                and max(places) + longest <= FAR
+                and min(places) >= -TEN_YEARS_US
+                and max(places) + longest <= TEN_YEARS_US
             ):
                 self._append(lane, names, places, durs, self._offset[rank])
                 return
@@ -212,7 +212,7 @@ class Timeline:
                 self._drop("number", 1)
             elif dur < 0:
                 self._drop("negative", 1)
-            elif abs(place) > FAR or place + int(dur) > FAR:
+            elif abs(place) > TEN_YEARS_US or place + int(dur) > TEN_YEARS_US:
                 self._drop("far", 1)
             elif not whole(number):
                 self._drop("name", 1)

@@ -17,7 +17,10 @@ _MARK = re.compile(r"# %% \[(\d+|markdown|added)\]")
 # Lines of a cell that have to do with where ranks run: in a job that is where the job runs.
 _STARTS = re.compile(r"(?P<indent>\s*)%cluster\s+(?P<word>start|attach)\b(?P<rest>.*)")
 _NEEDS_RANKS = re.compile(r"%%?(?:distributed|scaling|ranks)\b")
-_KEPT = {"--name": True, "--auto-restart": False}  # of %cluster start; whether a value follows
+_LOCAL_OPTIONS = {
+    "--name": True,
+    "--auto-restart": False,
+}  # whether a value follows
 _START = "%load_ext rankroom\n%cluster start"
 
 
@@ -103,7 +106,7 @@ def _start(line: str, granted: bool) -> str:
     match = _STARTS.fullmatch(line)
     if match is None:
         return line
-    kept = _KEPT if granted else _KEPT | {"--ranks": True}
+    kept = _LOCAL_OPTIONS if granted else _LOCAL_OPTIONS | {"--ranks": True}
     try:
         words = shlex.split(match["rest"]) if match["word"] == "start" else []
     except ValueError:

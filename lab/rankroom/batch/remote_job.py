@@ -40,7 +40,7 @@ class RemoteJob:
         """Make the folder, private to the user, with these files. Raises BatchFailed."""
         for path, text in files.items():
             code = f'{own_folder.MAKE} && cat >"$2"'
-            done = await self._there(code, PurePosixPath(path).name, input=text)
+            done = await self._run_at_site(code, PurePosixPath(path).name, input=text)
             if not done.ok:
                 raise BatchFailed(NOT_PUT.format(path=path, said=done.tail()))
 
@@ -102,12 +102,12 @@ class RemoteJob:
 
     async def _inside(self, code: str, argument: str) -> commands.Completed:
         """Run `code` in the folder, if it is there. Raises BatchFailed if it is not the user's."""
-        done = await self._there(f'[ -e "$1" ] || exit 0\n{_ENTER}\n{code}', argument)
+        done = await self._run_at_site(f'[ -e "$1" ] || exit 0\n{_ENTER}\n{code}', argument)
         if done.returncode == own_folder.REFUSED:
             raise BatchFailed(done.tail())
         return done
 
-    async def _there(
+    async def _run_at_site(
         self, code: str, argument: str, input: str | None = None
     ) -> commands.Completed:
         words = ["bash", "-c", code, "bash", str(self.folder.path), argument]

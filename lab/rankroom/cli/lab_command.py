@@ -43,7 +43,7 @@ def lab(
     On your laptop it waits for the job, and opens the tunnel and the page. On the login node it
     prints what to type on the laptop. Ctrl-C asks whether to leave the job or to cancel it.
     """
-    last = _kept(attach, name)
+    last = _saved(attach, name)
     name = name or (last.site if last else None)
     if name is None:
         raise UsageError(WHERE.format(names=", ".join(sorted(sites.files()))))
@@ -127,7 +127,7 @@ class _Command:
     def _open(self, url: str) -> None:
         self._terminal.say(f"JupyterLab: {url}")
         if self._browser and self._place.name and self._lab:
-            page = self._lab.kept.write_page(url)
+            page = self._lab.saved.write_page(url)
             with contextlib.suppress(webbrowser.Error):
                 webbrowser.open(page.as_uri())
 
@@ -166,8 +166,8 @@ class _Command:
         return LEFT.format(job=self._lab.job, site=self._scheduler.site.name)
 
 
-def _kept(job: str | None, name: str | None) -> SavedLab | None:
-    found = saved_labs.all_kept(name or "") if job else []
+def _saved(job: str | None, name: str | None) -> SavedLab | None:
+    found = saved_labs.all_saved(name or "") if job else []
     return next((each for each in found if job in (NEWEST, each.job)), None)
 
 

@@ -56,9 +56,9 @@ def show(run: str, ranks: str | None, no_collapse: bool) -> None:
     """Show a whole run: how it ended, every traceback, every line, every value."""
     store = Store()
     info = store.load(store.find(run))
-    wanted = _wanted(info, ranks)
+    chosen = _chosen_ranks(info, ranks)
     events = store.events(info.id)
-    others = [e for e in events if e["kind"] in ("error", "display") and e["rank"] in wanted]
+    others = [e for e in events if e["kind"] in ("error", "display") and e["rank"] in chosen]
     click.echo(f"● {keep_colours(headline(info))}")
     if info.hang is not None and info.state == "running":
         click.echo(f"! {keep_colours(info.hang.text)}")
@@ -69,7 +69,7 @@ def show(run: str, ranks: str | None, no_collapse: bool) -> None:
         click.echo(f"{events.dropped} damaged {what} left out")
     for error in errors_of(info, others):
         _value([error["rank"]], "\n".join(map(str, error["traceback"])) or error["ename"])
-    lines = (line for line in lines_of(store.events(info.id)) if line.rank in wanted)
+    lines = (line for line in lines_of(store.events(info.id)) if line.rank in chosen)
     if no_collapse:
         show_groups(Group([line.rank], line.stream, line.text) for line in lines)
     else:
@@ -91,16 +91,16 @@ def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
     """Show the last lines of a run's log, of all ranks together."""
     store = Store()
     info = store.load(store.find(run))
-    wanted = _wanted(info, ranks)
+    chosen = _chosen_ranks(info, ranks)
     assembly = Assembly()
-    reader, last = _last_lines(store, info.id, assembly, wanted, number)
+    reader, last = _last_lines(store, info.id, assembly, chosen, number)
     if not follow:
-        last.extend(line for line in assembly.rest() if line.rank in wanted)
+        last.extend(line for line in assembly.rest() if line.rank in chosen)
     with _interruptible() as pressed:
         show_groups(_group(line) for line in last)
         for event in _follow(reader, pressed) if follow else ():
-            show_groups(_group(line) for line in assembly.add(event) if line.rank in wanted)
-    show_groups(_group(line) for line in assembly.rest() if line.rank in wanted)
+            show_groups(_group(line) for line in assembly.add(event) if line.rank in chosen)
+    show_groups(_group(line) for line in assembly.rest() if line.rank in chosen)
     if follow:
         click.echo(f"● {keep_colours(headline(store.load(info.id)))}")
 
@@ -195,7 +195,7 @@ def repair() -> None:
         click.echo("no record can be completed")
 
 
-def _wanted(info: RunInfo, ranks: str | None) -> Container[int]:
+def _chosen_ranks(info: RunInfo, ranks: str | None) -> Container[int]:
     return range(info.size) if ranks is None else parse_ranks(ranks, info.size)
 
 
@@ -215,7 +215,7 @@ def show_groups(groups: Iterable[Group]) -> None:
 
 
 def _last_lines(
-    store: Store, run_id: str, assembly: Assembly, wanted: Container[int], number: int
+    store: Store, run_id: str, assembly: Assembly, chosen: Container[int], number: int
 ) -> tuple[Tail, deque[Line]]:
     """The last `number` lines there are by now, and the place from which to read on."""
     events = store.paths(run_id).events
@@ -226,7 +226,7 @@ def _last_lines(
         last: deque[Line] = deque(maxlen=number)
         while chunk := reader.read().data:
             for event in events_in(chunk):
-                last.extend(line for line in assembly.add(event) if line.rank in wanted)
+                last.extend(line for line in assembly.add(event) if line.rank in chosen)
         if len(last) == number or start == 0:
             break
     return reader, last

@@ -152,7 +152,7 @@ def _how_ranks(
         return "running", f"{words}; rank{'s' if len(down) > 1 else ''} {gone} {are} down", DOWN
     if any(rank.state == "starting" for rank in coming):
         late = age > launch.start_s(info)
-        return "starting", words, LATE.format(rank=coming[0].rank) if late else ""
+        return "starting", words, SLOW_START.format(rank=coming[0].rank) if late else ""
     return "running", words, ""
 
 
@@ -211,5 +211,5 @@ UNKEPT = "the process that kept it here is gone; its job may go on"
 RECONNECT = "Reconnect takes it up again; the ranks keep their variables."
 AGAIN = "Restart starts it again; Remove takes it off this list."
 DOWN = "Restart (↻) brings it back, without its variables."
-LATE = "Rank {rank} takes long to start: its log tells why, or restart it."
+SLOW_START = "Rank {rank} takes long to start: its log tells why, or restart it."
 SAID = "{log} ends with: {text}"

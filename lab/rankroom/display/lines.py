@@ -60,7 +60,7 @@ class Assembly:
     def clear(self) -> None:
         """Forget unfinished lines."""
         self._half: dict[tuple[int, str], list[str]] = {}
-        self._held: dict[tuple[int, str], int] = {}
+        self._unfinished: dict[tuple[int, str], int] = {}
 
     def add(self, event: Json) -> Iterator[Line]:
         """The lines that this event completes."""
@@ -75,8 +75,8 @@ class Assembly:
                 yield Line(rank, stream, overprint(text))
         if rest:
             self._half.setdefault(source, []).append(rest)
-            self._held[source] = self._held.get(source, 0) + len(rest)
-            if self._held[source] > _LONG:
+            self._unfinished[source] = self._unfinished.get(source, 0) + len(rest)
+            if self._unfinished[source] > _LONG:
                 yield Line(rank, stream, overprint(self._take(source)))
 
     def rest(self) -> Iterator[Line]:
@@ -85,7 +85,7 @@ class Assembly:
             yield Line(rank, stream, overprint(self._take((rank, stream))))
 
     def _take(self, source: tuple[int, str]) -> str:
-        del self._held[source]
+        del self._unfinished[source]
         return "".join(self._half.pop(source))
 
 

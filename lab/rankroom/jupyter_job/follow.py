@@ -12,7 +12,7 @@ from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.lab import Lab
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.scheduler_client import as_soon_as_known
-from rankroom.ssh.connection import LineState, SshConnection
+from rankroom.ssh.connection import ConnectionState, SshConnection
 
 LOOK_S = 0.5
 UP_S = 300.0  # a Python of many files on a slow file system takes its time
@@ -54,7 +54,7 @@ async def follow(lab: Lab, tell: Teller, port: int = 0) -> None:
                 await answers(lab, opened)
             else:
                 tell.say(PASTE.format(command=lab.command(opened, status.nodes)))
-            tell.page(opened.url(lab.kept.port or opened.port))
+            tell.page(opened.url(lab.saved.port or opened.port))
             status = await hold(lab, tell)
             if status.state != "pending":
                 return
@@ -107,7 +107,7 @@ async def server(lab: Lab, tell: Teller) -> Endpoint:
 async def answers(lab: Lab, opened: Endpoint) -> None:
     """See that the server answers through the tunnel, and only to those who know its token."""
     deadline = time.monotonic() + ANSWERS_S
-    while not await endpoint.answers(opened, lab.kept.port):
+    while not await endpoint.answers(opened, lab.saved.port):
         if time.monotonic() > deadline:
             raise LabError(NO_ANSWER.format(host=opened.host, port=opened.port, job=lab.job))
         await asyncio.sleep(LOOK_S)
@@ -129,7 +129,7 @@ async def hold(lab: Lab, tell: Teller) -> JobStatus:
                 raise error
             limit = until and time.time() > until - ENDS_S
             tell.say(f"job {lab.job} is over: {'its time was up' if limit else OVER}")
-            lab.kept.remove()
+            lab.saved.remove()
             return status
         if status.state == "running":
             until = status.until
@@ -156,7 +156,7 @@ async def over(lab: Lab, status: JobStatus) -> JobOver:
             break
         except RankroomError:
             await asyncio.sleep(LOOK_S)
-    lab.kept.remove()
+    lab.saved.remove()
     words = FAILED if said else GONE
     return JobOver(words.format(job=lab.job, words=status.words, labs=lab.labs, said=said), said)
 
@@ -165,7 +165,7 @@ async def keep(line: SshConnection, tell: Teller) -> None:
     """Keep a line open for ever, telling when it is lost and open again."""
     lost = False
 
-    def told(state: LineState, words: str) -> None:
+    def told(state: ConnectionState, words: str) -> None:
         nonlocal lost
         if state == "open" and lost:
             tell.say(f"the connection to {line.name} is open again, and the tunnel with it")

@@ -14,7 +14,7 @@ from rankroom.cluster.allocation import expand
 from rankroom.errors import LabError, RankroomError
 from rankroom.jupyter_job import endpoint, lab_script
 from rankroom.jupyter_job.endpoint import Endpoint
-from rankroom.jupyter_job.saved_labs import SavedLab, all_kept
+from rankroom.jupyter_job.saved_labs import SavedLab, all_saved
 from rankroom.scheduler import own_folder
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.scheduler_client import Scheduler
@@ -28,15 +28,15 @@ LOGS = '"lab-$2.log" "$2".*.OU'  # Slurm's, and PBS's own name for it
 
 
 class Lab:
-    """The job `kept.job` of a site; `labs` is the folder there that holds servers' files."""
+    """The job `saved.job` of a site; `labs` is the folder there that holds servers' files."""
 
-    def __init__(self, scheduler: Scheduler, labs: str, kept: SavedLab) -> None:
+    def __init__(self, scheduler: Scheduler, labs: str, saved: SavedLab) -> None:
         self.scheduler = scheduler
         self.site = scheduler.site
         self.labs = labs
-        self.kept = kept
-        self.job = kept.job
-        self._line: SshConnection | None = None  # that the tunnel goes through
+        self.saved = saved
+        self.job = saved.job
+        self._tunnel: SshConnection | None = None  # that the tunnel goes through
 
     @classmethod
     async def submit(cls, scheduler: Scheduler) -> Lab:
@@ -51,7 +51,7 @@ class Lab:
                 await scheduler.cancel(await submitting)
             raise
         lab = cls(scheduler, labs, SavedLab(scheduler.site.name, job, 0, time.time()))
-        lab.kept.write()
+        lab.saved.write()
         return lab
 
     async def status(self) -> JobStatus:
@@ -60,12 +60,12 @@ class Lab:
 
     async def endpoint(self) -> Endpoint | None:
         """Where the server listens; None until it does."""
-        done = await self._there('enter "$1/$2" && cat server.json')
+        done = await self._run_at_site('enter "$1/$2" && cat server.json')
         return endpoint.read(done.output) if done.ok else None
 
     async def said(self) -> str:
         """The end of the log of a job that has failed; empty where it has not."""
-        done = await self._there(f'enter "$1" && cat {LOGS} 2>/dev/null | tail -n 20')
+        done = await self._run_at_site(f'enter "$1" && cat {LOGS} 2>/dev/null | tail -n 20')
         said = done.output.strip()
         return "" if said.endswith(lab_script.OVER) else said
 
@@ -78,32 +78,32 @@ class Lab:
                 raise LabError(STAYS.format(job=self.job, seconds=int(END_S)))
             await asyncio.sleep(0.2)
         await self.clear()
-        self.kept.remove()
+        self.saved.remove()
 
     async def clear(self, log: bool = True) -> None:
         """Remove what a job that is over may have left: it does so itself, unless it was killed."""
-        await self._there('enter "$1" && rm -rf "$2"' + (f" && rm -f {LOGS}" if log else ""))
+        await self._run_at_site('enter "$1" && rm -rf "$2"' + (f" && rm -f {LOGS}" if log else ""))
 
     async def tunnel(self, to: Endpoint, nodes: str, asked: int = 0) -> SshConnection:
-        """Lead a port of this machine to the server; `kept.port` says which. The line it goes over.
+        """Forward a port of this machine, `saved.port`, to the server; the connection it goes over.
 
         Raises SshError, and LabError if the port that was asked for is taken.
         """
         await self.close()
-        wanted = asked or self.kept.port or to.port
+        wanted = asked or self.saved.port or to.port
         port = free_port(wanted)
         if port != wanted and asked:
             raise LabError(PORT_TAKEN.format(port=asked))
-        line = self._line_to(nodes)
-        await line.open()
-        await line.forward(port, to.host, to.port)
-        self._line = line
-        self.kept = replace(self.kept, port=port)
-        self.kept.write()
-        return line
+        connection = self._connection_to(nodes)
+        await connection.open()
+        await connection.forward(port, to.host, to.port)
+        self._tunnel = connection
+        self.saved = replace(self.saved, port=port)
+        self.saved.write()
+        return connection
 
-    def _line_to(self, nodes: str) -> SshConnection:
-        """The line from whose other end the server is reached."""
+    def _connection_to(self, nodes: str) -> SshConnection:
+        """The connection from whose other end the server is reached."""
         login = self.scheduler.place
         assert isinstance(login, SshConnection)
         return SshConnection(login.name, node=expand(nodes)[0]) if self.site.ssh_to_nodes else login
@@ -112,17 +112,17 @@ class Lab:
         """What to type on a laptop to reach the server, for those who are on the login node."""
         login = self.site.login or socket.getfqdn()
         way = ["-J", login, expand(nodes)[0]] if self.site.ssh_to_nodes else [login]
-        port = self.kept.port or to.port
+        port = self.saved.port or to.port
         return shlex.join(["ssh", "-N", "-L", f"{port}:{to.host}:{to.port}", *way])
 
     async def close(self) -> None:
         """Close the tunnel, and forget the page that leads through it."""
-        self.kept.page.unlink(missing_ok=True)
-        if self._line is not None:
-            await self._line.close()
-            self._line = None
+        self.saved.page.unlink(missing_ok=True)
+        if self._tunnel is not None:
+            await self._tunnel.close()
+            self._tunnel = None
 
-    async def _there(self, code: str) -> commands.Completed:
+    async def _run_at_site(self, code: str) -> commands.Completed:
         """Run `code` at the site: $1 is the folder `labs`, $2 the job."""
         code = f'[ -e "$1" ] || exit 0\n{own_folder.ENTER}{code}'
         words = ["bash", "-c", code, "bash", self.labs, self.job]
@@ -139,7 +139,7 @@ async def alive(scheduler: Scheduler, labs: str) -> list[str]:
 
     What is left of others is cleared away, here and there.
     """
-    known = {each.job: each for each in all_kept(scheduler.site.name)}
+    known = {each.job: each for each in all_saved(scheduler.site.name)}
     done = await scheduler.place.run(["ls", "-1", labs], timeout=CALL_S)
     there = {each for each in done.output.split() if re.fullmatch(r"\d+", each)}
     jobs = sorted(there | set(known), key=int, reverse=True)
@@ -148,7 +148,7 @@ async def alive(scheduler: Scheduler, labs: str) -> list[str]:
         if found[job].state in ("ended", "gone"):
             lab = Lab(scheduler, labs, known.get(job) or SavedLab(scheduler.site.name, job))
             await lab.clear(log=False)
-            lab.kept.remove()
+            lab.saved.remove()
     return [job for job in jobs if found[job].state not in ("ended", "gone")]
 
 

@@ -50,7 +50,7 @@ def folder() -> Path:
     return config.home() / "labs"
 
 
-def all_kept(site: str = "") -> list[SavedLab]:
+def all_saved(site: str = "") -> list[SavedLab]:
     """Those of `site`, or of all, the newest first."""
     found = []
     for file in folder().glob("*.json"):

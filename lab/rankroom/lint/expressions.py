@@ -217,7 +217,7 @@ class Expressions:
     def _BoolOp(self, node: ast.BoolOp) -> Value:  # noqa: N802
         all_of = isinstance(node.op, ast.And)
         found: list[Value] = []
-        with self._kept():
+        with self._unchanged():
             for each in node.values:
                 found.append(self.value(each))
                 last = found[-1]
@@ -233,7 +233,7 @@ class Expressions:
     def _IfExp(self, node: ast.IfExp) -> Value:  # noqa: N802
         test = self.value(node.test)
         here = Condition(f"… if {self.text(node.test)} else …", node.lineno, self.depth)
-        with self._kept():
+        with self._unchanged():
             if test.differs:
                 self._enter(here)
             if test.known and test.differs:
@@ -281,7 +281,7 @@ class Expressions:
         self.under = (*self.under, condition)
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _unchanged(self) -> Iterator[None]:
         """What is entered inside is left at the end."""
         under, path = self.under, self.path
         try:

@@ -115,7 +115,7 @@ class Walk(Functions):
             if fits is False:
                 continue
             self.forget(case.pattern)
-            with self._kept():
+            with self._unchanged():
                 if subject.differs:
                     text = f"match {self.text(node.subject)}"
                     self._enter(Condition(text, node.lineno, self.depth, "out of the match"))
@@ -156,7 +156,7 @@ class Walk(Functions):
             return self._loop(node, Value(text=text), here)
         if not rounds:
             return self.block(node.orelse)
-        with self._kept():
+        with self._unchanged():
             self._enter(here)
             self.path |= {f"{rounds} rounds of line {node.lineno}"}
             return self._loop(node, Value(text=text), here)
@@ -182,7 +182,7 @@ class Walk(Functions):
             return self.block(node.orelse)
         broken, self._broken = self._broken, frozenset()
         how = None
-        with self._kept():
+        with self._unchanged():
             if test.differs:
                 self._enter(here)
             begin = self.path
@@ -236,7 +236,7 @@ class Walk(Functions):
             how = self.block(node.orelse)
         names = dict(self.names)
         for each in node.handlers:
-            with self._kept():
+            with self._unchanged():
                 self.path |= {f"line {each.lineno} caught"}
                 _perhaps(partial(self.block, each.body))
         # What the body bound counts, not `hvd = None` where an import failed.

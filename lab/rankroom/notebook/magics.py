@@ -20,7 +20,7 @@ from rankroom.notebook.complete import RankMatcher
 from rankroom.notebook.course_magics import CourseMagics
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
-from rankroom.notebook.stop_button import kept
+from rankroom.notebook.stop_button import deferred
 from rankroom.record.store import Store
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
@@ -130,7 +130,7 @@ class RankroomMagics(Magics):
         cluster = the_cluster()
         ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
         said = notes(check_syntax(self.shell, source), ranks, cluster.size)
-        with kept() as pressed:
+        with deferred() as pressed:
             run = cluster.run(
                 source, ranks, chosen.output, self.shell.execution_count, said, chosen.profile
             )

@@ -9,7 +9,7 @@ from rankroom.analysis.scaling import Measured, Scaling
 from rankroom.analysis.timeline import Timeline
 from rankroom.cluster.base import AnyCluster, AnyRun
 from rankroom.errors import RankroomError
-from rankroom.notebook.stop_button import kept
+from rankroom.notebook.stop_button import deferred
 
 # Returns when the run has ended, or has been asked to; True if the stop button was pressed already.
 Follow = Callable[[AnyRun, bool], None]
@@ -65,7 +65,7 @@ def scale(
         for ranks, number in plan:
             words = plan.words(ranks, number)
             show(outcome.scaling, words)
-            with kept() as pressed:
+            with deferred() as pressed:
                 run = cluster.run(source, range(ranks), f"scaling: {words}", count, own=True)
                 smaller = ranks < cluster.size
             follow(run, bool(pressed))
@@ -79,7 +79,7 @@ def scale(
         outcome.interrupted = True
     finally:
         if smaller and not (outcome.broken is not None and outcome.broken.running):
-            with kept():
+            with deferred():
                 outcome.notes += _rejoin(cluster)
     return outcome
 

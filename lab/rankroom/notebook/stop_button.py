@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def kept() -> Iterator[list[int]]:
+def deferred() -> Iterator[list[int]]:
     """Interrupts that come inside are put into the list instead of breaking off what is under way.
 
     A cell that has reached some ranks must not be left running there, with nobody following it.

@@ -53,7 +53,7 @@ class Position:
 
 
 def positions(counts: Sequence[int]) -> list[Position]:
-    """The seats of all ranks, node by node, on nodes with so many ranks each."""
+    """The positions of all ranks, node by node, on nodes with so many ranks each."""
     found = []
     for node, count in enumerate(counts):
         for local in range(count):
@@ -77,7 +77,7 @@ def rank_environment(
     own: Mapping[str, str],
     position: Position | None = None,
 ) -> dict[str, str]:
-    """What `rank` of `size` finds set; all are on one host without a `seat`.
+    """What `rank` of `size` finds set; all are on one host without a `position`.
 
     `devices` GPUs are visible to every rank and its own is its local_rank, as tutorials expect;
     `cores` are shared out unless the user's own environment `own` already limits threads.
@@ -115,29 +115,29 @@ def device(local_rank: int, devices: int) -> str:
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Ports nobody listens on now. All are held open together, so that no two are the same.
+    """Ports nobody listens on now. All are open together, so that no two are the same.
 
     They may be used minutes later. Where possible they are none that the system gives meanwhile to
     whoever asks it for any port.
     """
     own = range(FIRST_PORT, max(FIRST_PORT, _first_given()))
     ports = itertools.chain(random.sample(own, min(len(own), 100 * count)), itertools.repeat(0))
-    held: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     try:
-        while len(held) < count:
+        while len(sockets) < count:
             each = socket.socket()
-            held.append(each)
+            sockets.append(each)
             port = next(ports)
             try:
                 each.bind((address, port))
             except OSError:
                 if port == 0:
                     raise
-                held.remove(each)
+                sockets.remove(each)
                 each.close()
-        return [int(each.getsockname()[1]) for each in held]
+        return [int(each.getsockname()[1]) for each in sockets]
     finally:
-        for each in held:
+        for each in sockets:
             each.close()
 
 

@@ -58,8 +58,8 @@ class Recovery:
     def __init__(self, world: World) -> None:
         self._world = world
         self._lock = threading.Lock()
-        self._smaller = Subworld(world)
-        self._doubted = False
+        self._subworld = Subworld(world)
+        self._reported = False
         for adapter in ADAPTERS.values():
             adapter.install(world)
 
@@ -74,11 +74,11 @@ class Recovery:
         with self._lock:
             # A release that is under way ends first; one that comes later is not for this cell.
             self._world.begin(run, tuple(ranks), epoch, own)
-        self._doubted = False
+        self._reported = False
         horovod_calls.mend_refused()
         horovod_spans.begin()
         if self._world.size < self._world.whole:
-            self._smaller.enter(ADAPTERS)
+            self._subworld.enter(ADAPTERS)
         elif not settle or self._world.partial or self._world.alone:
             return
         mine = {name: adapter.state() for name, adapter in ADAPTERS.items()}
@@ -91,14 +91,14 @@ class Recovery:
         horovod_spans.finish()
         torch_adapter.finish()
         self._world.end()
-        self._smaller.leave(ADAPTERS)
+        self._subworld.leave(ADAPTERS)
         self.look()
 
     def look(self) -> None:
         """Between two cells: have all ranks compare before the next one if something broke here."""
-        if not self._doubted and horovod_adapter.gave_up():
-            self._doubted = True
-            self._world.doubt()
+        if not self._reported and horovod_adapter.gave_up():
+            self._reported = True
+            self._world.report_out_of_step()
 
     def release(self, run: str) -> list[str]:
         """Let go of blocked collectives of this run, from any thread; what was released."""

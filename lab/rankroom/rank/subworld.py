@@ -24,20 +24,20 @@ class Subworld:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._kept: dict[str, Any] = {}
+        self._set_aside: dict[str, Any] = {}
         self._environment: dict[str, str | None] = {}
 
     def enter(self, adapters: Mapping[str, Any]) -> None:
         """The world has just become smaller: what is on was made for another."""
         for name, adapter in adapters.items():
-            self._kept[name] = adapter.set_aside()
+            self._set_aside[name] = adapter.set_aside()
         self._environment = {name: os.environ.get(name) for name in _VARIABLES}
         os.environ.update(environment(self._world, os.environ))
 
     def leave(self, adapters: Mapping[str, Any]) -> None:
         """The world is whole again; nothing happens where it always was."""
-        while self._kept:
-            name, kept = self._kept.popitem()
+        while self._set_aside:
+            name, kept = self._set_aside.popitem()
             adapters[name].put_back(kept)
         for name, value in self._environment.items():
             if value is None:

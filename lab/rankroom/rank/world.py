@@ -79,10 +79,10 @@ class World:
         """True if there is nobody to agree with."""
         return self.whole == 1 or not self.rpc
 
-    def doubt(self) -> None:
+    def report_out_of_step(self) -> None:
         """Have the next cell on all ranks begin with a comparison of what they have."""
         with contextlib.suppress(OSError):
-            self._ask(do="doubt")
+            self._ask(do="out of step")
 
     def begin(self, run: str, ranks: tuple[int, ...], epoch: int, own: bool = False) -> None:
         """A cell starts on `ranks`; `epoch` differs from before when ranks were wired again.

@@ -23,7 +23,7 @@ def this_process() -> Owner:
     return replace(_owner(os.getpid()))  # a copy: whoever changes it changes no other record
 
 
-def nobody() -> Owner:
+def no_process() -> Owner:
     """The owner of a record that its writer has let go: no process has the number 0."""
     return Owner(host=socket.gethostname(), pid=0)
 

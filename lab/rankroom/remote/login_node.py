@@ -51,7 +51,9 @@ class LoginNode:
         """
         python = [self._site.environment.python]
         argv = python_command.command(MODULE, command, *words, python=python)
-        done = await self._host.run(jobs.there(self._site, argv), timeout=ANSWER_S + seconds)
+        done = await self._host.run(
+            jobs.in_environment(self._site, argv), timeout=ANSWER_S + seconds
+        )
         answer = next(filter(None, map(_answer_in, reversed(done.output.splitlines()))), None)
         if answer is None:
             how = f"ended with status {done.returncode}"

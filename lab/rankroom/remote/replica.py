@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from rankroom.errors import RecordError
 from rankroom.record.model import Json, RunInfo
-from rankroom.record.owner import nobody, this_process
+from rankroom.record.owner import no_process, this_process
 from rankroom.record.store import Store, Writer
 
 ENDED = ("done", "failed", "interrupted")
@@ -89,7 +89,7 @@ class Replicas:
         for run_id in self.live:
             with contextlib.suppress(RecordError):
                 run = self._store.load(run_id)
-                run.owner = nobody()
+                run.owner = no_process()
                 run.notes = [*run.notes, note]
                 self._writer(run_id).update(run)
         for writer in self._writers.values():

@@ -64,7 +64,7 @@ class Reporter:
         self.sources: list[Callable[[], None]] = []
         self.sampler: Sampler | None = None
         self._sampled: str | None = None  # the run that samples are taken of
-        self._spare = Overflow(spool)
+        self._overflow = Overflow(spool)
         self._told = False  # that the spool does not keep everything
         self._unsent: list[bytes] = []
         self._unsent_size = 0
@@ -103,7 +103,7 @@ class Reporter:
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             self._start, self._seq, self._at, self._end = start, 0, 0, 0
             self._told = False
-            self._spare.begin(run)
+            self._overflow.begin(run)
             self.run = run
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
@@ -199,7 +199,7 @@ class Reporter:
         """Write `line` to its place in the run's spool file; returns why that failed."""
         begin, self._end = self._end, self._end + len(line)
         if self._told:  # before the disk is asked: the rank may be killed meanwhile
-            self._spare.add(begin, line)
+            self._overflow.add(begin, line)
         place, rest = begin, line
         try:
             while rest:
@@ -207,7 +207,7 @@ class Reporter:
                 place, rest = place + written, rest[written:]
         except OSError as error:
             if not self._told:
-                self._spare.add(begin, line)
+                self._overflow.add(begin, line)
             return f"{error.strerror or error}: {self.spool}"
         return ""
 

@@ -147,7 +147,7 @@ class SpanRecorder:
             self._seen[key] += count
             if first + count > WHOLE:
                 self.note(THINNED.format(cat=key[0], count=WHOLE))
-                spans = [each for at, each in enumerate(spans, first) if _kept(key[0], at)]
+                spans = [each for at, each in enumerate(spans, first) if _is_sampled(key[0], at)]
             for at in range(0, len(spans), BATCH):
                 part = tuple(zip(*spans[at : at + BATCH], strict=True))
                 yield self._fields(key[0], part, zero)
@@ -181,7 +181,7 @@ class SpanRecorder:
         self._columns.clear()
 
 
-def _kept(cat: str, at: int) -> bool:
+def _is_sampled(cat: str, at: int) -> bool:
     """Whether the span with this number, from 0, goes into the record."""
     if at < WHOLE:
         return True

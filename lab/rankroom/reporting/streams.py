@@ -58,7 +58,7 @@ class Spooled:
         self._mark_until = 0
         self._since_mark = 0
         self._decoder = _decoder()
-        self._held = FloodBuffer(path)
+        self._buffer = FloodBuffer(path)
         self._refused: deque[Refused] = deque()
         self.trouble = ""  # why the disk takes nothing; empty while it does
         # Re-entrant: a signal handler may print while its own thread is in here.
@@ -87,7 +87,7 @@ class Spooled:
             else:
                 self._since_mark += 1
             # While the disk is full, the next `read` is soon enough to try it again.
-            if (self._since_mark > BURST or self.trouble) and self._held.add(data):
+            if (self._since_mark > BURST or self.trouble) and self._buffer.add(data):
                 return len(data)
             self.drain()
             if marks:
@@ -99,13 +99,13 @@ class Spooled:
 
     def drain(self) -> None:
         """Bring what is held back to the spool."""
-        if self._held:
+        if self._buffer:
             with self._lock:
-                self._held.move(self._append, os.fstat(self._file).st_size)
+                self._buffer.move(self._append, os.fstat(self._file).st_size)
 
     def after_fork(self) -> None:
         """In a forked child: what is held is the parent's, and the lock may be another thread's."""
-        self._held.leave()
+        self._buffer.leave()
         self._refused.clear()
         self._lock = threading.RLock()
 
@@ -126,7 +126,7 @@ class Spooled:
     @property
     def unread(self) -> bool:
         """True when the spool holds bytes that `read` has not returned."""
-        return bool(self._held or self._refused) or os.fstat(self._file).st_size > self._read_to
+        return bool(self._buffer or self._refused) or os.fstat(self._file).st_size > self._read_to
 
     @property
     def position(self) -> int:

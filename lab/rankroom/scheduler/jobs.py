@@ -81,7 +81,7 @@ def environment(site: Site) -> list[str]:
     return lines
 
 
-def there(site: Site, argv: Sequence[str]) -> list[str]:
+def in_environment(site: Site, argv: Sequence[str]) -> list[str]:
     """`argv` within the site's environment, as it is run on a login node.
 
     What the environment's own lines print goes to standard error: standard output is `argv`'s.

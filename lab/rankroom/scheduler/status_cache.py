@@ -22,7 +22,7 @@ from rankroom.system.files import write_atomically
 
 PERIOD_S = 5.0
 LONGEST_S = 60.0  # between two questions, however often they have failed
-KEPT_S = 120.0  # an id that nobody asked for in this time is not asked for
+FORGET_S = 120.0  # an id that nobody asked for in this time is not asked for
 LOCK_S = 45.0  # whoever holds the lock for longer is stopped or hangs: it is passed over
 LOOK_S = 0.05
 SLOW = 4  # a scheduler that takes a while to answer is given as many times that while
@@ -65,7 +65,7 @@ class StatusCache:
                 answer = self._read()
                 now = time.time()
                 answer.wanted = {
-                    job: then for job, then in answer.wanted.items() if now - KEPT_S < then <= now
+                    job: then for job, then in answer.wanted.items() if now - FORGET_S < then <= now
                 } | dict.fromkeys(ids, now)
                 # A clock that was set back must not keep anybody from asking.
                 if not answer.at <= now < answer.again <= now + LONGEST_S:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rankroom import config
 
-KEPT_S = 7 * 86400.0  # after this a job that is over is not listed any more
+FORGET_S = 7 * 86400.0  # after this a job that is over is not listed any more
 _NAME = re.compile(r"^#(?:SBATCH --job-name=|PBS -N )(.+)$", re.MULTILINE)
 
 
@@ -42,7 +42,7 @@ class Submitted:
 
     @property
     def is_old(self) -> bool:
-        return time.time() - self.at > KEPT_S
+        return time.time() - self.at > FORGET_S
 
 
 def named(script: str) -> str:

@@ -42,7 +42,7 @@ class TestJob:
     async def run(self, argv: Sequence[str]) -> dict[str, Any]:
         """What the probe `argv` finds on the node. Raises CheckFailed with the job's log."""
         file = f"{self.folder}/check-{secrets.token_hex(4)}"
-        done = await self._there('echo "$2" >"$1"', file, SHARED)
+        done = await self._run_at_site('echo "$2" >"$1"', file, SHARED)
         if not done.ok:
             raise CheckFailed(FULL.format(folder=self.folder))
         commands = [f"cat {shlex.quote(file)}", shlex.join(argv)]
@@ -77,7 +77,7 @@ class TestJob:
         """The job's output; empty if it cannot be seen from the login node."""
         look = 'cat "$1"/check-"$2".log "$1/$2".*OU 2>/dev/null; true'
         for _ in range(SHOWN):
-            if said := (await self._there(look, self.folder, self.job)).output.strip():
+            if said := (await self._run_at_site(look, self.folder, self.job)).output.strip():
                 return said
             await asyncio.sleep(LOOK_S)
         return ""
@@ -98,9 +98,9 @@ class TestJob:
         if self.job:
             await self.scheduler.cancel(self.job)
         remove = 'rm -f "$1"; [ -z "$3" ] || rm -f "$2/check-$3.log" "$2/$3".*OU'
-        await self._there(remove, file, self.folder, self.job)
+        await self._run_at_site(remove, file, self.folder, self.job)
 
-    async def _there(self, code: str, *words: str) -> shell.Completed:
+    async def _run_at_site(self, code: str, *words: str) -> shell.Completed:
         return await self.place.run(["sh", "-c", code, "sh", *words], timeout=ASK_S)
 
 

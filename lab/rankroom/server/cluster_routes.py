@@ -28,7 +28,7 @@ class Clusters(Handler):
         asked = self.words()
         site = asked.pop("site", "local")
         cwd = asked.pop("cwd", "") or None
-        name = await self.threads.act(lambda: actions.start(site, asked, cwd))
+        name = await self.threads.run(lambda: actions.start(site, asked, cwd))
         self.finish({"name": name})
 
 
@@ -51,7 +51,7 @@ class Stop(Handler):
     @authenticated
     @authorized
     async def post(self, name: str) -> None:
-        said = await self.threads.act(lambda: actions.stop(name))
+        said = await self.threads.run(lambda: actions.stop(name))
         self.finish({"message": said or f"{name} was stopped"})
 
 
@@ -60,9 +60,9 @@ class Restart(Handler):
     @authorized
     async def post(self, name: str) -> None:
         text = self.words().get("ranks", "")
-        size = (await self.threads.act(lambda: actions.find(name)))[1].size
+        size = (await self.threads.run(lambda: actions.find(name)))[1].size
         ranks = parse_ranks(text, size) if text else None
-        self.finish({"message": await self.threads.act(lambda: actions.restart(name, ranks))})
+        self.finish({"message": await self.threads.run(lambda: actions.restart(name, ranks))})
 
 
 class Resize(Handler):
@@ -70,7 +70,7 @@ class Resize(Handler):
     @authorized
     async def post(self, name: str) -> None:
         asked = self.words()
-        await self.threads.act(lambda: actions.resize(name, asked))
+        await self.threads.run(lambda: actions.resize(name, asked))
         self.finish({"message": f"{name} is being restarted"})
 
 
@@ -78,7 +78,7 @@ class Interrupt(Handler):
     @authenticated
     @authorized
     async def post(self, name: str) -> None:
-        await self.threads.act(lambda: actions.find(name))
+        await self.threads.run(lambda: actions.find(name))
         await self.ladder.interrupt_cluster(name)
         self.finish({"message": f"every rank of {name} was sent an interrupt"})
 

@@ -27,9 +27,9 @@ class Profiles:
 
     def of(self, run: RunInfo) -> Profile:
         """Where the time of the run went, by now."""
-        from rankroom.analysis.profile.of_run import kept_profile
+        from rankroom.analysis.profile.of_run import stored_profile
 
-        kept = None if run.state == "running" else kept_profile(self._store.paths(run.id))
+        kept = None if run.state == "running" else stored_profile(self._store.paths(run.id))
         if kept is None:
             return self._growing(run).look(run)
         with self._lock:

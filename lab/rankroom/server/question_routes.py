@@ -30,9 +30,9 @@ class Answer(Handler):
     async def post(self, question: str) -> None:
         said = self.words()
         if "answer" in said:
-            await self.threads.act(lambda: questions.answer(question, said["answer"]))
+            await self.threads.run(lambda: questions.answer(question, said["answer"]))
         else:
-            await self.threads.act(lambda: questions.refuse(question))
+            await self.threads.run(lambda: questions.refuse(question))
         self.finish({"message": "ssh was told"})
 
 

@@ -26,7 +26,7 @@ class Script(Handler):
     @authorized
     async def post(self, name: str) -> None:
         asked = self.words()
-        run = await self.threads.act(lambda: start_request.dry_run(name, asked))
+        run = await self.threads.run(lambda: start_request.dry_run(name, asked))
         self.finish(asdict(run))
 
 

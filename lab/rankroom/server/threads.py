@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from rankroom.errors import StartError
 
-LOOKS, ACTS = 4, 8
+LOOKS, ACTIONS = 4, 8
 LONGEST_S = 50.0  # a proxy in front may cut a request at a minute
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ class Threads:
 
     def __init__(self) -> None:
         self._looks = ThreadPoolExecutor(LOOKS, "rankroom-look")
-        self._acts = ThreadPoolExecutor(ACTS, "rankroom-act")
+        self._actions = ThreadPoolExecutor(ACTIONS, "rankroom-action")
         self._going: dict[str, Future[Any]] = {}
 
     async def look(self, what: str, work: Callable[[], T]) -> T:
@@ -31,9 +31,9 @@ class Threads:
         result: T = await self._wait(going)
         return result
 
-    async def act(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T]) -> T:
         """The result of `work`; StartError when it takes too long, though it goes on then."""
-        return await self._wait(self._acts.submit(work))
+        return await self._wait(self._actions.submit(work))
 
     def _forget(self, what: str, done: Future[Any]) -> None:
         if self._going.get(what) is done:

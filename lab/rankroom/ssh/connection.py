@@ -16,8 +16,8 @@ from rankroom.ssh.login import alone, at_a_terminal, log_in
 from rankroom.ssh.socket_folder import control_path
 from rankroom.system import commands
 
-LineState = Literal["open", "lost", "asks"]
-Tell = Callable[[LineState, str], None]
+ConnectionState = Literal["open", "lost", "asks"]
+Tell = Callable[[ConnectionState, str], None]
 
 TRIES = 10  # where a server has too many logins at once
 CONNECT_S = 15.0
@@ -154,7 +154,7 @@ class SshConnection:
 
     async def _hold(self, tell: Tell) -> None:
         """Returns when the open connection is gone."""
-        async with master.held(self.socket) as reader:
+        async with master.connected(self.socket) as reader:
             if reader is None:
                 return
             self._lost = None
@@ -195,9 +195,9 @@ class SshConnection:
 
 def _changes(tell: Tell) -> Tell:
     """Tells only what was not told just before."""
-    last: list[tuple[LineState, str]] = []
+    last: list[tuple[ConnectionState, str]] = []
 
-    def told(state: LineState, words: str) -> None:
+    def told(state: ConnectionState, words: str) -> None:
         if last != [(state, words)]:
             last[:] = [(state, words)]
             tell(state, words)

@@ -13,10 +13,10 @@ GREETS_S = 5.0
 
 
 @contextlib.asynccontextmanager
-async def held(socket: Path) -> AsyncIterator[asyncio.StreamReader | None]:
+async def connected(socket: Path) -> AsyncIterator[asyncio.StreamReader | None]:
     """A connection to the process behind `socket`, which ends with it; None if there is none.
 
-    As long as it is held, the connection is in use, and does not end for idleness.
+    Until it is closed, the connection is in use, and does not end for idleness.
     """
     try:
         reader, writer = await asyncio.open_unix_connection(socket)
@@ -31,7 +31,7 @@ async def held(socket: Path) -> AsyncIterator[asyncio.StreamReader | None]:
 
 async def alive(socket: Path) -> bool:
     """Whether a connection is open behind `socket`."""
-    async with held(socket) as reader:
+    async with connected(socket) as reader:
         return reader is not None
 
 

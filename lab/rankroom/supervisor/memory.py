@@ -42,8 +42,8 @@ class Memory:
         said = f"it last had {size(last)} of memory, the limit is {size(self.limit)}"
         if self._kills > counted:
             return f"{said}: out of memory"
-        doubt = last + sum(self._last.values()) > MUCH * self.limit
-        return f"{said} (out of memory?)" if doubt else said
+        suspect = last + sum(self._last.values()) > MUCH * self.limit
+        return f"{said} (out of memory?)" if suspect else said
 
 
 def groups(root: Path = Path("/")) -> list[Path]:

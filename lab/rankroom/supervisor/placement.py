@@ -1,4 +1,4 @@
-"""Where the ranks of an allocation sit: what each says as it starts, told to all others."""
+"""Where the ranks of an allocation are: what each says as it starts, passed on to all others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Placement:
         self.size = size
         self.places: dict[int, RankLocation] = {}
         self.starts: dict[int, int] = {}
-        self._wanted: dict[int, int] = {}  # which start of each rank, if any
+        self._expected: dict[int, int] = {}  # which start of each rank, if any
         self._heard: dict[int, float] = {}
         self._looked = time.monotonic()
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class Placement:
         with self._lock:
             self.starts[rank] = self.starts.get(rank, 0) + 1
             self._heard.pop(rank, None)
-            self._wanted[rank] = self.starts[rank]
+            self._expected[rank] = self.starts[rank]
             return self.starts[rank]
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -51,10 +51,10 @@ class Placement:
         rank, start = question["rank"], question["start"]
         with self._lock:
             # One that was replaced, or given up while it was cut off, ends itself.
-            kept = self._wanted.get(rank) == start
+            kept = self._expected.get(rank) == start
             if kept:
                 self._heard[rank] = time.monotonic()
-            if kept and question["do"] == "sit":
+            if kept and question["do"] == "place":
                 store, worker = question["ports"]
                 place = RankLocation(
                     start, question["host"], question["pid"], question["at"], (store, worker)
@@ -96,5 +96,5 @@ class Placement:
     def give_up(self, rank: int) -> None:
         """Nobody waits for `rank` any more; should it live, it is told to end."""
         with self._lock:
-            self._wanted.pop(rank, None)
+            self._expected.pop(rank, None)
             self._heard.pop(rank, None)

@@ -15,7 +15,7 @@ from rankroom.system.files import write_atomically
 NONE = "none"  # asked for instead of modules: ranks are started one by one, as other programs are
 
 
-def wanted(asked: str) -> list[str] | None:
+def modules(asked: str) -> list[str] | None:
     """The modules that `asked` names, else those that were noted; None to fork no ranks."""
     names = (asked or config.preload()).replace(",", " ").split()
     # Elsewhere system libraries do not bear it, and nothing ends ranks with who forked them.

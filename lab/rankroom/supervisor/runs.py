@@ -81,7 +81,7 @@ class Runs:
         # Whether ranks agree on what they have set up together; a cell on all of them has them
         # compare if not. They begin so, in epoch 0.
         self._in_step = True
-        self._doubted = False
+        self._out_of_step = False
         self._settled = 0
         self.is_ending = False  # the cluster is: what ends now was not interrupted
         self._actions = {
@@ -106,9 +106,9 @@ class Runs:
             _refuse(question, error)
         return True
 
-    def doubt(self) -> None:
+    def note_out_of_step(self) -> None:
         """Ranks may be out of step, by what happened to them outside of any run."""
-        self._doubted = True
+        self._out_of_step = True
 
     def ready(self) -> None:
         """All ranks are there: make ready for the first run."""
@@ -155,14 +155,14 @@ class Runs:
             raise UsageError("a world of its own has the ranks 0, 1, …")
         since = time.monotonic() if since is None else since
         waited = time.monotonic() - since
-        if not self._are_there(ranks, waited) or (self._clocks.comparing and waited < CLOCKS_S):
+        if not self._are_ready(ranks, waited) or (self._clocks.comparing and waited < CLOCKS_S):
             # Not here, as it is this thread that hears of it.
             self._server.later(LOOK_S, partial(self._run_later, question, since))
             return
         info = self._info_of(ranks, asked)
         epoch = self._info.epoch
         own = asked["own"] and len(ranks) < self._info.size
-        settle = self._doubted or not self._in_step or self._settled != epoch
+        settle = self._out_of_step or not self._in_step or self._settled != epoch
         self._count += 1
         recorder = Recorder(
             asked["source"], info, self._connections, self._store, self._paths.spool,
@@ -178,7 +178,7 @@ class Runs:
         except BaseException:  # nothing was sent
             self._current = before
             raise
-        self._in_step = self._doubted = False
+        self._in_step = self._out_of_step = False
         self._by = asked["host"], asked["pid"]
         self.states[info.id] = "running"
         # A client that hears of a short run once, when it is over, does not wake up in between.
@@ -296,7 +296,7 @@ class Runs:
         """Have ranks set variables, give one, or call a function, between two cells."""
         asked = question.content
         ranks = asked["ranks"] if asked["ranks"] is not None else list(range(self._info.size))
-        if not self._are_there(ranks, 0.0):
+        if not self._are_ready(ranks, 0.0):
             raise NoClusterError(STARTS.format(ranks=format_ranks(ranks)))
         futures = self._connections.apply(ranks, asked["how"], asked["name"], question.buffers)
 
@@ -320,7 +320,7 @@ class Runs:
 
     # -- how
 
-    def _are_there(self, ranks: list[int], waited: float) -> bool:
+    def _are_ready(self, ranks: list[int], waited: float) -> bool:
         """Whether all of these ranks can run a cell; False while some are starting.
 
         Raises NoClusterError for ranks that are down, or were `waited` for in vain.

@@ -103,13 +103,13 @@ class Supervisor:
 
     def preload(self) -> None:
         """Have what ranks import be imported once, and ranks be forked; not on other nodes."""
-        wanted = preload.wanted(self.info.preload)
-        if wanted is None or self.info.allocation is not None:
+        modules = preload.modules(self.info.preload)
+        if modules is None or self.info.allocation is not None:
             return
-        if wanted:
-            self.info.message = f"importing {', '.join(wanted)}"
+        if modules:
+            self.info.message = f"importing {', '.join(modules)}"
             self.write()
-        forks = self.children.preload(wanted, self.wake)
+        forks = self.children.preload(modules, self.wake)
         if not forks.wait_ready(config.start_seconds(START_S)):
             forks.note("ranks are started one by one: the process that forks them did not start")
             self.children.forks = None
@@ -145,7 +145,7 @@ class Supervisor:
             return
         if do == "ready":
             self.note_ready(question.content["rank"], question.content["start"], question.peer)
-        elif do == "sit":
+        elif do == "place":
             self.position(question)
         elif do == "news":
             self.listening.append(question)
@@ -197,15 +197,15 @@ class Supervisor:
         if question["do"] == "stop":
             self.stopping.set()
             self.wake()
-        elif question["do"] == "doubt":
-            self.runs.doubt()
+        elif question["do"] == "out of step":
+            self.runs.note_out_of_step()
         elif question["do"] == "gone":
             self.note_gone(question["rank"], question["start"])
-        elif question["do"] in ("sit", "stay"):
+        elif question["do"] in ("place", "stay"):
             if load := question.get("load"):
                 self.loads.say(question["rank"], load)
             more = {
-                "look": self.loads.wanted,
+                "look": self.loads.watched,
                 "signals": self.connections.unheard(question["rank"]),
             }
             return self.children.placement.answer(question) | more

@@ -51,7 +51,7 @@ def test_a_look_tells_processor_and_memory_of_each_rank(processes, monkeypatch):
 
 def test_who_asks_too_soon_gets_what_was_seen_last(processes, monkeypatch):
     monkeypatch.setattr(load, "PAUSE_S", 3600.0)
-    monkeypatch.setattr(load, "WANTED_S", 3600.0)  # or a pause makes the second look a first one
+    monkeypatch.setattr(load, "WATCHED_S", 3600.0)  # or a pause makes the second look a first one
     loads = Loads()
     assert loads.look(processes, ()) == loads.look(processes, ())
 
@@ -79,16 +79,16 @@ def test_a_rank_with_a_gpu_says_how_busy_that_is(monkeypatch):
 
 def test_nodes_measure_only_while_somebody_looks(monkeypatch):
     loads = Loads()
-    assert not loads.wanted
+    assert not loads.watched
     told = load.whole({"cpu": 12.0, "memory": 1 << 30})
 
     def say_when_wanted() -> None:
-        while not loads.wanted:
+        while not loads.watched:
             time.sleep(0.01)
         loads.say(1, told)
 
     # However long it takes from one to the next.
-    for each in ("WANTED_S", "OLD_S"):
+    for each in ("WATCHED_S", "OLD_S"):
         monkeypatch.setattr(load, each, 3600.0)
     monkeypatch.setattr(load, "COMES_S", 60.0)
     beside = threading.Thread(target=say_when_wanted)
@@ -96,9 +96,9 @@ def test_nodes_measure_only_while_somebody_looks(monkeypatch):
     # A first look waits for what the nodes say, and leaves out who is not asked for.
     assert loads.look({}, {1})["ranks"] == {"1": told}
     beside.join()
-    assert loads.wanted
-    monkeypatch.setattr(load, "WANTED_S", 0.0)
-    assert not loads.wanted
+    assert loads.watched
+    monkeypatch.setattr(load, "WATCHED_S", 0.0)
+    assert not loads.watched
 
 
 def test_what_a_node_said_long_ago_is_not_the_present(monkeypatch):

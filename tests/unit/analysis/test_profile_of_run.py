@@ -12,7 +12,12 @@ import jsonschema
 import pytest
 
 from rankroom.analysis.profile import Profile
-from rankroom.analysis.profile.of_run import GrowingProfile, kept_profile, profile_of, write_profile
+from rankroom.analysis.profile.of_run import (
+    GrowingProfile,
+    profile_of,
+    stored_profile,
+    write_profile,
+)
 from rankroom.analysis.timeline import Timeline
 from rankroom.record.model import SCHEMA_FILE, Clock, RunInfo
 from rankroom.record.store import Store
@@ -39,7 +44,7 @@ def test_what_is_kept_follows_the_schema_and_comes_back_as_it_was(name: str, tmp
     schema = json.loads(SCHEMA_FILE.read_text())
     only = {**schema["$defs"]["Profile"], "$defs": schema["$defs"]}
     jsonschema.validate(json.loads(store.paths(run.id).profile.read_text()), only)
-    assert kept_profile(store.paths(run.id)) == profile_of(store, run) == expected
+    assert stored_profile(store.paths(run.id)) == profile_of(store, run) == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,7 +92,7 @@ def test_a_file_that_does_not_fit_is_not_taken(spoil: Any, tmp_path: Path):
     file = store.paths(run.id).profile
     file.write_text(json.dumps(spoil(json.loads(file.read_text()))))
     before = file.read_bytes()
-    assert kept_profile(store.paths(run.id)) is None
+    assert stored_profile(store.paths(run.id)) is None
     assert profile_of(store, run) == expected
     assert file.read_bytes() == before, "reading does not write"
 
@@ -97,7 +102,7 @@ def test_half_a_file_is_not_taken(tmp_path: Path):
     write_profile(store, run)
     file = store.paths(run.id).profile
     file.write_bytes(file.read_bytes()[:-20])
-    assert kept_profile(store.paths(run.id)) is None
+    assert stored_profile(store.paths(run.id)) is None
 
 
 def test_a_record_without_events_has_an_empty_profile(tmp_path: Path):

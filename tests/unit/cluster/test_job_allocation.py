@@ -158,9 +158,9 @@ def test_what_slurm_says_of_an_end(tmp_path, said, words):
     assert step_launcher.how_ended("was killed by SIGTERM", tmp_path / "log", "c2", "1") == words
 
 
-def sit(placed, rank, start, ports=(1, 2)):
+def place(placed, rank, start, ports=(1, 2)):
     return placed.answer(
-        {"do": "sit", "rank": rank, "start": start, "host": "c1", "pid": 9, "at": "10.0.0.1",
+        {"do": "place", "rank": rank, "start": start, "host": "c1", "pid": 9, "at": "10.0.0.1",
          "ports": ports}
     )  # fmt: skip
 
@@ -168,11 +168,11 @@ def sit(placed, rank, start, ports=(1, 2)):
 def test_a_rank_started_anew_keeps_its_ports_and_its_forerunner_is_not_wanted():
     placed = Placement(1)
     first = placed.start(0)
-    assert sit(placed, 0, first)["ports"] == [2]
+    assert place(placed, 0, first)["ports"] == [2]
     second = placed.start(0)
     assert not placed.is_placed(0)
     assert placed.answer({"do": "stay", "rank": 0, "start": first})["kept"] is False
-    assert sit(placed, 0, second, (7, 8))["ports"] == [2]
+    assert place(placed, 0, second, (7, 8))["ports"] == [2]
     assert placed.is_placed(0)
     placed.give_up(0)
     assert placed.answer({"do": "stay", "rank": 0, "start": second})["kept"] is False
@@ -194,7 +194,7 @@ class Clock:
 
 def test_a_rank_that_is_not_ready_may_be_silent_longer(monkeypatch):
     clock, placed = Clock(monkeypatch), Placement(1)
-    sit(placed, 0, placed.start(0))
+    place(placed, 0, placed.start(0))
     clock.pass_by(placement.SILENT_S + 1, placed)
     assert placed.silent(ready={0}) == [0]
     assert placed.silent(ready=set()) == []
@@ -204,7 +204,7 @@ def test_a_rank_that_is_not_ready_may_be_silent_longer(monkeypatch):
 
 def test_while_a_supervisor_stands_still_its_ranks_are_not_silent(monkeypatch):
     clock, placed = Clock(monkeypatch), Placement(1)
-    sit(placed, 0, placed.start(0))
+    place(placed, 0, placed.start(0))
     clock.pass_by(3, placed)
     clock.now += 1000
     assert placed.silent(ready={0}) == []

@@ -101,15 +101,15 @@ def test_a_dry_run_prints_the_job_and_submits_nothing(fake: Any, home: Path, mon
 def test_what_is_kept_is_private_and_has_no_token(home: Path):
     for number, site in enumerate(["one", "two", "one"]):
         SavedLab(site, str(number), 20000 + number, float(number)).write()
-    assert [each.job for each in saved_labs.all_kept()] == ["2", "1", "0"]
-    assert [each.job for each in saved_labs.all_kept("one")] == ["2", "0"]
-    page = saved_labs.all_kept()[0].write_page("http://127.0.0.1:1/lab?token=secret")
+    assert [each.job for each in saved_labs.all_saved()] == ["2", "1", "0"]
+    assert [each.job for each in saved_labs.all_saved("one")] == ["2", "0"]
+    page = saved_labs.all_saved()[0].write_page("http://127.0.0.1:1/lab?token=secret")
     assert "secret" in page.read_text()
     files = list(saved_labs.folder().iterdir())
     assert len(files) == 4
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     assert saved_labs.folder().stat().st_mode & 0o777 == 0o700
-    for each in saved_labs.all_kept():
+    for each in saved_labs.all_saved():
         each.remove()
     assert list(saved_labs.folder().iterdir()) == []
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_read_is_passed_over(home: Path):
     SavedLab("one", "1").write()
     (saved_labs.folder() / "one-2.json").write_text("{")
     (saved_labs.folder() / "one-3.json").write_text('{"some": "thing"}')
-    assert [each.job for each in saved_labs.all_kept()] == ["1"]
+    assert [each.job for each in saved_labs.all_saved()] == ["1"]
 
 
 # -- where it listens
@@ -213,7 +213,7 @@ class Made:
 
     def __init__(self, *answers: JobStatus | Exception, log: str = "") -> None:
         self.answers, self.log = list(answers), log
-        self.kept = SavedLab("test", self.job)
+        self.saved = SavedLab("test", self.job)
         self.opened: Endpoint | None = Endpoint("c1", 20012, "abc")
 
     async def status(self) -> JobStatus:

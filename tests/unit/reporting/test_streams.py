@@ -274,7 +274,7 @@ def disk(monkeypatch):
 @pytest.mark.parametrize("held", [True, False])
 def test_a_full_disk_costs_no_line_and_no_print(spool, disk, room, held):
     if not held:
-        spool._held.leave()
+        spool._buffer.leave()
     stream = RankStream(spool, "stdout", lambda: None)
     print("line 0", file=stream)
     assert text_of(spool) == "line 0\n"

@@ -32,7 +32,7 @@ class Row(Protocol):
     exposed: int
 
 
-class Late(Protocol):
+class Straggling(Protocol):
     """A rank that was `last` in some of `of` collectives; `cost` in microseconds."""
 
     rank: int
@@ -44,7 +44,7 @@ class Late(Protocol):
 def diagnosis(
     wall: int,
     rows: Sequence[Row],
-    stragglers: Sequence[Late],
+    stragglers: Sequence[Straggling],
     shared: int,
     ops: Collection[str],
     own: Own = lambda who, cost: {},
@@ -72,7 +72,7 @@ def diagnosis(
     return found + (_own(cost, who, own(who, cost)) or _cause(cost, who, rows))
 
 
-def named_of(wall: int, ranks: int, stragglers: Sequence[Late]) -> Sequence[Late]:
+def named_of(wall: int, ranks: int, stragglers: Sequence[Straggling]) -> Sequence[Straggling]:
     """The stragglers that are worth a word: dear enough, and few among `ranks`."""
     top = stragglers[0].cost if stragglers else 0
     named = [late for late in stragglers if 2 * late.cost >= top]

@@ -24,7 +24,7 @@ _PIECE = 4 << 20
 def profile_of(store: Store, run: RunInfo) -> Profile:
     """What profile.json says, or what follows from the events that there are by now."""
     paths = store.paths(run.id)
-    kept = None if run.state == "running" else kept_profile(paths)
+    kept = None if run.state == "running" else stored_profile(paths)
     return kept or GrowingProfile(paths, run).look(run)
 
 
@@ -89,7 +89,7 @@ class GrowingProfile:
                 self.read = file.tell() - len(rest)
 
 
-def kept_profile(paths: RecordPaths) -> Profile | None:
+def stored_profile(paths: RecordPaths) -> Profile | None:
     """What profile.json says, if it is of all the events that there are and follows our rules."""
     try:
         kept = json.loads(paths.profile.read_bytes())

@@ -257,8 +257,8 @@ class Library:
         Nothing is said where it was let go, or where ranks have been wired again since.
         """
         asked = getattr(self.basics.MPI_LIB_CTYPES, "horovod_gave_up", None)
-        anew = self.released or self._epoch != self._world.epoch
-        if asked is None or anew or not self.basics.is_initialized():
+        wired_again = self.released or self._epoch != self._world.epoch
+        if asked is None or wired_again or not self.basics.is_initialized():
             return ""
         asked.restype = ctypes.c_char_p
         return str(asked().decode("utf-8", "replace"))

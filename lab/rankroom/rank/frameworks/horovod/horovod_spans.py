@@ -20,7 +20,7 @@ from rankroom.reporting.spans import recorder
 
 SPANS = 4096  # taken at once
 NAMES = 1 << 16  # bytes of names taken at once
-MOST_KEPT = 100_000  # names; Horovod numbers again after half as many, and never uses one twice
+MOST_NAMES = 100_000  # names; Horovod numbers again after half as many, and never uses one twice
 
 # What horovod.tensorflow puts before a tensor's name, and calls everything outside of graphs.
 _PREFIX = re.compile(r"Horovod(Grouped)?[A-Z][a-z]+(_|$)")
@@ -195,7 +195,7 @@ class NativeSource:
         for line in netstrings(text):
             number, _, description = line.partition(" ")
             self._described[int(number)] = description
-        for old in list(self._described)[:-MOST_KEPT]:
+        for old in list(self._described)[:-MOST_NAMES]:
             del self._described[old]
         for name in names:
             described = self._described.get(name, "phase ? 1 0 ")

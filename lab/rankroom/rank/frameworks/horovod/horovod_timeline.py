@@ -71,7 +71,7 @@ class TimelineSource:
             if self._at or self._calls != horovod_calls.count(self._library):
                 recorder.note(NOTE)
             if self._at > LARGE:
-                self._anew()
+                self._write_again()
 
     def finish(self) -> None:
         """A cell is over: Horovod writes the rest when it closes the file."""
@@ -79,7 +79,7 @@ class TimelineSource:
             self.take()
             self._calls = horovod_calls.count(self._library)
             if self._at:  # there were collectives
-                self._anew()
+                self._write_again()
 
     def _start(self) -> None:
         self._file.unlink(missing_ok=True)
@@ -88,7 +88,7 @@ class TimelineSource:
         start = self._basics.MPI_LIB_CTYPES.horovod_start_timeline
         self._on = start(path, ctypes.c_bool(False)) > 0
 
-    def _anew(self) -> None:
+    def _write_again(self) -> None:
         if self._on and self._basics.is_initialized():
             self._basics.MPI_LIB_CTYPES.horovod_stop_timeline()
             self._read()
