@@ -123,7 +123,7 @@ def say(line: str) -> None:
 
 
 def make_venv() -> None:
-    # An environment that works is kept, whoever made it. One that was moved here is not: the
+    # An environment that works is kept, however it was made. One that was moved here is not: the
     # commands in its bin/ name the place where it was made.
     if not (works() and here()):
         # The Python outside, should this one be .venv's own.

@@ -7,7 +7,7 @@ export default defineConfig({
   ...tests,
   testDir: __dirname,
   testMatch: '*.bench.ts',
-  // Whoever started this removes what it leaves.
+  // The caller removes what this leaves.
   globalTeardown: undefined,
   outputDir: `${process.env.RANKROOM_UI_HOME ?? ''}/playwright`,
   timeout: 400_000,

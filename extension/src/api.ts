@@ -132,7 +132,7 @@ export class Api {
     return this.ask('GET', parts, query, signal);
   }
 
-  /** Ask a route; ApiError when it refuses, or nobody answers. */
+  /** Ask a route; ApiError when it refuses, or does not answer. */
   async ask(
     method: 'GET' | 'POST',
     parts: string[],

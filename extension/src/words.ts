@@ -35,7 +35,7 @@ export function who(run: Run): string {
   return trans._n('%1 rank', '%1 ranks', count);
 }
 
-/** Whom the others waited for: `slowest: rank 2, +18 % waiting caused`; '' if nobody stands out. */
+/** Whom the others waited for: `slowest: rank 2, +18 % waiting caused`; '' if no rank stands out. */
 export function slowest({ named, stragglers, wall }: Profile): string {
   if (named.length === 0) {
     return '';

@@ -57,14 +57,14 @@ def _home() -> Path:
 
 
 def private(folder: Path) -> None:
-    """Make the home or a folder of it, for nobody else to enter. Raises as `make_own`."""
+    """Make the home or a folder of it, closed to other users. Raises as `make_own`."""
     home().parent.mkdir(parents=True, exist_ok=True)
     for each in (home(), folder):
         make_own(each)
 
 
 def make_own(folder: Path) -> None:
-    """Make a folder for nobody else to enter. Raises OSError if that cannot be.
+    """Make a folder that is closed to other users. Raises OSError if that cannot be.
 
     Raises NotPrivateError where one is there that others made or may write to: what they put there
     would be run or believed.
@@ -112,7 +112,7 @@ def start_seconds(default: float) -> float:
 
 
 def lease_hours() -> float:
-    """A cluster that nobody holds ends after this many hours (RANKROOM_LEASE_HOURS)."""
+    """A cluster that no client holds ends after this many hours (RANKROOM_LEASE_HOURS)."""
     return _number("lease_hours", 12.0)
 
 

@@ -48,7 +48,7 @@ export class ClustersApi {
     return ((await this.get(['questions'])) as { questions: Question[] }).questions;
   }
 
-  /** Without a text, ssh is told that nobody answers. */
+  /** Without a text, ssh gets no answer. */
   async answer(question: string, text: string | null): Promise<void> {
     await this.post(['questions', question], text === null ? {} : { answer: text });
   }

@@ -37,7 +37,7 @@ interface Place {
   ahead: Promise<Chunk> | null;
 }
 
-/** Follow the run until it is complete, or `signal` says that nobody looks any more. */
+/** Follow the run until it is complete, or `signal` says that it is no longer shown. */
 export async function follow(model: RunModel, api: Api, signal: AbortSignal): Promise<void> {
   let failures = 0;
   const place: Place = { isCaughtUp: false, changed: '', ahead: null };
@@ -81,7 +81,7 @@ async function readOn(model: RunModel, api: Api, place: Place, signal: AbortSign
   const chunk = await asked.finally(() => (waiting -= wait ? 1 : 0));
   if (chunk.next < chunk.size) {
     place.ahead = api.events(model.id, chunk.next, 0, chunk.changed, PIECE, signal);
-    // Whoever waits for it hears of it; nobody does when the reading ends before.
+    // Rejects what waits for it; nothing does when the reading ends before.
     place.ahead.catch(() => undefined);
   }
   // From here on nothing is aborted: what was taken in is counted as read.

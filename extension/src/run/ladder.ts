@@ -11,7 +11,7 @@ export class Ladder {
   /** What the last step did, or why it could not; '' before there was one. */
   said = '';
   isTrouble = false;
-  /** Where the threads of each rank were at `seenAt`; null when nobody wants to see it. */
+  /** Where the threads of each rank were at `seenAt`; null when it is not shown. */
   stacks: ReadonlyMap<number, string> | null = null;
   seenAt = new Date();
 

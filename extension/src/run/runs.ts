@@ -8,7 +8,7 @@ import { RunModel } from './model';
 /** The parts of a run's view. */
 export type Tab = 'logs' | 'timeline' | 'profile';
 
-/** Characters of log that runs nobody sees may keep in memory. */
+/** Characters of log that runs out of view may keep in memory. */
 const UNSEEN_CHARS = 50_000_000;
 
 /** How a reader looks at a run. */

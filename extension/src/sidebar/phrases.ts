@@ -66,7 +66,7 @@ export function where(card: ClusterStatus): string {
   return [trans.__('this machine'), ...(hosts.size ? [gpus || trans.__('CPU')] : [])].join(' · ');
 }
 
-/** When a job that waits may start, in the reader's time zone; '' if nobody knows. Times in seconds. */
+/** When a job that waits may start, in the reader's time zone; '' if that is unknown. Times in seconds. */
 export function expectedAt(card: ClusterStatus, now: number, zone?: string): string {
   if (card.state !== 'pending' || !card.expected) {
     return '';

@@ -64,7 +64,7 @@ export class Questions {
       buttons,
       hasClose: false,
       focusNodeSelector: 'input',
-      // Nobody trusts a host by pressing Enter too often.
+      // Pressing Enter once too often must not trust a host.
       defaultButton: isTrust ? 0 : 1
     });
     this.open = { id: question.id, dialog };

@@ -144,7 +144,7 @@ export class Spans implements SpanSource {
       const lasts = dur[i];
       t += by;
       if (!Number.isInteger(by) || Math.abs(by) >= EXACT || Math.abs(t) >= EXACT) {
-        // Nobody knows where the rest is.
+        // Where the rest is, is unknown.
         this.drop(Number.isInteger(by) ? 'far' : 'number', start.length - i);
         break;
       }

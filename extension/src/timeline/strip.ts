@@ -2,7 +2,7 @@
 import type { TimeScale } from './range';
 import { Row } from './row';
 
-/** Spans from this many pixels on are told to who paints, for their labels. */
+/** Spans of at least this many pixels are handed on for their labels. */
 const WIDE = 24;
 /** Spans from this many pixels on have an edge. */
 const EDGED = 4;

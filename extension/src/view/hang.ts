@@ -10,7 +10,7 @@ import { h, setChildren } from './dom';
 import { Stacks } from './stacks';
 import { setUnderWay, stepButton } from './step';
 
-/** More places, and more ranks to restart, than these are told as a number. */
+/** More places, and more ranks to restart, than these are shown as a number. */
 const PLACES = 8;
 const SINGLY = 3;
 

@@ -49,7 +49,7 @@ export class ProfileTab extends Widget {
     super.dispose();
   }
 
-  /** Show how the run stands now; nothing is done while nobody sees it. */
+  /** Show how the run stands now; nothing is done while it is hidden. */
   refresh(): void {
     if (!this.isVisible) {
       return;

@@ -1,4 +1,4 @@
-"""How busy the ranks are now, for whoever looks at them: nothing is measured unless somebody does.
+"""How busy the ranks are now, for clients that show it: nothing is measured unless one asks.
 
 Ranks on this machine are measured here. On other nodes the process beside each rank does it, and
 says so with its next question to the supervisor.

@@ -1,9 +1,10 @@
 """The process beside each rank: passes signals on, as ipyparallel's does, and watches two others.
 
-When the rank ends, the controller is told. When the cluster's supervisor ends first, killed say,
-the rank is ended with all it started: nobody else would. A thread of the rank could not do that, as
-it does not run while C code holds Python's lock; and a signal that the kernel sends on a parent's
-death comes when the thread ends that started the rank, and reaches no child of the rank.
+When the rank ends, it tells the controller. When the cluster's supervisor ends first, killed say,
+it ends the rank with all that the rank started, as no other process would. A thread of the rank
+could not do that, as it does not run while C code holds Python's lock; and a signal that the kernel
+sends on a parent's death comes when the thread ends that started the rank, and reaches no child of
+the rank.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LAST_MS = 3000  # for a rank's last replies to leave; the controller may be gone
 
 
 class RankNanny(KernelNanny):
-    """ipyparallel's nanny that also ends a rank which nobody keeps any more."""
+    """ipyparallel's nanny, which also ends a rank whose cluster has no supervisor any more."""
 
     async def start(self) -> None:
         await super().start()
@@ -81,7 +82,7 @@ def start_nanny(**about: Any) -> tuple[str, Popen[bytes]]:
 
 
 def main() -> None:
-    """Be a nanny; what to know comes by stdin, and stdout is how the rank is told the address."""
+    """Be a nanny, configured by stdin; the address for the rank goes to stdout."""
     with os.fdopen(sys.stdin.fileno(), "rb") as file:
         about = pickle.load(file)
     RankNanny.main(pipe=sys.stdout, **about)

@@ -18,8 +18,8 @@ from rankroom.rpc.client import ask
 from rankroom.system import process_tree
 
 LOOK_S = 2.0  # between two questions whether this rank is wanted
-AGAIN_S = 0.5  # the same when nobody listens there
-REFUSED = 3  # so often in a row nobody listens there: the supervisor is gone
+AGAIN_S = 0.5  # the same when nothing listens there
+REFUSED = 3  # refusals in a row after which the supervisor is gone
 SILENT_S = 60.0  # or so long nothing is heard of its machine
 
 

@@ -19,7 +19,7 @@ from rankroom.record.model import Json, RunInfo, parse_event
 
 TEN_YEARS_US = 315_576_000_000_000  # ten years: no moment of a run is farther from its start
 _EXACT = 1 << 53  # where other languages' numbers begin to skip
-NOBODY = -1  # the number of a name that no table can hold
+NO_NAME = -1  # the number of a name that no table can hold
 _UNKNOWN: Json = {"name": "?"}
 # How `event_line` writes what matters here; what begins otherwise is parsed to find out.
 _KIND = b'{"kind":"'
@@ -202,7 +202,7 @@ class Timeline:
         place = 0
         for at, (number, start, dur) in enumerate(zip(names, starts, durs, strict=True)):
             if not whole(start):
-                self._drop("number", len(starts) - at)  # where the rest is, nobody knows
+                self._drop("number", len(starts) - at)  # where the rest is, is unknown
                 return
             place += int(start)
             if abs(start) >= _EXACT or abs(place) >= _EXACT:
@@ -218,7 +218,7 @@ class Timeline:
                 self._drop("name", 1)
             else:
                 known = 0 <= number < _EXACT
-                yield [int(number) if known else NOBODY, place, int(dur)]
+                yield [int(number) if known else NO_NAME, place, int(dur)]
 
     def _define(self, rank: int, event: Json) -> None:
         defined, first = event.get("define"), event.get("from", 0)

@@ -57,7 +57,7 @@ class Runner:
             home=str(config.home()),
         )  # fmt: skip
         self.begun = time.time_ns() // 1000
-        self.ending = ""  # why, once this is told to end
+        self.ending = ""  # why, once this has to end
         job = os.environ.get("SLURM_JOB_ID", "")
         self.job_end = JobEnd(job, 0.0) if job else None
         # Between two processes of one user no port is needed; a socket's path has to be short.
@@ -74,8 +74,8 @@ class Runner:
         os.environ[MARK] = str(self.folder.path)
         if self.job_end:
             self.job_end.follow()
-        # When a job ends, every process of it is told. The kernel ignores what is ignored here: it
-        # lives on until its ranks have ended, and what they said is in the records.
+        # When a job ends, every process of it gets a signal. The kernel ignores what is ignored
+        # here: it lives on until its ranks have ended, and what they said is in the records.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGUSR1, self.warn)
         try:

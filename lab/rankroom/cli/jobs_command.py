@@ -50,7 +50,7 @@ def _over(status: JobStatus | None) -> bool:
 async def _states(
     kept: list[Submitted],
 ) -> tuple[list[tuple[Submitted, JobStatus | None]], list[str]]:
-    """How each job stands, None where nobody can say; and why not. Old ones are forgotten."""
+    """How each job stands, None where that is unknown; and why. Old ones are forgotten."""
     by_site: dict[str, list[Submitted]] = {}
     for each in kept:
         by_site.setdefault(each.site, []).append(each)

@@ -91,7 +91,7 @@ class _Command:
             except JobOver:
                 raise
             except RankroomError:
-                # A job that nobody can reach is of no use; one that was only looked for stays.
+                # A job that cannot be reached is of no use; one that was only looked for stays.
                 if self._lab and attach is None:
                     await self._cancel()
                 raise

@@ -16,13 +16,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminal:
-    """Standard output and input; where they are no terminal, what changed is told in lines."""
+    """Standard output and input; where they are no terminal, each change is a line."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
         self._shown = ""
         self._asking = False
-        self._gone = False  # whoever could be asked
+        self._gone = False  # the user, who could be asked
         self.page: Callable[[str], None] = self.say
 
     def say(self, text: str) -> None:
@@ -68,7 +68,7 @@ class Terminal:
                 loop.remove_signal_handler(each)
 
     async def ask(self, question: str, answers: set[str]) -> str:
-        """The first letter of what is answered; empty where nobody can answer."""
+        """The first letter of what is answered; empty without a terminal to answer at."""
         if self._gone or not sys.stdin.isatty():
             return ""
         self.clear()

@@ -53,7 +53,7 @@ def stop(name: str) -> str:
     """
     paths, info = find(name)
     if not launch.alive(info) and launch.remote_on(info):
-        remote.relaunch(paths)  # nobody else can end its job
+        remote.relaunch(paths)  # only its agent can end its job
         info = _hears(paths, info)
     if info.remote is not None and launch.alive(info):
         # Its supervisor here must not be ended before the job is; how long that takes is the site's
@@ -166,7 +166,7 @@ def log(name: str) -> str:
 
 
 def _again(paths: ClusterPaths, info: ClusterInfo) -> None:
-    """Start a cluster that nobody keeps: from the beginning, unless its job may go on."""
+    """Start a cluster without a supervisor: from the beginning, unless its job may go on."""
     if launch.remote_on(info):
         remote.relaunch(paths)
     else:
@@ -200,7 +200,7 @@ def refuse_others(paths: ClusterPaths) -> None:
 
     Raises NotYoursError.
     """
-    with contextlib.suppress(FileNotFoundError):  # which is told when it is asked
+    with contextlib.suppress(FileNotFoundError):  # which is reported when it is asked
         if (owner := paths.folder.stat().st_uid) != os.geteuid():
             raise NotYoursError(NOT_YOURS.format(name=paths.name, uid=owner))
 

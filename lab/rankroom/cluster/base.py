@@ -237,12 +237,12 @@ class AnyCluster:
             return False
         if run.state != "done":
             return False
-        self._ask("forget", run=run.id)  # a cell that nobody wrote
+        self._ask("forget", run=run.id)  # a cell that the user did not write
         shutil.rmtree(run.path, ignore_errors=True)  # where that is a replica
         return True
 
     def interrupt(self) -> None:
-        """KeyboardInterrupt on every rank, whatever it runs and whoever started that.
+        """KeyboardInterrupt on every rank, whatever it runs and whichever client started that.
 
         What is blocked in a collective is released a little later. Returns when all ranks are
         free, or after a few seconds.
@@ -327,7 +327,7 @@ class AnyCluster:
         return said
 
     def _connection(self) -> Client:
-        """The connection to whoever keeps the cluster now."""
+        """The connection to the cluster's present supervisor."""
         info = self.refresh()
         if not info.rpc:
             self._demand_alive()
@@ -339,7 +339,7 @@ class AnyCluster:
         return self._client
 
     def _demand_alive(self) -> None:
-        """Raise NoClusterError if nobody keeps the cluster any more."""
+        """Raise NoClusterError if the cluster has no supervisor any more."""
         with contextlib.suppress(UnreadableError):
             lookup.living(self.paths)
 
@@ -357,7 +357,7 @@ class AnyCluster:
 
     def _run_of(self, told: Json) -> Run:
         info = RunInfo.from_json(told)
-        # What was told of it before this answer was read is not older.
+        # What was said of it before this answer was read is not older.
         if len(self._runs) > MANY:
             for each in list(self._runs.values()):
                 if each.state != "running":
@@ -417,7 +417,7 @@ class AnyCluster:
 
 
 class Applied:
-    """What `apply` returns: asked for in a thread, as whoever waits may have little patience."""
+    """What `apply` returns: asked for in a thread, as the caller may not wait for long."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         pool = ThreadPoolExecutor(1)

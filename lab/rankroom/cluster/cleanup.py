@@ -96,7 +96,7 @@ def _is_starting(info: ClusterInfo) -> bool:
 
 
 def _may_go_on(info: ClusterInfo) -> bool:
-    """Whether the job of a cluster on a site, which nobody keeps from here, may not be over."""
+    """Whether the job of a cluster on a site, which has no agent here, may not be over."""
     return launch.remote_on(info) and not (info.remote and 0 < info.remote.until < time.time())
 
 

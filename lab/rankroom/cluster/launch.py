@@ -171,7 +171,7 @@ def wait_ready(
     progress: Progress,
     given_up: Callable[[], bool] = lambda: False,
 ) -> ClusterInfo:
-    """The cluster in `paths` once all its ranks are ready, or nobody waits for them any more.
+    """The cluster in `paths` once all its ranks are ready, or the caller no longer waits for them.
 
     `progress(words)` is called as the start goes on. Raises StartError with the cause and the end
     of the log that tells it, or after `start_s` seconds.

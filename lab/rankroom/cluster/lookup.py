@@ -37,7 +37,7 @@ def _is_on(info: ClusterInfo) -> bool:
 
 
 def living(paths: ClusterPaths) -> ClusterInfo:
-    """The cluster's state; NoClusterError if nobody keeps it any more."""
+    """The cluster's state; NoClusterError if it has no supervisor any more."""
     info = paths.read()
     if info is None or (info.state == "stopped" and not info.message):
         raise NoClusterError(STOPPED.format(name=paths.name))
@@ -64,7 +64,7 @@ def ask_to_stop(paths: ClusterPaths) -> None:
 
 
 def why_gone(info: ClusterInfo | None) -> str:
-    """Why nobody keeps a cluster any more, in words."""
+    """Why a cluster has no supervisor any more, in words."""
     if info is None or (info.state == "stopped" and not info.message):
         return "it was stopped"
     if not info.message and info.allocation and info.remote is None:

@@ -71,7 +71,7 @@ def complete(store: Store, run: RunInfo) -> bool:
 def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo) -> bool:
     elsewhere = run.owner is not None and run.owner.host != socket.gethostname()
     if elsewhere and (info.allocation is None or launch.alive(info)):
-        return False  # nobody here can tell whether its writer lives
+        return False  # whether its writer lives cannot be told from here
     if not all(_has_ended(paths, info, run.id, rank) for rank in run.ranks):
         return False
     source = store.source(run.id)
@@ -79,9 +79,9 @@ def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo
         known, writer = take_over(store, run.id, elsewhere)
     except RecordError:  # somebody else was quicker
         return False
-    nobody = cast(RankConnections, NoRanks())
+    no_ranks = cast(RankConnections, NoRanks())
     how_ended = partial(_how_ended, info, _why(info))
-    Recorder(source, known, nobody, store, paths.spool).complete(writer, how_ended)
+    Recorder(source, known, no_ranks, store, paths.spool).complete(writer, how_ended)
     _remove(paths, info)
     return True
 
@@ -97,7 +97,7 @@ def _remove(paths: ClusterPaths, info: ClusterInfo) -> None:
 
 
 def _let_go(spool: Path, info: ClusterInfo | None) -> None:
-    """Remove a spool of a run that is over when nobody can write to it any more."""
+    """Remove a spool of a run that is over when no rank can write to it any more."""
     with contextlib.suppress(OSError):
         quiet = time.time() - spool.stat().st_mtime > KEEP_S
         if quiet and not launch.alive(info):
@@ -132,7 +132,7 @@ def _how_ended(info: ClusterInfo, why: str, rank: int) -> str:
 
 
 class NoRanks:
-    """Connections to ranks that have ended: nobody is there, nobody answers."""
+    """Connections to ranks that have ended: none answers."""
 
     ranks: tuple[int, ...] = ()
 

@@ -29,7 +29,7 @@ class Restarts:
             if time.monotonic() > deadline:
                 raise launch.timed_out(self._paths, waiting)
             time.sleep(0.02)
-        # Whoever asked for it needs no telling.
+        # The client that asked for it needs no note.
         now = lookup.living(self._paths).restarts
         self.told |= {str(rank): now[str(rank)] for rank in ranks}
 

@@ -22,7 +22,7 @@ class Lesson:
 
     @property
     def name(self) -> str:
-        """How it is told from the others: `03 Ring all-reduce`."""
+        """Its number and title: `03 Ring all-reduce`."""
         return f"{self.number:02} {self.title}"
 
 

@@ -46,7 +46,7 @@ class Verdict:
 
 
 def judge(name: str, run: RunInfo, hang: str, limit: float) -> Verdict:
-    """The verdict on a run that is over. `hang` is why it did not get on, where it was ended."""
+    """The verdict on a run that is over. `hang` is why it was stuck, where it was ended."""
     if run.state == "done":
         return Verdict(name, "right", "right, on every rank")
     if hang:

@@ -182,7 +182,7 @@ class Page:
 
 
 class Text(Page):
-    """For terminals, and for whoever cannot show HTML."""
+    """For terminals, and where HTML cannot be shown."""
 
     def headline(self, run: RunInfo) -> None:
         self._add([self._strong(f"● {headline(run)}")])

@@ -1,4 +1,4 @@
-"""The timeline of a run as a static SVG: one lane per rank, for whoever cannot run the view.
+"""The timeline of a run as a static SVG: one lane per rank, for where the view cannot run.
 
 Each lane shows what the rank did, and in a thin strip below what its collectives did. Where spans
 are thinner than a pixel, a column is filled by their shares; the picture is never heavier than the

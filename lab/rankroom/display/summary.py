@@ -1,6 +1,6 @@
 """The profile and the picture in a run's output, if there is something to see and it is quick.
 
-Of large timelines only where to look: whoever waits for a cell does not wait for its picture.
+Of large timelines only where to look: a cell does not wait for its picture.
 """
 
 from __future__ import annotations

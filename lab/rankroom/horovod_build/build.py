@@ -50,8 +50,8 @@ def build(
 ) -> str:
     """Have this environment's Horovod installed; what was done, in one line.
 
-    `decided` is told what will be built before anything is. Raises HorovodBuildError with the cause
-    and the remedy.
+    `decided` is called with what will be built, before anything is. Raises HorovodBuildError with
+    the cause and the remedy.
     """
     plan = make_plan(gpu)
     decided(plan)

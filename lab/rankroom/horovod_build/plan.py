@@ -137,7 +137,7 @@ def build_environment(
         "CXX": compiler,
         "MAKEFLAGS": f"-j{jobs}",
         "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
-        # Debug information is four fifths of the libraries and helps nobody here.
+        # Debug information is four fifths of the libraries and is of no use here.
         "LDFLAGS": f"{os.environ.get('LDFLAGS', '')} -Wl,--strip-debug".strip(),
     }
     if part.gpu:

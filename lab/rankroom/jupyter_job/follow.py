@@ -1,4 +1,4 @@
-"""From a submitted job to an open page, and on until the job is over: what is told on the way."""
+"""From a submitted job to an open page, and on until the job is over: messages on the way."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def server(lab: Lab, tell: Teller) -> Endpoint:
         try:
             found = await lab.endpoint()
         except SshError:
-            found = None  # whoever keeps the line tells
+            found = None  # the connection's own thread reports that
         if found is not None:
             return found
         status = await as_soon_as_known(lab.status, lab.job, tell.show)

@@ -130,7 +130,7 @@ class Lab:
 
 
 async def folder(scheduler: Scheduler) -> str:
-    """Where servers keep their files at the site; nobody else may enter. Raises NotPrivateError."""
+    """Where servers keep their files at the site; closed to other users. Raises NotPrivateError."""
     return await scheduler.own_folder("labs")
 
 

@@ -168,7 +168,7 @@ def _subset(source: str, body: list[ast.stmt], ranks: list[int], size: int) -> l
     out = []
     for rank in ranks[:MOST_RANKS]:
         for call in Walk(lines, rank, size).through_cell(body):
-            # It may be on already; and a shutdown waits for nobody.
+            # It may be on already; and a shutdown waits for no rank.
             if call.name not in ("hvd.init", "hvd.shutdown", "dist.init_process_group"):
                 line, what = _seen_from(call, 0)
                 of = "process_set" if call.name.startswith("hvd.") else "group"

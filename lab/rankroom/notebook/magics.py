@@ -26,7 +26,7 @@ from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
-STOP_S = 20.0  # for ranks to let go after --timeout, when nobody presses again
+STOP_S = 20.0  # for ranks to let go after --timeout, unless ■ is pressed again
 FOLLOW_S = 1.0  # between two looks at whether a run moves on
 _OWN = ("%cluster", "%course", "%ranks", "%runs", "%distributed", "%load_ext", "%reload_ext")
 
@@ -171,7 +171,7 @@ class RankroomMagics(Magics):
             run.wait(STOP_S)
         except KeyboardInterrupt:
             run.interrupt()
-            # Pressed again: the notebook gets its prompt back, and is told who still runs.
+            # Pressed again: the notebook gets its prompt back, and a line names what still runs.
             with contextlib.suppress(KeyboardInterrupt):
                 run.wait(INTERRUPT_S)
 

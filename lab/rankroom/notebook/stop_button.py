@@ -12,7 +12,7 @@ from contextlib import contextmanager
 def deferred() -> Iterator[list[int]]:
     """Interrupts that come inside are put into the list instead of breaking off what is under way.
 
-    A cell that has reached some ranks must not be left running there, with nobody following it.
+    A cell that has reached some ranks must not be left running there without being followed.
     """
     pressed: list[int] = []
     if threading.current_thread() is not threading.main_thread():

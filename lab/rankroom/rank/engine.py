@@ -68,8 +68,8 @@ class RankEngine(engine_app.IPEngine):
         connection.ready()
 
     def init_signal(self) -> None:
-        """An interrupt between two cells is for nobody. What the engine does then is write, and who
-        writes may wait without end for a lock that the interrupted code holds."""
+        """Ignore an interrupt between two cells. What the engine does then is write, and a handler
+        that writes may wait without end for a lock that the interrupted code holds."""
         super().init_signal()
         signal.signal(signal.SIGINT, _do_nothing)
 
@@ -86,7 +86,7 @@ class RankEngine(engine_app.IPEngine):
         super().load_connection_file()
 
     def start_nanny(self, control_url: str) -> Any:
-        """Our own nanny, which also notices that nobody keeps this rank any more."""
+        """Our own nanny, which also notices when the rank's cluster has no supervisor any more."""
         config = Config()
         config.Session = self.config.Session
         return start_nanny(

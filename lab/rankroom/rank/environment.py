@@ -115,10 +115,10 @@ def device(local_rank: int, devices: int) -> str:
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Ports nobody listens on now. All are open together, so that no two are the same.
+    """Ports on which nothing listens now. All are open together, so that no two are the same.
 
     They may be used minutes later. Where possible they are none that the system gives meanwhile to
-    whoever asks it for any port.
+    others that ask it for any port.
     """
     own = range(FIRST_PORT, max(FIRST_PORT, _first_given()))
     ports = itertools.chain(random.sample(own, min(len(own), 100 * count)), itertools.repeat(0))
@@ -142,7 +142,7 @@ def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
 
 
 def _first_given() -> int:
-    """The first of the ports that the system gives to whoever asks for any."""
+    """The first of the ports that the system gives to programs that ask for any."""
     try:
         return int(GIVEN_PORTS.read_text().split()[0])
     except (OSError, ValueError, IndexError):

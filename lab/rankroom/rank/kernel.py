@@ -70,7 +70,7 @@ class RankKernel(IPythonParallelKernel):
             self.shell.cells,
             recovery.look,
         )
-        # Without a process beside the rank, nobody else does it for ipyparallel's clients.
+        # Without a process beside the rank, nothing else does it for ipyparallel's clients.
         self.control_handlers["signal_request"] = self._signal_request
         self._loop = asyncio.get_event_loop()
         self._context = contextvars.copy_context()
@@ -204,7 +204,7 @@ class RankKernel(IPythonParallelKernel):
         """Each run stands alone: a failed cell does not cancel another kernel's request."""
 
     def _publish_execute_input(self, *args: Any, **kwargs: Any) -> None:
-        """Nobody listens: the run holds the source."""
+        """Published to no one: the run holds the source."""
 
     def raw_input(self, prompt: str = "") -> str:
         __tracebackhide__ = True

@@ -10,7 +10,7 @@ _told: set[str] = set()
 
 
 def tell(framework: str) -> None:
-    """`framework` has opened ports, which check nobody who connects."""
+    """`framework` has opened ports, which do not check who connects."""
     if framework in _told:
         return
     _told.add(framework)
@@ -25,6 +25,6 @@ UNGUARDED = (
     "no C compiler was there to build what closes them"
 )
 SHARED = (
-    "the ports of {framework} are open to whoever else has processes on the other nodes of this "
-    "cluster; nobody checks them there"
+    "the ports of {framework} are open to others who have processes on the other nodes of this "
+    "cluster, which is not checked there"
 )

@@ -1,6 +1,6 @@
 """Variables of a rank that travel as bytes: packed and unpacked by the two that use them.
 
-Whoever carries them in between needs nothing of what they are made of. Functions and classes of a
+What carries them in between need not know the types they are made of. Functions and classes of a
 notebook travel as ipyparallel has them travel.
 """
 

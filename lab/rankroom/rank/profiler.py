@@ -75,7 +75,7 @@ class Profile:
 
     @classmethod
     def install(cls) -> None:
-        """Be told of frameworks that cells import."""
+        """Notice frameworks that cells import."""
         for name in _KINDS:
             when_imported(name, cls._imported)
 

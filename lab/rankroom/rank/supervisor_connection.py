@@ -17,7 +17,7 @@ from typing import Any
 
 from rankroom.rpc.client import Client
 
-DONE_S = 0.1  # after the last event of a cell, until its end is told once more
+DONE_S = 0.1  # after the last event of a cell, until its end is sent once more
 Content = dict[str, Any]
 Done = Callable[..., None]
 

@@ -1,4 +1,4 @@
-"""The watchdog of a rank, a thread: notices that the cell is stuck, and says where it stands.
+"""The watchdog of a rank, a thread: notices that the cell is stuck, and says where it is.
 
 It looks at the main thread twice a second; nothing is sent while the cell moves on.
 """
@@ -19,8 +19,8 @@ from rankroom.rank.frameworks.torch import torch_ddp_group
 from rankroom.rank.waiting import Waiting
 
 LOOK_S = 0.5
-NOTICE_S = 1.0  # in one collective, before the run is told
-STILL_S = 2.0  # without a step of the main thread, before the run is told
+NOTICE_S = 1.0  # in one collective, before that is reported
+STILL_S = 2.0  # without a step of the main thread, before that is reported
 IDLE_SHARE = 0.02  # of one core: a main thread that uses less does not compute
 
 

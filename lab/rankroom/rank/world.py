@@ -76,7 +76,7 @@ class World:
 
     @property
     def alone(self) -> bool:
-        """True if there is nobody to agree with."""
+        """True if there is no other rank to agree with."""
         return self.whole == 1 or not self.rpc
 
     def report_out_of_step(self) -> None:

@@ -84,7 +84,7 @@ class ClusterInfo:
     By rank: `exits` says how the process of one that is down ended, `restarts` how often it was
     restarted, and `past` how the one before ended if it was by itself. `starting` are the ranks
     that are being restarted, `ready` those that have said that they are. `lease` is how many
-    hours the cluster stays when nobody holds it.
+    hours the cluster stays when no client holds it.
     """
 
     name: str
@@ -107,7 +107,7 @@ class ClusterInfo:
     ready: list[int] = field(default_factory=list)
     auto_restart: bool = False
     preload: str = ""  # modules that were asked for, or `none`; else what cells imported last
-    notes: list[str] = field(default_factory=list)  # of the start, for whoever started it
+    notes: list[str] = field(default_factory=list)  # of the start, for the client that started it
     lease: float = 0.0
     allocation: Allocation | None = None  # the ranks are processes of this machine without one
     reached_from: str = ""  # a machine outside of the job from which its ranks are reached

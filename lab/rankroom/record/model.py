@@ -2,7 +2,7 @@
 
 The schema is the contract (TypeScript types are generated from it); tests hold both together.
 Events travel and are stored as JSON lines, so hot paths build them as text; these classes are for
-whoever reads a record.
+a record's readers.
 """
 
 from __future__ import annotations

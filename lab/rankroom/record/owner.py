@@ -20,7 +20,7 @@ _DRIFT = 60.0
 
 def this_process() -> Owner:
     """The running process as the owner of a record."""
-    return replace(_owner(os.getpid()))  # a copy: whoever changes it changes no other record
+    return replace(_owner(os.getpid()))  # a copy: changing it changes no other record
 
 
 def no_process() -> Owner:

@@ -94,7 +94,7 @@ class Agent:
         return Replication(replicas, self._ask_supervisor, self.login, note)
 
     def save(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk; what is told next is written whole
+        with contextlib.suppress(OSError):  # a full disk; the next change is written whole
             self.paths.write(self.info)
 
     def say(self, state: RemoteState, words: str) -> None:
@@ -151,7 +151,7 @@ class Agent:
             self._connected.set()
             return
         if not self.remote.job:
-            # Whoever asks for a first job is told at once what is wrong with the way there.
+            # A client that asks for a first job learns at once what is wrong with the way there.
             await connection.open(self._told)
         await connection.keep(self._told)
 
@@ -303,14 +303,14 @@ class Agent:
             self.save()
 
     async def _mind(self) -> None:
-        """Let go of a cluster that nobody has held for long."""
+        """Let go of a cluster that no client has held for long."""
         while True:
             await asyncio.sleep(LOOK_S)
             if self.lease.over(bool(self.records.replicas.live)):
                 self.info.message = f"no notebook used it for {self.info.lease:g} h"
                 await self.stop()
 
-    # -- what it is told
+    # -- what it learns
 
     def _said_of_cluster(self, told: dict[str, Any]) -> None:
         for key in COPIED:

@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     over = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
-        say("the job is told to end")
+        say("the job has been asked to end")
         over.set()
 
     def warn(number: int, frame: FrameType | None) -> None:

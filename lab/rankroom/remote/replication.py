@@ -24,7 +24,7 @@ class Replication:
     """Keeps `replicas` up to date.
 
     `ask(seconds, **question)` is answered by the supervisor; it raises SshError while that cannot
-    be reached, TimeoutError without an answer. `note(words)` is told of trouble.
+    be reached, TimeoutError without an answer. `note(words)` is called with trouble.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Replication:
         return said["changed"], said["run"]["state"] != "running"
 
     async def finish(self, cluster: str, since: float, is_shared: bool) -> None:
-        """Have the rest come from the records' files there, which nobody writes any more."""
+        """Have the rest come from the records' files there, which are complete."""
         deadline = time.monotonic() + FINISH_S
         while time.monotonic() < deadline:
             try:

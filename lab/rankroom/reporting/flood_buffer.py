@@ -19,7 +19,7 @@ _HEAD = 16  # where the bytes end; and while they are being moved, the spool's s
 
 
 class FloodBuffer:
-    """The bytes held back for one spool. Whoever calls sees to it that one thread does at a time.
+    """The bytes held back for one spool. The caller sees to it that one thread calls at a time.
 
     Nothing is ever held where memory cannot be mapped or the disk is full.
     """

@@ -100,7 +100,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _gpu(number: int) -> Callable[[], dict[str, int]]:
-    """Asks how busy the GPU is that frameworks call `number`; says nothing if nobody knows."""
+    """Asks how busy the GPU is that frameworks call `number`; empty if that is unknown."""
     try:
         import pynvml
 

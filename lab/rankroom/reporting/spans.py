@@ -1,6 +1,6 @@
 """What this rank did, and when: spans in columns, collected cheaply and reported in batches.
 
-Whoever does something worth a span calls `add`, on any thread; a name is written out once and a
+Code that does something worth a span calls `add`, on any thread; a name is written out once and a
 number after that. What comes in each step of a training loop calls `late` with the call that adds
 it, which is made when the rank reports: between other things each line of Python takes several
 times as long as in a row.
@@ -116,7 +116,7 @@ class SpanRecorder:
             self._waiting.setdefault((cat, stream), []).extend(spans)
 
     def extend_columns(self, cat: str, columns: Columns, stream: str) -> None:
-        """The same, of whoever has columns, which are written as they are."""
+        """The same for spans that are columns already, which are written as they are."""
         if self.on:
             self._columns.setdefault((cat, stream), []).append(columns)
 
@@ -173,7 +173,7 @@ class SpanRecorder:
         return fields | {"name": names, "start": apart, "dur": durs}
 
     def leave(self) -> None:
-        """This process is a copy of a rank, for a data loader say: nobody would read its spans."""
+        """This process is a copy of a rank, for a data loader say, whose spans are not read."""
         self.on = False
         self._naming = threading.RLock()
         self._late.clear()

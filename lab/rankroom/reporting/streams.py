@@ -1,4 +1,4 @@
-"""A rank's stdout and stderr: bytes kept the moment a line ends, whoever wrote them.
+"""A rank's stdout and stderr: bytes kept the moment a line ends, whatever wrote them.
 
 File descriptors 1 and 2 point at two append-only spool files, so output of C libraries and of
 child processes, and the last words before a SIGKILL, are kept in the same place as Python's own.

@@ -85,7 +85,7 @@ class Client:
         if not number:
             self._take(content, buffers)
         elif future := self._asked.pop(number, None):
-            with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+            with contextlib.suppress(InvalidStateError):  # its caller waits no longer
                 if "failed" in content:
                     future.set_exception(RpcError(content["failed"]))
                 else:

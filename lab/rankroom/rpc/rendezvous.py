@@ -20,7 +20,7 @@ from rankroom.rpc.loop import Call
 from rankroom.rpc.server import Question
 
 OPEN_S = 120.0  # a store that not all ranks reach is closed after this
-POLL_S = 1.0  # after this, a rank that waits for others is told who has come
+POLL_S = 1.0  # after this, a rank that waits for others learns which have come
 
 
 class _Round:

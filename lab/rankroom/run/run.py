@@ -26,9 +26,9 @@ RECHECK_S = 1.0  # between two looks at a record that has not changed
 class Run:
     """One cell on some ranks, while it is on and afterwards.
 
-    `ask(do, **question)` asks the cluster's supervisor; `is_orphaned(run)` is called when nobody
+    `ask(do, **question)` asks the cluster's supervisor; `is_orphaned(run)` is called when no one
     seems to write the record any more: it says whether that is so, and has the record completed as
-    far as possible. Where `is_replica`, nobody tells of the run: its record is looked at.
+    far as possible. Where `is_replica`, changes are not announced: the record is looked at.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Run:
                 self._over.set()
 
     def look(self) -> None:
-        """Read how the run stands, where nobody may be there to tell."""
+        """Read how the run stands, as its supervisor may be gone."""
         now, changed = time.monotonic(), 0
         with contextlib.suppress(OSError):
             changed = self._store.paths(self.id).run.stat().st_mtime_ns
@@ -149,7 +149,7 @@ class Run:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every rank has ended; False if `timeout` seconds pass first.
 
-        True, too, when nobody can say more of it: its state is `lost` then.
+        True, too, when no more will be known of it: its state is `lost` then.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         pause = REPLICA_LOOK_S if self._is_replica else LOOK_S

@@ -96,7 +96,7 @@ class JobEnd:
         threading.Thread(target=self._follow, name="rankroom-job-end", daemon=True).start()
 
     def why(self) -> str:
-        """Why this job is being ended, in words; empty if nobody says. Quick."""
+        """Why this job is being ended, in words; empty if that is unknown. Quick."""
         if self.over:
             return self.over
         if self.until and time.time() >= self.until:

@@ -10,7 +10,7 @@ from __future__ import annotations
 REFUSED = 77  # the status with which `enter` refuses
 # slurm/lab.sbatch has the same lines, as it is a script to read and to submit alone.
 ENTER = """\
-enter() { # a folder that is yours, and that nobody else may write to
+enter() { # a folder of yours that other users may not write to
   [ -n "$(find "$1" -maxdepth 0 -user "$(id -u)")" ] && cd "$1" &&
     [ -n "$(find . -maxdepth 0 -type d -user "$(id -u)" ! -perm -020 ! -perm -002)" ] && return
   echo "$1 belongs to another user, or others may write to it: have it removed" >&2

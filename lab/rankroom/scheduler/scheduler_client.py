@@ -1,6 +1,6 @@
 """Talking to a site's scheduler: submit, ask and cancel, here or on its login node.
 
-Each call is a command with a time limit, and what it refuses is told with the command, its output
+Each call is a command with a time limit, and a refusal is reported with the command, its output
 and what to do. However many processes ask, the scheduler is asked at most once in PERIOD_S.
 """
 

@@ -1,6 +1,6 @@
 """Slurm: a job's script as text, the words of its three commands, and what their answers mean.
 
-All of it pure: whoever submits, asks and cancels does so with these words, here or over SSH. The
+All of it pure: these words submit, ask and cancel, run here or over SSH. The
 formats are those that hold from Slurm 20 to 25; `squeue --json` does not.
 """
 
@@ -67,7 +67,7 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
         "signal": f"B:USR1@{WARNING_S}",
     }
     head = [f"#SBATCH --{key}={_word(value)}" for key, value in asked.items() if value]
-    # One node that fails is no reason to end the others: who is lost is told, and what ranks said
+    # One node that fails is no reason to end the others: lost ranks are named, and what ranks said
     # stays. What ranks held is gone with a job, so that nothing is won by running it again.
     head += ["#SBATCH --no-kill", "#SBATCH --no-requeue"]
     head += [f"#SBATCH {line}" for line in job.extra]

@@ -1,7 +1,7 @@
 """One question to a scheduler for all processes of a user on this machine.
 
-Its last answer is a file; whoever finds it too old asks again, holding the file's lock, while the
-others wait for that answer. After a failure it is asked ever more rarely.
+Its last answer is a file; a process that finds it too old asks again, with the file's lock, and
+the others wait for that answer. After a failure it is asked ever more rarely.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rankroom.system.files import write_atomically
 
 PERIOD_S = 5.0
 LONGEST_S = 60.0  # between two questions, however often they have failed
-FORGET_S = 120.0  # an id that nobody asked for in this time is not asked for
-LOCK_S = 45.0  # whoever holds the lock for longer is stopped or hangs: it is passed over
+FORGET_S = 120.0  # an id that no one asked for in this time is not asked for
+LOCK_S = 45.0  # a process that holds the lock for longer is stopped or hangs: it is passed over
 LOOK_S = 0.05
 SLOW = 4  # a scheduler that takes a while to answer is given as many times that while
 
@@ -34,8 +34,8 @@ Question = Callable[[Sequence[str]], Awaitable[tuple[str, str]]]
 class Answer:
     """What was answered to a question put `at`, or the `error` instead. Times are epoch seconds.
 
-    Nobody asks before `again`. `wanted` are the jobs somebody asked for, and when; `ids` those that
-    this answer is about.
+    The scheduler is not asked before `again`. `wanted` are jobs asked for, and when; `ids` those
+    that this answer is about.
     """
 
     at: float = 0.0
@@ -78,7 +78,7 @@ class StatusCache:
 
     async def _ask(self, last: Answer, question: Question) -> Answer:
         begun = time.time()
-        # Before asking: a question counts, also if whoever puts it is killed meanwhile.
+        # Before asking: a question counts, also if the process that puts it is killed meanwhile.
         self._write(dataclasses.replace(last, again=begun + PERIOD_S))
         ids = list(last.wanted)
         output, error = await question(ids)

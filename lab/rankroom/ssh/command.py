@@ -14,7 +14,7 @@ from pathlib import Path
 from rankroom.errors import SshError
 
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-# A line that nobody uses ends after this many seconds, and with it what was authenticated.
+# A connection out of use ends after this many seconds, and with it what was authenticated.
 IDLE_S = 600
 # A dead link is noticed after three of these.
 ALIVE_S = 1

@@ -63,7 +63,7 @@ class SshConnection:
     ) -> commands.Completed:
         """Run `argv` at the other end, opening the connection if it is not."""
         if self._lost:
-            raise self._lost  # whoever keeps it is trying already
+            raise self._lost  # `keep` is trying already
         await self.open()
         for attempt in range(CROWDED_TRIES):
             done = await commands.run(
@@ -80,7 +80,7 @@ class SshConnection:
         return done
 
     async def open(self, tell: Tell | None = None, connect_s: float = CONNECT_S) -> None:
-        """Open the connection if it is not. What ssh asks is told as "asks", with the question."""
+        """Open the connection if it is not. `tell` gets ssh's questions as "asks", and the text."""
         if await self.alive():
             return
         async with alone(self.socket.with_suffix(".lock")):

@@ -30,12 +30,12 @@ async def log_in(
     connect_s: float,
     asked: Callable[[str], None],
 ) -> commands.Completed:
-    """Run ssh's command line until it is in, or says why not; `asked` is told its questions.
+    """Run ssh's command line until it is in, or says why not; `asked` is called with its questions.
 
     Raises SshError where a question is not answered, and where it gets no further.
     """
     said: list[str] = []
-    asks = terminal  # there, nobody sees when it does
+    asks = terminal  # there, when it does is not seen
     moved = time.monotonic()
 
     def heard(line: str) -> None:
@@ -72,7 +72,7 @@ async def log_in(
 
 def at_a_terminal() -> bool:
     """Whether what ssh asks is best asked there."""
-    # Whoever uses a Jupyter server looks at a browser, and not at where it was started.
+    # Users of a Jupyter server look at a browser, and not at where it was started.
     return sys.stdin is not None and sys.stdin.isatty() and "jupyter_server" not in sys.modules
 
 

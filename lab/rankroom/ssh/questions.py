@@ -1,5 +1,5 @@
 """What ssh asks (a password, a one-time code, a host's key), from the process that must know it to
-whoever can answer: a dialog in JupyterLab.
+what can answer: a dialog in JupyterLab.
 
 The question lies in a file that only its user can read. The answer goes through a pipe with a name,
 from memory to memory: it is never written to a disk.
@@ -52,22 +52,22 @@ def pending() -> list[Question]:
             if _waits(question.id):
                 found.append(question)
             else:
-                _forget(question.id)  # whoever asked was killed
+                _forget(question.id)  # the process that asked was killed
     return sorted(found, key=lambda question: question.asked)
 
 
 def answer(id: str, text: str) -> None:
-    """Answer a question. Raises UsageError when nobody waits for the answer any more."""
+    """Answer a question. Raises UsageError when the answer is no longer waited for."""
     _tell(id, {"answer": text})
 
 
 def refuse(id: str) -> None:
-    """Say that there will be no answer: whoever asked gives up at once."""
+    """Say that there will be no answer: the process that asked gives up at once."""
     _tell(id, {"refused": True})
 
 
 def ask(host: str, text: str, secret: bool, seconds: float) -> str | None:
-    """Ask, and wait for the answer. None: refused. Raises TimeoutError when nobody answered."""
+    """Ask, and wait for the answer. None: refused. Raises TimeoutError without an answer."""
     question = Question(secrets.token_hex(8), host, text, secret, time.time(), socket.gethostname())
     config.private(folder())
     pipe = _pipe(question.id)
@@ -126,7 +126,7 @@ def _waits(id: str) -> bool:
 
 
 def _opened(id: str) -> int:
-    """The pipe to whoever asks; OSError when nobody does. `id` may come from anywhere."""
+    """The pipe to the process that asks; OSError when none does. `id` may come from anywhere."""
     if not _ID.fullmatch(id):
         raise FileNotFoundError(id)
     return os.open(_pipe(id), os.O_WRONLY | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""Where the sockets of the lines lie: a folder that nobody else may enter, with a short name."""
+"""Where the connections' sockets are: a folder that is closed to other users, with a short name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts together what the ranks of one run report: in order, each byte once, none missing.
+"""Assembles what the ranks of one run report: in order, each byte once, none missing.
 
 Each rank numbers the bytes it reports. What is missing in between is read from the rank's spool,
 with what was kept of that on a full disk; when a rank dies, so are its last words.
@@ -25,7 +25,7 @@ class Assembly:
     """The reports of a run's ranks.
 
     `spool(rank)` is the folder of a rank's spool if this process can read it, else None;
-    `note(text)` is told what could not be had.
+    `note(text)` is called with what is missing.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Assembly:
     def clear(self, given_up: Collection[int] = ()) -> None:
         """The record holds everything: the ranks' copies of this run can go.
 
-        Of ranks that were given up nobody knows whether they still write.
+        Ranks that were given up may still write, for all that is known.
         """
         for rank in self._received.keys() - set(given_up):
             folder = self._spool(rank)

@@ -123,7 +123,7 @@ class Clocks:
     def _compare(
         self, ranks: Sequence[RankInfo], tell: Callable[[dict[int, Clock]], None] | None
     ) -> None:
-        with self._lock:  # whoever comes second finds it done
+        with self._lock:  # a second thread finds it done
             if time.monotonic() - self._since >= AGAIN_S:
                 trips = self._trips(self.elsewhere(ranks))
                 for host, found in trips.items():

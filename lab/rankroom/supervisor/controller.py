@@ -25,8 +25,8 @@ class Controller(IPController):
     """ipyparallel's controller, with a listener where its task queue would be.
 
     There is none. Yet every client and rank connects to its ports, ten times a second and for ever
-    if nobody listens there; and who came to listen there by chance would have them as guests. That
-    was Gloo, now and then: `hvd.init()` then waited 30 s for a rank that never came.
+    while nothing listens there; and a program that by chance listens there next would get their
+    connections. Gloo did, now and then: `hvd.init()` then waited 30 s for a rank that never came.
     """
 
     def init_schedulers(self) -> None:

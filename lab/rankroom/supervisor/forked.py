@@ -58,7 +58,7 @@ class ForkedProcess:
 class ForkServer:
     """A process that has imported `modules`, and forks ranks.
 
-    `wake()` is called when a rank has ended; `notes` are for whoever starts the cluster.
+    `wake()` is called when a rank has ended; `notes` are for the client that starts the cluster.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ForkServer:
         threading.Thread(target=self._read, name="rankroom-forks", daemon=True).start()
 
     def note(self, text: str) -> None:
-        """Keep a line for whoever starts the cluster."""
+        """Keep a line for the client that starts the cluster."""
         self.notes.append(text)
 
     def wait_ready(self, seconds: float) -> bool:
@@ -103,7 +103,7 @@ class ForkServer:
             return self._is_ready and not self.is_over
 
     def fork(self, argv: list[str], env: dict[str, str], cwd: str, log: Path) -> ForkedProcess:
-        """Fork a rank. Raises OSError if there is nobody to do it."""
+        """Fork a rank. Raises OSError if the fork server is gone."""
         number = next(self._orders)
         order = {"order": number, "argv": argv, "env": env, "cwd": cwd, "log": str(log)}
         self._socket.sendall(json.dumps(order).encode() + b"\n")

@@ -41,7 +41,7 @@ def _add(record: RecordPaths, spool: Path) -> int:
     rank = int(spool.parent.name)
     writer = Writer(record, events := os.open(record.events, os.O_RDWR | os.O_APPEND))
     try:
-        # Whoever is second finds nothing to add.
+        # A second call finds nothing to add.
         fcntl.flock(events, fcntl.LOCK_EX)
         known = _known(record.events, rank)
         if known.spooled is None:

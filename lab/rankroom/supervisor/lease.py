@@ -1,4 +1,4 @@
-"""How long a cluster stays when nobody holds it any more.
+"""How long a cluster stays when no client holds it any more.
 
 Every process that holds a cluster has a shared lock on a file in its folder; the system takes the
 lock away when the process ends, however that comes about.
@@ -38,7 +38,7 @@ def held(file: Path) -> bool:
 
 
 class Lease:
-    """When the cluster in `folder` has been nobody's for `seconds`."""
+    """When no client has held the cluster in `folder` for `seconds`."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self._folder = folder

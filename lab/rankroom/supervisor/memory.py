@@ -82,7 +82,7 @@ def limit(folders: list[Path]) -> int:
 
 
 def kills(folders: list[Path]) -> int:
-    """How often a process of this group was ended for lack of memory; 0 if nobody counts."""
+    """How often a process of this group was ended for lack of memory; 0 if that is not counted."""
     for folder in folders:
         for name in ("memory.events", "memory.oom_control"):
             with contextlib.suppress(OSError, ValueError):

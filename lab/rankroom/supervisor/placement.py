@@ -94,7 +94,7 @@ class Placement:
             ]
 
     def give_up(self, rank: int) -> None:
-        """Nobody waits for `rank` any more; should it live, it is told to end."""
+        """`rank` is not expected any more; should it live, it is made to end."""
         with self._lock:
             self._expected.pop(rank, None)
             self._heard.pop(rank, None)

@@ -98,7 +98,7 @@ class Processes:
             # Encrypted, and closed to who cannot read our files: on a machine that is shared,
             # others reach loopback's ports as well, and could hear all that ranks print.
             "--IPController.enable_curve=True",
-            # The hub's history of all requests is memory nobody reads: records hold everything.
+            # The hub's history of all requests is never read: records hold everything.
             "--IPController.db_class=NoDB",
             # Ranks are addressed one by one; no task queue, and no tree for broadcasts.
             "--TaskScheduler.scheme_name=none",

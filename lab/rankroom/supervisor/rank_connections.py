@@ -80,7 +80,7 @@ class RankConnections:
                 self._asked.pop(number, None)
                 _settle(future, RankGoneError(f"rank {rank} is gone"))
 
-    # -- what ranks are told, from any thread
+    # -- what is sent to ranks, from any thread
 
     def subscribe(self, run: str, receive: Receive) -> None:
         """Have `receive(header, lines)` called, in the server's thread, for events of a run."""

@@ -193,7 +193,7 @@ class Recorder:
                 continue
             if line.startswith(SPANS):
                 self._has_profile |= ONLY_CELL not in line
-                continue  # they are for whoever looks at the timeline
+                continue  # they are for readers of the timeline
             event = json.loads(line)
             if event["kind"] == "mark" and event["name"] == "raised":
                 self._raised.setdefault(rank, event["t"])

@@ -1,4 +1,4 @@
-"""How the ranks of a run come free: interrupted, or let go where others will not join them.
+"""How the ranks of a run are freed: interrupted, or released where others will not join them.
 
 A rank that waits in a collective hears no signal, and one whose peer has failed waits for ever. So
 collectives are released after an interrupt, and soon after the first rank has failed, unless those
@@ -27,7 +27,7 @@ RELEASED_S = 3.0  # for ranks to confirm that they let go
 
 
 class Release:
-    """What a run does to have its ranks come free.
+    """What a run does to free its ranks.
 
     `running()` are those of `ranks` that have not ended, none once the run is over; `raised` those
     known to have raised; `confirmed()` is called when ranks have let go, or do not say so in time.
@@ -62,7 +62,7 @@ class Release:
     @property
     def pending(self) -> bool:
         """True while ranks may yet say that they let go: it would hit what runs after this."""
-        # The lock has whoever ends the run wait for a release that is just being sent.
+        # The lock has the thread that ends the run wait for a release that is just being sent.
         with self._lock:
             # A rank whose node is cut off never confirms, and may be given up much later.
             waits = time.monotonic() < self._confirmed_by
@@ -124,7 +124,7 @@ class Release:
     def _release_if_stuck(self) -> None:
         """Release, unless every rank that still runs has failed as well and is about to end.
 
-        A cell that fails alike on all ranks must not cost them their groups: whoever computes, or
+        A cell that fails alike on all ranks must not cost them their groups: one that computes, or
         waits for the processor only, may be about to fail.
         """
         running = self._running()
@@ -151,7 +151,7 @@ class Release:
 
 
 def _in_a_thread(seconds: float, call: Callable[[], object]) -> None:
-    """`call` after `seconds`: whoever came here may be the thread that takes in ranks' replies."""
+    """`call` after `seconds`: the caller may be the thread that takes in ranks' replies."""
     timer = threading.Timer(seconds, call)
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""The runs of a cluster: one at a time, whoever asks for it, and told to all who follow it.
+"""The runs of a cluster: one at a time, whichever client asks, and reported to all that follow it.
 
 Clients are kernels, the Jupyter server and commands; none of them is special to a run. One may end
 and another come while it is on.
@@ -37,9 +37,9 @@ LOOK_S = 0.02  # between two looks at whether ranks that are starting have come
 COMES_S = 2.0  # for a rank that is neither down nor starting to be connected
 CLOCKS_S = 0.5  # for a comparison of clocks that is going on
 NEXT_S = 0.01  # after a run, before the files of the next record are made
-FREE_S = 3.5  # for ranks to come free after an interrupt, collectives that are released included
+FREE_S = 3.5  # for ranks to end their cell after an interrupt, released collectives included
 RELEASED_S = 3.0  # for ranks to say what they released
-AT_ONCE_S = 0.02  # for a run to be over, before who asked for it is told that it is on
+AT_ONCE_S = 0.02  # for a run to be over, before its client is answered that it is on
 LATE_S = 5.0  # between two looks for what ranks wrote that were given up
 CHUNK = 1 << 18  # bytes of events in an answer
 LONGEST_WAIT_S = 30.0  # for events to come
@@ -188,7 +188,7 @@ class Runs:
         self._clocks.compare(info.ranks, recorder.set_clocks)
 
     def _answer(self, recorder: Recorder) -> None:
-        """Tell who asked for a run which it is, and how it stands, unless they know."""
+        """Answer the client that asked for a run which it is, and its state, unless it knows."""
         if self._unanswered is None or self._unanswered[0] is not recorder:
             return
         _, question = self._unanswered
@@ -287,7 +287,7 @@ class Runs:
         threading.Thread(target=answer, name="rankroom-events", daemon=True).start()
 
     def _forget(self, question: Question) -> None:
-        """Remove the record of a run that nobody wrote a cell for."""
+        """Remove the record of a run that the user wrote no cell for."""
         if self.current is None or self.current.id != question.content["run"]:
             shutil.rmtree(self._store.paths(question.content["run"]).folder, ignore_errors=True)
         question.answer()

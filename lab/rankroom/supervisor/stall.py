@@ -1,4 +1,4 @@
-"""Why a run is stuck: asks its ranks where they stand, and puts it into words."""
+"""Why a run is stuck: asks its ranks where they are, and puts the answer into words."""
 
 from __future__ import annotations
 

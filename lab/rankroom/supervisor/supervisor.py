@@ -41,7 +41,7 @@ from rankroom.system.exits import describe_exit
 START_S = 30.0  # a rank that is not ready after this long hangs, and may be restarted
 LOOK_S = 0.1
 UNREGISTER_S = 1.0  # for the controller to hear of a rank that has ended
-NEWS_S = 20.0  # without a change, who listens is told all the same
+NEWS_S = 20.0  # between two messages to followers, if nothing changes
 SAMPLE_S = 1.0  # between two looks at the ranks' memory
 AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
 ENDS_S = 5.0  # for Slurm to say how a rank ended of which its node has said that it has
@@ -160,12 +160,12 @@ class Supervisor:
             question.answer(**self.answer(question.content))
 
     def note_news(self) -> None:
-        """Something of the cluster has changed: whoever listens is told."""
+        """Something of the cluster has changed: its followers are notified."""
         self.version += 1
         self.server.call(self.tell_news)
 
     def tell_news(self) -> None:
-        """Tell all that listen how the cluster stands, and its runs; in the server's thread."""
+        """Send all followers the state of the cluster and its runs; in the server's thread."""
         if self.listening:
             told = dataclasses.asdict(self.info) | {"rpc": "", "rpc_key": ""}
             for each in self.listening:
@@ -309,7 +309,7 @@ class Supervisor:
         return False
 
     def fail(self, message: str) -> None:
-        """Say first that the cluster is gone: whoever waits for it need not wait for its end."""
+        """Say first that the cluster is gone: clients need not wait for its end."""
         self.info.state, self.info.message = "failed", message
         self.save()
 
@@ -332,7 +332,7 @@ class Supervisor:
             self.lose(rank, how)
             self.save()
             self.children.placement.give_up(rank)
-            # The process beside it, if there was one, may have ended with it, and told nobody.
+            # The process beside it, if there was one, may have ended with it, and reported nothing.
             hub.unregister(self.paths.engine_file, rank, UNREGISTER_S)
 
     def note_limit(self) -> None:

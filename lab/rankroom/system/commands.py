@@ -51,7 +51,7 @@ async def run(
     `env` replaces the environment, `input` is what it reads, `on_line` sees each line as it is
     written, without its newline; what it raises ends the command. After `timeout` seconds, and when
     the caller is cancelled, the command and all it started in its process group are ended. With
-    `terminal` it stays in ours, and may ask whoever sits there. Raises FileNotFoundError when there
+    `terminal` it stays in ours, and may ask its user. Raises FileNotFoundError when there
     is no such program.
     """
     words = tuple(os.fspath(word) for word in argv)
@@ -97,7 +97,7 @@ def run_sync(
 
 
 async def start(argv: Sequence[str | os.PathLike[str]]) -> asyncio.subprocess.Process:
-    """Start a command that is talked to over its pipes; whoever does so ends it with `end`."""
+    """Start a command that is talked to over its pipes; the caller ends it with `end`."""
     return await asyncio.create_subprocess_exec(
         *(os.fspath(word) for word in argv),
         stdin=asyncio.subprocess.PIPE,

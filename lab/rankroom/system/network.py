@@ -20,7 +20,7 @@ def here() -> str:
 def towards(nodes: Iterable[str]) -> str:
     """This machine's address as `nodes` reach it; loopback if it is the only one of them.
 
-    Never a wildcard: what listens there is not for whoever else can reach this machine. Raises
+    Never a wildcard: what listens there is not for all that can reach this machine. Raises
     OSError if the nodes cannot be found.
     """
     others = [node for node in nodes if node != here()]

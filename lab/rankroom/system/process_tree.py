@@ -1,7 +1,7 @@
 """A process with all it has started: found without names, ended as a whole.
 
 Children are found by descent, and by a mark in their environment: what a dead rank leaves behind
-is nobody's child any more, and what runs in a session of its own gets no signal of a group.
+is no child of ours any more, and what runs in a session of its own gets no signal of a group.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A page that leads a browser to an address with a token in it, which no command line then shows.
 
-Whoever has an account on the machine sees the command line that a browser is started with. So it
+All users of a machine see the command line that a browser is started with. So it
 is given the page's name, and the page is a file that only its user can read.
 """
 

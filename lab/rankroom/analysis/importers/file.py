@@ -97,7 +97,7 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
         timeline = horovod_trace.read(reader)
         one = RankOfFile(rank_in_name(path))
         if one.rank is None and timeline.ready:
-            one.rank = 0  # only the coordinator is told who is ready
+            one.rank = 0  # only the coordinator learns who is ready
         dropped.pop("events that lack a field", None)  # the file's own zero
         return TraceFile(
             path, "Horovod", Names(), [one], zero, dropped, repaired, timeline, reader.taken

@@ -1,4 +1,4 @@
-"""A large file on several cores: its stretches are parsed apart, and put together in their order.
+"""A large file on several cores: its parts are parsed apart, and joined in their order.
 
 Only what is sound goes this way. Whatever a strict parser refuses, and whatever is too much to be
 counted apart, ends it with `Unsound`, and the file is read again by one process.

@@ -25,7 +25,7 @@ WINDOW = 1 << 16
 LONGEST = 1 << 20  # an event that goes on longer than this is broken
 MOST_TEXT = 8 << 30  # characters of one file, also where a small one is unpacked
 LONGEST_S = 300.0  # for one file
-HEADER = 1 << 24  # what stands before the events: a few lines, where nobody put in a file
+HEADER = 1 << 24  # what comes before the events: a few lines, unless a whole file was put there
 
 _DECODER = json.JSONDecoder(strict=False)
 _BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")  # two events; within an event a name follows a comma
@@ -69,7 +69,7 @@ class Events:
             yield self._parsed(piece) if isinstance(piece, str) else piece
 
     def stretches(self) -> Iterator[str | list[Json]]:
-        """The same, but what is probably sound as text that nobody has parsed yet."""
+        """The same, but what is probably sound as text, not yet parsed."""
         self._begin()
         while True:
             if (cut := self._last_sound()) > 0:

@@ -90,11 +90,11 @@ def _nobody(wall: int, rows: Sequence[Row], given_up: bool) -> str:
     exposed = sum(row.exposed for row in rows) / len(rows)
     if waiting >= 0.1 * wall and waiting >= exposed:
         what = "ranks that come no more" if given_up else "each other in turn"
-        return f"{NOBODY}; they wait for {what}, {percent(waiting, wall)} of the cell"
+        return f"{NO_STRAGGLER}; they wait for {what}, {percent(waiting, wall)} of the cell"
     if exposed >= 0.2 * wall:
         share = percent(exposed, wall)
-        return f"{NOBODY}; {share} of the cell is communication that nothing overlaps"
-    return NOBODY
+        return f"{NO_STRAGGLER}; {share} of the cell is communication that nothing overlaps"
+    return NO_STRAGGLER
 
 
 def _of(last: int, shared: int, ops: Collection[str]) -> str:
@@ -161,4 +161,4 @@ def _median(values: list[int]) -> int:
     return (ordered[len(ordered) // 2] + ordered[(len(ordered) - 1) // 2]) // 2
 
 
-NOBODY = "no rank stands out"
+NO_STRAGGLER = "no rank stands out"

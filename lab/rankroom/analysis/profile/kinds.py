@@ -65,7 +65,7 @@ def stragglers(shares: Shares) -> list[Straggler]:
     for rank in np.unique(found.straggler[shared]).tolist():
         mine = shared & (found.straggler == rank)
         late = union(found.last[mine] - found.cost[mine], found.last[mine])
-        # Being late costs nothing while nobody waits, as with collectives behind computing.
+        # Being late costs nothing while no rank waits, as with collectives behind computing.
         others = joined(several, without(anyone, shares.ranks[rank].waiting))
         if cost := length(both(late, others)):
             last = int((found.spread[mine] > 0).sum())

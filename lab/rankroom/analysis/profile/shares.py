@@ -18,7 +18,7 @@ from rankroom.analysis.profile.intervals import (
 from rankroom.analysis.timeline import Column, Timeline
 
 PARTS = ("compute", "data", "waiting", "exposed", "idle")
-# In graph mode nobody sees the main thread wait.
+# In graph mode the main thread's waits are not seen.
 _BLOCKS_UNSEEN = "hvd.tensorflow"
 
 

@@ -7,7 +7,7 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 
 @exercise("ddp.1", answer="epoch_of", ranks=1)
 def sampler(learner: Learner) -> None:
-    """What a DistributedSampler deals out, epoch by epoch."""
+    """Which images a DistributedSampler gives each rank, epoch by epoch."""
     ask = learner.function("epoch_of")
     count = learner.size * learner.chance.randrange(8, 20)
     orders = []

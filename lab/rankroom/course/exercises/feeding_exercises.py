@@ -1,4 +1,4 @@
-"""Data for all ranks: drawn, dealt out, and equally much."""
+"""Data for all ranks: drawn, sharded, and in equal amounts."""
 
 from __future__ import annotations
 

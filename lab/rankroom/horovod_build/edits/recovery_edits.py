@@ -1,4 +1,4 @@
-"""Edits of Horovod's native code that let a process go on after a failure, or start anew."""
+"""Edits of Horovod's native code that let a process go on after a failure, or start again."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ RECOVERY = (
 
   // Pointer to Controller of zero'th ProcessSet
 """,
-        "a background thread that has given up was told to nobody",
+        "that a background thread had given up was reported nowhere",
     ),
     Edit(
         "gave-up-note",
@@ -145,7 +145,7 @@ RECOVERY = (
     state.gave_up_words = ex.what();
     state.gave_up = true;
 """,
-        "a background thread that has given up was told to nobody",
+        "that a background thread had given up was reported nowhere",
     ),
     Edit(
         "gave-up-anew",

@@ -116,6 +116,6 @@ SPANS: tuple[Change, ...] = (
         "horovod/common/common.h",
         '#include "nvtx_op_range.h"\n',
         '#include "nvtx_op_range.h"\n#include "spans.h"\n',
-        "whoever knows a tensor's entry knows its spans",
+        "code that knows a tensor's entry knows its spans",
     ),
 )

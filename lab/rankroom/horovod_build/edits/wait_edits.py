@@ -70,7 +70,7 @@ void HandleManager::WaitForHandle(int handle) {
         "horovod/torch/handle_manager.cc",
         "  results_.clear();\n",
         "  results_.clear();\n  changed_.notify_all();\n",
-        "whoever waits for a handle that is cleared is told so",
+        "a thread that waits for a handle learns that it was cleared",
     ),
     Edit(
         "wait-asleep",

@@ -1,7 +1,7 @@
 /* The ports that libraries open in a rank, closed to those that are not its own user.
  *
  * Loaded into a rank and what it starts by LD_PRELOAD. TensorFlow's server and the store of
- * torch.distributed listen on all addresses and ask nobody who they are. With RANKROOM_BIND set,
+ * torch.distributed listen on all addresses and check no one who connects. With RANKROOM_BIND set,
  * what would listen on all addresses listens on that one; a connection from this machine is
  * accepted only if the process at its other end is of the same user (or root's), and with
  * RANKROOM_PEERS set, one from another machine only if that is among them. Others are hung up on.

@@ -96,8 +96,8 @@ def in_flight(library: str) -> tuple[str, float] | None:
 class NativeSource:
     """The recorder in Rankroom's Horovod.
 
-    A collective is in it before the call that waits for it returns, so nobody waits for the last
-    ones; and it outlives Horovod's shutdown and initialisation.
+    A collective is in it before the call that waits for it returns, so the last ones are not waited
+    for; and it outlives Horovod's shutdown and initialisation.
     """
 
     def __init__(self, library: str, basics: Any, world: World) -> None:

@@ -1,7 +1,7 @@
 """torch.distributed on a rank: initialised by environment, released, and set up again.
 
 A blocked Gloo collective ends when its connections do, and only then: destroying the group waits
-for whoever still holds it (a DDP model does). So the sockets a group opens are noted, and closing
+for what still holds it (a DDP model does). So the sockets a group opens are noted, and closing
 them releases this rank and its peers at once, from any thread.
 """
 
@@ -231,7 +231,7 @@ def _wrap(module: Any, world: World) -> None:
 
 @contextlib.contextmanager
 def _master(address: str, port: int) -> Iterator[None]:
-    """A store that nobody has used: torch's cannot be used twice while anything of it lives."""
+    """A store that has not been used: torch's cannot be used twice while anything of it lives."""
     own = {name: os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")}
     os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
     try:

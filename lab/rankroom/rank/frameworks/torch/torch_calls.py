@@ -144,7 +144,7 @@ def _members(group: Any, c10d: Any, world: World) -> set[int]:
         group = group.get_group()
     if isinstance(group, list):
         return {int(each) for each in group}
-    # A group that was destroyed waits for nobody; torch says what is wrong with it.
+    # A group that was destroyed waits for no rank; torch says what is wrong with it.
     is_present = torch_internals.is_present(c10d, group)
     return set(c10d.get_process_group_ranks(group)) if is_present else set()
 

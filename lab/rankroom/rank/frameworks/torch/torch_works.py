@@ -47,12 +47,12 @@ class Begun:
 
 
 class Follower:
-    """Looks when works end that nobody waits for yet, in a thread that sleeps without any.
+    """Notes when works end that no call waits for yet, in a thread that sleeps without any.
 
-    It keeps them: whoever takes a work's future, as hooks of DDP do, leaves the work itself.
+    It keeps them: code that takes a work's future, as hooks of DDP do, leaves the work itself.
 
     Gloo would call us when a work ends, but in its own thread: that waits for Python's lock then,
-    and whoever destroys a group holds the lock and waits for that thread.
+    and the thread that destroys a group holds the lock and waits for that thread.
     """
 
     def __init__(self) -> None:
