@@ -10,7 +10,7 @@ export function how(run: Run, now: number): string {
     case 'running':
       return trans.__('running %1', seconds(now - run.start));
     case 'lost':
-      return trans.__('lost: the kernel that wrote this record ended before the run did');
+      return trans.__('lost: the process that wrote this record ended before the run did');
     case 'done':
       return run.end ? trans.__('done in %1', duration(run.end - run.start)) : trans.__('done');
     default: {

@@ -99,8 +99,8 @@ def raise_told(answer: Mapping[str, Any]) -> None:
 
 
 EARLIER_SITE = (
-    "cluster {name} is kept here by an earlier version of Rankroom, which this one cannot ask: "
-    "`kill {pid}` ends that process, not the job, and `%cluster attach {name}` takes it up again"
+    "the agent of cluster {name} here is an earlier version's, which this one cannot talk to: "
+    "`kill {pid}` ends the agent, not the job, and `%cluster attach {name}` starts one again"
 )
 NO_CLUSTER = "no cluster yet: start one with `%cluster start --ranks 2`"
 STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"

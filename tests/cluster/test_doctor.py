@@ -60,7 +60,7 @@ def test_a_dead_cluster_and_its_processes():
         before = [
             f"cluster dead: failed: every rank has ended; process {mine.pid} is left",
             "    `rankroom doctor --clean` ends what is left and removes its folder",
-            "cluster other: failed: the process that kept it is gone",
+            "cluster other: failed: its supervisor is gone",
             "    `rankroom doctor --clean` removes its folder",
         ]
         assert doctor() == before
@@ -88,8 +88,8 @@ def test_a_cluster_on_a_site_is_kept_while_its_job_may_go_on():
     remote = Remote("there", state="running", job="17", until=time.time() + 600)
     paths = dead_cluster("far", state="running", remote=remote, supervisor=2**22)
     assert doctor("--clean") == [
-        "cluster far: the process that kept it here is gone, and its job 17 on there may go on: "
-        "`%cluster attach far` in a notebook takes it up again",
+        "cluster far: its agent here is gone, and its job 17 on there may go on: "
+        "`%cluster attach far` in a notebook attaches to it again",
         f"nothing is left over in {Store().root}",
     ]
     remote.until = time.time() - 60

@@ -261,7 +261,7 @@ def test_status_names_every_rank(started):
     out = started.run("%cluster").stdout
     assert out.count("ready") == 2
     assert "rank 0" in out and "rank 1" in out
-    assert "it stays until `%cluster stop`, or 12 h after the last notebook has let it go" in out
+    assert "it stays until `%cluster stop`, or 12 h after the last notebook has let go of it" in out
 
 
 def test_one_rank_is_restarted(started):

@@ -68,7 +68,7 @@ def printed(cluster, run, rank):
     ("who", "words"),
     [
         ("controller", "the ipyparallel controller was killed by SIGKILL"),
-        ("supervisor", "the process that kept it was killed"),
+        ("supervisor", "its supervisor was killed"),
     ],
 )
 def test_a_run_whose_cluster_dies_ends_with_words_and_all_its_lines(two, who, words):

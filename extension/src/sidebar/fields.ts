@@ -92,7 +92,7 @@ export class Fields {
       this.fields.filter(field => Boolean(field.kind.isRare) === isRare).map(field => field.node);
     const back = h(
       'label', 'rr-check', { title: trans.__('a rank that dies is restarted, without its variables') },
-      this.back, trans.__('bring back ranks that die')
+      this.back, trans.__('restart ranks that die')
     );
     this.rest = h('details', 'rr-more-fields', {}, h('summary', '', {}, trans.__('More')), ...nodes(true), back);
     this.node = h('div', 'rr-fields', {}, ...nodes(false), this.rest);

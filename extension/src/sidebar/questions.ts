@@ -21,7 +21,7 @@ class Body extends Widget implements Dialog.IBodyWidget<string> {
       this.input = h('input', '', {
         type: question.secret ? 'password' : 'text', autocomplete: 'off', spellcheck: 'false', 'aria-label': question.text.trim()
       });
-      this.node.append(this.input, h('div', 'rr-hint', {}, trans.__('It goes to ssh and is kept nowhere.')));
+      this.node.append(this.input, h('div', 'rr-hint', {}, trans.__('It goes to ssh and is not stored.')));
     }
   }
 

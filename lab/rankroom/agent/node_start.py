@@ -81,7 +81,7 @@ def _place_rank(rank: int, **where: Any) -> dict[str, Any]:
     while time.monotonic() < deadline:
         answer = ask_supervisor("place", 30.0, **where)
         if not answer["kept"]:
-            raise SystemExit(f"rank {rank} is not wanted any more")
+            raise SystemExit(f"rank {rank} does not belong to the cluster any more")
         if "addresses" in answer:
             return answer
     raise SystemExit(f"rank {rank}: not all other ranks started within {PLACED_S:.0f} s")

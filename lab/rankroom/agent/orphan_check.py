@@ -24,7 +24,7 @@ SILENT_S = 60.0  # or so long nothing is heard of its machine
 
 
 def follow(rank_pid: int) -> None:
-    """Return when this rank has ended, or is not wanted any more."""
+    """Return when this rank has ended, or does not belong to the cluster any more."""
     refused, heard = 0, time.monotonic()
     sampler: Sampler | None = None  # while somebody looks
     pause = LOOK_S

@@ -130,7 +130,7 @@ async def follow(
         if status.state in ("ended", "gone"):
             return progress
         if status.never:
-            show(f"job {job} {status.words}: `rankroom jobs --cancel {job}` takes it back")
+            show(f"job {job} {status.words}: `rankroom jobs --cancel {job}` cancels it")
         else:
             running = status.state == "running" and progress.state == "running"
             show(f"job {job} {progress.words if running else status.words}")

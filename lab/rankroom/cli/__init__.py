@@ -42,7 +42,7 @@ COMMANDS = {
     ),
     "jobs": (
         "rankroom.cli.jobs_command:jobs",
-        "The jobs that were submitted from here, and how they stand.",
+        "The jobs that were submitted from here, and their state.",
     ),
     "run": (
         "rankroom.cli.run_command:run",
@@ -54,7 +54,7 @@ COMMANDS = {
     ),
     "site": (
         "rankroom.cli.site_command:site",
-        "The machine rooms there are: list, show, check.",
+        "Sites to run on: list, show, check.",
     ),
     "timeline": (
         "rankroom.cli.timeline_command:timeline",

@@ -33,9 +33,9 @@ from rankroom.system import commands as shell
 @click.option("--cwd", metavar="DIR", help="Where the cells run. [default: the notebook's]")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
               help="The executed notebook. [default: beside the notebook]")  # fmt: skip
-@click.option("--wait", is_flag=True, help="Stay until the job is over, and end as it does.")
+@click.option("--wait", is_flag=True, help="Wait until the job is over, and exit with its status.")
 @click.option("--dry-run", is_flag=True, help="Print both scripts, and submit nothing.")
-@click.option("--collect", metavar="JOB", help="Bring here what a job has made, once it is over.")
+@click.option("--collect", metavar="JOB", help="Copy a job's results here, once it is over.")
 @click.option("--here", is_flag=True, help="This machine is the site's login node.")
 def batch(
     notebook: Path | None, name: str, cwd: str | None, output: Path | None, wait: bool,

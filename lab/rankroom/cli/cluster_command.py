@@ -27,7 +27,7 @@ def cluster() -> None:
 
 @cluster.command("list")
 def list_() -> None:
-    """List clusters, newest first, and how each of them and its ranks stand."""
+    """List clusters, newest first, with the state of each and of its ranks."""
     found = all_clusters()
     for each in found:
         where = f" on {each.site}" if each.site else ""
@@ -45,7 +45,7 @@ def list_() -> None:
 @click.option("--ranks", type=int, metavar="N", help="How many ranks.")
 @click.option("--name", metavar="NAME", help="What the cluster is called.")
 @click.option("--site", "site_name", metavar="NAME", help="In a job on this site.")
-@click.option("--auto-restart", is_flag=True, help="Bring back ranks that die by themselves.")
+@click.option("--auto-restart", is_flag=True, help="Restart ranks that die.")
 @click.option("--preload", default="", metavar="MODULE,…", help="Import these before the fork.")
 @job_options
 def start(
@@ -94,7 +94,7 @@ def stop(name: str | None) -> None:
 @NAME
 @RANKS
 def restart(name: str | None, chosen: str | None) -> None:
-    """Restart ranks, all of them unless said; their variables are gone."""
+    """Restart ranks, all of them by default; their variables are gone."""
     paths, info = actions.find(_named(name))
     if chosen is None or not launch.alive(info):
         click.echo(actions.restart(paths.name))
@@ -126,7 +126,7 @@ def interrupt(name: str | None) -> None:
 @cluster.command()
 @NAME
 def release(name: str | None) -> None:
-    """Let ranks go that are blocked in a collective; those that compute go on."""
+    """Release ranks that are blocked in a collective; those that compute go on."""
     click.echo(actions.release(_named(name)))
 
 

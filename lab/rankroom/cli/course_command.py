@@ -29,13 +29,13 @@ def list_lessons() -> None:
 @course.command()
 @click.argument("into", type=click.Path(path_type=Path), default=Path("rankroom-course"))
 def copy(into: Path) -> None:
-    """Copy the notebooks to the folder INTO (rankroom-course), to work in. Yours are kept."""
+    """Copy the notebooks to the folder INTO (rankroom-course). Existing files are kept."""
     source = folder()
     try:
         into.mkdir(parents=True, exist_ok=True)
         for name in [*(each.file for each in LESSONS), "README.md"]:
             if (into / name).exists():
-                click.echo(f"kept {into / name}, which was there")
+                click.echo(f"kept {into / name}, which already existed")
             else:
                 shutil.copy(source / name, into / name)
     except OSError as error:

@@ -21,7 +21,7 @@ OVER = ("ended", "gone")
 
 @click.command()
 @click.option("--site", "only", metavar="NAME", help="Only jobs of this site.")
-@click.option("--all", "everything", is_flag=True, help="Those that are over, too.")
+@click.option("--all", "everything", is_flag=True, help="Include jobs that are over.")
 @click.option("--cancel", metavar="JOB", help="End this job instead.")
 def jobs(only: str | None, everything: bool, cancel: str | None) -> None:
     """List the jobs that Rankroom submitted from here: clusters, labs, batch runs, test jobs."""

@@ -28,7 +28,7 @@ NEWEST = "newest"
 @click.option("--site", "name", metavar="NAME", help="Where: a profile, as `rankroom site list`.")
 @job_options
 @click.option("--attach", is_flag=False, flag_value=NEWEST, metavar="[JOB]",
-              help="Go on with one that runs, wherever it was started.")  # fmt: skip
+              help="Attach to one that runs, wherever it was started.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65535),
               help="The port of this machine that leads to it.")  # fmt: skip
 @click.option("--no-browser", is_flag=True, help="Only print the address.")

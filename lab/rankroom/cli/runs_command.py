@@ -86,7 +86,7 @@ def show(run: str, ranks: str | None, no_collapse: bool) -> None:
 @RUN
 @RANKS
 @click.option("-n", "--number", default=20, show_default=True, type=click.IntRange(0))
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the run until it ends.")
 def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
     """Show the last lines of a run's log, of all ranks together."""
     store = Store()
@@ -160,7 +160,7 @@ def path(run: str) -> None:
 @runs.command()
 @click.option("--days", type=click.FloatRange(0), help="Remove what is older than this.")
 @click.option("--max-gb", type=click.FloatRange(0), help="Remove the oldest beyond this, in all.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
     """Remove old records; never one of a live run.
 
@@ -183,7 +183,7 @@ def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
 def repair() -> None:
     """Complete records whose cluster's supervisor was killed, with what its ranks left.
 
-    It is done by itself when a cluster starts or is attached to, and when Jupyter starts.
+    This is done automatically when a cluster starts or is attached to, and when Jupyter starts.
     """
     from rankroom.cluster.repair import complete_all
 

@@ -23,7 +23,7 @@ NAME = click.argument("name")
 
 @click.group()
 def site() -> None:
-    """The machine rooms there are, and whether one works.
+    """Sites to run on, and whether they work.
 
     A site is described by a profile, NAME.toml. docs/sites.md says how to write one.
     """

@@ -36,7 +36,7 @@ def timeline(
 ) -> None:
     """Read Horovod timelines and Chrome or PyTorch traces, each file a rank.
 
-    Several files become one timeline. What is damaged is repaired as far as it can be, and said.
+    Several files become one timeline. Damage is repaired as far as possible, and reported.
     """
     if text and show:
         raise click.UsageError("--text keeps no record that --open could open")

@@ -113,7 +113,7 @@ def _why(info: ClusterInfo | None) -> str:
         return "a folder without a cluster"
     if info.state == "stopped":
         return "stopped"
-    return f"failed: {info.message or 'the process that kept it is gone'}"
+    return f"failed: {info.message or 'its supervisor is gone'}"
 
 
 def _lacks(store: Store, run: str) -> bool:
@@ -161,10 +161,9 @@ ALL_OF_IT = (
     "ended what was left and removed its folder",
 )
 NO_FILE = (
-    "cluster {name}: the process that keeps it runs (pid {pid}), but {path} is not there: it is "
-    "left as it is"
+    "cluster {name}: its supervisor runs (pid {pid}), but {path} is not there: it is left as it is"
 )
 UNKEPT = (
-    "cluster {name}: the process that kept it here is gone, and its job {job} on {site} may go on: "
-    "`%cluster attach {name}` in a notebook takes it up again"
+    "cluster {name}: its agent here is gone, and its job {job} on {site} may go on: "
+    "`%cluster attach {name}` in a notebook attaches to it again"
 )

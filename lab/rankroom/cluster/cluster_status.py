@@ -206,9 +206,9 @@ WORDS: dict[RemoteState, str] = {
     "ended": "has ended",
     "failed": "has failed",
 }
-KILLED = "the process that kept it was killed"
-UNKEPT = "the process that kept it here is gone; its job may go on"
-RECONNECT = "Reconnect takes it up again; the ranks keep their variables."
+KILLED = "its supervisor was killed"
+UNKEPT = "its agent here is gone; its job may go on"
+RECONNECT = "Reconnect starts one again; the ranks keep their variables."
 AGAIN = "Restart starts it again; Remove takes it off this list."
 DOWN = "Restart (↻) brings it back, without its variables."
 SLOW_START = "Rank {rank} takes long to start: its log tells why, or restart it."

@@ -338,7 +338,7 @@ def own_environment() -> dict[str, str]:
 
 STARTING = "starting the controller"
 SUPERVISED = (
-    "a process that keeps a cluster named {name} runs (pid {pid}), though {path} does not say so: "
+    "a supervisor of a cluster named {name} runs (pid {pid}), though {path} does not say so: "
     "choose another --name, or end that process first"
 )
 SUPERVISOR = "rankroom.supervisor.supervisor"

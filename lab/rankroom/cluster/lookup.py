@@ -72,7 +72,7 @@ def why_gone(info: ClusterInfo | None) -> str:
         job = info.allocation.job
         if words := job_end.why_over(job_end.asked(job, job_end.QUICK_S), job):
             return words
-    return info.message or "the process that kept it was killed"
+    return info.message or "its supervisor was killed"
 
 
 ENDED = "cluster {name} has ended: {why}; `%cluster start` starts a new one"

@@ -151,4 +151,4 @@ def _check_ranks(text: str, errors: dict[str, str]) -> None:
         errors["ranks"] = f"is a number from 1 to {most} on this machine, not {text.strip()!r}"
 
 
-ONE_MEMORY = "cannot stand beside memory per node: give only one of them"
+ONE_MEMORY = "cannot be combined with memory per node: give only one of them"

@@ -62,7 +62,9 @@ def judge(name: str, run: RunInfo, hang: str, limit: float) -> Verdict:
         what = f"{failure.ename}: {failure.evalue}"[:500]
         return Verdict(name, "raised", f"your code raised {who}{where}: {what}")
     if run.end is not None and (run.end - run.start) / 1e6 >= limit:
-        return Verdict(name, "slow", f"it did not end within {limit:g} s; nobody waits for anybody")
+        return Verdict(
+            name, "slow", f"it did not end within {limit:g} s; no rank waits for another"
+        )
     return Verdict(name, "stopped", "stopped before it was known")
 
 

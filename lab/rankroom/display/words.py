@@ -33,7 +33,7 @@ def who(run: RunInfo) -> str:
 def how(run: RunInfo) -> str:
     """The state in words, with the time it took."""
     if run.state == "lost":
-        return "lost: the kernel that wrote this record ended before the run did"
+        return "lost: the process that wrote this record ended before the run did"
     if run.state == "running":
         return "running"
     took = "" if run.end is None else duration(run.end - run.start)

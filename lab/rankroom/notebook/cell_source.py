@@ -33,5 +33,5 @@ def notes(code: str, ranks: Sequence[int] | None, size: int) -> list[str]:
         return [each.text for each in warnings(code, ranks, size)]
     except Exception:
         # A warning is a courtesy: a cell that it cannot be made for runs as well.
-        logging.getLogger(__name__).debug("no look at this cell", exc_info=True)
+        logging.getLogger(__name__).debug("this cell could not be checked", exc_info=True)
         return []

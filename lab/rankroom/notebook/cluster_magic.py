@@ -214,4 +214,4 @@ ACTIONS = {
     "start": start, "stop": stop, "restart": restart, "resize": resize, "attach": attach,
     "interrupt": interrupt, "release": release, "stacks": stacks, "log": log, "status": status,
 }  # fmt: skip
-STAYS = "it stays until `%cluster stop`, or {hours:g} h after the last notebook has let it go"
+STAYS = "it stays until `%cluster stop`, or {hours:g} h after the last notebook has let go of it"

@@ -31,7 +31,7 @@ class CourseMagics(Magics):
     def course(self, line: str) -> None:
         """%course [LESSON] [--ranks N]
 
-        Begins a lesson: starts ranks if there are none, and says what the lesson lacks here.
+        Begins a lesson: starts ranks if there are none, and says what is missing for it here.
         Without a number, lists the lessons and what you have passed of their exercises.
         """
         options = Options("%course")

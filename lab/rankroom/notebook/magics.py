@@ -208,8 +208,7 @@ class RankroomMagics(Magics):
         restart [--ranks 0,2-3] | resize N | attach [NAME] | interrupt |
         release | stacks | log]
 
-        Without a word, says what there is. `start --site NAME` submits a job whose nodes have the
-        ranks.
+        Without a subcommand, shows the cluster. `start --site NAME` submits a job for the ranks.
         """
         words = line.split(None, 1)
         word, rest = (words[0] if words else "status"), (words[1] if len(words) > 1 else "")

@@ -128,7 +128,7 @@ class ClusterInfo:
         return cls(**kept)
 
 
-UNREADABLE = "whether there is a cluster {name} cannot be told, as {path} cannot be read: {error}"
+UNREADABLE = "cannot tell whether there is a cluster {name}, as {path} cannot be read: {error}"
 _read_last: dict[Path, str] = {}  # of the clusters this process knows
 
 

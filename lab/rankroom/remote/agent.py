@@ -523,17 +523,16 @@ NO_WAY = (
     "connections to compute nodes (AllowTcpForwarding of its sshd)? Where you may ssh to the "
     "nodes, say `ssh_to_nodes = true` in the site's profile; it is tried again"
 )
-TROUBLE = "the process that keeps it from here has met with {error}; it goes on trying"
-FAILED_HERE = "the process that keeps it from here failed: {error!r}"
+TROUBLE = "its agent here has met with {error}; it goes on trying"
+FAILED_HERE = "its agent here failed: {error!r}"
 AGAIN = "{where} is being reached again; the ranks go on meanwhile"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
 LATER = (
-    "{name} cannot be reached: its job {job} is cancelled as soon as it can be, by a process that "
-    "goes on trying here"
+    "{name} cannot be reached: a process here goes on trying to cancel its job {job}, until it can"
 )
 NOTHING_MORE = (
-    "cluster {name} on {site} was over before all of this run had come here: what there is more of "
-    "it is in the record of the same name there"
+    "cluster {name} on {site} was over before all of this run had been copied: the record of the "
+    "same name there has the rest"
 )
 
 if __name__ == "__main__":

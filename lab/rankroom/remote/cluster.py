@@ -185,8 +185,8 @@ def _left(until: float) -> str:
 STOPPED = "cluster {name} has been stopped: `%cluster start --site …` starts a new one"
 OVER = "cluster {name} is over: {why}; `%cluster start --site …` starts a new one"
 UNKEPT = (
-    "the process that kept cluster {name} here is gone; its job may go on: "
-    "`%cluster attach {name}` takes it up again"
+    "the agent of cluster {name} here is gone; its job may go on: "
+    "`%cluster attach {name}` starts one again"
 )
-NO_AGENT = "the process that keeps the cluster from here did not start; {path} ends with:\n{log}"
+NO_AGENT = "the cluster's agent here did not start; {path} ends with:\n{log}"
 NOT_YET = "cluster {name} cannot be used yet: {words}; `%cluster attach {name}` waits until it can"

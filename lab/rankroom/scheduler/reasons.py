@@ -10,7 +10,7 @@ _REASONS = {
     "Resources": "no nodes are free",
     "Dependency": "it waits for another job",
     "BeginTime": "its begin time has not come",
-    "JobHeldUser": "it is held: `scontrol release` lets it go",
+    "JobHeldUser": "it is held: `scontrol release` releases it",
     "JobHeldAdmin": "an administrator holds it",
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
     "Reservation": "its reservation has not begun",

@@ -297,7 +297,7 @@ def _check(site: Site, wrong: Any) -> None:
         if value not in choices:
             raise wrong(f"{key} is one of {', '.join(filter(None, choices))}, not {value!r}")
     if job.memory_per_node and job.memory_per_cpu:
-        raise wrong("memory_per_cpu cannot stand beside memory_per_node: give only one of them")
+        raise wrong("memory_per_cpu cannot be combined with memory_per_node: give only one of them")
     for key in ("memory_per_node", "memory_per_cpu"):
         if getattr(job, key) and not _MEMORY.fullmatch(getattr(job, key)):
             raise wrong(f"{key} is megabytes, or a number with K, M, G or T: 60000, 64G")
@@ -340,8 +340,8 @@ def expand(path: str, home: str = "~") -> str:
 
 
 UNEVEN = (
-    "{ranks} ranks cannot be shared out evenly, {each} to a node: ask for a multiple of {each}, or "
-    "say --nodes and --ranks-per-node"
+    "{ranks} ranks cannot be divided evenly, {each} to a node: ask for a multiple of {each}, or "
+    "give --nodes and --ranks-per-node"
 )
 NO_SITE = (
     "there is no site {name!r}{hint}: there are {names}. Your own profiles go to {own}/NAME.toml"

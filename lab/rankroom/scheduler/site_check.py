@@ -112,7 +112,7 @@ class Check:
             return Step(name, "skipped", "there are no jobs here")
         said = await self.scheduler.accepted(self.folder or "/tmp")
         if said is None:
-            return Step(name, "skipped", "PBS tells only of a real job: try `--job`")
+            return Step(name, "skipped", "PBS can tell only for a real job: try `--job`")
         return Step(name, "ok", f"a job as in the profile is accepted: {_last(said)}")
 
     async def environment(self) -> Step:

@@ -33,7 +33,7 @@ class Answer(Handler):
             await self.threads.run(lambda: questions.answer(question, said["answer"]))
         else:
             await self.threads.run(lambda: questions.refuse(question))
-        self.finish({"message": "ssh was told"})
+        self.finish({"message": "the answer was passed on to ssh"})
 
 
 ROUTES: list[tuple[str, type[Handler]]] = [

@@ -78,7 +78,7 @@ def test_states_are_those_of_the_schema():
         ),
         ({"state": "ending"}, "ending", "being ended", ""),
         ({"state": "failed", "message": "every rank has ended"}, "failed", "every rank", "Restart"),
-        ({"supervisor": 0}, "failed", "the process that kept it was killed", "Restart"),
+        ({"supervisor": 0}, "failed", "its supervisor was killed", "Restart"),
         ({"supervisor": 0, "state": "starting"}, "starting", "the controller is starting", ""),
         ({"supervisor": 0, "state": "starting", "created": 1.0}, "failed", "was killed", "Restart"),
     ],
@@ -122,7 +122,7 @@ def test_a_cluster_in_an_allocation(home):
         ({"state": "ended", "words": "time is over"}, {"supervisor": 0}, "ended", "time is over"),
         ({"state": "failed"}, {"supervisor": 0}, "failed", "has failed"),
         ({"state": "connecting", "job": ""}, {"supervisor": 0}, "failed", "was killed"),
-        ({"state": "running"}, {"supervisor": 0}, "lost", "the process that kept it here is gone"),
+        ({"state": "running"}, {"supervisor": 0}, "lost", "its agent here is gone"),
     ],
 )  # fmt: skip
 def test_a_cluster_on_a_site(home, supervisor, remote, fields, state, words):

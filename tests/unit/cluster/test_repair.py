@@ -59,9 +59,7 @@ def test_a_rank_that_is_gone_says_nothing_more(home, lost):
     assert complete(store, store.load(run.id))
     found = store.load(run.id)
     assert found.state == "failed" and found.failure is not None
-    assert found.failure.evalue == (
-        "rank 0 ended with its cluster: the process that kept it was killed"
-    )
+    assert found.failure.evalue == ("rank 0 ended with its cluster: its supervisor was killed")
     assert "last words\n" in "".join(texts(store, run))
 
 

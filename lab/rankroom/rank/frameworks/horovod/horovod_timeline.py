@@ -211,7 +211,7 @@ def _short(name: str) -> str:
 
 NOTE = (
     "this Horovod is none of Rankroom's present builds: its collectives are known from rank 0's "
-    "own timeline only; `rankroom horovod build` makes one that tells for every rank"
+    "own timeline only; `rankroom horovod build` makes one that records every rank"
 )
 USERS = (
     "hvd.start_timeline() has Horovod write a file of the user's: until hvd.stop_timeline() the "

@@ -22,7 +22,7 @@ _GRADIENTS = "the timeline lacks the gradients of DDP"
 # Each name, by module, and what is lost without it.
 NAMES = {
     C10D: {
-        "_world.pg_map": "collectives of groups that are gone are not told from others",
+        "_world.pg_map": "collectives of groups that are gone are not distinguished",
         "_world.pg_names": "groups have no names, and ranks that are out of step are not noticed",
         "_resolve_process_group": "collectives inside compiled code name no group",
         "_abort_process_group": "a collective of NCCL is not released",
