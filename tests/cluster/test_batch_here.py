@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rankroom.batch import batch_script, notebook_script
 from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
-from rankroom.batch.remote_job import RemoteJob
+from rankroom.batch.batch_job import BatchJob
 from rankroom.cli import main
 from rankroom.display.bundle import MIME
 from rankroom.errors import UsageError
@@ -165,7 +165,7 @@ def test_what_is_brought_is_whole_and_comes_once(tmp_path: Path, home: Path):
     _, run, writer = start_record(tmp_path / "there")
     writer.close()
     folder = BatchFolder(tmp_path / "job's")
-    sent = RemoteJob(LocalHost(), folder)
+    sent = BatchJob(LocalHost(), folder)
     asyncio.run(sent.put({str(folder.executed): "{}"}))
     progress = Progress("done", 1, 1, home=str(tmp_path / "there"), runs=[run.id])
     copy = tmp_path / "copy.ipynb"

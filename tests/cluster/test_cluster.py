@@ -51,7 +51,7 @@ def test_start_says_what_it_does_and_stop_leaves_nothing(home, caplog):
 
 
 def test_somebody_listens_wherever_clients_and_ranks_connect_to(home):
-    """They would try for ever, and be the guests of whoever came to listen there."""
+    """They would try for ever, and connect to any program that came to listen there."""
     cluster = Cluster.local(ranks=1)
     try:
         for file in (cluster.paths.client_file, cluster.paths.engine_file):

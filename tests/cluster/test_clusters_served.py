@@ -98,7 +98,7 @@ def test_the_life_of_a_cluster(server: Server):
 
 
 @pytest.mark.cluster
-def test_a_cluster_that_failed_is_started_anew_or_put_away(server: Server, monkeypatch):
+def test_a_cluster_that_failed_is_started_again_or_put_away(server: Server, monkeypatch):
     monkeypatch.setenv("RANKROOM_HOME", str(server.home))
     server.post("rankroom/clusters", {"site": "local", "ranks": "1", "name": "falls"})
     when(server, "falls", ready(1))

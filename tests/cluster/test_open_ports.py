@@ -19,7 +19,7 @@ from rankroom.supervisor import port_guard
 
 pytestmark = pytest.mark.cluster
 
-STRANGER = 54321  # a uid that nobody has
+STRANGER = 54321  # a uid that no one has
 # Connects to each port and says what came back: nothing at all, where the door is shut.
 KNOCK = """
 import socket, sys
@@ -129,7 +129,7 @@ def test_ports_of_ranks_are_closed_to_strangers(home: Path, source: str, again: 
         assert {address for address, _ in found} <= loopback
         ports = sorted({port for _, port in found})
         assert len(ports) > 3
-        # Those of ZeroMQ greet who connects, whoever it is, and encrypt all else.
+        # Those of ZeroMQ greet every client, and encrypt all else.
         for _ in range(2):
             opened = [port for port, how in knock(ports, STRANGER).items() if how == "open"]
             assert opened == []

@@ -24,7 +24,7 @@ def test_tries_and_the_day_of_the_first_success_are_kept(home: Path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"user": 1}', '{"user": "a", "tries": []}'])
-def test_a_spoiled_file_is_begun_anew(home: Path, text: str):
+def test_a_spoiled_file_is_begun_again(home: Path, text: str):
     home.mkdir()
     progress.file().write_text(text)
     assert progress.read().tries == {}

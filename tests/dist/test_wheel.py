@@ -160,7 +160,7 @@ def test_the_demo_finds_the_notebook(bare):
 
 
 def test_jupyterlab_serves_extension_and_routes(bare):
-    # One that the system gives to nobody else while the server starts.
+    # One that the system gives to no one else while the server starts.
     [port] = free_ports(1)
     options = [f"--port={port}", "--no-browser", "--IdentityProvider.token=t", "--allow-root"]
     server = subprocess.Popen(

@@ -77,7 +77,7 @@ INSIDE = {
     "printing": "while True: print('x' * 100)",
     "time.sleep": "time.sleep(60)",
     "sleep of the C library": "ctypes.CDLL(None).sleep(60)",
-    # Which keeps the lock from whoever would send what was printed, too.
+    # Which keeps the lock from the thread that would send what was printed, too.
     "sleep of the C library with the interpreter's lock": """
         time.sleep(0.3)
         ctypes.PyDLL(None).sleep(60)
@@ -129,7 +129,7 @@ INSIDE = {
         """,
 }
 
-# What looks as if it waited for somebody to type: nobody sits at a rank, so it ends by itself.
+# What looks as if it waited for somebody to type: no one sits at a rank, so it ends by itself.
 READING = {
     "sys.stdin.read": ("sys.stdin.read()", ""),
     "sys.stdin.readline": ("sys.stdin.readline()", ""),
@@ -334,7 +334,7 @@ def test_many_between_two_cells(ready):
         for rank in ready.info.ranks:
             os.kill(rank.pid, signal.SIGINT)
     assert values(ready, AFTER) == expected()
-    for rank in ready.info.ranks:  # nothing was written at all: whoever writes may wait for itself
+    for rank in ready.info.ranks:  # nothing was written at all: a writer may wait for itself
         assert "SIGINT" not in ready.paths.rank_log(rank.rank).read_text()
 
 

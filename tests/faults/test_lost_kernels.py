@@ -67,7 +67,7 @@ class Lab:
         self.kernel.run("%load_ext rankroom")
 
     def await_end(self, run_id: str) -> RunInfo:
-        """Nobody may have to come for that, and the run is never taken for lost."""
+        """No one may have to come for that, and the run is never taken for lost."""
         states = set()
         wait_for(lambda: states.add(found := self.store.load(run_id).state) or found != "running")
         assert "lost" not in states
@@ -119,7 +119,7 @@ def size_of(lab: Lab, run_id: str) -> int:
     ("what", "source", "count"), [("a flood", FLOOD, 150_000), ("slow prints", SLOW, 150)]
 )
 @pytest.mark.parametrize(
-    "who", ["another one attaches", pytest.param("nobody comes", marks=pytest.mark.thorough)]
+    "who", ["another one attaches", pytest.param("no one comes", marks=pytest.mark.thorough)]
 )
 def test_a_killed_kernel(lab, what, source, count, who, tmp_path):
     run_id = lab.begin(source + GATE.format(gate=str(tmp_path / "gate")))
@@ -133,7 +133,7 @@ def test_a_killed_kernel(lab, what, source, count, who, tmp_path):
     assert (run.state, run.lines, run.notes) == ("done", 2 * count, [])
     for rank in (0, 1):
         assert_numbered(lab.store, run_id, rank, count)
-    if who == "nobody comes":
+    if who == "no one comes":
         assert "the run" not in lab.kernel.run("%cluster attach").stdout
     assert "ranks 0–1: 2" in lab.kernel.run("%distributed 1 + 1").text
 
@@ -164,7 +164,7 @@ def test_a_restarted_kernel(lab, tmp_path):
 
 
 @pytest.mark.fault(
-    "the kernel of a detached run is shut down, and nobody comes until it is over",
+    "the kernel of a detached run is shut down, and no one comes until it is over",
     "the record grows meanwhile and is finished, `%runs` shows it, results are there",
 )
 def test_a_detached_run_without_a_kernel(lab, tmp_path):
@@ -194,7 +194,7 @@ def test_a_detached_run_without_a_kernel(lab, tmp_path):
 
 @pytest.mark.fault(
     "the kernel is killed while ranks hang in a collective that one of them skips",
-    "the run is explained all the same, and whoever attaches can interrupt it",
+    "the run is explained all the same, and a client that attaches can interrupt it",
 )
 def test_a_hang_without_a_kernel(lab):
     run_id = lab.begin(

@@ -76,7 +76,7 @@ def until(met, seconds=120):
 
 
 def lives(pid):
-    """True if there is such a process; one that nobody has reaped yet does not live."""
+    """True if there is such a process; one that no one has reaped yet does not live."""
     try:
         return process_tree.running(psutil.Process(pid))
     except psutil.NoSuchProcess:
@@ -95,7 +95,7 @@ def test_a_restarted_rank_is_wired_again_and_the_others_keep_their_state(wired, 
     finish(wired, SETUP, ranks=[rank])
     kept = values(wired, "globals().get('kept', [])")
     assert kept == [[] if r == rank else [r] for r in range(3)]
-    # Nobody has initialised anything again: that cell did it for all.
+    # No one has initialised anything again: that cell did it for all.
     assert values(wired, "hvd.allreduce(ones, op=hvd.Sum).tolist()") == [[3.0] * 2] * 3
     source = "dist.all_reduce(sent := ones.clone()); sent.tolist()"
     assert values(wired, source) == [[3.0] * 2] * 3
@@ -131,7 +131,7 @@ def test_all_that_a_rank_started_ends_with_it(three):
     three.restart([2])
     assert [lives(pid) for pid in pids] == [False, False]
     assert [lives(pid) for pid in other] == [True, True]
-    # Its grandchild is nobody's child now, and goes all the same.
+    # Its grandchild is no one's child now, and goes all the same.
     os.kill(other[0], signal.SIGKILL)
     three.restart([1])
     assert not lives(other[1])
@@ -142,7 +142,7 @@ def test_a_dead_rank_is_restarted_and_says_how_much_memory_it_had(three):
     finish(three, hold, ranks=[1])
     pid = three.ranks[1].pid
     assert psutil.Process(pid).memory_info().rss > 400 << 20
-    # The supervisor looks once a second, and tells nobody when: the rank lives on for some of its
+    # The supervisor looks once a second, and tells no one when: the rank lives on for some of its
     # turns after that.
     source = f"""
     import psutil, time
@@ -176,7 +176,7 @@ def test_every_attached_process_knows(three):
         assert run.results == {0: "0", 1: "1", 2: "2"}
         assert run.info.notes == ["rank 2 was restarted: its variables are gone"]
         assert finish(other, "rank").info.notes == []
-        # Whoever asked for it was told by the command.
+        # The command said so to the client that asked.
         assert finish(three, "rank").info.notes == []
     finally:
         other.close()

@@ -133,7 +133,7 @@ def jupyter(home, tmp_path) -> Iterator[Jupyter]:
 
 @pytest.mark.fault(
     "the Jupyter server is {how} in mid-run and started again",
-    "whoever reads the record reads on, no line missing or twice",
+    "readers of the record read on, no line missing or twice",
 )
 @pytest.mark.parametrize(
     ("how", "signal_"), [("killed", signal.SIGKILL), ("stopped", signal.SIGTERM)]
@@ -175,7 +175,7 @@ def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
 
 @pytest.mark.fault(
     "the kernel is shut down in mid-run, and no other one comes",
-    "whoever looks at the run sees it go on, and finished with every line when it is",
+    "the view shows the run go on, and finished with every line when it is",
 )
 def test_a_run_that_nobody_attends(jupyter, home, tmp_path):
     kernel = jupyter.open_kernel()

@@ -1,4 +1,4 @@
-"""What keeps a cluster dies, or has nobody left to keep it for: words, records, and no orphans."""
+"""What keeps a cluster dies, or has no one left to keep it for: words, records, and no orphans."""
 
 import os
 import signal
@@ -83,7 +83,7 @@ def test_a_run_whose_cluster_dies_ends_with_words_and_all_its_lines(two, who, wo
     assert failure(run) in [
         f"rank {rank}: RankLost: rank {rank} ended with its cluster: {words}" for rank in (0, 1)
     ]
-    # Nobody stays: not the ranks, nor those beside them, nor the controller's own children.
+    # No one stays: not the ranks, nor those beside them, nor the controller's own children.
     until(lambda: own_processes(two.paths) == [])
     whole = spool.read_text().splitlines()
     assert printed(two, run, 1) == [int(line) for line in whole] == list(range(len(whole)))
@@ -129,7 +129,7 @@ def test_records_of_runs_that_are_on_are_whole_when_the_cluster_is_stopped(home)
 
 
 def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(home):
-    """Nobody is there when the supervisor is killed; then its name is used again."""
+    """No one is there when the supervisor is killed; then its name is used again."""
     kernel = subprocess.Popen(
         [
             sys.executable,

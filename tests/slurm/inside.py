@@ -28,7 +28,7 @@ class Inside:
             pipe = home / f"{name}.{time.monotonic_ns()}"
             os.mkfifo(pipe, 0o600)
             os.chown(pipe, int(machines.id(user)), int(machines.id(user)))
-            # Both ways, so that opening waits for nobody.
+            # Both ways, so that opening waits for no one.
             self._pipes.append(os.open(pipe, os.O_RDWR))
             ends.append(f"/home/{user}/{pipe.name}")
         lines = [f"#SBATCH {each}" for each in ("--time=10", "--output=job-%j.log", *options)]

@@ -130,7 +130,7 @@ class Machines:
             str(self._first(machine)),
             *["-m", "-u", "-i", "-n", "-p", "-w", "--"],
         ]
-        # It would outlive whoever started it, being in another process tree.
+        # It would outlive its caller, being in another process tree.
         enter += ["setpriv", "--pdeathsig", "TERM"]
         home = "/root"
         if user != "root":

@@ -125,7 +125,7 @@ def running(machines: Machines, user: str = "alice") -> dict[str, Any]:
     """What a user has on the machines of the site: jobs, and processes on login and compute nodes.
 
     The end of an ssh connection is not theirs, and a `Laptop` on the login node is the test's; nor
-    is what has ended, and whose status nobody has asked for.
+    is what has ended, and whose status no one has asked for.
     """
     found: dict[str, Any] = {}
     if left := jobs(machines, user):

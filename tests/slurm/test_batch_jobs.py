@@ -194,7 +194,7 @@ def test_a_job_that_is_ended_in_a_cell_says_so_and_keeps_all_lines(
     assert progress["state"] == "failed"
     assert words in progress["why"], progress
     assert ": in cell 2 of 3, import time" in progress["why"]
-    # At once if there was time, or by whoever looks when the kernel has been silent for a minute.
+    # At once if there was time, or by the next reader when the kernel has been silent for a minute.
     alice.until(lambda: alice.records()[0][0] != "running")
     [[ended, failure, lines]] = alice.records()
     assert ended == "failed"
@@ -271,7 +271,7 @@ def test_a_node_that_fails_is_named_and_the_cell_with_it(machines: Machines, ali
         assert ended == "failed"
         assert "c2" in failure
         assert begun <= set(lines)  # beside what Horovod says of it
-        # It ran once: nobody started it again on other nodes.
+        # It ran once: no one started it again on other nodes.
         assert alice.machines.queue("login", ["squeue", "-h", "--me"], "alice") == ""
         assert len(alice.records()) == 1
     finally:

@@ -67,7 +67,7 @@ def test_each_has_a_cluster_of_their_own(machines: Machines, crowd: list[Laptop]
         mine = f"[{uid}, {total}, 'of {laptop.user}']"
         assert said["results"] == {"0": mine, "1": mine}, said
         assert said["lines"] == [f"a line of {laptop.user}\n"] * 2
-        assert said["runs"] == 1  # and of nobody else
+        assert said["runs"] == 1  # and of no one else
         assert len(jobs(machines, laptop.user)) == 1
     time.sleep(3 * POLL_S)
     # In this order: what is asked meanwhile would have had no time.

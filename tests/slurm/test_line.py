@@ -304,7 +304,7 @@ def test_too_many_logins_at_once_are_tried_again(machines: Machines, home: Path,
         # One that says nothing holds the only place, until it is let go.
         hold = (
             "import socket\ngreeting = b''\n"
-            # Whoever was there before may not be let go yet.
+            # A process that was there before may not have ended yet.
             "while not greeting.startswith(b'SSH'):\n"
             "    held = socket.create_connection(('10.88.0.10', 2222))\n"
             "    try: greeting = held.recv(99)\n"

@@ -131,7 +131,7 @@ def test_detached_runs_listed_profiled_and_looked_at(laptop: Laptop):
     assert ": ready" in cell(laptop, "%cluster log")["stdout"]
 
 
-def test_a_rank_is_started_anew_there(laptop: Laptop):
+def test_a_rank_is_restarted_there(laptop: Laptop):
     cell(laptop, "%%distributed\nkept = rank")
     assert "rank 1 restarted" in cell(laptop, "%cluster restart --ranks 1", 120)["stdout"]
     assert values(laptop, "'kept' in globals()") == {"0": "True", "1": "False"}

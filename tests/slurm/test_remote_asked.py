@@ -1,4 +1,4 @@
-"""What ssh asks on the way to a site is asked of whoever starts a cluster there: a dialog in
+"""What ssh asks on the way to a site is asked of the user who starts a cluster there: a dialog in
 JupyterLab, by way of the questions that the server shows."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Slurm's own troubles under a cluster on a site: its controller down, a node taken out of service.
-Ranks that run go on, and whoever asks is told."""
+Ranks that run go on, and clients get an answer."""
 
 from __future__ import annotations
 

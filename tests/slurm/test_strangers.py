@@ -214,7 +214,7 @@ def test_nobody_on_the_same_node_hears_what_ranks_print(machines: Machines):
         ) as listener:
             assert listener.stdout is not None
             assert listener.stdout.readline() == "listening\n"
-            # A subscription takes effect a little later, and nobody says when.
+            # A subscription takes effect a little later, and no one says when.
             for _ in range(20):
                 job.do("cluster.run('print(\"a secret\"); import time; time.sleep(0.1)').wait(60)")
             heard = bytes.fromhex(listener.communicate("\n", timeout=60)[0])

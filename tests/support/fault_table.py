@@ -109,7 +109,7 @@ def pytest_terminal_summary(
         return
     terminalreporter.section("faults")
     if config.getoption("--repeat") == 1:
-        # Beside all other tests: whoever reads these looks for what went wrong.
+        # Beside all other tests: readers of these look for what went wrong.
         held = [texts for texts, row in rows.items() if row.words.startswith("held")]
         terminalreporter.write_line(f"{len(held)} of {len(rows)} held")
         rows = {texts: row for texts, row in rows.items() if texts not in held}

@@ -29,7 +29,7 @@ def written(store: Store, run_id: str, rank: int, stream: str = "stdout") -> str
 def assert_numbered(store: Store, run_id: str, rank: int, count: int | None = None) -> int:
     """`line 0`, `line 1`, … and nothing else: none missing, none twice. Returns how many.
 
-    Without `count` the rank was stopped at a line nobody knows, perhaps in the middle of it.
+    Without `count` the rank was stopped at a line no one knows, perhaps in the middle of it.
     """
     text = written(store, run_id, rank)
     lines = text.splitlines()

@@ -250,7 +250,7 @@ def own_spans() -> Trace:
 
 
 def few_milliseconds() -> Trace:
-    """A rank that costs 5 % of a cell, which are 9 ms: nobody is named for that."""
+    """A rank that costs 5 % of a cell, which are 9 ms: no one is named for that."""
     trace = Trace(2)
     loop(trace, 3, lambda rank, step: (0, 40_000 + 2_700 * rank))
     return trace
@@ -275,7 +275,7 @@ def broken() -> Trace:
     for rank in (1, 2):
         trace.add(rank, "collective", collective("allreduce", "g"), 75_000 + rank, 150_000)
         trace.add(rank, "wait", "hvd.allreduce g", 75_000 + rank, 150_000)
-    # In a graph nobody sees it wait.
+    # In a graph no one sees it wait.
     named = collective("allreduce", "h", "hvd.tensorflow")
     trace.add(3, "collective", named, 80_000, 145_000)
     for rank, state in enumerate(("error", "released", "interrupted", "released")):
@@ -324,7 +324,7 @@ def uneven() -> Trace:
             trace.add(rank, "wait", "hvd.allreduce loss", t, max(10, end + 3_010 - t))
             t = max(t + 10, end + 3_010)
         if rank == 0:
-            # Only there: a collective on its own, and one with a name nobody else has.
+            # Only there: a collective on its own, and one with a name no one else has.
             trace.add(rank, "collective", collective("broadcast", "only.here"), t + 100, 500)
         trace.active(rank, 0, 60_000 - 9_000 * (rank == 1), "error" if rank == 1 else "ok")
     return trace
@@ -381,7 +381,7 @@ def overlap() -> Trace:
 
 
 def graph_mode() -> Trace:
-    """TensorFlow in graph mode: collectives of which nobody sees the main thread wait."""
+    """TensorFlow in graph mode: collectives of which no one sees the main thread wait."""
     trace = Trace(2)
     loop(
         trace, 20, lambda rank, step: (1_000, 4_000 + 7_000 * (rank == 0)),
@@ -431,7 +431,7 @@ def live() -> Trace:
 
 
 def imported() -> Trace:
-    """Another program's spans: no status, no waits, categories nobody knows, names without args."""
+    """Another program's spans: no status, no waits, categories no one knows, names without args."""
     trace = Trace(2)
     for rank in range(2):
         t = 1_000_000
@@ -446,7 +446,7 @@ def imported() -> Trace:
 
 
 def one_rank() -> Trace:
-    """A single rank: collectives with nobody to wait for."""
+    """A single rank: collectives with no one to wait for."""
     trace = Trace(1)
     loop(trace, 5, lambda rank, step: (0, 4_000))
     return trace
@@ -525,7 +525,7 @@ def jumping() -> Trace:
 
 
 def hostile() -> Trace:
-    """Events that nobody should write; what is sound in them must come through."""
+    """Events that no one should write; what is sound in them must come through."""
     trace = Trace(2)
     for rank in range(2):
         trace.active(rank, 0, 50_000)

@@ -1,4 +1,4 @@
-/** Output that nobody wants, and that must not freeze the page. */
+/** Output that no one wants, and that must not freeze the page. */
 import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
 
 test('a line of 12 MB is shown in part, said so, and the page goes on', async ({ page }) => {

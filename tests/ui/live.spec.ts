@@ -76,7 +76,7 @@ test('the end stays in sight, until the reader scrolls up', async ({ page }) => 
   await whole(view);
 });
 
-test('nobody looks: nothing is asked; then everything is there', async ({ page }) => {
+test('no one looks: nothing is asked; then everything is there', async ({ page }) => {
   const record = new LiveRecord('live-hidden');
   record.print(0, 'early\n');
   const asked = requests(page, 'live-hidden');
@@ -139,7 +139,7 @@ test('a kernel that is gone: the run is lost, what it wrote is there', ALWAYS, a
   record.age(600);
   const view = await openRuns(page, [old]);
   await whole(view);
-  await expect(view.locator('.rr-words')).toContainText('lost: the kernel');
+  await expect(view.locator('.rr-words')).toContainText('lost: the process');
   expect(await rows(view)).toEqual(['0│last words']);
 });
 

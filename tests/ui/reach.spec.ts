@@ -120,7 +120,7 @@ test.afterAll(async () => {
     .catch(() => process.kill(-second, 'SIGKILL'));
 });
 
-/** A port that is free, below those which the system gives to whoever asks for any: nobody else gets it meanwhile. */
+/** A port that is free, below those which the system gives to programs that ask for any: no other gets it meanwhile. */
 function freePort(): Promise<number> {
   const port = 20_000 + Math.floor(10_000 * Math.random());
   return new Promise(done => {

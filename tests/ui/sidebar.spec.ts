@@ -244,7 +244,7 @@ test('ssh asks: in every window, until one answers', ALWAYS, async ({ page }) =>
   await openRanks(page);
   const other = (await page.context().newPage()) as Page;
   await other.goto(page.url());
-  // Whoever asks gives up after a while: the window is there before.
+  // The asking process gives up after a while: the window is there before.
   await labReady(other);
   await other.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
   await page.bringToFront();

@@ -74,7 +74,7 @@ export function card(panel: Locator, name: string): Locator {
 export function writeCluster(name: string, fields: Json): void {
   const folder = join(HOME, 'clusters', name);
   mkdirSync(folder, { recursive: true });
-  // Made in the future: nobody misses its supervisor.
+  // Made in the future: no one misses its supervisor.
   const info = { name, size: 0, state: 'starting', created: Date.now() / 1000 + 86_400, host: hostname(), ...fields };
   writeFileSync(join(folder, 'cluster.json.new'), JSON.stringify(info));
   renameSync(join(folder, 'cluster.json.new'), join(folder, 'cluster.json'));

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rankroom.analysis.collectives import Collective, Collectives
-from rankroom.analysis.importers.known import MARKS, OURS
+from rankroom.analysis.importers.foreign_names import MARKS, OURS
 from rankroom.analysis.timeline import TEN_YEARS_US, Lane, Timeline
 from rankroom.record.model import Json, RankInfo, RunInfo, parse_event
 from rankroom.record.store import Store

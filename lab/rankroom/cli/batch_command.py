@@ -11,7 +11,7 @@ import click
 from rankroom import config
 from rankroom.batch import batch_script, notebook_script
 from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
-from rankroom.batch.remote_job import RemoteJob, files, follow
+from rankroom.batch.batch_job import BatchJob, files, follow
 from rankroom.cli.job_options import job_options
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
@@ -98,7 +98,7 @@ def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
         click.echo(asked.text(folder, False), nl=False)
         return
     config.private(Path(folder.path.parent))
-    sent = RemoteJob(LocalHost(), folder)
+    sent = BatchJob(LocalHost(), folder)
     scripts = files(folder, asked.notebook, asked.script, asked.job(folder, False))
     asyncio.run(sent.put(scripts))
     done = shell.run_sync(["bash", str(folder.job)], on_line=click.echo)
@@ -113,7 +113,7 @@ async def _submit(asked: _BatchRequest, at: Host, wait: bool) -> None:
     scheduler = Scheduler(asked.site, at)
     try:
         folder = BatchFolder(f"{await scheduler.own_folder('batch')}/{asked.name}")
-        sent = RemoteJob(at, folder)
+        sent = BatchJob(at, folder)
         script = asked.job(folder, bool(at.name))
         await sent.put(files(folder, asked.notebook, asked.script, script))
         number = await scheduler.submit(script)
@@ -136,14 +136,14 @@ async def _collect(number: str, output: Path | None) -> None:
     await at.open()
     try:
         scheduler = Scheduler(site, at)
-        sent = RemoteJob(at, folder_of(await scheduler.folder(), found[0].name))
+        sent = BatchJob(at, folder_of(await scheduler.folder(), found[0].name))
         copy = (output or Path(f"{found[0].name}.ipynb")).absolute()
         await _finish(sent, scheduler, number, copy)
     finally:
         await at.close()
 
 
-async def _finish(sent: RemoteJob, scheduler: Scheduler, number: str, copy: Path) -> None:
+async def _finish(sent: BatchJob, scheduler: Scheduler, number: str, copy: Path) -> None:
     terminal = Terminal()
     try:
         progress = await follow(sent, scheduler, number, terminal.show)

@@ -41,7 +41,7 @@ def ranks(home):
         made.stop()
 
 
-def test_the_next_cell_says_so_and_sets_it_up_anew(ranks):
+def test_the_next_cell_says_so_and_sets_it_up_again(ranks):
     assert finish(ranks, STOPPED).state == "done"
     run = finish(ranks, ADD)
     assert run.results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}

@@ -369,7 +369,7 @@ def test_the_users_own_timeline_goes_first(
     assert horovod.file == ours
 
 
-def test_a_file_that_grows_large_begins_anew(
+def test_a_file_that_grows_large_begins_again(
     foreign: tuple[Foreign, TimelineSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     horovod, source = foreign

@@ -81,7 +81,7 @@ def test_waits_for_a_dataset(frameworks):
         data = tf.data.Dataset.from_generator(
             slow, output_signature=tf.TensorSpec((), tf.float32)
         )
-        # Else TensorFlow fetches ahead, and whoever is late himself has no wait.
+        # Else TensorFlow fetches ahead, and a rank that is late itself has no wait.
         options = tf.data.Options()
         options.autotune.enabled = False
         data = data.with_options(options)

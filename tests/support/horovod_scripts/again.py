@@ -121,7 +121,7 @@ def a_thread_without_work_rests():
 
 
 def what_is_handed_over_as_it_ends_is_refused():
-    """Whatever the moment: nobody waits without end for what nobody will do."""
+    """Whatever the moment: no one waits without end for what no one will do."""
     for turn in range(20):
         hvd.allreduce(ones, name=f"meet {turn}")
         if hvd.rank() == 0:

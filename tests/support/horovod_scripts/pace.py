@@ -108,7 +108,7 @@ def it_does_nothing_in_vain():
     time.sleep(2)
     woken = wakes() - before
     # With process sets it asks the others 100 times, and wakes up to 16 times for each: where sets
-    # may be made later, it asks about those as well. As its authors have it, Horovod asks 2000 times.
+    # may be made later, it asks about those as well. Unchanged, Horovod asks 2000 times.
     assert woken < 3000, f"its threads woke {woken} times in 2 s"
 
 

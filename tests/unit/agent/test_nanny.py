@@ -1,4 +1,4 @@
-"""The process beside a rank ends when its rank has, whoever else is gone by then."""
+"""The process beside a rank ends when its rank has, whichever other process is gone by then."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ import pytest
 
 from rankroom.analysis.importers import (
     chrome,
-    file,
     import_files,
     importing,
     lanes,
-    parallel,
+    parallel_parser,
+    trace_file,
     trace_repair,
 )
 from rankroom.analysis.profile.of_run import profile_of
@@ -60,7 +60,7 @@ def test_a_hundred_thousand_processes_are_one_rank_in_seconds(read, store: Store
 
 
 def test_as_many_processes_as_there_may_be_ranks_are_ranks(read, monkeypatch):
-    monkeypatch.setattr(file, "MOST_RANKS", 5)
+    monkeypatch.setattr(trace_file, "MOST_RANKS", 5)
     assert read([span(i, pid=i) for i in range(5)]).run.size == 5
     assert read([span(i, pid=i) for i in range(6)]).run.size == 1
 
@@ -70,7 +70,7 @@ def test_as_many_processes_as_there_may_be_ranks_are_ranks(read, monkeypatch):
 def test_lanes_are_bounded_and_all_spans_are_there(
     read, store: Store, monkeypatch, fields: str, large: int
 ):
-    monkeypatch.setattr(parallel, "LARGE", large)
+    monkeypatch.setattr(parallel_parser, "LARGE", large)
     monkeypatch.setattr(chrome, "MOST_LANES", 50)
     monkeypatch.setattr(chrome, "MOST_PROCESSES", 20)
     monkeypatch.setattr(chrome, "MOST_SHARED", 10)
@@ -88,7 +88,7 @@ def test_lanes_are_bounded_and_all_spans_are_there(
 def test_one_rank_has_only_so_many_categories(read, store: Store):
     made = read([span(i, cat=f"c{i}") for i in range(2000)])
     found = {each["cat"] for each in store.events(made.run.id) if each["kind"] == "spans"}
-    assert len(found) <= file.MOST_CATEGORIES + 1
+    assert len(found) <= trace_file.MOST_CATEGORIES + 1
     assert spans_of(made, store) == 2000
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rankroom.analysis.importers import Import, import_files, parallel, trace_repair
+from rankroom.analysis.importers import Import, import_files, parallel_parser, trace_repair
 from rankroom.analysis.importers.chrome import Reader
-from rankroom.analysis.importers.file import rank_in_name
 from rankroom.analysis.importers.lanes import MOST_NAMES
+from rankroom.analysis.importers.trace_file import rank_in_name
 from rankroom.analysis.importers.trace_repair import TraceError
 from rankroom.record.store import Store
 
@@ -201,14 +201,14 @@ def test_stretches_parsed_apart_give_the_same(
     for how, text in files.items():
         found = []
         for is_worth in (False, True):
-            monkeypatch.setattr(parallel, "is_worth", lambda path, worth=is_worth: worth)
+            monkeypatch.setattr(parallel_parser, "is_worth", lambda path, worth=is_worth: worth)
             made, spans = bench.read(bench.file(text))
             found.append((spans, made.files[0].dropped, made.files[0].repaired))
         assert found[0] == found[1], how
 
 
 def test_a_large_file_is_parsed_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(parallel, "LARGE", 1000)
+    monkeypatch.setattr(parallel_parser, "LARGE", 1000)
     monkeypatch.setattr(trace_repair, "BLOCK", 1000)
     monkeypatch.setattr("threading.active_count", lambda: 1)
     monkeypatch.setattr("os.cpu_count", lambda: 2)

@@ -1,4 +1,4 @@
-"""What Slurm granted, read from recorded answers, and how ranks are shared out and seated."""
+"""What Slurm granted, read from recorded answers, and how ranks are spread and placed."""
 
 import pytest
 
@@ -165,7 +165,7 @@ def place(placed, rank, start, ports=(1, 2)):
     )  # fmt: skip
 
 
-def test_a_rank_started_anew_keeps_its_ports_and_its_forerunner_is_not_wanted():
+def test_a_restarted_rank_keeps_its_ports_and_its_forerunner_is_refused():
     placed = Placement(1)
     first = placed.start(0)
     assert place(placed, 0, first)["ports"] == [2]

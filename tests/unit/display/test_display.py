@@ -254,7 +254,7 @@ def test_a_lost_run_shows_what_it_left(tmp_path: Path):
     writer.close()
     run.state = "lost"
     text, _ = pages_later(store, run)
-    assert "lost: the kernel" in text and "0 │ last words" in text
+    assert "lost: the process" in text and "0 │ last words" in text
 
 
 def test_updates_and_clearing_of_displays():

@@ -1,4 +1,4 @@
-"""What an installed Horovod is taken for, whoever built it."""
+"""What an installed Horovod is taken for, however it was built."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_function_of_the_same_name_takes_the_place_of_the_one_before(scontrol:
     assert made == ["second"]
 
 
-def test_a_limit_that_was_moved_away_counts_anew(limit: deadline.Limit):
+def test_a_limit_that_was_moved_away_counts_again(limit: deadline.Limit):
     call = deadline.Call(print, before=60)
     assert call.due(50)
     call.made = True
@@ -183,7 +183,7 @@ def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path, monkeypatch: 
     assert job_end.JobEnd("12", time.time() + 60).why() == "job 12 was cancelled or has ended"
 
 
-def test_a_job_that_runs_anew_is_another(limit: deadline.Limit):
+def test_a_job_that_runs_again_is_another(limit: deadline.Limit):
     job = job_end.JobEnd("12", 0.0)
     job.hear(said(end=time.time() + 60) + " Restarts=0")
     assert job.over == ""

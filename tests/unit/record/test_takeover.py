@@ -29,7 +29,7 @@ def test_a_writer_on_another_host_is_left_alone(tmp_path):
         take_over(Store(tmp_path), run.id)
 
 
-def test_the_new_writer_owns_a_run_that_is_told_anew(tmp_path):
+def test_the_new_writer_owns_a_run_that_is_completed(tmp_path):
     run_id = left_alone(tmp_path, lines=7, notes=["kept"])
     store = Store(tmp_path)
     run, writer = take_over(store, run_id)
@@ -43,7 +43,7 @@ def test_the_new_writer_owns_a_run_that_is_told_anew(tmp_path):
 def test_half_a_line_is_spoiled_not_continued(tmp_path):
     run_id = left_alone(tmp_path, log(0, "one\n"), b'{"kind":"log","rank":0,"seq":2,"te')
     store = Store(tmp_path)
-    # Somebody has read up to here, the half line too, as nobody was there to finish it.
+    # Somebody has read up to here, the half line too, as no one was there to finish it.
     after = store.read(run_id).next
     _, writer = take_over(store, run_id)
     writer.append(log(0, "two\n", seq=2))

@@ -93,7 +93,7 @@ def test_a_record_that_grows_is_followed_to_its_end(there: There, here: Store):
         there.write(lines)
         bring(there, kept)
         assert here.paths(there.run.id).events.read_bytes() == there.events.read_bytes()
-        # Live as long as whoever brings it lives, whatever host writes it there.
+        # Live as long as the agent that copies it lives, whatever host writes it there.
         assert here.load(there.run.id).state == "running"
         assert kept.live == [there.run.id] and not kept.is_complete(there.run.id)
     there.end()

@@ -97,7 +97,7 @@ def test_details_are_kept_at_the_beginning_only(small: SpanRecorder) -> None:
     assert "more than 100 phase spans" in small.new_notes()[0]
 
 
-def test_a_new_run_begins_anew(small: SpanRecorder) -> None:
+def test_a_new_run_begins_again(small: SpanRecorder) -> None:
     small.extend("phase", [(small.number("a", lambda: {"name": "a"}), 0, 1)] * 101)
     list(small.take(0))
     small.begin()

@@ -1,4 +1,4 @@
-"""The spool: every byte kept, in order, with the time it was written, whoever wrote it."""
+"""The spool: every byte kept, in order, with the time it was written, whatever wrote it."""
 
 import codecs
 import io
@@ -16,7 +16,7 @@ from rankroom.reporting.streams import PIECE, RankStream, Spooled
 
 @pytest.fixture
 def spool(tmp_path):
-    """A spool behind a descriptor that is nobody's stdout."""
+    """A spool behind a descriptor that is no one's stdout."""
     fd = os.open(os.devnull, os.O_WRONLY)
     made = Spooled(tmp_path / "stdout", fd)
     yield made
@@ -133,7 +133,7 @@ def test_what_has_been_read_gives_its_space_back(spool, trims):
 
 
 def test_children_from_before_go_on_printing(spool, trims):
-    """Into the same file, whoever holds it: what they say is as much the cell's as its own."""
+    """Into the same file, whatever holds it: what they say is as much the cell's as its own."""
     code = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=spool.fd, text=True

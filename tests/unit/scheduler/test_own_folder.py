@@ -12,7 +12,7 @@ import pytest
 
 from rankroom.batch import batch_script
 from rankroom.batch.batch_folder import BatchFailed, BatchFolder
-from rankroom.batch.remote_job import RemoteJob
+from rankroom.batch.batch_job import BatchJob
 from rankroom.errors import NotPrivateError
 from rankroom.jupyter_job import lab, lab_script
 from rankroom.jupyter_job.lab import Lab
@@ -93,7 +93,7 @@ def test_a_batch_job_is_put_and_read_in_a_folder_of_ones_own(
     tmp_path: Path, monkeypatch, plant: Plant
 ):
     there = BatchFolder(f"{tmp_path}/scratch/batch/{HOSTILE}")
-    sent = RemoteJob(LocalHost(), there)
+    sent = BatchJob(LocalHost(), there)
     assert asyncio.run(sent.progress()).state == "waiting"
     plant(Path(there.path), monkeypatch)
     (Path(there.path) / "state.json").write_text('{"state": "done", "home": "/etc"}')

@@ -232,7 +232,7 @@ def test_one_who_is_killed_while_asking_has_asked(fake: FakeScheduler, quick):
     assert fake.calls("squeue")[1] > killed
 
 
-def test_a_damaged_file_is_asked_anew(fake: FakeScheduler, tmp_path: Path):
+def test_a_damaged_file_is_asked_again(fake: FakeScheduler, tmp_path: Path):
     scheduler = Scheduler(SITE, Elsewhere())
     fake.set("7", WAITS.format(job=7))
     run(scheduler.ask(["7"]))
@@ -330,7 +330,7 @@ REFUSALS = {
         "sbatch: error: Batch job submission failed: Protocol authentication error",
         "does not accept you from this machine",
     ),
-    "what nobody has seen": ("sbatch", "sbatch: error: lua: no.", "take the scheduler's words"),
+    "what no one has seen": ("sbatch", "sbatch: error: lua: no.", "take the scheduler's words"),
     "pbs queue": ("qsub", "qsub: Unknown queue", "Set `partition` in [job]"),
     "pbs limits": (
         "qsub",

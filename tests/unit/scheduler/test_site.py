@@ -81,7 +81,7 @@ MISTAKES = {
     "both memories": (
         '[job]\nmemory_per_node = "1G"\nmemory_per_cpu = 100',
         3,
-        "memory_per_cpu cannot stand beside memory_per_node",
+        "memory_per_cpu cannot be combined with memory_per_node",
     ),
     "memory": ('[job]\nmemory_per_node = "much"', 2, "memory_per_node is megabytes"),
     "scheduler": ('scheduler = "lsf"', 1, "scheduler is one of slurm, pbs, none, not 'lsf'"),

@@ -233,7 +233,7 @@ def test_a_waiting_reader_gets_a_line_at_once_and_then_the_end(server: Server):
 
 
 def test_a_waiting_reader_is_told_that_the_run_changed(server: Server):
-    """Whoever reads on learns at once that there is something else to fetch again."""
+    """A reader that reads on learns at once that there is something else to fetch again."""
     _, run, writer = start_record(server.home)
     events = f"rankroom/runs/{run.id}/events"
     before = server.get(events).headers["X-Rankroom-Changed"]

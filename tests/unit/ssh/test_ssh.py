@@ -269,7 +269,7 @@ def test_a_question_of_a_killed_asker_and_one_of_another_machine(home: Path):
         process.wait()
     assert questions.pending() == []
     assert list((home / "questions").iterdir()) == []
-    # Whoever shares the home cannot answer it, and leaves it alone.
+    # Processes that share the home cannot answer it, and leave it alone.
     about = {**question.__dict__, "machine": "another"}
     elsewhere = home / "questions" / f"{question.id}.json"
     elsewhere.write_text(json.dumps(about))

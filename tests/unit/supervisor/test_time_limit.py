@@ -38,7 +38,7 @@ def test_who_comes_late_is_told_once(left):
     assert [len(left(each)) for each in (100, 90)] == [1, 0]
 
 
-def test_more_time_is_warned_of_anew(left):
+def test_more_time_is_warned_of_again(left):
     assert [len(left(each)) for each in (100, 3000, 500, 100)] == [1, 0, 1, 1]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankroom.analysis.importers.chrome import Reader
-from rankroom.analysis.importers.known import size_of
+from rankroom.analysis.importers.foreign_names import size_of
 from rankroom.analysis.importers.lanes import Lane, Names
 
 Json = dict[str, Any]

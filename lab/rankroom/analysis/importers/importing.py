@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.analysis.importers import horovod_trace
-from rankroom.analysis.importers.file import MOST_EVENTS, RankOfFile, TraceFile, read_file
-from rankroom.analysis.importers.known import OURS
+from rankroom.analysis.importers.foreign_names import OURS
 from rankroom.analysis.importers.lanes import Lane, Names
+from rankroom.analysis.importers.trace_file import MOST_EVENTS, RankOfFile, TraceFile, read_file
 from rankroom.analysis.importers.trace_repair import TraceError
 from rankroom.record.model import RankInfo, RunInfo, event_line
 from rankroom.record.owner import this_process

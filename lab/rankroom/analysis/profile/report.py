@@ -15,9 +15,9 @@ from rankroom.analysis.profile import tables
 from rankroom.analysis.profile.diagnosis import diagnosis, named_of
 from rankroom.analysis.profile.intervals import length
 from rankroom.analysis.profile.kinds import kinds, stragglers
-from rankroom.analysis.profile.own import own_spans
 from rankroom.analysis.profile.rows import Kind, RankTimes, Straggler
 from rankroom.analysis.profile.shares import Shares
+from rankroom.analysis.profile.user_spans import own_spans
 from rankroom.analysis.timeline import Timeline
 from rankroom.errors import UsageError
 from rankroom.record.model import Json

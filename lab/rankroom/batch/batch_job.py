@@ -29,7 +29,7 @@ BRING_S = 600.0
 LINE = 65_536  # characters of a line of what is brought
 
 
-class RemoteJob:
+class BatchJob:
     """The files of a batch job in `folder` at `place`."""
 
     def __init__(self, place: Host, folder: BatchFolder) -> None:
@@ -115,7 +115,7 @@ class RemoteJob:
 
 
 async def follow(
-    sent: RemoteJob, scheduler: Scheduler, job: str, show: Callable[[str], None]
+    sent: BatchJob, scheduler: Scheduler, job: str, show: Callable[[str], None]
 ) -> Progress:
     """Wait until the job is over; how it ended. `show(words)` tells how it stands."""
 
@@ -137,7 +137,7 @@ async def follow(
         await asyncio.sleep(LOOK_S)
 
 
-async def outcome(sent: RemoteJob, job: str, status: JobStatus) -> Progress:
+async def outcome(sent: BatchJob, job: str, status: JobStatus) -> Progress:
     """What came of a job that is over, by what it wrote, and if it could not, by its scheduler."""
     for _ in range(int(COMES_S / LOOK_S)):
         progress = await sent.progress()

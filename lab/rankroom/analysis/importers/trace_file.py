@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankroom.analysis.importers import horovod_trace, parallel
+from rankroom.analysis.importers import horovod_trace, parallel_parser
 from rankroom.analysis.importers.chrome import Reader
-from rankroom.analysis.importers.known import MARKS, OURS, is_annotation, recognise
+from rankroom.analysis.importers.foreign_names import MARKS, OURS, is_annotation, recognise
 from rankroom.analysis.importers.lanes import Lane, Names, middle_of
 from rankroom.analysis.importers.trace_repair import Events
 from rankroom.record.model import RankInfo
@@ -128,10 +128,10 @@ def rank_in_name(path: Path) -> int | None:
 def _read(path: Path, most: int) -> tuple[Events, Reader, int | None]:
     """All events of a file, and the epoch that a Horovod timeline tells."""
     found: int | None = None
-    if parallel.is_worth(path):
-        with contextlib.suppress(parallel.Unsound):
+    if parallel_parser.is_worth(path):
+        with contextlib.suppress(parallel_parser.Unsound):
             events, reader = Events(path), Reader()
-            for head in parallel.read(events, reader):
+            for head in parallel_parser.read(events, reader):
                 found = _horovods(head) if found is None else found
                 _stop_after(most, events, reader)
             return events, reader, found
