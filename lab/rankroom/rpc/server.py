@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ LARGEST = 1 << 26  # bytes of a part of a message: who announces more is hung up
 GREET_MS = 5000  # for a peer to show that it knows the key
 LONGEST_PATH = 100  # bytes of a socket's path; the system allows 108, with a zero at the end
 LARGE = 1 << 16  # bytes from which on a part is not copied
+MOST_OPEN = 1 << 16  # descriptors of a process that listens; a connection takes one
 SOCKET = "rpc"  # in the cluster's folder, where all its processes are on one machine
 
 
@@ -52,6 +54,7 @@ class Server:
 
     def __init__(self, interface: str, folder: Path, take: Callable[[Question], None]) -> None:
         self._take = take
+        _allow_many_descriptors()
         public, secret = zmq.curve_keypair()
         self.key = public.decode()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
@@ -114,3 +117,14 @@ class Server:
         except Exception as error:
             question.answer(failed=repr(error))
             raise
+
+
+def _allow_many_descriptors() -> None:
+    """Let this process have more of them than is usual, if it may.
+
+    ZeroMQ aborts a process that listens in a folder when it has none left for who connects.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_OPEN if hard == resource.RLIM_INFINITY else min(MOST_OPEN, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
