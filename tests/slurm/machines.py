@@ -318,7 +318,12 @@ class Machines:
         for number in range(self.gpus):
             # Only a device is believed to be a GPU; there is nothing behind it.
             os.mknod(root / "dev" / f"nvidia{number}", 0o020666, os.makedev(195, number))
-        values = {"ROOT": root, "NODES": len(self.nodes), "GPUS": self.gpus}
+        values = {
+            "ROOT": root,
+            "NODES": len(self.nodes),
+            "GPUS": self.gpus,
+            "LAB": CHECKOUT / "lab",
+        }
         slurm = root / "etc" / "slurm"
         (slurm / "slurm.conf").write_text(filled("slurm.conf", values))
         (slurm / "cgroup.conf").write_text(
