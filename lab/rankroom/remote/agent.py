@@ -74,6 +74,7 @@ class Agent:
         self.shares: bool | None = None
         self._host = ""  # of the login node, as it calls itself
         self._address = self._key = self._node = ""  # of the supervisor
+        self._to_node: SshConnection | None = None  # where the site allows that
         self._was_reached = False  # since it is known where it is
         self._submitting = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
@@ -245,8 +246,8 @@ class Agent:
             return self._address
         host, _, port = self._address.removeprefix("tcp://").rpartition(":")
         if self.site.ssh_to_nodes:
-            line = SshConnection(line.name, False, node=self._node)
-            await line.open()
+            self._to_node = line = SshConnection(line.name, False, node=self._node)
+            await line.open(self._told)
         digest = hashlib.sha256(str(self.paths.folder).encode()).hexdigest()[:8]
         local = line.socket.with_name(f"{line.socket.name[:8]}-{digest}")
         await line.forward(local, host, int(port))
@@ -476,6 +477,9 @@ class Agent:
                 NOTHING_MORE.format(name=self.info.name, site=self.site.name)
             )
         await self._hang_up()
+        if self._to_node is not None:
+            await self._to_node.close()
+            await self._to_node.end()  # the node is another's now
         await self.place.close()
         if self.info.state == "stopped":
             self.paths.remove()

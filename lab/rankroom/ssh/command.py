@@ -18,6 +18,9 @@ _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 IDLE_S = 600
 # A dead link is noticed after three of these.
 ALIVE_S = 1
+# Passes on what is between its standard streams and the ssh server of the host that is its $0; ends
+# when one of the two does. A login shell that is no bash may read it first.
+RELAY = 'exec 3<>"/dev/tcp/$0/22" || exit; cat <&3 & exec >&-; cat >&3; kill $(jobs -p)'
 
 
 def ssh() -> str:
@@ -48,17 +51,14 @@ def master(command: str, socket: Path, login: str, connect_s: float) -> list[str
 def behind(command: str, socket: Path, login: str, node: str) -> list[str]:
     """What leads a connection on to a node, as the user of `login`, over the open connection to it.
 
-    Raises SshError where a scheduler's name of a node is none: a shell gets to see it.
+    By a command there, as it may be a host that forwards nothing. Raises SshError where a
+    scheduler's name of a node is none: a shell gets to see it.
     """
     if not _NODE.fullmatch(node):
         raise SshError(NO_NODE.format(node=node), "unknown host")
-    hop = [
-        *shlex.split(command),
-        *_options(ControlMaster="no", ControlPath=_path(socket), ProxyCommand="false"),
-        *("-W", "%h:%p", "--", login),
-    ]
+    hop = through(command, socket, login, ["bash", "-c", RELAY, node])
     # Its own percent signs come through ProxyCommand's reading.
-    words = [word if word == "%h:%p" else word.replace("%", "%%") for word in hop]
+    words = [word.replace("%", "%%") for word in hop]
     return _options(HostName=node, HostKeyAlias=node, Port="22", ProxyCommand=shlex.join(words))
 
 

@@ -1,0 +1,76 @@
+"""A login node that forwards nothing: ranks are reached by ssh to their node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labs import jobs, profile
+from machines import Machines
+from remote import Laptop, assert_whole, begin, until, until_nothing_runs
+
+SILENT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def laptop(machines: Machines) -> Iterator[Laptop]:
+    """With profiles that do and do not say that one may ssh to the nodes."""
+    file = machines.root / "ssh" / "sshd_config"
+    file.write_text(file.read_text().replace("AllowTcpForwarding yes", "AllowTcpForwarding no"))
+    # Of all that have read it only the login node's reads it again.
+    machines.run("login", ["sh", "-c", "kill -HUP $(cat /run/sshd.pid)"])
+    restarted = "Server listening"
+    log = machines.root / "log" / "sshd-login.log"
+    machines.until(lambda: log.read_text().count(restarted) > 2, "sshd with its new settings")
+    sites = {
+        "closed": profile(ranks_per_node=1),
+        "nodes": profile(nodes=2, ranks_per_node=1, ssh_to_nodes=True),
+    }
+    with Laptop(machines, sites) as made:
+        made.do("from numbered import assert_numbered, written; store = Store()")
+        yield made
+
+
+def test_what_the_profile_has_to_say_is_told(laptop: Laptop):
+    laptop.do("cluster = RemoteCluster.start(site.load('closed'), 'closed')")
+    until(laptop, "lost")
+    told = laptop.do("cluster.refresh().remote.words")
+    assert "AllowTcpForwarding" in told and "`ssh_to_nodes = true`" in told, told
+    laptop.do("cluster.stop()")
+    until_nothing_runs(laptop.machines)
+
+
+def test_a_run_outlives_cuts_and_nothing_is_left(laptop: Laptop, gate: Path):
+    machines = laptop.machines
+    laptop.do("cluster = RemoteCluster.start(site.load('nodes'), 'nodes').until_ready()", 300)
+    job, node = laptop.do("[cluster.refresh().remote.job, cluster.ranks[0].host]")
+    begin(laptop)
+    machines.unplug("laptop", "campus")
+    try:
+        until(laptop, "lost")
+    finally:
+        machines.plug("laptop", "campus")
+    until(laptop, "running")
+    # Only what leads on from the login node: the connection to that stays as it is.
+    machines.run(node, ["pkill", "-KILL", "-u", "alice", "sshd"])
+    until(laptop, "lost")
+    until(laptop, "running")
+    assert jobs(machines) == [job]
+    gate.touch()
+    assert_whole(laptop)
+    laptop.do("cluster.stop()")
+    until_nothing_runs(machines)
+    assert sessions(machines, node) == []
+
+
+def sessions(machines: Machines, node: str) -> list[str]:
+    """The ssh connections that are open on a node."""
+    until = time.monotonic() + SILENT_S
+    while found := machines.run(node, ["ss", "-Htn", "sport = :22"]).splitlines():
+        if time.monotonic() > until:
+            break
+        time.sleep(0.2)
+    return found
