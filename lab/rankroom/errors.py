@@ -102,5 +102,7 @@ EARLIER_SITE = (
     "the agent of cluster {name} here is an earlier version's, which this one cannot talk to: "
     "`kill {pid}` ends the agent, not the job, and `%cluster attach {name}` starts one again"
 )
+BROKEN = "the supervisor of cluster {name} failed to do that: {error}; its log says more"
+UNKNOWN = "the supervisor of cluster {name} is of another version of Rankroom: it cannot do {do!r}"
 NO_CLUSTER = "no cluster yet: start one with `%cluster start --ranks 2`"
 STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"

@@ -215,7 +215,7 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
     except TimeoutError:  # it may well go on
         raise StartError(SILENT.format(name=info.name, seconds=patience)) from None
     except RpcError as error:
-        raise RankroomError(BROKEN.format(name=info.name, error=error)) from None
+        raise RankroomError(errors.BROKEN.format(name=info.name, error=error)) from None
     except OSError:
         raise NoClusterError(DEAF.format(name=info.name)) from None
     errors.raise_told(answer)
@@ -223,6 +223,5 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
 
 
 NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on it"
-BROKEN = "the supervisor of cluster {name} failed to do that: {error}; its log says more"
 DEAF = "the supervisor of cluster {name} cannot be reached: Stop ends it"
 SILENT = "the supervisor of cluster {name} did not answer within {seconds:.0f} s: Stop ends it"

@@ -19,6 +19,7 @@ from rankroom.cluster import launch as local
 from rankroom.cluster import lookup, repair
 from rankroom.cluster.restart import Restarts
 from rankroom.errors import (
+    BROKEN,
     NoClusterError,
     RankroomError,
     RecordError,
@@ -30,7 +31,7 @@ from rankroom.rank import packed_values
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths
 from rankroom.record.model import Json, RankInfo, RunInfo, RunState
 from rankroom.record.store import Store
-from rankroom.rpc.client import Answer, Client
+from rankroom.rpc.client import Answer, Client, RpcError
 from rankroom.run.run import Run
 from rankroom.supervisor import lease
 from rankroom.system.polling import poll_until
@@ -84,13 +85,13 @@ class AnyCluster:
     current: ClassVar[AnyCluster | None] = None  # what this process last started or attached to
 
     def __init__(self, paths: ClusterPaths, info: ClusterInfo) -> None:
-        """Raises NoClusterError for a cluster of an earlier version, which cannot be used."""
+        """Raises NoClusterError for a cluster of another version, which cannot be used."""
         self.paths = paths
         self.info = info
         self.store = Store()
         self._read = 0  # when the state that is known was written
-        if info.version < VERSION:
-            raise NoClusterError(EARLIER.format(name=info.name))
+        if info.version != VERSION:
+            raise NoClusterError(OTHER_VERSION.format(name=info.name))
         self._runs: dict[str, Run] = {}
         self._latest: Run | None = None
         self._engines: EngineClient | None = None
@@ -310,12 +311,14 @@ class AnyCluster:
 
     def _ask(self, do: str, *buffers: bytes, patience: float = ASK_S, **question: Any) -> Answer:
         """What the supervisor answers. Raises what it raised, NoClusterError once it is gone."""
-        answer = self._connection().ask(*buffers, do=do, **question)
         until = time.monotonic() + patience
+        answer = self._connection().ask(*buffers, do=do, until=until, **question)
         while True:
             try:
                 said = answer.result(AGAIN_S)
                 break
+            except RpcError as error:
+                raise RankroomError(BROKEN.format(name=self.name, error=error)) from None
             except NotYet:
                 # By its process: who connects to a socket in a folder needs a descriptor at both
                 # ends, and ZeroMQ ends a process that listens and has none.
@@ -432,8 +435,8 @@ class Applied:
             raise TimeoutError("it did not answer in time") from None
 
 
-EARLIER = (
-    "cluster {name} was started by an earlier version of Rankroom, which this one cannot use: "
+OTHER_VERSION = (
+    "cluster {name} was started by another version of Rankroom, which this one cannot use: "
     "`%cluster stop {name}` ends it, or go on with the kernel that started it"
 )
 SLOW = "the supervisor of {name} did not answer within {seconds:.0f} s: `%cluster stop` ends it"

@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from rankroom import config
+from rankroom import config, errors
 from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Remote, RemoteState
 from rankroom.record.model import RankInfo
@@ -404,9 +404,9 @@ class Agent:
                 return Answer()
             if do in PASSED:
                 return await self._pass_on(question)
+            raise RankroomError(errors.UNKNOWN.format(name=self.info.name, do=do))
         except RankroomError as error:
             return Answer(error=type(error).__name__, text=str(error))
-        return Answer()
 
     async def _pass_on(self, question: Question) -> Answer:
         """What the supervisor answers."""

@@ -106,7 +106,7 @@ def ask(address: str, key: str, seconds: float = 30.0, /, **content: Any) -> Con
     reach(address)
     try:
         with connected(address, key) as asking:
-            asking.send_multipart([b"1", packed(content)])
+            asking.send_multipart([b"1", packed(content | {"until": until})])
             while not asking.poll(round(1000 * max(0, min(AGAIN_S, until - time.monotonic())))):
                 if time.monotonic() >= until:
                     raise TimeoutError(f"no answer from {address} within {seconds:g} s")

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import socket
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ class Question:
         self.content: dict[str, Any] = json.loads(content)
         if not isinstance(self.content, dict):
             raise ValueError("a message begins with an object")
+        self.until: float = self.content.pop("until", math.inf)  # by the clock of who asks
         self._server = server
 
     def answer(self, *buffers: bytes, **content: Any) -> None:
@@ -112,6 +115,10 @@ class Server:
 
     def _take_in(self) -> None:
         question = Question(self, self._socket.recv_multipart())
+        # In a folder, that is this machine's. What was asked while this process stood still may
+        # have been asked again since, or been given up.
+        if self.address.startswith("ipc:") and question.until < time.monotonic():
+            return
         try:
             self._take(question)
         except Exception as error:

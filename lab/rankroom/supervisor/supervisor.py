@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rankroom import config
+from rankroom import config, errors
 from rankroom.agent.load import Loads
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.rpc.rendezvous import POLL_S, Rendezvous
@@ -213,6 +213,9 @@ class Supervisor:
             return {"until": self.job_end.until if self.job_end else 0.0}
         elif question["do"] == "restart":
             return {"refused": self.ask_for(question["ranks"])}
+        elif question["do"] != "alive":
+            text = errors.UNKNOWN.format(name=self.info.name, do=question["do"])
+            return {"error": "RankroomError", "text": text}
         return {}
 
     def note_ready(self, rank: int, start: int, peer: bytes) -> None:
