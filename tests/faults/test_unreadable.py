@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cells import finish
 from numbered import GATED, assert_numbered, written
 from rankroom.cluster import actions, cleanup, launch, lookup
 from rankroom.cluster.local import Cluster
@@ -20,6 +22,7 @@ from rankroom.record import cluster_file
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.run.run import Run
 from rankroom.system.polling import poll_until
+from unreadable import broken, hidden
 
 pytestmark = pytest.mark.cluster
 
@@ -27,31 +30,9 @@ AWHILE_S = 2.0
 
 
 @contextlib.contextmanager
-def hidden(paths: ClusterPaths) -> Iterator[None]:
-    """As a file is that a network's file system does not show for a moment."""
-    aside = paths.info.with_name("aside")
-    paths.info.rename(aside)
-    try:
-        yield
-    finally:
-        aside.rename(paths.info)
-
-
-@contextlib.contextmanager
-def broken(paths: ClusterPaths) -> Iterator[None]:
-    """Reading fails with an error, as with a ticket that has expired; also for root."""
-    with hidden(paths):
-        paths.info.symlink_to(paths.info)
-        try:
-            yield
-        finally:
-            paths.info.unlink()
-
-
-@contextlib.contextmanager
-def home_away(paths: ClusterPaths) -> Iterator[None]:
+def home_away(info: Path) -> Iterator[None]:
     """The whole home is another, empty one, as where it is not mounted."""
-    home = paths.folder.parents[1]
+    home = info.parents[2]
     aside = home.with_name("aside")
     home.rename(aside)
     home.mkdir()
@@ -110,12 +91,12 @@ def assert_whole(cluster: Cluster, run: Run) -> None:
 def test_a_run_goes_on_while_the_clusters_file_cannot_be_read(
     two: Cluster,
     tmp_path: Path,
-    away: Callable[..., contextlib.AbstractContextManager[None]],
+    away: Callable[[Path], contextlib.AbstractContextManager[None]],
     ends: str,
     seconds: float,
 ):
     run = begin(two, tmp_path / "gate")
-    with away(two.paths):
+    with away(two.paths.info):
         time.sleep(seconds)
         assert run.state == "running"
         assert two.running
@@ -125,6 +106,35 @@ def test_a_run_goes_on_while_the_clusters_file_cannot_be_read(
             assert run.wait(30)
     (tmp_path / "gate").touch()
     assert_whole(two, run)
+
+
+@pytest.mark.parametrize("away", [hidden, broken])
+@pytest.mark.parametrize("seconds", [1.0, pytest.param(60.0, marks=pytest.mark.thorough)])
+def test_it_starts_idles_and_stops_while_its_file_cannot_be_read(
+    home: Path, away: Callable[[Path], contextlib.AbstractContextManager[None]], seconds: float
+):
+    paths = ClusterPaths("away")
+    paths.make(0)
+
+    def be_away() -> None:
+        with away(paths.info):
+            time.sleep(seconds)
+
+    hiding = threading.Thread(target=be_away)
+    hiding.start()
+    made = Cluster.local(ranks=2, name="away")
+    hiding.join()
+    supervisor = made.refresh().supervisor
+    assert finish(made, "rank").results == {0: "0", 1: "1"}
+    with away(paths.info):
+        time.sleep(seconds)
+        assert made.running and made.alive == [0, 1]
+        assert finish(made, "rank").results == {0: "0", 1: "1"}
+    assert made.refresh().supervisor == supervisor
+    with away(paths.info):
+        made.stop()
+        assert launch.own_processes(paths) == []
+    assert not paths.folder.exists()
 
 
 @pytest.mark.parametrize("ends", ["afterwards", "meanwhile"])
@@ -161,11 +171,11 @@ def test_a_supervisor_out_of_descriptors_ends_nothing(two: Cluster, tmp_path: Pa
 
 @pytest.mark.parametrize("away", [hidden, broken, home_away])
 def test_a_run_goes_on_while_a_home_is_away(
-    two: Cluster, tmp_path: Path, away: Callable[..., contextlib.AbstractContextManager[None]]
+    two: Cluster, tmp_path: Path, away: Callable[[Path], contextlib.AbstractContextManager[None]]
 ):
     """Not even the folder says anything then."""
     before = two.paths.read()
-    with away(two.paths):
+    with away(two.paths.info):
         assert two.paths.read() == before
         assert two.running
 
@@ -174,11 +184,11 @@ def test_a_run_goes_on_while_a_home_is_away(
 def test_who_never_read_it_leaves_a_cluster_alone(
     two: Cluster,
     monkeypatch: pytest.MonkeyPatch,
-    away: Callable[..., contextlib.AbstractContextManager[None]],
+    away: Callable[[Path], contextlib.AbstractContextManager[None]],
 ):
     """Another process: it cleans up, starts one of the same name, or asks for this one."""
     monkeypatch.setattr(cluster_file, "_read_last", {})
-    with away(two.paths):
+    with away(two.paths.info):
         found = cleanup.findings(two.store)
         assert [each.clean for each in found if two.name in each.what] == [None]
         with pytest.raises((UsageError, UnreadableError), match=two.name):

@@ -19,6 +19,7 @@ from rankroom import config
 from rankroom.errors import UnreadableError
 from rankroom.record.model import RankInfo
 from rankroom.system.files import write_atomically
+from rankroom.system.polling import poll_until
 
 VERSION = 2  # from 2 on the supervisor owns the runs
 ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]
@@ -129,7 +130,7 @@ class ClusterInfo:
 
 
 UNREADABLE = "cannot tell whether there is a cluster {name}, as {path} cannot be read: {error}"
-_read_last: dict[Path, str] = {}  # of the clusters this process knows
+_read_last: dict[Path, str] = {}  # or written, of the clusters this process knows
 
 
 class ClusterPaths:
@@ -185,6 +186,17 @@ class ClusterPaths:
         _read_last[self.info] = text
         return info
 
+    def read_patiently(self, seconds: float) -> ClusterInfo | None:
+        """The same for who is started to keep it: its file may take as long to be seen."""
+
+        def read() -> ClusterInfo | None:
+            with contextlib.suppress(UnreadableError):
+                return self.read()
+            return None
+
+        poll_until(lambda: read() is not None, seconds, 0.05)
+        return self.read()
+
     def _read_before(self, error: Exception) -> ClusterInfo | None:
         if isinstance(error, FileNotFoundError) and self._is_removed():
             _read_last.pop(self.info, None)
@@ -207,7 +219,9 @@ class ClusterPaths:
 
     def write(self, info: ClusterInfo) -> None:
         """Replace cluster.json in one step; it holds a key, so only the user may read it."""
-        write_atomically(self.info, json.dumps(dataclasses.asdict(info)))
+        text = json.dumps(dataclasses.asdict(info))
+        write_atomically(self.info, text)
+        _read_last[self.info] = text
 
     def remove(self) -> None:
         """Delete the cluster's folder."""
