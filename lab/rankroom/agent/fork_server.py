@@ -97,7 +97,11 @@ def serve(owner: socket.socket) -> None:
                 *lines, got = (got + data).split(b"\n")
                 for line in lines:
                     order = json.loads(line)
-                    pid = os.fork()
+                    try:
+                        pid = os.fork()
+                    except OSError as error:  # the limit of processes, say; its ranks live on
+                        tell(owner, order=order["order"], refused=str(error))
+                        continue
                     if pid == 0:
                         selector.close()
                         for each in (owner, waking, woken):

@@ -74,7 +74,7 @@ class ForkServer:
         self.notes: list[str] = []
         self._wake = wake
         self._orders = itertools.count(1)
-        self._forked: dict[int, int] = {}  # process ids by order
+        self._forked: dict[int, int | str] = {}  # process ids by order, or why there is none
         self._processes: dict[int, ForkedProcess] = {}
         self._codes: dict[int, int] = {}  # of processes that ended before they were known here
         self._news = threading.Condition()
@@ -103,7 +103,7 @@ class ForkServer:
             return self._is_ready and not self.is_over
 
     def fork(self, argv: list[str], env: dict[str, str], cwd: str, log: Path) -> ForkedProcess:
-        """Fork a rank. Raises OSError if the fork server is gone."""
+        """Fork a rank. Raises OSError if it cannot be, or the fork server is gone."""
         number = next(self._orders)
         order = {"order": number, "argv": argv, "env": env, "cwd": cwd, "log": str(log)}
         self._socket.sendall(json.dumps(order).encode() + b"\n")
@@ -112,6 +112,8 @@ class ForkServer:
             if number not in self._forked:
                 raise OSError("the process that forks ranks does not answer")
             pid = self._forked.pop(number)
+            if isinstance(pid, str):
+                raise OSError(pid)
             made = self._processes[pid] = ForkedProcess(self, pid)
             if pid in self._codes:
                 made.end(self._codes.pop(pid))
@@ -140,8 +142,8 @@ class ForkServer:
 
     def _take(self, said: dict[str, Any]) -> None:
         with self._news:
-            if "pid" in said:
-                self._forked[said["order"]] = said["pid"]
+            if "order" in said:
+                self._forked[said["order"]] = said.get("pid") or said["refused"]
             elif "ended" in said:
                 if process := self._processes.pop(said["ended"], None):
                     process.end(said["code"])

@@ -349,7 +349,8 @@ class Recorder:
             self._assembly.clear(self.given_up)
         self.is_closed = True
         if self._has_profile:
-            threading.Thread(target=self._write_profile, args=(info,)).start()
+            with contextlib.suppress(RuntimeError):  # no thread can be started: as with a full disk
+                threading.Thread(target=self._write_profile, args=(info,)).start()
 
     def _write_profile(self, info: RunInfo) -> None:
         from rankroom.analysis.profile.of_run import write_profile
@@ -389,7 +390,8 @@ class Recorder:
                 self._note(str(error))
                 thread = threading.Thread(target=self._close_later, args=(self._writer, str(error)))
                 thread.daemon = True
-                thread.start()
+                with contextlib.suppress(RuntimeError):  # `rankroom runs repair` closes it then
+                    thread.start()
         self._over.set()
         self._tell(self)
 

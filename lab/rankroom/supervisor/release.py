@@ -73,7 +73,7 @@ class Release:
         self.interrupted = True
         ranks = self._running()
         self._connections.signal(ranks, "SIGINT")
-        _in_a_thread(RELEASE_S, self.release)
+        self._connections.later(RELEASE_S, self.release)
         for rank in ranks:
             self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))
 
@@ -100,7 +100,7 @@ class Release:
         """A rank has raised, or is gone: soon see what the others do."""
         self._failed_at = min(self._failed_at, time.monotonic())
         if not self.interrupted:
-            _in_a_thread(GRACE_S, self._release_if_stuck)
+            self._connections.later(GRACE_S, self._release_if_stuck)
 
     def _interrupt_again(self, rank: int) -> None:
         """Python drops an interrupt that comes in a destructor, or while a process is forked; and a
@@ -148,10 +148,3 @@ class Release:
             self._connections.later(GRACE_S, self._release_if_stuck)
         elif not said.get("failing"):
             self.release()
-
-
-def _in_a_thread(seconds: float, call: Callable[[], object]) -> None:
-    """`call` after `seconds`: the caller may be the thread that takes in ranks' replies."""
-    timer = threading.Timer(seconds, call)
-    timer.daemon = True
-    timer.start()

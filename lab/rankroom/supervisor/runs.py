@@ -226,12 +226,7 @@ class Runs:
             question.answer()
             return
         recorder.interrupt()
-
-        def answer() -> None:
-            recorder.wait(FREE_S)
-            question.answer()
-
-        threading.Thread(target=answer, name="rankroom-interrupt", daemon=True).start()
+        self._once(lambda: recorder.wait(0), FREE_S, question.answer)
 
     def _release(self, question: Question) -> None:
         recorder = self.current
@@ -240,18 +235,17 @@ class Runs:
         asked = recorder.release()
 
         def answer() -> None:
-            done, _ = wait(asked, RELEASED_S)
             names = {
                 name
-                for future in done
-                if not future.exception()
+                for future in asked
+                if future.done() and not future.exception()
                 for name in future.result().get("released", ())
             }
             words = RELEASED if names else NOTHING_WAITS
             text = words.format(names=", ".join(sorted(names)), cluster=self._info.name)
             question.answer(text=text)
 
-        threading.Thread(target=answer, name="rankroom-release", daemon=True).start()
+        self._once(lambda: all(future.done() for future in asked), RELEASED_S, answer)
 
     def _stacks(self, question: Question) -> None:
         ranks = question.content["ranks"]
@@ -319,6 +313,19 @@ class Runs:
         threading.Thread(target=answer, name="rankroom-apply", daemon=True).start()
 
     # -- how
+
+    def _once(self, holds: Callable[[], bool], seconds: float, call: Callable[[], None]) -> None:
+        """Call it once something holds, or after so many seconds; without a thread, of which there
+        may be none when it matters."""
+        until = time.monotonic() + seconds
+
+        def look() -> None:
+            if holds() or time.monotonic() >= until:
+                call()
+            else:
+                self._server.later(LOOK_S, look)
+
+        look()
 
     def _are_ready(self, ranks: list[int], waited: float) -> bool:
         """Whether all of these ranks can run a cell; False while some are starting.

@@ -279,7 +279,8 @@ class Supervisor:
                 if self.is_over():
                     return
                 trouble = ""
-            except OSError as error:  # out of descriptors, say: nothing has ended because of that
+            except (OSError, RuntimeError) as error:
+                # Out of descriptors or threads, say: nothing has ended because of that.
                 if str(error) != trouble:
                     trouble = str(error)
                     with contextlib.suppress(OSError):  # a full disk
