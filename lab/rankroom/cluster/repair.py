@@ -62,9 +62,9 @@ def complete(store: Store, run: RunInfo) -> bool:
             continue
         if run.state == "lost" and not done:
             done = info is not None and _complete(store, run, paths, info)
-        elif run.state == "failed":
-            done = add_late(store, run, spool) > 0 or done
-            _let_go(spool, info)
+        elif run.state not in ("running", "lost"):
+            done = (run.state == "failed" and add_late(store, run, spool) > 0) or done
+            _let_go(spool, run, info)
     return done
 
 
@@ -96,11 +96,14 @@ def _remove(paths: ClusterPaths, info: ClusterInfo) -> None:
         paths.remove()
 
 
-def _let_go(spool: Path, info: ClusterInfo | None) -> None:
-    """Remove a spool of a run that is over when no rank can write to it any more."""
+def _let_go(spool: Path, run: RunInfo, info: ClusterInfo | None) -> None:
+    """Remove a spool of a run that is over when it holds nothing more than the record, or no rank
+    can write to it any more."""
     with contextlib.suppress(OSError):
-        quiet = time.time() - spool.stat().st_mtime > KEEP_S
-        if quiet and not launch.alive(info):
+        may_go = not any("missing from the record" in note for note in run.notes)
+        if run.state == "failed":
+            may_go = time.time() - spool.stat().st_mtime > KEEP_S
+        if may_go and not launch.alive(info):
             spool.unlink()
 
 
