@@ -139,6 +139,34 @@ def test_a_killed_kernel(lab, what, source, count, who, tmp_path):
 
 
 @pytest.mark.fault(
+    "the kernel is killed {times} times during one run, each second time as it attaches",
+    "the record is complete, no line missing or twice",
+)
+@pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.thorough)])
+def test_kernels_that_are_killed_one_after_the_other(lab, times, tmp_path):
+    run_id = lab.begin(GATED.format(gate=str(tmp_path / "gate")))
+    for turn in range(times):
+        size = size_of(lab, run_id)
+        if turn % 2:
+            lab.kernel.client.execute("%cluster attach", allow_stdin=False)
+            time.sleep(turn / times)
+        else:
+            said = lab.kernel.run("%cluster attach").stdout
+            assert turn == 0 or f"the run {run_id} goes on" in said, said
+        lab.kill_kernel()
+        wait_for(lambda size=size: size_of(lab, run_id) > size + 500)
+        assert lab.store.load(run_id).state == "running"
+    said = lab.kernel.run("%cluster attach").stdout
+    assert f"the run {run_id} goes on" in said, said
+    (tmp_path / "gate").touch()
+    run = lab.await_end(run_id)
+    assert (run.state, run.notes) == ("done", [])
+    counts = [assert_numbered(lab.store, run_id, rank) for rank in (0, 1)]
+    assert run.lines == sum(counts)
+    assert "ranks 0–1: 2" in lab.kernel.run("%distributed 1 + 1").text
+
+
+@pytest.mark.fault(
     "the kernel is restarted during a run, and attaches while it goes on",
     "the run goes on in the record; it can be waited for and interrupted",
 )

@@ -7,6 +7,7 @@ import pytest
 from cells import finish, log, states, values
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, RankroomError
+from served import serve
 
 pytestmark = [
     pytest.mark.cluster,
@@ -44,6 +45,37 @@ def test_both_interrupt_at_once(cluster, other):
             thread.join()
         assert states(run) == {0: "interrupted", 1: "interrupted"}
         assert values(cluster, "kept") == [0, 1]
+
+
+def test_both_and_a_browser_interrupt_at_once(cluster, other, tmp_path):
+    values(cluster, "import time\nkept = rank\n1")
+    home = str(cluster.store.root)
+    with serve(tmp_path, "noting_server.py", RANKROOM_HOME=home) as server:
+        for _ in range(5):
+            run = begin(cluster, "time.sleep(300)")
+            together, told = threading.Barrier(4), []
+
+            def press(run=run, together=together, told=told):
+                together.wait()
+                told.append(server.post(f"rankroom/runs/{run.id}/interrupt"))
+
+            def interrupt(one, together=together):
+                together.wait()
+                one.interrupt()
+
+            threads = [threading.Thread(target=interrupt, args=(one,)) for one in (cluster, other)]
+            threads += [threading.Thread(target=press) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            assert run.wait(60), run
+            for thread in threads:
+                thread.join()
+            assert states(run) == {0: "interrupted", 1: "interrupted"}
+            # Who came too late is told so in one line.
+            for reply in told:
+                assert reply.status == 200 or "is over" in reply.json["message"], reply
+                assert "\n" not in reply.json["message"]
+            assert values(cluster, "kept") == [0, 1]
 
 
 def test_an_interrupt_of_idle_ranks_hits_nothing(cluster, other):

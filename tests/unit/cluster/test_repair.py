@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import time
 from functools import partial
@@ -11,13 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from numbered import assert_numbered, written
+from rankroom.cluster.local import Cluster
 from rankroom.cluster.repair import complete, complete_all
+from rankroom.errors import NoClusterError
 from rankroom.record.cluster_file import Allocation, ClusterPaths, Node
 from rankroom.record.model import RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store
 from record_makers import gone_process, log, lost_record, snapshot, start_record
 
+VERSION_1 = Path(__file__).parents[2] / "support" / "version_1"
 SAID = [event_line("status", 0, 0, 0, state="running", spool={"stdout": 0}), log(0, "one\n", 1)]
 END = [log(0, "two\n", 2), event_line("status", 0, 3, 9, state="ok")]
 
@@ -130,3 +135,42 @@ def test_a_record_whose_job_took_its_writer_along_is_completed_from_any_machine(
     assert found.failure.evalue == "rank 0 ended with its cluster: job 12 was cancelled"
     assert texts(store, run) == ["one\n"]
     assert not paths.folder.exists()
+
+
+@pytest.fixture
+def earlier(home: Path) -> str:
+    """What version 1 left when its kernel was killed during a run, in the middle of a line, and
+    later its keeper; the ranks had gone on printing. Returns the run's id."""
+    shutil.copytree(VERSION_1, home)
+    gone = gone_process()
+    [run] = home.glob("runs/*/run.json")
+    for file in (run, home / "clusters/before/cluster.json"):
+        about = json.loads(file.read_text())
+        for each in (*about["ranks"], about.get("owner", {})):
+            each |= {"host": socket.gethostname(), "pid": gone.pid}
+        about |= {"keeper": gone.pid} if "keeper" in about else {}
+        file.write_text(json.dumps(about))
+    return run.parent.name
+
+
+def test_a_record_that_version_1_wrote_half_of_is_completed(earlier: str):
+    store = Store()
+    assert [each.state for each in store.newest()] == ["lost"]
+    printed = [(ClusterPaths("before").spool(rank) / "stdout").read_text() for rank in (0, 1)]
+    assert complete_all(store) == [earlier]
+    run = store.load(earlier)
+    assert (run.state, run.notes) == ("failed", [])
+    assert run.failure is not None and "the process that kept it was killed" in run.failure.evalue
+    for rank in (0, 1):
+        assert assert_numbered(store, earlier, rank) > 20
+        assert written(store, earlier, rank) == printed[rank]
+    assert run.lines == sum(text.count("\n") for text in printed)
+    assert ClusterPaths("before").unfinished() == []
+    assert complete_all(store) == []
+
+
+def test_a_cluster_of_version_1_is_refused_in_one_line(earlier: str):
+    with pytest.raises(NoClusterError) as told:
+        Cluster(ClusterPaths("before"), ClusterPaths("before").read())
+    assert "was started by another version of Rankroom" in str(told.value)
+    assert "\n" not in str(told.value)
