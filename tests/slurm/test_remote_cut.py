@@ -18,6 +18,7 @@ from remote import Laptop, assert_whole, begin, until, until_nothing_runs
 
 AWHILE_S = 3.0
 SLEEP_S = 15.0
+SILENT_S = 35.0  # longer than it is waited for
 SUPERVISOR = "rankroom.supervisor.supervisor"
 RAW = ["--raw", "--noheadings", "--output=SOFT,HARD"]
 
@@ -129,10 +130,14 @@ def test_a_supervisor_that_is_silent_for_long_is_not_gone(laptop: Laptop, gate: 
     assert len(found) == 1
     laptop.machines.run(node, ["kill", "-STOP", *found])
     try:
-        time.sleep(20)
+        time.sleep(SILENT_S)
         assert laptop.do("run.state") == "running"
+        refused = laptop.do("refused(lambda: cluster.run('1'))")
+        assert refused.startswith("SshError: cluster far cannot be reached now: the supervisor of")
+        assert "\n" not in refused
     finally:
         laptop.machines.run(node, ["kill", "-CONT", *found])
+    until(laptop, "running")
     gate.touch()
     assert_whole(laptop)
 
