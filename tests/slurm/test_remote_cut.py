@@ -134,6 +134,7 @@ def test_a_supervisor_that_is_silent_for_long_is_not_gone(laptop: Laptop, gate: 
         assert laptop.do("run.state") == "running"
         refused = laptop.do("refused(lambda: cluster.run('1'))")
         assert refused.startswith("SshError: cluster far cannot be reached now: the supervisor of")
+        assert "does not answer" in laptop.do("cluster.refresh().remote.words")
         assert "\n" not in refused
     finally:
         laptop.machines.run(node, ["kill", "-CONT", *found])

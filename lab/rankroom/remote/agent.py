@@ -343,8 +343,8 @@ class Agent:
             return
         if state is None:
             self._over_soon(words)
-        elif not self._cut.is_set() and not self.ready and self.remote.state != "starting":
-            self.say(state, words)
+        elif self.info.state == "starting" and not (self._cut.is_set() or self._address):
+            self.say(state, words)  # from then on it is the supervisor that says, or is silent
         else:
             self.save()
 
