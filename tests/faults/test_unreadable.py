@@ -15,9 +15,9 @@ import pytest
 
 from cells import finish
 from numbered import GATED, assert_numbered, written
-from rankroom.cluster import actions, cleanup, launch, lookup
+from rankroom.cluster import actions, cleanup, launch, lookup, repair
 from rankroom.cluster.local import Cluster
-from rankroom.errors import UnreadableError, UsageError
+from rankroom.errors import RankroomError, UnreadableError, UsageError
 from rankroom.record import cluster_file
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.run.run import Run
@@ -135,6 +135,25 @@ def test_it_starts_idles_and_stops_while_its_file_cannot_be_read(
         made.stop()
         assert launch.own_processes(paths) == []
     assert not paths.folder.exists()
+
+
+@pytest.mark.parametrize("away", [hidden, broken])
+@pytest.mark.parametrize("name", ["run.json", "events.jsonl"])
+def test_a_run_goes_on_while_its_record_cannot_be_read(
+    two: Cluster,
+    tmp_path: Path,
+    away: Callable[[Path], contextlib.AbstractContextManager[None]],
+    name: str,
+):
+    run = begin(two, tmp_path / "gate")
+    with away(run.path / name):
+        time.sleep(1.0)
+        assert run.state == "running" and two.latest is run
+        assert repair.complete_all(two.store) == []
+        with pytest.raises(RankroomError, match="is busy with a run of this notebook"):
+            two.run("1")
+    (tmp_path / "gate").touch()
+    assert_whole(two, run)
 
 
 @pytest.mark.parametrize("ends", ["afterwards", "meanwhile"])
