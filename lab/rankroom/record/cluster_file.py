@@ -21,6 +21,7 @@ from rankroom.record.model import RankInfo
 from rankroom.system.files import write_atomically
 from rankroom.system.polling import poll_until
 
+SEEN_S = 120.0  # for a network's file system to show a file that another machine wrote
 VERSION = 2  # from 2 on the supervisor owns the runs
 ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]
 RemoteState = Literal[
@@ -186,15 +187,15 @@ class ClusterPaths:
         _read_last[self.info] = text
         return info
 
-    def read_patiently(self, seconds: float) -> ClusterInfo | None:
-        """The same for who is started to keep it: its file may take as long to be seen."""
+    def read_patiently(self) -> ClusterInfo | None:
+        """The same for a process that is started to keep it: its file may not be seen at once."""
 
         def read() -> ClusterInfo | None:
             with contextlib.suppress(UnreadableError):
                 return self.read()
             return None
 
-        poll_until(lambda: read() is not None, seconds, 0.05)
+        poll_until(lambda: read() is not None, SEEN_S, 0.05)
         return self.read()
 
     def _read_before(self, error: Exception) -> ClusterInfo | None:

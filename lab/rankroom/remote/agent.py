@@ -504,7 +504,7 @@ def note(*words: object) -> None:
 def run(folder: Path) -> None:
     """Keep the cluster in `folder` until it is over."""
     paths = ClusterPaths(folder.name, folder.parent)
-    info = paths.read_patiently(STOP_S)
+    info = paths.read_patiently()
     if info is None or info.remote is None:
         raise SystemExit(f"no cluster on a site in {folder}")
     remote = info.remote

@@ -83,7 +83,9 @@ class RemoteCluster(AnyCluster):
                 told = info.remote.words
                 progress(told)
             alive = launch.alive(info)
-            kept = now if alive else kept
+            # Its file may not show yet what is there.
+            if alive or (now > kept + COMES_S and launch.supervisors(self.paths)):
+                kept = now
             if alive and info.state == "running" and info.remote.state == "running":
                 self.refresh()
                 with contextlib.suppress(SshError):  # it was reached just now

@@ -432,7 +432,7 @@ def main(argv: list[str]) -> None:
     """Keep the cluster in folder argv[1] with argv[2] GPUs until it is stopped."""
     folder = Path(argv[1])
     paths = ClusterPaths(folder.name, folder.parent)
-    info = paths.read_patiently(config.start_seconds(START_S))
+    info = paths.read_patiently()
     if info is None:
         raise SystemExit(f"no cluster.json in {folder}")
     supervisor: Supervisor | None = None
