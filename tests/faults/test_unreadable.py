@@ -214,7 +214,7 @@ def test_who_never_read_it_leaves_a_cluster_alone(
             launch.launch(2, two.name, None)
         assert two.paths.folder.is_dir()
         if away is broken:
-            with pytest.raises(UnreadableError, match=f"cluster {two.name} cannot be told"):
+            with pytest.raises(UnreadableError, match=f"whether there is a cluster {two.name}"):
                 actions.find(two.name)
             with pytest.raises(UnreadableError):
                 lookup.find(two.name)
