@@ -132,10 +132,10 @@ def names(new: str) -> list[str]:
 def environment() -> dict[str, str]:
     """This process's environment, with what is renamed under its new name; a line says so."""
     env = dict(os.environ)
-    for old in RENAMED.keys() & env.keys():
-        new = RENAMED[old]
-        print(OLD_VARIABLE.format(old=old, new=new), file=sys.stderr)
-        env.setdefault(new, env.pop(old))
+    for old, new in RENAMED.items():
+        if old in env and old.isupper():
+            print(OLD_VARIABLE.format(old=old, new=new), file=sys.stderr)
+            env.setdefault(new, env.pop(old))
     return env
 
 

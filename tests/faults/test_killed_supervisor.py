@@ -77,7 +77,7 @@ def test_killed_when(home: Path, monkeypatch: pytest.MonkeyPatch, at: str, state
             assert run.wait(60)
         assert poll_until(lambda: own_processes(cluster.paths) == [], 60)
         printed = {rank: (cluster.paths.spool(rank) / "stdout").read_text() for rank in (0, 1)}
-        with pytest.raises(NoClusterError, match="the process that kept it was killed"):
+        with pytest.raises(NoClusterError, match="its supervisor was killed"):
             cluster.run("1")
     except BaseException:
         cluster.stop()

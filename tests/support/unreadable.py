@@ -1,4 +1,4 @@
-"""A file that cannot be read for a while, though whoever writes it goes on doing so."""
+"""A file that cannot be read for a while, though it is still written."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_a_record_that_version_1_wrote_half_of_is_completed(earlier: str):
     assert complete_all(store) == [earlier]
     run = store.load(earlier)
     assert (run.state, run.notes) == ("failed", [])
-    assert run.failure is not None and "the process that kept it was killed" in run.failure.evalue
+    assert run.failure is not None and "its supervisor was killed" in run.failure.evalue
     for rank in (0, 1):
         assert assert_numbered(store, earlier, rank) > 20
         assert written(store, earlier, rank) == printed[rank]
