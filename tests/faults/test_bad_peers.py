@@ -181,8 +181,15 @@ def test_a_supervisor_that_does_not_answer(usual: Cluster, tmp_path: Path):
 @contextlib.contextmanager
 def stopped(cluster: Cluster) -> Iterator[None]:
     supervisor = cluster.refresh().supervisor
+    tasks = Path(f"/proc/{supervisor}/task")
     os.kill(supervisor, signal.SIGSTOP)
     try:
+        # On a busy machine, what is asked at once may be heard before that.
+        assert poll_until(lambda: all(_stands(each) for each in tasks.iterdir()), 30, 0.01)
         yield
     finally:
         os.kill(supervisor, signal.SIGCONT)
+
+
+def _stands(thread: Path) -> bool:
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
