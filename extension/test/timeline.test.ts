@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { RunModel } from '../src/run/model';
+import { runSlice } from '../src/run/slices';
 import type { Run, SpansEvent } from '../src/schema';
 import { Collectives, type CollectivesAnswer } from '../src/timeline/collectives';
 import { GrowingColumns } from '../src/timeline/columns';
@@ -96,7 +97,7 @@ for (const name of names) {
     for (const rank of model.spans.ranks) {
       const lane = model.spans.columns(rank, 'collective');
       let sum = 0;
-      for (const row of partRows(rank, lane, collectives)) {
+      for (const row of done(partRows(rank, lane, collectives))) {
         for (let i = 0; i < row.length; i++) {
           sum += row.columns.dur[i];
           assert.ok([WAIT, TRANSFER].includes(row.name(i)));
@@ -111,6 +112,13 @@ for (const name of names) {
       assert.equal(arrivals(collective).filter(({ isLast }) => isLast).length, 1);
     }
   });
+}
+
+/** What comes of all steps. */
+function done<T>(steps: Iterator<void, T>): T {
+  const last = runSlice(steps, Infinity);
+  assert.ok(last.done);
+  return last.value;
 }
 
 test('spans come in any order and are sorted; those that start together stay as they came', () => {
@@ -270,7 +278,7 @@ test('closed ranks have two lines; an open one a lane for each category, and ten
   const { spans, samples } = model;
   const rows = new Rows(spans);
   const lay = (...open: string[]): Lane[] =>
-    layOut(spans, rows, samples, spans.ranks, { open: new Set(open), meters: false }).lanes;
+    done(layOut(spans, rows, samples, spans.ranks, { open: new Set(open), meters: false })).lanes;
   assert.deepEqual(lay().map(({ kind, lines }) => [kind, lines.length]), spans.ranks.map(() => ['rank', 2]));
   const open = lay('2', '2/phase');
   assert.deepEqual(open.filter(({ kind, rank }) => kind === 'cat' && rank === 2).map(({ label }) => label), spans.cats(2).map(nameOf));

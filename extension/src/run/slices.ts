@@ -1,14 +1,19 @@
-/** Long work in slices, so that the browser can paint and react in between. */
+/**
+ * Long work in slices, so that the browser can paint and react in between.
+ *
+ * A worker would not do: it has no modules that JupyterLab shares, the view would wait for it with
+ * each scroll, and copying a million spans to it blocks the page longer than any slice.
+ */
 
 /** Milliseconds a slice may take. */
-export const SLICE = 8;
+const SLICE = 8;
 
 /** Open only while somebody waits: an open channel keeps Node, where tests run, from ending. */
 let channel: MessageChannel | null = null;
 const waiting: Array<() => void> = [];
 
 /** Let the browser do what waits. A timer would wait 4 ms or more each time. */
-export function breathe(): Promise<void> {
+function breathe(): Promise<void> {
   if (!channel) {
     channel = new MessageChannel();
     channel.port1.onmessage = () => {
@@ -27,19 +32,22 @@ export function breathe(): Promise<void> {
 }
 
 /** Run all steps, and breathe between slices. */
-export async function inSlices(steps: Iterator<void>): Promise<void> {
-  while (!runSlice(steps)) {
+export async function inSlices<T>(steps: Iterator<void, T>): Promise<T> {
+  for (;;) {
+    const last = runSlice(steps);
+    if (last.done) {
+      return last.value;
+    }
     await breathe();
   }
 }
 
-/** Run steps for a slice; returns whether all are done. */
-export function runSlice(steps: Iterator<void>, milliseconds = SLICE): boolean {
+/** Run steps for a slice; returns the last of them, which holds the result when all are done. */
+export function runSlice<T>(steps: Iterator<void, T>, milliseconds = SLICE): IteratorResult<void, T> {
   const end = performance.now() + milliseconds;
-  do {
-    if (steps.next().done) {
-      return true;
-    }
-  } while (performance.now() < end);
-  return false;
+  let step = steps.next();
+  while (!step.done && performance.now() < end) {
+    step = steps.next();
+  }
+  return step;
 }

@@ -3,7 +3,7 @@
 const FIRST = 256;
 const GROWTH = 1.5;
 /** Steps of insertion sort per span before another way is taken. */
-const PATIENCE = 16;
+const PATIENCE = 8;
 
 /** The first `length` elements count; the arrays may be longer. Times in microseconds of the run. */
 export interface Columns {
@@ -79,7 +79,7 @@ export class GrowingColumns implements Columns {
       }
       steps -= i - to;
       if (steps < 0) {
-        this.sortAnew();
+        this.mergeRuns();
         break;
       }
     }
@@ -87,19 +87,40 @@ export class GrowingColumns implements Columns {
     return this;
   }
 
-  private sortAnew(): void {
-    const { length } = this;
-    const { start } = this;
-    const places = new Uint32Array(length).map((_, i) => i).sort((a, b) => start[a] - start[b] || a - b);
-    const [dur, name] = [this.dur.slice(0, length), this.name.slice(0, length)];
-    const before = start.slice(0, length);
-    places.forEach((from, to) => {
-      this.start[to] = before[from];
-      this.dur[to] = dur[from];
-      this.name[to] = name[from];
-    });
+  /** Runs that ascend, as those of an event mostly do, are merged in pairs until one is left. */
+  private mergeRuns(): void {
+    const { length, start, dur, name } = this;
+    let [places, merged] = [new Uint32Array(length), new Uint32Array(length)];
+    let runs: number[] = [];
+    for (let i = 0; i < length; i++) {
+      places[i] = i;
+      if (i === 0 || start[i] < start[i - 1]) {
+        runs.push(i);
+      }
+    }
+    while (runs.length > 1) {
+      for (let run = 0; run < runs.length; run += 2) {
+        const [middle, end] = [runs[run + 1] ?? length, runs[run + 2] ?? length];
+        for (let a = runs[run], b = middle, to = a; to < end; to++) {
+          merged[to] = b >= end || (a < middle && start[places[a]] <= start[places[b]]) ? places[a++] : places[b++];
+        }
+      }
+      [places, merged] = [merged, places];
+      runs = runs.filter((_, i) => i % 2 === 0);
+    }
+    this.start = ordered(start, places);
+    this.dur = ordered(dur, places);
+    this.name = ordered(name, places);
     this.order += 1;
   }
+}
+
+function ordered<T extends Float64Array | Uint32Array>(from: T, places: Uint32Array): T {
+  const into = from.slice() as T;
+  for (let i = 0; i < places.length; i++) {
+    into[i] = from[places[i]];
+  }
+  return into;
 }
 
 function grown<T extends Float64Array | Uint32Array>(from: T, into: T): T {

@@ -2,8 +2,8 @@
 import { trans } from '../translation';
 import type { Collectives } from './collectives';
 import type { GrowingColumns } from './columns';
-import { partRows } from './parts';
-import { Row, stack } from './row';
+import { partRows, STEP } from './parts';
+import { type Row, stack } from './row';
 import { meterName, type Meter, type Samples } from './samples';
 import { catName, type Spans } from './spans';
 
@@ -53,47 +53,45 @@ function closedLines(ranks: number): [number, number] {
   return ranks <= 8 ? [14, 9] : ranks <= 16 ? [10, 7] : ranks <= 32 ? [8, 5] : [6, 4];
 }
 
-interface Cached {
+interface Cached<T> {
   length: number;
   order: number;
   collectives: Collectives | null;
-  rows: Row[];
+  made: T;
 }
 
-/** The rows of all lanes, made when they are first painted and again when there is more. */
+interface Tensor {
+  label: string;
+  places: Uint32Array;
+  count: number;
+  time: number;
+}
+
+/** The rows of all lanes, made when they are laid out and again when there is more. */
 export class Rows {
   /** As far as they are matched. */
   collectives: Collectives | null = null;
-  private plain = new Map<string, Cached>();
-  private parts = new Map<string, Cached>();
-  private tensors = new Map<string, { cached: Cached; rows: Map<string, Row[]> }>();
+  private rows = new Map<string, Cached<Row[]>>();
+  private tensors = new Map<string, Cached<Map<string, Row[]>>>();
 
   constructor(private source: Spans) {}
 
-  of(rank: number, cat: string): Row[] {
-    return this.cached(this.plain, rank, cat, columns => stack(columns));
-  }
-
-  layers(rank: number, cat: string): Layer[] {
-    const isParts = cat === 'collective' && this.isMatched(rank);
-    const { collectives } = this;
-    const rows = isParts
-      ? this.cached(this.parts, rank, cat, columns => partRows(rank, columns, collectives!))
-      : this.of(rank, cat);
-    return rows.map(row => ({ row, rank, cat, isParts }));
+  *layers(rank: number, cat: string): Generator<void, Layer[]> {
+    const columns = this.source.columns(rank, cat);
+    const collectives = cat === 'collective' && this.collectives?.fits(rank, columns) ? this.collectives : null;
+    const rows = yield* cached(this.rows, `${rank}/${cat}`, columns, collectives, function* () {
+      const made = collectives ? yield* partRows(rank, columns, collectives) : stack(columns);
+      yield* built(made);
+      return made;
+    });
+    return rows.map(row => ({ row, rank, cat, isParts: collectives !== null }));
   }
 
   /** The spans of each tensor, those that take longest first; the rest together. */
-  byTensor(rank: number, cat: string): Map<string, Row[]> {
-    const key = `${rank}/${cat}`;
+  byTensor(rank: number, cat: string): Generator<void, Map<string, Row[]>> {
     const columns = this.source.columns(rank, cat);
-    const known = this.tensors.get(key);
-    if (known && isFresh(known.cached, columns, null)) {
-      return known.rows;
-    }
-    const rows = split(columns, number => String(this.source.name(rank, number).tensor ?? ''));
-    this.tensors.set(key, { cached: { ...freshness(columns, null), rows: [] }, rows });
-    return rows;
+    const tensorOf = (number: number): string => String(this.source.name(rank, number).tensor ?? '');
+    return cached(this.tensors, `${rank}/${cat}`, columns, null, () => split(columns, tensorOf));
   }
 
   hasTensors(rank: number, cat: string): boolean {
@@ -106,79 +104,79 @@ export class Rows {
     }
     return false;
   }
+}
 
-  private isMatched(rank: number): boolean {
-    return this.collectives?.fits(rank, this.source.columns(rank, 'collective')) ?? false;
+/** What was made of these columns before, unless there is more in them by now or other collectives. */
+function* cached<T>(
+  cache: Map<string, Cached<T>>,
+  key: string,
+  { length, order }: GrowingColumns,
+  collectives: Collectives | null,
+  make: () => Generator<void, T>
+): Generator<void, T> {
+  const known = cache.get(key);
+  if (known && known.length === length && known.order === order && known.collectives === collectives) {
+    return known.made;
   }
+  yield;
+  const made = yield* make();
+  cache.set(key, { length, order, collectives, made });
+  return made;
+}
 
-  private cached(
-    cache: Map<string, Cached>,
-    rank: number,
-    cat: string,
-    make: (columns: GrowingColumns) => Row[]
-  ): Row[] {
-    const key = `${rank}/${cat}`;
-    const columns = this.source.columns(rank, cat);
-    const collectives = cache === this.parts ? this.collectives : null;
-    let known = cache.get(key);
-    if (!known || !isFresh(known, columns, collectives)) {
-      known = { ...freshness(columns, collectives), rows: make(columns) };
-      cache.set(key, known);
-    }
-    return known.rows;
+/** Make the blocks that painting needs. */
+function* built(rows: readonly Row[]): Generator<void> {
+  for (const row of rows) {
+    void row.blocks;
+    yield;
   }
 }
 
-function freshness({ length, order }: GrowingColumns, collectives: Collectives | null): Omit<Cached, 'rows'> {
-  return { length, order, collectives };
-}
-
-function isFresh(cached: Cached, { length, order }: GrowingColumns, collectives: Collectives | null): boolean {
-  return cached.length === length && cached.order === order && cached.collectives === collectives;
-}
-
-function split(columns: GrowingColumns, tensorOf: (number: number) => string): Map<string, Row[]> {
-  const names = new Map<number, string>();
-  const found = new Map<string, { places: number[]; time: number }>();
-  for (let i = 0; i < columns.length; i++) {
-    const number = columns.name[i];
-    let tensor = names.get(number);
-    if (tensor === undefined) {
-      tensor = tensorOf(number);
-      names.set(number, tensor);
+function* split(columns: GrowingColumns, tensorOf: (number: number) => string): Generator<void, Map<string, Row[]>> {
+  const { name, dur, length } = columns;
+  const byName = new Map<number, Tensor>();
+  const byTensor = new Map<string, Tensor>();
+  for (let i = 0; i < length; i++) {
+    let tensor = byName.get(name[i]);
+    if (!tensor) {
+      const label = tensorOf(name[i]);
+      tensor = byTensor.get(label) ?? { label: label || trans.__('no tensor'), places: new Uint32Array(), count: 0, time: 0 };
+      byTensor.set(label, tensor);
+      byName.set(name[i], tensor);
     }
-    let each = found.get(tensor);
-    if (!each) {
-      each = { places: [], time: 0 };
-      found.set(tensor, each);
+    tensor.count += 1;
+    tensor.time += dur[i];
+    if (i % STEP === 0) {
+      yield;
     }
-    each.places.push(i);
-    each.time += columns.dur[i];
   }
-  const sorted = [...found].sort((a, b) => b[1].time - a[1].time);
-  const shown = sorted.slice(0, sorted.length > TENSORS + 1 ? TENSORS : sorted.length);
-  const rest = sorted.slice(shown.length);
-  const rows = new Map(shown.map(([tensor, { places }]) => [tensor || trans.__('no tensor'), stackPlaces(columns, places)]));
-  if (rest.length) {
-    const places = rest.flatMap(([, each]) => each.places).sort((a, b) => a - b);
-    rows.set(trans.__('%1 more', rest.length), stackPlaces(columns, places));
+  const sorted = [...byTensor.values()].sort((a, b) => b.time - a.time);
+  const shown = sorted.length > TENSORS + 1 ? sorted.slice(0, TENSORS) : sorted;
+  const others = new Set(sorted.slice(shown.length));
+  if (others.size) {
+    const rest = { label: trans.__('%1 more', others.size), places: new Uint32Array(), count: 0, time: 0 };
+    others.forEach(({ count }) => (rest.count += count));
+    byName.forEach((tensor, number) => others.has(tensor) && byName.set(number, rest));
+    shown.push(rest);
+  }
+  for (const tensor of shown) {
+    tensor.places = new Uint32Array(tensor.count);
+    tensor.count = 0;
+  }
+  for (let i = 0; i < length; i++) {
+    const tensor = byName.get(name[i])!;
+    tensor.places[tensor.count++] = i;
+    if (i % STEP === 0) {
+      yield;
+    }
+  }
+  const rows = new Map<string, Row[]>();
+  for (const { label, places } of shown) {
+    const own = stack(columns, places);
+    rows.set(label, own);
+    yield* built(own);
   }
   return rows;
-}
-
-/** Rows of some of the spans; their places stay those in the columns. */
-function stackPlaces(columns: GrowingColumns, places: number[]): Row[] {
-  const all = Uint32Array.from(places);
-  const some = {
-    start: Float64Array.from(all, i => columns.start[i]),
-    dur: Float64Array.from(all, i => columns.dur[i]),
-    name: Uint32Array.from(all, i => columns.name[i]),
-    length: all.length
-  };
-  return stack(some).map(row => {
-    const own = new Uint32Array(row.length).map((_, i) => all[row.place(i)]);
-    return new Row(columns, own);
-  });
 }
 
 /** What is open, beside what there is. */
@@ -188,14 +186,14 @@ export interface Shown {
   meters: boolean;
 }
 
-/** All lanes from top to bottom, and how high they are together. */
-export function layOut(
+/** All lanes from top to bottom, and how high they are together; every step takes some milliseconds at most. */
+export function* layOut(
   source: Spans,
   rows: Rows,
   samples: Samples,
   ranks: readonly number[],
   shown: Shown
-): { lanes: Lane[]; height: number } {
+): Generator<void, { lanes: Lane[]; height: number }> {
   const lanes: Lane[] = [];
   let y = GAP;
   const add = (lane: Omit<Lane, 'y' | 'height'>, height: number): void => {
@@ -205,21 +203,23 @@ export function layOut(
   };
   for (const rank of ranks) {
     const key = `${rank}`;
-    const cats = source.cats(rank);
+    const layers = new Map<string, Layer[]>();
+    for (const cat of source.cats(rank)) {
+      layers.set(cat, yield* rows.layers(rank, cat));
+    }
     const isOpen = shown.open.has(key);
-    const lines = closedRank(rows, rank, cats, closedLines(ranks.length));
+    const lines = closedRank(layers, closedLines(ranks.length));
     add({ key, kind: 'rank', rank, cat: '', label: String(rank), lines, isOpen }, heightOf(lines));
-    for (const cat of isOpen ? cats : []) {
+    for (const [cat, own] of isOpen ? layers : []) {
       const catKey = `${rank}/${cat}`;
       const hasMore = cat === 'phase' || rows.hasTensors(rank, cat);
       const isCatOpen = hasMore ? shown.open.has(catKey) : null;
-      const layers = rows.layers(rank, cat);
-      const catLines = stacked(layers);
+      const catLines = stacked(own);
       add({ key: catKey, kind: 'cat', rank, cat, label: nameOf(cat), lines: catLines, isOpen: isCatOpen }, heightOf(catLines));
-      for (const [tensor, tensorRows] of isCatOpen ? rows.byTensor(rank, cat) : []) {
-        const own = stacked(tensorRows.map(row => ({ row, rank, cat, isParts: false })));
+      for (const [tensor, tensorRows] of isCatOpen ? yield* rows.byTensor(rank, cat) : []) {
+        const tensorLines = stacked(tensorRows.map(row => ({ row, rank, cat, isParts: false })));
         const tensorKey = `${catKey}/${tensor}`;
-        add({ key: tensorKey, kind: 'tensor', rank, cat, label: tensor, lines: own, isOpen: null }, heightOf(own));
+        add({ key: tensorKey, kind: 'tensor', rank, cat, label: tensor, lines: tensorLines, isOpen: null }, heightOf(tensorLines));
       }
     }
     for (const [meter] of isOpen || shown.meters ? samples.of(rank) : []) {
@@ -240,14 +240,14 @@ function heightOf(lines: readonly Line[]): number {
   return last ? last.y + last.height : LINE;
 }
 
-function closedRank(rows: Rows, rank: number, cats: string[], [upper, lower]: [number, number]): Line[] {
-  const below = cats.filter(cat => cat === 'collective');
-  const doing = cats.filter(cat => cat !== 'collective' && cat !== 'phase');
+function closedRank(layers: ReadonlyMap<string, Layer[]>, [upper, lower]: [number, number]): Line[] {
+  const cats = [...layers.keys()].filter(cat => cat !== 'collective');
+  const doing = cats.filter(cat => cat !== 'phase');
   const above = [...doing.filter(cat => !ON_TOP.includes(cat)), ...ON_TOP.filter(cat => doing.includes(cat))];
-  const layers = (each: string[]): Layer[] => each.flatMap(cat => rows.layers(rank, cat).slice(0, SHOWN_ROWS));
+  const first = (each: string[]): Layer[] => each.flatMap(cat => layers.get(cat)?.slice(0, SHOWN_ROWS) ?? []);
   return [
-    { y: 0, height: upper, layers: layers(above.length ? above : cats.filter(cat => cat !== 'collective')) },
-    { y: upper + 1, height: lower, layers: layers(below) }
+    { y: 0, height: upper, layers: first(above.length ? above : cats) },
+    { y: upper + 1, height: lower, layers: first(['collective']) }
   ];
 }
 

@@ -7,9 +7,13 @@ import { Row, stack } from './row';
 export const WAIT = 0;
 export const TRANSFER = 1;
 
+/** Spans that are looked at in a step. */
+export const STEP = 50_000;
+
 /** The rows of a rank's collectives, each span cut at the last arrival. */
-export function partRows(rank: number, columns: Columns, collectives: Collectives): Row[] {
-  return stack(columns).map(row => {
+export function* partRows(rank: number, columns: Columns, collectives: Collectives): Generator<void, Row[]> {
+  const rows: Row[] = [];
+  for (const row of stack(columns)) {
     const room = 2 * row.length;
     const parts = { start: new Float64Array(room), dur: new Float64Array(room), name: new Uint32Array(room), length: 0 };
     const owners = new Uint32Array(room);
@@ -30,9 +34,13 @@ export function partRows(rank: number, columns: Columns, collectives: Collective
       if (end > cut || cut === start) {
         put(cut, end, TRANSFER, place);
       }
+      if (i % STEP === 0) {
+        yield;
+      }
     }
-    return new Row(parts, null, owners);
-  });
+    rows.push(new Row(parts, null, owners));
+  }
+  return rows;
 }
 
 export function least(numbers: readonly number[]): number {

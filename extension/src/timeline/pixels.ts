@@ -3,7 +3,7 @@ import { dye, mix, type Colour, type Dye, type Palette } from './colours';
 import { WAIT } from './parts';
 import type { Layer, Line } from './lanes';
 import type { TimeScale } from './range';
-import { marked, Row } from './row';
+import { marked, type Row } from './row';
 import type { Search } from './find';
 import type { SpanSource } from './spans';
 import { Strip, type Wide } from './strip';
@@ -75,14 +75,12 @@ export class Pixels {
     return strip.wide;
   }
 
-  private matches({ row, rank, cat, isParts }: Layer, search: Search): Row {
+  private matches({ row, rank, cat }: Layer, search: Search): Row {
     let found = this.found.get(row);
     if (!found) {
       const isMarked = search.marker(rank);
       const { name } = this.source.columns(rank, cat);
-      found = isParts
-        ? markedParts(row, owner => isMarked(name[owner]))
-        : marked(row, isMarked);
+      found = marked(row, place => isMarked(name[row.owners ? row.owners[place] : place]));
       this.found.set(row, found);
     }
     return found;
@@ -100,14 +98,4 @@ export class Pixels {
     }
     return colour;
   }
-}
-
-function markedParts(row: Row, isMarked: (owner: number) => boolean): Row {
-  const places: number[] = [];
-  for (let i = 0; i < row.length; i++) {
-    if (isMarked(row.owners![row.place(i)])) {
-      places.push(row.place(i));
-    }
-  }
-  return new Row(row.columns, Uint32Array.from(places), row.owners);
 }

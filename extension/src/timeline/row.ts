@@ -165,40 +165,44 @@ function above(below: Level): Level {
 /** Deeper nesting than this shares the last row. */
 const MOST_ROWS = 128;
 
-/** Stack spans in rows so that no two in a row overlap, each as high up as there is room. */
-export function stack(columns: Columns): Row[] {
-  const { start, dur, length } = columns;
+/** Stack spans in rows so that no two in a row overlap, each as high up as there is room; those at `places`, or all. */
+export function stack(columns: Columns, places: Uint32Array | null = null): Row[] {
+  const { start, dur } = columns;
+  const length = places ? places.length : columns.length;
   const ends: number[] = [];
   const counts: number[] = [];
   const rowOf = new Uint8Array(length);
   for (let i = 0; i < length; i++) {
+    const at = places ? places[i] : i;
     let row = 0;
-    while (row < ends.length && ends[row] > start[i]) {
+    while (row < ends.length && ends[row] > start[at]) {
       row += 1;
     }
     row = Math.min(row, MOST_ROWS - 1);
-    ends[row] = Math.max(ends[row] ?? -Infinity, start[i] + dur[i]);
+    ends[row] = Math.max(ends[row] ?? -Infinity, start[at] + dur[at]);
     counts[row] = (counts[row] ?? 0) + 1;
     rowOf[i] = row;
   }
   if (counts.length <= 1) {
-    return length ? [new Row(columns)] : [];
+    return length ? [new Row(columns, places)] : [];
   }
-  const places = counts.map(count => new Uint32Array(count));
+  const rows = counts.map(count => new Uint32Array(count));
   const filled = counts.map(() => 0);
   for (let i = 0; i < length; i++) {
-    places[rowOf[i]][filled[rowOf[i]]++] = i;
+    rows[rowOf[i]][filled[rowOf[i]]++] = places ? places[i] : i;
   }
-  return places.map(each => new Row(columns, each));
+  return rows.map(own => new Row(columns, own));
 }
 
-/** Those spans of a row whose names are marked. */
-export function marked(row: Row, isMarked: (name: number) => boolean): Row {
-  const places: number[] = [];
+/** Those spans of a row that are marked, by their places in the columns. */
+export function marked(row: Row, isMarked: (place: number) => boolean): Row {
+  const places = new Uint32Array(row.length);
+  let count = 0;
   for (let i = 0; i < row.length; i++) {
-    if (isMarked(row.name(i))) {
-      places.push(row.place(i));
+    const place = row.place(i);
+    if (isMarked(place)) {
+      places[count++] = place;
     }
   }
-  return new Row(row.columns, Uint32Array.from(places), row.owners);
+  return new Row(row.columns, places.subarray(0, count), row.owners);
 }

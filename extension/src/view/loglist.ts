@@ -32,13 +32,13 @@ export class LogList extends Widget {
   private pending: Iterator<void> | null = null;
   private metrics = new Metrics();
   private marked = -1;
-  /** The line to stay at while a new filter is applied. */
-  private keep = -1;
+  /** The line to go to, or to stay at, while rows are made, with so many rows above it. */
+  private keep: { line: number; above: number } | null = null;
 
   private content = h('div', 'rr-rows');
   private space = h('pre', 'rr-space', {}, this.metrics.probe, this.content);
   private box = new ScrollBox(this.space, byReader => {
-    this.keep = byReader ? -1 : this.keep;
+    this.keep = byReader ? null : this.keep;
     this.frame.request();
   });
   private toEnd = h('button', 'rr-toend', { onclick: () => this.box.goTo(Infinity, true), hidden: true }, trans.__('↓ to the end'));
@@ -85,10 +85,10 @@ export class LogList extends Widget {
 
   setFilter(filter: Filter): void {
     const line = this.box.scroll.isFollowing ? -1 : this.topLine();
+    this.keep = line < 0 ? null : { line, above: 0 };
     this.rows.setFilter(filter);
     this.dropNodes();
     this.pending = null;
-    this.keep = line;
     this.frame.request();
   }
 
@@ -96,10 +96,8 @@ export class LogList extends Widget {
   reveal(line: number): void {
     this.marked = line;
     this.dropNodes();
-    while (!runSlice(this.rows.update())) {
-      // The line may not have been looked at yet; this happens on a click only.
-    }
-    this.box.goTo((this.rows.top(this.rows.find(line)) - 3) * this.lineHeight);
+    this.keep = { line, above: 3 };
+    this.frame.request();
     this.focus();
   }
 
@@ -151,7 +149,7 @@ export class LogList extends Widget {
     }
     this.box.lineHeight = this.lineHeight;
     this.pending ??= this.rows.update();
-    if (runSlice(this.pending, SHARE)) {
+    if (runSlice(this.pending, SHARE).done) {
       this.pending = null;
     } else {
       this.frame.request();
@@ -197,11 +195,13 @@ export class LogList extends Widget {
     } else {
       this.box.node.style.height = '';
     }
-    if (this.keep >= 0) {
-      this.box.scroll.offset = this.rows.top(this.rows.find(this.keep)) * this.lineHeight;
-      this.keep = this.pending ? this.keep : -1;
-    }
     this.box.place(content);
+    if (this.keep) {
+      const { line, above } = this.keep;
+      this.box.scroll.moveTo((this.rows.top(this.rows.find(line)) - above) * this.lineHeight);
+      this.box.place(content);
+      this.keep = this.pending ? this.keep : null;
+    }
   }
 
   /** Make the rows in sight exist, and the others not. */

@@ -10,6 +10,7 @@ import { meterName } from '../../timeline/samples';
 import { summary } from '../../timeline/summary';
 import { trans } from '../../translation';
 import type { RunModel } from '../../run/model';
+import { runSlice } from '../../run/slices';
 import { moment } from '../../words';
 import { Frame, h } from '../dom';
 import { Details } from './details';
@@ -55,7 +56,12 @@ export class Timeline extends Widget {
   private theme: Theme;
   private generation = -1;
   private lanes: Lane[] = [];
+  /** Stands for what the lanes show. */
   private laidOut = '';
+  /** Lanes that are being laid out. */
+  private laying: { key: string; steps: ReturnType<typeof layOut> } | null = null;
+  /** A span to bring in sight once it is laid out. */
+  private sought: Spot | null = null;
   /** How often the collectives were taken over: they change the lanes. */
   private matches = 0;
   private height = 0;
@@ -169,6 +175,7 @@ export class Timeline extends Widget {
 
   setRanks(ranks: ReadonlySet<number> | null): void {
     this.ranks = ranks;
+    this.laying = null;
     this.laidOut = '';
     this.frame.request();
   }
@@ -226,6 +233,7 @@ export class Timeline extends Widget {
       this.look.chosen = this.generation < 0 ? this.look.chosen : null;
     }
     this.generation = this.model.generation;
+    this.laying = null;
     this.pixels = new Pixels(spans, theme.palette);
     this.painter = new Painter(this.canvas, spans, samples, this.pixels, theme);
     this.laidOut = '';
@@ -247,7 +255,12 @@ export class Timeline extends Widget {
     }
     this.toggleClass('rr-tl-narrow', this.node.clientWidth < NARROW);
     this.match();
-    this.lay();
+    const isLaidOut = this.lay();
+    if (isLaidOut) {
+      this.seek();
+    } else {
+      this.frame.request();
+    }
     const ratio = window.devicePixelRatio || 1;
     const width = Math.max(0, this.canvas.clientWidth);
     const height = Math.max(1, Math.min(this.height, this.body.clientHeight));
@@ -262,34 +275,51 @@ export class Timeline extends Widget {
     this.minimap.paint(this.lanes, this.pixels, this.theme, width, ratio, this.laidOut);
     const shown = this.shownRanks();
     this.details.refresh(chosen, chosenCollective({ chosen, collectives }), this.input.isDragging ? null : part, shown);
-    this.tell();
+    if (isLaidOut) {
+      this.tell();
+    }
     if (this.isReading) {
       this.notBefore = performance.now() + READING_SHARE * (performance.now() - begun);
     }
   }
 
-  /** Lay the lanes out if there is more than before, or other. */
-  private lay(): void {
+  /** Lay the lanes out, a slice in each frame, if there is more than before, or other; returns whether that is done. */
+  private lay(): boolean {
     const { model, look, rows } = this;
     const { spans, samples } = model;
     if (look.open === null && this.shownRanks().length <= OPEN_RANKS) {
       look.open = new Set(this.shownRanks().map(String));
     }
     const key = [spans.version, samples.version, model.generation, this.matches, look.meters, [...(look.open ?? [])].join('\n')].join();
-    const isSoon = this.isReading && performance.now() < this.notBefore;
-    if (key === this.laidOut || (isSoon && this.laidOut)) {
-      return;
+    if (!this.laying) {
+      const isSoon = this.isReading && performance.now() < this.notBefore;
+      if (key === this.laidOut || (isSoon && this.laidOut)) {
+        return true;
+      }
+      const shown = { open: look.open ?? new Set<string>(), meters: look.meters };
+      this.laying = { key, steps: layOut(spans, rows, samples, this.shownRanks(), shown) };
     }
-    this.laidOut = key;
+    const last = runSlice(this.laying.steps);
+    if (last.done) {
+      this.laidOut = this.laying.key;
+      this.laying = null;
+      this.takeOver(last.value.lanes, last.value.height);
+    }
+    return this.laidOut === key;
+  }
+
+  /** There are other lanes than before. */
+  private takeOver(lanes: Lane[], height: number): void {
+    const { model, look } = this;
+    const { spans, samples, run } = model;
     this.pixels.forgetNames();
-    const wall = model.run.end && model.run.state !== 'running' ? model.run.end - model.run.start : null;
+    const wall = run.end && run.state !== 'running' ? run.end - run.start : null;
     look.setExtent(spans.extent ?? { from: 0, to: 1 }, wall);
-    const laid = layOut(spans, rows, samples, this.shownRanks(), { open: look.open ?? new Set(), meters: look.meters });
-    this.lanes = laid.lanes;
-    this.height = laid.height;
-    this.space.style.height = `${laid.height}px`;
-    this.body.style.height = this.hasClass('rr-inline') ? `${Math.min(laid.height, HIGHEST)}px` : '';
-    this.gutter.refresh(laid.lanes, lane => this.titleOf(lane));
+    this.lanes = lanes;
+    this.height = height;
+    this.space.style.height = `${height}px`;
+    this.body.style.height = this.hasClass('rr-inline') ? `${Math.min(height, HIGHEST)}px` : '';
+    this.gutter.refresh(lanes, lane => this.titleOf(lane));
     const cats = [...new Set(spans.ranks.flatMap(rank => spans.cats(rank)))];
     const isAllOpen = this.shownRanks().every(rank => look.open?.has(String(rank)));
     const hasMeters = spans.ranks.some(rank => samples.of(rank).length > 0);
@@ -372,17 +402,23 @@ export class Timeline extends Widget {
     if (spot && isShown) {
       if (spot.cat === 'phase' && !look.open?.has(String(spot.rank))) {
         look.open = new Set([...(look.open ?? []), String(spot.rank)]);
-        this.lay();
       }
-      const when = whenOf(this.model.spans.columns(spot.rank, spot.cat), spot.i);
-      look.show(when);
-      const [line] = linesOf(this.lanes, spot.rank, spot.cat, when.from, when.to);
-      if (line) {
-        const { scrollTop, clientHeight } = this.body;
-        this.body.scrollTop = Math.max(Math.min(scrollTop, line.y - 4), line.y + line.height + 4 - clientHeight);
-      }
+      look.show(whenOf(this.model.spans.columns(spot.rank, spot.cat), spot.i));
+      this.sought = spot;
     }
     this.frame.request();
+  }
+
+  /** Scroll to what was sought. */
+  private seek(): void {
+    const { sought, body } = this;
+    this.sought = null;
+    const when = sought && whenOf(this.model.spans.columns(sought.rank, sought.cat), sought.i);
+    const [line] = sought && when ? linesOf(this.lanes, sought.rank, sought.cat, when.from, when.to) : [];
+    if (line) {
+      const { scrollTop, clientHeight } = body;
+      body.scrollTop = Math.max(Math.min(scrollTop, line.y - 4), line.y + line.height + 4 - clientHeight);
+    }
   }
 
   private clear(): void {
