@@ -266,7 +266,10 @@ test('from a line of the log to its moment, and back', ALWAYS, async ({ page }) 
   await whole(view);
   const line = view.locator('.rr-row', { hasText: 'step 5 of rank 1' });
   await line.hover();
-  await line.getByRole('button', { name: 'show this moment in the timeline' }).click();
+  const button = line.getByRole('button', { name: 'show this moment in the timeline' });
+  const [there, text] = [(await button.boundingBox())!, (await line.locator('.rr-text').boundingBox())!];
+  expect(there.x + there.width, 'covers nothing of the line').toBeLessThan(text.x + 1);
+  await button.click();
   const body = view.locator('.rr-tl-body');
   await expect(body).toBeFocused();
   await expect(body).toHaveAttribute('data-moment', '590000');
