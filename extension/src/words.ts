@@ -4,6 +4,9 @@ import type { Profile, Run, RunState } from './schema';
 import { percent } from './timeline/amounts';
 import { trans } from './translation';
 
+/** How a run stands, in a sign. */
+export const SIGNS: { [state in RunState]: string } = { running: '●', done: '✓', failed: '✗', interrupted: '■', lost: '?' };
+
 /** The state in words, with the time it took: `done in 12.4 s`. `now` is in microseconds. */
 export function how(run: Run, now: number): string {
   switch (run.state) {

@@ -13,7 +13,7 @@ import { nearest, neighbour, sameName, Search } from '../src/timeline/find';
 import { layOut, nameOf, Rows, type Lane } from '../src/timeline/lanes';
 import { Look } from '../src/timeline/look';
 import { partRows, TRANSFER, WAIT } from '../src/timeline/parts';
-import { arrivals, bytes, droppedWords, who } from '../src/timeline/phrases';
+import { arrivals, droppedWords, who } from '../src/timeline/phrases';
 import { inside, lasting, panned, showing, ticks, TimeScale, zoomed } from '../src/timeline/range';
 import { marked, Row, stack } from '../src/timeline/row';
 import { Spans } from '../src/timeline/spans';
@@ -209,7 +209,6 @@ test('ticks are round, and lengths of time have three digits', () => {
   assert.deepEqual(labels(1e6, 1e6 + 400).slice(0, 3), ['1.0000 s', '1.0001 s', '1.0002 s']);
   assert.deepEqual(labels(0, 4 * 600e6).slice(0, 2), ['0 s', '16:40']);
   assert.deepEqual([450, 12_345, 1_200_000, 125e6].map(lasting), ['450 µs', '12.3 ms', '1.20 s', '125 s']);
-  assert.deepEqual([999, 4096, 25e6].map(bytes), ['999 bytes', '4.10 kB', '25.0 MB']);
 });
 
 test('totals of a range count what touches it, and only the part inside', () => {

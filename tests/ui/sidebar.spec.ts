@@ -70,7 +70,7 @@ test('from nothing to a cell on two ranks, and back', ALWAYS, async ({ page }) =
   const both = two.getByRole('listitem');
   await expect(both).toHaveCount(2);
   await expect(both.first().locator('.rr-percent')).toHaveText(/^\d+ %$/);
-  await expect(both.first().locator('.rr-memory')).toHaveText(/^\d+ MB$/);
+  await expect(both.first().locator('.rr-memory')).toHaveText(/^\d+\.\d MB$/);
 
   await two.getByRole('button', { name: 'Insert cell' }).click();
   const inserted = codeCells(page).filter({ hasText: 'attach two' });

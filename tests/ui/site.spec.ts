@@ -32,7 +32,7 @@ test('from the form to ranks on two nodes, and back', async ({ page }) => {
   await expect(there.locator('.rr-where')).toHaveText(new RegExp(`^${SITE} · job \\d+ · 2\\snodes\\s×\\s1\\sGPU$`));
   await expect(there.locator('.rr-left')).toHaveText(/^\d min \d\d s left$/);
   await expect(there.locator('.rr-host')).toHaveText(['c1', 'c2']);
-  await expect(there.getByRole('listitem').nth(1).locator('.rr-memory')).toHaveText(/^\d+ MB$/, { timeout: 60_000 });
+  await expect(there.getByRole('listitem').nth(1).locator('.rr-memory')).toHaveText(/^\d+\.\d MB$/, { timeout: 60_000 });
   await expect(page.locator('.rr-status-button')).toHaveText(/^2 ranks · \d min \d\d s left$/);
 
   // A second one finds two nodes free only, and is cancelled while it waits.

@@ -187,7 +187,7 @@ test('a click on a collective: who came last and by how much, and each rank’s 
   const tip = page.locator('.rr-tl-tip');
   await expect(tip).toContainText('allreduce grad.0');
   await expect(tip).toContainText('waited: 30.0 ms for rank 1');
-  await expect(tip).toContainText('bytes: 4.10 kB');
+  await expect(tip).toContainText('bytes: 4.1 kB');
   await expect(tip).toContainText('shape: 1024');
   await page.mouse.click(at.x, at.y);
   const details = view.locator('.rr-tl-details');

@@ -13,7 +13,8 @@
  * fraction below the key of the group that it was moved in front of. The result depends on the
  * order of the lines alone, not on how they came in pieces.
  */
-import { Column, NumberList, float64, lowerBound, uint32 } from './column';
+import { lowerBound } from '../lowerbound';
+import { Column, NumberList } from './column';
 import { STDERR, type Lines } from './lines';
 
 /** A group can be joined while at most so many lines came after it. */
@@ -44,12 +45,12 @@ class Place {
 
 export class Collapse {
   /** The groups in order, settled by `settle`. */
-  readonly order = new NumberList(uint32);
+  readonly order = new NumberList();
 
-  private keys = new Column(float64);
-  private leaders = new Column(uint32);
+  private keys = new Column(Float64Array);
+  private leaders = new Column(Uint32Array);
   // Members as a list: from the group to its newest line, and on to the older ones; 0 ends it.
-  private nexts = new Column(uint32);
+  private nexts = new Column(Uint32Array);
   private places = new Map<number, Place>();
   private groups: [Map<string, number[]>, Map<string, number[]>] = [new Map(), new Map()];
   private moved: number[] = [];

@@ -13,7 +13,7 @@ const MASK = BLOCK - 1;
 export class Column<T extends Numbers = Uint32Array> {
   private blocks: Array<T | undefined> = [];
 
-  constructor(private make: (length: number) => T) {}
+  constructor(private make: new (length: number) => T) {}
 
   get(index: number): number {
     const block = this.blocks[index >>> BITS];
@@ -23,7 +23,7 @@ export class Column<T extends Numbers = Uint32Array> {
   set(index: number, value: number): void {
     let block = this.blocks[index >>> BITS];
     if (block === undefined) {
-      block = this.make(BLOCK);
+      block = new this.make(BLOCK);
       this.blocks[index >>> BITS] = block;
     }
     block[index & MASK] = value;
@@ -38,13 +38,9 @@ export class Column<T extends Numbers = Uint32Array> {
 }
 
 /** A dense list of numbers that grows at the end and can be cut short. */
-export class NumberList<T extends Numbers = Uint32Array> {
+export class NumberList {
   length = 0;
-  private data: T;
-
-  constructor(private make: (length: number) => T) {
-    this.data = make(64);
-  }
+  private data = new Uint32Array(64);
 
   at(index: number): number {
     return this.data[index];
@@ -52,7 +48,7 @@ export class NumberList<T extends Numbers = Uint32Array> {
 
   push(value: number): void {
     if (this.length === this.data.length) {
-      const grown = this.make(this.data.length * 2);
+      const grown = new Uint32Array(this.data.length * 2);
       grown.set(this.data);
       this.data = grown;
     }
@@ -63,34 +59,8 @@ export class NumberList<T extends Numbers = Uint32Array> {
     this.length = Math.min(length, this.length);
   }
 
-  /** Remove the numbers at positions `from` up to `to`. */
-  remove(from: number, to: number): void {
-    this.data.copyWithin(from, to, this.length);
-    this.length -= to - from;
-  }
-
   /** The numbers from position `from` on, as a copy. */
-  tail(from: number): T {
-    return this.data.slice(from, this.length) as T;
+  tail(from: number): Uint32Array {
+    return this.data.slice(from, this.length);
   }
 }
-
-/** The first position in 0..length whose `key` is at least `wanted`; keys ascend. */
-export function lowerBound(length: number, key: (position: number) => number, wanted: number): number {
-  let low = 0;
-  let high = length;
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if (key(middle) < wanted) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-export const uint8 = (length: number): Uint8Array => new Uint8Array(length);
-export const uint16 = (length: number): Uint16Array => new Uint16Array(length);
-export const uint32 = (length: number): Uint32Array => new Uint32Array(length);
-export const float64 = (length: number): Float64Array => new Float64Array(length);

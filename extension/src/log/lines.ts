@@ -5,7 +5,7 @@
  * middle is let go: the head and the newest stay, and `gap` says what is missing.
  */
 import { trans } from '../translation';
-import { BLOCK, Column, float64, uint16, uint32, uint8 } from './column';
+import { BLOCK, Column } from './column';
 import { columnsOf } from './width';
 import { plain } from './ansi';
 
@@ -40,13 +40,13 @@ export class Lines {
   /** Lines `from` up to `to` were let go. */
   readonly gap = { from: 0, to: 0 };
 
-  private page = new Column(uint32);
-  private start = new Column(uint32);
-  private size = new Column(uint32);
-  private ranks = new Column(uint16);
-  private flagged = new Column(uint8);
-  private widths = new Column(uint16);
-  private times = new Column(float64);
+  private page = new Column(Uint32Array);
+  private start = new Column(Uint32Array);
+  private size = new Column(Uint32Array);
+  private ranks = new Column(Uint16Array);
+  private flagged = new Column(Uint8Array);
+  private widths = new Column(Uint16Array);
+  private times = new Column(Float64Array);
   private pages: Array<string | undefined> = [''];
   private cuts = new Map<number, number>();
   private chars = 0;

@@ -2,8 +2,9 @@
  * The lines that are to be seen, in order, and how high each is: filtered by rank and text,
  * collapsed or not. Work is done in steps, so that a browser stays quick with a million lines.
  */
+import { lowerBound } from '../lowerbound';
 import type { Changes, Collapse } from './collapse';
-import { NumberList, lowerBound, uint32 } from './column';
+import { NumberList } from './column';
 import { STYLED, type Lines } from './lines';
 import { plain } from './ansi';
 
@@ -22,8 +23,8 @@ const STEP = 500;
 export class Rows {
   filter: Filter = { ranks: null, text: null, collapsed: true };
 
-  private ids = new NumberList(uint32);
-  private tops = new NumberList(uint32);
+  private ids = new NumberList();
+  private tops = new NumberList();
   private scanned = 0;
   private gapEnd = 0;
   private columns = 80;

@@ -2,11 +2,11 @@
 import type { Act } from '../api/clusters';
 import type { ClusterStatus } from '../cluster_status';
 import { trans } from '../translation';
-import { h } from '../view/dom';
+import { h, setText } from '../view/dom';
 import { setUnderWay, stepButton } from '../view/step';
 import type { Clusters } from './clusters';
 import { dragCell } from './drag';
-import { Grid, setText } from './grid';
+import { Grid } from './grid';
 import { expectedAt, isLive, isOver, secondsLeft, sign, stateName, timeLeft, where } from './phrases';
 
 /** What a card leaves to others. */

@@ -1,8 +1,7 @@
 /** The fields of the start form; their names are those of a site's profile. */
 import type { SiteChoice, StartRequest } from '../cluster_status';
 import { trans } from '../translation';
-import { h } from '../view/dom';
-import { setText } from './grid';
+import { h, setText } from '../view/dom';
 
 interface Kind {
   name: string;

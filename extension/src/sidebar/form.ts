@@ -4,11 +4,10 @@ import { Debouncer } from '@lumino/polling';
 import { ApiError } from '../api';
 import type { SiteChoice } from '../cluster_status';
 import { trans } from '../translation';
-import { h } from '../view/dom';
+import { h, setText } from '../view/dom';
 import { setUnderWay, stepButton } from '../view/step';
 import { type Clusters, message } from './clusters';
 import { Fields } from './fields';
-import { setText } from './grid';
 
 /** After the last key, until the server is asked what is wrong. */
 const PAUSE_MS = 300;

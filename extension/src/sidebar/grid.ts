@@ -2,7 +2,7 @@
 import type { ClusterStatus, RankStatus, Load } from '../cluster_status';
 import { rankClass } from '../ranks';
 import { trans } from '../translation';
-import { h, setChildren } from '../view/dom';
+import { h, setChildren, setText } from '../view/dom';
 import { shown } from './phrases';
 
 /** More ranks than these are shown when asked for. */
@@ -111,11 +111,4 @@ function stateOf({ state }: RankStatus): string {
     down: trans.__('down')
   };
   return names[state] ?? state;
-}
-
-/** Set a text only when it differs: what is selected in it stays so. */
-export function setText(node: HTMLElement, text: string): void {
-  if (node.textContent !== text) {
-    node.textContent = text;
-  }
 }

@@ -5,10 +5,9 @@ import { Widget } from '@lumino/widgets';
 
 import type { ClustersApi } from '../api/clusters';
 import { trans } from '../translation';
-import { h } from '../view/dom';
+import { h, setText } from '../view/dom';
 import { Sight } from '../view/sight';
 import { message } from './clusters';
-import { setText } from './grid';
 import { ranksIcon } from './icon';
 
 const AGAIN_MS = 3_000;

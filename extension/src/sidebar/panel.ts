@@ -4,13 +4,12 @@ import { Widget } from '@lumino/widgets';
 import type { ClusterStatus } from '../cluster_status';
 import type { Run } from '../schema';
 import { trans } from '../translation';
-import { h, setChildren } from '../view/dom';
+import { h, setChildren, setText } from '../view/dom';
 import { Sight } from '../view/sight';
 import { setUnderWay, stepButton } from '../view/step';
 import { CardView, type CardActions } from './card';
 import { type Clusters, message } from './clusters';
 import { StartForm } from './form';
-import { setText } from './grid';
 import { ranksIcon } from './icon';
 import { RunList } from './runlist';
 

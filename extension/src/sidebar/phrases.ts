@@ -1,5 +1,6 @@
 /** How clusters are described: in words, without a browser. */
 import type { ClusterStatus, ClusterState, Load } from '../cluster_status';
+import { size } from '../timeline/amounts';
 import { trans } from '../translation';
 
 /** States in which something will change soon. */
@@ -141,19 +142,14 @@ export function shown(load: Load | undefined): Shown | null {
   const memory = typeof load.gpu_memory === 'number' ? load.gpu_memory : load.memory;
   const title = [
     typeof load.gpu === 'number' ? trans.__('GPU %1 %%', Math.round(load.gpu)) : '',
-    typeof load.gpu_memory === 'number' ? trans.__('GPU memory %1', bytes(load.gpu_memory)) : '',
+    typeof load.gpu_memory === 'number' ? trans.__('GPU memory %1', size(load.gpu_memory)) : '',
     typeof load.cpu === 'number' ? trans.__('CPU %1 %% of a core', Math.round(load.cpu)) : '',
-    typeof load.memory === 'number' ? trans.__('memory %1', bytes(load.memory)) : ''
+    typeof load.memory === 'number' ? trans.__('memory %1', size(load.memory)) : ''
   ];
   return {
     share: Math.min(1, Math.max(0, (percent ?? 0) / 100)),
     percent: typeof percent === 'number' ? `${Math.round(percent)} %` : '',
-    memory: typeof memory === 'number' ? bytes(memory) : '',
+    memory: typeof memory === 'number' ? size(memory) : '',
     title: title.filter(Boolean).join(', ')
   };
-}
-
-/** `312 MB`, `12.1 GB`. */
-export function bytes(n: number): string {
-  return n < 999.5e6 ? `${Math.round(n / 1e6)} MB` : `${(n / 1e9).toFixed(1)} GB`;
 }

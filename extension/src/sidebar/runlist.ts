@@ -1,11 +1,8 @@
 /** The newest runs; each opens in a panel. */
 import type { Run } from '../schema';
 import { trans } from '../translation';
-import { h, setChildren } from '../view/dom';
-import { how, who } from '../words';
-import { setText } from './grid';
-
-const SIGNS: { [state in Run['state']]: string } = { running: '●', done: '✓', failed: '✗', interrupted: '■', lost: '?' };
+import { h, setChildren, setText } from '../view/dom';
+import { how, SIGNS, who } from '../words';
 
 export class RunList {
   readonly node = h('div', 'rr-run-list', { role: 'list', 'aria-label': trans.__('newest runs') });

@@ -3,9 +3,8 @@ import { type ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
 import { trans } from '../translation';
-import { h } from '../view/dom';
+import { h, setText } from '../view/dom';
 import type { Clusters } from './clusters';
-import { setText } from './grid';
 import { summary } from './phrases';
 
 export class StatusItem extends Widget {

@@ -1,5 +1,6 @@
 /** Collectives as the server matched them: which spans belong to one operation, and who came to it last. */
-import { lowerBound, type Columns } from './columns';
+import { lowerBound } from '../lowerbound';
+import type { Columns } from './columns';
 import type { Range } from './range';
 
 /** Times in microseconds since the run's start. */
@@ -154,7 +155,7 @@ export class Collectives {
 
   /** Those in a range; some of the first may have ended before it. */
   in({ from, to }: Range): [number, number] {
-    return [lowerBound(this.reach, this.length, from), lowerBound(this.firsts, this.length, to)];
+    return [lowerBound(this.length, i => this.reach[i], from), lowerBound(this.length, i => this.firsts[i], to)];
   }
 
   /** The one that the i-th `collective` span of a rank belongs to; -1 if it came after they were matched. */

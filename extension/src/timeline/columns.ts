@@ -127,18 +127,3 @@ function grown<T extends Float64Array | Uint32Array>(from: T, into: T): T {
   into.set(from);
   return into;
 }
-
-/** The first of `length` ascending numbers that is not below `value`. */
-export function lowerBound(numbers: ArrayLike<number>, length: number, value: number, from = 0): number {
-  let low = from;
-  let high = length;
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if (numbers[middle] < value) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}

@@ -1,5 +1,5 @@
 /** Finding spans: by a text in their names, and the next or previous of the same name. */
-import { lowerBound } from './columns';
+import { lowerBound } from '../lowerbound';
 import type { SpanSource } from './spans';
 
 /** A span: the i-th of its rank's and category's columns. */
@@ -77,9 +77,9 @@ export class Search {
           i = from.i + step;
           isPast = true;
         } else if (step > 0) {
-          i = lowerBound(start, length, mayEqual ? t : after(t));
+          i = lowerBound(length, at => start[at], mayEqual ? t : after(t));
         } else {
-          i = lowerBound(start, length, mayEqual && from ? after(t) : t) - 1;
+          i = lowerBound(length, at => start[at], mayEqual && from ? after(t) : t) - 1;
         }
         while (i >= 0 && i < length && !isMarked(name[i])) {
           i += step;
@@ -120,7 +120,7 @@ export function neighbour(source: SpanSource, { rank, cat, i }: Spot, step: 1 | 
 /** The span of a lane that starts nearest to a moment. */
 export function nearest(source: SpanSource, rank: number, cat: string, t: number): Spot | null {
   const { start, length } = source.columns(rank, cat);
-  const next = lowerBound(start, length, t);
+  const next = lowerBound(length, at => start[at], t);
   const isBefore = next > 0 && (next === length || t - start[next - 1] < start[next] - t);
   return length ? { rank, cat, i: isBefore ? next - 1 : next } : null;
 }

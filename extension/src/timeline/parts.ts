@@ -42,11 +42,3 @@ export function* partRows(rank: number, columns: Columns, collectives: Collectiv
   }
   return rows;
 }
-
-export function least(numbers: readonly number[]): number {
-  return numbers.reduce((a, b) => Math.min(a, b), Infinity);
-}
-
-export function most(numbers: readonly number[]): number {
-  return numbers.reduce((a, b) => Math.max(a, b), -Infinity);
-}

@@ -2,15 +2,15 @@
 import type { SpanName } from '../schema';
 import { trans } from '../translation';
 import { grouped } from '../words';
+import { size } from './amounts';
 import { waitedUntil, type Collective } from './collectives';
-import { least, most } from './parts';
 import { lasting } from './range';
 
 /** What an argument of a span's name says, for a reader: `bytes: 4.1 kB`. */
 export function argsOf(name: SpanName): Array<[string, string]> {
   return Object.entries(name)
     .filter(([key, value]) => key !== 'name' && value !== undefined && value !== null)
-    .map(([key, value]) => [key, key === 'bytes' ? bytes(Number(value)) : plain(value)]);
+    .map(([key, value]) => [key, key === 'bytes' ? size(Number(value)) : plain(value)]);
 }
 
 function plain(value: unknown): string {
@@ -18,21 +18,6 @@ function plain(value: unknown): string {
     return value.join(' × ').slice(0, 200) || '–';
   }
   return (typeof value === 'object' ? JSON.stringify(value) : String(value)).slice(0, 400);
-}
-
-/** `4.1 kB`, exactly where that is short. */
-export function bytes(count: number): string {
-  if (!Number.isFinite(count)) {
-    return '?';
-  }
-  const units = ['bytes', 'kB', 'MB', 'GB', 'TB', 'PB'];
-  let unit = 0;
-  let value = count;
-  while (Math.abs(value) >= 1000 && unit < units.length - 1) {
-    value /= 1000;
-    unit += 1;
-  }
-  return unit ? `${value.toPrecision(3)} ${units[unit]}` : trans.__('%1 bytes', value);
 }
 
 /** `allreduce grad.3`. */
@@ -48,11 +33,11 @@ export function who(collective: Collective): string {
   if (ranks.length < 2) {
     return trans.__('Only rank %1 is known to have taken part.', ranks[0] ?? straggler) + missing;
   }
-  const spread = last - least(starts);
+  const spread = last - Math.min(...starts);
   if (spread <= 0) {
-    return trans.__('All %1 ranks arrived together; it took %2.', ranks.length, lasting(most(ends) - last)) + missing;
+    return trans.__('All %1 ranks arrived together; it took %2.', ranks.length, lasting(Math.max(...ends) - last)) + missing;
   }
-  const first = ranks[starts.indexOf(least(starts))];
+  const first = ranks[starts.indexOf(Math.min(...starts))];
   const waited = starts.reduce((sum, start, i) => sum + waitedUntil(collective, i) - start, 0);
   const late = ranks.length > 2
     ? trans.__(
@@ -60,7 +45,7 @@ export function who(collective: Collective): string {
         straggler, lasting(spread), first, lasting(cost)
       )
     : trans.__('Rank %1 came last, %2 after rank %3, the first.', straggler, lasting(spread), first);
-  const took = lasting(Math.max(0, most(ends) - last));
+  const took = lasting(Math.max(0, Math.max(...ends) - last));
   return `${late} ${trans.__('The ranks waited %1 together, then it took %2.', lasting(waited), took)}${missing}`;
 }
 
@@ -76,7 +61,7 @@ export interface Arrival {
 /** Each rank's part in a collective, in order of arrival. */
 export function arrivals(collective: Collective): Arrival[] {
   const { ranks, starts, ends, straggler } = collective;
-  const first = least(starts);
+  const first = Math.min(...starts);
   return ranks
     .map((rank, i) => {
       const until = waitedUntil(collective, i);

@@ -2,7 +2,8 @@
  * Spans of a lane that do not overlap, with blocks of them over blocks: what is narrower than a pixel
  * is painted as one block, so that painting costs by the pixel and not by the span.
  */
-import { lowerBound, type Columns } from './columns';
+import { lowerBound } from '../lowerbound';
+import type { Columns } from './columns';
 
 const LEAF = 16;
 const FAN = 4;
@@ -55,19 +56,7 @@ export class Row {
 
   /** The first span that starts at `t` or later. */
   after(t: number): number {
-    if (!this.places) {
-      return lowerBound(this.columns.start, this.length, t);
-    }
-    let [low, high] = [0, this.length];
-    while (low < high) {
-      const middle = (low + high) >>> 1;
-      if (this.start(middle) < t) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
+    return lowerBound(this.length, i => this.start(i), t);
   }
 
   /** The span at `t`, or the nearest within `slack`; -1 if there is none. */

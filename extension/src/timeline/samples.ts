@@ -9,16 +9,7 @@ export type Meter = (typeof METERS)[number];
 
 /** What is sampled, as people read it. */
 export function meterName(meter: Meter): string {
-  switch (meter) {
-    case 'cpu':
-      return trans.__('cpu');
-    case 'gpu':
-      return trans.__('gpu');
-    case 'memory':
-      return trans.__('memory');
-    case 'gpu_memory':
-      return trans.__('gpu memory');
-  }
+  return { cpu: trans.__('cpu'), gpu: trans.__('gpu'), memory: trans.__('memory'), gpu_memory: trans.__('gpu memory') }[meter];
 }
 
 export interface Curve {

@@ -16,28 +16,18 @@ export const CATEGORIES = ['cell', 'step', 'data', 'user', 'wait', 'collective',
 
 /** A category as people read it; one of another program as it is. */
 export function catName(cat: string): string {
-  switch (cat) {
-    case 'cell':
-      return trans.__('cell');
-    case 'step':
-      return trans.__('step');
-    case 'data':
-      return trans.__('data');
-    case 'user':
-      return trans.__('user');
-    case 'wait':
-      return trans.__('wait');
-    case 'collective':
-      return trans.__('collective');
-    case 'phase':
-      return trans.__('phase');
-    case 'op':
-      return trans.__('op');
-    case 'kernel':
-      return trans.__('kernel');
-    default:
-      return cat;
-  }
+  const names = new Map([
+    ['cell', trans.__('cell')],
+    ['step', trans.__('step')],
+    ['data', trans.__('data')],
+    ['user', trans.__('user')],
+    ['wait', trans.__('wait')],
+    ['collective', trans.__('collective')],
+    ['phase', trans.__('phase')],
+    ['op', trans.__('op')],
+    ['kernel', trans.__('kernel')]
+  ]);
+  return names.get(cat) ?? cat;
 }
 
 const UNKNOWN: SpanName = { name: '?' };
@@ -181,7 +171,7 @@ export class Spans implements SpanSource {
 }
 
 /** Where a category stands among the lanes. */
-function place(cat: string): number {
+export function place(cat: string): number {
   const at = CATEGORIES.indexOf(cat);
   return at < 0 ? CATEGORIES.length : at;
 }

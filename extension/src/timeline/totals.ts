@@ -1,7 +1,7 @@
 /** What a range of time holds: spans and their time, by category. */
-import { lowerBound } from './columns';
+import { lowerBound } from '../lowerbound';
 import type { Range } from './range';
-import { CATEGORIES, type SpanSource } from './spans';
+import { place, type SpanSource } from './spans';
 
 export interface Total {
   cat: string;
@@ -18,7 +18,7 @@ export function totals(source: SpanSource, { from, to }: Range, ranks: readonly 
     for (const cat of source.cats(rank)) {
       const { start, dur, length } = source.columns(rank, cat);
       const total = found.get(cat) ?? { cat, count: 0, sum: 0 };
-      const last = lowerBound(start, length, to);
+      const last = lowerBound(length, i => start[i], to);
       for (let i = 0; i < last; i++) {
         const end = start[i] + dur[i];
         if (end > from || (end === from && start[i] === from)) {
@@ -30,9 +30,4 @@ export function totals(source: SpanSource, { from, to }: Range, ranks: readonly 
     }
   }
   return [...found.values()].filter(({ count }) => count > 0).sort((a, b) => place(a.cat) - place(b.cat));
-}
-
-function place(cat: string): number {
-  const at = CATEGORIES.indexOf(cat);
-  return at < 0 ? CATEGORIES.length : at;
 }

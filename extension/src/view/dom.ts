@@ -39,6 +39,13 @@ export function setChildren(parent: HTMLElement, children: readonly HTMLElement[
   }
 }
 
+/** Set a text only when it differs: what is selected in it stays so. */
+export function setText(node: HTMLElement, text: string): void {
+  if (node.textContent !== text) {
+    node.textContent = text;
+  }
+}
+
 /** A frame to paint in, asked for any number of times. */
 export class Frame {
   private handle = 0;

@@ -4,23 +4,15 @@ import { Widget } from '@lumino/widgets';
 import type { Filter } from '../log/rows';
 import { formatRanks, parseRanks, rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
-import type { RankState, RunState } from '../schema';
+import type { RankState } from '../schema';
 import { trans } from '../translation';
-import { grouped, how, slowest, who } from '../words';
-import { h } from './dom';
+import { grouped, how, SIGNS, slowest, who } from '../words';
+import { h, setText } from './dom';
 import { setUnderWay, stepButton } from './step';
 import { textFilter } from './textfilter';
 
 /** More ranks than these are typed as ranges. */
 const CHIPS = 16;
-
-const SIGNS: { [state in RunState]: string } = {
-  running: '●',
-  done: '✓',
-  failed: '✗',
-  interrupted: '■',
-  lost: '?'
-};
 
 export interface HeaderActions {
   filter(filter: Filter): void;
@@ -226,10 +218,4 @@ function stateWord(state: RankState): string {
     lost: trans.__('lost')
   };
   return words[state] ?? state;
-}
-
-function setText(node: HTMLElement, text: string): void {
-  if (node.textContent !== text) {
-    node.textContent = text;
-  }
 }

@@ -11,7 +11,7 @@ import type { RunModel } from '../run/model';
 import { runSlice } from '../run/slices';
 import { trans } from '../translation';
 import { grouped } from '../words';
-import { Frame, h, setChildren } from './dom';
+import { Frame, h, setChildren, setText } from './dom';
 import { Metrics } from './metrics';
 import { openRows, type OpenRow } from './openrows';
 import { rowNode, updateRanks } from './row';
@@ -276,8 +276,6 @@ export class LogList extends Widget {
         ? trans._n('%2 row with this text', '%2 rows with this text', rows, grouped(rows))
         : trans.__('no line with this text');
     }
-    if (this.foot.textContent !== text) {
-      this.foot.textContent = text;
-    }
+    setText(this.foot, text);
   }
 }

@@ -9,7 +9,7 @@ import { droppedWords } from '../timeline/phrases';
 import { kindTable, PARTS, rankTable, stragglerTable, type Column } from '../timeline/tables';
 import { trans } from '../translation';
 import { duration, grouped } from '../words';
-import { h } from './dom';
+import { h, setText } from './dom';
 import { SortTable } from './sorttable';
 
 export class ProfileTab extends Widget {
@@ -87,9 +87,7 @@ export class ProfileTab extends Widget {
     const profile = model.profile.value;
     const words = this.words(profile);
     this.sentence.classList.toggle('rr-empty', !profile?.diagnosis);
-    if (this.sentence.textContent !== words) {
-      this.sentence.textContent = words;
-    }
+    setText(this.sentence, words);
     const spans = model.spans.count;
     const collectives = profile?.kinds.reduce((sum, { calls }) => sum + calls, 0) ?? 0;
     const facts = profile && spans

@@ -1,7 +1,7 @@
 /** A strip of utilisation: how busy a rank was, on the clock of its spans. */
 import type { Lane } from '../../timeline/lanes';
-import { lowerBound } from '../../timeline/columns';
-import { bytes } from '../../timeline/phrases';
+import { lowerBound } from '../../lowerbound';
+import { size } from '../../timeline/amounts';
 import type { TimeScale } from '../../timeline/range';
 import type { Curve, Meter } from '../../timeline/samples';
 import type { Theme } from './theme';
@@ -15,12 +15,12 @@ export function top(meter: Meter, { most }: Curve): number {
 
 /** A value as one reads it: `140 %`, `1.20 GB`. */
 export function reading(meter: Meter, value: number): string {
-  return meter === 'cpu' || meter === 'gpu' ? `${Math.round(value)} %` : bytes(value);
+  return meter === 'cpu' || meter === 'gpu' ? `${Math.round(value)} %` : size(value);
 }
 
 /** The sample at a moment: the last one before it. */
 export function sampleAt({ t, value }: Curve, moment: number): number | null {
-  const at = lowerBound(t, t.length, moment + 0.5) - 1;
+  const at = lowerBound(t.length, i => t[i], moment + 0.5) - 1;
   return at < 0 ? null : value[at];
 }
 
@@ -37,8 +37,8 @@ export function paintMeter(
   }
   const { t, value } = curve;
   const highest = top(meter, curve);
-  const first = Math.max(0, lowerBound(t, t.length, scale.range.from) - 1);
-  const last = Math.min(t.length, lowerBound(t, t.length, scale.range.to) + 1);
+  const first = Math.max(0, lowerBound(t.length, i => t[i], scale.range.from) - 1);
+  const last = Math.min(t.length, lowerBound(t.length, i => t[i], scale.range.to) + 1);
   context.beginPath();
   context.moveTo(scale.x(t[first]), y + height);
   let x = -Infinity;

@@ -3,7 +3,7 @@ import type { RunModel } from '../../run/model';
 import type { Look } from '../../timeline/look';
 import { droppedWords } from '../../timeline/phrases';
 import { trans } from '../../translation';
-import { h } from '../dom';
+import { h, setText } from '../dom';
 
 export class Notes {
   /** Under the picture. */
@@ -30,9 +30,7 @@ export class Notes {
     }
     const text = words.filter(Boolean).join(' · ');
     this.node.hidden = text === '';
-    if (this.node.textContent !== text) {
-      this.node.textContent = text;
-    }
+    setText(this.node, text);
   }
 }
 

@@ -3,7 +3,7 @@ import { css, nameColour, type Palette } from '../../timeline/colours';
 import { nameOf } from '../../timeline/lanes';
 import { trans } from '../../translation';
 import { grouped } from '../../words';
-import { h } from '../dom';
+import { h, setText } from '../dom';
 
 export interface ToolActions {
   zoom(factor: number): void;
@@ -56,9 +56,7 @@ export class Tools {
     this.back.hidden = this.on.hidden = matches === null;
     this.back.disabled = this.on.disabled = !matches;
     const text = matches === null ? '' : matches ? trans._n('%2 match', '%2 matches', matches, grouped(matches)) : trans.__('no match');
-    if (this.found.textContent !== text) {
-      this.found.textContent = text;
-    }
+    setText(this.found, text);
   }
 
   refresh(cats: readonly string[], palette: Palette, hasMeters: boolean, isAllOpen: boolean, key: string): void {
