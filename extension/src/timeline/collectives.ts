@@ -174,20 +174,6 @@ export class Collectives {
     return isGivenUp ? end : start + Math.max(0, Math.min(this.lasts[i], end) - start);
   }
 
-  /** How often each rank came last to others, most often first; and how many collectives have several ranks. */
-  lateness(): { shared: number; times: Array<[number, number]> } {
-    const times = new Map<number, number>();
-    let shared = 0;
-    for (let i = 0; i < this.length; i++) {
-      if (this.begins[i + 1] - this.begins[i] > 1) {
-        const straggler = this.answer.straggler[i];
-        shared += 1;
-        times.set(straggler, (times.get(straggler) ?? 0) + (this.lasts[i] > this.firsts[i] ? 1 : 0));
-      }
-    }
-    return { shared, times: [...times].sort((a, b) => b[1] - a[1]) };
-  }
-
   private absent(i: number): number[] {
     const expected = this.answer.expected[this.answer.group[i] ?? 0];
     const here = this.rank.subarray(this.begins[i], this.begins[i + 1]);

@@ -346,7 +346,7 @@ export class Timeline extends Widget {
   /** What a reader who does not see the picture is told; and, for tests, where it is. */
   private tell(): void {
     const { body, look, model } = this;
-    const text = summary(model.spans, this.rows.collectives, this.shownRanks());
+    const text = summary(model.spans, model.profile.value, this.shownRanks());
     if (body.getAttribute('aria-label') !== text) {
       body.setAttribute('aria-label', text);
     }
