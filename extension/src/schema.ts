@@ -40,20 +40,21 @@ export interface Hang {
   since: number;
   /** Who waits in what, and where the others are, in words. */
   text: string;
-  ranks: Standing[];
+  places?: Place[];
   [key: string]: unknown;
 }
 
-/** Where one rank of a run that is stuck stands. */
-export interface Standing {
-  rank: number;
+/** Where ranks of a run that is stuck stand. */
+export interface Place {
+  /** Ascending. */
+  ranks: number[];
   /** waits: in a collective; still: its main thread does not move; busy: it computes; ended: the cell is over there; silent: it does not answer. */
   state: 'waits' | 'still' | 'busy' | 'ended' | 'silent';
-  /** The collective, such as `hvd.allreduce grad.3`. */
+  /** Where they stand, such as `wait in allreduce grad.3 (cell line 7)`. */
+  words: string;
+  /** The collective, such as `allreduce grad.3`. */
   what?: string | null;
-  /** Line of the cell, from 1. */
-  cell_line?: number | null;
-  /** The source of that line. */
+  /** The source of the cell's line. */
   code?: string | null;
   [key: string]: unknown;
 }

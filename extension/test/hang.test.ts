@@ -5,46 +5,27 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { ApiError, type Api } from '../src/api';
-import { alikeStacks, awaited, places } from '../src/run/hang';
+import { alikeStacks, awaited } from '../src/run/hang';
 import { Ladder } from '../src/run/ladder';
 import { RunModel } from '../src/run/model';
 import { ownLine } from '../src/run/ownline';
-import type { Hang, Run, Standing } from '../src/schema';
+import type { Hang, Place, Run } from '../src/schema';
 
 const golden = JSON.parse(
   readFileSync(join(__dirname, '../../../tests/support/records/hang/run.json'), 'utf8')
 ) as Run;
 
-function hang(...ranks: Array<Partial<Standing>>): Hang {
-  return { since: 0, text: 'x', ranks: ranks.map((each, rank) => ({ rank, state: 'waits', ...each })) };
+function hang(...states: Place['state'][]): Hang {
+  return { since: 0, text: 'x', places: states.map((state, rank) => ({ ranks: [rank], state, words: state })) };
 }
-
-test('ranks that stand at the same place are told together', () => {
-  assert.deepEqual(places(golden.hang!), [
-    { ranks: [0, 1, 3], words: 'wait in allreduce #12 · cell line 7', code: 'dist.all_reduce(torch.ones(3))' },
-    { ranks: [2], words: 'stands still · cell line 9', code: 'time.sleep(600)' }
-  ]);
-  const others = hang({ what: 'a' }, { what: 'b' }, { state: 'ended' }, { state: 'silent' }, { state: 'silent' }, { state: 'busy' });
-  assert.deepEqual(places(others).map(({ ranks, words }) => [ranks, words]), [
-    [[0], 'waits in a'],
-    [[1], 'waits in b'],
-    [[2], 'has finished the cell'],
-    [[3, 4], 'do not answer'],
-    [[5], 'is at work']
-  ]);
-});
-
-test('a state that a newer writer added is shown all the same', () => {
-  const odd = hang({ state: 'asleep' as Standing['state'], what: 'in a hammock', cell_line: 3 });
-  assert.deepEqual(places(odd)[0].words, 'stands · in a hammock · cell line 3');
-});
 
 test('the ranks to restart are those that others wait for', () => {
   assert.deepEqual(awaited(golden.hang!), [2]);
-  assert.deepEqual(awaited(hang({}, { state: 'busy' }, { state: 'ended' }, { state: 'silent' })), [1, 3]);
-  assert.deepEqual(awaited(hang({ state: 'ended' }, { state: 'still' })), [1]);
-  assert.deepEqual(awaited(hang({}, {})), []);
-  assert.deepEqual(awaited(hang({ state: 'still' }, { state: 'busy' })), []);
+  assert.deepEqual(awaited(hang('waits', 'busy', 'ended', 'silent')), [1, 3]);
+  assert.deepEqual(awaited(hang('ended', 'still')), [1]);
+  assert.deepEqual(awaited(hang('waits', 'waits')), []);
+  assert.deepEqual(awaited(hang('still', 'busy')), []);
+  assert.deepEqual(awaited({ since: 0, text: 'of an older cluster' }), []);
 });
 
 test('it is shown while the run is live only', () => {

@@ -36,8 +36,8 @@ test('it is explained while it lasts, at most seconds after it began, and gone w
     'ranks 0–1,3 wait in allreduce #12 (cell line 7) for 5 s; rank 2 stands at cell line 9: time.sleep(600)'
   );
   await expect(banner.getByRole('listitem')).toHaveText([
-    'ranks 0–1,3wait in allreduce #12 · cell line 7dist.all_reduce(torch.ones(3))',
-    'rank 2stands still · cell line 9time.sleep(600)'
+    'ranks 0–1,3wait in allreduce #12 (cell line 7)dist.all_reduce(torch.ones(3))',
+    'rank 2stands at cell line 9time.sleep(600)'
   ]);
   await expect(banner.getByRole('button')).toHaveText(['■ Interrupt', 'Release', 'Show all stacks', 'Restart rank 2']);
 
@@ -152,16 +152,17 @@ test('stacks of all ranks, looked at again, and hidden', ALWAYS, async ({ page }
 });
 
 test('64 ranks: places are told together, and so are restarts', async ({ page }) => {
-  const ranks = Array.from({ length: 64 }, (_, rank) => ({
-    rank,
-    ...(rank % 8 ? { state: 'waits', what: `broadcast weights.${rank % 11}`, cell_line: 7 } : { state: 'silent' })
-  }));
+  const every = (by: number, first: number): number[] => Array.from({ length: Math.ceil((64 - first) / by) }, (_, i) => first + i * by);
+  const places = [
+    ...Array.from({ length: 8 }, (_, i) => ({ ranks: every(9, i), state: 'waits', words: `wait in broadcast weights.${i} (cell line 7)` })),
+    { ranks: every(9, 8), state: 'silent', words: 'do not answer' }
+  ];
   const record = new LiveRecord('hang-many', 64);
-  record.save('running', { hang: { since: 0, text: '56 ranks wait', ranks } });
+  record.save('running', { hang: { since: 0, text: '57 ranks wait', places } });
   const view = await openRuns(page, ['hang-many']);
   await expect(view.locator('.rr-places li')).toHaveCount(9);
-  await expect(view.locator('.rr-places li').last()).toContainText('elsewhere');
-  await expect(step(view, 'Restart')).toHaveText('Restart 8 ranks');
+  await expect(view.locator('.rr-places li').last()).toHaveText('and ranks 8,17,26,35,44,53,62 elsewhere');
+  await expect(step(view, 'Restart')).toHaveText('Restart 7 ranks');
   record.save('done');
 });
 

@@ -2,9 +2,10 @@
 import { Widget } from '@lumino/widgets';
 
 import { nameRanks, rankClass } from '../ranks';
-import { awaited, places, type Place } from '../run/hang';
+import { awaited } from '../run/hang';
 import type { Ladder } from '../run/ladder';
 import type { RunModel } from '../run/model';
+import type { Place } from '../schema';
 import { trans } from '../translation';
 import { h, setChildren } from './dom';
 import { Stacks } from './stacks';
@@ -75,7 +76,7 @@ export class HangBanner extends Widget {
       this.text.dataset.said = sentence;
       this.text.replaceChildren(...quoted(sentence));
     }
-    this.refreshPlaces(hang ? places(hang) : []);
+    this.refreshPlaces(hang?.places ?? []);
     this.refreshRestarts(hang ? awaited(hang) : []);
     setUnderWay(this.interrupt, ladder.isUnderWay('interrupt'));
     setUnderWay(this.release, ladder.isUnderWay('release'));

@@ -123,10 +123,10 @@ def _run(run: RunInfo) -> tuple[Json, int]:
         data["failure"]["evalue"] = _short(data["failure"]["evalue"], 300)
     if hang := data.get("hang"):
         hang["text"] = _short(hang["text"], 300)
-        hang["ranks"] = hang["ranks"][:16]
-        for standing in hang["ranks"]:
-            for key in ("what", "code"):
-                standing[key] = standing[key] and _short(standing[key], 120)
+        hang["places"] = hang["places"][:16]
+        for place in hang["places"]:
+            for key in ("words", "what", "code"):
+                place[key] = place[key] and _short(place[key], 120)
     for place in [*data["ranks"], *([data["owner"]] if run.owner else [])]:
         place["host"] = _short(place["host"], 64)
     for rank in data["ranks"]:

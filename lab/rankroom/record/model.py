@@ -55,13 +55,13 @@ class Failure:
 
 
 @dataclass
-class Standing:
-    """Where one rank stands in a run that is stuck; `cell_line` counts from 1."""
+class Place:
+    """Where ranks of a run that is stuck stand; `words` say it, without the ranks."""
 
-    rank: int
+    ranks: list[int]
     state: Literal["waits", "still", "busy", "ended", "silent"]
+    words: str
     what: str | None = None
-    cell_line: int | None = None
     code: str | None = None
 
 
@@ -71,7 +71,7 @@ class Hang:
 
     since: int
     text: str
-    ranks: list[Standing] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
 
 
 @dataclass
@@ -121,7 +121,7 @@ class RunInfo:
         if self.hang is None:
             del out["hang"]
         else:
-            out["hang"] = {**vars(self.hang), "ranks": [{**vars(r)} for r in self.hang.ranks]}
+            out["hang"] = {**vars(self.hang), "places": [{**vars(p)} for p in self.hang.places]}
         for key in ("owner", "client"):
             if (process := getattr(self, key)) is None:
                 del out[key]
@@ -152,7 +152,7 @@ class RunInfo:
             kept["failure"] = _pick(Failure, kept["failure"])
         if kept.get("hang"):
             kept["hang"] = _pick(Hang, kept["hang"])
-            kept["hang"].ranks = [_pick(Standing, item) for item in kept["hang"].ranks]
+            kept["hang"].places = [_pick(Place, item) for item in kept["hang"].places]
         if kept.get("owner"):
             kept["owner"] = _pick(Owner, kept["owner"])
         if kept.get("client"):
@@ -247,7 +247,7 @@ _TYPES = {"integer": int, "string": str, "array": list, "object": dict}
 _RUN_NEEDS = _required("Run")
 _RUN_MAY = {"title": "", "lines": 0, "notes": []}
 _PART_NEEDS: dict[Any, dict[str, type]] = {
-    kind: _required(kind.__name__) for kind in (RankInfo, Failure, Clock, Hang, Standing)
+    kind: _required(kind.__name__) for kind in (RankInfo, Failure, Clock, Hang, Place)
 } | {Owner: {"host": str, "pid": int}, Client: {"host": str, "pid": int}}
 # Of the events that say least, which is what all of them say; then of each kind.
 _EVENT_NEEDS = _required("SampleEvent")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from rankroom.record.model import Hang, Standing
+from rankroom.record.model import Hang, Place
 from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.text.rank_ranges import format_ranks
 
@@ -81,9 +81,9 @@ class StallWatch:
         longest = max(stand.values(), default=0.0)
         if longest >= self._patience:
             self._said = True
-            standings = [standing(rank, answer) for rank, answer in sorted(answers.items())]
+            found = places(answers)
             since = time.time_ns() // 1000 - self._start - int(longest * 1e6)
-            self._say(Hang(since, explain(standings, longest), standings))
+            self._say(Hang(since, explain(found, longest), found))
         elif self._said:
             self._said = False
             self._say(None)
@@ -97,26 +97,25 @@ def _answer(future: Future[Any]) -> dict[str, Any]:
     return stands
 
 
-def standing(rank: int, answer: dict[str, Any]) -> Standing:
-    """What a rank answered, as the record has it."""
-    return Standing(
-        rank, answer["state"], answer.get("what"), answer.get("cell_line"), answer.get("code")
-    )
-
-
-def explain(standings: Sequence[Standing], seconds: float) -> str:
-    """One sentence: who waits in what, where the others are. `seconds` is the longest wait."""
+def places(answers: Mapping[int, Mapping[str, Any]]) -> list[Place]:
+    """Where ranks stand by what they answered: those that wait first, then those that do not."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for each in standings:
-        key = (each.state, each.what, each.cell_line, each.code)
-        groups.setdefault(key, []).append(each.rank)
+    for rank, answer in sorted(answers.items()):
+        key = (answer["state"], *(answer.get(name) for name in ("what", "cell_line", "code")))
+        groups.setdefault(key, []).append(rank)
     ordered = sorted(groups.items(), key=lambda item: _ORDER.index(item[0][0]))
-    parts = [_words(ranks, *key) for key, ranks in ordered]
-    first = ordered[0][0][0] if ordered else ""
-    if first in ("waits", "still"):
+    return [
+        Place(ranks, state, _words(len(ranks) > 1, state, what, line), what, code)
+        for (state, what, line, code), ranks in ordered
+    ]
+
+
+def explain(places: Sequence[Place], seconds: float) -> str:
+    """One sentence: who waits in what, where the others are. `seconds` is the longest wait."""
+    parts = [_sentence(place) for place in places]
+    if places and places[0].state in ("waits", "still"):
         parts[0] += f" for {seconds:.0f} s"
-    waits = {key[1] for key, _ in ordered if key[0] == "waits"}
-    if len(waits) > 1 and all(key[0] == "waits" for key, _ in ordered):
+    if len({place.what for place in places}) > 1 and all(each.state == "waits" for each in places):
         parts[-1] += ": different collectives, so each waits for the other"
     return "; ".join(parts)
 
@@ -133,20 +132,21 @@ _OURS = ("/zmq/devices/", "/rankroom/rank/", "/rankroom/reporting/", "/ipykernel
 _ORDER = ("waits", "still", "busy", "ended", "silent")
 
 
-def _words(
-    ranks: list[int], state: str, what: str | None, line: int | None, code: str | None
-) -> str:
-    who = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
-    many = len(ranks) > 1
+def _sentence(place: Place) -> str:
+    who = f"rank{'s' if len(place.ranks) > 1 else ''} {format_ranks(place.ranks)}"
+    source = f": `{place.code}`" if place.code and place.state in ("still", "busy") else ""
+    return f"{who} {place.words}{source}"
+
+
+def _words(many: bool, state: str, what: str | None, line: int | None) -> str:
     at = f"at cell line {line}" if line else "outside the cell"
-    source = f": `{code}`" if code else ""
     if state == "waits":
         where = f" (cell line {line})" if line else ""
-        return f"{who} {'wait' if many else 'waits'} in {what}{where}"
+        return f"{'wait' if many else 'waits'} in {what}{where}"
     if state == "still":
-        return f"{who} {'stand' if many else 'stands'} {at}{source}"
+        return f"{'stand' if many else 'stands'} {at}"
     if state == "busy":
-        return f"{who} {'are' if many else 'is'} {at}{source}"
+        return f"{'are' if many else 'is'} {at}"
     if state == "ended":
-        return f"{who} {'have' if many else 'has'} finished the cell"
-    return f"{who} {'do' if many else 'does'} not answer (busy in C code, or stopped)"
+        return f"{'have' if many else 'has'} finished the cell"
+    return f"{'do' if many else 'does'} not answer (busy in C code, or stopped)"

@@ -16,7 +16,7 @@ import pytest
 
 from checkout import RECORDS
 from rankroom.display import MIME, bundle, running_bundle, runs_table, words
-from rankroom.record.model import Failure, Hang, RunInfo, Standing, event_line
+from rankroom.record.model import Failure, Hang, Place, RunInfo, event_line
 from rankroom.record.store import Store
 from rankroom.text import amounts
 from record_makers import finished_record, log, make_run, start_record
@@ -457,9 +457,9 @@ def test_a_live_run_says_why_it_does_not_get_on(tmp_path: Path):
 
 
 def test_an_explanation_for_many_ranks_stays_small():
-    said = Standing(0, "still", "x" * 5000, 3, "\x1b[31m" * 5000)
-    ranks = [replace(said, rank=rank) for rank in range(64)]
-    run = make_run(size=64, hang=Hang(1, "<b>\x1b[31m\n" * 5000, ranks))
+    said = Place([0], "still", "y" * 5000, "x" * 5000, "\x1b[31m" * 5000)
+    places = [replace(said, ranks=[rank]) for rank in range(64)]
+    run = make_run(size=64, hang=Hang(1, "<b>\x1b[31m\n" * 5000, places))
     data = bundle(run)
     assert saved(data) <= LIMIT
     read(data["text/html"])

@@ -4,46 +4,65 @@ from concurrent.futures import Future
 
 import pytest
 
-from rankroom.record.model import Standing
-from rankroom.supervisor.stall import StallWatch, explain, main_first
+from rankroom.record.model import Place
+from rankroom.supervisor.stall import StallWatch, explain, main_first, places
 
-WAITS = Standing(0, "waits", "allreduce loss", 7, "hvd.allreduce(loss, name='loss')")
-SLEEPS = Standing(2, "still", None, 9, "time.sleep(60)")
+WAITS = {
+    "state": "waits",
+    "what": "allreduce loss",
+    "cell_line": 7,
+    "code": "hvd.allreduce(loss, name='loss')",
+}
+SLEEPS = {"state": "still", "cell_line": 9, "code": "time.sleep(60)"}
 
 
 @pytest.mark.parametrize(
-    ("standings", "words"),
+    ("answers", "words"),
     [
         (
-            [WAITS, Standing(1, "waits", "allreduce loss", 7, WAITS.code), SLEEPS],
+            [WAITS, WAITS, SLEEPS],
             "ranks 0–1 wait in allreduce loss (cell line 7) for 6 s; "
             "rank 2 stands at cell line 9: `time.sleep(60)`",
         ),
         (
-            [WAITS, Standing(1, "ended")],
+            [WAITS, {"state": "ended"}],
             "rank 0 waits in allreduce loss (cell line 7) for 6 s; rank 1 has finished the cell",
         ),
         (
-            [WAITS, Standing(1, "busy", None, 2, "while True:")],
-            "rank 0 waits in allreduce loss (cell line 7) for 6 s; "
-            "rank 1 is at cell line 2: `while True:`",
+            [{"state": "busy", "cell_line": 2, "code": "while True:"}, WAITS],
+            "rank 1 waits in allreduce loss (cell line 7) for 6 s; "
+            "rank 0 is at cell line 2: `while True:`",
         ),
         (
-            [WAITS, Standing(1, "waits", "allgather b", 8, "…")],
+            [WAITS, {"state": "waits", "what": "allgather b", "cell_line": 8, "code": "…"}],
             "rank 0 waits in allreduce loss (cell line 7) for 6 s; rank 1 waits in allgather b "
             "(cell line 8): different collectives, so each waits for the other",
         ),
         (
-            [WAITS, Standing(1, "silent")],
+            [WAITS, WAITS | {"cell_line": 8}],
             "rank 0 waits in allreduce loss (cell line 7) for 6 s; "
-            "rank 1 does not answer (busy in C code, or stopped)",
+            "rank 1 waits in allreduce loss (cell line 8)",
         ),
-        ([SLEEPS], "rank 2 stands at cell line 9: `time.sleep(60)` for 6 s"),
-        ([Standing(0, "still")], "rank 0 stands outside the cell for 6 s"),
+        (
+            [WAITS, {"state": "silent"}, {"state": "silent"}],
+            "rank 0 waits in allreduce loss (cell line 7) for 6 s; "
+            "ranks 1–2 do not answer (busy in C code, or stopped)",
+        ),
+        ([SLEEPS], "rank 0 stands at cell line 9: `time.sleep(60)` for 6 s"),
+        ([{"state": "still"}], "rank 0 stands outside the cell for 6 s"),
     ],
 )
-def test_words(standings, words):
-    assert explain(standings, 6.2) == words
+def test_words(answers, words):
+    assert explain(places(dict(enumerate(answers))), 6.2) == words
+
+
+def test_ranks_that_stand_at_the_same_place_are_told_together():
+    assert places({3: WAITS, 2: SLEEPS, 0: WAITS}) == [
+        Place(
+            [0, 3], "waits", "wait in allreduce loss (cell line 7)", WAITS["what"], WAITS["code"]
+        ),
+        Place([2], "still", "stands at cell line 9", None, "time.sleep(60)"),
+    ]
 
 
 class FakeRanks:
