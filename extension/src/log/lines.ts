@@ -127,6 +127,33 @@ export class Lines {
     return this.cuts.get(line) ?? 0;
   }
 
+  /** The first line with a flag; -1 if there is none. */
+  first(flag: number): number {
+    for (let line = 0; line < this.length; line++) {
+      if (this.flags(line) & flag) {
+        return line;
+      }
+    }
+    return -1;
+  }
+
+  /** The line whose time is nearest; of this rank if it wrote any. -1 if there is none. */
+  nearest(t: number, rank: number | null): number {
+    let [best, nearest] = [-1, Infinity];
+    for (let line = 0; line < this.length; line++) {
+      if (line === this.gap.from) {
+        line = Math.max(line, this.gap.to);
+      }
+      if (rank === null || this.rank(line) === rank) {
+        const distance = Math.abs(this.time(line) - t);
+        if (distance < nearest) {
+          [best, nearest] = [line, distance];
+        }
+      }
+    }
+    return best < 0 && rank !== null ? this.nearest(t, null) : best;
+  }
+
   /** Lines that are here. */
   get kept(): number {
     return this.length - (this.gap.to - this.gap.from);

@@ -1,4 +1,5 @@
 /** Why a live run is stuck, and the steps that help, each harder than the one before. */
+import { Dialog, showDialog } from '@jupyterlab/apputils';
 import { Widget } from '@lumino/widgets';
 
 import { nameRanks, rankClass } from '../ranks';
@@ -14,13 +15,6 @@ import { setUnderWay, stepButton } from './step';
 /** More places, and more ranks to restart, than these are shown as a number. */
 const PLACES = 8;
 const SINGLY = 3;
-
-export interface HangActions {
-  /** Whether the reader wants to lose what these ranks hold. */
-  confirm(ranks: number[]): Promise<boolean>;
-  /** The focus was on a button that is gone. */
-  refocus(): void;
-}
 
 export class HangBanner extends Widget {
   private banner = h('div', 'rr-hang', { hidden: true });
@@ -52,7 +46,8 @@ export class HangBanner extends Widget {
   constructor(
     private model: RunModel,
     private ladder: Ladder,
-    private actions: HangActions
+    /** The focus was on a button that is gone. */
+    private refocus: () => void
   ) {
     super();
     this.addClass('rr-standstill');
@@ -65,7 +60,7 @@ export class HangBanner extends Widget {
     const { hang } = model;
     const sentence = hang?.text ?? (ladder.isOutlived ? trans.__('The run goes on although it was interrupted.') : '');
     if (!sentence && this.banner.contains(document.activeElement)) {
-      this.actions.refocus();
+      this.refocus();
     }
     if (sentence && this.banner.hidden) {
       this.raise();
@@ -138,7 +133,7 @@ export class HangBanner extends Widget {
       : trans.__('Restart %1', nameRanks(ranks));
     const title = trans.__('end %1 and start again there; only their variables are lost', nameRanks(ranks));
     return stepButton(label, title, async () => {
-      if (await this.actions.confirm(ranks)) {
+      if (await confirmRestart(ranks)) {
         await this.ladder.take('restart', ranks);
       }
     });
@@ -150,4 +145,18 @@ function quoted(sentence: string): Node[] {
   return sentence.split('`').map((part, i) =>
     i % 2 ? h('code', '', {}, part) : document.createTextNode(part)
   );
+}
+
+/** Whether the reader wants to lose what these ranks hold. */
+async function confirmRestart(ranks: number[]): Promise<boolean> {
+  const { button } = await showDialog({
+    title: trans.__('Restart %1?', nameRanks(ranks)),
+    body: trans._n(
+      'Its variables are lost. The other ranks keep theirs.',
+      'Their variables are lost. The other ranks keep theirs.',
+      ranks.length
+    ),
+    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Restart') })]
+  });
+  return button.accept;
 }

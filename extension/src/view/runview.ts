@@ -1,14 +1,12 @@
 /** A run: how it stands, what failed, each rank's log, and what the ranks showed. */
-import { Dialog, showDialog } from '@jupyterlab/apputils';
 import { MimeModel, type IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
 
 import type { Api } from '../api';
 import type { Filter } from '../log/rows';
-import { ERROR, type Lines } from '../log/lines';
+import { ERROR } from '../log/lines';
 import type { Run } from '../schema';
-import { nameRanks } from '../ranks';
 import { Ladder } from '../run/ladder';
 import type { RunModel } from '../run/model';
 import type { Memory, Runs, Tab } from '../run/runs';
@@ -82,10 +80,7 @@ export class RunView extends Panel {
       tabs: this.tabs.node,
       downloadUrl: ranks => options.api.logUrl(this.model.id, ranks)
     });
-    this.hang = new HangBanner(this.model, ladder, {
-      confirm: confirmRestart,
-      refocus: () => this.list.focus()
-    });
+    this.hang = new HangBanner(this.model, ladder, () => this.list.focus());
     this.failures = new Failures(this.model);
     this.list = new LogList(this.model, options.isInline, t => this.toMoment(t));
     this.displays = new Displays(this.model, options.rendermime, options.isTrusted);
@@ -141,12 +136,9 @@ export class RunView extends Panel {
   }
 
   private toError(): void {
-    const { lines } = this.model.log;
-    for (let line = 0; line < lines.length; line++) {
-      if (lines.flags(line) & ERROR) {
-        this.list.reveal(line);
-        return;
-      }
+    const line = this.model.log.lines.first(ERROR);
+    if (line >= 0) {
+      this.list.reveal(line);
     }
   }
 
@@ -168,7 +160,7 @@ export class RunView extends Panel {
 
   /** From a moment to the line of the log that was written nearest to it, by this rank if there is one. */
   private toLog(t: number, rank: number | null): void {
-    const line = nearestLine(this.model.log.lines, t, rank);
+    const line = this.model.log.lines.nearest(t, rank);
     this.setTab('logs');
     if (line >= 0) {
       this.list.reveal(line);
@@ -282,35 +274,4 @@ export class RunView extends Panel {
       this.instead = renderer;
     }
   }
-}
-
-/** The line whose time is nearest; of this rank if it wrote any. -1 if there is none. */
-function nearestLine(lines: Lines, t: number, rank: number | null): number {
-  let [best, nearest] = [-1, Infinity];
-  for (let line = 0; line < lines.length; line++) {
-    if (line === lines.gap.from) {
-      line = Math.max(line, lines.gap.to);
-    }
-    if (rank === null || lines.rank(line) === rank) {
-      const distance = Math.abs(lines.time(line) - t);
-      if (distance < nearest) {
-        [best, nearest] = [line, distance];
-      }
-    }
-  }
-  return best < 0 && rank !== null ? nearestLine(lines, t, null) : best;
-}
-
-/** Whether the reader wants to lose what these ranks hold. */
-async function confirmRestart(ranks: number[]): Promise<boolean> {
-  const { button } = await showDialog({
-    title: trans.__('Restart %1?', nameRanks(ranks)),
-    body: trans._n(
-      'Its variables are lost. The other ranks keep theirs.',
-      'Their variables are lost. The other ranks keep theirs.',
-      ranks.length
-    ),
-    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Restart') })]
-  });
-  return button.accept;
 }

@@ -2,7 +2,7 @@
 import { Widget } from '@lumino/widgets';
 
 import { Search, type Spot } from '../../timeline/find';
-import { layOut, Rows, type Lane } from '../../timeline/lanes';
+import type { Lane } from '../../timeline/lanes';
 import { whenOf, type Look } from '../../timeline/look';
 import { Pixels } from '../../timeline/pixels';
 import { TimeScale } from '../../timeline/range';
@@ -10,13 +10,13 @@ import { meterName } from '../../timeline/samples';
 import { summary } from '../../timeline/summary';
 import { trans } from '../../translation';
 import type { RunModel } from '../../run/model';
-import { runSlice } from '../../run/slices';
 import { moment } from '../../words';
 import { Frame, h } from '../dom';
 import { Details } from './details';
 import { Gutter } from './gutter';
 import { hit } from './hit';
 import { Input, KEYS } from './input';
+import { LaneLayout } from './layout';
 import { reading, sampleAt } from './meter';
 import { Minimap } from './minimap';
 import { Notes } from './notes';
@@ -50,21 +50,15 @@ export interface TimelineActions {
 }
 
 export class Timeline extends Widget {
-  private rows!: Rows;
+  private laid!: LaneLayout;
   private pixels!: Pixels;
   private painter!: Painter;
   private theme: Theme;
   private generation = -1;
-  private lanes: Lane[] = [];
-  /** Stands for what the lanes show. */
+  /** Stands for the lanes that were taken over. */
   private laidOut = '';
-  /** Lanes that are being laid out. */
-  private laying: { key: string; steps: ReturnType<typeof layOut> } | null = null;
   /** A span to bring in sight once it is laid out. */
   private sought: Spot | null = null;
-  /** How often the collectives were taken over: they change the lanes. */
-  private matches = 0;
-  private height = 0;
   private search: Search | null = null;
   private hovered: Spot | null = null;
   private ranks: ReadonlySet<number> | null = null;
@@ -175,8 +169,6 @@ export class Timeline extends Widget {
 
   setRanks(ranks: ReadonlySet<number> | null): void {
     this.ranks = ranks;
-    this.laying = null;
-    this.laidOut = '';
     this.frame.request();
   }
 
@@ -213,10 +205,7 @@ export class Timeline extends Widget {
     if (!this.isReading && this.hasCollectives) {
       collectives.refresh();
     }
-    if (collectives.value && collectives.value !== this.rows.collectives) {
-      this.rows.collectives = collectives.value;
-      this.matches += 1;
-    }
+    this.laid.match();
   }
 
   /** The model began again, or the theme is another one. */
@@ -229,11 +218,10 @@ export class Timeline extends Widget {
     this.theme = theme;
     const { spans, samples } = this.model;
     if (isNew) {
-      this.rows = new Rows(spans);
+      this.laid = new LaneLayout(this.model);
       this.look.chosen = this.generation < 0 ? this.look.chosen : null;
     }
     this.generation = this.model.generation;
-    this.laying = null;
     this.pixels = new Pixels(spans, theme.palette);
     this.painter = new Painter(this.canvas, spans, samples, this.pixels, theme);
     this.laidOut = '';
@@ -263,16 +251,16 @@ export class Timeline extends Widget {
     }
     const ratio = window.devicePixelRatio || 1;
     const width = Math.max(0, this.canvas.clientWidth);
-    const height = Math.max(1, Math.min(this.height, this.body.clientHeight));
+    const height = Math.max(1, Math.min(this.laid.height, this.body.clientHeight));
     this.canvas.style.height = `${height}px`;
     const scale = new TimeScale(look.range, Math.max(1, Math.round(width * ratio)));
-    const { collectives } = this.rows;
+    const { collectives } = this.laid.rows;
     const { chosen, part, moment } = look;
     this.painter.paint({
-      lanes: this.lanes, scale, top: this.body.scrollTop, height, ratio, collectives, chosen, hovered: this.hovered, part, moment
+      lanes: this.laid.lanes, scale, top: this.body.scrollTop, height, ratio, collectives, chosen, hovered: this.hovered, part, moment
     });
     this.ruler.paint(scale, this.theme, ratio);
-    this.minimap.paint(this.lanes, this.pixels, this.theme, width, ratio, this.laidOut);
+    this.minimap.paint(this.laid.lanes, this.pixels, this.theme, width, ratio, this.laidOut);
     const shown = this.shownRanks();
     this.details.refresh(chosen, chosenCollective({ chosen, collectives }), this.input.isDragging ? null : part, shown);
     if (isLaidOut) {
@@ -283,40 +271,28 @@ export class Timeline extends Widget {
     }
   }
 
-  /** Lay the lanes out, a slice in each frame, if there is more than before, or other; returns whether that is done. */
+  /** Lay the lanes out, a slice in each frame; returns whether that is done. */
   private lay(): boolean {
-    const { model, look, rows } = this;
-    const { spans, samples } = model;
+    const { look, laid } = this;
     if (look.open === null && this.shownRanks().length <= OPEN_RANKS) {
       look.open = new Set(this.shownRanks().map(String));
     }
-    const key = [spans.version, samples.version, model.generation, this.matches, look.meters, [...(look.open ?? [])].join('\n')].join();
-    if (!this.laying) {
-      const isSoon = this.isReading && performance.now() < this.notBefore;
-      if (key === this.laidOut || (isSoon && this.laidOut)) {
-        return true;
-      }
-      const shown = { open: look.open ?? new Set<string>(), meters: look.meters };
-      this.laying = { key, steps: layOut(spans, rows, samples, this.shownRanks(), shown) };
+    const isDone = laid.advance(this.shownRanks(), look, this.isReading && performance.now() < this.notBefore);
+    if (laid.key !== this.laidOut) {
+      this.laidOut = laid.key;
+      this.takeOver();
     }
-    const last = runSlice(this.laying.steps);
-    if (last.done) {
-      this.laidOut = this.laying.key;
-      this.laying = null;
-      this.takeOver(last.value.lanes, last.value.height);
-    }
-    return this.laidOut === key;
+    return isDone;
   }
 
   /** There are other lanes than before. */
-  private takeOver(lanes: Lane[], height: number): void {
+  private takeOver(): void {
     const { model, look } = this;
     const { spans, samples, run } = model;
+    const { lanes, height } = this.laid;
     this.pixels.forgetNames();
     const wall = run.end && run.state !== 'running' ? run.end - run.start : null;
     look.setExtent(spans.extent ?? { from: 0, to: 1 }, wall);
-    this.lanes = lanes;
-    this.height = height;
     this.space.style.height = `${height}px`;
     this.body.style.height = this.hasClass('rr-inline') ? `${Math.min(height, HIGHEST)}px` : '';
     this.gutter.refresh(lanes, lane => this.titleOf(lane));
@@ -354,13 +330,13 @@ export class Timeline extends Widget {
     body.dataset.to = String(look.range.to);
     body.dataset.moment = String(look.moment ?? '');
     body.dataset.spans = String(model.spans.count);
-    body.dataset.ranks = String(this.lanes.filter(({ kind }) => kind === 'rank').length);
-    body.dataset.matched = String(this.rows.collectives !== null || !this.hasCollectives);
+    body.dataset.ranks = String(this.laid.lanes.filter(({ kind }) => kind === 'rank').length);
+    body.dataset.matched = String(this.laid.rows.collectives !== null || !this.hasCollectives);
   }
 
   private hit(x: number, y: number): Spot | null {
     const scale = new TimeScale(this.look.range, Math.max(1, this.canvas.clientWidth));
-    return hit(this.lanes, scale, x, y + this.body.scrollTop);
+    return hit(this.laid.lanes, scale, x, y + this.body.scrollTop);
   }
 
   private hover(x: number, y: number): void {
@@ -370,7 +346,7 @@ export class Timeline extends Widget {
     const box = this.canvas.getBoundingClientRect();
     const [left, top] = [box.left + x, box.top + y];
     if (spot) {
-      const { collectives } = this.rows;
+      const { collectives } = this.laid.rows;
       this.tip.span(this.model.spans, spot, chosenCollective({ chosen: spot, collectives }), left, top);
     } else {
       this.hoverMeter(x, y, left, top);
@@ -382,7 +358,7 @@ export class Timeline extends Widget {
 
   private hoverMeter(x: number, y: number, left: number, top: number): void {
     const at = y + this.body.scrollTop;
-    const lane = this.lanes.find(each => at >= each.y && at < each.y + each.height);
+    const lane = this.laid.lanes.find(each => at >= each.y && at < each.y + each.height);
     const curve = lane?.meter && this.model.samples.of(lane.rank).find(([name]) => name === lane.meter)?.[1];
     const t = new TimeScale(this.look.range, Math.max(1, this.canvas.clientWidth)).t(x);
     const value = x >= 0 && curve ? sampleAt(curve, t) : null;
@@ -414,7 +390,7 @@ export class Timeline extends Widget {
     const { sought, body } = this;
     this.sought = null;
     const when = sought && whenOf(this.model.spans.columns(sought.rank, sought.cat), sought.i);
-    const [line] = sought && when ? linesOf(this.lanes, sought.rank, sought.cat, when.from, when.to) : [];
+    const [line] = sought && when ? linesOf(this.laid.lanes, sought.rank, sought.cat, when.from, when.to) : [];
     if (line) {
       const { scrollTop, clientHeight } = body;
       body.scrollTop = Math.max(Math.min(scrollTop, line.y - 4), line.y + line.height + 4 - clientHeight);
