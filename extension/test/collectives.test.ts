@@ -6,7 +6,7 @@ import { test } from 'node:test';
 
 import { RunModel } from '../src/run/model';
 import type { Run } from '../src/schema';
-import { Collectives, waitedUntil, type Collective, type CollectivesAnswer } from '../src/timeline/collectives';
+import { Collectives, type Collective, type CollectivesAnswer } from '../src/timeline/collectives';
 
 const TRACES = join(__dirname, '../../../tests/support/traces');
 
@@ -37,7 +37,10 @@ for (const name of readdirSync(TRACES).filter(name => !name.includes('.'))) {
     const { spans } = read(name);
     const found = Collectives.of(told(name), spans)!;
     const { collectives } = JSON.parse(file(name, 'expected.json')) as Expected;
-    const seen = all(found).map(({ starts, givenUp, ...one }) => ({ ...one, arrivals: starts, given_up: givenUp }));
+    const seen = all(found).map(({ starts, cuts, givenUp, ...one }) => {
+      assert.equal(cuts.length, starts.length);
+      return { ...one, arrivals: starts, given_up: givenUp };
+    });
     assert.deepEqual(seen, collectives);
     for (const rank of spans.ranks) {
       const { start, dur, length } = spans.columns(rank, 'collective');
@@ -45,8 +48,9 @@ for (const name of readdirSync(TRACES).filter(name => !name.includes('.'))) {
         const number = found.of(rank, i);
         const one = found.at(number);
         const at = one.ranks.indexOf(rank);
-        assert.deepEqual([one.starts[at], one.ends[at]], [start[i], start[i] + dur[i]]);
-        assert.equal(found.waitedUntil(number, rank, start[i], start[i] + dur[i]), waitedUntil(one, at));
+        const end = start[i] + dur[i];
+        const cut = one.givenUp.includes(rank) ? end : Math.max(start[i], Math.min(one.last, end));
+        assert.deepEqual([one.starts[at], one.cuts[at], one.ends[at]], [start[i], cut, end]);
       }
     }
   });

@@ -13,8 +13,9 @@ export interface Collective {
   n: number;
   /** Those that took part, ascending. */
   ranks: number[];
-  /** When each of them arrived, and when it was through. */
+  /** When each of them arrived, when its wait was over and the transfer began, and when it was through. */
   starts: number[];
+  cuts: number[];
   ends: number[];
   /** The last arrival, and whose it was. */
   last: number;
@@ -133,12 +134,14 @@ export class Collectives {
     const [from, to] = [this.begins[i], this.begins[i + 1]];
     const ranks = [...this.rank.subarray(from, to)];
     const absent = this.absent(i);
+    const [starts, ends] = [[...this.start.subarray(from, to)], [...this.end.subarray(from, to)]];
     return {
       ...answer.keys[answer.key[i]],
       n: this.n[i],
       ranks,
-      starts: [...this.start.subarray(from, to)],
-      ends: [...this.end.subarray(from, to)],
+      starts,
+      cuts: ranks.map((rank, at) => this.waitedUntil(i, rank, starts[at], ends[at])),
+      ends,
       last: this.lasts[i],
       straggler: answer.straggler[i],
       spread: this.lasts[i] - this.firsts[i],
@@ -179,9 +182,4 @@ export class Collectives {
     const here = this.rank.subarray(this.begins[i], this.begins[i + 1]);
     return expected.filter(rank => !here.includes(rank));
   }
-}
-
-/** When the wait of the i-th of a collective's ranks was over, and the transfer began. */
-export function waitedUntil({ ranks, starts, ends, last, givenUp }: Collective, i: number): number {
-  return givenUp.includes(ranks[i]) ? ends[i] : starts[i] + Math.max(0, Math.min(last, ends[i]) - starts[i]);
 }

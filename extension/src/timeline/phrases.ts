@@ -3,7 +3,7 @@ import type { SpanName } from '../schema';
 import { trans } from '../translation';
 import { grouped } from '../words';
 import { size } from './amounts';
-import { waitedUntil, type Collective } from './collectives';
+import type { Collective } from './collectives';
 import { lasting } from './range';
 
 /** What an argument of a span's name says, for a reader: `bytes: 4.1 kB`. */
@@ -27,7 +27,7 @@ export function title({ op, tensor }: Pick<Collective, 'op' | 'tensor'>): string
 
 /** Who came last to a collective, and by how much. */
 export function who(collective: Collective): string {
-  const { ranks, starts, ends, last, straggler, cost, absent } = collective;
+  const { ranks, starts, cuts, ends, last, straggler, cost, absent } = collective;
   const list = `${absent.slice(0, 8).join(', ')}${absent.length > 8 ? ', …' : ''}`;
   const missing = absent.length ? ` ${trans._n('Rank %2 did not take part.', 'Ranks %2 did not take part.', absent.length, list)}` : '';
   if (ranks.length < 2) {
@@ -38,7 +38,7 @@ export function who(collective: Collective): string {
     return trans.__('All %1 ranks arrived together; it took %2.', ranks.length, lasting(Math.max(...ends) - last)) + missing;
   }
   const first = ranks[starts.indexOf(Math.min(...starts))];
-  const waited = starts.reduce((sum, start, i) => sum + waitedUntil(collective, i) - start, 0);
+  const waited = starts.reduce((sum, start, i) => sum + cuts[i] - start, 0);
   const late = ranks.length > 2
     ? trans.__(
         'Rank %1 came last, %2 after rank %3, the first, %4 after the others’ median.',
@@ -59,14 +59,12 @@ export interface Arrival {
 }
 
 /** Each rank's part in a collective, in order of arrival. */
-export function arrivals(collective: Collective): Arrival[] {
-  const { ranks, starts, ends, straggler } = collective;
+export function arrivals({ ranks, starts, cuts, ends, straggler }: Collective): Arrival[] {
   const first = Math.min(...starts);
   return ranks
-    .map((rank, i) => {
-      const until = waitedUntil(collective, i);
-      return { rank, after: starts[i] - first, wait: until - starts[i], transfer: ends[i] - until, isLast: rank === straggler };
-    })
+    .map((rank, i) => ({
+      rank, after: starts[i] - first, wait: cuts[i] - starts[i], transfer: ends[i] - cuts[i], isLast: rank === straggler
+    }))
     .sort((a, b) => a.after - b.after || a.rank - b.rank);
 }
 

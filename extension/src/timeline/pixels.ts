@@ -19,8 +19,6 @@ export interface Label extends Wide {
 }
 
 export class Pixels {
-  /** Pixels that were looked at for the last picture: what it cost. */
-  visited = 0;
   private strip = new Strip(0);
   private dyes = new Map<string, Dye>();
   private found = new WeakMap<Row, Row>();
@@ -64,7 +62,6 @@ export class Pixels {
     const { strip } = this;
     strip.clear();
     strip.add(row, scale);
-    this.visited += strip.visited;
     const { cover, name, edge, width } = strip;
     for (let x = 0; x < width; x++) {
       if (cover[x] > 0) {

@@ -1,5 +1,5 @@
 /** The picture on its canvas: lanes, bands of collectives across them, and what is chosen. */
-import { waitedUntil, type Collective, type Collectives } from '../../timeline/collectives';
+import type { Collective, Collectives } from '../../timeline/collectives';
 import { css, inkOn } from '../../timeline/colours';
 import type { Spot } from '../../timeline/find';
 import type { Lane, Line } from '../../timeline/lanes';
@@ -109,7 +109,6 @@ export class Painter {
       this.image = new ImageData(width, buffer.height);
     }
     const out = new Uint32Array(this.image.data.buffer);
-    pixels.visited = 0;
     const labels = lines.flatMap((line, i) =>
       pixels.line(line, seen, out, i * width).map(label => ({
         ...label, line, x: label.x * coarse, width: label.width * coarse
@@ -174,7 +173,6 @@ export class Painter {
       if (!above || !below) {
         continue;
       }
-      const cut = (at: number): number => waitedUntil(one, at);
       const shape = (a: number, b: number, c: number, d: number, colour: number): void => {
         context.fillStyle = css(colour, alpha);
         context.beginPath();
@@ -184,8 +182,8 @@ export class Painter {
         context.lineTo(x(d), below.top);
         context.fill();
       };
-      shape(one.starts[i - 1], cut(i - 1), cut(i), one.starts[i], wait);
-      shape(cut(i - 1), one.ends[i - 1], one.ends[i], cut(i), transfer);
+      shape(one.starts[i - 1], one.cuts[i - 1], one.cuts[i], one.starts[i], wait);
+      shape(one.cuts[i - 1], one.ends[i - 1], one.ends[i], one.cuts[i], transfer);
     }
     const late = zones.get(one.straggler);
     if (late && one.spread > 0 && one.spread / scale.perPixel >= NARROWEST) {

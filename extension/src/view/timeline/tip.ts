@@ -1,5 +1,5 @@
 /** What is under the pointer. */
-import { waitedUntil, type Collective } from '../../timeline/collectives';
+import type { Collective } from '../../timeline/collectives';
 import type { Spot } from '../../timeline/find';
 import { argsOf } from '../../timeline/phrases';
 import { lasting } from '../../timeline/range';
@@ -30,7 +30,7 @@ export class Tip {
     ];
     const at = collective ? collective.ranks.indexOf(rank) : -1;
     if (collective && at >= 0 && collective.ranks.length > 1) {
-      const waited = waitedUntil(collective, at) - collective.starts[at];
+      const waited = collective.cuts[at] - collective.starts[at];
       const words = collective.givenUp.includes(rank)
         ? trans.__('%1 for ranks that did not come', lasting(waited))
         : trans.__('%1 for rank %2', lasting(waited), collective.straggler);
