@@ -59,7 +59,8 @@ class RankEngine(engine_app.IPEngine):
         connection = SupervisorConnection(
             world.rpc, world.rpc_key, world.rank, start, kernel.do_soon, kernel.answer
         )
-        reporter = Reporter(world.rank, Path(os.environ["RANKROOM_SPOOL"]), connection.send)
+        spool = Path(os.environ["RANKROOM_SPOOL"])
+        reporter = Reporter(world.rank, spool, connection.send, world.size)
         reporter.install()
         kernel.take_part(world, reporter, recovery)
         stacks.answer_to_signal(reporter.spool / "stacks")

@@ -27,7 +27,8 @@ from rankroom.reporting.overflow import Overflow
 from rankroom.reporting.samples import Sampler
 from rankroom.reporting.streams import CStdio, RankStream, Spooled
 
-BATCH_S = 0.05  # between two messages while output keeps coming
+BATCH_S = 0.05  # between two messages while output keeps coming, of up to FEW ranks
+FEW = 128  # with more ranks, each sends less often: their supervisor takes in as many messages
 QUIET_S = 0.5  # between two looks for output of C while none comes; Python's own wakes the pump
 REPORT_S = 1.0  # between two reports of spans and of how busy this rank is
 IDLE_S = 0.5  # between two looks for a run, which does not wake the pump as cells may be short
@@ -42,6 +43,11 @@ STARTS_CHILD = (
 Send = Callable[[dict[str, Any], bytes], None]
 
 
+def batch_s(size: int) -> float:
+    """Seconds between two messages of each of so many ranks, while output keeps coming."""
+    return BATCH_S * max(1.0, size / FEW)
+
+
 class Reporter:
     """The events of one rank.
 
@@ -49,8 +55,9 @@ class Reporter:
     offset of `lines` in the run's spool file.
     """
 
-    def __init__(self, rank: int, spool: Path, send: Send) -> None:
+    def __init__(self, rank: int, spool: Path, send: Send, size: int = 1) -> None:
         self.rank = rank
+        self._batch_s = batch_s(size)
         self.spool = spool
         self.run: str | None = None
         self._send = send
@@ -235,7 +242,7 @@ class Reporter:
         sent, came = 0.0, False
         while True:
             self._awake.wait(self._pause(came))
-            pause = sent + BATCH_S - time.monotonic()
+            pause = sent + self._batch_s - time.monotonic()
             if pause > 0:
                 time.sleep(pause)
             self._awake.clear()
@@ -263,7 +270,7 @@ class Reporter:
         """
         if self.run is None:
             return IDLE_S
-        return BATCH_S if came else QUIET_S - time.time() % QUIET_S
+        return self._batch_s if came else QUIET_S - time.time() % QUIET_S
 
     def _sample(self, is_due: bool) -> dict[str, Any] | None:
         """How busy this rank was since the last time, of one run; on this thread only."""

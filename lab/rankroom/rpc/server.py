@@ -25,6 +25,7 @@ from rankroom.rpc.loop import Call, Loop
 LARGEST = 1 << 26  # bytes of a part of a message: who announces more is hung up on
 GREET_MS = 5000  # for a peer to show that it knows the key
 LONGEST_PATH = 100  # bytes of a socket's path; the system allows 108, with a zero at the end
+WAITING = 4  # messages of a peer that are in memory here; what it says beyond waits on its side
 LARGE = 1 << 16  # bytes from which on a part is not copied
 MOST_OPEN = 1 << 16  # descriptors of a process that listens; a connection takes one
 SOCKET = "rpc"  # in the cluster's folder, where all its processes are on one machine
@@ -69,7 +70,8 @@ class Server:
         made.HANDSHAKE_IVL = GREET_MS
         made.ROUTER_HANDOVER = 1  # a peer that comes again after a cut takes its own place
         made.MAXMSGSIZE = LARGEST
-        made.SNDHWM = made.RCVHWM = 0  # nothing that was said is dropped
+        made.SNDHWM = 0  # nothing that was said is dropped
+        made.RCVHWM = WAITING
         self.address = self._listen(interface, folder)
         self._loop = Loop(made, self._take_in)
 
