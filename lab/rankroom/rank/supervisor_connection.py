@@ -7,6 +7,7 @@ the main thread.
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import signal
@@ -59,7 +60,8 @@ class SupervisorConnection:
     def _take(self, content: Content, buffers: list[bytes]) -> None:
         number = content["number"]
         if content["do"] == "execute":
-            self._main(content, buffers, lambda answer: self._tell_later(number, answer))
+            cell = content | json.loads(buffers[0])
+            self._main(cell, [], lambda answer: self._tell_later(number, answer))
         elif content["do"] == "apply":
             self._main(content, buffers, partial(self._tell, number))
         elif content["do"] == "signal":

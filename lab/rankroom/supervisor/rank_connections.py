@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from rankroom.errors import NoClusterError
-from rankroom.rpc.client import Answer
+from rankroom.rpc.client import Answer, packed
 from rankroom.rpc.loop import Call
 from rankroom.rpc.server import Question, Server
 
@@ -91,7 +91,8 @@ class RankConnections:
 
     def execute(self, to: Iterable[int], source: str, /, **about: Any) -> dict[int, Future[Any]]:
         """Run `source` as a cell on ranks; what each of them answers when it has done so."""
-        return {rank: self._ask(rank, do="execute", source=source, **about) for rank in to}
+        cell = packed({"source": source, **about})  # once, as it names all ranks
+        return {rank: self._ask(rank, cell, do="execute") for rank in to}
 
     def apply(
         self, to: Iterable[int], how: str, name: str, buffers: Sequence[bytes]

@@ -37,6 +37,7 @@ from rankroom.supervisor.rank_connections import RankConnections, RankGoneError
 from rankroom.supervisor.release import Release
 from rankroom.supervisor.stall import StallWatch
 
+TELL_S = 0.02  # after a rank has failed, until followers are told: others fail with it
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
 RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
@@ -69,6 +70,10 @@ class Recorder:
         self._tell = tell
         self._writer: PatientWriter | None = None
         self._ranks = {rank.rank: rank for rank in self.info.ranks}
+        self._running = {
+            rank: None for rank, info in self._ranks.items() if info.state not in RANK_ENDED
+        }
+        self._tells = False  # soon, what has changed
         self._assembly = Assembly(self.id, self._ranks, spool, self._note)
         self._next_seq = dict.fromkeys(self._ranks, 0)
         self._spooled: dict[int, dict[str, int]] = {rank: {} for rank in self._ranks}
@@ -96,7 +101,7 @@ class Recorder:
     @property
     def running(self) -> list[int]:
         """The ranks that have not ended."""
-        return [rank for rank, info in self._ranks.items() if info.state not in RANK_ENDED]
+        return list(self._running)
 
     @property
     def is_over(self) -> bool:
@@ -259,11 +264,21 @@ class Recorder:
 
     def _status(self, rank: int, state: Any) -> None:
         self._ranks[rank].state = state
-        if not self.running:
+        if state in RANK_ENDED:
+            self._running.pop(rank, None)
+        if not self._running:
             self._finish_if_over()
         elif state in ("error", "lost"):
             self._failed()
-            self._tell(self)  # what others do from here on follows from it
+            if not self._tells:  # what others do from here on follows from this
+                self._tells = True
+                self._connections.later(TELL_S, self._tell_now)
+
+    def _tell_now(self) -> None:
+        with self._lock:
+            self._tells = False
+            if not self._ended:
+                self._tell(self)
 
     def _failed(self) -> None:
         if not self._replaying:
@@ -271,7 +286,7 @@ class Recorder:
 
     def _finish_if_over(self) -> None:
         with self._lock:
-            if self._replaying or self._ended or self.running or self._release.pending:
+            if self._replaying or self._ended or self._running or self._release.pending:
                 return
             self._finish()
 

@@ -50,7 +50,9 @@ class Release:
         self._raised = raised
         self._confirmed = confirmed
         self._failed_at = float("inf")  # when that was noticed of the first rank
+        self._looks = False  # at what the others do, soon: once for all that fail until then
         self._asked: list[Future[Any]] = []
+        self._unconfirmed = 0  # of those asked
         self._confirmed_by = 0.0  # until when ranks may confirm that they let go; monotonic
         self._lock = threading.Lock()
 
@@ -65,8 +67,7 @@ class Release:
         # The lock has the thread that ends the run wait for a release that is just being sent.
         with self._lock:
             # A rank whose node is cut off never confirms, and may be given up much later.
-            waits = time.monotonic() < self._confirmed_by
-            return waits and any(not future.done() for future in self._asked)
+            return self._unconfirmed > 0 and time.monotonic() < self._confirmed_by
 
     def interrupt(self) -> None:
         """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
@@ -90,9 +91,10 @@ class Release:
             with contextlib.suppress(RankroomError, OSError):
                 self._asked = self._connections.request(self._ranks, do="release", **about)
             self._confirmed_by = time.monotonic() + RELEASED_S
+            self._unconfirmed = len(self._asked)
         # The run ends when every rank has let go: a release that came late would hit the next cell.
         for future in self._asked:
-            future.add_done_callback(lambda _: self._confirmed())
+            future.add_done_callback(self._confirm)
         self._connections.later(RELEASED_S, self._confirmed)
         return self._asked
 
@@ -100,6 +102,16 @@ class Release:
         """A rank has raised, or is gone: soon see what the others do."""
         self._failed_at = min(self._failed_at, time.monotonic())
         if not self.interrupted:
+            self._look_soon()
+
+    def _confirm(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._unconfirmed -= 1
+        self._confirmed()
+
+    def _look_soon(self) -> None:
+        if not self._looks:
+            self._looks = True
             self._connections.later(GRACE_S, self._release_if_stuck)
 
     def _interrupt_again(self, rank: int) -> None:
@@ -127,6 +139,7 @@ class Release:
         A cell that fails alike on all ranks must not cost them their groups: one that computes, or
         waits for the processor only, may be about to fail.
         """
+        self._looks = False
         running = self._running()
         if not running or self._asked:
             return
@@ -145,6 +158,6 @@ class Release:
     def _release_unless_failing(self, answer: Future[Any]) -> None:
         said = {} if answer.exception() else answer.result()
         if said.get("computes") and time.monotonic() - self._failed_at < COMPUTES_S:
-            self._connections.later(GRACE_S, self._release_if_stuck)
+            self._look_soon()
         elif not said.get("failing"):
             self.release()

@@ -12,7 +12,10 @@ from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.text.rank_ranges import format_ranks
 
 LOOK_S = 0.5
-ANSWER_S = 0.5  # for a rank to say where it stands
+ANSWER_S = 0.5  # without an answer of any rank, before the rest are taken for silent
+ANSWERS_S = 3.0  # for all of them
+MANY = 16  # ranks, more of which are told by their number unless they are one or two ranges
+MOST_PLACES = 4  # in a sentence
 
 
 class StallWatch:
@@ -52,18 +55,26 @@ class StallWatch:
     def _look(self) -> None:
         if self._over:
             return
-        present = [rank for rank in self._ranks if rank in self._connections.ranks]
+        connected = set(self._connections.ranks)
+        present = [rank for rank in self._ranks if rank in connected]
         try:
             asked = dict(zip(present, self._connections.request(present, do="status"), strict=True))
         except Exception:  # the cluster is going down; the run will say so
             asked = {}
-        self._judge(asked, time.monotonic() + ANSWER_S)
+        now = time.monotonic()
+        self._judge(asked, 0, now + ANSWER_S, now + ANSWERS_S)
 
-    def _judge(self, asked: dict[int, Future[Any]], until: float) -> None:
+    def _judge(
+        self, asked: dict[int, Future[Any]], before: int, until: float, at_most: float
+    ) -> None:
+        """Say how it stands once all have answered, or none for a while; `before`, so many had."""
         if self._over:
             return
-        if time.monotonic() < until and not all(each.done() for each in asked.values()):
-            self._connections.later(0.05, lambda: self._judge(asked, until))
+        now, count = time.monotonic(), sum(each.done() for each in asked.values())
+        if count > before:
+            until = min(now + ANSWER_S, at_most)
+        if count < len(asked) and now < until:
+            self._connections.later(0.05, lambda: self._judge(asked, count, until, at_most))
             return
         answers = {rank: _answer(future) for rank, future in asked.items()}
         stand = {
@@ -112,9 +123,17 @@ def places(answers: Mapping[int, Mapping[str, Any]]) -> list[Place]:
 
 def explain(places: Sequence[Place], seconds: float) -> str:
     """One sentence: who waits in what, where the others are. `seconds` is the longest wait."""
-    parts = [_sentence(place) for place in places]
-    if places and places[0].state in ("waits", "still"):
+    named = places
+    if len(places) > MOST_PLACES:  # the largest, and those that others may wait for
+        most = max(places, key=lambda place: len(place.ranks))
+        few = sorted(places, key=lambda place: (place.state == "waits", len(place.ranks)))
+        chosen = (most, *few[: MOST_PLACES - 2])
+        named = [place for place in places if place in chosen]
+    parts = [_sentence(place) for place in named]
+    if named and named[0].state in ("waits", "still"):
         parts[0] += f" for {seconds:.0f} s"
+    if rest := sum(len(place.ranks) for place in places if place not in named):
+        parts.append(f"{rest:,} ranks are in {len(places) - len(named)} other places")
     if len({place.what for place in places}) > 1 and all(each.state == "waits" for each in places):
         parts[-1] += ": different collectives, so each waits for the other"
     return "; ".join(parts)
@@ -133,7 +152,10 @@ _ORDER = ("waits", "still", "busy", "ended", "silent")
 
 
 def _sentence(place: Place) -> str:
-    who = f"rank{'s' if len(place.ranks) > 1 else ''} {format_ranks(place.ranks)}"
+    ranks = format_ranks(place.ranks)
+    who = f"rank{'s' if len(place.ranks) > 1 else ''} {ranks}"
+    if len(place.ranks) > MANY and ranks.count(",") > 1:
+        who = f"{len(place.ranks):,} ranks"
     source = f": `{place.code}`" if place.code and place.state in ("still", "busy") else ""
     return f"{who} {place.words}{source}"
 

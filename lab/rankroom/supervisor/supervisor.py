@@ -42,6 +42,7 @@ START_S = 30.0  # a rank that is not ready after this long hangs, and may be res
 LOOK_S = 0.1
 UNREGISTER_S = 1.0  # for the controller to hear of a rank that has ended
 NEWS_S = 20.0  # between two messages to followers, if nothing changes
+SAVE_S = 1e-4  # for each rank, between two times that ranks which come are written down
 SAMPLE_S = 1.0  # between two looks at the ranks' memory
 AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
 ENDS_S = 5.0  # for Slurm to say how a rank ended of which its node has said that it has
@@ -61,7 +62,7 @@ class Supervisor:
         self.loads = Loads()
         self.job_end: JobEnd | None = None
         self.told_to_end = False  # by a signal, as Slurm does when the job is over
-        self.sampled = 0.0
+        self.sampled = self.saved = 0.0
         # What others ask for comes in a thread of its own.
         self.lock = threading.Lock()
         self.ready: set[int] = set()
@@ -129,6 +130,7 @@ class Supervisor:
         self.info.ranks = self.children.places()
         self.info.ready = sorted(self.ready)
         self.paths.write(self.info)
+        self.saved = time.monotonic()
         self.note_news()
 
     def wake(self) -> None:
@@ -318,6 +320,7 @@ class Supervisor:
         self.save()
 
     def note_ends(self) -> None:
+        ended = []
         for rank in list(self.children.ranks):
             if str(rank) in self.info.exits or (code := self.children.returncode(rank)) is None:
                 continue
@@ -334,8 +337,11 @@ class Supervisor:
                     self.asked.add(rank)
                     self.info.starting.append(rank)
             self.lose(rank, how)
-            self.save()
             self.children.placement.give_up(rank)
+            ended.append(rank)
+        if ended:  # a node's ranks end together: what is written names all ranks
+            self.save()
+        for rank in ended:
             # The process beside it, if there was one, may have ended with it, and reported nothing.
             hub.unregister(self.paths.engine_file, rank, UNREGISTER_S)
 
@@ -376,8 +382,11 @@ class Supervisor:
             self.ready.difference_update(ranks)
             coming = {r for r in self.info.starting if str(r) not in self.info.exits}
             starting = sorted({*ranks, *(coming - self.ready)})
-            changed = starting != self.info.starting or self.changed
-            self.changed = False
+            is_due = time.monotonic() > self.saved + SAVE_S * self.info.size
+            changed = starting != self.info.starting or (
+                self.changed and (is_due or len(self.ready) == self.info.size)
+            )
+            self.changed = self.changed and not changed
             self.info.starting = starting
         if changed or ranks:
             self.save()

@@ -65,6 +65,25 @@ def test_ranks_that_stand_at_the_same_place_are_told_together():
     ]
 
 
+def test_many_ranks_are_counted_and_the_few_that_differ_are_named():
+    late = {17, 300, 301, 302, 303}
+    answers = {rank: SLEEPS if rank in late else WAITS for rank in range(1024)}
+    assert explain(places(answers), 6.2) == (
+        "1,019 ranks wait in allreduce loss (cell line 7) for 6 s; "
+        "ranks 17,300–303 stand at cell line 9: `time.sleep(60)`"
+    )
+
+
+def test_a_sentence_names_a_few_places_only():
+    answers = {rank: WAITS | {"what": f"receive from rank {rank + 1}"} for rank in range(60)}
+    answers |= dict.fromkeys(range(60, 1023), WAITS) | {1023: SLEEPS}
+    assert explain(places(answers), 6.2) == (
+        "rank 0 waits in receive from rank 1 (cell line 7) for 6 s; "
+        "ranks 60–1022 wait in allreduce loss (cell line 7); "
+        "rank 1023 stands at cell line 9: `time.sleep(60)`; 59 ranks are in 59 other places"
+    )
+
+
 class FakeRanks:
     """Connections to ranks, whose time is turned by hand."""
 
