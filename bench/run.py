@@ -28,6 +28,7 @@ NAMES = [
     "training",
     "release",
     "rank_parts",
+    "many_ranks",
     "straggler",
     "start",
     "line",
