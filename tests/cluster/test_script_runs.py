@@ -29,6 +29,17 @@ if __name__ == "__main__":
         raise ValueError("no data")
     if "die" in sys.argv and rank == 1:
         os._exit(7)
+    if "kill" in sys.argv and rank == 1:
+        os.kill(os.getpid(), 9)
+    if "ask" in sys.argv:
+        print("read", repr(sys.stdin.read()))
+        input("how many? ")
+    if "fork" in sys.argv:
+        child = os.fork()
+        if child == 0:
+            print("child of", rank)
+            sys.exit(5)
+        print("its status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
@@ -70,7 +81,8 @@ def test_a_script_runs_on_all_ranks_with_its_arguments(script: Path):
     [
         ("exit", 3, "failed on rank 1"),
         ("raise", 1, "ValueError: no data"),
-        ("die", 1, "rank 1"),
+        ("die", 7, "rank 1 ended with status 7"),
+        ("kill", 137, "rank 1 was killed by SIGKILL"),
     ],
 )
 def test_its_exit_status_is_that_of_the_rank_that_failed(
@@ -78,6 +90,27 @@ def test_its_exit_status_is_that_of_the_rank_that_failed(
 ):
     code, _, said = run(script, word)
     assert code == status and words in said, said
+
+
+def test_a_process_that_it_forks_ends_with_its_script(script: Path):
+    status, out, said = run(script, "fork")
+    assert status == 0, said
+    assert "0 │ child of 0" in out and "1 │ child of 1" in out and "its status 5" in out
+
+
+def test_who_asks_for_input_is_told_that_there_is_none(script: Path):
+    status, out, said = run(script, "ask")
+    assert status == 1 and "read ''" in out and "input() cannot be answered on a rank" in said
+
+
+def test_ranks_end_with_the_command(script: Path):
+    process = started(script, "wait")
+    assert process.stdout is not None
+    assert any("of rank" in line for line in process.stdout)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert running_clusters() == []
 
 
 def test_an_interrupt_ends_it_and_leaves_nothing(script: Path):

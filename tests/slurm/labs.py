@@ -65,14 +65,16 @@ print("".join(said))
 
 
 class Typed:
-    """`rankroom lab ARGUMENTS` under a terminal of a machine; what it has written is `text`."""
+    """`rankroom lab ARGUMENTS` under a terminal of a machine, or another `command` of Rankroom's;
+    what it has written is `text`."""
 
     def __init__(
-        self, machines: Machines, machine: str, user: str, home: Path, arguments: list[str]
-    ) -> None:
+        self, machines: Machines, machine: str, user: str, home: Path, arguments: list[str],
+        command: tuple[str, ...] = ("lab", "--no-browser"),
+    ) -> None:  # fmt: skip
         self.machines, self.machine, self.user = machines, machine, user
         words = ["env", "COLUMNS=160", *settings(home), PYTHON, "-c", ON_TERMINAL]
-        words += [PYTHON, "-m", "rankroom", "lab", "--no-browser", *arguments]
+        words += [PYTHON, "-m", "rankroom", *command, *arguments]
         self.text = ""
         self._process = subprocess.Popen(
             machines.words(machine, words, user),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -20,6 +22,7 @@ from rankroom.errors import UsageError
 from rankroom.record.model import RunInfo
 from rankroom.run.run import Run
 from rankroom.scheduler import site as sites
+from rankroom.system.exits import status_of
 
 PAUSE_S = 0.1  # between two looks at what ranks have written; equal lines of one look are one
 INTERRUPTED = 130  # the exit status, as a shell has it
@@ -52,6 +55,9 @@ def run(
     """
     if site_name is None and not Path(script).is_file():
         raise UsageError(f"there is no file {script}")
+    # Whoever ends this ends its ranks, as with any other launcher.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
     cluster = _started(ranks, site_name, preload, job)
     try:
         path = script if site_name else str(Path(script).absolute())
@@ -78,8 +84,12 @@ def _started(
 
     where = sites.load(site_name).asking(**{k: v for k, v in job.items() if v is not None})
     made = RemoteCluster.start(where if ranks is None else where.with_ranks(ranks))
-    made.until_ready(progress)
-    return made
+    try:
+        return made.until_ready(progress)
+    except (KeyboardInterrupt, SystemExit):  # elsewhere the job would go on, to be attached to
+        click.echo(ENDS, err=True)
+        made.stop()
+        raise SystemExit(INTERRUPTED) from None
 
 
 def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
@@ -141,7 +151,7 @@ def _status(info: RunInfo) -> int:
     failure = info.failure
     if failure is not None and failure.ename == "ScriptExit" and failure.evalue.isdigit():
         return int(failure.evalue) % 256
-    return 1
+    return status_of(failure.evalue) if failure and failure.ename == "RankLost" else 1
 
 
 SOURCE = "from rankroom.rank.script import run as run_script\nrun_script({path!r}, {arguments!r})"

@@ -19,6 +19,8 @@ _SYSTEM = re.compile(
     r"(libc|libc-[\d.]+|libpthread|libstdc\+\+|libgcc_s|libm|ld-linux.*|libpython.*)\.so\b"
     r"|python[\d.]*$"
 )
+_ENDED = re.compile(r"\bended with status (\d+)")
+_KILLED = re.compile(r"\bwas killed by (?:(SIG\w+)|signal (\d+))")
 _CURRENT = re.compile(r"^Current thread .*\n", re.M)
 _CALLED_BY = re.compile(r'  File "([^"\n]+)", line (\d+)')
 
@@ -31,6 +33,15 @@ def describe_exit(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
+
+
+def status_of(words: str) -> int:
+    """The exit status, as a shell has it, of an end that `describe_exit` told; 1 of another."""
+    if found := _ENDED.search(words):
+        return int(found[1])
+    if found := _KILLED.search(words):
+        return 128 + (signal.Signals[found[1]] if found[1] else int(found[2]))
+    return 1
 
 
 def describe_crash(code: int, stderr: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.system.exits import describe_crash, describe_exit, where
+from rankroom.system.exits import describe_crash, describe_exit, status_of, where
 
 LIBRARY = "/env/lib/python3.13/site-packages/horovod/tensorflow/mpi_lib.cpython-313-x86_64.so"
 NATIVE = f"""\
@@ -68,3 +68,9 @@ def test_only_what_native_code_brings_on_itself_is_a_crash(tmp_path: Path) -> No
     assert describe_crash(-11, tmp_path / "nothing").startswith("it crashed; if it uses Horovod")
     assert describe_exit(-11) == "was killed by SIGSEGV"
     assert describe_exit(3) == "ended with status 3"
+
+
+@pytest.mark.parametrize(("code", "status"), [(7, 7), (-9, 137), (-11, 139), (-64, 192)])
+def test_an_end_in_words_has_the_status_that_a_shell_gives_it(code: int, status: int) -> None:
+    assert status_of(f"rank 1 {describe_exit(code)}; it had no memory left") == status
+    assert status_of("rank 1 was given up") == 1
