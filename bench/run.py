@@ -26,6 +26,7 @@ NAMES = [
     "slow_lines",
     "notebook",
     "training",
+    "script",
     "release",
     "rank_parts",
     "many_ranks",

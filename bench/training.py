@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from kernel import MARK, Answer, processes
+from rankroom.record.cluster_file import ClusterPaths
 from sides import Rankroom, alternate, workplace
 from table import NotMeasured, Row
 
@@ -282,6 +283,12 @@ def _said(program: psutil.Popen, folder: Path) -> str | None:
     return None if program.poll() is None else (folder / "output").read_text()
 
 
+def _forked(folder: Path) -> list[int]:
+    """The ranks of the cluster whose home is in `folder`."""
+    found = [ClusterPaths(each.name, each.parent).read() for each in folder.glob("home/clusters/*")]
+    return [rank.pid for info in found if info is not None for rank in info.ranks]
+
+
 def _runs(process: psutil.Process, script: Path) -> bool:
     with contextlib.suppress(psutil.Error):
         return process.cmdline()[-1] == str(script) and "-m" not in process.cmdline()
@@ -290,8 +297,8 @@ def _runs(process: psutil.Process, script: Path) -> bool:
 
 @contextlib.contextmanager
 def launched(launcher: str, folder: Path, loop: Loop, edited: bool = False) -> Iterator[Side]:
-    """The script under a launcher, which has reached its loop when this begins; with a Horovod
-    without our edits unless it is to be `edited`."""
+    """The script under a launcher, `rankroom run` or a peer's, which has reached its loop when this
+    begins; a peer's Horovod is without our edits unless it is to be `edited`."""
     folder.mkdir()
     script = folder / "loop.py"
     script.write_text(loop.text(folder))
@@ -301,15 +308,21 @@ def launched(launcher: str, folder: Path, loop: Loop, edited: bool = False) -> I
         if not edited:
             env["PYTHONPATH"] = str(plain_horovod())
         command = ["-m", "horovod.runner.launch", "-np", str(loop.ranks), "--gloo", sys.executable]
-    else:
+    elif launcher == "torchrun":
         command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={loop.ranks}"]
+    else:
+        env["RANKROOM_HOME"] = str(folder / "home")
+        command = ["-m", "rankroom", "run", f"--ranks={loop.ranks}"]
     with (folder / "output").open("wb") as output:
         started = psutil.Popen(
             [sys.executable, *command, script],
             env=env, cwd=folder, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            side = Side(folder, partial(_running, folder, script), partial(_said, started, folder))
+            pids = partial(_running, folder, script)
+            if launcher == "rankroom":
+                pids = partial(_forked, folder)
+            side = Side(folder, pids, partial(_said, started, folder))
             side.until(lambda: len(side.pids()) == loop.ranks, 120)
             side.ask("timed(1)")
             yield side
