@@ -17,7 +17,6 @@ from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
 from rankroom.rank import packed_values, stacks
-from rankroom.rank.environment import PRELOADABLE
 from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery, looks_released
@@ -33,6 +32,7 @@ from rankroom.reporting.spans import span
 
 # Only such cells are looked at twice to find out how to run them.
 _MAY_AWAIT = re.compile(r"\b(await|async)\b")
+DONE_S = 0.03  # after the last event of a cell, until its end is told once more
 _NO_INPUT = (
     "input() cannot be answered on a rank: it has no keyboard. "
     "Ask in a %%local cell and send the answer with `%ranks push NAME`."
@@ -106,7 +106,6 @@ class RankKernel(IPythonParallelKernel):
                 self.pre_handler_hook()
                 if what["do"] == "execute":
                     await self._run(what)
-                    answer = {"modules": [name for name in PRELOADABLE if name in sys.modules]}
                 else:
                     found = packed_values.do(what["how"], what["name"], buffers)
             except KeyboardInterrupt:
@@ -115,7 +114,11 @@ class RankKernel(IPythonParallelKernel):
                 answer = {"failed": f"{type(error).__name__}: {error}"}
             finally:
                 self.post_handler_hook()
-                done(answer, *found)
+                if what["do"] == "execute":
+                    # Its last event has said it; this is for when that does not arrive.
+                    self._loop.call_later(DONE_S, done, answer)
+                else:
+                    done(answer, *found)
 
     async def dispatch_shell(self, *args: Any, **kwargs: Any) -> None:
         """Have what ipyparallel's clients ask for wait for the cell of a run, and the reverse."""

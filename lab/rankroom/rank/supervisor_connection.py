@@ -11,14 +11,15 @@ import json
 import os
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from rankroom.rank.environment import PRELOADABLE
 from rankroom.rpc.client import Client
 
-DONE_S = 0.1  # after the last event of a cell, until its end is sent once more
 Content = dict[str, Any]
 Done = Callable[..., None]
 
@@ -42,7 +43,7 @@ class SupervisorConnection:
     ) -> None:
         self._main = main
         self._answer = answer
-        self._about = {"rank": rank, "start": start}
+        self._about: Content = {"rank": rank, "start": start}
         self._questions: queue.SimpleQueue[Content] = queue.SimpleQueue()
         self._client = Client(
             address, key, self._take, f"rank {rank} {start} {os.getpid()}".encode()
@@ -54,14 +55,15 @@ class SupervisorConnection:
         self._client.tell(do="ready", **self._about)
 
     def send(self, header: Content, lines: bytes) -> None:
-        """Send a batch of events."""
-        self._client.tell(lines, do="events", **header)
+        """Send a batch of events; the last of a cell at once, when interrupts are ignored."""
+        if ended := header["ended"]:
+            header["modules"] = [name for name in PRELOADABLE if name in sys.modules]
+        self._client.tell(lines, at_once=ended, do="events", **header)
 
     def _take(self, content: Content, buffers: list[bytes]) -> None:
         number = content["number"]
         if content["do"] == "execute":
-            cell = content | json.loads(buffers[0])
-            self._main(cell, [], lambda answer: self._tell_later(number, answer))
+            self._main(content | json.loads(buffers[0]), [], partial(self._tell, number))
         elif content["do"] == "apply":
             self._main(content, buffers, partial(self._tell, number))
         elif content["do"] == "signal":
@@ -78,10 +80,6 @@ class SupervisorConnection:
             except Exception as error:
                 answer = {"failed": repr(error)}
             self._tell(question["number"], answer)
-
-    def _tell_later(self, number: int, answer: Content) -> None:
-        # Its last event has said it; this is for when that does not arrive.
-        self._client.later(DONE_S, lambda: self._tell(number, answer))
 
     def _tell(self, number: int, answer: Content, *buffers: bytes) -> None:
         self._client.tell(*buffers, do="answered", number=number, answer=answer)

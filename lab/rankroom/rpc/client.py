@@ -54,19 +54,18 @@ class Client:
         self._asked: dict[bytes, Future[Answer]] = {}
         self._numbers = itertools.count(1)
         name = name or secrets.token_bytes(8).hex().encode()
-        self._socket = connected(address, key, name, beats)
-        self._loop = Loop(self._socket, self._take_in)
+        self._loop = Loop(connected(address, key, name, beats), self._take_in)
 
     def ask(self, *buffers: bytes, **content: Any) -> Future[Answer]:
         """Ask the server; its answer comes in the client's thread, or an RpcError."""
         number = b"%d" % next(self._numbers)
         future = self._asked[number] = Future()
-        self._send([number, packed(content), *buffers])
+        self._loop.send([number, packed(content), *buffers])
         return future
 
-    def tell(self, *buffers: bytes, **content: Any) -> None:
-        """Tell the server what needs no answer."""
-        self._send([b"", packed(content), *buffers])
+    def tell(self, *buffers: bytes, at_once: bool = False, **content: Any) -> None:
+        """Tell the server what needs no answer; `at_once` as `Loop.send` has it."""
+        self._loop.send([b"", packed(content), *buffers], at_once=at_once)
 
     def later(self, seconds: float, call: Call) -> None:
         """Have `call()` called in the client's thread after so many seconds."""
@@ -76,11 +75,8 @@ class Client:
         """Hang up; what was asked is not answered any more."""
         self._loop.close()
 
-    def _send(self, frames: list[bytes]) -> None:
-        self._loop.call(lambda: self._socket.send_multipart(frames))
-
-    def _take_in(self) -> None:
-        number, packed_content, *buffers = self._socket.recv_multipart()
+    def _take_in(self, frames: list[bytes]) -> None:
+        number, packed_content, *buffers = frames
         content: Content = json.loads(packed_content)
         if not number:
             self._take(content, buffers)

@@ -7,23 +7,28 @@ import heapq
 import itertools
 import logging
 import math
+import select
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import zmq
 
 Call = Callable[[], object]
+Frames = Sequence[bytes]
 
 
 class Loop:
-    """One thread that owns a ZeroMQ socket; `take_in()` is called there when messages have come."""
+    """One thread at a ZeroMQ socket; `take_in(frames)` is called there for each message."""
 
-    def __init__(self, zmq_socket: zmq.Socket[bytes], take_in: Call) -> None:
+    def __init__(self, zmq_socket: zmq.Socket[bytes], take_in: Callable[[list[bytes]], None]):
         self._socket = zmq_socket
         self._take_in = take_in
+        self._lock = threading.RLock()  # of the socket, which is no thread's alone
+        self._to_send: deque[tuple[Frames, bool]] = deque()
         self._calls: deque[Call] = deque()
         self._timers: list[tuple[float, int, Call]] = []
         self._numbers = itertools.count()
@@ -40,8 +45,18 @@ class Loop:
             call()
             return
         self._calls.append(call)
-        with contextlib.suppress(OSError):  # it will wake anyway, or is closed
-            self._waking.send(b"\0")
+        self._wake()
+
+    def send(self, frames: Frames, copy: bool = True, at_once: bool = False) -> None:
+        """Send a message after those before it: in the loop's thread, or `at_once` in this one.
+
+        To wake the other takes a while; but no exception of a signal handler may come in between.
+        """
+        self._to_send.append((frames, copy))
+        if self.is_own_thread:
+            self._send_all()
+        elif not at_once or self._send_all():
+            self._wake()
 
     def later(self, seconds: float, call: Call) -> None:
         """Have `call()` called in the loop's thread after so many seconds."""
@@ -61,22 +76,42 @@ class Loop:
             self._thread.join(2)
 
     def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        poller.register(self._woken, select.POLLIN)
         while not self._closed:
-            ready = dict(poller.poll(self._wait_ms()))
-            if self._woken.fileno() in ready:
+            frames = self._received()
+            if frames is None and self._woken.fileno() in dict(poller.poll(self._wait_ms())):
                 self._woken.recv(4096)
+            if self._to_send:
+                self._send_all()
             while self._calls:
                 self._safely(self._calls.popleft())
-            if self._socket in ready:
-                self._safely(self._take_in)
+            if frames is not None:
+                self._safely(partial(self._take_in, frames))
             while self._timers and self._timers[0][0] <= time.monotonic():
                 self._safely(heapq.heappop(self._timers)[2])
-        self._socket.close(linger=0)
+        with self._lock:
+            self._socket.close(linger=0)
         self._waking.close()
         self._woken.close()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # it will wake anyway, or is closed
+            self._waking.send(b"\0")
+
+    def _received(self) -> list[bytes] | None:
+        with self._lock, contextlib.suppress(zmq.Again):
+            return self._socket.recv_multipart(zmq.NOBLOCK)
+        return None
+
+    def _send_all(self) -> bool:
+        """Send what is to be sent; True if a message has come, which the poller may not see."""
+        with self._lock:
+            while self._to_send and not self._socket.closed:
+                frames, copy = self._to_send.popleft()
+                self._safely(partial(self._socket.send_multipart, frames, copy=copy))
+            return not self._socket.closed and bool(int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
     def _wait_ms(self) -> int | None:
         if not self._timers:

@@ -85,7 +85,7 @@ class Server:
         """Send the answer to a peer's question of that number, or with no number a telling."""
         frames = [peer, number, json.dumps(content).encode(), *buffers]
         small = all(len(each) < LARGE for each in buffers)
-        self.call(lambda: self._socket.send_multipart(frames, copy=small))
+        self._loop.send(frames, copy=small)
 
     def call(self, call: Call) -> None:
         """Have `call()` called in the server's thread; at once if this is it."""
@@ -115,8 +115,8 @@ class Server:
         where = f"tcp://{interface or '127.0.0.1'}"
         return f"{where}:{self._socket.bind_to_random_port(where)}"
 
-    def _take_in(self) -> None:
-        question = Question(self, self._socket.recv_multipart())
+    def _take_in(self, frames: list[bytes]) -> None:
+        question = Question(self, frames)
         # In a folder, that is this machine's. What was asked while this process stood still may
         # have been asked again since, or been given up.
         if self.address.startswith("ipc:") and question.until < time.monotonic():

@@ -55,12 +55,12 @@ class RankConnections:
         """Take what a rank says, if this is of that kind."""
         said = question.content
         if said["do"] == "events":
+            self.modules.update(said.get("modules", ()))
             if receive := self._receivers.get(said["run"]):
                 receive(said, question.buffers[0])
         elif said["do"] == "answered":
             _, future = self._asked.pop(said["number"], (0, None))
             answer = Answer(said["answer"])
-            self.modules.update(answer.get("modules", ()))
             answer.buffers = question.buffers
             _settle(future, answer)
         else:

@@ -106,6 +106,27 @@ def test_an_answer_may_come_later_and_keeps_nobody_waiting(listening: Kept):
     asking.close()
 
 
+def test_what_is_told_at_once_comes_after_what_was_told_before(listening: Kept):
+    telling = Client(listening.address, listening.key)
+    for number in range(1000):
+        telling.tell(number=number, at_once=number % 3 == 0)
+    assert telling.ask(do="end").result(30)
+    told = [each.content["number"] for each in listening.questions[:-1]]
+    assert told == list(range(1000))
+    telling.close()
+
+
+def test_answers_that_come_while_another_thread_sends_are_taken_in(listening: Kept):
+    """ZeroMQ tells of a message once, and sending may be what takes note of it."""
+    asking = Client(listening.address, listening.key)
+    for number in range(500):
+        asked = asking.ask(number=number)
+        for _ in range(5):
+            asking.tell(do="wait", at_once=True)
+        assert asked.result(30) == {"number": number}
+    asking.close()
+
+
 def test_what_the_server_cannot_do_is_told(listening: Kept):
     with pytest.raises(RpcError, match="no such thing"):
         ask(listening.address, listening.key, 30, do="fail")
