@@ -235,9 +235,10 @@ def test_connections_to_a_dead_cluster_pause_longer_and_longer(home):
         held = made._client._trait_values.values()
         sockets = [each for each in held if isinstance(each, zmq.Socket)]
         assert len(sockets) >= 5
-        assert {each.reconnect_ivl_max for each in [*sockets, cluster._connection()._socket]} == {
-            5000
-        }
+        assert cluster.run("").wait(60)
+        asking = [cluster._connection()._loop._socket, *(each._socket for each in cluster._directs)]
+        assert len(asking) == 2
+        assert {each.reconnect_ivl_max for each in [*sockets, *asking]} == {5000}
         made.close()
     finally:
         cluster.stop()

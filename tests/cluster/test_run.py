@@ -273,6 +273,14 @@ def test_a_record_that_cannot_be_created_sends_nothing(cluster):
     assert finish(cluster, "'never_sent' in globals()").results == {0: "False", 1: "False"}
 
 
+def test_a_run_that_ended_before_it_was_followed_is_told_as_it_ended(cluster):
+    run = finish(cluster, "print('x')")
+    told = cluster._ask("follow", run=run.id)["run"]
+    assert (told["state"], told["lines"]) == ("done", 2)
+    assert cluster._ask("follow")["run"] is None
+    assert cluster._ask("follow", run="another")["run"] is None
+
+
 def test_spools_of_finished_runs_are_cleared(cluster):
     run = finish(cluster, "print('x')")
     assert not (cluster.paths.spool(0) / f"{run.id}.jsonl").exists()

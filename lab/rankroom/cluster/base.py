@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -30,8 +29,9 @@ from rankroom.errors import (
 from rankroom.rank import packed_values
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths
 from rankroom.record.model import Json, RankInfo, RunInfo, RunState
+from rankroom.record.owner import this_process
 from rankroom.record.store import Store
-from rankroom.rpc.client import Answer, Client, RpcError
+from rankroom.rpc.client import Answer, Client, Direct, RpcError
 from rankroom.run.run import Run
 from rankroom.supervisor import lease
 from rankroom.system.polling import poll_until
@@ -96,7 +96,8 @@ class AnyCluster:
         self._latest: Run | None = None
         self._engines: EngineClient | None = None
         self._client: Client | None = None
-        self._asks = ("", "")  # whom the client asks: address and key
+        self._directs: list[Direct] = []  # connections that nobody waits at now
+        self._asks = ("", "")  # whom all of them ask: address and key
         self._restarts = Restarts(paths, info, self._ask)
         self._lease = lease.hold(paths.folder)
 
@@ -105,8 +106,7 @@ class AnyCluster:
         AnyCluster.current = self
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
+        self._hang_up()
         if self._engines is not None:
             self._engines.close()
             self._engines = None
@@ -219,11 +219,10 @@ class AnyCluster:
         UsageError for ranks that are not there, NoClusterError if ranks have died, RankroomError
         if another run is on.
         """
-        chosen = self._chosen(ranks)
-        said = self._ask(
-            "run", source=source, ranks=chosen, name=name, count=count, notes=list(notes),
-            restarts=self._restarts.told, profile=profile, own=own, host=socket.gethostname(),
-            pid=os.getpid(),
+        chosen, me = self._chosen(ranks), this_process()
+        said = self._ask_directly(
+            do="run", source=source, ranks=chosen, name=name, count=count, notes=list(notes),
+            restarts=self._restarts.told, profile=profile, own=own, host=me.host, pid=me.pid,
         )  # fmt: skip
         self._restarts.told |= said["restarts"]
         return self._take(said["run"])
@@ -312,22 +311,46 @@ class AnyCluster:
     def _ask(self, do: str, *buffers: bytes, patience: float = ASK_S, **question: Any) -> Answer:
         """What the supervisor answers. Raises what it raised, NoClusterError once it is gone."""
         until = time.monotonic() + patience
-        answer = self._connection().ask(*buffers, do=do, until=until, **question)
+        asked = self._connection().ask(*buffers, do=do, until=until, **question)
+        said = self._result(asked, until, patience)
+        errors.raise_told(said)
+        return said
+
+    def _ask_directly(self, **question: Any) -> Answer:
+        """The same, in this thread alone, as a cell waits: no lock is let go before it is sent."""
+        try:
+            direct = self._directs.pop()
+        except IndexError:
+            self._connection()
+            direct = Direct(*self._asks)
+        until = time.monotonic() + ASK_S
+        try:
+            address, asked = self._asks, direct.ask(until=until, **question)
+            self._connection()
+            if address != self._asks:  # that supervisor is gone
+                direct.close()
+                return self._ask_directly(**question)
+            said = self._result(asked, until, ASK_S)
+        except BaseException:
+            direct.close()  # its answer may come yet
+            raise
+        self._directs.append(direct)
+        errors.raise_told(said)
+        return said
+
+    def _result(self, asked: Future[Answer] | Direct, until: float, patience: float) -> Answer:
         while True:
             try:
-                said = answer.result(AGAIN_S)
-                break
+                return asked.result(AGAIN_S)
             except RpcError as error:
                 raise RankroomError(BROKEN.format(name=self.name, error=error)) from None
-            except NotYet:
+            except (NotYet, TimeoutError):
                 # By its process: who connects to a socket in a folder needs a descriptor at both
                 # ends, and ZeroMQ ends a process that listens and has none.
                 self._demand_alive()
                 waits = bool(self.refresh().starting)  # for ranks that are being restarted
                 if not waits and time.monotonic() > until:
                     raise StartError(SLOW.format(name=self.name, seconds=patience)) from None
-        errors.raise_told(said)
-        return said
 
     def _connection(self) -> Client:
         """The connection to the cluster's present supervisor."""
@@ -335,11 +358,16 @@ class AnyCluster:
         if not info.rpc:
             self._demand_alive()
         if self._client is None or self._asks != (info.rpc, info.rpc_key):
-            if self._client is not None:
-                self._client.close()
+            self._hang_up()
             self._asks = info.rpc, info.rpc_key
             self._client = Client(*self._asks, self._told)
         return self._client
+
+    def _hang_up(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        while self._directs:
+            self._directs.pop().close()
 
     def _demand_alive(self) -> None:
         """Raise NoClusterError if the cluster has no supervisor any more."""
@@ -355,6 +383,8 @@ class AnyCluster:
         """Make a run the latest; somebody waits for it, so that it is known when it is lost."""
         self._latest = run = self._run_of(told)
         if run.state == "running":
+            if self._client is not None:
+                self._client.tell(do="follow", run=run.id)
             threading.Thread(target=run.wait, name="rankroom-run", daemon=True).start()
         return run
 

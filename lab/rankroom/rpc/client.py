@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import os
 import secrets
 import socket
@@ -90,6 +91,32 @@ class Client:
                     future.set_result(answer)
 
 
+class Direct:
+    """A connection for one question at a time, whose answer is waited for in the thread that asks:
+    to wake another one takes a while. Unless the answer came, it can only be closed."""
+
+    def __init__(self, address: str, key: str) -> None:
+        self._socket = connected(address, key)
+
+    def ask(self, **content: Any) -> Direct:
+        """Ask the server; `result` has its answer."""
+        self._socket.send_multipart([b"1", packed(content)])
+        return self
+
+    def result(self, seconds: float) -> Answer:
+        """What it answered. Raises TimeoutError if it has not within so many seconds, RpcError."""
+        if not self._socket.poll(math.ceil(1000 * max(0.0, seconds))):
+            raise TimeoutError
+        answer = Answer(json.loads(self._socket.recv_multipart()[1]))
+        if "failed" in answer:
+            raise RpcError(answer["failed"])
+        return answer
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
 class RpcError(OSError):
     """The server failed to answer."""
 
@@ -101,19 +128,17 @@ def ask(address: str, key: str, seconds: float = 30.0, /, **content: Any) -> Con
     until = time.monotonic() + seconds
     reach(address)
     try:
-        with connected(address, key) as asking:
-            asking.send_multipart([b"1", packed(content | {"until": until})])
-            while not asking.poll(round(1000 * max(0, min(AGAIN_S, until - time.monotonic())))):
+        with contextlib.closing(Direct(address, key)) as direct:
+            direct.ask(until=until, **content)
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    return direct.result(min(AGAIN_S, until - time.monotonic()))
                 if time.monotonic() >= until:
                     raise TimeoutError(f"no answer from {address} within {seconds:g} s")
                 # It may have died since; a process that is dying is connected to for a moment.
                 reach(address)
-            answer: Content = json.loads(asking.recv_multipart()[1])
     except zmq.ZMQError as error:
         raise OSError(error.errno, str(error)) from None
-    if "failed" in answer:
-        raise RpcError(answer["failed"])
-    return answer
 
 
 def reach(address: str) -> None:

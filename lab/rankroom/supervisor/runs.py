@@ -169,7 +169,7 @@ class Runs:
             partial(self._told, settle=settle or own, epoch=epoch),
         )  # fmt: skip
         count = self._count if asked["count"] is None else asked["count"]
-        self._followers = {info.id: {question.peer}}
+        self._followers = {info.id: set()}
         before, self._current = self._current, recorder
         try:
             recorder.start(
@@ -181,7 +181,7 @@ class Runs:
         self._in_step = self._out_of_step = False
         self._by = asked["host"], asked["pid"]
         self.states[info.id] = "running"
-        # A client that hears of a short run once, when it is over, does not wake up in between.
+        # A client hears of a short run once, when it is over; it asks to follow any other.
         self._unanswered = recorder, question
         self._server.later(AT_ONCE_S, partial(self._answer, recorder))
         self._changed()
@@ -193,8 +193,6 @@ class Runs:
             return
         _, question = self._unanswered
         self._unanswered = None
-        if recorder.is_over:
-            self._followers[recorder.id].discard(question.peer)
         ranks = {rank.rank for rank in recorder.info.ranks}
         restarts = {k: n for k, n in self._info.restarts.items() if int(k) in ranks}
         question.answer(run=recorder.info.to_json(), restarts=restarts)
@@ -206,13 +204,18 @@ class Runs:
             _refuse(question, error)
 
     def _follow(self, question: Question) -> None:
-        """Tell a client of a run that is on, of any unless it is named, until that is over."""
-        recorder = self.current
+        """Tell a client of a run that is on, until that is over: which it is, or how it stands if
+        it is named."""
         wanted = question.content.get("run")
+        # One that is named may have ended just now.
+        recorder = self._current if wanted else self.current
         if recorder is None or wanted not in (None, recorder.id):
             question.answer(run=None)
             return
-        self._followers.setdefault(recorder.id, set()).add(question.peer)
+        if not recorder.is_over:
+            self._followers.setdefault(recorder.id, set()).add(question.peer)
+        if wanted:
+            self._server.tell(question.peer, do="run", run=recorder.info.to_json())
         question.answer(run=recorder.info.to_json())
 
     def _interrupt(self, question: Question) -> None:

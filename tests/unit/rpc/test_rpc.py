@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from rankroom.rpc import client, server
-from rankroom.rpc.client import Client, RpcError, ask
+from rankroom.rpc.client import Client, Direct, RpcError, ask
 from rankroom.rpc.server import Question, Server
 
 THOUSAND = 1000
@@ -104,6 +104,18 @@ def test_an_answer_may_come_later_and_keeps_nobody_waiting(listening: Kept):
     listening.later(0.1, lambda: listening.questions[0].answer(late=True))
     assert waiting.result(30) == {"late": True}
     asking.close()
+
+
+def test_a_direct_question_is_answered_in_the_thread_that_asks(listening: Kept):
+    direct = Direct(listening.address, listening.key)
+    before = threading.active_count()
+    assert direct.ask(do="this").result(30) == {"do": "this"}
+    with pytest.raises(RpcError, match="no such thing"):
+        direct.ask(do="fail").result(30)
+    assert threading.active_count() == before
+    with pytest.raises(TimeoutError):
+        direct.ask(do="wait").result(0.1)
+    direct.close()
 
 
 def test_what_is_told_at_once_comes_after_what_was_told_before(listening: Kept):
