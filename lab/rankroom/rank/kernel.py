@@ -117,6 +117,7 @@ class RankKernel(IPythonParallelKernel):
                 if what["do"] == "execute":
                     # Its last event has said it; this is for when that does not arrive.
                     self._loop.call_later(DONE_S, done, answer)
+                    self._loop.call_later(DONE_S, self.reporter.prepare)
                 else:
                     done(answer, *found)
 

@@ -32,6 +32,8 @@ FEW = 128  # with more ranks, each sends less often: their supervisor takes in a
 QUIET_S = 0.5  # between two looks for output of C while none comes; Python's own wakes the pump
 REPORT_S = 1.0  # between two reports of spans and of how busy this rank is
 IDLE_S = 0.5  # between two looks for a run, which does not wake the pump as cells may be short
+BLANK = "blank"  # a run's spool file before there is that run
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 LARGE = 1 << 20  # a batch of this many bytes is sent without waiting
 # What starts a process without Python's own fork. An audit hook would see them all, but costs every
 # training loop something: it is called for each id(), too.
@@ -63,7 +65,7 @@ class Reporter:
         self._send = send
         self._start = 0
         self._seq = 0
-        self._file = -1
+        self._file = self._blank = -1
         self._at = 0
         self._end = 0
         self._reported = 0  # when spans were: REPORT_S since the epoch
@@ -104,10 +106,7 @@ class Reporter:
         with self._lock:
             for stream in self._streams.values():
                 stream.trim()
-            path = self.spool / f"{run}.jsonl"
-            self._file = -1
-            with contextlib.suppress(OSError):  # each write will fail and say why
-                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._file = self._open(run)
             self._start, self._seq, self._at, self._end = start, 0, 0, 0
             self._told = False
             self._overflow.begin(run)
@@ -116,6 +115,25 @@ class Reporter:
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
             spans.recorder.begin()
             self._reported = int(time.time() / REPORT_S)
+
+    def prepare(self) -> None:
+        """Make the file of the next run, as that takes a while, and its cell may wait."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._blank < 0:
+                self._blank = os.open(self.spool / BLANK, _NEW, 0o600)
+
+    def _open(self, run: str) -> int:
+        path = self.spool / f"{run}.jsonl"
+        file, self._blank = self._blank, -1
+        if file >= 0:
+            try:
+                (self.spool / BLANK).rename(path)
+                return file
+            except OSError:
+                os.close(file)
+        with contextlib.suppress(OSError):
+            return os.open(path, _NEW, 0o600)
+        return -1  # each write will fail and say why
 
     def emit(self, kind: str, **fields: Any) -> None:
         """One event, now; outside a run it is dropped, as there is no record to hold it."""

@@ -53,6 +53,31 @@ def test_events_are_ordered_and_numbered(tmp_path):
     assert batches[-1][0]["ended"] is True
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_spool_file_that_was_made_before_its_run_is_as_any_other(tmp_path, gone):
+    events, batches = report(
+        tmp_path,
+        f"""
+        r.begin("a", time.time_ns() // 1000)
+        r.end("ok")
+        r.prepare()
+        r.prepare()
+        names = sorted(os.listdir(spool))
+        if {gone}:
+            (spool / "blank").unlink()
+        batches.clear()
+        r.begin("b", time.time_ns() // 1000)
+        print("hello", names.count("blank"))
+        r.end("ok")
+        done()
+        """,
+    )
+    assert [e["kind"] for e in events] == ["status", "log", "status"]
+    assert events[1]["text"] == "hello 1\n"
+    assert (tmp_path / "b.jsonl").read_text() == "".join(text for _, text in batches)
+    assert not (tmp_path / "blank").exists()
+
+
 def test_batches_carry_their_offset_in_the_spool_file(tmp_path):
     _, batches = report(
         tmp_path,
