@@ -1,6 +1,6 @@
 """A record without a run yet: its files are made before a cell waits for them.
 
-To make a folder and three files takes a millisecond; to fill them and give the folder its name,
+To make a folder and four files takes a millisecond; to fill them and give the folder its name,
 a tenth of that.
 """
 
@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 BLANK = ".blank"
-_FILES = ("run.json", "source.py", "events.jsonl")
+NEXT_RUN = "run.json.next"  # takes the place of run.json once it is written
+_FILES = ("run.json", "source.py", NEXT_RUN, "events.jsonl")
 
 
 class Blank:
-    """A hidden folder in `runs` with the empty files of a record, open for writing.
+    """A hidden folder in `runs` with the files of a record, empty and open for writing.
 
     Raises OSError when it cannot be made.
     """
@@ -31,6 +32,10 @@ class Blank:
             for name in _FILES:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
                 self._files.append(os.open(f"{self.folder}/{name}", flags, 0o600))
+            with contextlib.suppress(OSError, AttributeError):  # not everywhere
+                # ext4 brings a file that takes another's place to the disk first, unless it has its
+                # block already.
+                os.posix_fallocate(self._files[2], 0, 1)
         except OSError:
             self.discard()
             raise

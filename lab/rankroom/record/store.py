@@ -23,7 +23,7 @@ from typing import TypeVar
 from rankroom import config
 from rankroom.errors import RecordError, UnwrittenError
 from rankroom.record import model, retention
-from rankroom.record.blank import Blank
+from rankroom.record.blank import NEXT_RUN, Blank
 from rankroom.record.model import RunInfo
 from rankroom.record.owner import is_live
 from rankroom.record.retention import DAY, GRACE, Pruned
@@ -51,6 +51,7 @@ class RecordPaths:
         self.id = run_id
         self.folder = runs / run_id
         self.run = self.folder / "run.json"
+        self.next_run = self.folder / NEXT_RUN
         self.source = self.folder / "source.py"
         self.events = self.folder / "events.jsonl"
         self.profile = self.folder / "profile.json"
@@ -98,13 +99,12 @@ class Writer:
 
     def replace(self, raw: bytes) -> None:
         """The same with the text that run.json is to hold."""
-        fresh = f"{self.paths.run}.{os.getpid()}"
         try:
-            _write(fresh, raw)
-            os.replace(fresh, self.paths.run)  # noqa: PTH105 - strings are quicker, and a cell waits
+            _write(self.paths.next_run, raw)
+            self.paths.next_run.replace(self.paths.run)
         except OSError as error:
             with contextlib.suppress(OSError):
-                Path(fresh).unlink()
+                self.paths.next_run.unlink()
             raise _unwritable(self.paths.folder, error) from None
 
     def finish(self, run: RunInfo) -> None:
@@ -301,12 +301,13 @@ class Store:
         return RecordError(NO_RECORD.format(text=text, runs=self.runs, hint=hint))
 
 
-def _write(path: str, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+def _write(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(fd, rest) :]
+        os.ftruncate(fd, len(data))
     finally:
         os.close(fd)
 

@@ -120,6 +120,18 @@ def test_a_record_that_was_prepared_is_as_any_other(tmp_path: Path, spoil: str):
     assert stat.S_IMODE(store.paths(run.id).run.stat().st_mode) == 0o600
 
 
+def test_what_run_json_is_replaced_by_leaves_nothing(tmp_path: Path):
+    store, run, writer = start_record(tmp_path)
+    paths = store.paths(run.id)
+    assert paths.next_run.exists()
+    # As a process that was killed may leave it, longer than what comes.
+    paths.next_run.write_bytes(b"x" * 10_000)
+    run.state = "done"
+    writer.finish(run)
+    assert store.load(run.id).state == "done"
+    assert names(paths.folder) == ["events.jsonl", "run.json", "source.py"]
+
+
 def test_an_id_is_used_once(tmp_path: Path):
     store, run = finished_record(tmp_path, log(0, "old\n"))
     with pytest.raises(RecordError, match="already there"):
