@@ -28,6 +28,7 @@ _TEXT = 64 << 10
 _ALL = 2_000
 # As `event_line` writes them.
 _SHOWN = (b'{"kind":"error"', b'{"kind":"display"')
+_NOT_SHOWN = (b'{"kind":"spans"', b'{"kind":"status"')
 
 
 @dataclass
@@ -163,8 +164,8 @@ def _both_ends(path: Path) -> tuple[list[Json], list[Json], bool]:
     except OSError:
         return [], [], False
     if size <= 2 * END:
-        return list(Events(path, longest=_LONGEST)), [], False
-    head = Events(path, 0, END, longest=_LONGEST)
+        return list(Events(path, longest=_LONGEST, passed=_NOT_SHOWN)), [], False
+    head = Events(path, 0, END, longest=_LONGEST, passed=_NOT_SHOWN)
     first = list(head)
     start = max(line_near_end(path, END, 8 * END, _LONGEST), head.at)
-    return first, list(Events(path, start, longest=_LONGEST)), True
+    return first, list(Events(path, start, longest=_LONGEST, passed=_NOT_SHOWN)), True

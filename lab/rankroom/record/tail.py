@@ -125,11 +125,17 @@ class _Seen(NamedTuple):
 class Events:
     """The events of a file whose lines begin from byte `start` on and before `end`.
 
-    `dropped` counts lines that are no events, or longer than `longest`; `at` is where reading is.
+    Lines that begin as one of `passed` are passed over. `dropped` counts lines that are no events,
+    or longer than `longest`; `at` is where reading is.
     """
 
     def __init__(
-        self, path: Path, start: int = 0, end: int | None = None, longest: int = LONGEST
+        self,
+        path: Path,
+        start: int = 0,
+        end: int | None = None,
+        longest: int = LONGEST,
+        passed: tuple[bytes, ...] = (),
     ) -> None:
         self.dropped = 0
         self.at = start
@@ -137,6 +143,7 @@ class Events:
         self._path = path
         self._start = start
         self._end = end
+        self._passed = passed
 
     def __iter__(self) -> Iterator[Json]:
         self.dropped = 0
@@ -156,6 +163,8 @@ class Events:
                 starts, whole = whole, line.endswith(b"\n")
                 if not starts:
                     continue  # the rest of a line that was too long, counted already
+                if line.startswith(self._passed):
+                    continue
                 event = parse_event(line)
                 if event is not None:
                     yield event
