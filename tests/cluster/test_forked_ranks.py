@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import ipyparallel
 import psutil
 import pytest
 
@@ -152,7 +153,9 @@ def test_ranks_end_with_the_process_that_forked_them(home: Path):
 def test_a_client_of_ipyparallel_can_interrupt_a_forked_rank(home: Path):
     cluster = Cluster.local(ranks=1)
     try:
-        view = cluster.view([0])
+        client = ipyparallel.Client(str(cluster.paths.client_file))
+        client.wait_for_engines(1, timeout=20)
+        view = client[:]
         begun = time.monotonic()
         sleeping = view.execute("import time; time.sleep(60)", block=False)
         time.sleep(0.5)

@@ -8,10 +8,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from rankroom import errors
 from rankroom.cluster import launch as local
@@ -28,7 +27,7 @@ from rankroom.errors import (
 )
 from rankroom.rank import packed_values
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths
-from rankroom.record.model import Json, RankInfo, RunInfo, RunState
+from rankroom.record.model import Json, RankInfo, RunInfo
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store
 from rankroom.rpc.client import Answer, Client, Direct, RpcError
@@ -36,11 +35,6 @@ from rankroom.run.run import Run
 from rankroom.supervisor import lease
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks
-
-if TYPE_CHECKING:
-    from rankroom.analysis.profile import Profile
-    from rankroom.analysis.timeline import Timeline
-    from rankroom.run.engine_client import EngineClient
 
 ASK_S = 30.0  # for the supervisor to answer
 LONG_S = 600.0  # the same where a rank has to; it may be busy with a cell, or a value be large
@@ -52,31 +46,6 @@ ENDS_S = 5.0  # for the supervisor to say how a rank ended
 ORPHANED_S = 20.0  # for ranks to end whose supervisor is gone; on other nodes it takes a while
 MANY = 16  # runs that are remembered
 STOP_S = 8.0  # for a run that is on when its cluster is stopped
-
-
-class AnyRun(Protocol):
-    """One cell on some ranks, as its user sees it."""
-
-    @property
-    def info(self) -> RunInfo: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def state(self) -> RunState: ...
-    @property
-    def running(self) -> list[int]: ...
-    @property
-    def results(self) -> dict[int, str]: ...
-    @property
-    def timeline(self) -> Timeline: ...
-    @property
-    def duration(self) -> float: ...
-    @property
-    def path(self) -> Path: ...
-    def profile(self) -> Profile: ...
-    def wait(self, timeout: float | None = None) -> bool: ...
-    def interrupt(self) -> None: ...
-    def release(self) -> None: ...
 
 
 class AnyCluster:
@@ -94,7 +63,6 @@ class AnyCluster:
             raise NoClusterError(OTHER_VERSION.format(name=info.name))
         self._runs: dict[str, Run] = {}
         self._latest: Run | None = None
-        self._engines: EngineClient | None = None
         self._client: Client | None = None
         self._directs: list[Direct] = []  # connections that nobody waits at now
         self._asks = ("", "")  # whom all of them ask: address and key
@@ -107,9 +75,6 @@ class AnyCluster:
 
     def close(self) -> None:
         self._hang_up()
-        if self._engines is not None:
-            self._engines.close()
-            self._engines = None
         held, self._lease = self._lease, -1
         if held >= 0:
             os.close(held)
@@ -269,24 +234,12 @@ class AnyCluster:
         """The value of a variable (or attribute, `a.b`) on each rank."""
         return self._apply("give", self._chosen(ranks), name=name)
 
-    def apply(self, rank: int, function: Callable[..., Any], *args: Any) -> Applied:
-        """What `function(*args)` comes to on one rank, by `get(timeout=…)`."""
-        return Applied(
-            lambda: self._apply("call", [rank], *packed_values.pack((function, args)))[rank]
-        )
-
-    def view(self, ranks: Sequence[int] | None = None) -> Any:
-        """ipyparallel's own view of some ranks. Raises NoClusterError for ranks that are down."""
-        chosen = self._chosen(ranks)
-        if down := [rank for rank in chosen if rank not in self.alive]:
-            lookup.living(self.paths)
-            raise NoClusterError(f"rank {down[0]} {self.how_ended(down[0])}")
-        if self._engines is None:
-            # Not before it is needed: its import takes a while.
-            from rankroom.run.engine_client import EngineClient
-
-            self._engines = EngineClient(self.paths.client_file)
-        return self._engines.view(chosen)
+    def apply(
+        self, rank: int, function: Callable[..., Any], *args: Any, patience: float = LONG_S
+    ) -> Any:
+        """What `function(*args)` comes to on one rank. Raises StartError after `patience` s."""
+        packed = packed_values.pack((function, args))
+        return self._apply("call", [rank], *packed, patience=patience)[rank]
 
     def restart(self, ranks: Sequence[int]) -> None:
         """Restart some ranks, without their variables; the others keep theirs.
@@ -341,7 +294,7 @@ class AnyCluster:
     def _result(self, asked: Future[Answer] | Direct, until: float, patience: float) -> Answer:
         while True:
             try:
-                return asked.result(AGAIN_S)
+                return asked.result(min(AGAIN_S, patience))
             except RpcError as error:
                 raise RankroomError(BROKEN.format(name=self.name, error=error)) from None
             except (NotYet, TimeoutError):
@@ -414,9 +367,11 @@ class AnyCluster:
             poll_until(is_complete, ORPHANED_S, 0.2)
         return True
 
-    def _apply(self, how: str, ranks: list[int], *parts: bytes, name: str = "") -> dict[int, Any]:
+    def _apply(
+        self, how: str, ranks: list[int], *parts: bytes, name: str = "", patience: float = LONG_S
+    ) -> dict[int, Any]:
         about = {"how": how, "ranks": ranks, "name": name}
-        said = self._ask("apply", *parts, patience=LONG_S, **about)
+        said = self._ask("apply", *parts, patience=patience, **about)
         found, begin = {}, 0
         for rank, count in zip(ranks, said["counts"], strict=True):
             if count:
@@ -447,22 +402,6 @@ class AnyCluster:
         with contextlib.suppress(RankroomError, OSError):
             repair.complete_all(self.store)
             self.store.prune()
-
-
-class Applied:
-    """What `apply` returns: asked for in a thread, as the caller may not wait for long."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        pool = ThreadPoolExecutor(1)
-        self._future = pool.submit(call)
-        pool.shutdown(wait=False)
-
-    def get(self, timeout: float | None = None) -> Any:
-        """What the function came to. Raises TimeoutError, RankroomError where it failed."""
-        try:
-            return self._future.result(timeout)
-        except NotYet:
-            raise TimeoutError("it did not answer in time") from None
 
 
 OTHER_VERSION = (

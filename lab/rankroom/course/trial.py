@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rankroom.cluster.base import AnyCluster, AnyRun
+from rankroom.cluster.base import AnyCluster
 from rankroom.course import progress
 from rankroom.course.exercise import Exercise, find
 from rankroom.course.verdict import Verdict, judge
 from rankroom.errors import NO_CLUSTER, NoClusterError, UsageError
+from rankroom.run.run import Run
 
 LOOK_S = 0.2
 STAYS_S = 2.0  # an explained hang that does not pass by itself within this is one
@@ -43,7 +44,7 @@ def ranks() -> AnyCluster:
     return AnyCluster.current
 
 
-def start(exercise: Exercise, source: str, count: int | None = None) -> AnyRun:
+def start(exercise: Exercise, source: str, count: int | None = None) -> Run:
     """Send the reader's cell with the exercise behind it."""
     cluster = ranks()
     if cluster.size < exercise.ranks:
@@ -64,9 +65,7 @@ def examination(exercise: Exercise) -> str:
     )
 
 
-def follow(
-    exercise: Exercise, run: AnyRun, show: Callable[[AnyRun], None] = lambda run: None
-) -> Verdict:
+def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda run: None) -> Verdict:
     """Wait for the run, end it if it hangs or takes too long, and judge it."""
     until = time.monotonic() + exercise.limit
     since = 0.0  # when a hang was first explained

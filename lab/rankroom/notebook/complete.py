@@ -47,9 +47,11 @@ class RankMatcher:
     def _ask(self, cluster: AnyCluster, context: Any) -> tuple[str, list[str]]:
         line = context.full_text.split("\n")[context.cursor_line]
         try:
-            asked = cluster.apply(0, complete_here, line, context.cursor_position)
-            answer: tuple[str, list[str]] = asked.get(timeout=WAIT_S)
-            return answer
+            at = context.cursor_position
+            found: tuple[str, list[str]] = cluster.apply(
+                0, complete_here, line, at, patience=WAIT_S
+            )
+            return found
         except Exception:
             # Completion is a courtesy: whatever goes wrong, typing goes on.
             return context.token, []

@@ -8,7 +8,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display as show
 
 from rankroom import display
-from rankroom.cluster.base import AnyCluster, AnyRun
+from rankroom.cluster.base import AnyCluster
 from rankroom.course import progress, trial
 from rankroom.course.exercise import find
 from rankroom.course.lessons import LESSONS, lesson
@@ -17,6 +17,7 @@ from rankroom.errors import UsageError
 from rankroom.notebook.cell_source import check_syntax
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
+from rankroom.run.run import Run
 
 
 @magics_class
@@ -70,7 +71,7 @@ class CourseMagics(Magics):
         output = CellOutput(self.shell, run.id)
         output.show(display.running_bundle(run.info))
 
-        def over(run: AnyRun) -> None:
+        def over(run: Run) -> None:
             output.show(display.bundle(run.info, trial.ranks().store))
 
         show(trial.follow(exercise, run, over).bundle(), raw=True)

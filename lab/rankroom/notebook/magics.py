@@ -12,7 +12,6 @@ from IPython.display import display as show
 
 from rankroom import display
 from rankroom.analysis.chart import VEGA
-from rankroom.cluster.base import AnyRun
 from rankroom.errors import RunFailed, UsageError
 from rankroom.notebook.cell_source import check_syntax, notes
 from rankroom.notebook.cluster_magic import ACTIONS, the_cluster
@@ -22,6 +21,7 @@ from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.notebook.stop_button import deferred
 from rankroom.record.store import Store
+from rankroom.run.run import Run
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
@@ -148,7 +148,7 @@ class RankroomMagics(Magics):
         self._raise(run, chosen.timeout)
 
     def _follow(
-        self, run: AnyRun, timeout: float | None, output: CellOutput | None, pressed: bool
+        self, run: Run, timeout: float | None, output: CellOutput | None, pressed: bool
     ) -> None:
         """Wait for the run; an interrupt of the notebook becomes one of the ranks.
 
@@ -175,7 +175,7 @@ class RankroomMagics(Magics):
             with contextlib.suppress(KeyboardInterrupt):
                 run.wait(INTERRUPT_S)
 
-    def _raise(self, run: AnyRun, timeout: float | None) -> None:
+    def _raise(self, run: Run, timeout: float | None) -> None:
         """Make the notebook's cell end as the run did, so that "run all" stops where it should."""
         if run.running:
             ranks = format_ranks(run.running)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from rankroom.analysis.scaling import Measured, Scaling
 from rankroom.analysis.timeline import Timeline
-from rankroom.cluster.base import AnyCluster, AnyRun
+from rankroom.cluster.base import AnyCluster
 from rankroom.errors import RankroomError
 from rankroom.notebook.stop_button import deferred
+from rankroom.run.run import Run
 
 # Returns when the run has ended, or has been asked to; True if the stop button was pressed already.
-Follow = Callable[[AnyRun, bool], None]
+Follow = Callable[[Run, bool], None]
 
 
 @dataclass
@@ -40,7 +41,7 @@ class Outcome:
     """What came of a plan: the numbers so far, and what ended it early, if something did."""
 
     scaling: Scaling
-    broken: AnyRun | None = None
+    broken: Run | None = None
     interrupted: bool = False  # between two runs
     notes: list[str] = field(default_factory=list)
 

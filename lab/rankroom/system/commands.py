@@ -96,24 +96,6 @@ def run_sync(
     return asyncio.run(run(argv, env=env, cwd=cwd, timeout=timeout, input=input, on_line=on_line))
 
 
-async def start(argv: Sequence[str | os.PathLike[str]]) -> asyncio.subprocess.Process:
-    """Start a command that is talked to over its pipes; the caller ends it with `end`."""
-    return await asyncio.create_subprocess_exec(
-        *(os.fspath(word) for word in argv),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=LONGEST_LINE,
-        start_new_session=True,
-    )
-
-
-async def end(process: asyncio.subprocess.Process) -> None:
-    """End a command that `start` started, with all it started in its process group."""
-    await _end(process, -process.pid)
-    process._transport.close()  # type: ignore[attr-defined]
-
-
 async def _collect(
     process: asyncio.subprocess.Process,
     lines: list[str],

@@ -17,9 +17,7 @@ from rankroom.system.internals import demand
 
 # As in a process of its own, so that what is imported there is what was just installed.
 ALL = """
-import ipyparallel
 from rankroom.rank import engine
-from rankroom.run import engine_client
 from rankroom.supervisor import controller
 from rankroom.system.internals import demand
 demand("ipyparallel", engine.engine_app, ["Kernel"])
@@ -27,8 +25,6 @@ demand("ipyparallel", engine.engine_app.IPEngine, engine.OVERRIDDEN)
 demand("ipykernel", engine.IPythonParallelKernel, engine.OF_KERNELS)
 demand("ipyparallel", controller.IPController, controller.OVERRIDDEN)
 demand("ipyparallel", controller.heartmonitor.HeartMonitor, controller.BEATING)
-source = open(ipyparallel.client.client.__file__).read()
-print(*[name for name in engine_client.INTERNALS if name not in source])
 """
 
 

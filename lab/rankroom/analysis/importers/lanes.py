@@ -15,7 +15,6 @@ MOST_NAMES = 50_000  # of one file and rank; beyond, spans share a name
 MOST_TEXT = 64 << 20  # characters of all names and arguments of a file; beyond, the same
 MOST_VARIANTS = 1_000  # of one name with other arguments; beyond, those are left out
 FARTHEST = 10 * 365 * 86_400 * 1_000_000  # microseconds from the others; farther is no time
-LARGEST = 1 << 53  # what a browser holds exactly
 
 _OTHER = {"name": "(one of too many names)"}
 
