@@ -17,8 +17,17 @@ from typing import Any
 from rankroom import errors
 from rankroom.cluster import launch, lookup, start_request
 from rankroom.cluster.restart import Restarts
-from rankroom.errors import NoClusterError, NotYoursError, RankroomError, StartError, UsageError
+from rankroom.errors import (
+    NoClusterError,
+    NotYoursError,
+    RankroomError,
+    RunOverError,
+    StartError,
+    UsageError,
+)
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Store
 from rankroom.remote import start as remote
 from rankroom.rpc.client import RpcError, ask
 from rankroom.scheduler import site
@@ -149,6 +158,16 @@ def restart_and_wait(name: str, ranks: Sequence[int]) -> None:
     Restarts(paths, lookup.living(paths), asked).restart(ranks)
 
 
+def acted_on(store: Store, run_id: str) -> RunInfo:
+    """A run that is on, so that something can be done to it. Raises RunOverError."""
+    run = store.load(run_id)
+    if run.state == "lost":
+        raise RunOverError(LOST.format(id=run.id))
+    if run.state != "running":
+        raise RunOverError(OVER.format(id=run.id, state=run.state))
+    return run
+
+
 def look(name: str) -> dict[str, Any]:
     """How busy each rank is."""
     _, info = find(name)
@@ -223,5 +242,10 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
 
 
 NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on it"
+OVER = "run {id} is over ({state}): there is nothing left to act on"
+LOST = (
+    "run {id} is lost, as the supervisor of its cluster is gone: `rankroom runs repair` completes "
+    "its record with what its ranks left"
+)
 DEAF = "the supervisor of cluster {name} cannot be reached: Stop ends it"
 SILENT = "the supervisor of cluster {name} did not answer within {seconds:.0f} s: Stop ends it"

@@ -1,4 +1,4 @@
-"""The Jupyter server extension: routes over the store and the ladder, without logic of their own.
+"""The Jupyter server extension: routes over the store and clusters, without logic of their own.
 
 Every handler is authenticated, and the server's authorizer is asked: who may only read starts and
 ends nothing. Nothing here blocks the server's event loop (a home directory may
@@ -14,7 +14,6 @@ from typing import Any
 from jupyter_server.utils import url_path_join
 
 from rankroom.cluster import repair
-from rankroom.cluster.control import Control
 from rankroom.errors import RankroomError
 from rankroom.record.store import Store
 from rankroom.server import cluster_routes, question_routes, run_routes, site_routes
@@ -36,7 +35,5 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
     base = web_app.settings["base_url"]
     store = Store()
     threading.Thread(target=_repair, args=(store,), name="rankroom-repair", daemon=True).start()
-    parts = {
-        "store": store, "ladder": Control(store), "threads": Threads(), "profiles": Profiles(store),
-    }  # fmt: skip
+    parts = {"store": store, "threads": Threads(), "profiles": Profiles(store)}
     web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])

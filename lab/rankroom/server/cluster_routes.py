@@ -78,8 +78,7 @@ class Interrupt(Handler):
     @authenticated
     @authorized
     async def post(self, name: str) -> None:
-        await self.threads.run(lambda: actions.find(name))
-        await self.ladder.interrupt_cluster(name)
+        await self.threads.run(lambda: actions.interrupt(name))
         self.finish({"message": f"every rank of {name} was sent an interrupt"})
 
 

@@ -1,4 +1,4 @@
-"""What all routes share: the store, the ladder, one-line errors as JSON, checked numbers."""
+"""What all routes share: the store, threads, one-line errors as JSON, checked numbers."""
 
 # Jupyter's handlers and decorators carry no types that hold.
 # mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
@@ -13,7 +13,6 @@ from jupyter_server.base.handlers import APIHandler
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError
 
-from rankroom.cluster.control import Control
 from rankroom.cluster.start_request import StartRequestError
 from rankroom.errors import (
     NoClusterError,
@@ -41,15 +40,12 @@ PLAIN = "text/plain; charset=utf-8"
 
 
 class Handler(APIHandler):
-    """What all routes share: the store, the ladder, threads, JSON errors, checked arguments."""
+    """What all routes share: the store, threads, JSON errors, checked arguments."""
 
     auth_resource = "rankroom"  # what a server's authorizer is asked about: to read it, to write it
 
-    def initialize(
-        self, store: Store, ladder: Control, threads: Threads, profiles: Profiles
-    ) -> None:
+    def initialize(self, store: Store, threads: Threads, profiles: Profiles) -> None:
         self.store = store
-        self.ladder = ladder
         self.threads = threads
         self.profiles = profiles
         self.gone = False

@@ -11,11 +11,14 @@ from jupyter_server.auth.decorator import authorized
 from tornado.web import authenticated
 
 from rankroom import __version__
+from rankroom.cluster import actions
+from rankroom.errors import UsageError
 from rankroom.record import model
 from rankroom.record.download import log_text
+from rankroom.record.model import RunInfo
 from rankroom.record.tail import LIMIT
 from rankroom.server.handler import PLAIN, Handler
-from rankroom.text.rank_ranges import parse_ranks
+from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 # A proxy in front may cut idle requests at a minute; a browser asks again anyway.
 LONGEST_WAIT = 50.0
@@ -112,33 +115,52 @@ class Source(Handler):
         self.finish(source, set_content_type=PLAIN)
 
 
-class Interrupt(Handler):
+class Step(Handler):
+    """One of the steps, each harder than the one before."""
+
+    def live(self, run_id: str) -> RunInfo:
+        """The run, which is on; it reads files. Raises RunOverError."""
+        return actions.acted_on(self.store, run_id)
+
+
+class Interrupt(Step):
     @authenticated
     @authorized
     async def post(self, run_id: str) -> None:
-        self.finish({"message": await self.ladder.interrupt(run_id)})
+        await self.threads.run(lambda: actions.interrupt(self.live(run_id).cluster))
+        self.finish({"message": "every rank was sent an interrupt"})
 
 
-class Release(Handler):
+class Release(Step):
     @authenticated
     @authorized
     async def post(self, run_id: str) -> None:
-        self.finish({"message": await self.ladder.release(run_id)})
+        said = await self.threads.run(lambda: actions.release(self.live(run_id).cluster))
+        self.finish({"message": said})
 
 
-class Restart(Handler):
+class Restart(Step):
     @authenticated
     @authorized
     async def post(self, run_id: str) -> None:
-        ranks = self.get_query_argument("rank", "")
-        self.finish({"message": await self.ladder.restart(run_id, ranks)})
+        text = self.get_query_argument("rank", "")
+        self.finish({"message": await self.threads.run(lambda: self._restart(run_id, text))})
+
+    def _restart(self, run_id: str, text: str) -> str:
+        run = self.live(run_id)
+        if not text:
+            raise UsageError("say which rank is to be restarted: restart?rank=2")
+        ranks = parse_ranks(text, run.size)
+        actions.restart_and_wait(run.cluster, ranks)
+        who = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+        return f"{who} {'were' if len(ranks) > 1 else 'was'} restarted, without variables"
 
 
-class Stacks(Handler):
+class Stacks(Step):
     @authenticated
     @authorized
     async def get(self, run_id: str) -> None:
-        stacks = await self.ladder.stacks(run_id)
+        stacks = await self.threads.run(lambda: actions.stacks(self.live(run_id).cluster))
         self.finish({"stacks": {str(rank): text for rank, text in stacks.items()}})
 
 

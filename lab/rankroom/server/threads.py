@@ -48,4 +48,4 @@ class Threads:
             raise StartError(SLOW.format(seconds=LONGEST_S)) from None
 
 
-SLOW = "no answer within {seconds:.0f} s: it goes on, and the card shows what comes of it"
+SLOW = "no answer within {seconds:.0f} s: it goes on, and its status shows what comes of it"

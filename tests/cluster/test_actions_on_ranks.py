@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
 
-from rankroom.cluster.control import Control
+from rankroom.cluster import actions
 from rankroom.cluster.local import Cluster
 from rankroom.errors import RunOverError
 from rankroom.record.store import Store
@@ -22,11 +21,10 @@ def test_an_interrupt_from_outside_the_kernel_ends_a_real_run(cluster: Cluster):
     while store.read(run.id).data.count(b"on the way") < 2:
         assert time.monotonic() < until
         time.sleep(0.01)
-    said = asyncio.run(Control(store).interrupt(run.id))
-    assert said == "every rank was sent an interrupt"
+    actions.interrupt(actions.acted_on(store, run.id).cluster)
     assert run.wait(60)
     assert {event["ename"] for event in run.events if event["kind"] == "error"} == {
         "KeyboardInterrupt"
     }
     with pytest.raises(RunOverError, match="is over"):
-        asyncio.run(Control(store).interrupt(run.id))
+        actions.acted_on(store, run.id)

@@ -1,0 +1,28 @@
+"""What may take long in a server: a limit to it, and nothing that loads what it need not."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rankroom.errors import StartError
+from rankroom.server import threads
+from rankroom.server.threads import Threads
+
+
+def test_who_asks_for_what_takes_too_long_is_told_so(monkeypatch):
+    free = threading.Event()
+    monkeypatch.setattr(threads, "LONGEST_S", 0.1)
+    with pytest.raises(StartError, match="no answer within"):
+        asyncio.run(Threads().run(lambda: free.wait(60)))
+    free.set()
+
+
+def test_a_server_that_nobody_asked_for_a_step_has_not_loaded_ipyparallel():
+    code = "import sys, rankroom.server; print('ipyparallel' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
