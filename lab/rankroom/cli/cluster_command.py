@@ -6,11 +6,10 @@ from typing import Any
 
 import click
 
-from rankroom.cli.job_options import job_options
+from rankroom.cli.job_options import job_options, started
 from rankroom.cluster import actions, launch, lookup
 from rankroom.cluster.cluster_status import all_clusters
 from rankroom.record.cluster_file import ClusterPaths
-from rankroom.scheduler import site as sites
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 NAME = click.argument("name", required=False)
@@ -57,28 +56,11 @@ def start(
     **job: Any,
 ) -> None:
     """Start ranks, which stay when this command is over; notebooks attach to them."""
-    if site_name is None:
-        paths, process = launch.launch(ranks, name, None, auto_restart, preload=preload)
-        try:
-            info = launch.wait_ready(paths, process, _progress)
-        except BaseException:
-            lookup.end(paths)
-            raise
-        for note in info.notes:
-            click.echo(note, err=True)
-        click.echo(f"{info.name}: {info.size} ranks ready")
-        return
-    # It needs the scheduler's side, which nothing else here does.
-    from rankroom.remote.cluster import RemoteCluster
-
-    where = sites.load(site_name).asking(**{k: v for k, v in job.items() if v is not None})
-    where = where if ranks is None else where.with_ranks(ranks)
-    made = RemoteCluster.start(where, name, auto_restart)
-    try:
-        made.until_ready(_progress)
-        click.echo(made.describe())
-    finally:
-        made.close()
+    made = started(ranks, site_name, job, name, auto_restart, preload)
+    for note in made.info.notes:
+        click.echo(note, err=True)
+    click.echo(made.describe() if site_name else f"{made.name}: {made.size} ranks ready")
+    made.close()
 
 
 @cluster.command()
@@ -154,7 +136,3 @@ def _named(name: str | None) -> str:
     if name is not None and ClusterPaths(name).read() is not None:
         return name
     return lookup.find(name).name
-
-
-def _progress(words: str) -> None:
-    click.echo(words, err=True)

@@ -12,20 +12,17 @@ from typing import Any
 import click
 
 from rankroom.cli import runs_command
-from rankroom.cli.job_options import job_options
+from rankroom.cli.job_options import ENDS, INTERRUPTED, job_options, started
 from rankroom.cluster.base import AnyCluster
-from rankroom.cluster.local import Cluster
 from rankroom.display.lines import Assembly, collapse
 from rankroom.display.text import keep_colours
 from rankroom.display.words import headline
 from rankroom.errors import UsageError
 from rankroom.record.model import RunInfo
 from rankroom.run.run import Run
-from rankroom.scheduler import site as sites
 from rankroom.system.exits import status_of
 
 PAUSE_S = 0.1  # between two looks at what ranks have written; equal lines of one look are one
-INTERRUPTED = 130  # the exit status, as a shell has it
 AGAIN_S = 10.0  # for ranks to take an interrupt, before their cluster is stopped
 
 
@@ -58,7 +55,7 @@ def run(
     # Whoever ends this ends its ranks, as with any other launcher.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
-    cluster = _started(ranks, site_name, preload, job)
+    cluster = started(ranks, site_name, job, preload=preload, stays=False)
     try:
         path = script if site_name else str(Path(script).absolute())
         source = SOURCE.format(path=path, arguments=list(arguments))
@@ -70,26 +67,6 @@ def run(
     finally:
         cluster.stop()
     raise SystemExit(status)
-
-
-def _started(
-    ranks: int | None, site_name: str | None, preload: str, job: dict[str, Any]
-) -> AnyCluster:
-    def progress(words: str) -> None:
-        click.echo(words, err=True)
-
-    if site_name is None:
-        return Cluster.local(ranks, progress=progress, preload=preload)
-    from rankroom.remote.cluster import RemoteCluster
-
-    where = sites.load(site_name).asking(**{k: v for k, v in job.items() if v is not None})
-    made = RemoteCluster.start(where if ranks is None else where.with_ranks(ranks))
-    try:
-        return made.until_ready(progress)
-    except (KeyboardInterrupt, SystemExit):  # elsewhere the job would go on, to be attached to
-        click.echo(ENDS, err=True)
-        made.stop()
-        raise SystemExit(INTERRUPTED) from None
 
 
 def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
@@ -155,5 +132,4 @@ def _status(info: RunInfo) -> int:
 
 
 SOURCE = "from rankroom.rank.script import run as run_script\nrun_script({path!r}, {arguments!r})"
-ENDS = "the ranks are being ended"
 WHERE = "run {id}: `rankroom runs show {id}`, or JupyterLab's sidebar, has its log and timeline"

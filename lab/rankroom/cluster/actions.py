@@ -11,12 +11,12 @@ import dataclasses
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rankroom import errors
 from rankroom.cluster import launch, lookup, start_request
-from rankroom.cluster.restart import Restarts
 from rankroom.errors import (
     NoClusterError,
     NotYoursError,
@@ -151,11 +151,38 @@ def stacks(name: str) -> dict[int, str]:
 def restart_and_wait(name: str, ranks: Sequence[int]) -> None:
     """Restart ranks, and wait until they are ready. Raises StartError if one does not start."""
     paths, _ = find(name)
+    lookup.living(paths)
+    restart_by(lambda do, **more: _ask(find(name)[1], RESTART_S, do=do, **more), paths, ranks)
 
-    def asked(do: str, **more: Any) -> dict[str, Any]:
-        return _ask(find(name)[1], RESTART_S, do=do, **more)
 
-    Restarts(paths, lookup.living(paths), asked).restart(ranks)
+def restart_by(
+    ask: Callable[..., Mapping[str, Any]], paths: ClusterPaths, ranks: Sequence[int]
+) -> dict[str, int]:
+    """The same by a connection that there is; how often each rank has been restarted by now."""
+    before = lookup.living(paths)
+    if refused := ask("restart", ranks=list(ranks)).get("refused"):
+        raise UsageError(refused)
+    deadline = time.monotonic() + launch.start_s(before)
+    while waiting := _unready(paths, ranks, before):
+        if time.monotonic() > deadline:
+            raise launch.timed_out(paths, waiting)
+        time.sleep(0.02)
+    now = lookup.living(paths).restarts
+    return {str(rank): now[str(rank)] for rank in ranks}
+
+
+def _unready(paths: ClusterPaths, ranks: Sequence[int], before: ClusterInfo) -> list[int]:
+    """Which of the ranks that are restarted are not ready; StartError if one will not be."""
+    info = lookup.living(paths)
+    waiting = []
+    for rank in ranks:
+        key = str(rank)
+        again = info.restarts.get(key, 0) > before.restarts.get(key, 0)
+        if again and key in info.exits:
+            raise launch.ended_while_starting(paths, rank, info.exits[key])
+        if not again or rank in info.starting or rank not in info.ready:
+            waiting.append(rank)
+    return waiting
 
 
 def acted_on(store: Store, run_id: str) -> RunInfo:

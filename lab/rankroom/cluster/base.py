@@ -13,9 +13,8 @@ from concurrent.futures import TimeoutError as NotYet
 from typing import Any, ClassVar
 
 from rankroom import errors
+from rankroom.cluster import actions, lookup, repair
 from rankroom.cluster import launch as local
-from rankroom.cluster import lookup, repair
-from rankroom.cluster.restart import Restarts
 from rankroom.errors import (
     BROKEN,
     NoClusterError,
@@ -66,7 +65,7 @@ class AnyCluster:
         self._client: Client | None = None
         self._directs: list[Direct] = []  # connections that nobody waits at now
         self._asks = ("", "")  # whom all of them ask: address and key
-        self._restarts = Restarts(paths, info, self._ask)
+        self._restarts = dict(info.restarts)  # of each rank, as far as this process was told
         self._lease = lease.hold(paths.folder)
 
     def make_current(self) -> None:
@@ -187,9 +186,9 @@ class AnyCluster:
         chosen, me = self._chosen(ranks), this_process()
         said = self._ask_directly(
             do="run", source=source, ranks=chosen, name=name, count=count, notes=list(notes),
-            restarts=self._restarts.told, profile=profile, own=own, host=me.host, pid=me.pid,
+            restarts=self._restarts, profile=profile, own=own, host=me.host, pid=me.pid,
         )  # fmt: skip
-        self._restarts.told |= said["restarts"]
+        self._restarts |= said["restarts"]
         return self._take(said["run"])
 
     def rejoin(self, seconds: float = REJOIN_S) -> bool:
@@ -248,7 +247,8 @@ class AnyCluster:
         Raises UsageError for ranks that are not there or not ready, NoClusterError if the cluster
         is gone, StartError with the end of the log if one of them does not start.
         """
-        self._restarts.restart(self._chosen(ranks))
+        # Whoever asked for it needs no telling.
+        self._restarts |= actions.restart_by(self._ask, self.paths, self._chosen(ranks))
         self.refresh()
 
     def stop(self) -> None:

@@ -27,7 +27,6 @@ from rankroom.system.polling import poll_until
 
 START_S = 30.0  # and a second for each rank that a core has
 JOB_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
-FOLLOW_S = 6.0  # for ranks on other nodes to end after their supervisor
 ANSWER_S = 2.0  # for a supervisor on another machine
 Progress = Callable[[str], None]
 
@@ -65,32 +64,32 @@ def launch(
     granted, devices, size = room_for(ranks)
     kind = f"job-{granted.job}" if granted else "local"
     paths = ClusterPaths(name or f"{kind}-{secrets.token_hex(2)}")
-    if alive(paths.read()):
-        raise UsageError(
-            f"a cluster named {paths.name} is running: `%cluster attach {paths.name}`, "
-            "or choose another --name"
-        )
     make_way(paths)
+    env = own_environment()
+    if granted is None:  # Horovod's meeting place is then for processes of this machine, too
+        env |= {port_guard.BIND: "127.0.0.1"} | port_guard.environment(env)
+    info = ClusterInfo(
+        paths.name, size, created=time.time(), python=sys.executable, cwd=cwd or str(Path.cwd()),
+        auto_restart=auto_restart, allocation=granted, reached_from=reached_from, preload=preload,
+    )  # fmt: skip
     try:
         paths.make(size)
-        info = ClusterInfo(
-            paths.name, size, created=time.time(), python=sys.executable,
-            cwd=cwd or str(Path.cwd()), auto_restart=auto_restart, allocation=granted,
-            reached_from=reached_from, preload=preload,
-        )  # fmt: skip
         paths.write(info)
-        env = own_environment()
-        if granted is None:  # Horovod's meeting place is then for processes of this machine, too
-            env |= {port_guard.BIND: "127.0.0.1"} | port_guard.environment(env)
-        with paths.supervisor_log.open("ab") as log:
-            supervisor = subprocess.Popen(
-                python_command.command(SUPERVISOR, str(paths.folder), str(devices)),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True, cwd="/", env=env,
-            )  # fmt: skip
+        return paths, spawn(SUPERVISOR, paths, env, str(devices))
     except OSError as error:
         raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
-    return paths, supervisor
+
+
+def spawn(
+    module: str, paths: ClusterPaths, env: dict[str, str], *words: str
+) -> subprocess.Popen[bytes]:
+    """Start the process that keeps the cluster in this folder. Raises OSError."""
+    with paths.supervisor_log.open("ab") as log:
+        return subprocess.Popen(
+            python_command.command(module, str(paths.folder), *words),
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            start_new_session=True, cwd="/", env=env,
+        )  # fmt: skip
 
 
 def room_for(ranks: int | None) -> tuple[Allocation | None, int, int]:
@@ -169,9 +168,8 @@ def wait_ready(
     paths: ClusterPaths,
     supervisor: subprocess.Popen[bytes],
     progress: Progress,
-    given_up: Callable[[], bool] = lambda: False,
 ) -> ClusterInfo:
-    """The cluster in `paths` once all its ranks are ready, or the caller no longer waits for them.
+    """The cluster in `paths` once all its ranks are ready.
 
     `progress(words)` is called as the start goes on. Raises StartError with the cause and the end
     of the log that tells it, or after `start_s` seconds.
@@ -193,7 +191,7 @@ def wait_ready(
                 told = words
             # Where a rank of another node is, is known a moment after that it is ready.
             known = all(rank.pid for rank in info.ranks)
-            if (known and len(info.ready) == info.size) or given_up():
+            if known and len(info.ready) == info.size:
                 return info
         time.sleep(0.01)
     missing = set(range(info.size)) - set(info.ready) if info else set()
@@ -249,12 +247,8 @@ def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
 def start_s(info: ClusterInfo | None) -> float:
     """How long a start may take."""
     remote = info is not None and info.allocation is not None
-    return config.start_seconds(JOB_START_S if remote else crowded(info.size if info else 0))
-
-
-def crowded(size: int) -> float:
-    """The seconds that so many ranks may take to start on the cores of this machine."""
-    return START_S + size / (os.cpu_count() or 1)
+    crowded = START_S + (info.size if info else 0) / (os.cpu_count() or 1)
+    return config.start_seconds(JOB_START_S if remote else crowded)
 
 
 def here(host: str, info: ClusterInfo) -> bool:
@@ -263,25 +257,6 @@ def here(host: str, info: ClusterInfo) -> bool:
     Without an allocation it is, whatever name the machine has by now.
     """
     return info.allocation is None or host == socket.gethostname()
-
-
-def ended(info: ClusterInfo | None, gone_s: float = 0.0) -> bool:
-    """True once nothing of a cluster runs that could still write to its spool.
-
-    What is on other nodes ends by itself some seconds after its supervisor, which is gone for
-    `gone_s`.
-    """
-    if info is None:
-        return True
-    if gone_s < FOLLOW_S and not all(here(rank.host, info) for rank in info.ranks):
-        return False
-    processes = []
-    for rank in info.ranks:
-        if not here(rank.host, info):
-            continue
-        with contextlib.suppress(psutil.Error):
-            processes.append(psutil.Process(rank.pid))
-    return not any(process_tree.running(process) for process in processes)
 
 
 def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
@@ -295,13 +270,20 @@ def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
 
 
 def make_way(paths: ClusterPaths) -> None:
-    """Take away what an ended cluster left, as its name is used again.
+    """Take away what an ended cluster left, as its name is used again; what its ranks hold of
+    unfinished runs is kept aside.
 
-    Raises UsageError if it has a supervisor, whatever its file says or does not.
+    Raises UsageError if it has a supervisor, whatever its file says or does not, or may go on at a
+    site.
     """
+    before = paths.read()
+    if before is not None and (alive(before) or remote_on(before)):
+        raise UsageError(IN_USE.format(name=paths.name))
     if paths.folder.exists() and (found := supervisors(paths)):
         raise UsageError(SUPERVISED.format(name=paths.name, pid=found[0].pid, path=paths.info))
-    set_aside(paths)
+    if paths.unfinished():
+        with contextlib.suppress(OSError):
+            paths.folder.rename(paths.folder.with_name(f"{paths.name}.{secrets.token_hex(2)}"))
     paths.remove()
 
 
@@ -317,13 +299,6 @@ def supervisors(paths: ClusterPaths) -> list[psutil.Process]:
     return found
 
 
-def set_aside(paths: ClusterPaths) -> None:
-    """Keep what ranks of an ended cluster hold of unfinished runs, as its name is used again."""
-    if paths.unfinished():
-        with contextlib.suppress(OSError):
-            paths.folder.rename(paths.folder.with_name(f"{paths.name}.{secrets.token_hex(2)}"))
-
-
 def own_environment() -> dict[str, str]:
     """A cluster that a cell of a rank starts belongs to itself, not to that rank."""
     marks = (
@@ -337,6 +312,7 @@ def own_environment() -> dict[str, str]:
 
 
 STARTING = "starting the controller"
+IN_USE = "a cluster named {name} is running: `%cluster attach {name}`, or choose another --name"
 SUPERVISED = (
     "a supervisor of a cluster named {name} runs (pid {pid}), though {path} does not say so: "
     "choose another --name, or end that process first"

@@ -50,17 +50,10 @@ def living(paths: ClusterPaths) -> ClusterInfo:
 
 def end(paths: ClusterPaths) -> None:
     """End a cluster: ask its supervisor; if that does not answer, it is ended by signal."""
-    if paths.read() is not None:
-        ask_to_stop(paths)
-        launch.wait_end(paths)
-
-
-def ask_to_stop(paths: ClusterPaths) -> None:
-    """Ask a cluster's supervisor to end it, if there is one."""
-    info = paths.read()
-    if info is not None:
+    if (info := paths.read()) is not None:
         with contextlib.suppress(OSError):
             ask(info.rpc, info.rpc_key, do="stop")
+        launch.wait_end(paths)
 
 
 def why_gone(info: ClusterInfo | None) -> str:

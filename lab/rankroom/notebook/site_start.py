@@ -6,15 +6,13 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from rankroom.cluster import lookup
+from rankroom.cluster import lookup, start_request
 from rankroom.errors import RankroomError, UsageError
 from rankroom.notebook.progress_line import progress
 from rankroom.remote.cluster import RemoteCluster
-from rankroom.remote.queue import command
 from rankroom.scheduler import site
-from rankroom.scheduler.scheduler_client import Scheduler
+from rankroom.scheduler.scheduler_client import NO_SCHEDULER
 from rankroom.scheduler.site import JOB_OPTIONS, Site
-from rankroom.ssh.host import LocalHost
 
 if TYPE_CHECKING:
     from rankroom.notebook.options import Options
@@ -47,11 +45,10 @@ def site_asked(chosen: argparse.Namespace) -> Site | None:
 
 def dry_run(found: Site | None, name: str | None) -> str:
     """The script of the job that would be submitted."""
-    assert found is not None
-    scheduler = Scheduler(found, LocalHost())
-    named = name or f"{found.name}-xxxx"
-    line = command(found, named, found.login or "LOGIN", "", False)
-    return scheduler.script(named, found.scratch, [line])
+    script = start_request.script(found, name or "", False) if found is not None else ""
+    if not script:
+        raise UsageError(NO_SCHEDULER.format(site=found.name if found is not None else "local"))
+    return script
 
 
 def start(found: Site, name: str | None, auto_restart: bool) -> None:

@@ -7,17 +7,14 @@ warning and its end reach it. It ends with the cluster, and the cluster with it.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
-import threading
 import time
 from pathlib import Path
 from types import FrameType
 
-from rankroom.cluster import launch, lookup
-from rankroom.errors import RankroomError
-from rankroom.record.cluster_file import ClusterPaths
-from rankroom.supervisor import lease
+from rankroom.cluster import lookup
+from rankroom.cluster.local import Cluster
+from rankroom.errors import RankroomError, UnreadableError
 
 LOOK_S = 0.2
 
@@ -31,48 +28,41 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--folder", default=None)
     options.add_argument("--auto-restart", action="store_true")
     chosen = options.parse_args(argv)
-    over = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         say("the job has been asked to end")
-        over.set()
-
-    def warn(number: int, frame: FrameType | None) -> None:
-        say("the job's time is nearly over")
+        raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGUSR1, warn)
+    signal.signal(signal.SIGUSR1, lambda number, frame: say("the job's time is nearly over"))
     try:
-        paths, supervisor = launch.launch(
-            chosen.ranks, chosen.name, chosen.folder or str(Path.home()), chosen.auto_restart,
+        cluster = Cluster.local(
+            chosen.ranks, chosen.name, chosen.folder or str(Path.home()), say, chosen.auto_restart,
             chosen.reached_from,
         )  # fmt: skip
-        held = lease.hold(paths.folder)
-        try:
-            info = launch.wait_ready(paths, supervisor, say, over.is_set)
-            say(f"{info.name}: ready")
-        except BaseException:
-            lookup.end(paths)
-            raise
     except RankroomError as error:
         say(str(error))
         return 1
     try:
-        return stay(paths, over)
-    finally:
-        os.close(held)
+        say(f"{cluster.name}: ready")
+        while is_on(cluster):
+            time.sleep(LOOK_S)
+        info = cluster.paths.read()
+        say(f"the cluster is over: {lookup.why_gone(info)}")
+        return int(info is not None and info.state == "failed")
+    except SystemExit:
+        lookup.end(cluster.paths)
+        say("ended")
+        return 0
 
 
-def stay(paths: ClusterPaths, over: threading.Event) -> int:
-    """Until the cluster has ended or the job is to end; 1 if the cluster has failed."""
-    while launch.alive(paths.read()):
-        if over.wait(LOOK_S):
-            lookup.end(paths)
-            say("ended")
-            return 0
-    info = paths.read()
-    say(f"the cluster is over: {lookup.why_gone(info)}")
-    return int(info is not None and info.state == "failed")
+def is_on(cluster: Cluster) -> bool:
+    """Whether it is not known to be over."""
+    try:
+        return cluster.running
+    except UnreadableError:
+        return True
 
 
 def say(words: str) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import secrets
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 from rankroom.cluster import launch as local
 from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote, all_clusters
+from rankroom.scheduler.scheduler_client import NO_SCHEDULER
 from rankroom.scheduler.site import Container, Environment, Job, Site
-from rankroom.system import python_command
 
 AGENT = "rankroom.remote.agent"
 ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job
@@ -33,9 +32,6 @@ def launch(
     if site.scheduler == "none":
         raise UsageError(NO_SCHEDULER.format(site=site.name))
     paths = ClusterPaths(name or f"{site.name}-{secrets.token_hex(2)}")
-    before = paths.read()
-    if before is not None and (local.alive(before) or local.remote_on(before)):
-        raise UsageError(IN_USE.format(name=paths.name))
     _sweep()
     local.make_way(paths)
     job = site.job
@@ -63,12 +59,7 @@ def launch(
 def relaunch(paths: ClusterPaths) -> None:
     """Start an agent for a cluster that has none here, or not any more."""
     try:
-        with paths.supervisor_log.open("ab") as log:
-            subprocess.Popen(
-                python_command.command(AGENT, str(paths.folder)),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True, cwd="/", env=local.own_environment(),
-            )  # fmt: skip
+        local.spawn(AGENT, paths, local.own_environment())
     except OSError as error:
         raise StartError(f"cannot keep {paths.name} from here: {error}") from None
 
@@ -99,10 +90,3 @@ def _sweep() -> None:
             if not local.alive(info):
                 with contextlib.suppress(OSError):
                     paths.remove()
-
-
-NO_SCHEDULER = (
-    'the site {site} has no scheduler (its profile says `scheduler = "none"`): '
-    "`%cluster start` without --site starts ranks on this machine"
-)
-IN_USE = "a cluster named {name} is running: `%cluster attach {name}`, or choose another --name"
