@@ -31,6 +31,7 @@ from rankroom.record.store import Store
 from rankroom.remote import start as remote
 from rankroom.rpc.client import RpcError, ask
 from rankroom.scheduler import site
+from rankroom.system import process_tree
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks
 
@@ -60,7 +61,11 @@ def stop(name: str) -> str:
 
     Returns what there is to say of it, if anything.
     """
-    paths, info = find(name)
+    return end(*find(name))
+
+
+def end(paths: ClusterPaths, info: ClusterInfo) -> str:
+    """The same for a cluster that was found."""
     if not launch.alive(info) and launch.remote_on(info):
         remote.relaunch(paths)  # only its agent can end its job
         info = _hears(paths, info)
@@ -69,7 +74,7 @@ def stop(name: str) -> str:
         # affair.
         said = str(_ask(info, REMOTE_END_S, do="stop").get("text", ""))
         if not said:
-            poll_until(lambda: not launch.alive(paths.read()), ANSWER_S, 0.1)
+            process_tree.ended_within(info.supervisor, ANSWER_S)
         return said
     lookup.end(paths)
     return ""

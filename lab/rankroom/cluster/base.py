@@ -20,6 +20,7 @@ from rankroom.errors import (
     NoClusterError,
     RankroomError,
     RecordError,
+    SshError,
     StartError,
     UnreadableError,
     UsageError,
@@ -160,6 +161,8 @@ class AnyCluster:
                 return info.exits[str(rank)]
             if not local.alive(info):
                 return f"ended with its cluster: {lookup.why_gone(info)}"
+            if info.remote is not None and info.remote.state != "running":
+                return info.remote.words
             time.sleep(0.05)
         return "does not answer any more"
 
@@ -247,17 +250,23 @@ class AnyCluster:
         Raises UsageError for ranks that are not there or not ready, NoClusterError if the cluster
         is gone, StartError with the end of the log if one of them does not start.
         """
-        # Whoever asked for it needs no telling.
+        # The client that asked for it needs no note.
         self._restarts |= actions.restart_by(self._ask, self.paths, self._chosen(ranks))
         self.refresh()
 
     def stop(self) -> None:
-        """End the ranks and everything that was started with them; a run that is on ends, too."""
-        run = self._latest
-        lookup.end(self.paths)
+        """End the ranks and everything that was started with them; a run that is on ends, too.
+
+        Raises SshError where their site cannot be reached now: the job is cancelled later.
+        """
+        run, info, later = self._latest, self.paths.read(), ""
+        with contextlib.suppress(NoClusterError):  # it is over already
+            later = actions.end(self.paths, info) if info is not None else ""
         if run is not None and run.state == "running":
             run.wait(STOP_S)
         self.close()
+        if later:
+            raise SshError(later)
 
     # -- how
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from rankroom.cluster import launch
-from rankroom.errors import NO_CLUSTER, STOPPED, NoClusterError
+from rankroom.errors import EARLIER_SITE, NO_CLUSTER, STOPPED, NoClusterError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
@@ -41,10 +41,13 @@ def living(paths: ClusterPaths) -> ClusterInfo:
     info = paths.read()
     if info is None or (info.state == "stopped" and not info.message):
         raise NoClusterError(STOPPED.format(name=paths.name))
-    if info.state == "stopped":
+    if info.state == "stopped" or (info.state == "failed" and info.remote is not None):
         raise NoClusterError(ENDED.format(name=paths.name, why=info.message))
     if not launch.alive(info):
-        raise NoClusterError(GONE.format(name=paths.name, why=why_gone(info)))
+        gone = UNKEPT if launch.remote_on(info) else GONE
+        raise NoClusterError(gone.format(name=paths.name, why=why_gone(info)))
+    if info.remote is not None and not info.rpc:
+        raise NoClusterError(EARLIER_SITE.format(name=paths.name, pid=info.supervisor))
     return info
 
 
@@ -68,5 +71,9 @@ def why_gone(info: ClusterInfo | None) -> str:
     return info.message or "its supervisor was killed"
 
 
-ENDED = "cluster {name} has ended: {why}; `%cluster start` starts a new one"
+ENDED = "cluster {name} is over: {why}; `%cluster start` starts a new one"
+UNKEPT = (
+    "the agent of cluster {name} here is gone; its job may go on: "
+    "`%cluster attach {name}` starts one again"
+)
 GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it again"

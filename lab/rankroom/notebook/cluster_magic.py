@@ -145,10 +145,7 @@ def stacks(line: str) -> None:
 
 def log(line: str) -> None:
     Options("%cluster log").read(line)
-    cluster = the_cluster()
-    if not isinstance(cluster, RemoteCluster):
-        raise UsageError(f"{cluster.name} has no job of its own whose output could be shown")
-    print(cluster.log())
+    print(actions.log(the_cluster().name))
 
 
 def attach(line: str) -> None:

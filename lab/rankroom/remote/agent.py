@@ -20,7 +20,6 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +195,7 @@ class Agent:
 
     async def _serve_once(self) -> None:
         if self.shares is None:
-            self._host = str((await self.login.ask("hello"))["host"])
-            self.shares = await self._is_shared()
+            await self._meet()
         if not self.remote.job:
             await self._submit()
         if self._following is None:
@@ -233,7 +231,8 @@ class Agent:
                 return
             self._was_reached = True
             known, patience = said["version"], NEWS_S
-            self.queue.soon.clear()
+            if not self.stopping:
+                self.queue.soon.clear()
             self._said_of_cluster(said["cluster"])
             if not self.shares:
                 for run_id in said["runs"]:
@@ -277,22 +276,21 @@ class Agent:
             cut.cancel()
             asked.cancel()
 
-    async def _is_shared(self) -> bool:
-        """Whether the home there is the one here: records need not be copied then, and the
-        cluster there needs a name of its own."""
+    async def _meet(self) -> None:
+        """Learn who is there, and whether the home there is the one here: records need not be
+        copied then, and the cluster there needs a name of its own."""
         file = self.paths.folder / MARK
         text = secrets.token_urlsafe(24)
         file.write_text(text)
         file.chmod(0o600)
         try:
-            seen = await self.place.run(["cat", str(file)], timeout=STOP_S)
+            there = await self.login.ask("hello", str(file))
         finally:
             file.unlink(missing_ok=True)
-        shares = text in seen.output
-        if shares and not self.remote.job:
+        self._host, self.shares = str(there["host"]), there["text"] == text
+        if self.shares and not self.remote.job:
             self.remote.name = f"{self.info.name}-job"
             self.records = self._records(self.remote.name)
-        return shares
 
     async def _submit(self) -> None:
         async with self._submitting:
@@ -388,25 +386,29 @@ class Agent:
 
     def take(self, question: Question) -> None:
         """A question of a kernel or the server; in the thread of the connections here."""
-        answering = asyncio.run_coroutine_threadsafe(self._answer(question), self._loop)
-        answering.add_done_callback(lambda done: _send(question, done))
+        asyncio.run_coroutine_threadsafe(self._answer(question), self._loop)
 
-    async def _answer(self, question: Question) -> Answer:
-        asked = question.content
-        do = asked["do"]
+    async def _answer(self, question: Question) -> None:
         try:
-            if do == "stop":
-                return Answer(text=await self.stop())
-            if do == "log":
-                return Answer(text=await self._log())
-            if do == "accepts":
-                await self.queue.accepts(start.site_from(asked["site"]))
-                return Answer()
-            if do in PASSED:
-                return await self._pass_on(question)
-            raise RankroomError(errors.UNKNOWN.format(name=self.info.name, do=do))
+            said = await self._do(question)
+            question.answer(*said.buffers, **said)
         except RankroomError as error:
-            return Answer(error=type(error).__name__, text=str(error))
+            question.answer(error=type(error).__name__, text=str(error))
+        except Exception as error:
+            question.answer(failed=repr(error))
+
+    async def _do(self, question: Question) -> Answer:
+        do = question.content["do"]
+        if do == "stop":
+            return Answer(text=await self.stop())
+        if do == "log":
+            return Answer(text=await self._log())
+        if do == "accepts":
+            await self.queue.accepts(start.site_from(question.content["site"]))
+            return Answer()
+        if do in PASSED:
+            return await self._pass_on(question)
+        raise RankroomError(errors.UNKNOWN.format(name=self.info.name, do=do))
 
     async def _pass_on(self, question: Question) -> Answer:
         """What the supervisor answers."""
@@ -485,14 +487,6 @@ class Agent:
             self.paths.remove()
         else:
             self.save()
-
-
-def _send(question: Question, done: Future[Answer]) -> None:
-    if error := done.exception():
-        question.answer(failed=repr(error))
-    else:
-        answer = done.result()
-        question.answer(*answer.buffers, **answer)
 
 
 def note(*words: object) -> None:

@@ -6,17 +6,14 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from rankroom import errors
-from rankroom.cluster import actions, launch
+from rankroom.cluster import launch
 from rankroom.cluster.base import AnyCluster
 from rankroom.errors import NoClusterError, RankroomError, SshError, StartError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import Json
 from rankroom.remote import start
-from rankroom.rpc.client import Client
 from rankroom.run.run import Run
 from rankroom.scheduler.site import Site
-from rankroom.system import process_tree
 
 Progress = Callable[[str], None]
 COMES_S = 20.0  # for an agent to begin
@@ -100,11 +97,6 @@ class RemoteCluster(AnyCluster):
 
     # -- what it is
 
-    @property
-    def site(self) -> Site:
-        """The site, with what was asked of it."""
-        return start.site_of(self.paths)
-
     def describe(self) -> str:
         remote = self.refresh().remote
         assert remote is not None
@@ -115,57 +107,7 @@ class RemoteCluster(AnyCluster):
         words = f"{super().describe()}, {where}{left}"
         return words if remote.state == "running" else f"{words}; {remote.words}"
 
-    def how_ended(self, rank: int, pid: int = 0) -> str:
-        info = self.paths.read()
-        if info is None:
-            return "ended with its cluster"
-        if str(rank) in info.exits:
-            return info.exits[str(rank)]
-        if info.remote is not None and launch.alive(info) and info.remote.state != "running":
-            return info.remote.words
-        return f"ended with its cluster: {info.message or 'it was stopped'}"
-
-    # -- what it does
-
-    def log(self) -> str:
-        """The last lines of the job's output."""
-        return str(self._ask("log")["text"])
-
-    def stop(self) -> None:
-        """End the ranks, their job, and everything that was started with them.
-
-        Raises SshError where the site cannot be reached now: the job is cancelled later.
-        """
-        info, run = self.paths.read(), self._latest
-        try:
-            later = actions.stop(self.name)
-        except NoClusterError:
-            later = ""  # it is over already
-        self.close()
-        if later:
-            raise SshError(later)
-        if info is not None and info.supervisor:
-            process_tree.ended_within(info.supervisor, STOP_S)
-        if run is not None:
-            run.wait(1.0)
-        self.paths.remove()
-
     # -- how
-
-    def _connection(self) -> Client:
-        info = self.paths.read()
-        if info is None or info.state == "stopped":
-            raise NoClusterError(STOPPED.format(name=self.name))
-        if info.state == "failed":
-            raise NoClusterError(OVER.format(name=self.name, why=info.message))
-        if info.supervisor and not info.rpc:
-            raise NoClusterError(errors.EARLIER_SITE.format(name=self.name, pid=info.supervisor))
-        self._demand_alive()
-        return super()._connection()
-
-    def _demand_alive(self) -> None:
-        if not launch.alive(self.paths.read()):
-            raise NoClusterError(UNKEPT.format(name=self.name))
 
     def _run_of(self, told: Json) -> Run:
         # Its state is what has come here of it, not what is known there.
@@ -185,10 +127,5 @@ def _left(until: float) -> str:
 
 
 STOPPED = "cluster {name} has been stopped: `%cluster start --site …` starts a new one"
-OVER = "cluster {name} is over: {why}; `%cluster start --site …` starts a new one"
-UNKEPT = (
-    "the agent of cluster {name} here is gone; its job may go on: "
-    "`%cluster attach {name}` starts one again"
-)
 NO_AGENT = "the cluster's agent here did not start; {path} ends with:\n{log}"
 NOT_YET = "cluster {name} cannot be used yet: {words}; `%cluster attach {name}` waits until it can"

@@ -14,7 +14,7 @@ from types import FrameType
 
 from rankroom.cluster import lookup
 from rankroom.cluster.local import Cluster
-from rankroom.errors import RankroomError, UnreadableError
+from rankroom.errors import RankroomError
 
 LOOK_S = 0.2
 
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     try:
         say(f"{cluster.name}: ready")
-        while is_on(cluster):
+        while cluster.running:
             time.sleep(LOOK_S)
         info = cluster.paths.read()
         say(f"the cluster is over: {lookup.why_gone(info)}")
@@ -55,14 +55,6 @@ def main(argv: list[str] | None = None) -> int:
         lookup.end(cluster.paths)
         say("ended")
         return 0
-
-
-def is_on(cluster: Cluster) -> bool:
-    """Whether it is not known to be over."""
-    try:
-        return cluster.running
-    except UnreadableError:
-        return True
 
 
 def say(words: str) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import rankroom
-from rankroom import config
 from rankroom.errors import RankroomError, StartError
 from rankroom.record.cluster_file import ClusterPaths, tail
 from rankroom.record.store import Store
@@ -104,9 +103,9 @@ def _answer_in(line: str) -> Json | None:
 # -- on the login node
 
 
-def hello() -> Json:
-    """Who is there."""
-    return {"host": socket.gethostname(), "home": str(config.home())}
+def hello(file: str) -> Json:
+    """Who is there, and what they read in a file that is here, if the home is the same."""
+    return {"host": socket.gethostname(), "text": tail(Path(file))}
 
 
 def find(name: str, job: str, seconds: str) -> Json:

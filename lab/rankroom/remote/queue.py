@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Remote, RemoteState
-from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Site
 from rankroom.scheduler.status_cache import PERIOD_S
@@ -32,8 +31,8 @@ class Queue:
         self._scheduler = Scheduler(site, place)
         self._far = remote
         self._tell = tell
-        self._last: JobStatus | None = None
         self.soon = asyncio.Event()  # while the job may be over: it is looked at more often
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def submit(self, name: str, host: str, cwd: str, auto_restart: bool) -> None:
         """Submit the job of the cluster `name`, reached from `host`."""
@@ -67,7 +66,6 @@ class Queue:
                 self._set(self.state, f"job {self._far.job}: {error}")
                 await asyncio.sleep(PERIOD_S)
                 continue
-            self._last = status
             words = f"job {status.id} {status.words}"
             if status.state == "pending":
                 self._far.reason, self._far.expected = status.reason, status.expected
@@ -80,7 +78,11 @@ class Queue:
                 self._far.until = status.until or self._far.until
                 self._set("starting", f"{words}: its ranks start")
             elif status.state in ("ended", "gone"):
-                self._tell(None, self._over(words))
+                if self._far.until and time.time() > self._far.until - 2:
+                    # A scheduler forgets soon how a job was.
+                    words = f"the time of job {self._far.job} is over"
+                self._ended.set_result(words)
+                self._tell(None, words)
                 return
             with contextlib.suppress(asyncio.TimeoutError):
                 pause = RUNS_S if status.state == "running" else PERIOD_S
@@ -89,28 +91,16 @@ class Queue:
                 await asyncio.sleep(PERIOD_S)
 
     async def end(self) -> str:
-        """How the job ended, in words, once the scheduler says so; or that it goes on."""
-        deadline = time.monotonic() + END_S
-        while time.monotonic() < deadline:
-            try:
-                status = await self._scheduler.status(self._far.job)
-            except (SshError, SchedulerError):
-                await asyncio.sleep(1)
-                continue
-            if status.state in ("ended", "gone"):
-                return self._over(f"job {status.id} {status.words}")
-            await asyncio.sleep(1)
-        return "its ranks have ended"
+        """How the job ended, in words, once the scheduler says so; it is asked soon."""
+        self.soon.set()
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._ended), END_S)
+        except asyncio.TimeoutError:
+            return "its ranks have ended"
 
     async def cancel(self) -> None:
         """End the job; one that is over is fine."""
         await self._scheduler.cancel(self._far.job)
-
-    def _over(self, words: str) -> str:
-        """What is said of a job that is over; a scheduler forgets soon how it was."""
-        if self._far.until and time.time() > self._far.until - 2:
-            return f"the time of job {self._far.job} is over"
-        return words
 
     def _set(self, state: RemoteState, words: str) -> None:
         self.state, self.words = state, words
