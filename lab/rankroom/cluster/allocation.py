@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import threading
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import Allocation, Node
 from rankroom.scheduler import pbs_job
 from rankroom.scheduler.job_end import end_time, field
-from rankroom.system import commands
 
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
 # `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=gpu:a100:2(IDX:0-1)`, once for nodes that are alike.
@@ -121,28 +119,24 @@ def _count(ranges: str) -> int:
 
 
 def _ask(argv: Sequence[str], job: str, scheduler: str = "Slurm") -> str:
-    """What a command says. Kernels have a loop of their own, so it is run beside it."""
-    answers: list[commands.Completed | BaseException] = []
-
-    def run() -> None:
-        try:
-            answers.append(asyncio.run(commands.run(argv, timeout=ASK_S)))
-        except BaseException as error:
-            answers.append(error)
-
-    asking = threading.Thread(target=run)
-    asking.start()
-    asking.join()
-    answer = answers[0]
     about = {"job": job, "scheduler": scheduler, "variable": VARIABLES[scheduler]}
-    if isinstance(answer, FileNotFoundError) or getattr(answer, "returncode", 0) == 127:
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", timeout=ASK_S,
+        )  # fmt: skip
+        code, said = done.returncode, done.stdout
+    except FileNotFoundError:
+        code, said = 127, ""
+    except subprocess.TimeoutExpired as error:
+        code, said = 1, str(error)
+    if code == 127:
         command = next(word for word in argv if word != "env" and "=" not in word)
         raise StartError(NO_COMMAND.format(command=command, **about))
-    if isinstance(answer, BaseException):
-        raise answer
-    if not answer.ok:
-        raise StartError(NO_ANSWER.format(command=" ".join(argv), said=answer.tail(), **about))
-    return answer.output
+    if code:
+        said = "\n".join(said.rstrip().splitlines()[-20:])
+        raise StartError(NO_ANSWER.format(command=" ".join(argv), said=said, **about))
+    return said
 
 
 VARIABLES = {"Slurm": "SLURM_JOB_ID", "PBS": "PBS_JOBID"}

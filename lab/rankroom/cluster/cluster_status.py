@@ -174,8 +174,11 @@ def _how_remote(
         return "pending", f"waits in the queue ({remote.reason or 'no reason given'})", ""
     if remote.state == "running" and ranks:
         return _how_ranks(info, ranks, 0.0)
-    words = remote.words or info.message or WORDS[remote.state]
-    return remote.state, words, AGAIN if remote.state == "failed" else ""
+    return (
+        remote.state,
+        remote.words or info.message or remote.state,
+        AGAIN if remote.state == "failed" else "",
+    )
 
 
 def _young(info: ClusterInfo) -> bool:
@@ -194,18 +197,6 @@ def _cause(info: ClusterInfo) -> str:
     return ""
 
 
-WORDS: dict[RemoteState, str] = {
-    "connecting": "the connection to the login node is being opened",
-    "asks": "ssh asks something: answer it in the dialog",
-    "submitting": "its job is being submitted",
-    "pending": "waits in the queue",
-    "starting": "its ranks are starting",
-    "running": "runs",
-    "lost": "the connection is lost; its ranks go on",
-    "ending": "its job is being ended",
-    "ended": "has ended",
-    "failed": "has failed",
-}
 KILLED = "its supervisor was killed"
 UNKEPT = "its agent here is gone; its job may go on"
 RECONNECT = "Reconnect starts one again; the ranks keep their variables."

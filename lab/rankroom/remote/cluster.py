@@ -60,40 +60,39 @@ class RemoteCluster(AnyCluster):
         tells how it stands. Raises StartError if they will not be, or not within `patience` s, and
         lets go of it then. An interrupt leaves the job where it is: `attach` waits for it again.
         """
+        begun = kept = time.monotonic()
+        told = ""
         try:
-            self._until_ready(progress, patience)
+            while not self._is_ready():
+                info, now = self.info, time.monotonic()
+                words = info.remote.words if info.remote else ""
+                if words != told:
+                    told = words
+                    progress(told)
+                # Its file may not show yet what is there.
+                if launch.alive(info) or (now > kept + COMES_S and launch.supervisors(self.paths)):
+                    kept = now
+                if now > kept + COMES_S:
+                    log = tail(self.paths.supervisor_log)
+                    raise StartError(NO_AGENT.format(path=self.paths.supervisor_log, log=log))
+                if now > begun + patience:
+                    raise StartError(NOT_YET.format(name=self.name, words=words))
+                time.sleep(LOOK_S)
+            with contextlib.suppress(SshError):  # it was reached just now
+                self._follow()
+            return self
         except RankroomError:
             self.close()
             raise
-        return self
 
-    def _until_ready(self, progress: Progress, patience: float) -> None:
-        begun = kept = time.monotonic()
-        told = ""
-        while True:
-            info, now = self.paths.read(), time.monotonic()
-            if info is None or info.remote is None:
-                raise StartError(f"cluster {self.name} was stopped before it was ready")
-            if info.state in ("failed", "stopped"):
-                raise StartError(info.message or info.remote.words)
-            if info.remote.words != told:
-                told = info.remote.words
-                progress(told)
-            alive = launch.alive(info)
-            # Its file may not show yet what is there.
-            if alive or (now > kept + COMES_S and launch.supervisors(self.paths)):
-                kept = now
-            if alive and info.state == "running" and info.remote.state == "running":
-                self.refresh()
-                with contextlib.suppress(SshError):  # it was reached just now
-                    self._follow()
-                return
-            if now > kept + COMES_S:
-                log = tail(self.paths.supervisor_log)
-                raise StartError(NO_AGENT.format(path=self.paths.supervisor_log, log=log))
-            if now > begun + patience:
-                raise StartError(NOT_YET.format(name=self.name, words=info.remote.words))
-            time.sleep(LOOK_S)
+    def _is_ready(self) -> bool:
+        info = self.paths.read()
+        if info is None or info.remote is None:
+            raise StartError(f"cluster {self.name} was stopped before it was ready")
+        if info.state in ("failed", "stopped"):
+            raise StartError(info.message or info.remote.words)
+        self.info = info
+        return launch.alive(info) and info.state == info.remote.state == "running"
 
     # -- what it is
 
