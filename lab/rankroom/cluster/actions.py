@@ -68,7 +68,8 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
     """The same for a cluster that was found."""
     if not launch.alive(info) and launch.remote_on(info):
         remote.relaunch(paths)  # only its agent can end its job
-        info = _hears(paths, info)
+        poll_until(lambda: _is_heard(paths.read()), launch.START_S)
+        info = paths.read() or info
     if info.remote is not None and launch.alive(info):
         # Its supervisor here must not be ended before the job is; how long that takes is the site's
         # affair.
@@ -87,7 +88,10 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
     """
     paths, info = find(name)
     if not launch.alive(info):
-        _again(paths, info)
+        if launch.remote_on(info):
+            remote.relaunch(paths)  # its job may go on
+        else:
+            successor(paths, info, {})()
         return f"{name} was restarted"
     chosen = sorted(set(range(info.size) if ranks is None else ranks))
     if outside := [rank for rank in chosen if not 0 <= rank < info.size]:
@@ -216,22 +220,8 @@ def log(name: str) -> str:
     return "\n\n".join([f"in {paths.logs}", *ends])
 
 
-def _again(paths: ClusterPaths, info: ClusterInfo) -> None:
-    """Start a cluster without a supervisor: from the beginning, unless its job may go on."""
-    if launch.remote_on(info):
-        remote.relaunch(paths)
-    else:
-        successor(paths, info, {})()
-
-
-def _hears(paths: ClusterPaths, info: ClusterInfo) -> ClusterInfo:
-    """What is written of a cluster once its new supervisor can be asked."""
-    poll_until(lambda: (now := paths.read()) is not None and _is_heard(now), launch.START_S)
-    return paths.read() or info
-
-
-def _is_heard(info: ClusterInfo) -> bool:
-    return bool(info.rpc) and launch.alive(info)
+def _is_heard(info: ClusterInfo | None) -> bool:
+    return info is not None and bool(info.rpc) and launch.alive(info)
 
 
 def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
@@ -239,21 +229,14 @@ def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
     if not _NAME.fullmatch(name):
         raise NoClusterError(f"{name!r} is no name of a cluster")
     paths = ClusterPaths(name)
-    refuse_others(paths)
+    with contextlib.suppress(FileNotFoundError):  # which is reported when it is asked
+        # An administrator's server sees the clusters of others, and leaves them alone.
+        if (owner := paths.folder.stat().st_uid) != os.geteuid():
+            raise NotYoursError(NOT_YOURS.format(name=paths.name, uid=owner))
     info = paths.read()
     if info is None:
         raise NoClusterError(f"cluster {name} is gone: it was stopped")
     return paths, info
-
-
-def refuse_others(paths: ClusterPaths) -> None:
-    """An administrator's server sees the clusters of others, and leaves them alone.
-
-    Raises NotYoursError.
-    """
-    with contextlib.suppress(FileNotFoundError):  # which is reported when it is asked
-        if (owner := paths.folder.stat().st_uid) != os.geteuid():
-            raise NotYoursError(NOT_YOURS.format(name=paths.name, uid=owner))
 
 
 def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict[str, Any]:

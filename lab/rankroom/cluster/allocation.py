@@ -46,7 +46,7 @@ def granted(
 def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> Allocation:
     """What `scontrol show job --details` says of a job. One rank per GPU; without, one per task."""
     found = [
-        Node(name, 0, _gpus(gres or ""), _count(cpus))
+        Node(name, 0, _gpus(gres or ""), len(expand(f"cpu[{cpus}]")))
         for names, cpus, gres in _NODES.findall(said)
         for name in expand(names)
     ]
@@ -105,17 +105,8 @@ def tasks(text: str) -> list[int]:
 
 def _gpus(gres: str) -> int:
     if (indices := _INDICES.search(gres)) is not None:
-        return _count(indices[1])
+        return len(expand(f"gpu[{indices[1]}]"))
     return sum(map(int, _GPUS.findall(gres)))
-
-
-def _count(ranges: str) -> int:
-    """How many numbers are in `0-3,8`."""
-    count = 0
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        count += int(last or first) - int(first) + 1
-    return count
 
 
 def _ask(argv: Sequence[str], job: str, scheduler: str = "Slurm") -> str:

@@ -145,7 +145,9 @@ def _how_ranks(
     ready = sum(rank.state == "ready" for rank in ranks)
     down = [rank for rank in ranks if rank.state == "down"]
     coming = [rank for rank in ranks if rank.state in ("starting", "restarting")]
-    words = f"{ready} of {info.size} ranks ready" if ready < info.size else _ready(info.size)
+    words = f"{info.size} ranks ready" if info.size > 1 else "1 rank ready"
+    if ready < info.size:
+        words = f"{ready} of {info.size} ranks ready"
     if down:
         gone = format_ranks([rank.rank for rank in down])
         are = "is" if len(down) == 1 else "are"
@@ -154,10 +156,6 @@ def _how_ranks(
         late = age > launch.start_s(info)
         return "starting", words, SLOW_START.format(rank=coming[0].rank) if late else ""
     return "running", words, ""
-
-
-def _ready(size: int) -> str:
-    return "1 rank ready" if size == 1 else f"{size} ranks ready"
 
 
 def _how_remote(

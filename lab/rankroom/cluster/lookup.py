@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 from rankroom.cluster import launch
 from rankroom.errors import EARLIER_SITE, NO_CLUSTER, STOPPED, NoClusterError
@@ -66,6 +67,8 @@ def why_gone(info: ClusterInfo | None) -> str:
     if not info.message and info.allocation and info.remote is None:
         # It may have had no time to write that down.
         job = info.allocation.job
+        if 0 < info.allocation.until < time.time():
+            return f"the time of job {job} is over"
         if words := job_end.why_over(job_end.asked(job, job_end.QUICK_S), job):
             return words
     return info.message or "its supervisor was killed"

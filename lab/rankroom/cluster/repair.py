@@ -80,7 +80,7 @@ def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo
     except RecordError:  # somebody else was quicker
         return False
     no_ranks = cast(RankConnections, NoRanks())
-    how_ended = partial(_how_ended, info, _why(info))
+    how_ended = partial(_how_ended, info, lookup.why_gone(info))
     Recorder(source, known, no_ranks, store, paths.spool).complete(writer, how_ended)
     _remove(paths, info)
     return True
@@ -121,13 +121,6 @@ def _has_ended(paths: ClusterPaths, info: ClusterInfo, run_id: str, rank: RankIn
     except OSError:
         return False
     return bool(last) and last[-1]["state"] != "running"
-
-
-def _why(info: ClusterInfo) -> str:
-    job = info.allocation
-    if not info.message and job is not None and job.until and time.time() > job.until:
-        return f"the time of job {job.job} is over"
-    return lookup.why_gone(info)
 
 
 def _how_ended(info: ClusterInfo, why: str, rank: int) -> str:
