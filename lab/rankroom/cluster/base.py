@@ -147,16 +147,14 @@ class AnyCluster:
         """The run that this process last started, or that was on when it attached."""
         return self._latest
 
-    def how_ended(self, rank: int, pid: int = 0) -> str:
-        """How a rank's process (`pid`, or the latest) ended, in words, as its supervisor saw it."""
+    def how_ended(self, rank: int) -> str:
+        """How a rank's process ended, in words, as its supervisor saw it."""
         # Slurm says it some time after the process beside the rank does.
         deadline = time.monotonic() + ENDS_S
         while time.monotonic() < deadline:
             info = self.paths.read()
             if info is None:
                 return "ended with its cluster"
-            if pid and info.ranks and info.ranks[rank].pid != pid:
-                return info.past.get(str(rank)) or "was restarted"
             if str(rank) in info.exits:
                 return info.exits[str(rank)]
             if not local.alive(info):

@@ -57,9 +57,9 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
         where = f" in job {info.remote.job} on {info.remote.site}" if info.remote else ""
         yield Finding(f"cluster {paths.name}: {ranks}{where}, up since {since}, {use}")
         return
-    if info is not None and _may_go_on(info):
-        assert info.remote is not None
-        yield Finding(UNKEPT.format(name=paths.name, job=info.remote.job, site=info.remote.site))
+    remote = info.remote if info is not None and launch.remote_on(info) else None
+    if remote is not None and not 0 < remote.until < time.time():
+        yield Finding(UNKEPT.format(name=paths.name, job=remote.job, site=remote.site))
         return
     if info is not None and (job := _job_elsewhere(info)):
         yield Finding(
@@ -93,11 +93,6 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
 
 def _is_starting(info: ClusterInfo) -> bool:
     return info.state == "starting" and time.time() - info.created < launch.start_s(info)
-
-
-def _may_go_on(info: ClusterInfo) -> bool:
-    """Whether the job of a cluster on a site, which has no agent here, may not be over."""
-    return launch.remote_on(info) and not (info.remote and 0 < info.remote.until < time.time())
 
 
 def _job_elsewhere(info: ClusterInfo) -> str:

@@ -177,41 +177,30 @@ def wait_ready(
     begun = time.monotonic()
     limit = start_s(paths.read())
     told = ""
-    info: ClusterInfo | None = None
+    missing: list[int] = []
     while time.monotonic() - begun < limit:
-        if why := failure(paths, supervisor):
-            raise why
         info = paths.read()
-        if info is not None:
-            words = f"{len(info.ready)} of {info.size} ranks ready"
-            if not info.ranks:
-                words = info.message or STARTING
-            if words != told:
-                progress(words)
-                told = words
-            # Where a rank of another node is, is known a moment after that it is ready.
-            known = all(rank.pid for rank in info.ranks)
-            if known and len(info.ready) == info.size:
-                return info
+        if info is None:
+            raise StartError(_with_log(f"cluster {paths.name} is gone", paths.supervisor_log))
+        if info.exits:
+            rank = min(map(int, info.exits))
+            raise ended_while_starting(paths, rank, info.exits[str(rank)])
+        if info.state == "failed":
+            raise StartError(_with_log(info.message, paths.controller_log))
+        if supervisor.poll() is not None:
+            raise StartError(_with_log("the cluster's supervisor has ended", paths.supervisor_log))
+        missing = sorted(set(range(info.size)) - set(info.ready))
+        words = f"{len(info.ready)} of {info.size} ranks ready"
+        if not info.ranks:
+            words = info.message or STARTING
+        if words != told:
+            progress(words)
+            told = words
+        # Where a rank of another node is, is known a moment after that it is ready.
+        if not missing and all(rank.pid for rank in info.ranks):
+            return info
         time.sleep(0.01)
-    missing = set(range(info.size)) - set(info.ready) if info else set()
-    raise timed_out(paths, sorted(missing))
-
-
-def failure(paths: ClusterPaths, supervisor: subprocess.Popen[bytes]) -> StartError | None:
-    """Why the cluster in `paths` will not become ready, if that is already clear."""
-    info = paths.read()
-    if info is None:
-        return StartError(_with_log(f"cluster {paths.name} is gone", paths.supervisor_log))
-    if info.exits:
-        rank = min(int(each) for each in info.exits)
-        how = info.exits[str(rank)]
-        return ended_while_starting(paths, rank, how)
-    if info.state == "failed":
-        return StartError(_with_log(info.message, paths.controller_log))
-    if supervisor.poll() is not None:
-        return StartError(_with_log("the cluster's supervisor has ended", paths.supervisor_log))
-    return None
+    raise timed_out(paths, missing)
 
 
 def ended_while_starting(paths: ClusterPaths, rank: int, how: str) -> StartError:

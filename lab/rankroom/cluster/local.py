@@ -69,21 +69,14 @@ class Cluster(AnyCluster):
 
         A run that is on is its latest run then. Raises NoClusterError with the names there are.
         """
-        attached = cls.connect(name)
-        if isinstance(attached, Cluster):
-            attached._tidy()
-        attached.make_current()
-        return attached
-
-    @classmethod
-    def connect(cls, name: str | None = None) -> AnyCluster:
-        """Only the connection of `attach`."""
         chosen = lookup.find(name)
         if chosen.remote is not None:
             from rankroom.remote.cluster import RemoteCluster
 
             patience = RemoteCluster.BACK_S if chosen.state == "running" else 0.0
-            return RemoteCluster.of(chosen).until_ready(patience=patience)
+            there = RemoteCluster.of(chosen).until_ready(patience=patience)
+            there.make_current()
+            return there
         paths = ClusterPaths(chosen.name)
         made = cls(paths, chosen)
         try:
@@ -92,6 +85,8 @@ class Cluster(AnyCluster):
             made.close()
             log = tail(paths.supervisor_log)
             raise StartError(DEAF.format(name=chosen.name, error=error, log=log)) from None
+        made._tidy()
+        made.make_current()
         return made
 
 

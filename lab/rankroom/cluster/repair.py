@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import cast
 
 from rankroom.cluster import launch, lookup
 from rankroom.errors import RecordError, UnreadableError
@@ -29,6 +27,11 @@ from rankroom.supervisor.recorder import Recorder
 from rankroom.system import process_tree
 
 LAST_LINE = 4096  # bytes at the end of a spool in which its last event is found
+# Connections to ranks that have ended: none answers.
+NO_RANKS = SimpleNamespace(
+    ranks=(), unsubscribe=lambda run: None, later=lambda seconds, call: None,
+    signal=lambda ranks, name: None, request=lambda ranks, **question: [],
+)  # fmt: skip
 KEEP_S = 3600.0  # after its cluster's end, a spool that nothing is written to is removed
 
 
@@ -79,9 +82,10 @@ def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo
         known, writer = take_over(store, run.id, elsewhere)
     except RecordError:  # somebody else was quicker
         return False
-    no_ranks = cast(RankConnections, NoRanks())
-    how_ended = partial(_how_ended, info, lookup.why_gone(info))
-    Recorder(source, known, no_ranks, store, paths.spool).complete(writer, how_ended)
+    why = f"ended with its cluster: {lookup.why_gone(info)}"
+    Recorder(source, known, cast(RankConnections, NO_RANKS), store, paths.spool).complete(
+        writer, lambda rank: info.exits.get(str(rank)) or why
+    )
     _remove(paths, info)
     return True
 
@@ -121,22 +125,3 @@ def _has_ended(paths: ClusterPaths, info: ClusterInfo, run_id: str, rank: RankIn
     except OSError:
         return False
     return bool(last) and last[-1]["state"] != "running"
-
-
-def _how_ended(info: ClusterInfo, why: str, rank: int) -> str:
-    return info.exits.get(str(rank)) or f"ended with its cluster: {why}"
-
-
-class NoRanks:
-    """Connections to ranks that have ended: none answers."""
-
-    ranks: tuple[int, ...] = ()
-
-    def unsubscribe(self, run: str) -> None: ...
-
-    def later(self, seconds: float, call: Callable[[], None]) -> None: ...
-
-    def signal(self, ranks: Sequence[int], name: str) -> None: ...
-
-    def request(self, ranks: Sequence[int], **question: Any) -> list[Future[Any]]:
-        return []

@@ -91,9 +91,15 @@ def granted(where: Site, asked: Mapping[str, str]) -> Site:
             errors[key] = str(error).removeprefix(f"{where.name}: ").removeprefix(f"{key} ")
     if given.get("memory_per_node") and given.get("memory_per_cpu"):
         errors.setdefault("memory_per_cpu", ONE_MEMORY)
-    _check_name(asked.get("name", ""), errors)
-    if where.scheduler == "none":
-        _check_ranks(asked.get("ranks", ""), errors)
+    name, number = asked.get("name", ""), asked.get("ranks", "").strip()
+    if name and not _NAME.fullmatch(name):
+        errors["name"] = "has letters, digits, dots, dashes and underscores only"
+    elif name and launch.alive(ClusterPaths(name).read()):
+        errors["name"] = f"is taken: a cluster named {name} is there already"
+    most = launch.most_ranks(os.cpu_count() or 1)
+    sound = re.fullmatch(r"\d{1,9}", number) and 1 <= int(number) <= most
+    if number and where.scheduler == "none" and not sound:
+        errors["ranks"] = f"is a number from 1 to {most} on this machine, not {number!r}"
     if errors:
         raise StartRequestError(errors)
     count = ranks(asked) if where.scheduler != "none" else None
@@ -132,23 +138,6 @@ def _value(key: str, text: str) -> Any:
     if not re.fullmatch(r"-?\d{1,9}", text):
         raise UsageError(f"{key} is a whole number, not {text!r}")
     return int(text)
-
-
-def _check_name(name: str, errors: dict[str, str]) -> None:
-    if not name:
-        return
-    if not _NAME.fullmatch(name):
-        errors["name"] = "has letters, digits, dots, dashes and underscores only"
-    elif launch.alive(ClusterPaths(name).read()):
-        errors["name"] = f"is taken: a cluster named {name} is there already"
-
-
-def _check_ranks(text: str, errors: dict[str, str]) -> None:
-    if not text.strip():
-        return
-    most = launch.most_ranks(os.cpu_count() or 1)
-    if not re.fullmatch(r"\d{1,9}", text.strip()) or not 1 <= int(text) <= most:
-        errors["ranks"] = f"is a number from 1 to {most} on this machine, not {text.strip()!r}"
 
 
 ONE_MEMORY = "cannot be combined with memory per node: give only one of them"

@@ -32,7 +32,6 @@ from rankroom.remote import start
 from rankroom.remote.login_node import LoginNode
 from rankroom.remote.queue import Queue
 from rankroom.remote.replica import Replicas
-from rankroom.remote.replication import Replication
 from rankroom.rpc.client import Answer, Client
 from rankroom.rpc.server import Question, Server
 from rankroom.scheduler.site import Site
@@ -89,9 +88,8 @@ class Agent:
             remote.state, remote.words = "lost", AGAIN.format(where=site.login or "its supervisor")
         self.save()
 
-    def _records(self, cluster: str) -> Replication:
-        replicas = Replicas(Store(), cluster, self.info.created)
-        return Replication(replicas, self._ask_supervisor, self.login, note)
+    def _records(self, cluster: str) -> Replicas:
+        return Replicas(Store(), cluster, self.info.created, self._ask_supervisor, self.login, note)
 
     def save(self) -> None:
         with contextlib.suppress(OSError):  # a full disk; the next change is written whole
@@ -305,7 +303,7 @@ class Agent:
         """Let go of a cluster that no client has held for long."""
         while True:
             await asyncio.sleep(LOOK_S)
-            if self.lease.over(bool(self.records.replicas.live)):
+            if self.lease.over(bool(self.records.live)):
                 self.info.message = f"no notebook used it for {self.info.lease:g} h"
                 await self.stop()
 
@@ -354,21 +352,16 @@ class Agent:
 
     async def _end(self, words: str) -> None:
         had_ranks = self.ready or bool(self.info.ready)
-        if not words:
-            words = await self.queue.end()
+        words = words or await self.queue.end()
         if had_ranks:
-            await self._finish_records()
+            await self.records.finish(bool(self.shares))
         why = self.info.message or words
         message = f"{why} (job {self.remote.job})" if self.remote.job not in why else why
         if not had_ranks and (said := await self._log()):
             message = f"{message}; {self.remote.log} ends with:\n{said}"
-        if had_ranks and not self.records.replicas.live:
+        if had_ranks and not self.records.live:
             await self._clear()
         self.fail(message, "ended" if had_ranks else "failed")
-
-    async def _finish_records(self) -> None:
-        """Have the rest of the records come from their files there."""
-        await self.records.finish(self.remote.name, self.info.created, bool(self.shares))
 
     async def _log(self) -> str:
         """The end of the job's output; empty if it cannot be had."""
@@ -449,8 +442,8 @@ class Agent:
                     break  # the job is over by itself
                 self.say("ending", f"its job {self.remote.job} is not cancelled yet: {error}")
                 await asyncio.sleep(5 * AGAIN_S)
-        if self.records.replicas.live or (self.shares and self.info.ready):
-            await self._finish_records()
+        if self.records.live or (self.shares and self.info.ready):
+            await self.records.finish(bool(self.shares))
         await self._clear()
         self.info.state = "stopped"
         self.say("ended", self.info.message or "was stopped")
@@ -475,9 +468,7 @@ class Agent:
             with contextlib.suppress(SshError, SchedulerError):
                 await self.queue.cancel()
         if not self.shares:
-            self.records.replicas.leave(
-                NOTHING_MORE.format(name=self.info.name, site=self.site.name)
-            )
+            self.records.leave(NOTHING_MORE.format(name=self.info.name, site=self.site.name))
         await self._hang_up()
         if self._to_node is not None:
             await self._to_node.close()

@@ -43,7 +43,7 @@ class RemoteCluster(AnyCluster):
         paths = ClusterPaths(info.name)
         if not launch.alive(info):
             start.relaunch(paths)
-        return cls(paths, info)
+        return cls.in_folder(paths)
 
     @classmethod
     def in_folder(cls, paths: ClusterPaths) -> RemoteCluster:

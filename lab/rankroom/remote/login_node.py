@@ -12,7 +12,6 @@ import json
 import shlex
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +125,12 @@ def find(name: str, job: str, seconds: str) -> Json:
 
 
 def finish(name: str, since: str) -> Json:
-    """Complete the records of a cluster that is over; its runs, the newest first."""
+    """Complete the records of a cluster that is over; its runs whose ids are later than `since`."""
     from rankroom.cluster import repair
 
     store = Store()
     repair.complete_all(store)
-    begin = time.strftime("%Y%m%d-%H%M%S", time.gmtime(float(since)))
-    ids = [each for each in store.ids() if each >= begin]
+    ids = [each for each in store.ids() if each >= since]
     runs = [run.to_json() for run in map(store.load, ids) if run.cluster == name]
     return {"runs": runs}
 

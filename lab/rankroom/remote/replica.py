@@ -1,4 +1,5 @@
-"""The records of a cluster on a site, as they come to be in the store here.
+"""The records of a cluster on a site, as they come to be in the store here: from its supervisor
+while that can be asked, from the login node once the cluster is over.
 
 A replica holds the same bytes; only while the run goes on is its owner another: the process here
 that writes it, by which readers tell whether it is live. Its state is written after all events that
@@ -7,26 +8,45 @@ were there when it was read: who reads "done" here has every line.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
-from rankroom.errors import RecordError
+from rankroom.errors import RankroomError, RecordError, SshError
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.owner import no_process, this_process
 from rankroom.record.store import Store, Writer
+from rankroom.remote.login_node import LoginNode
+from rankroom.rpc.client import Answer
 
 ENDED = ("done", "failed", "interrupted")
+WAIT_S = 10.0  # for events of a run to come, in one question
+LATE_S = 10.0  # beyond that, until an answer is taken for lost
+AGAIN_S = 1.0  # between two tries to write what a full disk refused, or to reach the login node
+FINISH_S = 30.0  # for records of a cluster that is over to come to their end
+Ask = Callable[..., Awaitable[Answer]]
 
 
 class Replicas:
-    """The replicas of one cluster's records that began `since` (epoch seconds)."""
+    """The replicas of one cluster's records that began `since` (epoch seconds).
 
-    def __init__(self, store: Store, cluster: str, since: float) -> None:
+    `ask(seconds, **question)` is answered by the supervisor; it raises SshError while that cannot
+    be reached, TimeoutError without an answer. `note(words)` is called with trouble.
+    """
+
+    def __init__(
+        self, store: Store, cluster: str, since: float, ask: Ask, login: LoginNode,
+        note: Callable[[object], None],
+    ) -> None:  # fmt: skip
         self._store = store
         self._cluster = cluster
+        self._ask = ask
+        self._login = login
+        self._note = note
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since))
         self._writers: dict[str, Writer] = {}
         self._taking = threading.Lock()  # what is new is worked out from what is there
@@ -95,6 +115,78 @@ class Replicas:
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
+
+    def begin(self, run_id: str) -> None:
+        """Have all of a record come here, unless it has, or is coming."""
+        known = self._tasks.get(run_id)
+        if (known is None or known.done()) and not self.is_complete(run_id):
+            self._tasks[run_id] = asyncio.create_task(self._bring_all(run_id))
+
+    async def bring(self, run_id: str, changed: str = "", seconds: float = 0.0) -> tuple[str, bool]:
+        """Ask once for what is new of a record, for which there are so many seconds.
+
+        Returns what its run.json is known by now, and whether that was the end. Raises RecordError
+        where it cannot be written here, RankroomError where it cannot be had, TimeoutError.
+        """
+        after = max(0, self.size(run_id))
+        said = await self._ask(
+            seconds + LATE_S, do="read", run=run_id, after=after, changed=changed, wait=seconds
+        )
+        if "error" in said:
+            raise RankroomError(said["text"])
+        events = b"".join(said.buffers)
+        await asyncio.to_thread(self.take, said["run"], said["source"], after, events)
+        return said["changed"], said["run"]["state"] != "running"
+
+    async def finish(self, is_shared: bool) -> None:
+        """Have the rest come from the records' files there, which are complete."""
+        deadline = time.monotonic() + FINISH_S
+        while time.monotonic() < deadline:
+            try:
+                runs = (await self._login.ask("finish", self._cluster, self._since))["runs"]
+                for run in () if is_shared else runs:
+                    await self._finish_one(RunInfo.from_json(run).id)
+                return
+            except (RankroomError, OSError) as error:
+                self._note(error)
+                await asyncio.sleep(AGAIN_S)
+
+    async def stop(self) -> None:
+        """Ask for nothing more."""
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _bring_all(self, run_id: str) -> None:
+        changed, trouble, is_over = "", "", False
+        while not is_over:
+            try:
+                changed, is_over = await self.bring(run_id, changed, WAIT_S)
+            except RecordError as error:  # a full disk here
+                if str(error) != trouble:
+                    trouble = str(error)
+                    self._note(error)
+                await asyncio.sleep(AGAIN_S)
+            except asyncio.TimeoutError:
+                pass  # the answer may have been lost with a connection
+            except SshError:
+                return  # it goes on once the connection is there again
+            except RankroomError as error:  # it is not there any more
+                self._note(error)
+                return
+
+    async def _finish_one(self, run_id: str) -> None:
+        while not self.is_complete(run_id):
+            after = max(0, self.size(run_id))
+            said = await self._login.ask("events", run_id, str(after))
+            is_all = said["next"] >= said["size"]
+            run = said["run"] if is_all else {**said["run"], "state": "running"}
+            events = said["events"].encode()
+            await asyncio.to_thread(self.take, run, said["source"], after, events)
+            if is_all:
+                return
 
     def _runs(self) -> Iterator[RunInfo]:
         for run_id in self._store.ids():

@@ -17,7 +17,7 @@ from typing import Any
 
 import zmq
 
-from rankroom.rpc.loop import Call, Loop
+from rankroom.rpc.loop import Loop
 
 Content = dict[str, Any]
 Socket = zmq.Socket[bytes]
@@ -34,7 +34,7 @@ class Answer(dict[str, Any]):
     buffers: Sequence[bytes] = ()
 
 
-class Client:
+class Client(Loop):
     """A connection to the server at `address`, whose key is `key`.
 
     `take(content, buffers)` is called in the client's thread with what the server tells without
@@ -53,28 +53,20 @@ class Client:
     ) -> None:
         self._take = take
         self._asked: dict[bytes, Future[Answer]] = {}
-        self._numbers = itertools.count(1)
+        self._questions = itertools.count(1)
         name = name or secrets.token_bytes(8).hex().encode()
-        self._loop = Loop(connected(address, key, name, beats), self._take_in)
+        super().__init__(connected(address, key, name, beats))
 
     def ask(self, *buffers: bytes, **content: Any) -> Future[Answer]:
         """Ask the server; its answer comes in the client's thread, or an RpcError."""
-        number = b"%d" % next(self._numbers)
+        number = b"%d" % next(self._questions)
         future = self._asked[number] = Future()
-        self._loop.send([number, packed(content), *buffers])
+        self.send([number, packed(content), *buffers])
         return future
 
     def tell(self, *buffers: bytes, at_once: bool = False, **content: Any) -> None:
         """Tell the server what needs no answer; `at_once` as `Loop.send` has it."""
-        self._loop.send([b"", packed(content), *buffers], at_once=at_once)
-
-    def later(self, seconds: float, call: Call) -> None:
-        """Have `call()` called in the client's thread after so many seconds."""
-        self._loop.later(seconds, call)
-
-    def close(self) -> None:
-        """Hang up; what was asked is not answered any more."""
-        self._loop.close()
+        self.send([b"", packed(content), *buffers], at_once=at_once)
 
     def _take_in(self, frames: list[bytes]) -> None:
         number, packed_content, *buffers = frames

@@ -22,11 +22,10 @@ Frames = Sequence[bytes]
 
 
 class Loop:
-    """One thread at a ZeroMQ socket; `take_in(frames)` is called there for each message."""
+    """One thread at a ZeroMQ socket, which takes in each message that comes."""
 
-    def __init__(self, zmq_socket: zmq.Socket[bytes], take_in: Callable[[list[bytes]], None]):
+    def __init__(self, zmq_socket: zmq.Socket[bytes]) -> None:
         self._socket = zmq_socket
-        self._take_in = take_in
         self._lock = threading.RLock()  # of the socket, which is no thread's alone
         self._to_send: deque[tuple[Frames, bool]] = deque()
         self._calls: deque[Call] = deque()
@@ -38,6 +37,10 @@ class Loop:
         self._woken.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="rankroom-rpc", daemon=True)
         self._thread.start()
+
+    def _take_in(self, frames: list[bytes]) -> None:
+        """Take one message, in the loop's thread."""
+        raise NotImplementedError
 
     def call(self, call: Call) -> None:
         """Have `call()` called in the loop's thread; at once if this is it."""

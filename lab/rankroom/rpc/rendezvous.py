@@ -45,10 +45,6 @@ class _Round:
                 else [],
             )
 
-    def answer_all(self) -> None:
-        for rank, question in list(self.waiting.items()):
-            self.answer(rank, question)
-
 
 class Rendezvous:
     """Gathers, and opens and closes stores on behalf of the ranks; used by one thread.
@@ -102,7 +98,8 @@ class Rendezvous:
             round_.is_complete = True
             # Ranks still waiting in this round need it; no rank waits in an older one.
             self._rounds[topic] = [round_, _Round(round_.number + 1)]
-        round_.answer_all()
+        for each, waiting in list(round_.waiting.items()):
+            round_.answer(each, waiting)
 
     def _leave(self, topic: str, rank: int) -> None:
         """`rank` no longer waits for the others at `topic`."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import zmq
 
-from rankroom.rpc.loop import Call, Loop
+from rankroom.rpc.loop import Loop
 
 LARGEST = 1 << 26  # bytes of a part of a message: who announces more is hung up on
 GREET_MS = 5000  # for a peer to show that it knows the key
@@ -46,10 +46,10 @@ class Question:
     def answer(self, *buffers: bytes, **content: Any) -> None:
         """Answer it, where an answer is waited for."""
         if self._number:
-            self._server.send(self.peer, self._number, content, buffers)
+            self._server.reply(self.peer, self._number, content, buffers)
 
 
-class Server:
+class Server(Loop):
     """Listens on `interface`, or in `folder` where that is empty, for who knows its `key`.
 
     `take(question)` is called in the server's thread for each message; what it raises is logged,
@@ -73,36 +73,19 @@ class Server:
         made.SNDHWM = 0  # nothing that was said is dropped
         made.RCVHWM = WAITING
         self.address = self._listen(interface, folder)
-        self._loop = Loop(made, self._take_in)
+        super().__init__(made)
 
     def tell(self, peer: bytes, *buffers: bytes, **content: Any) -> None:
         """Tell a peer what it did not ask for; nothing happens if it is gone."""
-        self.send(peer, b"", content, buffers)
+        self.reply(peer, b"", content, buffers)
 
-    def send(
+    def reply(
         self, peer: bytes, number: bytes, content: dict[str, Any], buffers: Sequence[bytes]
     ) -> None:
         """Send the answer to a peer's question of that number, or with no number a telling."""
         frames = [peer, number, json.dumps(content).encode(), *buffers]
         small = all(len(each) < LARGE for each in buffers)
-        self._loop.send(frames, copy=small)
-
-    def call(self, call: Call) -> None:
-        """Have `call()` called in the server's thread; at once if this is it."""
-        self._loop.call(call)
-
-    def later(self, seconds: float, call: Call) -> None:
-        """Have `call()` called in the server's thread after so many seconds."""
-        self._loop.later(seconds, call)
-
-    @property
-    def is_own_thread(self) -> bool:
-        """True in the server's thread, which must not wait for what a peer answers."""
-        return self._loop.is_own_thread
-
-    def close(self) -> None:
-        """Say no more, and hear nothing."""
-        self._loop.close()
+        self.send(frames, copy=small)
 
     def _listen(self, interface: str, folder: Path) -> str:
         path = folder / SOCKET

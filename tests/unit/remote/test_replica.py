@@ -12,7 +12,11 @@ from rankroom.errors import RecordError
 from rankroom.record.model import Json, RankInfo, RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, Writer
+from rankroom.remote.login_node import LoginNode
 from rankroom.remote.replica import Replicas
+from rankroom.rpc.client import Answer
+from rankroom.scheduler.site import Site
+from rankroom.ssh.host import LocalHost
 
 START = 1_700_000_000_000_000
 
@@ -67,7 +71,12 @@ def here(tmp_path: Path) -> Store:
 
 def replicas(here: Store) -> Replicas:
     """What an agent that starts now makes of what there is."""
-    return Replicas(here, "far", START / 1e6 - 1)
+
+    async def ask(*about: object, **more: object) -> Answer:
+        raise AssertionError("these tests bring it themselves")
+
+    login = LoginNode(Site("far"), LocalHost())
+    return Replicas(here, "far", START / 1e6 - 1, ask, login, print)
 
 
 def bring(there: There, kept: Replicas) -> None:
