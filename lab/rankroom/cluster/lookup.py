@@ -44,11 +44,11 @@ def living(paths: ClusterPaths) -> ClusterInfo:
         raise NoClusterError(STOPPED.format(name=paths.name))
     if info.state == "stopped" or (info.state == "failed" and info.remote is not None):
         raise NoClusterError(ENDED.format(name=paths.name, why=info.message))
+    if info.remote is not None and info.supervisor and not info.rpc:
+        raise NoClusterError(EARLIER_SITE.format(name=paths.name, pid=info.supervisor))
     if not launch.alive(info):
         gone = UNKEPT if launch.remote_on(info) else GONE
         raise NoClusterError(gone.format(name=paths.name, why=why_gone(info)))
-    if info.remote is not None and not info.rpc:
-        raise NoClusterError(EARLIER_SITE.format(name=paths.name, pid=info.supervisor))
     return info
 
 
