@@ -11,7 +11,6 @@ from itertools import takewhile
 from typing import Any
 
 from rankroom.lint.expressions import Call, TooMuch
-from rankroom.lint.quick_check import worth_a_look
 from rankroom.lint.walk import Exit, Walk
 from rankroom.text.rank_ranges import format_ranks
 
@@ -19,6 +18,13 @@ MOST = 5  # warnings for one cell
 MOST_RANKS = 8  # of a large cluster, ranks that the cell's own numbers tell apart
 LONGEST = 60  # characters of a condition
 _WRAPPERS = ("time", "timeit", "capture", "prun")  # magics whose cell runs here and now
+
+# Parts of the words by which a cell tells ranks apart, and those of collectives.
+_RANKS = ("rank", "main", "master", "root", "chief", "primary", "coord", "leader", "procid", "zero")
+_MEETS = re.compile(
+    r"all_?(?:reduce|gather|to_?all)|reduce|gather|scatter|broadcast|barrier|\bjoin\b|process_set"
+    r"|new_(?:sub)?group|\b(?:init|shutdown)\(|init_process_group|[dD]istributed|DDP\b"
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ def warnings(source: str, ranks: Sequence[int] | None, size: int) -> list[Warnin
     Says nothing where it is not sure that conditions differ. Raises SyntaxError.
     """
     some = sorted(set(ranks)) if ranks is not None and len(set(ranks)) < size else None
-    if size < 2 or not worth_a_look(source, some is not None):
+    if size < 2 or not _worth_a_look(source, some is not None):
         return []
     body, first, source = _unwrapped(ast.parse(source).body, source)
     try:
@@ -48,6 +54,14 @@ def warnings(source: str, ranks: Sequence[int] | None, size: int) -> list[Warnin
         Warning(each.line, f"cell line {each.line}: {each.text}")
         for each in sorted(unique, key=lambda each: each.line)[:MOST]
     ]
+
+
+def _worth_a_look(source: str, some: bool) -> bool:
+    """Whether a cell's text speaks of ranks and collectives: most do not, and every cell waits."""
+    if _MEETS.search(source) is None:
+        return False
+    low = source.lower()
+    return some or any(word in low for word in _RANKS)
 
 
 def _unwrapped(body: list[ast.stmt], source: str) -> tuple[list[ast.stmt], int, str]:

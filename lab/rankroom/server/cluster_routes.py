@@ -1,29 +1,22 @@
 """Clusters over HTTP: how they stand, and what can be done to them."""
 
-# Jupyter's handlers and decorators carry no types that hold.
-# mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
 from __future__ import annotations
 
 import time
 from dataclasses import asdict
 
-from jupyter_server.auth.decorator import authorized
-from tornado.web import authenticated
-
 from rankroom.cluster import actions, cluster_status
-from rankroom.server.handler import PLAIN, Handler
+from rankroom.server.handler import PLAIN, Handler, allowed
 from rankroom.text.rank_ranges import parse_ranks
 
 
 class Clusters(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self) -> None:
         found = await self.threads.look("clusters", cluster_status.all_clusters)
         self.finish({"clusters": [asdict(each) for each in found], "now": time.time()})
 
-    @authenticated
-    @authorized
+    @allowed
     async def post(self) -> None:
         asked = self.words()
         site = asked.pop("site", "local")
@@ -33,31 +26,27 @@ class Clusters(Handler):
 
 
 class Look(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self, name: str) -> None:
         self.finish(await self.threads.look(f"load of {name}", lambda: actions.look(name)))
 
 
 class Log(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self, name: str) -> None:
         text = await self.threads.look(f"log of {name}", lambda: actions.log(name))
         self.finish(text, set_content_type=PLAIN)
 
 
 class Stop(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def post(self, name: str) -> None:
         said = await self.threads.run(lambda: actions.stop(name))
         self.finish({"message": said or f"{name} was stopped"})
 
 
 class Restart(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def post(self, name: str) -> None:
         text = self.words().get("ranks", "")
         size = (await self.threads.run(lambda: actions.find(name)))[1].size
@@ -66,8 +55,7 @@ class Restart(Handler):
 
 
 class Resize(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def post(self, name: str) -> None:
         asked = self.words()
         await self.threads.run(lambda: actions.resize(name, asked))
@@ -75,8 +63,7 @@ class Resize(Handler):
 
 
 class Interrupt(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def post(self, name: str) -> None:
         await self.threads.run(lambda: actions.interrupt(name))
         self.finish({"message": f"every rank of {name} was sent an interrupt"})

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from tornado.iostream import StreamClosedError
-from tornado.web import HTTPError
+from tornado.web import HTTPError, authenticated
 
 from rankroom.cluster.start_request import StartRequestError
 from rankroom.errors import (
@@ -36,7 +37,14 @@ STATUS: dict[type[RankroomError], int] = {
 }
 
 
+Route = Callable[..., Coroutine[Any, Any, None]]
 PLAIN = "text/plain; charset=utf-8"
+
+
+def allowed(method: Route) -> Route:
+    """A method of a route for those who are known to the server, if its authorizer agrees."""
+    made: Route = authenticated(authorized(method))
+    return made
 
 
 class Handler(APIHandler):

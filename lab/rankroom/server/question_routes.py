@@ -1,21 +1,15 @@
 """What ssh asks, over HTTP; an answer goes from the browser to ssh and is never kept."""
 
-# Jupyter's handlers and decorators carry no types that hold.
-# mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
 from __future__ import annotations
 
-from jupyter_server.auth.decorator import authorized
-from tornado.web import authenticated
-
-from rankroom.server.handler import Handler
+from rankroom.server.handler import Handler, allowed
 from rankroom.ssh import questions
 
 SHOWN = ("id", "host", "text", "secret", "asked")
 
 
 class Questions(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self) -> None:
         found = await self.threads.look("questions", questions.pending)
         asked = [{key: getattr(question, key) for key in SHOWN} for question in found]
@@ -25,8 +19,7 @@ class Questions(Handler):
 class Answer(Handler):
     """A body without an answer refuses to give one."""
 
-    @authenticated
-    @authorized
+    @allowed
     async def post(self, question: str) -> None:
         said = self.words()
         if "answer" in said:

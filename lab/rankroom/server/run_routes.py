@@ -1,14 +1,9 @@
 """The records of runs over HTTP, and the steps for a live run that is stuck."""
 
-# Jupyter's handlers and decorators carry no types that hold.
-# mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
 from __future__ import annotations
 
 import asyncio
 import functools
-
-from jupyter_server.auth.decorator import authorized
-from tornado.web import authenticated
 
 from rankroom import __version__
 from rankroom.cluster import actions
@@ -17,7 +12,7 @@ from rankroom.record import model
 from rankroom.record.download import log_text
 from rankroom.record.model import RunInfo
 from rankroom.record.tail import LIMIT
-from rankroom.server.handler import PLAIN, Handler
+from rankroom.server.handler import PLAIN, Handler, allowed
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 # A proxy in front may cut idle requests at a minute; a browser asks again anyway.
@@ -27,15 +22,13 @@ GZIP = "application/gzip"
 
 
 class Version(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self) -> None:
         self.finish({"version": __version__, "record": model.VERSION})
 
 
 class Runs(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self) -> None:
         limit = int(self.number("limit", 100, 10_000))
         runs = await asyncio.to_thread(self.store.newest, limit)
@@ -43,16 +36,14 @@ class Runs(Handler):
 
 
 class OneRun(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
         self.finish(run.to_json())
 
 
 class Events(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self, run_id: str) -> None:
         after = int(self.number("after", 0, 2**53))
         limit = int(self.number("limit", LIMIT, LARGEST))
@@ -68,8 +59,7 @@ class Events(Handler):
 
 
 class Log(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
         asked = self.get_query_argument("rank", "")
@@ -78,8 +68,7 @@ class Log(Handler):
 
 
 class Trace(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self, run_id: str) -> None:
         from rankroom.analysis.export import chrome_json, compressed
 
@@ -89,8 +78,7 @@ class Trace(Handler):
 
 
 class Profile(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
         found = await self.threads.look(f"profile {run_id}", lambda: self.profiles.of(run))
@@ -98,8 +86,7 @@ class Profile(Handler):
 
 
 class Collectives(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
         look = functools.partial(self.profiles.collectives, run)
@@ -108,8 +95,7 @@ class Collectives(Handler):
 
 
 class Source(Handler):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self, run_id: str) -> None:
         source = await asyncio.to_thread(self.store.source, run_id)
         self.finish(source, set_content_type=PLAIN)
@@ -124,24 +110,21 @@ class Step(Handler):
 
 
 class Interrupt(Step):
-    @authenticated
-    @authorized
+    @allowed
     async def post(self, run_id: str) -> None:
         await self.threads.run(lambda: actions.interrupt(self.live(run_id).cluster))
         self.finish({"message": "every rank was sent an interrupt"})
 
 
 class Release(Step):
-    @authenticated
-    @authorized
+    @allowed
     async def post(self, run_id: str) -> None:
         said = await self.threads.run(lambda: actions.release(self.live(run_id).cluster))
         self.finish({"message": said})
 
 
 class Restart(Step):
-    @authenticated
-    @authorized
+    @allowed
     async def post(self, run_id: str) -> None:
         text = self.get_query_argument("rank", "")
         self.finish({"message": await self.threads.run(lambda: self._restart(run_id, text))})
@@ -157,8 +140,7 @@ class Restart(Step):
 
 
 class Stacks(Step):
-    @authenticated
-    @authorized
+    @allowed
     async def get(self, run_id: str) -> None:
         stacks = await self.threads.run(lambda: actions.stacks(self.live(run_id).cluster))
         self.finish({"stacks": {str(rank): text for rank, text in stacks.items()}})
