@@ -12,6 +12,7 @@ from machines import Machines
 from rankroom.errors import StartError
 from rankroom.scheduler import slurm
 from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.scheduler_client import answered, submitted
 from rankroom.scheduler.site import Job, Site
 
 SITE = Site("test", scheduler="slurm", job=Job(partition="gpu", time="00:05:00"))
@@ -29,15 +30,15 @@ class Scheduler:
         self._count += 1
         text = slurm.script(site, f"test-{self._count}", "/home/alice", commands)
         path = self._machines.put("alice", f"test-{self._count}.sh", text)
-        said = self._machines.run("login", [*slurm.submit(), path], "alice")
-        self.jobs.append(slurm.submitted(said))
+        said = self._machines.run("login", [*slurm.SUBMIT, path], "alice")
+        self.jobs.append(submitted(slurm, said))
         return self.jobs[-1]
 
     def ask(self, job: str) -> JobStatus:
-        return slurm.answered(self._machines.queue("login", slurm.ask([job]), "alice"), [job])[job]
+        return answered(slurm, self._machines.queue("login", slurm.ask([job]), "alice"), [job])[job]
 
     def cancel(self, job: str) -> None:
-        self._machines.run("login", slurm.cancel(job), "alice")
+        self._machines.run("login", [*slurm.CANCEL, job], "alice")
 
     def until(
         self, job: str, holds: Callable[[JobStatus], bool], seconds: float = 120

@@ -10,12 +10,19 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rankroom.errors import SchedulerError, StartError
+from rankroom.errors import SchedulerError
 from rankroom.scheduler.jobs import JobStatus, State, body
 from rankroom.scheduler.site import Site, clock, parse_time
 
-_SUBMITTED = re.compile(r"^(\d+(?:\[\])?)(?:\.\S+)?\s*$", re.MULTILINE)
-_UNKNOWN = re.compile(r"Unknown Job Id", re.IGNORECASE)
+SUBMITTED = re.compile(r"^(\d+(?:\[\])?)(?:\.\S+)?\s*$", re.MULTILINE)
+SUBMIT = ["qsub"]
+TEST: list[str] = []  # no command says whether a script would be accepted
+LIMITS: list[str] = []  # nor what each queue gives, in a form that all sites share
+VERSION = ["qstat", "--version"]
+ALIVE = ["qstat", "-B"]
+CANCEL = ["qdel"]
+OVER = re.compile(r"Unknown Job Id|has finished", re.IGNORECASE)
+PARTLY = re.compile(r"Unknown Job Id", re.IGNORECASE)  # of one job; the others are told of
 _STATES: dict[str, State] = {
     "Q": "pending",
     "H": "pending",
@@ -61,41 +68,8 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     )
 
 
-def submit() -> list[str]:
-    """The command that submits the script on its standard input."""
-    return ["qsub"]
-
-
-def version() -> list[str]:
-    """The command that says which PBS this is."""
-    return ["qstat", "--version"]
-
-
-def alive() -> list[str]:
-    """The command that is answered where PBS works."""
-    return ["qstat", "-B"]
-
-
-def test() -> list[str]:
-    """There is no command that says whether a script would be accepted."""
-    return []
-
-
-def limits() -> list[str]:
-    """There is no command that says what each queue gives in a form that all sites share."""
-    return []
-
-
 def too_much(site: Site, output: str) -> str:
     return ""
-
-
-def submitted(output: str) -> str:
-    """The job's id in what `qsub` said. Raises StartError if there is none."""
-    found = _SUBMITTED.search(output)
-    if found is None:
-        raise StartError(f"qsub gave no job id; it said:\n{output.strip()}")
-    return found[1]
 
 
 def ask(ids: Iterable[str]) -> list[str]:
@@ -103,28 +77,11 @@ def ask(ids: Iterable[str]) -> list[str]:
     return ["env", "TZ=UTC", "qstat", "-x", "-f", "-F", "json", *ids]
 
 
-def is_answer(output: str) -> bool:
-    """Whether the output of an `ask` that failed is an answer all the same.
-
-    One job that is not known any more makes qstat fail, though it tells of the others.
-    """
-    return bool(_UNKNOWN.search(output))
-
-
-def answered(output: str, ids: Iterable[str]) -> dict[str, JobStatus]:
-    """How each job stands by the answer to `ask`; one that is not in it is gone.
-
-    Raises SchedulerError when it is no answer: a job that nothing is known of is not gone.
-    """
-    found = listed(output)
-    return {each: found.get(each) or JobStatus(each, "gone") for each in ids}
-
-
 def listed(output: str) -> dict[str, JobStatus]:
-    """All jobs of an answer."""
+    """All jobs of an answer. Raises SchedulerError when it is none: nothing is known then."""
     answer = _answer(output)
     if answer is None:
-        if is_answer(output):
+        if PARTLY.search(output):
             return {}
         raise SchedulerError(f"qstat gave no answer; it said:\n{output.strip()[:2000]}")
     now, jobs = float(answer["timestamp"]), answer.get("Jobs", {})
@@ -148,16 +105,6 @@ def _answer(output: str) -> dict[str, Any] | None:
         if "timestamp" in found:
             return dict(found)
     return None
-
-
-def cancel(job: str) -> list[str]:
-    """The command that ends a job."""
-    return ["qdel", job]
-
-
-def is_over(output: str) -> bool:
-    """Whether `cancel` failed only because there is no such job any more."""
-    return bool(_UNKNOWN.search(output)) or "has finished" in output
 
 
 def _status(key: str, about: dict[str, Any], now: float) -> JobStatus:

@@ -87,12 +87,12 @@ class Scheduler:
 
         Raises SchedulerError if it would be refused, StartError if it would never start.
         """
-        if not (test := self.kind.test()):
+        if not (test := self.kind.TEST):
             return None
         done = await self.call(test, ASK_S, self.script("check", folder, ["true"]))
         if not done.ok:
             raise self.failed(done)
-        limits = await self.call(self.kind.limits(), ASK_S)
+        limits = await self.call(self.kind.LIMITS, ASK_S)
         if why := self.kind.too_much(self.site, limits.output):
             profile = profile_of(self.site.name)
             raise StartError(TOO_MUCH.format(why=why, profile=profile))
@@ -100,10 +100,10 @@ class Scheduler:
 
     async def submit(self, script: str) -> str:
         """Submit a job script; the job's id. Raises SchedulerError if it is refused."""
-        done = await self.call(self.kind.submit(), SUBMIT_S, script)
+        done = await self.call(self.kind.SUBMIT, SUBMIT_S, script)
         if not done.ok:
             raise self.failed(done)
-        job: str = self.kind.submitted(done.output)
+        job = submitted(self.kind, done.output)
         Submitted(self.site.name, self.place.name, job, named(script), time.time()).write()
         return job
 
@@ -118,7 +118,7 @@ class Scheduler:
             answer = await self._asked.latest(wanted, self._question)
             if answer.error:
                 raise SchedulerError(answer.error)
-            found: dict[str, JobStatus] = self.kind.answered(answer.output, wanted)
+            found = answered(self.kind, answer.output, wanted)
             unknown = {job for job, status in found.items() if status.state == "gone"}
             if (answer.at >= called and unknown <= set(answer.ids)) or not unknown:
                 return found
@@ -134,8 +134,8 @@ class Scheduler:
 
     async def cancel(self, job: str) -> None:
         """End a job; one that has ended is fine. Raises SchedulerError if it cannot be."""
-        done = await self.call(self.kind.cancel(job), ASK_S)
-        if not done.ok and not self.kind.is_over(done.output):
+        done = await self.call([*self.kind.CANCEL, job], ASK_S)
+        if not done.ok and not self.kind.OVER.search(done.output):
             raise self.failed(done)
 
     async def call(
@@ -169,14 +169,28 @@ class Scheduler:
         """What the scheduler answers, and what went wrong instead."""
         try:
             done = await self.call(self.kind.ask(ids), ASK_S)
-            if not done.ok and not self.kind.is_answer(done.output):
+            if not done.ok and not self.kind.PARTLY.search(done.output):
                 return "", str(self.failed(done))
-            self.kind.answered(done.output, [])
+            self.kind.listed(done.output)
         except SshError:
             raise  # who has no line says nothing of the scheduler to others
         except RankroomError as error:
             return "", str(error)
         return done.output, ""
+
+
+def submitted(kind: Any, output: str) -> str:
+    """A job's id in what was said when it was submitted. Raises StartError if there is none."""
+    found = kind.SUBMITTED.search(output)
+    if found is None:
+        raise StartError(f"{kind.SUBMIT[0]} gave no job id; it said:\n{output.strip()}")
+    return str(found[1])
+
+
+def answered(kind: Any, output: str, ids: Sequence[str]) -> dict[str, JobStatus]:
+    """How each job stands by the answer to a question; one that is not in it is gone."""
+    found = kind.listed(output)
+    return {each: found.get(each) or JobStatus(each, "gone") for each in ids}
 
 
 async def as_soon_as_known(

@@ -86,10 +86,10 @@ class Check:
     async def commands(self) -> Step:
         if self.scheduler is None:
             return Step("scheduler", "skipped", "this site has none")
-        version = await self.scheduler.call(self.scheduler.kind.version(), ASK_S)
+        version = await self.scheduler.call(self.scheduler.kind.VERSION, ASK_S)
         if not version.ok:
             raise self.scheduler.failed(version)
-        alive = await self.scheduler.call(self.scheduler.kind.alive(), ASK_S)
+        alive = await self.scheduler.call(self.scheduler.kind.ALIVE, ASK_S)
         if not alive.ok:
             raise self.scheduler.failed(alive)
         said = version.output.strip().splitlines()[-1]

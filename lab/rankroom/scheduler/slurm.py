@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from rankroom.errors import StartError
 from rankroom.scheduler import reasons
 from rankroom.scheduler.jobs import JobStatus, State, body
 from rankroom.scheduler.site import Site, clock, parse_time
@@ -22,7 +21,15 @@ from rankroom.scheduler.site import Site, clock, parse_time
 FORMAT = "%i|%T|%r|%S|%N|%e|%j"  # id, state, reason, (expected) start, nodes, end, name
 WARNING_S = 120  # the batch shell gets SIGUSR1 so long before the job's time is over
 # One number per line in sbatch's answers: `1234`, or `1234;cluster` with --parsable.
-_SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?\s*$", re.MULTILINE)
+SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?\s*$", re.MULTILINE)
+SUBMIT = ["sbatch", "--parsable"]  # submits the script on its standard input
+TEST = ["sbatch", "--test-only"]  # says whether that would be accepted
+LIMITS = ["sinfo", "--noheader", "--format=%P|%l|%D"]  # says what each partition gives at most
+VERSION = ["sbatch", "--version"]
+CANCEL = ["scancel"]
+# What it says of a job that is over already; and what a list of jobs says that failed, and is one.
+OVER = re.compile(r"Invalid job id|already completing or completed")
+PARTLY = re.compile(r"(?!)")
 
 _STATES: dict[str, State] = {
     "PENDING": "pending",
@@ -77,31 +84,6 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     return "\n".join(["#!/bin/bash -l", *head, *warned, *body(site, commands)])
 
 
-def submit() -> list[str]:
-    """The command that submits the script on its standard input."""
-    return ["sbatch", "--parsable"]
-
-
-def version() -> list[str]:
-    """The command that says which Slurm this is."""
-    return ["sbatch", "--version"]
-
-
-def alive() -> list[str]:
-    """The command that is answered where Slurm works."""
-    return ask([])
-
-
-def test() -> list[str]:
-    """The command that says whether the script on its standard input would be accepted."""
-    return ["sbatch", "--test-only"]
-
-
-def limits() -> list[str]:
-    """The command that says what each partition gives at most."""
-    return ["sinfo", "--noheader", "--format=%P|%l|%D"]
-
-
 def too_much(site: Site, output: str) -> str:
     """What a job asks for beyond all its partitions' limits, in words; empty if nothing.
 
@@ -125,14 +107,6 @@ def too_much(site: Site, output: str) -> str:
     return why
 
 
-def submitted(output: str) -> str:
-    """The job's id in what `sbatch` said. Raises StartError if there is none."""
-    found = _SUBMITTED.search(output)
-    if found is None:
-        raise StartError(f"sbatch gave no job id; it said:\n{output.strip()}")
-    return found[1]
-
-
 def ask(ids: Iterable[str]) -> list[str]:
     """The one command that asks for many jobs."""
     # An id that is gone makes `--jobs` fail for all; the user's own jobs are few. Times are asked
@@ -142,15 +116,7 @@ def ask(ids: Iterable[str]) -> list[str]:
     return [*zone, "squeue", "--noheader", "--me", f"--format={FORMAT}"]
 
 
-def is_answer(output: str) -> bool:
-    """Whether the output of an `ask` that failed is an answer all the same."""
-    return False
-
-
-def answered(output: str, ids: Iterable[str]) -> dict[str, JobStatus]:
-    """How each job stands by the answer to `ask`; one that is not in it is gone."""
-    found = listed(output)
-    return {each: found.get(each) or JobStatus(each, "gone") for each in ids}
+ALIVE = ask([])  # is answered where Slurm works
 
 
 def listed(output: str) -> dict[str, JobStatus]:
@@ -167,16 +133,6 @@ def listed(output: str) -> dict[str, JobStatus]:
         job: replace(status, never=status.never or reasons.of_all_jobs(status.reason))
         for job, status in found.items()
     }
-
-
-def cancel(job: str) -> list[str]:
-    """The command that ends a job."""
-    return ["scancel", job]
-
-
-def is_over(output: str) -> bool:
-    """Whether `cancel` failed only because there is no such job any more."""
-    return "Invalid job id" in output or "already completing or completed" in output
 
 
 def _status(

@@ -50,9 +50,6 @@ class SshConnection:
         """Where the open connection is found."""
         return control_path(self._ssh, f"{self._login} {self._node}".strip())
 
-    def words(self, argv: Sequence[str]) -> list[str]:
-        return command.through(self._ssh, self.socket, self._login, argv)
-
     async def run(
         self,
         argv: Sequence[str],
@@ -66,9 +63,8 @@ class SshConnection:
             raise self._lost  # `keep` is trying already
         await self.open()
         for attempt in range(CROWDED_TRIES):
-            done = await commands.run(
-                self.words(argv), timeout=timeout, input=input, on_line=on_line
-            )
+            words = command.through(self._ssh, self.socket, self._login, argv)
+            done = await commands.run(words, timeout=timeout, input=input, on_line=on_line)
             if done.returncode != 255 or CROWDED not in done.output:
                 break
             await _some_time(attempt)

@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from rankroom.ssh.connection import SshConnection
 from rankroom.system import commands
-
-
-class Host(Protocol):
-    """A machine that runs commands for us."""
-
-    @property
-    def name(self) -> str:
-        """The login host as ssh takes it; empty: this machine."""
-
-    def words(self, argv: Sequence[str]) -> list[str]:
-        """The command line, on this machine, that runs `argv` there."""
-
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float | None = None,
-        input: str | None = None,
-        on_line: Callable[[str], None] | None = None,
-    ) -> commands.Completed:
-        """Run `argv` there to its end. Raises SshError where the place cannot be reached."""
-
-    async def open(self) -> None:
-        """Reach the place, asking what must be asked. Raises SshError with the remedy."""
-
-    async def close(self) -> None:
-        """Let go of what was opened for us there."""
 
 
 class LocalHost:
@@ -41,24 +14,18 @@ class LocalHost:
 
     name = ""
 
-    def words(self, argv: Sequence[str]) -> list[str]:
-        return list(argv)
-
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float | None = None,
-        input: str | None = None,
-        on_line: Callable[[str], None] | None = None,
-    ) -> commands.Completed:
-        return await commands.run(argv, timeout=timeout, input=input, on_line=on_line)
+    async def run(self, argv: Sequence[str], **how: Any) -> commands.Completed:
+        return await commands.run(argv, **how)
 
     async def open(self) -> None:
         pass
 
     async def close(self) -> None:
         pass
+
+
+# A machine that runs commands for us. Raises SshError where it cannot be reached.
+Host = LocalHost | SshConnection
 
 
 def place(login: str, terminal: bool | None = None) -> Host:

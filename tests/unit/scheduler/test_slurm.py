@@ -7,6 +7,7 @@ import pytest
 
 from rankroom.errors import SchedulerError, StartError
 from rankroom.scheduler import jobs, pbs, site, slurm
+from rankroom.scheduler.scheduler_client import answered, submitted
 
 PERLMUTTER = site.load("perlmutter").asking(nodes=2, account="m1234_g")
 
@@ -127,13 +128,13 @@ def test_no_container():
     ],
 )
 def test_what_sbatch_says(said: str, job: str):
-    assert slurm.submitted(said) == job
+    assert submitted(slurm, said) == job
 
 
 def test_no_job_id():
     said = "sbatch: error: invalid partition specified: gpuu"
     with pytest.raises(StartError, match="no job id; it said:\nsbatch: error: invalid partition"):
-        slurm.submitted(said)
+        submitted(slurm, said)
 
 
 ANSWER = """\
@@ -151,7 +152,7 @@ NOON = 1795176000  # 2026-11-20 12:00 UTC
 
 
 def test_what_squeue_says():
-    found = slurm.answered(ANSWER, ["101", "102", "103", "104", "105", "106", "108", "999"])
+    found = answered(slurm, ANSWER, ["101", "102", "103", "104", "105", "106", "108", "999"])
     assert {job: status.words for job, status in found.items()} == {
         "101": "runs on nid[001140-001141]",
         "102": "waits in the queue (Priority: others are before it), expected to start "
@@ -211,7 +212,7 @@ PBS_ANSWER = {
 
 def test_what_qstat_says():
     said = json.dumps(PBS_ANSWER, indent=4).replace("\\n", "\n")
-    found = pbs.answered(f"Welcome!\n{said}\nqstat: Unknown Job Id 15.polaris-pbs-01\n",
+    found = answered(pbs, f"Welcome!\n{said}\nqstat: Unknown Job Id 15.polaris-pbs-01\n",
                          ["11", "12", "13", "14", "15", "16", "17"])  # fmt: skip
     assert found["11"].words == "runs on x3006c0s13b0n0,x3006c0s19b0n0"
     assert found["11"].until == NOON + 19 * 60 + 30
@@ -226,16 +227,16 @@ def test_what_qstat_says():
 
 def test_qstat_that_knows_none_of_the_jobs():
     said = "qstat: Unknown Job Id 15.polaris-pbs-01\n"
-    assert pbs.is_answer(said)
-    assert pbs.answered(said, ["15"])["15"].state == "gone"
+    assert pbs.PARTLY.search(said)
+    assert answered(pbs, said, ["15"])["15"].state == "gone"
 
 
 def test_an_answer_that_is_none():
     with pytest.raises(SchedulerError, match="it said:\nqstat: cannot connect"):
-        pbs.answered("qstat: cannot connect", ["1"])
-    assert pbs.submitted("123456.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov\n") == "123456"
+        answered(pbs, "qstat: cannot connect", ["1"])
+    assert submitted(pbs, "123456.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov\n") == "123456"
     with pytest.raises(StartError, match="no job id"):
-        pbs.submitted("qsub: Unknown queue")
+        submitted(pbs, "qsub: Unknown queue")
 
 
 LIMITS = "gpu*|1-00:00:00|4\ndebug|30:00|2\nlong|infinite|4\nlong|infinite|2\n"
@@ -298,7 +299,7 @@ FOR_EVER = {
 
 def waiting(reason: str, *others: str):
     lines = [f"7|PENDING|{reason}|N/A|(null)|N/A|x", *others]
-    return slurm.answered("\n".join(lines), ["7"])["7"]
+    return answered(slurm, "\n".join(lines), ["7"])["7"]
 
 
 @pytest.mark.parametrize("reason", PASSES)
