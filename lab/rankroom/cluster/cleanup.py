@@ -50,7 +50,8 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
     if info is None and (kept_by := launch.supervisors(paths)):
         yield Finding(NO_FILE.format(name=paths.name, pid=kept_by[0].pid, path=paths.info))
         return
-    if info is not None and (launch.alive(info) or _is_starting(info)):
+    young = time.time() - info.created < launch.start_s(info) if info is not None else False
+    if info is not None and (launch.alive(info) or (young and info.state == "starting")):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
         use = "in use" if held(paths.folder / "lease") else "unused"
         ranks = "1 rank" if info.size == 1 else f"{info.size} ranks"
@@ -89,10 +90,6 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
         yield Finding(what, *ALL_OF_IT, clean)
     else:
         yield Finding(what, "removes its folder", "removed its folder", clean)
-
-
-def _is_starting(info: ClusterInfo) -> bool:
-    return info.state == "starting" and time.time() - info.created < launch.start_s(info)
 
 
 def _job_elsewhere(info: ClusterInfo) -> str:

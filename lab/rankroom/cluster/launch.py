@@ -278,14 +278,12 @@ def make_way(paths: ClusterPaths) -> None:
 
 def supervisors(paths: ClusterPaths) -> list[psutil.Process]:
     """The processes of this machine that were started to keep the cluster in this folder."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if python_command.arguments(words)[:2] in [
-            [each, str(paths.folder)] for each in SUPERVISORS
-        ]:
-            found.append(process)
-    return found
+    wanted = [[each, str(paths.folder)] for each in SUPERVISORS]
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if python_command.arguments(process.info["cmdline"] or [])[:2] in wanted
+    ]
 
 
 def own_environment() -> dict[str, str]:

@@ -360,20 +360,19 @@ class Agent:
         if not had_ranks and (said := await self._log()):
             message = f"{message}; {self.remote.log} ends with:\n{said}"
         if had_ranks and not self.records.live:
-            await self._clear()
+            await self._try("clear", self.remote.name, self.remote.log)
         self.fail(message, "ended" if had_ranks else "failed")
 
     async def _log(self) -> str:
         """The end of the job's output; empty if it cannot be had."""
-        with contextlib.suppress(RankroomError, asyncio.TimeoutError):
-            if self.remote.log:
-                return str((await self.login.ask("log", self.remote.log))["text"])
-        return ""
+        said = await self._try("log", self.remote.log) if self.remote.log else {}
+        return str(said.get("text", ""))
 
-    async def _clear(self) -> None:
-        """Leave nothing but records there."""
+    async def _try(self, command: str, *words: str) -> dict[str, Any]:
+        """What the login node answers, nothing where it cannot be asked."""
         with contextlib.suppress(RankroomError, asyncio.TimeoutError):
-            await self.login.ask("clear", self.remote.name, self.remote.log)
+            return await self.login.ask(command, *words)
+        return {}
 
     # -- what it is asked
 
@@ -444,7 +443,7 @@ class Agent:
                 await asyncio.sleep(5 * AGAIN_S)
         if self.records.live or (self.shares and self.info.ready):
             await self.records.finish(bool(self.shares))
-        await self._clear()
+        await self._try("clear", self.remote.name, self.remote.log)
         self.info.state = "stopped"
         self.say("ended", self.info.message or "was stopped")
         self.over.set()

@@ -40,6 +40,9 @@ class LoginNode:
     def __init__(self, site: Site, host: Host) -> None:
         self._site = site
         self._host = host
+        self._where = host.name or "this machine"
+        pip = [site.environment.python, "-m", "pip", "install", f"rankroom=={rankroom.__version__}"]
+        self._install = shlex.join(pip)  # installs the same Rankroom there
 
     async def ask(self, command: str, *words: str, seconds: float = 0.0) -> Json:
         """What `command` answers, which may take so many seconds more than others.
@@ -60,7 +63,7 @@ class LoginNode:
             raise self._no_answer(how, done.returncode, done.tail(20))
         if (other := str(answer[GREETING])) != rankroom.__version__:
             here = rankroom.__version__
-            install = self._install()
+            install = self._install
             raise StartError(
                 VERSIONS.format(here=here, there=other, where=self._where, install=install)
             )
@@ -68,13 +71,9 @@ class LoginNode:
             raise RankroomError(answer["error"])
         return answer
 
-    @property
-    def _where(self) -> str:
-        return self._host.name or "this machine"
-
     def _no_answer(self, how: str, code: int, said: str) -> StartError:
         if "No module named" in said and "rankroom" in said:
-            remedy = NONE_THERE.format(where=self._where, install=self._install())
+            remedy = NONE_THERE.format(where=self._where, install=self._install)
         elif code == 127:
             remedy = NO_PYTHON.format(site=self._site.name, python=self._site.environment.python)
         else:
@@ -83,12 +82,6 @@ class LoginNode:
         said = said or "(it said nothing)"
         failed = FAILED.format(command=command, where=self._where, how=how, said=said)
         return StartError(f"{failed}\n{remedy}")
-
-    def _install(self) -> str:
-        """The line that installs the same Rankroom there."""
-        python = self._site.environment.python
-        argv = [python, "-m", "pip", "install", f"rankroom=={rankroom.__version__}"]
-        return shlex.join(argv)
 
 
 def _answer_in(line: str) -> Json | None:

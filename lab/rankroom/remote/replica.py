@@ -77,32 +77,29 @@ class Replicas:
         asked for again, from `size` on.
         """
         with self._taking:
-            self._take(told, source, after, events)
-
-    def _take(self, told: Json, source: str, after: int, events: bytes) -> None:
-        run = RunInfo.from_json(told)
-        raw_state = run.state
-        if self.size(run.id) < 0:
-            run.owner, run.state = this_process(), "running"
-            self._writers[run.id] = self._store.create(run, source)
-            run.state = raw_state
-        writer = self._writer(run.id)
-        size = max(0, self.size(run.id))
-        if after > size:
-            raise RecordError(MISSING.format(id=run.id, size=size, at=after))
-        try:
-            writer.append(events[size - after :])
-        except RecordError:
-            # What the disk has taken of it is taken from there when it is asked for again.
-            self._writers.pop(run.id).close()
-            raise
-        if run.state == "running":
-            run.owner = this_process()
-            writer.update(run)
-        else:
-            run.owner = RunInfo.from_json(told).owner
-            writer.finish(run)
-            self._writers.pop(run.id, None)
+            run = RunInfo.from_json(told)
+            raw_state = run.state
+            if self.size(run.id) < 0:
+                run.owner, run.state = this_process(), "running"
+                self._writers[run.id] = self._store.create(run, source)
+                run.state = raw_state
+            writer = self._writer(run.id)
+            size = max(0, self.size(run.id))
+            if after > size:
+                raise RecordError(MISSING.format(id=run.id, size=size, at=after))
+            try:
+                writer.append(events[size - after :])
+            except RecordError:
+                # What the disk has taken of it is taken from there when it is asked for again.
+                self._writers.pop(run.id).close()
+                raise
+            if run.state == "running":
+                run.owner = this_process()
+                writer.update(run)
+            else:
+                run.owner = RunInfo.from_json(told).owner
+                writer.finish(run)
+                self._writers.pop(run.id, None)
 
     def leave(self, note: str) -> None:
         """Nothing more comes of the runs that went on: say so in their records."""

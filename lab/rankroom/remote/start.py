@@ -18,6 +18,7 @@ from rankroom.scheduler.scheduler_client import NO_SCHEDULER
 from rankroom.scheduler.site import Container, Environment, Job, Site
 
 AGENT = "rankroom.remote.agent"
+SITE_FILE = "site.json"  # in the cluster's folder
 ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job
 
 
@@ -49,7 +50,7 @@ def launch(
     try:
         paths.make(0)
         paths.write(info)
-        _site_file(paths).write_text(json.dumps(dataclasses.asdict(site)))
+        (paths.folder / SITE_FILE).write_text(json.dumps(dataclasses.asdict(site)))
     except OSError as error:
         raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
     relaunch(paths)
@@ -66,7 +67,7 @@ def relaunch(paths: ClusterPaths) -> None:
 
 def site_of(paths: ClusterPaths) -> Site:
     """The site as it was when the cluster was started. Raises OSError or ValueError."""
-    return site_from(json.loads(_site_file(paths).read_text()))
+    return site_from(json.loads((paths.folder / SITE_FILE).read_text()))
 
 
 def site_from(data: dict[str, Any]) -> Site:
@@ -76,10 +77,6 @@ def site_from(data: dict[str, Any]) -> Site:
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in data[key].items()}
         data[key] = kind(**values)
     return Site(**data)
-
-
-def _site_file(paths: ClusterPaths) -> Path:
-    return paths.folder / "site.json"
 
 
 def _sweep() -> None:

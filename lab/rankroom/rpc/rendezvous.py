@@ -36,14 +36,10 @@ class _Round:
         """Tell how far the round has come, unless that question has been answered."""
         if self.waiting.get(rank) is question:
             del self.waiting[rank]
-            question.answer(
-                round=self.number,
-                complete=self.is_complete,
-                ranks=sorted(self.values),
-                values=[value for _, value in sorted(self.values.items())]
-                if self.is_complete
-                else [],
-            )
+            ranks = sorted(self.values)
+            values = [self.values[each] for each in ranks] if self.is_complete else []
+            about = {"round": self.number, "complete": self.is_complete}
+            question.answer(ranks=ranks, values=values, **about)
 
 
 class Rendezvous:
