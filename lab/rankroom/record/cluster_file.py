@@ -21,6 +21,7 @@ from rankroom.record.model import RankInfo
 from rankroom.system.files import write_atomically
 from rankroom.system.polling import poll_until
 
+LATE_S = 10.0  # for a network's file system to show a folder that another machine made
 SEEN_S = 120.0  # for a network's file system to show a file that another machine wrote
 VERSION = 2  # from 2 on the supervisor owns the runs
 ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]
@@ -195,7 +196,9 @@ class ClusterPaths:
                 return self.read()
             return None
 
-        poll_until(lambda: read() is not None, SEEN_S, 0.05)
+        seen = poll_until(lambda: read() is not None, LATE_S)
+        if not seen and not self._is_removed():
+            poll_until(lambda: read() is not None, SEEN_S)
         return self.read()
 
     def _read_before(self, error: Exception) -> ClusterInfo | None:
