@@ -17,13 +17,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import zmq
 
-from rankroom.rank.supervisor_connection import DONE_S
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.record.model import event_line, spans_line
 from rankroom.reporting.reporter import REPORT_S, batch_s
@@ -238,8 +236,7 @@ class SimulatedRank:
         self._flush(ended=True)
         os.close(self._file)
         number, self._run, self._stands = self._run["number"], {}, {"state": "ended"}
-        done = partial(self._tell, do="answered", number=number, answer={})
-        self._timers.at(time.monotonic() + DONE_S, done)
+        self._tell(do="answered", number=number, answer={})
 
     # -- what it says
 

@@ -52,7 +52,7 @@ def run(
     """
     if site_name is None and not Path(script).is_file():
         raise UsageError(f"there is no file {script}")
-    # Whoever ends this ends its ranks, as with any other launcher.
+    # Its ranks end with it, as with any other launcher.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     cluster = started(ranks, site_name, job, preload=preload, stays=False)
