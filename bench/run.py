@@ -32,6 +32,7 @@ NAMES = [
     "many_ranks",
     "straggler",
     "start",
+    "ranks_ready",
     "line",
     "memory",
     "idle",

@@ -74,11 +74,12 @@ class Px(Side):
     @property
     def starting(self) -> str:  # type: ignore[override]
         # The profile's folder is named so that what the cluster leaves behind can be recognised.
+        folder = str(self.kernel.folder / "ipp")
         return (
-            f"cluster = ipp.Cluster(n={RANKS}, profile_dir={str(self.kernel.folder / 'ipp')!r})\n"
+            f"cluster = ipp.Cluster(n={self.ranks}, profile_dir={folder!r})\n"
             "rc = cluster.start_and_connect_sync()\n"
             "view = rc[:]; view.block = True; view.activate()\n"
-            f"for i in rc.ids: rc[i].push(dict(rank=i, size={RANKS}), block=True)"
+            f"for i in rc.ids: rc[i].push(dict(rank=i, size={self.ranks}), block=True)"
         )
 
     def rank_pids(self) -> list[int]:
