@@ -6,10 +6,18 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
+from rankroom.reporting.spans import recorder
+
 Hook = Callable[[ModuleType], None]
+# Modules whose import takes a while: when a rank imports one, its timeline shows it.
+TIMED = (
+    "numpy", "torch", "torchvision", "horovod.torch", "horovod.tensorflow", "tensorflow", "keras",
+    "deepspeed", "transformers", "jax", "pandas", "sklearn",
+)  # fmt: skip
 
 
 class _Loader(importlib.abc.Loader):
@@ -22,6 +30,7 @@ class _Loader(importlib.abc.Loader):
         self._loader = loader
         self._hooks = hooks
         self._own_symbols = own_symbols
+        self._begun = time.time_ns() // 1000
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         if not self._own_symbols:
@@ -39,6 +48,10 @@ class _Loader(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
+        if module.__name__ in TIMED:
+            name = f"import {module.__name__}"
+            number = recorder.number(("import", name), lambda: {"name": name})
+            recorder.add("import", number, self._begun, time.time_ns() // 1000 - self._begun)
         for hook in self._hooks:
             hook(module)
 
@@ -80,6 +93,13 @@ def when_imported(name: str, hook: Hook) -> None:
         hook(module)
         return
     _find(name).append(hook)
+
+
+def show_imports() -> None:
+    """Have the timeline show what takes long to import, where a run does so."""
+    for name in TIMED:
+        if name not in sys.modules:
+            _find(name)
 
 
 def with_own_symbols(name: str) -> None:

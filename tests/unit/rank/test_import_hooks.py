@@ -9,10 +9,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 
 import pytest
 
+from rankroom.rank import import_hooks
 from rankroom.rank.import_hooks import when_imported
+from rankroom.reporting.spans import SpanRecorder
 
 NUMBERS = itertools.count()  # hooks stay: each test has a module of its own
 
@@ -57,6 +60,24 @@ def test_a_module_that_does_not_exist_is_still_missing():
     when_imported("no_such_module_anywhere", lambda found: None)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module_anywhere")
+
+
+def test_an_import_that_takes_long_is_a_span(module, monkeypatch):
+    made = SpanRecorder()
+    monkeypatch.setattr(import_hooks, "recorder", made)
+    monkeypatch.setattr(import_hooks, "TIMED", (module,))
+    import_hooks.show_imports()
+    made.begin()
+    begun = time.time_ns() // 1000
+    importlib.import_module(module)
+    took = time.time_ns() // 1000 - begun
+    [event] = made.take(begun)
+    assert (event["cat"], event["define"]) == ("import", [{"name": f"import {module}"}])
+    assert 0 <= event["start"][0] <= event["start"][0] + event["dur"][0] <= took
+    # One that is there already costs nothing.
+    importlib.import_module(module)
+    import_hooks.show_imports()
+    assert list(made.take(begun)) == []
 
 
 OTHER = "int answer(void) { return 1; }"

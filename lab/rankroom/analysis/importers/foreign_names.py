@@ -9,7 +9,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-OURS = ("cell", "step", "data", "user", "wait", "collective", "phase", "op", "kernel")
+OURS = ("cell", "import", "step", "data", "user", "wait", "collective", "phase", "op", "kernel")
 MARKS = "straggler"  # moments in an export, which a reader derives again
 
 _CATEGORIES = {
