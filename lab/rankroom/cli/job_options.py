@@ -41,7 +41,7 @@ def started(
     from rankroom.remote.cluster import RemoteCluster
 
     where = sites.load(site_name).asking(**{k: v for k, v in job.items() if v is not None})
-    where = where if ranks is None else where.with_ranks(ranks)
+    where = (where if ranks is None else where.with_ranks(ranks)).preloading(preload)
     made = RemoteCluster.start(where, name, auto_restart)
     try:
         return made.until_ready(progress)

@@ -35,7 +35,7 @@ def site_asked(chosen: argparse.Namespace) -> Site | None:
             raise UsageError(f"{flag} is for a job: say on which site, with --site NAME")
         return None
     asked = {option.name: getattr(chosen, option.name) for option in given}
-    found = site.load(chosen.site).asking(**asked)
+    found = site.load(chosen.site).asking(**asked).preloading(chosen.preload)
     if found.scheduler == "none" and not found.login and not given:
         return None
     if chosen.ranks is not None:

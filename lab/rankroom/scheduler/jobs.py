@@ -78,6 +78,8 @@ def environment(site: Site) -> list[str]:
         name = shlex.quote(site.interface)
         lines.append(f"export GLOO_SOCKET_IFNAME={name} NCCL_SOCKET_IFNAME={name}")
         lines.append(f"export HOROVOD_GLOO_IFACE={name}")
+    if given.preload:
+        lines.append(f"export RANKROOM_PRELOAD={shlex.quote(given.preload)}")
     return lines
 
 

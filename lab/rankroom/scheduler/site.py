@@ -84,6 +84,7 @@ class Environment:
     venv: str = ""
     conda: str = ""
     python: str = "python"
+    preload: str = ""  # modules that each node's agent imports for its ranks
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,11 @@ class Site:
     def seconds(self) -> int:
         """The time that a job asks for."""
         return parse_time(self.job.time)
+
+    def preloading(self, modules: str) -> Site:
+        """This site with `modules` ("torch,horovod.torch") preloaded, if any are named."""
+        named = replace(self.environment, preload=modules or self.environment.preload)
+        return replace(self, environment=named)
 
     def with_ranks(self, ranks: int) -> Site:
         """This site asked for `ranks` ranks in all, with as many on each node as before.

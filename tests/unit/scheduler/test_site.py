@@ -13,7 +13,8 @@ from checkout import ROOT
 from rankroom.cli import main
 from rankroom.errors import UsageError
 from rankroom.notebook import cluster_magic
-from rankroom.scheduler import site
+from rankroom.scheduler import jobs, site
+from rankroom.scheduler.site import Environment, Site
 
 
 @pytest.fixture
@@ -192,3 +193,13 @@ def test_the_start_form_has_every_field_of_a_job():
     source = ROOT / "extension" / "src" / "sidebar" / "fields.ts"
     form = source.read_text().partition("function jobKinds()")[2].partition("];")[0]
     assert set(re.findall(r"name: '(\w+)'", form)) == {option.name for option in site.JOB_OPTIONS}
+
+
+def test_what_ranks_preload_is_in_the_profile_and_a_start_names_others():
+    named = Site("x", environment=Environment(preload="numpy"))
+    line = "export RANKROOM_PRELOAD={}"
+    assert line.format("numpy") in jobs.body(named.preloading(""), [])
+    assert line.format("torch,horovod.torch") in jobs.body(
+        named.preloading("torch,horovod.torch"), []
+    )
+    assert not any("RANKROOM_PRELOAD" in each for each in jobs.body(Site("x"), []))
