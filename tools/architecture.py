@@ -57,8 +57,6 @@ ONLY = {
 DEBT: list[tuple[str, str]] = [
     # How much time a job has left is asked of its scheduler, also by a rank.
     ("rank/deadline", "scheduler/job_end"),
-    # A rank starts the process beside it.
-    ("rank/engine", "agent/nanny"),
 ]
 
 WIDTH, ROW, BOX, GAP, TOP = 900, 92, (128, 44), 24, 28

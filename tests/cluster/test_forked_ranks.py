@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import ipyparallel
@@ -12,6 +14,7 @@ import psutil
 import pytest
 
 from rankroom.cluster.local import Cluster
+from rankroom.errors import StartError
 from rankroom.system import process_tree
 
 pytestmark = pytest.mark.cluster
@@ -29,11 +32,11 @@ def values(cluster: Cluster, source: str) -> dict[int, object]:
     return {rank: eval(text) for rank, text in run.results.items()}
 
 
-def fork_servers(cluster: Cluster) -> list[psutil.Process]:
+def agents(cluster: Cluster) -> list[psutil.Process]:
     return [
         each
         for each in process_tree.marked(process_tree.CLUSTER, cluster.paths.folder)
-        if "rankroom.agent.fork_server" in each.cmdline()
+        if "rankroom.agent.node_agent" in each.cmdline()
         and each.pid not in {rank.pid for rank in cluster.ranks}
     ]
 
@@ -56,12 +59,36 @@ def test_a_module_that_is_named_is_imported_once_for_all_ranks(home: Path, besid
         found = values(cluster, "import os, slow_module; (slow_module.by, os.getpid())")
         importers, pids = zip(*found.values(), strict=True)
         assert len(set(importers)) == 1 and len({*importers, *pids}) == 4
-        [server] = fork_servers(cluster)
-        assert set(importers) == {server.pid}
+        [agent] = agents(cluster)
+        assert set(importers) == {agent.pid}
         cluster.restart([1])
         assert values(cluster, IMPORTED)[1] == [False, True]
     finally:
         cluster.stop()
+
+
+def imports(cluster: Cluster, run: str) -> list[str]:
+    """The imports that the timeline of a run shows, of all ranks."""
+    found, names = [], defaultdict[int, list[str]](list)
+    for event in cluster.store.events(run):
+        if event["kind"] == "spans":
+            names[event["rank"]] += [each["name"] for each in event.get("define", ())]
+            if event["cat"] == "import":
+                assert all(dur > 0 for dur in event["dur"])
+                found += [names[event["rank"]][number] for number in event["name"]]
+    return found
+
+
+def test_an_import_is_in_the_timeline_where_it_costs(home: Path):
+    load = "def load():\n    import numpy, torch\nload()"
+    for preload, shown in (("numpy", ["import torch"] * 2), ("numpy,torch", [])):
+        cluster = Cluster.local(ranks=2, preload=preload)
+        try:
+            run = cluster.run(load)
+            assert run.wait(120) and run.state == "done", run.info
+            assert imports(cluster, run.id) == shown
+        finally:
+            cluster.stop()
 
 
 def test_the_next_cluster_begins_with_what_cells_of_this_one_imported(home: Path):
@@ -91,37 +118,104 @@ def test_each_rank_is_its_own(home: Path):
 
 def test_what_cannot_be_imported_is_said_and_left_out(home: Path, beside: Path):
     (beside / "broken_module.py").write_text("1 / 0")
-    cluster = Cluster.local(ranks=1, preload="broken_module,no_such_module")
+    (beside / "ending_module.py").write_text("import sys\nsys.exit(3)")
+    cluster = Cluster.local(ranks=1, preload="broken_module,no_such_module,ending_module")
     try:
         assert cluster.info.notes == [
             "broken_module could not be preloaded: ZeroDivisionError: division by zero",
             "no_such_module could not be preloaded: ModuleNotFoundError: No module named "
             "'no_such_module'",
+            "ending_module could not be preloaded: SystemExit: 3",
         ]
         assert values(cluster, "rank") == {0: 0}
     finally:
         cluster.stop()
 
 
-def test_where_a_module_starts_threads_ranks_are_not_forked(home: Path, beside: Path):
-    (beside / "threaded.py").write_text(
-        "import threading, time\n"
-        "threading.Thread(target=time.sleep, args=(1000,), daemon=True, name='mine').start()\n"
-    )
-    cluster = Cluster.local(ranks=2, preload="threaded")
+THREADED = """
+import threading, time
+threading.Thread(target=time.sleep, args=(1000,), daemon=True, name='mine').start()
+"""
+ON_GPU = """
+import torch
+torch.cuda.is_initialized = lambda: True
+"""
+
+
+def test_a_module_with_which_no_process_is_forked_is_left_out(home: Path, beside: Path):
+    (beside / "threaded.py").write_text(THREADED)
+    (beside / "on_gpu.py").write_text(ON_GPU)
+    (beside / "slow_module.py").write_text("import os; by = os.getpid()")
+    cluster = Cluster.local(ranks=2, preload="threaded,slow_module,on_gpu")
     try:
-        [note] = cluster.info.notes
-        assert note.startswith("ranks are started one by one: with threaded imported")
-        assert "it runs threads of Python (mine)" in note
-        assert values(cluster, "import sys; 'threaded' in sys.modules") == {0: False, 1: False}
+        words = "is not preloaded: a process that has imported it is not forked, as it"
+        assert cluster.info.notes == [
+            f"threaded {words} runs threads of Python (mine)",
+            f"on_gpu {words} has opened a GPU",
+        ]
+        [agent] = agents(cluster)
+        seen = "import sys, slow_module; ('threaded' in sys.modules, slow_module.by)"
+        assert values(cluster, seen) == {0: (False, agent.pid), 1: (False, agent.pid)}
     finally:
         cluster.stop()
+
+
+def test_a_rank_is_restarted_and_forks_itself_while_threads_of_users_run(home: Path):
+    cluster = Cluster.local(ranks=2, preload="numpy")
+    try:
+        values(
+            cluster,
+            """
+import multiprocessing, os, threading, time, numpy
+counts = [0]
+def count():
+    while True:
+        counts[0] += float(numpy.ones(10).sum()) > 0
+        time.sleep(0.001)
+threading.Thread(target=count, daemon=True).start()
+def forked(queue):
+    queue.put((os.getppid(), float(numpy.ones(3).sum()), threading.active_count()))""",
+        )
+        cluster.restart([1])
+        fork = """
+context = multiprocessing.get_context("fork")
+queue = context.SimpleQueue()
+child = context.Process(target=forked, args=(queue,))
+child.start()
+child.join()
+before = counts[0]
+while counts[0] == before: time.sleep(0.01)
+(child.exitcode, queue.get() == (os.getpid(), 3.0, 1))"""
+        run = cluster.run(fork, ranks=[0])
+        assert run.wait(60) and run.results == {0: "(0, True)"}, run.info
+        assert values(cluster, "'counts' in globals()") == {0: True, 1: False}
+    finally:
+        cluster.stop()
+
+
+def test_more_ranks_than_memory_has_room_for_are_refused_in_a_line(home: Path, beside: Path):
+    (beside / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'rankroom.agent.node_agent' in sys.orig_argv:\n"
+        "    import psutil, types\n"
+        "    few = types.SimpleNamespace(total=1 << 30, available=100 << 20)\n"
+        "    psutil.virtual_memory = lambda: few\n"
+    )
+    Cluster.local(ranks=4).stop()
+    with pytest.raises(StartError) as caught:
+        Cluster.local(ranks=5)
+    assert re.fullmatch(
+        r"5 ranks do not fit on \S+: each needs 24 MiB of memory before it does anything, and "
+        r"100 MiB are free",
+        str(caught.value),
+    )
 
 
 def test_ranks_that_are_not_to_be_forked_are_programs_of_their_own(home: Path):
     cluster = Cluster.local(ranks=2, preload="none")
     try:
-        assert fork_servers(cluster) == []
+        [agent] = agents(cluster)
+        assert "rankroom.rank.engine" not in agent.cmdline()
         for rank in cluster.ranks:
             assert "rankroom.rank.engine" in psutil.Process(rank.pid).cmdline()
         assert values(cluster, "rank") == {0: 0, 1: 1}
@@ -135,12 +229,14 @@ def test_ranks_end_with_the_process_that_forked_them(home: Path):
         pids = [rank.pid for rank in cluster.ranks]
         run = cluster.run("print('before', flush=True)\nimport time; time.sleep(1000)")
         assert not run.wait(1)
-        [server] = fork_servers(cluster)
-        os.kill(server.pid, signal.SIGKILL)
+        [agent] = agents(cluster)
+        os.kill(agent.pid, signal.SIGKILL)
         assert run.wait(30) and run.state == "failed"
         assert [rank.state for rank in run.info.ranks] == ["lost", "lost"]
         log = [each["text"] for each in cluster.store.events(run.id) if each["kind"] == "log"]
         assert log == ["before\n", "before\n"]
+        how = "ended with its node's agent, which was killed by SIGKILL"
+        assert cluster.how_ended(0).startswith(how), cluster.how_ended(0)
         deadline = time.monotonic() + 10
         while any(psutil.pid_exists(pid) for pid in pids):
             assert time.monotonic() < deadline
@@ -148,6 +244,26 @@ def test_ranks_end_with_the_process_that_forked_them(home: Path):
     finally:
         cluster.stop()
     assert process_tree.marked(process_tree.CLUSTER, cluster.paths.folder) == set()
+
+
+@pytest.mark.parametrize("preload", ["", "none"])
+def test_ranks_that_are_brought_back_have_an_agent_again(home: Path, beside: Path, preload: str):
+    cluster = Cluster.local(ranks=2, auto_restart=True, preload=preload)
+    try:
+        values(cluster, "import subprocess; child = subprocess.Popen(['sleep', '1000'])")
+        children = list(values(cluster, "child.pid").values())
+        [agent] = agents(cluster)
+        agent.kill()
+        deadline = time.monotonic() + 60
+        while cluster.refresh().restarts != {"0": 1, "1": 1} or cluster.alive != [0, 1]:
+            assert time.monotonic() < deadline, cluster.info
+            time.sleep(0.05)
+        [other] = agents(cluster)
+        assert other.pid != agent.pid
+        assert values(cluster, "rank, 'child' in globals()") == {0: (0, False), 1: (1, False)}
+        assert not any(map(process_tree.lives, children))
+    finally:
+        cluster.stop()
 
 
 def test_a_client_of_ipyparallel_can_interrupt_a_forked_rank(home: Path):

@@ -1,4 +1,4 @@
-"""Ranks in a PBS job: what was granted, and ranks that `mpiexec` starts on its nodes."""
+"""Ranks in a PBS job: what was granted, and the agents that `mpiexec` starts on its nodes."""
 
 import json
 import socket
@@ -92,12 +92,12 @@ def test_an_allocation_of_pbs_is_read_back():
     assert ClusterInfo.from_json(json.loads(json.dumps(dataclasses.asdict(info)))) == info
 
 
-def test_the_command_that_starts_a_rank(monkeypatch):
-    words = step_launcher.command(read(), "x3006c0s19b0n0", 3, "/work")
+def test_the_command_that_starts_an_agent(monkeypatch):
+    words = step_launcher.command(read(), "x3006c0s19b0n0", "/work", ["FOLDER"])
     assert words[:9] == [
         "mpiexec", "-n", "1", "--ppn", "1", "--hosts", "x3006c0s19b0n0", "--cpu-bind", "none",
     ]  # fmt: skip
-    assert words[-1] == "rankroom.agent.node_start"
+    assert words[-2:] == ["rankroom.agent.node_agent", "FOLDER"]
 
 
 def test_ranks_of_a_site_with_a_container_are_started_in_it(monkeypatch):
@@ -105,14 +105,14 @@ def test_ranks_of_a_site_with_a_container_are_started_in_it(monkeypatch):
     [line] = [line for line in jobs.body(site, []) if line.startswith("export")]
     name, _, value = line.removeprefix("export ").partition("=")
     monkeypatch.setenv(name, value.strip("'"))
-    words = step_launcher.command(read(), "c1", 0, "/work")
+    words = step_launcher.command(read(), "c1", "/work", [])
     assert words[9:13] == ["shifter", "--image=img:1", "--module=gpu", "python3"]
     assert not any(step_launcher.PYTHON in line for line in jobs.body(Site("x"), []))
 
 
 @pytest.mark.cluster
 def test_ranks_in_a_pbs_job(fake: FakeScheduler, tmp_path: Path, monkeypatch):
-    """Two ranks that mpiexec starts, one of them again; only the scheduler is pretended."""
+    """Two ranks of an agent that mpiexec starts, one of them restarted; the scheduler pretends."""
     (tmp_path / "nodes").write_text(f"{HERE}.example.org\n" * 2)
     about = RUNS | {"exec_vnode": f"({HERE}:ncpus=4)"}
     fake.set("42", json.dumps(about)[1:-1])
@@ -124,10 +124,9 @@ def test_ranks_in_a_pbs_job(fake: FakeScheduler, tmp_path: Path, monkeypatch):
         assert cluster.info.allocation.scheduler == "pbs"
         told = "(rank, size, local_rank, __import__('os').environ.get('SLURM_PROCID'))"
         assert values(cluster, told) == [(0, 2, 0, None), (1, 2, 1, None)]
-        assert len(fake.calls("mpiexec")) == 2
         cluster.restart([1])
         assert values(cluster, "rank") == [0, 1]
-        assert len(fake.calls("mpiexec")) == 3
+        assert len(fake.calls("mpiexec")) == 1
     finally:
         cluster.stop()
     deadline = time.monotonic() + 60

@@ -15,7 +15,8 @@ from rankroom.display.lines import lines_of
 from rankroom.record.model import RunInfo
 from rankroom.run.run import Run
 from rankroom.system.polling import poll_until
-from simulated_cluster import EACH, supervisor_of
+from simulated_agent import EACH
+from simulated_cluster import supervisor_of
 from simulated_ranks import Script
 
 pytestmark = pytest.mark.cluster

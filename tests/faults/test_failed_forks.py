@@ -57,7 +57,7 @@ def two(home: Path) -> Iterator[Cluster]:
 def test_ranks_live_on_where_none_can_be_forked(two: Cluster):
     values(two, "kept = rank")
     supervisor = psutil.Process(two.refresh().supervisor)
-    [forks] = [p for p in supervisor.children() if "rankroom.agent.fork_server" in p.cmdline()]
+    [forks] = [p for p in supervisor.children() if "rankroom.agent.node_agent" in p.cmdline()]
     with no_more(forks.pid):
         with pytest.raises(StartError, match=r"rank 1 could not be started: .*unavailable"):
             two.restart([1])

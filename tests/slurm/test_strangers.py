@@ -134,7 +134,7 @@ def ports(machines: Machines, node: str, user: str) -> list[tuple[str, str]]:
 
 def rank_ports(machines: Machines, node: str) -> list[tuple[str, str]]:
     """Where alice's ranks listen on a node, and not what ipyparallel and Rankroom open."""
-    pids = machines.run(node, ["pgrep", "-u", "alice", "-f", "rankroom.agent.node_start"]).split()
+    pids = machines.run(node, ["pgrep", "-u", "alice", "-f", "rankroom.agent.node_agent"]).split()
     found = []
     for line in machines.run(node, ["ss", "-Hltnp"]).splitlines():
         if any(f"pid={pid}," in line for pid in pids) and '"srun"' not in line:
@@ -259,13 +259,13 @@ def test_no_secret_is_shown_by_ps_or_scontrol(machines: Machines, job: Inside):
     shown = ""
     for node in ("c1", "c2"):
         shown += machines.run(node, ["ps", "axeww", "-o", "pid,args"], "bob")
-    assert "rankroom.agent.node_start" in shown
+    assert "rankroom.agent.node_agent" in shown
     for what in ("job", "step"):
         shown += machines.run("login", ["scontrol", "show", what, "--details"], "bob")
     assert f"JobId={job.job}" in shown
     for secret in secrets:
         assert secret not in shown
-    pid = re.search(r"^ *(\d+) .*rankroom.agent.node_start", shown, re.MULTILINE)
+    pid = re.search(r"^ *(\d+) .*rankroom.agent.node_agent", shown, re.MULTILINE)
     assert pid is not None
     environ = machines.run("c1", ["cat", f"/proc/{pid[1]}/environ"], "bob")
     assert "denied" in environ or "No such" in environ

@@ -125,7 +125,7 @@ def test_no_secret_is_shown(machines: Machines, cluster: Elsewhere, here: Path):
     for machine in ("laptop", "login", *machines.nodes):
         shown += machines.run(machine, ["ps", "axeww", "-o", "pid,args"], "bob")
     assert "rankroom.remote.agent" in shown
-    assert "rankroom.remote.job" in shown and "rankroom.agent.node_start" in shown
+    assert "rankroom.remote.job" in shown and "rankroom.agent.node_agent" in shown
     for what in ("job", "step", "node"):
         shown += machines.run("login", ["scontrol", "show", what, "--details"], "bob")
     job = re.search(r"JobId=(\d+)", shown)

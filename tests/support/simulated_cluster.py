@@ -1,13 +1,14 @@
-"""A cluster of simulated ranks: a real supervisor, and processes that speak as many ranks each.
+"""A cluster of simulated ranks: a real supervisor, with an agent whose ranks are simulated.
 
 `cluster(ranks)` starts one. This module is also the supervisor's program, with other processes in
-the place of controller and engines.
+the place of controller and agent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,30 +18,16 @@ import pytest
 
 from rankroom.cluster import launch
 from rankroom.cluster.local import Cluster
+from rankroom.scheduler import step_launcher
 from rankroom.supervisor import supervisor
 from rankroom.supervisor.processes import Processes
 
-EACH = 128  # ranks in one process
-
 
 class SimulatedProcesses(Processes):
-    """Processes that speak as EACH ranks; ending one ends them all."""
+    """No controller, and an agent whose ranks are simulated."""
 
     def start_controller(self) -> None:
-        self.controller = self.spawn(
-            ["sleep", "infinity"], dict(os.environ), self.paths.controller_log
-        )
-
-    def start_rank(self, rank: int) -> None:
-        self.placement.start(rank)
-        self.born[rank] = 0.0
-        first = rank - rank % EACH
-        if rank == first:
-            count = min(EACH, self.info.size - first)
-            about = [str(self.paths.folder), str(first), str(count)]
-            argv = [sys.executable, "-m", "simulated_ranks", *about]
-            self.ranks[rank] = self.spawn(argv, dict(os.environ), self.paths.rank_log(rank))
-        self.ranks[rank] = self.ranks[first]
+        self.controller = subprocess.Popen(["sleep", "infinity"], start_new_session=True)
 
 
 @contextlib.contextmanager
@@ -66,4 +53,5 @@ def supervisor_of(cluster: Cluster) -> psutil.Process:
 
 if __name__ == "__main__":
     supervisor.Processes = SimulatedProcesses  # type: ignore[misc]
+    step_launcher.AGENT = "simulated_agent"
     supervisor.main(sys.argv)

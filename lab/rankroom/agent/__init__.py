@@ -1,5 +1,4 @@
 """What runs beside ranks on their node: forks them, watches them, ends them with their cluster.
 
-Imports the standard library, psutil, ipyparallel, and the rooms rank, reporting, record, rpc
-and system.
+Imports the standard library, psutil, and the rooms rank, reporting, record and system.
 """

@@ -31,6 +31,7 @@ from rankroom.record.store import Store
 from rankroom.remote import start as remote
 from rankroom.rpc.client import RpcError, ask
 from rankroom.scheduler import site
+from rankroom.supervisor import start_limit
 from rankroom.system import process_tree
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks
@@ -68,7 +69,7 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
     """The same for a cluster that was found."""
     if not launch.alive(info) and launch.remote_on(info):
         remote.relaunch(paths)  # only its agent can end its job
-        poll_until(lambda: _is_heard(paths.read()), launch.START_S)
+        poll_until(lambda: _is_heard(paths.read()), start_limit.START_S)
         info = paths.read() or info
     if info.remote is not None and launch.alive(info):
         # Its supervisor here must not be ended before the job is; how long that takes is the site's

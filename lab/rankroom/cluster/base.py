@@ -149,7 +149,7 @@ class AnyCluster:
 
     def how_ended(self, rank: int) -> str:
         """How a rank's process ended, in words, as its supervisor saw it."""
-        # Slurm says it some time after the process beside the rank does.
+        # A connection's end may be noticed before the process's.
         deadline = time.monotonic() + ENDS_S
         while time.monotonic() < deadline:
             info = self.paths.read()

@@ -21,6 +21,7 @@ from rankroom.record.cluster_file import (
     clusters_folder,
     tail,
 )
+from rankroom.supervisor import start_limit
 from rankroom.text.rank_ranges import format_ranks
 
 ClusterState = RemoteState
@@ -182,7 +183,7 @@ def _how_remote(
 def _young(info: ClusterInfo) -> bool:
     """Whether the process that will keep it has not begun yet."""
     age = time.time() - info.created
-    return info.state == "starting" and not info.supervisor and age < launch.START_S
+    return info.state == "starting" and not info.supervisor and age < start_limit.START_S
 
 
 def _cause(info: ClusterInfo) -> str:

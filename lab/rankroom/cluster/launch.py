@@ -18,15 +18,14 @@ import psutil
 from rankroom import config
 from rankroom.cluster import allocation
 from rankroom.errors import StartError, UsageError
-from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail, with_log
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
-from rankroom.supervisor import port_guard
+from rankroom.supervisor import port_guard, start_limit
 from rankroom.system import process_tree, python_command
 from rankroom.system.polling import poll_until
+from rankroom.text.rank_ranges import format_ranks
 
-START_S = 30.0  # and a second for each rank that a core has
-JOB_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
 ANSWER_S = 2.0  # for a supervisor on another machine
 Progress = Callable[[str], None]
 
@@ -108,7 +107,8 @@ def room_for(ranks: int | None) -> tuple[Allocation | None, int, int]:
     if size < 1:
         raise UsageError(f"--ranks {size}: a cluster has at least 1 rank")
     if size > most_ranks(cores):
-        raise UsageError(f"--ranks {size}: {where} has {cores} cores")
+        most = most_ranks(cores)
+        raise UsageError(f"--ranks {size}: {where} has {cores} cores, for {most} ranks at most")
     return granted, devices, size
 
 
@@ -181,14 +181,14 @@ def wait_ready(
     while time.monotonic() - begun < limit:
         info = paths.read()
         if info is None:
-            raise StartError(_with_log(f"cluster {paths.name} is gone", paths.supervisor_log))
+            raise StartError(with_log(f"cluster {paths.name} is gone", paths.supervisor_log))
         if info.exits:
             rank = min(map(int, info.exits))
             raise ended_while_starting(paths, rank, info.exits[str(rank)])
         if info.state == "failed":
-            raise StartError(_with_log(info.message, paths.controller_log))
+            raise StartError(info.message)
         if supervisor.poll() is not None:
-            raise StartError(_with_log("the cluster's supervisor has ended", paths.supervisor_log))
+            raise StartError(with_log("the cluster's supervisor has ended", paths.supervisor_log))
         missing = sorted(set(range(info.size)) - set(info.ready))
         words = f"{len(info.ready)} of {info.size} ranks ready"
         if not info.ranks:
@@ -205,24 +205,19 @@ def wait_ready(
 
 def ended_while_starting(paths: ClusterPaths, rank: int, how: str) -> StartError:
     """The error for a rank that ended before it was ready."""
-    return StartError(_with_log(f"rank {rank} {how} while starting", paths.rank_log(rank)))
+    return StartError(with_log(f"rank {rank} {how} while starting", paths.rank_log(rank)))
 
 
 def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
     """The error for a start that took too long: which ranks are missing, and what they said."""
-    rank = missing[0] if missing else 0
-    log = paths.rank_log(rank)
-    if not tail(log):
-        log = paths.controller_log if tail(paths.controller_log) else paths.supervisor_log
-    limit = start_s(paths.read())
-    who = ", ".join(map(str, missing))
-    words = f"rank {who} not ready after {limit:.0f} s (RANKROOM_START_SECONDS)"
-    return StartError(_with_log(words, log))
-
-
-def _with_log(words: str, log: Path) -> str:
-    text = tail(log)
-    return f"{words}; {log} ends with:\n{text}" if text else f"{words}; {log} is empty"
+    info = paths.read()
+    logs = [paths.rank_log(missing[0] if missing else 0), paths.controller_log]
+    log = next(filter(tail, logs), paths.supervisor_log)
+    who = f"rank{'s' if len(missing) > 1 else ''} {format_ranks(missing)}"
+    words = f"{who} not ready after {start_s(info):.0f} s"
+    if info is not None and not info.ranks and info.message:
+        words += f", as {info.message}"
+    return StartError(with_log(f"{words} (RANKROOM_START_SECONDS)", log))
 
 
 def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
@@ -235,9 +230,7 @@ def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
 
 def start_s(info: ClusterInfo | None) -> float:
     """How long a start may take."""
-    remote = info is not None and info.allocation is not None
-    crowded = START_S + (info.size if info else 0) / (os.cpu_count() or 1)
-    return config.start_seconds(JOB_START_S if remote else crowded)
+    return start_limit.seconds(info) if info else config.start_seconds(start_limit.START_S)
 
 
 def here(host: str, info: ClusterInfo) -> bool:
@@ -291,9 +284,8 @@ def own_environment() -> dict[str, str]:
     marks = (
         process_tree.CLUSTER,
         process_tree.SPOOL,
-        process_tree.SUPERVISOR,
         process_tree.START,
-        process_tree.STEP,
+        process_tree.AGENT,
     )
     return {name: value for name, value in config.environment().items() if name not in marks}
 

@@ -35,10 +35,11 @@ class Cluster(AnyCluster):
         In a Slurm job it is the job's nodes: one rank per GPU, or as many as the job has tasks.
         With `auto_restart`, a rank that dies by itself is brought back, without its variables.
         `reached_from` is a machine outside of the job whose processes reach the ranks as well.
-        Ranks of this machine are forked by a process that has imported the modules `preload` names
+        Ranks are forked by a process on their node that has imported the modules `preload` names
         ("torch,horovod.torch"), else those that cells imported last; with "none" each starts alone.
         `progress(words)` is called as the start goes on. Raises StartError with the cause and the
-        end of the log that tells it, within 30 s (90 s in a job); nothing is left running then.
+        end of the log that tells it, within 30 s (90 s in a job), and 2 s for each rank that shares
+        a core; nothing is left running then.
         """
         paths, supervisor = local.launch(ranks, name, cwd, auto_restart, reached_from, preload)
         return cls.ready(paths, supervisor, progress)

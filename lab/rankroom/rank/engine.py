@@ -13,11 +13,10 @@ from typing import Any
 
 import ipyparallel.engine.app as engine_app
 from ipyparallel.engine.kernel import IPythonParallelKernel
-from traitlets.config import Config
 
-from rankroom.agent.nanny import start_nanny
 from rankroom.errors import RankroomError
 from rankroom.rank import stacks
+from rankroom.rank.import_hooks import show_imports
 from rankroom.rank.kernel import RankKernel
 from rankroom.rank.recovery import Recovery
 from rankroom.rank.supervisor_connection import SupervisorConnection
@@ -28,7 +27,7 @@ from rankroom.system.internals import demand
 
 WRITTEN_S = 5.0
 # What ipyparallel and ipykernel call, or are called by, in a rank; here and in kernel.py only.
-OVERRIDDEN = ("redirect_output", "init_signal", "load_connection_file", "start_nanny")
+OVERRIDDEN = ("redirect_output", "init_signal", "load_connection_file")
 OF_KERNELS = (
     "_abort_queues", "_publish_execute_input", "_forward_input", "_restore_input",
     "_cancel_on_sigint", "dispatch_shell", "pre_handler_hook", "post_handler_hook", "shell_class",
@@ -41,6 +40,7 @@ prepared: tuple[World, Recovery] | None = None
 
 def prepare() -> tuple[World, Recovery]:
     """Have frameworks that are imported from now on be adapted to."""
+    show_imports()
     world = World.from_environment(os.environ)
     return world, Recovery(world)
 
@@ -85,21 +85,6 @@ class RankEngine(engine_app.IPEngine):
             except ValueError:
                 time.sleep(0.02)
         super().load_connection_file()
-
-    def start_nanny(self, control_url: str) -> Any:
-        """Our own nanny, which also notices when the rank's cluster has no supervisor any more."""
-        config = Config()
-        config.Session = self.config.Session
-        return start_nanny(
-            engine_id=self.id,
-            identity=self.bident,
-            control_url=control_url,
-            curve_serverkey=self.curve_serverkey,
-            curve_secretkey=self.curve_secretkey,
-            curve_publickey=self.curve_publickey,
-            registration_url=self.registration_url,
-            config=config,
-        )
 
     def _keep_own_log(self) -> None:
         """The engine's log stays in the rank's log file when descriptor 2 moves to the spool."""

@@ -62,12 +62,6 @@ def positions(counts: Sequence[int]) -> list[Position]:
     return found
 
 
-def wire_locally(size: int) -> Wiring:
-    """Loopback addresses for `size` ranks on this machine."""
-    ports = free_ports(size + 1)
-    return Wiring("127.0.0.1", "lo", "localhost", ports[0], tuple(ports[1:]))
-
-
 def rank_environment(
     rank: int,
     size: int,

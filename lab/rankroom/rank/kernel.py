@@ -70,7 +70,7 @@ class RankKernel(IPythonParallelKernel):
             self.shell.cells,
             recovery.look,
         )
-        # Without a process beside the rank, nothing else does it for ipyparallel's clients.
+        # ipyparallel has a process beside each engine do it for its clients.
         self.control_handlers["signal_request"] = self._signal_request
         self._loop = asyncio.get_event_loop()
         self._context = contextvars.copy_context()

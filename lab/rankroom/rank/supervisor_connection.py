@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -66,9 +65,6 @@ class SupervisorConnection:
             self._main(content | json.loads(buffers[0]), [], partial(self._tell, number))
         elif content["do"] == "apply":
             self._main(content, buffers, partial(self._tell, number))
-        elif content["do"] == "signal":
-            os.kill(os.getpid(), getattr(signal, content["signal"]))
-            self._tell(number, {})
         else:
             self._questions.put(content)
 

@@ -158,6 +158,10 @@ class ClusterPaths:
         """What the rank's process said before and beside its runs."""
         return self.logs / f"rank-{rank}.log"
 
+    def agent_log(self, node: str) -> Path:
+        """What a node's agent said, and what started it there."""
+        return self.logs / f"agent-{node}.log"
+
     def spool(self, rank: int) -> Path:
         """Where the rank writes its output first."""
         return self.folder / "spool" / str(rank)
@@ -262,3 +266,9 @@ def tail(path: Path, lines: int = 20) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-lines:])
+
+
+def with_log(words: str, log: Path) -> str:
+    """An error message that ends with the end of the log that tells more."""
+    text = tail(log)
+    return f"{words}; {log} ends with:\n{text}" if text else f"{words}; {log} is empty"

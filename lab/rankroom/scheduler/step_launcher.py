@@ -1,7 +1,7 @@
-"""A rank on a node of the allocation: what starts it there, and what its end means.
+"""A node's agent in an allocation: what starts it there, and what its end means.
 
-All of it is one task in a step of its own, so that one rank can be restarted and each tells how
-it ended: Slurm's `srun`, and in a PBS job `mpiexec`. Their environment becomes the rank's.
+It is one task in a step of its own: Slurm's `srun`, and in a PBS job `mpiexec`. Both pass on what
+is read and written, and their environment becomes the agent's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rankroom.record.cluster_file import Allocation, tail
@@ -21,23 +21,24 @@ from rankroom.system import python_command
 # Of the variables that Slurm sets, those that say in which job we are; the others would be taken
 # for options of this step.
 _JOB = ("SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_JOB_", "SLURM_JOBID", "SLURM_SUBMIT_")
+AGENT = "rankroom.agent.node_agent"
 PYTHON = "RANKROOM_RANK_PYTHON"  # a command line; set in jobs of sites with a container
 _SIGNALLED = 128
 _FAILED = re.compile(r"Node failure on (\S+)", re.IGNORECASE)
 
 
-def command(granted: Allocation, node: str, rank: int, cwd: str) -> list[str]:
-    """The command that starts `rank` on `node`."""
-    remote = python_command.command("rankroom.agent.node_start", python=python(os.environ))
+def command(granted: Allocation, node: str, cwd: str, about: Sequence[str]) -> list[str]:
+    """The command that starts the agent of `node`; `about` is what follows its name."""
+    remote = python_command.command(AGENT, *about, python=python(os.environ))
     if granted.scheduler == "pbs":
-        # As HPE's PALS has it; a rank has the cores of its node, or it would be bound to one.
+        # As HPE's PALS has it; ranks have the cores of their node, or they would share one.
         place = ["-n", "1", "--ppn", "1", "--hosts", node, "--cpu-bind", "none"]
         return ["mpiexec", *place, *remote]
     return [
         "srun", f"--jobid={granted.job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1",
-        # Ranks share what the job has on the node; a step would wait for the one before else.
+        # It has all that the job has on the node; it would wait for the one before else.
         "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none",
-        f"--job-name=rank-{rank}", f"--chdir={cwd}", "--input=none", "--export=ALL",
+        f"--job-name=agent-{node}", f"--chdir={cwd}", "--export=ALL",
         *remote,
     ]  # fmt: skip
 
@@ -57,13 +58,13 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def returncode(code: int) -> int:
-    """A rank's own return code, of srun's: negative for a signal."""
+    """The agent's own return code, of srun's: negative for a signal."""
     named = {each.value for each in signal.Signals}
     return -(code - _SIGNALLED) if code - _SIGNALLED in named else code
 
 
 def how_ended(how: str, log: Path, node: str, job: str) -> str:
-    """How a rank on `node` ended, in words: `how` its process did, and what Slurm said of it."""
+    """How what ran on `node` ended, in words: `how` its process did, and what Slurm said of it."""
     said = tail(log, 8)
     if failed := _FAILED.search(said):
         return f"{how} (node {failed[1]} has failed)"

@@ -55,7 +55,8 @@ class HeartMonitor(heartmonitor.HeartMonitor):
 
 def follow(supervisor: int) -> None:
     """End this process with its children when `supervisor` has ended."""
-    process_tree.first_ended(supervisor)
+    while not process_tree.ended_within(supervisor, 3600.0):
+        pass
     process_tree.end(process_tree.descendants([os.getpid()]))
     os._exit(1)
 

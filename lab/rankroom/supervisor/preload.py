@@ -10,9 +10,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rankroom import config
+from rankroom.agent.forking import NONE
 from rankroom.system.files import write_atomically
-
-NONE = "none"  # asked for instead of modules: ranks are started one by one, as other programs are
 
 
 def modules(asked: str) -> list[str] | None:

@@ -1,6 +1,6 @@
-"""The processes of a cluster on this machine: controller and ranks, started, ended, and told apart.
+"""The processes of a cluster: its controller, and on each node an agent, which has its ranks.
 
-Each is a child of the supervisor and in a session of its own; it ends with all it has started.
+What is on this machine is in a session of its own, and ends with all it has started.
 """
 
 from __future__ import annotations
@@ -8,87 +8,113 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
 
 import psutil
 
-from rankroom.rank.environment import device, positions, rank_environment, wire_locally
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.agent.forking import NONE
+from rankroom.agent.node_ranks import BIND
+from rankroom.rank.environment import device, positions
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Node
 from rankroom.record.model import RankInfo
 from rankroom.scheduler import step_launcher
 from rankroom.supervisor import port_guard
-from rankroom.supervisor.forked import ForkedProcess, ForkServer
-from rankroom.supervisor.placement import Placement
+from rankroom.supervisor.agent_process import AgentProcess, RankProcess
+from rankroom.supervisor.load import Load
 from rankroom.system import network, process_tree, python_command
 from rankroom.system.exits import describe_crash, describe_exit
 
-Process = subprocess.Popen[bytes] | ForkedProcess
-STOP_S = 3.0  # a process that has not ended this long after SIGTERM is killed
-RESTART_S = 1.0  # the same for a rank whose successor somebody waits for
+STOP_S = 5.0  # an agent that has not ended its ranks and itself after so long is killed
+RESTART_S = 6.0  # the same while it ends ranks whose successors somebody waits for
+SILENT_S = 20.0  # a node that says nothing for so long is taken for lost
+STARTING_S = 60.0  # until its ranks are ready: as many start, it may be too busy to say anything
+PAUSED_S = 2.0  # without a look, many of which are taken in a second
 
 
 class Processes:
-    """Controller and ranks; `info` says where ranks ask their supervisor."""
+    """Controller, agents and ranks; `info` says where ranks ask their supervisor.
+
+    `hear()` is called, from any thread, when one of them has ended or something to say.
+    """
 
     controller: subprocess.Popen[bytes]
 
-    def __init__(self, paths: ClusterPaths, info: ClusterInfo, devices: int) -> None:
+    def __init__(
+        self, paths: ClusterPaths, info: ClusterInfo, devices: int, hear: Callable[[], None]
+    ) -> None:
         self.paths = paths
         self.info = info
-        self.devices = devices
-        self.cores = len(os.sched_getaffinity(0))
-        self.wiring = wire_locally(info.size)
-        nodes = info.allocation.nodes if info.allocation else ()
-        # Of each rank, where the ranks are on nodes of an allocation.
-        self.nodes = [node for node in nodes for _ in range(node.ranks)]
-        self.positions = positions([node.ranks for node in nodes])
-        others = [*(node.name for node in nodes), *filter(None, [info.reached_from])]
-        self.address = network.towards(others)
-        self.placement = Placement(info.size)
-        self.ranks: dict[int, subprocess.Popen[bytes] | ForkedProcess] = {}
-        self.forks: ForkServer | None = None
+        self._devices = devices
+        self._hear = hear
+        here = Node(info.host, info.size, devices, os.cpu_count() or 1)
+        self.nodes = info.allocation.nodes if info.allocation else (here,)
+        self._node_of = [i for i, node in enumerate(self.nodes) for _ in range(node.ranks)]
+        self._positions = positions([node.ranks for node in self.nodes])
+        others = [node.name for node in self.nodes] if info.allocation else []
+        self.address = network.towards([*others, *filter(None, [info.reached_from])])
+        self.agents: list[AgentProcess] = []
+        self.starts: dict[int, int] = {}  # how often each rank was started
         self.born: dict[int, float] = {}
+        self.ranks: dict[int, RankProcess] = {}
+        self._modules: Sequence[str] = ()
+        self._begun = 0  # agents, in all
+        self._wiring: dict[str, object] = {}
+        self._looked = time.monotonic()
+
+    # -- where ranks are, and how they do
 
     def places(self) -> list[RankInfo]:
         """Where each rank lives."""
-        if self.nodes:
-            return [self._place(rank) for rank in sorted(self.ranks)]
-        return [
-            RankInfo(rank, self.info.host, process.pid, device(rank, self.devices), local_rank=rank)
-            for rank, process in sorted(self.ranks.items())
-        ]
+        return [self._place(rank) for rank in sorted(self.ranks)]
 
     def _place(self, rank: int) -> RankInfo:
-        """Where a rank of the allocation is; its process is known by 0 until it says more."""
-        node, local = self.nodes[rank], self.positions[rank].local_rank
-        host, pid = node.name, 0
-        if self.placement.is_placed(rank):
-            host, pid = self.placement.places[rank].host, self.placement.places[rank].pid
-        return RankInfo(rank, host, pid, device(local, node.devices), local_rank=local)
+        node, local = self.nodes[self._node_of[rank]], self._positions[rank].local_rank
+        host = self.agents[self._node_of[rank]].place.get("host", node.name)
+        return RankInfo(
+            rank, host, self.ranks[rank].pid, device(local, node.devices), local_rank=local
+        )
 
-    def pids(self, ranks: list[int]) -> dict[int, int]:
-        """The processes of those ranks that are on this machine."""
-        return {} if self.nodes else {rank: self.ranks[rank].pid for rank in ranks}
-
-    def here(self, ranks: list[int]) -> dict[int, tuple[int, str]]:
-        """Process and device of those ranks that are on this machine."""
-        return {rank: (pid, device(rank, self.devices)) for rank, pid in self.pids(ranks).items()}
-
-    def returncode(self, rank: int) -> int | None:
-        """How a rank has ended, as of a child; None if it has not."""
-        code = self.ranks[rank].poll()
-        return step_launcher.returncode(code) if self.nodes and code is not None else code
-
-    def how_ended(self, rank: int, code: int) -> str:
-        """The same in words."""
+    def how_ended(self, rank: int) -> str:
+        """How a rank that has ended did so, in words."""
+        process, agent = self.ranks[rank], self.agents[self._node_of[rank]]
+        code = process.returncode or 0
+        if process.failed:
+            return f"could not be started: {process.failed}"
+        if process.ended_with_agent:
+            return f"ended with its node's agent, which {self.how_agent_ended(agent)}"
         how = describe_exit(code)
         if crash := describe_crash(code, self.paths.spool(rank) / "stderr"):
             how = f"{how}: {crash}"
+        if process.words:
+            return f"{how}; {process.words}"
+        return self._as_scheduler_says(how, agent) if code < 0 else how
+
+    def how_agent_ended(self, agent: AgentProcess) -> str:
+        """The same of an agent."""
+        code = agent.process.poll()
+        if code is None:
+            return "does not answer"
+        if self.info.allocation is not None:
+            code = step_launcher.returncode(code)
+        return self._as_scheduler_says(describe_exit(code), agent)
+
+    def _as_scheduler_says(self, how: str, agent: AgentProcess) -> str:
         if self.info.allocation is None:
             return how
-        log, node = self.paths.rank_log(rank), self.nodes[rank].name
-        return step_launcher.how_ended(how, log, node, self.info.allocation.job)
+        return step_launcher.how_ended(how, agent.log, agent.node, self.info.allocation.job)
+
+    def look(self) -> list[Future[dict[int, Load]]]:
+        """How busy ranks are, by node."""
+        return [agent.look() for agent in self.agents]
+
+    def signal(self, ranks: Collection[int], name: str) -> None:
+        """Send a signal to the processes of ranks."""
+        for agent, its in self._by_agent(ranks):
+            agent.tell(do="signal", ranks=its, signal=name)
+
+    # -- starting
 
     def start_controller(self) -> None:
         argv = [
@@ -107,114 +133,124 @@ class Processes:
             "--HeartMonitor.period=250", "--HeartMonitor.max_heartmonitor_misses=240",
             "--log-level=WARN",
         ]  # fmt: skip
-        env = dict(os.environ) | {"RANKROOM_SIZE": str(self.info.size)}
-        self.controller = self.spawn(argv, env, self.paths.controller_log)
-
-    def preload(self, modules: Sequence[str], wake: Callable[[], None]) -> ForkServer:
-        """Have ranks forked by a process that has imported `modules`."""
-        env = self.environment_of(0)
-        # Whatever carries the first rank's marks is ended with it.
-        for name in (process_tree.SPOOL, process_tree.START):
-            env.pop(name)
-        env[process_tree.CLUSTER] = str(self.paths.folder)
-        log = self.paths.logs / "fork-server.log"
-        self.forks = ForkServer(modules, env, self.info.cwd, log, wake)
-        return self.forks
-
-    def environment_of(self, rank: int) -> dict[str, str]:
-        """What a rank on this machine finds set."""
-        env = dict(os.environ) | rank_environment(
-            rank, self.info.size, self.wiring, self.devices, self.cores, os.environ
-        )
-        env |= {
-            process_tree.SPOOL: str(self.paths.spool(rank)),
-            process_tree.SUPERVISOR: str(os.getpid()),
-            process_tree.START: str(self.placement.starts.get(rank, 0)),
-            "RANKROOM_RPC": self.info.rpc,
-            "RANKROOM_RPC_KEY": self.info.rpc_key,
-            port_guard.BIND: self.wiring.address,
-        }
-        return env | port_guard.environment(env)
-
-    def start_rank(self, rank: int) -> None:
-        start = self.placement.start(rank)
-        log = self.paths.rank_log(rank)
-        if self.nodes:
-            self.start_step(rank, start)
-            return
-        env = self.environment_of(rank)
-        if self.forks is not None and not self.forks.is_over and not self.forks.unsafe:
-            env[process_tree.CLUSTER] = str(self.paths.folder)
-            argv = [*self.options(rank), "--IPEngine.enable_nanny=False"]
-            self.ranks[rank] = self.forks.fork(argv, env, self.info.cwd, log)
-        else:
-            argv = python_command.command("rankroom.rank.engine", *self.options(rank))
-            self.ranks[rank] = self.spawn(argv, env, log)
-        self.born[rank] = time.time()
-
-    def options(self, rank: int) -> list[str]:
-        """What every rank's command ends with."""
-        return [
-            f"--profile-dir={self.paths.profile}", f"--file={self.paths.engine_file}",
-            f"--IPEngine.id={rank}", "--IPEngine.wait_for_url_file=30",
-            "--IPEngine.timeout=20", "--log-level=WARN",
-        ]  # fmt: skip
-
-    def start_step(self, rank: int, start: int) -> None:
-        """Start a rank on its node. It reads the cluster's key from the cluster's folder."""
-        assert self.info.allocation is not None
-        env = step_launcher.environment(os.environ) | {
-            process_tree.SPOOL: str(self.paths.spool(rank)),
-            process_tree.START: str(start),
-            process_tree.STEP: f"{self.paths.folder}/{rank}/{start}",
-            "RANKROOM_RANK": str(rank),
-            # Python reads these before the rank can set them.
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONFAULTHANDLER": "1",
-        }
-        if step_launcher.PYTHON not in os.environ:  # a container need not have the file
-            env |= port_guard.environment(env)
-        node = self.nodes[rank].name
-        argv = step_launcher.command(self.info.allocation, node, rank, self.info.cwd)
-        self.ranks[rank] = self.spawn([*argv, *self.options(rank)], env, self.paths.rank_log(rank))
-        self.born[rank] = time.time()
-
-    def spawn(self, argv: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-        env[process_tree.CLUSTER] = str(self.paths.folder)
-        with log.open("ab") as file:
-            return subprocess.Popen(
+        env = dict(os.environ) | {
+            "RANKROOM_SIZE": str(self.info.size), process_tree.CLUSTER: str(self.paths.folder)
+        }  # fmt: skip
+        with self.paths.controller_log.open("ab") as file:
+            self.controller = subprocess.Popen(
                 argv, env=env, cwd=self.info.cwd, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    def end(self, ranks: list[int]) -> None:
+    def start_agents(self, modules: Sequence[str] | None) -> None:
+        """Start an agent on each node, which imports `modules` for its ranks; None to fork none."""
+        self._modules = [NONE] if modules is None else modules
+        self.agents = [self._start_agent(node) for node in range(len(self.nodes))]
+
+    def _start_agent(self, node: int) -> AgentProcess:
+        self._begun += 1
+        mark = f"{self.paths.folder}/{node}/{self._begun}"
+        name, granted = self.nodes[node].name, self.info.allocation
+        about = [str(self.paths.folder), mark, str(node), str(self._devices), *self._modules]
+        env = dict(os.environ) if granted is None else step_launcher.environment(os.environ)
+        env |= {process_tree.CLUSTER: str(self.paths.folder), process_tree.AGENT: mark}
+        # Python reads these before a rank that is a program of its own can set them.
+        env |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        if granted is None:
+            env[BIND] = network.LOOPBACK
+        if granted is None or step_launcher.PYTHON not in os.environ:
+            env |= port_guard.environment(env)  # a container need not have the file
+        command = python_command.command(step_launcher.AGENT, *about)
+        if granted is not None:
+            command = step_launcher.command(granted, name, self.info.cwd, about)
+        log = self.paths.agent_log(name)
+        return AgentProcess(name, command, env, self.info.cwd, log, self._hear)
+
+    def start_ranks(self) -> bool:
+        """Start all ranks as soon as all agents are ready: each hears where all others are."""
+        if not all(agent.place for agent in self.agents):
+            return False
+        places = [agent.place for agent in self.agents]
+        ports = [port for place in places for port in place["ports"][1:]]
+        self._wiring = {
+            "addresses": [places[node]["at"] for node in self._node_of],
+            "ports": ports,
+            "master_port": places[0]["ports"][0],
+        }
+        for agent in self.agents:
+            agent.tell(do="wire", **self._wiring)
+        for rank in range(self.info.size):
+            self.start_rank(rank)
+        return True
+
+    def start_rank(self, rank: int) -> None:
+        """Start a rank, with a new agent if its node's has ended. Raises OSError."""
+        node = self._node_of[rank]
+        if self.agents[node].is_over:
+            self.agents[node] = self._start_agent(node)
+            # It reads that once it is ready; its ranks have the addresses that others know.
+            self.agents[node].tell(do="wire", **self._wiring)
+        self.starts[rank] = self.starts.get(rank, 0) + 1
+        self.ranks[rank] = self.agents[node].start_rank(rank, self.starts[rank])
+        self.born[rank] = time.time()
+
+    # -- watching
+
+    def beat(self) -> None:
+        """Tell agents on other machines that we are here; to be called every few seconds."""
+        for agent in self.agents:
+            agent.tell(do="beat")
+
+    def silent(self, ready: Collection[int]) -> list[AgentProcess]:
+        """The agents that were heard of once, and then no more; those whose ranks are all `ready`
+        have less time. To be called every second at least."""
+        now = time.monotonic()
+        missed, self._looked = now - self._looked, now
+        found = []
+        for agent in self.agents:
+            if missed > PAUSED_S:  # this process stood still itself, and heard nothing
+                agent.heard = min(now, agent.heard + missed)
+            patience = SILENT_S if all(r in ready for r in self.ranks_of(agent)) else STARTING_S
+            if agent.place and not agent.is_over and now - agent.heard > patience:
+                found.append(agent)
+        return found
+
+    def ranks_of(self, agent: AgentProcess) -> list[int]:
+        return [rank for rank, node in enumerate(self._node_of) if self.agents[node] is agent]
+
+    # -- ending
+
+    def end(self, ranks: Collection[int]) -> None:
         """End these ranks with all they started, in whatever session that is."""
-        processes = [self.ranks[rank] for rank in ranks]
-        children = process_tree.descendants(process.pid for process in processes)
-        self.ask_to_end(processes, RESTART_S)
-        for rank in ranks:
-            children |= process_tree.marked(process_tree.SPOOL, self.paths.spool(rank))
-        process_tree.end(children)
+        for agent, its in self._by_agent(ranks):
+            if not agent.is_over:
+                agent.end_ranks(its, RESTART_S)
+        if self.info.allocation is None:  # what their agent, if it was killed, left
+            for rank in ranks:
+                process_tree.end(process_tree.marked(process_tree.SPOOL, self.paths.spool(rank)))
 
     def end_all(self) -> None:
         """End every process: asked first, killed after a while, and all of them waited for."""
         children = process_tree.descendants([os.getpid()])
-        self.ask_to_end([*self.ranks.values(), self.controller], STOP_S)
-        if self.forks is not None:
-            self.forks.close()
+        for agent in self.agents:
+            agent.hang_up()
+        if self.controller.poll() is None:
+            self.controller.terminate()
+        deadline = time.monotonic() + STOP_S
+        for agent in self.agents:
+            agent.wait(deadline - time.monotonic())
+        try:
+            self.controller.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.controller.kill()
+            self.controller.wait()
         process_tree.end(
             children
             | process_tree.marked(process_tree.CLUSTER, self.paths.folder) - {psutil.Process()}
         )
 
-    def ask_to_end(self, processes: Sequence[Process], seconds: float) -> None:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-        deadline = time.monotonic() + seconds
-        for process in processes:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    def _by_agent(self, ranks: Iterable[int]) -> list[tuple[AgentProcess, list[int]]]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for rank in ranks:
+            found[self._node_of[rank]].append(rank)
+        return [(self.agents[node], its) for node, its in found.items()]

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import signal
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from functools import partial
 from typing import Any
 
 from rankroom.errors import NoClusterError
@@ -20,7 +17,6 @@ from rankroom.rpc.client import Answer, packed
 from rankroom.rpc.loop import Call
 from rankroom.rpc.server import Question, Server
 
-NANNY_AFTER_S = 0.5  # without a word of a rank on another node, the process beside it is to do it
 Receive = Callable[[dict[str, Any], bytes], None]
 
 
@@ -31,18 +27,17 @@ class RankGoneError(NoClusterError):
 class RankConnections:
     """The connections of a cluster's ranks.
 
-    `pids()` gives the processes of those ranks that are on this machine.
+    `signal(ranks, name)` sends a signal to the processes of ranks, whatever they do.
     """
 
-    def __init__(self, server: Server, pids: Callable[[], dict[int, int]]) -> None:
+    def __init__(self, server: Server, signal: Callable[[Collection[int], str], None]) -> None:
         self._server = server
-        self._pids = pids
+        self.signal = signal
         self.modules: set[str] = set()  # of PRELOADABLE, those that cells have imported
         self._peers: dict[int, bytes] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[int, Future[Any]]] = {}
         self._receivers: dict[str, Receive] = {}
-        self._unheard: dict[int, list[str]] = {}  # signals for ranks on other nodes
 
     @property
     def ranks(self) -> list[int]:
@@ -74,7 +69,6 @@ class RankConnections:
     def gone(self, rank: int) -> None:
         """The process of `rank` has ended: nothing that it was asked will be answered."""
         self._peers.pop(rank, None)
-        self._unheard.pop(rank, None)
         for number, (asked, future) in list(self._asked.items()):
             if asked == rank:
                 self._asked.pop(number, None)
@@ -104,27 +98,9 @@ class RankConnections:
         """Ask ranks what they answer even while a cell runs; ranks that are gone are left out."""
         return [self._ask(rank, **question) for rank in ranks if rank in self._peers]
 
-    def signal(self, ranks: Collection[int], name: str) -> None:
-        """Send a signal to the processes of ranks, wherever they are."""
-        here = self._pids()
-        for rank in ranks:
-            if (pid := here.get(rank)) is not None:
-                _kill(pid, name)
-            elif rank in self._peers:
-                heard = self._ask(rank, do="signal", signal=name)
-                self.later(NANNY_AFTER_S, partial(self._insist, rank, name, heard))
-
-    def unheard(self, rank: int) -> list[str]:
-        """The signals that a rank did not take, as C code keeps Python from running there."""
-        return self._unheard.pop(rank, [])
-
     def later(self, seconds: float, call: Call) -> None:
         """Have `call()` called in the server's thread after so many seconds."""
         self._server.later(seconds, call)
-
-    def _insist(self, rank: int, name: str, heard: Future[Any]) -> None:
-        if not heard.done():
-            self._unheard.setdefault(rank, []).append(name)
 
     def _ask(self, rank: int, /, *buffers: bytes, **question: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -146,8 +122,3 @@ def _settle(future: Future[Any] | None, outcome: Any) -> None:
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
-
-
-def _kill(pid: int, name: str) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, getattr(signal, name))

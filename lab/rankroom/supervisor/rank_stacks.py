@@ -12,7 +12,7 @@ from rankroom.supervisor.stall import main_first
 from rankroom.system.polling import poll_until
 
 STACKS_S = 1.0  # for a rank to say where its threads are
-SIGNAL_S = 3.0  # for one that does not, by way of the process beside it if need be
+SIGNAL_S = 3.0  # for one that does not, by a signal
 STACK_SIGNAL = "SIGUSR2"
 
 

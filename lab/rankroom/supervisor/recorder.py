@@ -30,9 +30,9 @@ from rankroom.record.model import (
 )
 from rankroom.record.patient_writer import PatientWriter
 from rankroom.record.store import Store, Writer
+from rankroom.supervisor.agent_process import GIVEN_UP
 from rankroom.supervisor.assembly import Assembly, Spool
 from rankroom.supervisor.clock import hull
-from rankroom.supervisor.placement import GIVEN_UP
 from rankroom.supervisor.rank_connections import RankConnections, RankGoneError
 from rankroom.supervisor.release import Release
 from rankroom.supervisor.stall import StallWatch

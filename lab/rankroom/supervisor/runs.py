@@ -16,13 +16,13 @@ from concurrent.futures import wait
 from functools import partial
 from typing import Any
 
-from rankroom import config
 from rankroom.errors import NoClusterError, RankroomError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Client, RankInfo, RunInfo, title_of
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, new_id
 from rankroom.rpc.server import Question, Server
+from rankroom.supervisor import start_limit
 from rankroom.supervisor.clock import Clocks
 from rankroom.supervisor.late_output import add_late
 from rankroom.supervisor.rank_connections import RankConnections
@@ -341,7 +341,7 @@ class Runs:
         if not absent:
             # One that is about to be ended, so as to be restarted, is still connected.
             return not {*ranks} & {*self._info.starting}
-        if not down and waited < (config.start_seconds(30.0) if starting else COMES_S):
+        if not down and waited < (start_limit.seconds(self._info) if starting else COMES_S):
             return False
         down = down or absent
         how = self._info.exits.get(str(down[0]), "does not answer any more")

@@ -1,9 +1,8 @@
-"""The process that keeps a cluster on one machine: starts controller and ranks, and watches them.
+"""The process that owns a cluster: starts its controller and its nodes' agents, and watches them.
 
-It belongs to no kernel, so ranks outlive the notebook that started them; it is the parent of all
-its processes, so it learns how each of them ended. `python -m rankroom.supervisor.supervisor
-FOLDER` is started by `rankroom.cluster.launch`; it does what its cluster.json asks and writes the
-outcome there.
+It belongs to no kernel, so ranks outlive the notebook that started them.
+`python -m rankroom.supervisor.supervisor FOLDER` is started by `rankroom.cluster.launch`; it does
+what its cluster.json asks and writes the outcome there.
 """
 
 from __future__ import annotations
@@ -24,55 +23,51 @@ from types import FrameType
 from typing import Any
 
 from rankroom import config, errors
-from rankroom.agent.load import Loads
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
-from rankroom.rpc.rendezvous import POLL_S, Rendezvous
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, with_log
+from rankroom.rpc.rendezvous import Rendezvous
 from rankroom.rpc.server import Question, Server
 from rankroom.scheduler.job_end import JobEnd
-from rankroom.supervisor import hub, preload
+from rankroom.supervisor import hub, preload, start_limit
+from rankroom.supervisor.agent_process import GIVEN_UP
 from rankroom.supervisor.lease import Lease
-from rankroom.supervisor.memory import Memory
-from rankroom.supervisor.placement import GIVEN_UP
+from rankroom.supervisor.load import Loads
 from rankroom.supervisor.processes import Processes
 from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.runs import Runs
 from rankroom.system.exits import describe_exit
 
-START_S = 30.0  # a rank that is not ready after this long hangs, and may be restarted
 LOOK_S = 0.1
 UNREGISTER_S = 1.0  # for the controller to hear of a rank that has ended
 NEWS_S = 20.0  # between two messages to followers, if nothing changes
 SAVE_S = 1e-4  # for each rank, between two times that ranks which come are written down
-SAMPLE_S = 1.0  # between two looks at the ranks' memory
+BEAT_S = 2.0  # between two signs of life for agents on other machines
 AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
-ENDS_S = 5.0  # for Slurm to say how a rank ended of which its node has said that it has
 
 
 class Supervisor:
-    """Controller and ranks of one cluster as child processes."""
+    """Controller and agents of one cluster as child processes, and the ranks that these have."""
 
     def __init__(self, paths: ClusterPaths, info: ClusterInfo, devices: int) -> None:
         self.paths = paths
         self.info = info
-        self.children = Processes(paths, info, devices)
+        info.host = socket.gethostname()
+        self.children = Processes(paths, info, devices, self.wake)
         self.lost: dict[int, str] = {}  # ranks that were given up, and why
         self.brought_back: dict[int, list[float]] = {}
         self.stopping = threading.Event()
-        self.memory = Memory()
-        self.loads = Loads()
+        self.loads = Loads(self.children.look)
         self.job_end: JobEnd | None = None
         self.told_to_end = False  # by a signal, as Slurm does when the job is over
-        self.sampled = self.saved = 0.0
+        self.beaten = self.saved = 0.0
         # What others ask for comes in a thread of its own.
         self.lock = threading.Lock()
         self.ready: set[int] = set()
         self.asked: set[int] = set()
         self.changed = False  # and not written down yet: the watch does that
         is_wide = info.allocation is not None or bool(info.reached_from)
-        self.placed: list[Question] = []  # of ranks that wait to hear where all are
         self.server = Server(self.children.address if is_wide else "", paths.folder, self.take)
         self.rendezvous = Rendezvous(self.children.address, self.server.later)
-        self.connections = RankConnections(self.server, lambda: self.children.pids(self.living()))
+        self.connections = RankConnections(self.server, self.children.signal)
         self.runs = Runs(
             paths, info, self.server, self.connections, self.children.places, self.note_news
         )
@@ -80,7 +75,6 @@ class Supervisor:
         self.version = 0  # of what there is to tell; `listening` wait for another one
         self.listening: list[Question] = []
         info.rpc, info.rpc_key = self.server.address, self.server.key
-        info.host = socket.gethostname()
         info.supervisor = os.getpid()
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
@@ -90,33 +84,13 @@ class Supervisor:
         self.woken.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self.waking.fileno(), warn_on_full_buffer=False)
-        # Ranks on other nodes read there what they need.
+        # Agents read there what they need.
         self.write()
         self.children.start_controller()
-        self.preload()
-        for rank in range(info.size):
-            self.children.start_rank(rank)
+        self.children.start_agents(preload.modules(info.preload))
         if info.allocation is not None:
             self.job_end = JobEnd(info.allocation.job, info.allocation.until)
             self.job_end.follow()
-        info.state = "running"
-        self.write()
-
-    def preload(self) -> None:
-        """Have what ranks import be imported once, and ranks be forked; not on other nodes."""
-        modules = preload.modules(self.info.preload)
-        if modules is None or self.info.allocation is not None:
-            return
-        if modules:
-            self.info.message = f"importing {', '.join(modules)}"
-            self.write()
-        forks = self.children.preload(modules, self.wake)
-        if not forks.wait_ready(config.start_seconds(START_S)):
-            forks.note("ranks are started one by one: the process that forks them did not start")
-            self.children.forks = None
-        self.info.message = ""
-        self.info.notes = forks.notes
-        self.imported = {each["module"] for each in forks.imports}
 
     def save(self) -> None:
         """Write down how the cluster is; what a full disk refuses is written when there is room."""
@@ -147,8 +121,6 @@ class Supervisor:
             return
         if do == "ready":
             self.note_ready(question.content["rank"], question.content["start"], question.peer)
-        elif do == "place":
-            self.position(question)
         elif do == "news":
             self.listening.append(question)
             if question.content["known"] != self.version:
@@ -157,7 +129,9 @@ class Supervisor:
                 self.server.later(NEWS_S, self.tell_news)
         elif do == "look":
             # It takes a moment to measure.
-            threading.Thread(target=lambda: question.answer(**self.look()), daemon=True).start()
+            threading.Thread(
+                target=lambda: question.answer(**self.loads.look()), daemon=True
+            ).start()
         elif not self.rendezvous.take(question):
             question.answer(**self.answer(question.content))
 
@@ -174,26 +148,6 @@ class Supervisor:
                 each.answer(version=self.version, cluster=told, runs=dict(self.runs.states))
             self.listening.clear()
 
-    def position(self, question: Question) -> None:
-        """Tell a rank where all are when all have said so, or after a while that they have not."""
-        answer = self.answer(question.content)
-        if not answer["kept"]:
-            question.answer(**answer)
-            return
-        self.placed.append(question)
-        if "addresses" not in answer:
-            self.server.later(POLL_S, lambda: question.answer(**answer))
-            return
-        for each in self.placed:
-            each.answer(**self.answer(each.content))
-        self.placed.clear()
-
-    def look(self) -> dict[str, Any]:
-        """How busy the ranks are."""
-        living = self.living()
-        here = self.children.here(living)
-        return self.loads.look(here, set(living) - here.keys())
-
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """What can be said at once."""
         if question["do"] == "stop":
@@ -201,16 +155,6 @@ class Supervisor:
             self.wake()
         elif question["do"] == "out of step":
             self.runs.note_out_of_step()
-        elif question["do"] == "gone":
-            self.note_gone(question["rank"], question["start"])
-        elif question["do"] in ("place", "stay"):
-            if load := question.get("load"):
-                self.loads.say(question["rank"], load)
-            more = {
-                "look": self.loads.watched,
-                "signals": self.connections.unheard(question["rank"]),
-            }
-            return self.children.placement.answer(question) | more
         elif question["do"] == "until":
             return {"until": self.job_end.until if self.job_end else 0.0}
         elif question["do"] == "restart":
@@ -223,7 +167,7 @@ class Supervisor:
     def note_ready(self, rank: int, start: int, peer: bytes) -> None:
         """A rank has come: cells may be sent to it."""
         with self.lock:
-            if self.children.placement.starts[rank] != start:
+            if self.children.starts.get(rank) != start:
                 return
             self.connections.connected(rank, peer)
             self.ready.add(rank)
@@ -231,18 +175,6 @@ class Supervisor:
             if len(self.ready) == self.info.size:
                 self.runs.ready()
         self.wake()
-
-    def note_gone(self, rank: int, start: int) -> None:
-        """The process beside a rank on another node says that the rank has ended.
-
-        How is said by the step that had it, a while later.
-        """
-
-        def lose() -> None:
-            if self.children.placement.starts[rank] == start:
-                self.lose(rank, self.info.exits.get(str(rank), "does not answer any more"))
-
-        self.server.later(ENDS_S, lose)
 
     def lose(self, rank: int, how: str) -> None:
         """The process of a rank has ended."""
@@ -260,7 +192,8 @@ class Supervisor:
             for rank in ranks:
                 if rank in self.asked:
                     return TWICE.format(rank=rank)
-                young = time.time() - self.children.born[rank] < config.start_seconds(START_S)
+                age = time.time() - self.children.born.get(rank, time.time())
+                young = age < start_limit.seconds(self.info)
                 if young and rank not in self.ready and str(rank) not in self.info.exits:
                     again = rank in self.info.starting
                     return (TWICE if again else STARTING).format(rank=rank)
@@ -292,16 +225,19 @@ class Supervisor:
         """One look at all there is; whether the cluster has come to its end."""
         code = self.children.controller.poll()
         if code is not None:
-            self.fail(f"the ipyparallel controller {describe_exit(code)}")
+            how = f"the ipyparallel controller {describe_exit(code)}"
+            is_young = len(self.ready) < self.info.size
+            self.fail(with_log(how, self.paths.controller_log) if is_young else how)
             return True
         self.note_limit()
-        self.note_silence()
+        self.note_agents()
+        if self.info.state == "failed":
+            return True
         self.note_ends()
         self.do_restarts()
         if len(self.info.exits) == self.info.size:
-            self.fail("every rank has ended")
+            self.fail(self.why_all_ended())
             return True
-        self.note_memory()
         if self.job_end and self.job_end.over:
             self.told_to_end = True
             return True
@@ -319,14 +255,50 @@ class Supervisor:
         self.info.state, self.info.message = "failed", message
         self.save()
 
+    def note_agents(self) -> None:
+        """Start the ranks once all agents are ready; give up those that nothing is heard of."""
+        if not self.children.ranks:
+            self.start_ranks()
+        if self.info.allocation is None:
+            return
+        if time.monotonic() > self.beaten + BEAT_S:
+            self.beaten = time.monotonic()
+            self.children.beat()
+        up = self.ready | {int(rank) for rank in self.info.exits}
+        for agent in self.children.silent(up):
+            for rank in self.children.ranks_of(agent):
+                self.lost[rank] = f"{GIVEN_UP}: its node {agent.node} does not answer"
+            agent.give_up()
+
+    def start_ranks(self) -> None:
+        agents = self.children.agents
+        for agent in agents:
+            if agent.refused or agent.is_over:
+                ended = f"the agent of {agent.node} {self.children.how_agent_ended(agent)}"
+                self.fail(agent.refused or with_log(f"{ended} while starting", agent.log))
+                return
+        if self.children.start_ranks():
+            self.imported = set.union(*(agent.imported for agent in agents))
+            self.info.notes = list(dict.fromkeys(note for agent in agents for note in agent.notes))
+            self.info.state, self.info.message = "running", ""
+            self.save()
+        elif (message := start_limit.words(agents)) != self.info.message:
+            self.info.message = message
+            self.save()
+
+    def why_all_ended(self) -> str:
+        hows = set(self.info.exits.values())
+        return f"every rank {hows.pop()}" if len(hows) == 1 else "every rank has ended"
+
     def note_ends(self) -> None:
+        pids = [process.pid for process in self.children.ranks.values()]
+        if pids != [rank.pid for rank in self.info.ranks]:
+            self.changed = True
         ended = []
-        for rank in list(self.children.ranks):
-            if str(rank) in self.info.exits or (code := self.children.returncode(rank)) is None:
+        for rank, process in list(self.children.ranks.items()):
+            if str(rank) in self.info.exits or not process.ended:
                 continue
-            how = self.lost.pop(rank, "") or self.children.how_ended(rank, code)
-            if code == -signal.SIGKILL and (words := self.memory.words(rank)):
-                how = f"{how}; {words}"
+            how = self.lost.pop(rank, "") or self.children.how_ended(rank)
             back = self.info.auto_restart and rank not in self.asked
             if back and not self.may_come_back(rank):
                 how, back = LEFT_DOWN.format(how=how, times=AGAIN, seconds=WITHIN_S), False
@@ -337,12 +309,10 @@ class Supervisor:
                     self.asked.add(rank)
                     self.info.starting.append(rank)
             self.lose(rank, how)
-            self.children.placement.give_up(rank)
             ended.append(rank)
         if ended:  # a node's ranks end together: what is written names all ranks
             self.save()
         for rank in ended:
-            # The process beside it, if there was one, may have ended with it, and reported nothing.
             hub.unregister(self.paths.engine_file, rank, UNREGISTER_S)
 
     def note_limit(self) -> None:
@@ -358,14 +328,6 @@ class Supervisor:
             self.info.message = why
             for rank in self.living():
                 self.info.exits[str(rank)] = f"was ended: {why}"
-
-    def note_silence(self) -> None:
-        """Give up ranks on nodes that nothing is heard of; those that just started have time."""
-        for rank in self.children.placement.silent(self.ready):
-            node = self.info.ranks[rank].host
-            self.lost[rank] = f"{GIVEN_UP}: its node {node} does not answer"
-            self.children.placement.give_up(rank)
-            self.children.ranks[rank].kill()
 
     def may_come_back(self, rank: int) -> bool:
         """Whether a rank that died is restarted; noted as done if so."""
@@ -410,11 +372,6 @@ class Supervisor:
         # The others' groups hold connections to processes that are gone.
         self.info.epoch += 1
         self.save()
-
-    def note_memory(self) -> None:
-        if time.monotonic() > self.sampled + SAMPLE_S:
-            self.sampled = time.monotonic()
-            self.memory.sample(self.children.pids(self.living()))
 
     def living(self) -> list[int]:
         return [rank for rank in self.children.ranks if str(rank) not in self.info.exits]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -18,9 +17,8 @@ import psutil
 from rankroom.system.polling import poll_until
 
 CLUSTER = "RANKROOM_CLUSTER"  # in the environment of all that a cluster starts: its folder
-SUPERVISOR = "RANKROOM_SUPERVISOR"  # in a rank's environment: the process that keeps its cluster
 START = "RANKROOM_START"  # in a rank's environment: how often it has been started
-STEP = "RANKROOM_STEP"  # in the environment of all that a rank on a compute node starts: its own
+AGENT = "RANKROOM_AGENT"  # in the environment of a node's agent and all below it: which one it is
 SPOOL = "RANKROOM_SPOOL"  # in the environment of all that a rank starts
 KILL_S = 0.5  # a child that has not ended this long after SIGTERM is killed
 
@@ -80,27 +78,6 @@ def lives(pid: int) -> bool:
         return True
 
 
-def first_ended(*pids: int) -> int:
-    """Wait until one of these processes, which need not be children, has ended; which one."""
-    if not hasattr(os, "pidfd_open"):
-        return _first_ended_by_looking(pids)
-    poll, watched = select.poll(), {}
-    try:
-        for pid in pids:
-            try:
-                watched[os.pidfd_open(pid)] = pid
-            except ProcessLookupError:
-                return pid
-            except OSError:
-                return _first_ended_by_looking(pids)
-        for each in watched:
-            poll.register(each, select.POLLIN)
-        return watched[poll.poll()[0][0]]
-    finally:
-        for each in watched:
-            os.close(each)
-
-
 def ended_within(pid: int, seconds: float) -> bool:
     """Wait up to `seconds` for a process, which need not be a child; whether it has ended."""
     try:
@@ -137,20 +114,6 @@ class _Watch:
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-
-
-def _first_ended_by_looking(pids: Iterable[int]) -> int:
-    processes = {}
-    for pid in pids:
-        try:
-            processes[pid] = psutil.Process(pid)
-        except psutil.Error:
-            return pid
-    while True:
-        for pid, process in processes.items():
-            if not running(process):
-                return pid
-        time.sleep(1)
 
 
 def _gone(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:

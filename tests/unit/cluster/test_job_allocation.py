@@ -7,8 +7,6 @@ from rankroom.errors import StartError, UsageError
 from rankroom.rank.environment import Position, Wiring, positions, rank_environment
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.scheduler import step_launcher
-from rankroom.supervisor import placement
-from rankroom.supervisor.placement import Placement
 from rankroom.system import network
 
 # Slurm 22.05; the older form of the GPUs is from 19.05.
@@ -156,59 +154,3 @@ def test_what_srun_says_of_an_end():
 def test_what_slurm_says_of_an_end(tmp_path, said, words):
     (tmp_path / "log").write_text(said)
     assert step_launcher.how_ended("was killed by SIGTERM", tmp_path / "log", "c2", "1") == words
-
-
-def place(placed, rank, start, ports=(1, 2)):
-    return placed.answer(
-        {"do": "place", "rank": rank, "start": start, "host": "c1", "pid": 9, "at": "10.0.0.1",
-         "ports": ports}
-    )  # fmt: skip
-
-
-def test_a_restarted_rank_keeps_its_ports_and_its_forerunner_is_refused():
-    placed = Placement(1)
-    first = placed.start(0)
-    assert place(placed, 0, first)["ports"] == [2]
-    second = placed.start(0)
-    assert not placed.is_placed(0)
-    assert placed.answer({"do": "stay", "rank": 0, "start": first})["kept"] is False
-    assert place(placed, 0, second, (7, 8))["ports"] == [2]
-    assert placed.is_placed(0)
-    placed.give_up(0)
-    assert placed.answer({"do": "stay", "rank": 0, "start": second})["kept"] is False
-
-
-class Clock:
-    """Stands still unless it is told to go on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(placement.time, "monotonic", lambda: self.now)
-
-    def pass_by(self, seconds: float, placed: Placement) -> None:
-        """As a supervisor's time passes: with a look now and then."""
-        for _ in range(round(seconds)):
-            self.now += 1
-            placed.silent(ready=set())
-
-
-def test_a_rank_that_is_not_ready_may_be_silent_longer(monkeypatch):
-    clock, placed = Clock(monkeypatch), Placement(1)
-    place(placed, 0, placed.start(0))
-    clock.pass_by(placement.SILENT_S + 1, placed)
-    assert placed.silent(ready={0}) == [0]
-    assert placed.silent(ready=set()) == []
-    clock.pass_by(placement.STARTING_S - placement.SILENT_S, placed)
-    assert placed.silent(ready=set()) == [0]
-
-
-def test_while_a_supervisor_stands_still_its_ranks_are_not_silent(monkeypatch):
-    clock, placed = Clock(monkeypatch), Placement(1)
-    place(placed, 0, placed.start(0))
-    clock.pass_by(3, placed)
-    clock.now += 1000
-    assert placed.silent(ready={0}) == []
-    clock.pass_by(placement.SILENT_S - 3, placed)
-    assert placed.silent(ready={0}) == []
-    clock.pass_by(1, placed)
-    assert placed.silent(ready={0}) == [0]

@@ -42,7 +42,7 @@ def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
     "module",
     [
         "rankroom.supervisor.supervisor", "rankroom.supervisor.controller", "rankroom.rank.engine",
-        "rankroom.agent.node_start", "rankroom.agent.nanny", "rankroom.batch.runner",
+        "rankroom.agent.node_agent", "rankroom.batch.runner",
         "rankroom.remote.login_node", "rankroom.remote.job", "rankroom.remote.agent",
         "rankroom.ssh.askpass",
     ],

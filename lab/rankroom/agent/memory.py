@@ -12,12 +12,15 @@ from pathlib import Path
 
 import psutil
 
+from rankroom.system.network import here
+
 MUCH = 0.7  # of the limit: from there on, lack of memory is a likely cause
+RANK_BYTES = 24 << 20  # that a rank which has done nothing has for itself
 UNLIMITED = 1 << 60  # what cgroup v1 says when nothing is limited is about this
 
 
 class Memory:
-    """The ranks' memory, sampled by the supervisor; its own control group is theirs."""
+    """The memory of a node's ranks, sampled by their agent; its own control group is theirs."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._folders = groups(root)
@@ -32,6 +35,13 @@ class Memory:
                 # One that has just been killed has none any more: what counts is what it had.
                 if has := psutil.Process(pid).memory_info().rss:
                     self._last[rank] = has
+
+    def refuses(self, ranks: int) -> str:
+        """Why so many ranks are not begun with; empty if they have room."""
+        left = free(self._folders)
+        if ranks * RANK_BYTES <= left:
+            return ""
+        return NO_ROOM.format(ranks=ranks, each=size(RANK_BYTES), node=here(), left=size(left))
 
     def words(self, rank: int) -> str:
         """What to say of a rank that was ended by SIGKILL; empty if it was never looked at."""
@@ -81,6 +91,22 @@ def limit(folders: list[Path]) -> int:
     return min(each for each in limits if each < UNLIMITED)
 
 
+def free(folders: list[Path]) -> int:
+    """Bytes that are left: of the least limit of the groups, or of the machine."""
+    left = [int(psutil.virtual_memory().available)]
+    for folder in folders:
+        for names in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            with contextlib.suppress(OSError, ValueError):
+                most, used = (int((folder / name).read_text()) for name in names[:2])
+                stat = (folder / "memory.stat").read_text().splitlines()
+                dropped = dict(line.split() for line in stat).get(names[2], "0")
+                left.append(most - used + int(dropped))
+    return max(0, min(left))
+
+
 def kills(folders: list[Path]) -> int:
     """How often a process of this group was ended for lack of memory; 0 if that is not counted."""
     for folder in folders:
@@ -98,3 +124,9 @@ def size(count: int) -> str:
     if count < 1 << 30:
         return f"{count / (1 << 20):.0f} MiB"
     return f"{count / (1 << 30):.1f} GiB"
+
+
+NO_ROOM = (
+    "{ranks} ranks do not fit on {node}: each needs {each} of memory before it does anything, and "
+    "{left} are free"
+)

@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from rankroom.supervisor.memory import Memory, groups, kills, limit, size
+from rankroom.agent.memory import Memory, groups, kills, limit, size
 
 V2 = {
     "proc/self/cgroup": "0::/user/app\n",

@@ -1,0 +1,138 @@
+"""What a process does before it is forked into ranks, and what its child does to be one."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import importlib
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+
+from rankroom.rank.world import World
+from rankroom.system import python_command
+
+NONE = "none"  # instead of modules: ranks are programs of their own
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+GPU = "/dev/nvidia-uvm"  # open in a process that has a CUDA context
+
+
+def prepare() -> None:
+    """Import the rank's engine, and have frameworks that are imported from now on adapted to."""
+    from rankroom.rank import engine
+
+    # As the first rank has it; what differs in the others is set when they are forked.
+    engine.prepared = engine.prepare()
+
+
+def imports(name: str) -> str:
+    """Import a module; why that failed, if it did."""
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        why = str(error).strip().partition("\n")[0]
+        return f"{type(error).__name__}: {why}"
+    return ""
+
+
+def why_unsafe() -> str:
+    """Why this process should not be forked any more; empty if it may be."""
+    torch = sys.modules.get("torch")
+    if GPU in _open_files() or (torch is not None and torch.cuda.is_initialized()):
+        return "it has opened a GPU"
+    if threading.active_count() > 1:
+        names = ", ".join(each.name for each in threading.enumerate()[1:])
+        return f"it runs threads of Python ({names})"
+    return ""
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            found.add(str(fd.readlink()))
+        except OSError:
+            continue
+    return found
+
+
+def become_rank(
+    agent: int, rank: int, env: dict[str, str], options: list[str], log: Path, forked: bool
+) -> NoReturn:
+    """In the child of the process `agent`: be a rank, as if this were a program of its own, or
+    become that program."""
+    code = 1
+    try:
+        os.setsid()
+        if sys.platform == "linux":
+            libc = ctypes.CDLL(None)
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            libc.prctl(PR_SET_NAME, f"rank {rank}".encode(), 0, 0, 0)
+        if os.getppid() != agent:
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _open_streams(log)
+        os.environ.update(env)
+        if not forked:
+            words = python_command.command("rankroom.rank.engine", *options)
+            os.execv(words[0], words)
+        sys.argv = ["rankroom-rank", *options]
+        _be(World.from_environment(os.environ))
+        code = 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        else:
+            code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _be(own: World) -> None:
+    """Run the engine as the rank whose world this is."""
+    from rankroom.rank import engine
+
+    assert engine.prepared is not None
+    world, _ = engine.prepared
+    vars(world).update(vars(own))
+    _differ()
+    faulthandler.enable()
+    engine.main()
+    atexit._run_exitfuncs()
+
+
+def _open_streams(log: Path) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for fd, own in ((null, 0), (file, 1), (file, 2)):
+        os.dup2(fd, own)
+    os.close(null)
+    os.close(file)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+
+
+def _differ() -> None:
+    """Have what each process draws for itself be different, and threads as many as it may use."""
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if (torch := sys.modules.get("torch")) and threads.isdigit():
+        torch.set_num_threads(int(threads))
+    psutil.Process()  # its own, not its parent's

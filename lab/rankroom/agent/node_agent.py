@@ -1,0 +1,310 @@
+"""A node's agent: imports once what its ranks need, forks them, watches them, ends them.
+
+`python -m rankroom.agent.node_agent FOLDER MARK NODE DEVICES MODULE…` is started by the cluster's
+supervisor, on its own machine or as a task of a job on another node. They exchange lines of JSON
+over its stdin and stdout. It has one thread, and touches no ZeroMQ context and no GPU, so that its
+children are as good as processes that were started by themselves. They end when it ends; it ends,
+with all that they have started, when its supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rankroom.agent import forking
+from rankroom.agent.memory import Memory
+from rankroom.agent.node_ranks import NodeRanks
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.reporting.samples import Sampler
+from rankroom.system import process_tree
+
+END_S = 1.0  # for a rank to end by itself whose successor somebody waits for
+STOP_S = 3.0  # the same for all ranks, with their agent
+BEAT_S = 2.0  # between two signs of life, where the supervisor is on another machine
+SILENT_S = 60.0  # without one of the supervisor's, it is gone
+SAMPLE_S = 1.0  # between two looks at the ranks' memory
+FIRST_S = 0.3  # what a first look at the ranks' load measures over
+LATELY_S = 10.0  # a look that is older than this is no beginning for the next one
+LONGEST = 1 << 20  # bytes that are read at once
+
+
+def main(argv: list[str]) -> None:
+    """Import the modules that `argv` names, and serve until the supervisor hangs up."""
+    folder, mark, node, devices, *modules = argv[1:]
+    supervisor = Supervisor()
+    paths = ClusterPaths(Path(folder).name, Path(folder).parent)
+    info = paths.read_patiently()
+    if info is None:
+        raise SystemExit(f"no cluster.json in {folder}: is the folder on a shared file system?")
+    # Launchers and containers have a working directory of their own, and ipyparallel keeps the one
+    # that it was imported in.
+    with contextlib.suppress(OSError):
+        os.chdir(info.cwd)
+    end_leftovers(mark)
+    ranks = NodeRanks(info, paths, int(node), int(devices))
+    forks = modules != [forking.NONE]
+    if forks:
+        import_all(supervisor, ranks, modules)
+    agent = NodeAgent(supervisor, ranks, mark, forks)
+    if refused := agent.memory.refuses(len(ranks.ranks)):
+        supervisor.tell(refused=refused)
+        return
+    supervisor.tell(ready=True, **ranks.place)
+    agent.serve()
+
+
+def import_all(supervisor: Supervisor, ranks: NodeRanks, modules: list[str]) -> None:
+    """Import what all ranks share; a module that must not be in a process that forks is left out,
+    by beginning again without it."""
+    supervisor.tell(doing="imports the rank's engine")
+    os.environ.update(ranks.environment(ranks.ranks[0], 0))
+    forking.prepare()
+    for name in modules:
+        supervisor.tell(doing=f"imports {name}")
+        if failed := forking.imports(name):
+            supervisor.tell(note=f"{name} could not be preloaded: {failed}")
+        elif unsafe := forking.why_unsafe():
+            supervisor.tell(note=LEFT_OUT.format(module=name, why=unsafe))
+            supervisor.hand_back()
+            begun = sys.orig_argv[1 : len(sys.orig_argv) - len(modules)]
+            others = [each for each in modules if each != name]
+            os.execv(sys.executable, [sys.executable, *begun, *others])
+        else:
+            supervisor.tell(imported=name)
+    gc.collect()
+    gc.freeze()  # the pages of what is here now stay shared with all ranks
+
+
+def end_leftovers(mark: str) -> None:
+    """End what an agent before this one left on its node: it was killed, or cut off for long."""
+    place = mark.rpartition("/")[0]
+    process_tree.end(
+        process
+        for process, other in process_tree.belonging(process_tree.AGENT)
+        if other != mark and other.rpartition("/")[0] == place
+    )
+
+
+class Supervisor:
+    """The way to the supervisor, in place of this process's stdin and stdout."""
+
+    def __init__(self) -> None:
+        self.orders, self._answers = os.dup(0), os.dup(1)
+        # What modules print, and read, is none of its business.
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        os.dup2(2, 1)
+        self._read = b""
+
+    def tell(self, **words: Any) -> None:
+        left = json.dumps(words).encode() + b"\n"
+        while left:
+            left = left[os.write(self._answers, left) :]
+
+    def read(self) -> list[dict[str, Any]] | None:
+        """The orders that have come; None when there will be no more."""
+        data = os.read(self.orders, LONGEST)
+        if not data:
+            return None
+        *lines, self._read = (self._read + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def hand_back(self) -> None:
+        """Have stdin and stdout be as they were, for the program that takes this one's place."""
+        os.dup2(self.orders, 0)
+        os.dup2(self._answers, 1)
+
+    def close(self) -> None:
+        os.close(self.orders)
+        os.close(self._answers)
+
+
+class NodeAgent:
+    """The parent of a node's ranks."""
+
+    def __init__(self, supervisor: Supervisor, ranks: NodeRanks, mark: str, forks: bool) -> None:
+        self.supervisor = supervisor
+        self.ranks = ranks
+        self.mark = mark
+        self.forks = forks
+        self.memory = Memory()
+        self.children: dict[int, tuple[int, int]] = {}  # rank and start, by process
+        self._told_to_end = False
+        self._samplers: dict[int, Sampler] = {}  # by process
+        self._looked = float("-inf")
+        # What is due, and when; only what there is.
+        self._due: dict[str, float] = {}
+
+    def serve(self) -> None:
+        """Do what the supervisor says, and tell it how ranks ended, until it is gone."""
+        self._waking, self._woken = socket.socketpair()
+        self._waking.setblocking(False)
+        self._woken.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGTERM, self._note_told_to_end)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._waking.fileno(), warn_on_full_buffer=False)
+        heard = time.monotonic()
+        if self.ranks.is_remote:
+            self._due["beat"] = heard
+        # The supervisor may hang up while it is told something.
+        with contextlib.suppress(BrokenPipeError), selectors.DefaultSelector() as self._selector:
+            self._selector.register(self.supervisor.orders, selectors.EVENT_READ)
+            self._selector.register(self._woken, selectors.EVENT_READ)
+            while not self._told_to_end:
+                ready = {key.fileobj for key, _ in self._selector.select(self._pause())}
+                if self._woken in ready:
+                    self._woken.recv(4096)
+                    self.reap()
+                if self.supervisor.orders in ready:
+                    orders = self.supervisor.read()
+                    if orders is None:
+                        break
+                    heard = time.monotonic()
+                    for order in orders:
+                        self.take(order)
+                if self.ranks.is_remote and time.monotonic() - heard > SILENT_S:
+                    break
+                self.do_due()
+        self.end_all()
+
+    def take(self, order: dict[str, Any]) -> None:
+        """One order of the supervisor's."""
+        do = order["do"]
+        if do == "wire":
+            self.ranks.wire(order["addresses"], order["ports"], order["master_port"])
+        elif do == "start":
+            self.start(order["rank"], order["start"])
+        elif do == "signal":
+            for pid in self.processes(order["ranks"]):
+                os.kill(pid, getattr(signal, order["signal"]))  # a child of ours until it is reaped
+        elif do == "end":
+            self.end(order["ranks"])
+        elif do == "look":
+            self.look()
+
+    def processes(self, ranks: Collection[int]) -> list[int]:
+        return [pid for pid, (rank, _) in self.children.items() if rank in ranks]
+
+    # -- starting and ending ranks
+
+    def start(self, rank: int, start: int) -> None:
+        """Start a rank: a fork of this process, or a program of its own."""
+        env = self.ranks.environment(rank, start)
+        agent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:  # too many processes, or no memory
+            self.supervisor.tell(rank=rank, start=start, failed=str(error))
+            return
+        if pid == 0:
+            self._selector.close()
+            for each in (self.supervisor, self._waking, self._woken):
+                each.close()
+            forking.become_rank(
+                agent, rank, env, self.ranks.options(rank), self.ranks.log(rank), self.forks
+            )
+        self.children[pid] = rank, start
+        self._due.setdefault("sample", time.monotonic() + SAMPLE_S)
+        self.supervisor.tell(rank=rank, start=start, pid=pid)
+
+    def reap(self) -> None:
+        """Tell of each rank that has ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid not in self.children:
+                continue
+            rank, start = self.children.pop(pid)
+            self._samplers.pop(pid, None)
+            code = os.waitstatus_to_exitcode(status)
+            words = self.memory.words(rank)
+            killed = words if code == -signal.SIGKILL else ""
+            self.supervisor.tell(rank=rank, start=start, ended=code, words=killed)
+
+    def end(self, ranks: Collection[int]) -> None:
+        """End ranks with all they started, in whatever session that is."""
+        pids = self.processes(ranks)
+        children = process_tree.descendants(pids)
+        process_tree.end([psutil.Process(pid) for pid in pids], END_S)
+        spools = {self.ranks.spool(rank) for rank in ranks}
+        for process, spool in process_tree.belonging(process_tree.SPOOL):
+            if spool in spools:
+                children.add(process)
+        process_tree.end(children)
+        self.reap()
+
+    def end_all(self) -> None:
+        """End all ranks, and what they started."""
+        left = process_tree.descendants([os.getpid()])
+        for process, mark in process_tree.belonging(process_tree.AGENT):
+            if mark == self.mark:
+                left.add(process)
+        process_tree.end(left, STOP_S)
+
+    def _note_told_to_end(self, number: int, frame: Any) -> None:
+        self._told_to_end = True
+
+    # -- what is due
+
+    def _pause(self) -> float | None:
+        """Until something is due."""
+        if not self._due:
+            return None
+        return max(0.0, min(self._due.values()) - time.monotonic())
+
+    def do_due(self) -> None:
+        now = time.monotonic()
+        for what in [each for each, at in self._due.items() if at <= now]:
+            del self._due[what]
+            if what == "beat":
+                self.supervisor.tell(beat=True)
+                self._due["beat"] = now + BEAT_S
+            elif what == "sample" and self.children:
+                self.memory.sample({rank: pid for pid, (rank, _) in self.children.items()})
+                self._due["sample"] = now + SAMPLE_S
+            elif what == "look":
+                self.tell_load()
+
+    def look(self) -> None:
+        """Tell how busy the ranks are, at once where that is measured since a while ago."""
+        now = time.monotonic()
+        if now - self._looked > LATELY_S:
+            self._samplers.clear()
+        new = self.children.keys() - self._samplers.keys()
+        for pid in new:
+            self._samplers[pid] = Sampler(self.ranks.device(self.children[pid][0]), pid)
+            self._samplers[pid].start()
+        self._due["look"] = now + (FIRST_S if new else 0.0)
+
+    def tell_load(self) -> None:
+        self._looked = time.monotonic()
+        loads = {
+            self.children[pid][0]: {"gpu": None, "gpu_memory": None} | sampler.sample()
+            for pid, sampler in self._samplers.items()
+        }
+        self.supervisor.tell(loads=loads)
+
+
+LEFT_OUT = "{module} is not preloaded: a process that has imported it is not forked, as {why}"
+
+if __name__ == "__main__":
+    main(sys.argv)

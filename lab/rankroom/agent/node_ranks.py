@@ -1,0 +1,105 @@
+"""The ranks of one node: where they are, and what each of them finds set."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from rankroom.rank.environment import (
+    Position,
+    Wiring,
+    device,
+    free_ports,
+    positions,
+    rank_environment,
+)
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Node
+from rankroom.system import network, process_tree
+
+BIND, PEERS = "RANKROOM_BIND", "RANKROOM_PEERS"  # as rank/native/port_guard.c reads them
+
+
+class NodeRanks:
+    """The ranks of the node at index `node` of an allocation; without one all are here, and have
+    `devices` GPUs.
+
+    Until all nodes are known (`wire`), the others' addresses and ports are not.
+    """
+
+    def __init__(self, info: ClusterInfo, paths: ClusterPaths, node: int, devices: int) -> None:
+        self._info = info
+        self._paths = paths
+        allocation = info.allocation
+        self.is_remote = allocation is not None
+        self._in_slurm = allocation is not None and allocation.scheduler == "slurm"
+        cores = len(os.sched_getaffinity(0))
+        nodes = allocation.nodes if allocation else (Node("", info.size, devices, cores),)
+        self._node = nodes[node]
+        self._cores = min(cores, self._node.cores)
+        self._positions = positions([each.ranks for each in nodes])
+        first = sum(each.ranks for each in nodes[:node])
+        self.ranks = range(first, first + self._node.ranks)
+        interface, address, host = "lo", network.LOOPBACK, "localhost"
+        if self.is_remote:
+            own = network.own_address(info.rpc.removeprefix("tcp://").rpartition(":")[0])
+            interface, address = network.choose(own, network.interfaces(), os.environ)
+            host = socket.gethostname()
+        unknown = (0,) * info.size
+        self._wiring = Wiring(address, interface, host, 0, unknown, (address,) * info.size)
+        # For torch's store, if the first rank is here, and for each rank's TensorFlow.
+        ports = free_ports(1 + len(self.ranks), address)
+        self.place: dict[str, Any] = {"host": socket.gethostname(), "at": address, "ports": ports}
+
+    def wire(self, addresses: list[str], ports: list[int], master_port: int) -> None:
+        """Say where all ranks are."""
+        own = self._wiring
+        self._wiring = Wiring(
+            own.address, own.interface, own.host, master_port, tuple(ports), tuple(addresses)
+        )
+
+    def environment(self, rank: int, start: int) -> dict[str, str]:
+        """What a rank finds set, beside what its agent does."""
+        position = self._positions[rank]
+        env = rank_environment(
+            rank, self._info.size, self._wiring, self._node.devices, self._cores, os.environ,
+            position,
+        )  # fmt: skip
+        env |= {
+            process_tree.SPOOL: self.spool(rank),
+            process_tree.START: str(start),
+            "RANKROOM_RPC": self._info.rpc,
+            "RANKROOM_RPC_KEY": self._info.rpc_key,
+            BIND: self._wiring.address,
+        }
+        if self.is_remote:
+            env[PEERS] = ",".join(sorted(set(self._wiring.addresses)))
+        return env | (in_slurm(rank, self._info.size, position) if self._in_slurm else {})
+
+    def options(self, rank: int) -> list[str]:
+        """What a rank's command ends with."""
+        return [
+            f"--profile-dir={self._paths.profile}", f"--file={self._paths.engine_file}",
+            f"--IPEngine.id={rank}", "--IPEngine.wait_for_url_file=30",
+            "--IPEngine.timeout=20", "--IPEngine.enable_nanny=False", "--log-level=WARN",
+        ]  # fmt: skip
+
+    def log(self, rank: int) -> Path:
+        return self._paths.rank_log(rank)
+
+    def spool(self, rank: int) -> str:
+        return str(self._paths.spool(rank))
+
+    def device(self, rank: int) -> str:
+        return device(self._positions[rank].local_rank, self._node.devices)
+
+
+def in_slurm(rank: int, size: int, position: Position) -> dict[str, str]:
+    """What libraries read that take themselves to be started by one `srun` for all ranks."""
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(position.local_rank),
+        "SLURM_NTASKS": str(size),
+        "SLURM_NPROCS": str(size),
+    }

@@ -1,0 +1,34 @@
+"""How busy the ranks are now, for clients that show it: nothing is measured unless one asks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
+
+PAUSE_S = 1.0  # between two looks; in between, the last one is the answer
+COMES_S = 4.0  # for what the nodes' agents say to come
+Load = dict[str, Any]  # cpu (per cent of a core), memory (bytes), gpu (per cent), gpu_memory
+
+
+class Loads:
+    """The present load of a cluster's ranks; `ask()` has each node's agent measure it."""
+
+    def __init__(self, ask: Callable[[], Sequence[Future[dict[int, Load]]]]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()  # one look at a time
+        self._last: dict[str, Any] = {"ranks": {}, "at": 0.0}
+        self._looked = float("-inf")
+
+    def look(self) -> dict[str, Any]:
+        """The load of all ranks; one that nothing is known of is left out."""
+        with self._lock:
+            if time.monotonic() - self._looked > PAUSE_S:
+                answered = wait(self._ask(), COMES_S).done
+                found = {rank: load for each in answered for rank, load in each.result().items()}
+                self._looked = time.monotonic()
+                ranks = {str(rank): found[rank] for rank in sorted(found)}
+                self._last = {"ranks": ranks, "at": time.time()}
+            return self._last

@@ -1,0 +1,32 @@
+"""How long a start may take, and what it waits for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from rankroom import config
+from rankroom.record.cluster_file import ClusterInfo
+from rankroom.supervisor.agent_process import AgentProcess
+
+START_S = 30.0  # for an agent, with what it imports
+JOB_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
+RANK_S = 2.0  # for each rank that a core has
+
+
+def seconds(info: ClusterInfo) -> float:
+    """How long until all ranks should be ready: the more of them share a core, the longer."""
+    if info.allocation is None:
+        most = info.size / (os.cpu_count() or 1)
+        return config.start_seconds(START_S + RANK_S * most)
+    most = max(node.ranks / max(1, node.cores) for node in info.allocation.nodes)
+    return config.start_seconds(JOB_START_S + RANK_S * most)
+
+
+def words(agents: Sequence[AgentProcess]) -> str:
+    """What agents that are not ready yet do: `the agent of c2 imports torch`."""
+    waiting = [agent for agent in agents if not agent.place]
+    if not waiting:
+        return ""
+    where = f"the agent of {waiting[0].node} {waiting[0].doing}"
+    return where if len(waiting) == 1 else f"{where} ({len(waiting)} of {len(agents)} nodes)"

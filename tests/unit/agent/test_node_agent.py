@@ -1,0 +1,153 @@
+"""A node's agent without ranks of its own: how it measures, and what it says of what it has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankroom.agent import memory, node_agent
+from rankroom.agent.node_agent import NodeAgent
+from rankroom.agent.node_ranks import NodeRanks
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
+from rankroom.system import process_tree
+
+BUSY = "print(flush=True)\nwhile True: pass"
+ASLEEP = "import time; print(flush=True); time.sleep(1000)"
+
+
+class Told:
+    """The supervisor, in place of a pipe to it."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def tell(self, **words: Any) -> None:
+        self.lines.append(words)
+
+
+def node_ranks(size: int = 2, devices: int = 0) -> NodeRanks:
+    return NodeRanks(
+        ClusterInfo("one", size, rpc="ipc:///nowhere"), ClusterPaths("one"), 0, devices
+    )
+
+
+def agent_of(pids: list[int], devices: int = 0) -> tuple[NodeAgent, Told]:
+    told = Told()
+    agent = NodeAgent(told, node_ranks(len(pids), devices), "mark", True)  # type: ignore[arg-type]
+    agent.children = {pid: (rank, 1) for rank, pid in enumerate(pids)}
+    return agent, told
+
+
+@pytest.fixture
+def processes():
+    """One that computes, and one that sleeps."""
+    made = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        for code in (BUSY, ASLEEP)
+    ]
+    # One that has just begun has next to no memory, and computes for itself: each says it is there.
+    for process in made:
+        process.stdout.readline()
+    yield [process.pid for process in made]
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+def test_a_look_tells_processor_and_memory_of_each_rank(home: Path, processes: list[int]):
+    agent, told = agent_of(processes)
+    deadline = time.monotonic() + 60
+    while True:
+        agent.look()
+        time.sleep(agent._pause() or 0.0)
+        agent.do_due()
+        busy, asleep = told.lines[-1]["loads"].values()
+        # In a moment on a busy machine neither may run.
+        if busy["cpu"] > asleep["cpu"]:
+            break
+        assert time.monotonic() < deadline, (busy, asleep)
+    for each in (busy, asleep):
+        assert each["memory"] > 1 << 20
+        assert (each["gpu"], each["gpu_memory"]) == (None, None)
+
+
+def test_only_a_first_look_takes_a_moment(home: Path, processes: list[int]):
+    agent, _ = agent_of(processes)
+    agent.look()
+    assert (agent._pause() or 0.0) > node_agent.FIRST_S / 2
+    agent.tell_load()
+    agent.look()
+    assert agent._pause() == 0.0
+
+
+def test_a_rank_with_a_gpu_says_how_busy_that_is(home: Path, monkeypatch):
+    asked = []
+
+    def handle(number: int) -> int:
+        asked.append(number)
+        return number
+
+    fake = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=handle,
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=70 + handle),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=5 << 30),
+        NVMLError=OSError,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    agent, told = agent_of([-1, os.getpid()], devices=2)
+    del agent.children[-1]
+    agent.look()
+    agent.tell_load()
+    [load] = told.lines[-1]["loads"].values()
+    assert (load["gpu"], load["gpu_memory"]) == (75, 5 << 30)
+    assert asked == [5]
+
+
+def test_ranks_of_one_machine_meet_on_loopback(home: Path):
+    ranks = node_ranks(size=3, devices=2)
+    assert ranks.place["at"] == "127.0.0.1" and len(set(ranks.place["ports"])) == 4
+    ranks.wire(["127.0.0.1"] * 3, [4001, 4002, 4003], 4000)
+    env = ranks.environment(2, 5)
+    assert (env["RANK"], env["LOCAL_RANK"], env["RANKROOM_DEVICE"]) == ("2", "2", "cuda:0")
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("127.0.0.1", "4000")
+    assert env[process_tree.START] == "5" and "RANKROOM_PEERS" not in env
+    assert "SLURM_PROCID" not in env
+
+
+def test_ranks_of_a_node_know_all_others(home: Path):
+    nodes = (Node("c1", 1, 0, 4), Node("c2", 2, 2, 4))
+    info = ClusterInfo("two", 3, rpc="tcp://127.0.0.1:4000", allocation=Allocation("7", nodes))
+    ranks = NodeRanks(info, ClusterPaths("two"), 1, 0)
+    assert list(ranks.ranks) == [1, 2] and len(ranks.place["ports"]) == 3
+    ranks.wire(["10.0.0.1", "10.0.0.2", "10.0.0.2"], [1, 2, 3], 4)
+    env = ranks.environment(2, 1)
+    assert (env["RANK"], env["LOCAL_RANK"], env["HOROVOD_CROSS_RANK"]) == ("2", "1", "0")
+    assert (env["SLURM_PROCID"], env["SLURM_LOCALID"]) == ("2", "1")
+    assert env["RANKROOM_PEERS"] == "10.0.0.1,10.0.0.2" and env["MASTER_ADDR"] == "10.0.0.1"
+
+
+def test_a_node_without_memory_for_so_many_ranks_says_so(tmp_path: Path):
+    group = tmp_path / "sys/fs/cgroup/job"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
+    (group / "memory.max").write_text(f"{1 << 30}\n")
+    (group / "memory.current").write_text(f"{900 << 20}\n")
+    (group / "memory.stat").write_text(f"anon 1\ninactive_file {100 << 20}\n")
+    found = memory.Memory(tmp_path)
+    assert found.refuses(9) == ""  # 224 MiB are free
+    refused = found.refuses(64)
+    assert "\n" not in refused
+    assert refused.startswith("64 ranks do not fit on ")
+    assert refused.endswith(
+        "each needs 24 MiB of memory before it does anything, and 224 MiB are free"
+    )

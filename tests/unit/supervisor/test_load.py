@@ -1,0 +1,41 @@
+"""How busy ranks are at present: their agents are asked when somebody looks."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from rankroom.supervisor import load
+from rankroom.supervisor.load import Loads
+
+LOAD = {"cpu": 12.0, "memory": 1 << 30, "gpu": None, "gpu_memory": None}
+
+
+def answered(*ranks: int) -> Future[dict[int, load.Load]]:
+    """What an agent says of its ranks."""
+    made: Future[dict[int, load.Load]] = Future()
+    made.set_result(dict.fromkeys(ranks, LOAD))
+    return made
+
+
+def test_a_look_joins_what_all_agents_say():
+    looked = Loads(lambda: [answered(2, 3), answered(0, 1)]).look()
+    assert looked["ranks"] == dict.fromkeys("0123", LOAD)
+    assert list(looked["ranks"]) == ["0", "1", "2", "3"]
+
+
+def test_ranks_of_an_agent_that_does_not_answer_are_left_out(monkeypatch):
+    monkeypatch.setattr(load, "COMES_S", 0.05)
+    assert Loads(lambda: [Future(), answered(1)]).look()["ranks"] == {"1": LOAD}
+
+
+def test_who_asks_too_soon_gets_what_was_seen_last(monkeypatch):
+    monkeypatch.setattr(load, "PAUSE_S", 3600.0)
+    asked = []
+
+    def ask() -> list[Future[dict[int, load.Load]]]:
+        asked.append(1)
+        return [answered(0)]
+
+    loads = Loads(ask)
+    assert loads.look() == loads.look()
+    assert len(asked) == 1

@@ -1,0 +1,58 @@
+"""The agents of an allocation's nodes as their supervisor sees them: which of them are silent."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
+from rankroom.supervisor import processes
+from rankroom.supervisor.processes import Processes
+from rankroom.system.network import here
+
+
+class Clock:
+    """Stands still unless it is told to go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(processes.time, "monotonic", lambda: self.now)
+        nodes = (Node(here(), 1), Node(here(), 2))
+        info = ClusterInfo("x", 3, allocation=Allocation("1", nodes))
+        self.children = Processes(ClusterPaths("x"), info, 0, lambda: None)
+        self.one, self.other = [
+            SimpleNamespace(place={"at": "10.0.0.1"}, is_over=False, heard=self.now) for _ in nodes
+        ]
+        self.children.agents = [self.one, self.other]
+
+    def pass_by(self, seconds: float, ready: set[int]) -> None:
+        """As a supervisor's time passes: with a look now and then, and news of the first node."""
+        for _ in range(round(seconds)):
+            self.now += 1
+            self.one.heard = self.now
+            self.children.silent(ready)
+
+
+def test_a_node_that_says_nothing_is_noticed(home, monkeypatch):
+    clock = Clock(monkeypatch)
+    clock.pass_by(processes.SILENT_S, {0, 1, 2})
+    assert clock.children.silent({0, 1, 2}) == []
+    clock.pass_by(1, {0, 1, 2})
+    assert clock.children.silent({0, 1, 2}) == [clock.other]
+    assert clock.children.ranks_of(clock.other) == [1, 2]
+
+
+def test_a_node_whose_ranks_start_may_be_silent_longer(home, monkeypatch):
+    clock = Clock(monkeypatch)
+    clock.pass_by(processes.SILENT_S + 1, {0, 1})
+    assert clock.children.silent({0, 1}) == []
+    clock.pass_by(processes.STARTING_S - processes.SILENT_S, {0, 1})
+    assert clock.children.silent({0, 1}) == [clock.other]
+
+
+def test_a_supervisor_that_stood_still_itself_heard_nothing(home, monkeypatch):
+    clock = Clock(monkeypatch)
+    clock.pass_by(1, {0, 1, 2})
+    clock.now += 1000
+    assert clock.children.silent({0, 1, 2}) == []
