@@ -68,7 +68,7 @@ def test_a_look_tells_processor_and_memory_of_each_rank(home: Path, processes: l
         agent.look()
         time.sleep(agent._pause() or 0.0)
         agent.do_due()
-        busy, asleep = told.lines[-1]["loads"].values()
+        busy, asleep = (told.lines[-1]["loads"][rank] for rank in (0, 1))
         # In a moment on a busy machine neither may run.
         if busy["cpu"] > asleep["cpu"]:
             break
