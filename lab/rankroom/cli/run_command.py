@@ -22,7 +22,7 @@ from rankroom.record.model import RunInfo
 from rankroom.run.run import Run
 from rankroom.system.exits import status_of
 
-PAUSE_S = 0.1  # between two looks at what ranks have written; equal lines of one look are one
+PAUSE_S = 0.1  # between two looks; lines that ranks write equally in this time are shown as one
 AGAIN_S = 10.0  # for ranks to take an interrupt, before their cluster is stopped
 
 
@@ -73,15 +73,19 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
     """Show what ranks write until all have ended; the exit status."""
     reader, assembly = cluster.store.tail(begun.id), Assembly()
     until = float("inf") if timeout is None else time.monotonic() + timeout
-    pressed, hang = 0, ""
+    data, pressed, hang = b"", 0, ""
     while True:
         try:
+            was_empty = not data
             chunk = reader.read()
-            lines = [
-                line for event in runs_command.events_in(chunk.data) for line in assembly.add(event)
-            ]
+            data += chunk.data
+            if data and was_empty:  # other ranks may write the same in a moment
+                time.sleep(PAUSE_S)
+                continue
+            read, data = data, b""
+            lines = [line for event in runs_command.events_in(read) for line in assembly.add(event)]
             runs_command.show_groups(collapse(lines))
-            if not chunk.data and chunk.state != "running":
+            if not read and chunk.state != "running":
                 break
             info = begun.info
             if info.hang is not None and info.hang.text != hang:
@@ -90,7 +94,7 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
             if time.monotonic() > until:
                 until = float("inf")
                 threading.Thread(target=begun.interrupt, daemon=True).start()
-            if not chunk.data:
+            if not read:
                 time.sleep(PAUSE_S)
         except KeyboardInterrupt:
             pressed += 1
