@@ -191,7 +191,7 @@ export interface SpansEvent {
   rank: number;
   seq: number;
   t: number;
-  /** cell: a statement; wait: the main thread is blocked; collective: from the rank's call to its end; phase: a part of a collective; step, data, user; op, kernel: from a profiler. */
+  /** cell: a statement; import: a module's; wait: the main thread is blocked; collective: from the rank's call to its end; phase: a part of a collective; step, data, user; op, kernel: from a profiler. */
   cat: string;
   /** The number of define[0] in the rank's table of names. */
   from?: number;

@@ -40,6 +40,13 @@ def missing() -> str:
     return "" if done.returncode == 0 else "the Slurm test cluster needs to make namespaces"
 
 
+# A Python of a site's own, which does not import the package that is tested.
+BARE = """#!/bin/sh
+unset PYTHONPATH
+exec /usr/bin/python3 "$@"
+"""
+
+
 class Machines:
     """The cluster. Call `up` first, and `down` at the end whatever happens."""
 

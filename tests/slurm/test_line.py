@@ -136,8 +136,11 @@ def test_two_processes_share_one_login(machines: Machines, home: Path, laptop: E
 def test_words_never_log_in_beside_the_line(machines: Machines, laptop: Elsewhere):
     before = logins(machines)
     done = laptop.do(
+        "from rankroom.ssh import command\n"
         "from rankroom.system import commands\n"
-        "done = wait(commands.run(SshConnection('login').words(['hostname'])))\n"
+        "socket = SshConnection('login').socket\n"
+        "words = command.through(command.ssh(), socket, 'login', ['hostname'])\n"
+        "done = wait(commands.run(words))\n"
         "[done.returncode, done.output]"
     )
     assert done[0] == 255 and "login\n" not in done[1]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from labs import jobs, profile
-from machines import Machines
+from machines import BARE, Machines
 from remote import Laptop, until_nothing_runs
 
 OTHER = """#!/bin/sh
@@ -34,6 +34,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
     }  # fmt: skip
     with Laptop(machines, sites) as made:
         machines.put("alice", "other", OTHER)
+        machines.put("alice", "bare", BARE)
         made.do(
             """
 def begin(name, **options):
@@ -61,9 +62,9 @@ def begin(name, **options):
         ("'nowhere'", ["cannot reach nowhere.invalid", "check `login` in the site's"]),
         (
             "'bare'",
-            ["`/usr/bin/python3 -m rankroom.remote.login_node` on login", "No module named",
+            ["`/home/alice/bare -m rankroom.remote.login_node` on login", "No module named",
              "Rankroom is not installed on login",
-             r"run `/usr/bin/python3 -m pip install rankroom==\d"],
+             r"run `/home/alice/bare -m pip install rankroom==\d"],
         ),
         ("'none'", ["on login ended with status", "/nowhere/bin/activate", "site check none"]),
         ("'other'", [r"Rankroom 0\.0\.1 is on login, and \d", "pip install rankroom=="]),

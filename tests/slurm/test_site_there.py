@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rankroom
-from machines import Machines
+from machines import BARE, Machines
 
 Say = Callable[..., str]
 
@@ -114,8 +114,9 @@ def test_a_wrong_account(machines: Machines, check: Say):
     assert machines.queue("login", ["squeue", "-h", "-t", "PD,R"], "alice") == ""
 
 
-def test_no_rankroom_there(check: Say):
-    said = check(environment='python = "/usr/bin/python3"\n')
+def test_no_rankroom_there(machines: Machines, check: Say):
+    bare = machines.put("alice", "bare", BARE)
+    said = check(environment=f'python = "{bare}"\n')
     assert "✗ Python with Rankroom: /usr/bin/python3 on login has no Rankroom" in said
     assert f"/usr/bin/python3 -m pip install rankroom=={rankroom.__version__}" in said
 

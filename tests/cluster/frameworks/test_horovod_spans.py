@@ -188,7 +188,7 @@ def test_a_name_that_an_earlier_run_learned(run: None) -> None:
 
 def test_more_than_are_taken_at_once(run: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(horovod_spans, "SPANS", 10)
-    monkeypatch.setattr(horovod_spans, "MOST_KEPT", 50)
+    monkeypatch.setattr(horovod_spans, "MOST_NAMES", 50)
     compiled = Compiled()
     source = native(compiled)
     for number in range(105):
