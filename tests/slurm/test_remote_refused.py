@@ -24,7 +24,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
         "test": profile(nodes=2, ranks_per_node=1),
         "nowhere": profile(login="nowhere.invalid"),
         "bare": profile().replace("[environment]\npython", "[environment]\n# python").replace(
-            "[environment]", '[environment]\npython = "/usr/bin/python3"'
+            "[environment]", '[environment]\npython = "/home/alice/bare"'
         ),
         "none": profile() + 'venv = "/nowhere"\n',
         "other": profile().replace("[environment]\npython", "[environment]\n# python").replace(
