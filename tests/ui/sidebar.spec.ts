@@ -285,16 +285,15 @@ test('the form says what is wrong before anything is started', ALWAYS, async ({ 
   await expect(form.locator('.rr-wrong:not([hidden])')).toHaveText(/^is a number from 1 to \d+ on this machine, not '100000'$/);
   await expect(panel.locator('.rr-card')).toHaveCount(0);
   // By keyboard: what moves above the form, as a line about a busy server, would make a click miss.
-  // Again only where JupyterLab took the focus out of the sidebar, as it may while it is loading.
+  // Again where JupyterLab took the focus out of the sidebar, as it may while it is loading.
   const focused = (): Promise<string> => page.evaluate(() => {
     const input = document.activeElement as HTMLInputElement | null;
     return input?.closest('.rr-sidebar') ? input.name : 'elsewhere';
   });
-  do {
+  await expect(async () => {
     await form.getByRole('button', { name: 'Start ranks' }).press('Enter');
-    await expect.poll(focused).toMatch(/^(ranks|elsewhere)$/);
-  } while ((await focused()) === 'elsewhere');
-  await expect(form.getByLabel('Ranks', { exact: true })).toBeFocused();
+    await expect.poll(focused, { timeout: 5000 }).toBe('ranks');
+  }).toPass();
   await form.getByLabel('where').selectOption('perlmutter');
   await form.getByLabel('Nodes', { exact: true }).fill('0');
   await form.getByLabel('Time', { exact: true }).fill('tomorrow');
