@@ -10,7 +10,7 @@ import pytest
 from fake_scheduler import FakeScheduler, put_first
 from rankroom.cluster.local import Cluster
 
-pytest_plugins = ["fault_table"]
+pytest_plugins = ["fault_table", "running_tests"]
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = ["ui", "course", "slurm", "dist", "faults", "cluster", "unit"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from checkout import TOOLS
+from checkout import SUPPORT, TOOLS
 
 TOOL = TOOLS / "test.py"
 spec = importlib.util.spec_from_file_location("two_parts", TOOL)
@@ -59,3 +61,23 @@ def test_no_test_is_a_failure(tmp_path: Path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\n")
     argv = [sys.executable, TOOL, "-c", tmp_path / "pytest.ini", f"--rootdir={tmp_path}", tmp_path]
     assert subprocess.run(argv, capture_output=True, check=False).returncode == two_parts.NOTHING
+
+
+def test_what_failed_and_what_runs_for_long_is_said_before_the_summary(tmp_path: Path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -q -n 2\n")
+    (tmp_path / "conftest.py").write_text(
+        "import running_tests\nrunning_tests.LOOK_EVERY = 0.1\nrunning_tests.LONG = 0.3\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "import os, time\ndef test_wrong(): assert False\ndef test_slow(): time.sleep(2)\n"
+        "def test_dies(): os._exit(1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "running_tests", "--dist", "loadfile", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(SUPPORT)}, cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    before, _, _ = done.stdout.partition("FAILURES")
+    assert "call failed: test_it.py::test_wrong" in before
+    assert re.search(r"running for \d+ s: test_it.py::test_slow", before)
+    assert "failed: test_it.py::test_dies" in before
