@@ -358,14 +358,13 @@ class Recorder:
         if text not in self.info.notes and len(self.info.notes) < 20:
             self.info.notes.append(text)
 
-    def _close_record(self, writer: PatientWriter, info: RunInfo) -> None:
-        writer.finish(info)
-        if not any("missing from the record" in note for note in info.notes):
+    def _tidy(self) -> None:
+        """What nobody waits for, once the record is closed."""
+        if not any("missing from the record" in note for note in self.info.notes):
             self._assembly.clear(self.given_up)
-        self.is_closed = True
         if self._has_profile:
             with contextlib.suppress(RuntimeError):  # no thread can be started: as with a full disk
-                threading.Thread(target=self._write_profile, args=(info,)).start()
+                threading.Thread(target=self._write_profile, args=(self.info,)).start()
 
     def _write_profile(self, info: RunInfo) -> None:
         from rankroom.analysis.profile.of_run import write_profile
@@ -379,8 +378,10 @@ class Recorder:
         while self._store.paths(self.id).folder.is_dir():
             time.sleep(RETRY_S)
             with contextlib.suppress(RecordError):
-                self._close_record(writer, written)
+                writer.finish(written)
+                self.is_closed = True
                 self.info = written
+                self._tidy()
                 return
 
     def _finish(self) -> None:
@@ -400,7 +401,8 @@ class Recorder:
         self._ended = True
         if self._writer is not None:
             try:
-                self._close_record(self._writer, self.info)
+                self._writer.finish(self.info)
+                self.is_closed = True
             except RecordError as error:
                 self._note(str(error))
                 thread = threading.Thread(target=self._close_later, args=(self._writer, str(error)))
@@ -409,6 +411,8 @@ class Recorder:
                     thread.start()
         self._over.set()
         self._tell(self)
+        if self.is_closed:
+            self._tidy()
 
 
 NOT_SENT = "never got the cell: its supervisor ended while it was sent"

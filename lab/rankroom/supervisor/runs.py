@@ -394,8 +394,8 @@ class Runs:
         """A run's run.json has changed: tell its followers, and see whether it is over."""
         info = recorder.info
         if recorder.is_over:
+            self._answer(recorder)  # somebody waits
             self._note_end(recorder, settle, epoch)
-            self._answer(recorder)
         for peer in list(self._followers.get(info.id, ())):
             self._server.tell(peer, do="run", run=info.to_json())
         if recorder.is_over:
