@@ -16,11 +16,10 @@ from pathlib import Path
 import psutil
 
 from rankroom import config
-from rankroom.cluster import allocation
 from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail, with_log
 from rankroom.rpc.client import ask
-from rankroom.scheduler import job_end
+from rankroom.scheduler import allocation, job_end
 from rankroom.supervisor import port_guard, start_limit
 from rankroom.system import process_tree, python_command
 from rankroom.system.polling import poll_until
