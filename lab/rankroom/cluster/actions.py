@@ -94,10 +94,7 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
         else:
             successor(paths, info, {})()
         return f"{name} was restarted"
-    chosen = sorted(set(range(info.size) if ranks is None else ranks))
-    if outside := [rank for rank in chosen if not 0 <= rank < info.size]:
-        there = format_ranks(range(info.size))
-        raise UsageError(f"no rank {outside[0]}: cluster {name} has ranks {there}")
+    chosen = lookup.chosen_ranks(info, ranks)
     if refused := _ask(info, do="restart", ranks=chosen).get("refused"):
         raise UsageError(refused)
     who = f"rank{'s' if len(chosen) > 1 else ''} {format_ranks(chosen)}"

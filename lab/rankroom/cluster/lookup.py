@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 
 from rankroom.cluster import launch
-from rankroom.errors import EARLIER_SITE, NO_CLUSTER, STOPPED, NoClusterError
+from rankroom.errors import EARLIER_SITE, NO_CLUSTER, STOPPED, NoClusterError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
+from rankroom.text.rank_ranges import format_ranks
 
 
 def running_clusters() -> list[ClusterInfo]:
@@ -50,6 +52,17 @@ def living(paths: ClusterPaths) -> ClusterInfo:
         gone = UNKEPT if launch.remote_on(info) else GONE
         raise NoClusterError(gone.format(name=paths.name, why=why_gone(info)))
     return info
+
+
+def chosen_ranks(info: ClusterInfo, ranks: Sequence[int] | None) -> list[int]:
+    """These ranks in order, or all. Raises UsageError if one of them is not there."""
+    chosen = sorted(set(range(info.size) if ranks is None else ranks))
+    if not chosen:
+        raise UsageError("no ranks chosen: leave --ranks out for all of them")
+    if outside := [rank for rank in chosen if not 0 <= rank < info.size]:
+        there = format_ranks(range(info.size))
+        raise UsageError(f"no rank {outside[0]}: cluster {info.name} has ranks {there}")
+    return chosen
 
 
 def end(paths: ClusterPaths) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 from rankroom.cluster import launch, lookup
-from rankroom.errors import RecordError, UnreadableError
+from rankroom.errors import RankroomError, RecordError, UnreadableError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, clusters_folder
 from rankroom.record.model import RankInfo, RunInfo
 from rankroom.record.store import Store
@@ -33,6 +34,18 @@ NO_RANKS = SimpleNamespace(
     signal=lambda ranks, name: None, request=lambda ranks, **question: [],
 )  # fmt: skip
 KEEP_S = 3600.0  # after its cluster's end, a spool that nothing is written to is removed
+
+
+def begin(store: Store, prunes: bool = False) -> None:
+    """Complete all records in a thread of its own, then remove old ones if it `prunes`."""
+
+    def work() -> None:
+        with contextlib.suppress(RankroomError, OSError):
+            complete_all(store)
+            if prunes:
+                store.prune()
+
+    threading.Thread(target=work, name="rankroom-repair", daemon=True).start()
 
 
 def complete_all(store: Store) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 
 from rankroom.cluster import launch
 from rankroom.cluster.base import AnyCluster
@@ -15,7 +14,6 @@ from rankroom.remote import start
 from rankroom.run.run import Run
 from rankroom.scheduler.site import Site
 
-Progress = Callable[[str], None]
 COMES_S = 20.0  # for an agent to begin
 STOP_S = 45.0
 LOOK_S = 0.05
@@ -54,7 +52,7 @@ class RemoteCluster(AnyCluster):
         return cls(paths, info)
 
     def until_ready(
-        self, progress: Progress = lambda words: None, patience: float = FOR_EVER
+        self, progress: launch.Progress = lambda words: None, patience: float = FOR_EVER
     ) -> RemoteCluster:
         """Wait until its ranks are ready, however long the job is in the queue; `progress(words)`
         tells how it stands. Raises StartError if they will not be, or not within `patience` s, and
