@@ -34,7 +34,7 @@ from rankroom.scheduler import site
 from rankroom.supervisor import start_limit
 from rankroom.system import process_tree
 from rankroom.system.polling import poll_until
-from rankroom.text.rank_ranges import format_ranks
+from rankroom.text.rank_ranges import choose_ranks, name_ranks
 
 ANSWER_S = 10.0  # for a supervisor on this machine; it has threads for what takes time
 REMOTE_END_S = 40.0  # for a supervisor to end its job; it says so when that takes longer
@@ -94,11 +94,11 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
         else:
             successor(paths, info, {})()
         return f"{name} was restarted"
-    chosen = lookup.chosen_ranks(info, ranks)
+    chosen = choose_ranks(ranks, info.size)
     if refused := _ask(info, do="restart", ranks=chosen).get("refused"):
         raise UsageError(refused)
-    who = f"rank{'s' if len(chosen) > 1 else ''} {format_ranks(chosen)}"
-    return f"{who} of {name} {'are' if len(chosen) > 1 else 'is'} being restarted"
+    are = "are" if len(chosen) > 1 else "is"
+    return f"{name_ranks(chosen)} of {name} {are} being restarted"
 
 
 def resize(name: str, asked: Mapping[str, str]) -> None:

@@ -22,6 +22,7 @@ from rankroom.record.store import Store
 from rankroom.run.run import Run
 from rankroom.supervisor import lease
 from rankroom.system.polling import poll_until
+from rankroom.text.rank_ranges import choose_ranks
 
 LONG_S = 600.0  # for a rank to answer; it may be busy with a cell, or a value be large
 # For ranks to set up again what they had set up together. When they cannot be connected, Horovod
@@ -168,7 +169,7 @@ class AnyCluster:
         UsageError for ranks that are not there, NoClusterError if ranks have died, RankroomError
         if another run is on.
         """
-        chosen, me = lookup.chosen_ranks(self.info, ranks), this_process()
+        chosen, me = choose_ranks(ranks, self.size), this_process()
         said = self._supervisor.ask_directly(
             do="run", source=source, ranks=chosen, name=name, count=count, notes=list(notes),
             restarts=self._restarts, profile=profile, own=own, host=me.host, pid=me.pid,
@@ -207,16 +208,16 @@ class AnyCluster:
 
     def stacks(self, ranks: Sequence[int] | None = None) -> dict[int, str]:
         """Where the threads of each rank are, as text; of a rank stuck in C code too."""
-        said = self._ask("stacks", ranks=lookup.chosen_ranks(self.info, ranks))["stacks"]
+        said = self._ask("stacks", ranks=choose_ranks(ranks, self.size))["stacks"]
         return {int(rank): str(text) for rank, text in said.items()}
 
     def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Set variables on ranks."""
-        self._apply("take", lookup.chosen_ranks(self.info, ranks), *packed_values.pack(names))
+        self._apply("take", choose_ranks(ranks, self.size), *packed_values.pack(names))
 
     def pull(self, name: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
         """The value of a variable (or attribute, `a.b`) on each rank."""
-        return self._apply("give", lookup.chosen_ranks(self.info, ranks), name=name)
+        return self._apply("give", choose_ranks(ranks, self.size), name=name)
 
     def apply(
         self, rank: int, function: Callable[..., Any], *args: Any, patience: float = LONG_S
@@ -233,9 +234,7 @@ class AnyCluster:
         is gone, StartError with the end of the log if one of them does not start.
         """
         # The client that asked for it needs no note.
-        self._restarts |= actions.restart_by(
-            self._ask, self.paths, lookup.chosen_ranks(self.info, ranks)
-        )
+        self._restarts |= actions.restart_by(self._ask, self.paths, choose_ranks(ranks, self.size))
         self.refresh()
 
     def stop(self) -> None:

@@ -22,28 +22,12 @@ from rankroom.rpc.client import ask
 from rankroom.scheduler import allocation, job_end
 from rankroom.supervisor import port_guard, start_limit
 from rankroom.system import process_tree, python_command
+from rankroom.system.gpus import visible_gpus
 from rankroom.system.polling import poll_until
-from rankroom.text.rank_ranges import format_ranks
+from rankroom.text.rank_ranges import name_ranks
 
 ANSWER_S = 2.0  # for a supervisor on another machine
 Progress = Callable[[str], None]
-
-
-def gpu_count() -> int:
-    """GPUs that ranks of this machine may use; 0 without a driver. CUDA_VISIBLE_DEVICES counts."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        count = int(pynvml.nvmlDeviceGetCount())
-        pynvml.nvmlShutdown()
-    except Exception:
-        # No driver, no library, no permission: whatever it is, there is no GPU to give.
-        return 0
-    if visible is None:
-        return count
-    return min(count, len([each for each in visible.split(",") if each.strip() not in ("", "-1")]))
 
 
 def launch(
@@ -95,9 +79,9 @@ def room_for(ranks: int | None) -> tuple[Allocation | None, int, int]:
 
     Raises UsageError for a number of ranks that makes no sense here.
     """
-    granted = allocation.granted(ranks, os.environ, gpu_count)
+    granted = allocation.granted(ranks, os.environ, visible_gpus)
     if granted is None:
-        devices = gpu_count()
+        devices = visible_gpus()
         size = ranks if ranks is not None else (devices or 2)
         where, cores = "this machine", os.cpu_count() or 1
     else:
@@ -160,7 +144,7 @@ def _runs_elsewhere(info: ClusterInfo) -> bool:
 @functools.lru_cache(maxsize=32)
 def _over(job: str, moment: float) -> bool:
     """Whether Slurm says that a job is over; it is asked once in a `moment`."""
-    return bool(job_end.why_over(job_end.asked(job, job_end.QUICK_S), job))
+    return bool(job_end.why_over_now(job))
 
 
 def wait_ready(
@@ -212,8 +196,7 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
     info = paths.read()
     logs = [paths.rank_log(missing[0] if missing else 0), paths.controller_log]
     log = next(filter(tail, logs), paths.supervisor_log)
-    who = f"rank{'s' if len(missing) > 1 else ''} {format_ranks(missing)}"
-    words = f"{who} not ready after {start_s(info):.0f} s"
+    words = f"{name_ranks(missing)} not ready after {start_s(info):.0f} s"
     if info is not None and not info.ranks and info.message:
         words += f", as {info.message}"
     return StartError(with_log(f"{words} (RANKROOM_START_SECONDS)", log))

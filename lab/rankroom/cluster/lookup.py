@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
 
 from rankroom.cluster import launch
-from rankroom.errors import EARLIER_SITE, NO_CLUSTER, STOPPED, NoClusterError, UsageError
+from rankroom.errors import EARLIER_SITE, NO_CLUSTER, STOPPED, NoClusterError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
-from rankroom.text.rank_ranges import format_ranks
 
 
 def running_clusters() -> list[ClusterInfo]:
@@ -54,17 +52,6 @@ def living(paths: ClusterPaths) -> ClusterInfo:
     return info
 
 
-def chosen_ranks(info: ClusterInfo, ranks: Sequence[int] | None) -> list[int]:
-    """These ranks in order, or all. Raises UsageError if one of them is not there."""
-    chosen = sorted(set(range(info.size) if ranks is None else ranks))
-    if not chosen:
-        raise UsageError("no ranks chosen: leave --ranks out for all of them")
-    if outside := [rank for rank in chosen if not 0 <= rank < info.size]:
-        there = format_ranks(range(info.size))
-        raise UsageError(f"no rank {outside[0]}: cluster {info.name} has ranks {there}")
-    return chosen
-
-
 def end(paths: ClusterPaths) -> None:
     """End a cluster: ask its supervisor; if that does not answer, it is ended by signal."""
     if (info := paths.read()) is not None:
@@ -82,7 +69,7 @@ def why_gone(info: ClusterInfo | None) -> str:
         job = info.allocation.job
         if 0 < info.allocation.until < time.time():
             return f"the time of job {job} is over"
-        if words := job_end.why_over(job_end.asked(job, job_end.QUICK_S), job):
+        if words := job_end.why_over_now(job):
             return words
     return info.message or "its supervisor was killed"
 

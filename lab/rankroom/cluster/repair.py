@@ -17,7 +17,7 @@ from typing import cast
 
 from rankroom.cluster import launch, lookup
 from rankroom.errors import RankroomError, RecordError, UnreadableError
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, clusters_folder
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_paths, clusters_folder
 from rankroom.record.model import RankInfo, RunInfo
 from rankroom.record.store import Store
 from rankroom.record.tail import Events, line_near_end
@@ -54,9 +54,7 @@ def complete_all(store: Store) -> list[str]:
     Folders of clusters that were kept for this only are removed.
     """
     found = []
-    folder = clusters_folder()
-    for each in sorted(folder.iterdir()) if folder.is_dir() else []:
-        paths = ClusterPaths(each.name)
+    for paths in all_paths():
         for run_id in paths.unfinished():
             with contextlib.suppress(RecordError):
                 if complete(store, store.load(run_id)):

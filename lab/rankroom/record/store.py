@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import fcntl
 import json
 import os
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -64,6 +65,23 @@ class Writer:
         self.paths = paths
         self._torn = False
         self._fd = events  # an open descriptor of paths.events, to be appended to
+
+    @classmethod
+    def again(cls, paths: RecordPaths) -> Writer:
+        """The writer of a record that has lost its own. Raises RecordError."""
+        try:
+            return cls(paths, os.open(paths.events, os.O_RDWR | os.O_APPEND))
+        except OSError as error:
+            raise RecordError(f"cannot go on with {paths.events}: {error.strerror}") from None
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have other processes that would go on with the record wait meanwhile."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def append(self, lines: bytes) -> None:
         """Append whole JSON lines as they are. Raises UnwrittenError with those that are not in the

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import socket
 
 from rankroom.errors import RecordError
-from rankroom.record.model import RankInfo, RunInfo
+from rankroom.record.model import RunInfo
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, Writer
 
@@ -19,25 +17,20 @@ def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunIn
     `elsewhere` says that a writer on another host, which writes no more, is known to be gone.
     Raises RecordError when somebody else was quicker, or the writer is not gone.
     """
-    paths = store.paths(run_id)
-    try:
-        events = os.open(paths.events, os.O_RDWR | os.O_APPEND)
-    except OSError as error:
-        raise RecordError(f"cannot go on with {paths.events}: {error.strerror}") from None
-    writer = Writer(paths, events)
+    writer = Writer.again(store.paths(run_id))
     try:
         # Only while the owner changes: a process that forks would keep such a lock after its end.
-        fcntl.flock(events, fcntl.LOCK_EX)
-        run = _lost(store, run_id, elsewhere)
-        if run is None:
-            raise RecordError(f"run {run_id} is written by another process, or has ended")
-        run.state, run.owner = "running", this_process()
-        run.end = run.failure = run.hang = None
-        run.lines = 0
-        run.ranks = [_running(rank) for rank in run.ranks]
-        writer.mend()
-        writer.update(run)
-        fcntl.flock(events, fcntl.LOCK_UN)
+        with writer.alone():
+            run = _lost(store, run_id, elsewhere)
+            if run is None:
+                raise RecordError(f"run {run_id} is written by another process, or has ended")
+            run.state, run.owner = "running", this_process()
+            run.end = run.failure = run.hang = None
+            run.lines = 0
+            for rank in run.ranks:
+                rank.state = "running"
+            writer.mend()
+            writer.update(run)
     except BaseException:
         writer.close()
         raise
@@ -52,8 +45,3 @@ def _lost(store: Store, run_id: str, elsewhere: bool = False) -> RunInfo | None:
     # A record that cannot be read is in this state too, in a list.
     here = run.owner is not None and run.owner.host == socket.gethostname()
     return run if (here or elsewhere) and run.state == "lost" else None
-
-
-def _running(rank: RankInfo) -> RankInfo:
-    rank.state = "running"
-    return rank

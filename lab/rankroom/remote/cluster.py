@@ -7,7 +7,7 @@ import time
 
 from rankroom.cluster import launch
 from rankroom.cluster.base import AnyCluster
-from rankroom.errors import NoClusterError, RankroomError, SshError, StartError
+from rankroom.errors import STOPPED, NoClusterError, RankroomError, SshError, StartError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import Json
 from rankroom.remote import start
@@ -15,7 +15,6 @@ from rankroom.run.run import Run
 from rankroom.scheduler.site import Site
 
 COMES_S = 20.0  # for an agent to begin
-STOP_S = 45.0
 LOOK_S = 0.05
 FOR_EVER = float("inf")
 
@@ -123,6 +122,5 @@ def _left(until: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02} h left" if minutes else "less than a minute left"
 
 
-STOPPED = "cluster {name} has been stopped: `%cluster start --site …` starts a new one"
 NO_AGENT = "the cluster's agent here did not start; {path} ends with:\n{log}"
 NOT_YET = "cluster {name} cannot be used yet: {words}; `%cluster attach {name}` waits until it can"

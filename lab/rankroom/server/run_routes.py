@@ -13,7 +13,7 @@ from rankroom.record.download import log_text
 from rankroom.record.model import RunInfo
 from rankroom.record.tail import LIMIT
 from rankroom.server.handler import PLAIN, Handler, allowed
-from rankroom.text.rank_ranges import format_ranks, parse_ranks
+from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
 # A proxy in front may cut idle requests at a minute; a browser asks again anyway.
 LONGEST_WAIT = 50.0
@@ -135,8 +135,8 @@ class Restart(Step):
             raise UsageError("say which rank is to be restarted: restart?rank=2")
         ranks = parse_ranks(text, run.size)
         actions.restart_and_wait(run.cluster, ranks)
-        who = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
-        return f"{who} {'were' if len(ranks) > 1 else 'was'} restarted, without variables"
+        were = "were" if len(ranks) > 1 else "was"
+        return f"{name_ranks(ranks)} {were} restarted, without variables"
 
 
 class Stacks(Step):

@@ -6,11 +6,10 @@ The run is over by then, with the rank as lost. Its spool is kept until the rank
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankroom.errors import RecordError
 from rankroom.record.model import Json, RunInfo, event_line, parse_event
 from rankroom.record.store import RecordPaths, Store, Writer
 
@@ -31,7 +30,7 @@ def add_late(store: Store, run: RunInfo, spool: Path) -> int:
     """Add to the record of a run that is over what `spool` has of a rank; how many events."""
     if run.state != "failed" or not any(rank.state == "lost" for rank in run.ranks):
         return 0
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RecordError):
         return _add(store.paths(run.id), spool)
     return 0
 
@@ -39,10 +38,8 @@ def add_late(store: Store, run: RunInfo, spool: Path) -> int:
 def _add(record: RecordPaths, spool: Path) -> int:
     """Move what the record lacks of a rank from its spool to there; how many events."""
     rank = int(spool.parent.name)
-    writer = Writer(record, events := os.open(record.events, os.O_RDWR | os.O_APPEND))
-    try:
+    with contextlib.closing(Writer.again(record)) as writer, writer.alone():
         # A second call finds nothing to add.
-        fcntl.flock(events, fcntl.LOCK_EX)
         known = _known(record.events, rank)
         if known.spooled is None:
             return 0
@@ -50,16 +47,14 @@ def _add(record: RecordPaths, spool: Path) -> int:
             file.seek(known.spooled)
             data = file.read()
         data = data[: data.rfind(b"\n") + 1]
+        if not data:
+            return 0
         new = [line for each in data.splitlines() if (line := _line(each, rank, known))]
-        if data:
-            spooled = known.spooled + len(data)
-            about = {"name": MARK, "args": {"spooled": spooled}}
-            new.append(event_line("mark", rank, known.events, known.time, **about))
-            writer.mend()
-            writer.append(b"".join(new))
-        return max(0, len(new) - 1)
-    finally:
-        writer.close()
+        args = {"spooled": known.spooled + len(data)}
+        mark = event_line("mark", rank, known.events, known.time, name=MARK, args=args)
+        writer.mend()
+        writer.append(b"".join([*new, mark]))
+        return len(new)
 
 
 def _line(line: bytes, rank: int, known: Known) -> bytes:

@@ -100,10 +100,7 @@ class Runs:
         act = self._actions.get(question.content["do"])
         if act is None:
             return False
-        try:
-            act(question)
-        except RankroomError as error:
-            _refuse(question, error)
+        act(question)
         return True
 
     def note_out_of_step(self) -> None:
@@ -201,7 +198,7 @@ class Runs:
         try:
             self._run(question, since)
         except RankroomError as error:
-            _refuse(question, error)
+            question.refuse(error)
 
     def _follow(self, question: Question) -> None:
         """Tell a client of a run that is on, until that is over: which it is, or how it stands if
@@ -279,7 +276,7 @@ class Runs:
                 more = {"run": run.to_json(), "source": source, "changed": chunk.changed}
                 question.answer(chunk.data, next=chunk.next, size=chunk.size, **more)
             except RankroomError as error:
-                _refuse(question, error)
+                question.refuse(error)
 
         threading.Thread(target=answer, name="rankroom-events", daemon=True).start()
 
@@ -302,11 +299,11 @@ class Runs:
             try:
                 found = {rank: future.result() for rank, future in futures.items()}
             except RankroomError as error:
-                _refuse(question, error)
+                question.refuse(error)
                 return
             for rank, said in found.items():
                 if "failed" in said:
-                    _refuse(question, RankroomError(f"rank {rank}: {said['failed']}"))
+                    question.refuse(RankroomError(f"rank {rank}: {said['failed']}"))
                     return
             counts = [len(said.buffers) for said in found.values()]
             question.answer(
@@ -420,10 +417,6 @@ class Runs:
             for rank in recorder.given_up:
                 spool = self._paths.spool(rank) / f"{recorder.id}.jsonl"
                 add_late(self._store, recorder.info, spool)
-
-
-def _refuse(question: Question, error: RankroomError) -> None:
-    question.answer(error=type(error).__name__, text=str(error))
 
 
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
