@@ -6,14 +6,45 @@ The run is over by then, with the rank as lost. Its spool is kept until the rank
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankroom.errors import RecordError
 from rankroom.record.model import Json, RunInfo, event_line, parse_event
 from rankroom.record.store import RecordPaths, Store, Writer
+from rankroom.supervisor.recorder import Recorder
 
+LOOK_S = 5.0  # between two looks at spools
 MARK = "late"  # the event that says how far a spool has been added
+
+
+class LateOutput:
+    """Adds what ranks that runs have given up wrote, once all of a run's record is on disk."""
+
+    def __init__(self, store: Store, spool: Callable[[int], Path]) -> None:
+        self._store = store
+        self._spool = spool
+        self._runs: list[Recorder] = []
+        self._looked = 0.0
+
+    def follow(self, run: Recorder) -> None:
+        """`run` is over; its ranks that were given up may have more to say."""
+        if run.given_up:
+            self._runs.append(run)
+
+    def look(self) -> None:
+        """Add what is new, now and then."""
+        if self._runs and time.monotonic() > self._looked + LOOK_S:
+            self._looked = time.monotonic()
+            self.add()
+
+    def add(self) -> None:
+        """Add what is new now."""
+        for run in self._runs:
+            for rank in run.given_up if run.is_closed else ():
+                add_late(self._store, run.info, self._spool(rank) / f"{run.id}.jsonl")
 
 
 @dataclass
