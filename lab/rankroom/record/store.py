@@ -1,9 +1,9 @@
 """Where records are: one class names every path, one writes a record, one finds and reads them.
 
 A record is a directory `runs/<id>` with run.json, source.py and events.jsonl, and a profile.json
-once the run is over and there is something to say of where its time went. It appears whole (made
-under a hidden name, often before there is a run, then renamed); run.json is replaced atomically;
-events are only appended.
+once the run is over and there is something to say of where its time went; with it comes an
+overview.jsonl if there are many spans. It appears whole (made under a hidden name, often before
+there is a run, then renamed); run.json is replaced atomically; events are only appended.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class RecordPaths:
         self.source = self.folder / "source.py"
         self.events = self.folder / "events.jsonl"
         self.profile = self.folder / "profile.json"
+        self.overview = self.folder / "overview.jsonl"
 
 
 class Writer:

@@ -85,6 +85,18 @@ class Profile(Handler):
         self.finish(found.to_json())
 
 
+class Overview(Handler):
+    """A long run's timeline, coarse; nothing of one that is short, or live."""
+
+    @allowed
+    async def get(self, run_id: str) -> None:
+        from rankroom.analysis.profile.of_run import stored_overview
+
+        await asyncio.to_thread(self.store.load, run_id)
+        lines = await asyncio.to_thread(stored_overview, self.store.paths(run_id))
+        self.finish(lines, set_content_type="application/x-ndjson")
+
+
 class Collectives(Handler):
     @allowed
     async def get(self, run_id: str) -> None:
@@ -155,6 +167,7 @@ ROUTES: list[tuple[str, type[Handler]]] = [
     (_RUN + "/log", Log),
     (_RUN + "/trace", Trace),
     (_RUN + "/profile", Profile),
+    (_RUN + "/overview", Overview),
     (_RUN + "/collectives", Collectives),
     (_RUN + "/source", Source),
     (_RUN + "/stacks", Stacks),
