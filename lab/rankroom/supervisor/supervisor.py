@@ -64,7 +64,9 @@ class Supervisor:
         self.changed = False  # and not written down yet: the watch does that
         is_wide = info.allocation is not None or bool(info.reached_from)
         self.server = Server(self.children.address if is_wide else "", paths.folder, self.take)
-        self.rendezvous = Rendezvous(self.children.address, self.server.later)
+        self.rendezvous = Rendezvous(
+            self.children.address, self.server.later, self.children.addresses
+        )
         self.connections = RankConnections(self.server, self.children.signal)
         self.runs = Runs(
             paths, info, self.server, self.connections, self.children.places,
