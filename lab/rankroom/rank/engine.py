@@ -53,6 +53,7 @@ class RankEngine(engine_app.IPEngine):
     def redirect_output(self, iopub_socket: Any) -> None:
         """Called by the engine once it has registered: from here on this process is a rank."""
         world, recovery = prepared or prepare()
+        del sys.argv[1:]  # a cell that reads its arguments has none; these were the engine's
         self._keep_own_log()
         kernel = self.kernel
         start = int(os.environ.get(process_tree.START, "0"))
