@@ -15,10 +15,10 @@ import pytest
 from ipyparallel import Client, error
 from IPython.paths import get_ipython_dir
 
+from ipyparallel_suite import RANKS
 from rankroom.cluster.local import Cluster
 from rankroom.system.polling import poll_until
 
-RANKS = 6  # the most that one of them asks for
 READY_S = 30.0
 PROFILE = "iptest"  # the one whose files their clients read
 

@@ -23,6 +23,7 @@ FILES = (
     "test_joblib",
 )  # fmt: skip
 LIMIT_S = 1500
+RANKS = 6  # the most that one of these tests asks for
 
 
 def run(name: str) -> Outcome:
