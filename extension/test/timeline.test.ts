@@ -19,6 +19,7 @@ import { marked, Row, stack } from '../src/timeline/row';
 import { Spans } from '../src/timeline/spans';
 import { Strip } from '../src/timeline/strip';
 import { totals } from '../src/timeline/totals';
+import { wideBands } from '../src/view/timeline/painter';
 
 const TRACES = join(__dirname, '../../../tests/support/traces');
 const names = readdirSync(TRACES, { withFileTypes: true }).filter(entry => entry.isDirectory()).map(({ name }) => name);
@@ -309,4 +310,19 @@ test('fit shows the selection, then the run, then what lies far from it', () => 
   assert.ok(look.range.to >= 1e12);
   look.fit(null);
   assert.ok(look.range.to < 1.1e6);
+});
+
+test('of more bands than there may be, the widest are painted', () => {
+  const model = read('slow-loader');
+  const collectives = matched('slow-loader', model);
+  const { from, to } = model.spans.extent!;
+  const scale = new TimeScale({ from, to }, 10_000);
+  const width = (i: number): number => collectives.extentOf(i).to - collectives.extentOf(i).from;
+  const all = wideBands(collectives, scale, Infinity);
+  assert.ok(all.length > 10 && all.every(i => width(i) >= 3 * scale.perPixel));
+  const few = wideBands(collectives, scale, 5);
+  assert.equal(few.length, 5);
+  const others = all.filter(i => !few.includes(i));
+  assert.ok(Math.min(...few.map(width)) >= Math.max(...others.map(width)));
+  assert.deepEqual(wideBands(collectives, new TimeScale({ from, to }, 1), 5), [], 'narrower than can be seen');
 });

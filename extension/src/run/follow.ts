@@ -25,9 +25,9 @@ const NEWER = (version: number): string =>
 
 /** Bytes of a piece: large enough for a long record, small enough to be taken in while the next comes. */
 const PIECE = 4 << 20;
-/** The first tells how long the record is. A longer one than this is read after its overview. */
+/** The first tells how long the record is: one that is longer than this may have an overview, which is read before it. */
 const FIRST_PIECE = 256 << 10;
-const LONG = 8 << 20;
+const LONG = 4 << 20;
 
 let waiting = 0;
 

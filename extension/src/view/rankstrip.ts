@@ -73,6 +73,7 @@ export class RankStrip {
     this.list.classList.toggle('rr-strip-narrow', cells.length > WIDE);
     setChildren(this.list, cells.map(cell => this.cell(cell)));
     this.choose(this.chosen);
+    this.say(this.list.matches(':focus') ? this.at : -1);
   }
 
   /** Show which are chosen. */
@@ -143,9 +144,11 @@ export class RankStrip {
     this.say(at);
   }
 
-  /** Show in words what a cell stands for; nothing for -1. */
+  /** Show in words what a cell stands for; for -1, what the colour does. */
   private say(at: number): void {
-    setText(this.said, at in this.cells ? cellWords(this.cells[at]) : '');
+    const hasWaits = this.cells.some(({ waiting }) => waiting !== null);
+    const legend = hasWaits ? trans.__('the more orange, the longer a rank waited for others') : '';
+    setText(this.said, at in this.cells ? cellWords(this.cells[at]) : legend);
   }
 
   private placeOf(event: MouseEvent): number {

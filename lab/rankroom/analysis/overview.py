@@ -85,7 +85,8 @@ def _depths(start: Column, end: Column) -> Column:
         return np.zeros(len(start), np.int64)
     begun = np.arange(len(start))
     ended = np.searchsorted(np.sort(end), start, "right")
-    return np.clip(begun - ended, 0, DEEPEST - 1)
+    depth: Column = np.clip(begun - ended, 0, DEEPEST - 1)
+    return depth
 
 
 def _merged(columns: Columns, width: int) -> npt.NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import tempfile
@@ -14,7 +15,7 @@ import click
 
 from rankroom import config, display
 from rankroom.analysis.importers import import_files
-from rankroom.analysis.profile.of_run import profile_of
+from rankroom.analysis.profile.of_run import profile_of, write_profile
 from rankroom.display.text import keep_colours
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
@@ -54,6 +55,8 @@ def timeline(
             _open(made.run, display.bundle(made.run, store))
         if page is not None:
             _write_page(page, made.run, str(display.bundle(made.run, store)["text/html"]))
+        with contextlib.suppress(OSError):  # its readers compute it then
+            write_profile(store, made.run)
         profile = profile_of(store, made.run)
         click.echo(f"\n{keep_colours(str(profile))}\n")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from made_up_clusters import NAMES
+from rankroom.analysis import overview
 from rankroom.analysis.profile.of_run import write_profile
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Hang, event_line
@@ -126,6 +127,24 @@ def test_a_profile_grows_with_its_run_and_is_kept_when_that_is_over(server: Serv
     kept["diagnosis"] = "kept"
     file.write_text(json.dumps(kept))
     assert server.get(path).json["diagnosis"] == "kept"
+
+
+def test_a_long_run_has_an_overview_once_it_is_over(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    store, run, writer = start_record(server.home)
+    path = f"rankroom/runs/{run.id}/overview"
+    writer.append(collectives(0, 0, 3) + collectives(1, 0, 3))
+    assert server.get(path).body == b""
+    run.state, run.end = "done", run.start + 1_000_000
+    writer.finish(run)
+    assert server.get(path).body == b""
+    monkeypatch.setattr(overview, "LEAST_SPANS", 6)
+    write_profile(store, run)
+    head, *lanes = map(json.loads, server.get(path).body.splitlines())
+    assert head["spans"] == 6
+    assert [(lane["rank"], lane["cat"]) for lane in lanes] == [(0, "collective"), (1, "collective")]
+    assert server.get("rankroom/runs/none/overview").status == 404
 
 
 def test_collectives_are_told_while_the_run_goes_on_and_when_it_is_over(server: Server):
