@@ -173,11 +173,17 @@ def _from_file() -> dict[str, Any]:
         return {}
     except (OSError, ValueError) as error:
         raise UsageError(UNREADABLE.format(path=path, error=error)) from None
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        return dict(toml.loads(text))
+        return parsed(text)
     except ValueError as error:
         raise UsageError(UNREADABLE.format(path=path, error=error)) from None
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """What TOML says. Raises ValueError."""
+    # tomllib is new in Python 3.11.
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    return dict(toml.loads(text))
 
 
 NOT_A_NUMBER = "{where} is {text!r}: set it to a number from 0 up, for example {default:g}"

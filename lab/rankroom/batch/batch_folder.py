@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import re
 import time
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from rankroom.errors import RankroomError
+from rankroom.system.files import write_atomically
 
 State = Literal["waiting", "running", "done", "failed"]
 # In the environment of all that a batch job starts: its folder.
@@ -72,9 +72,7 @@ class Progress:
 
     def write(self, file: Path) -> None:
         """Replace the file in one step."""
-        fresh = file.with_suffix(f".{os.getpid()}")
-        fresh.write_text(self.to_json(), "utf-8")
-        fresh.replace(file)
+        write_atomically(file, self.to_json())
 
 
 def named(notebook: Path, now: float | None = None) -> str:

@@ -148,9 +148,7 @@ def _over(job: str, moment: float) -> bool:
 
 
 def wait_ready(
-    paths: ClusterPaths,
-    supervisor: subprocess.Popen[bytes],
-    progress: Progress,
+    paths: ClusterPaths, supervisor: subprocess.Popen[bytes], progress: Progress
 ) -> ClusterInfo:
     """The cluster in `paths` once all its ranks are ready.
 
@@ -263,12 +261,7 @@ def supervisors(paths: ClusterPaths) -> list[psutil.Process]:
 
 def own_environment() -> dict[str, str]:
     """A cluster that a cell of a rank starts belongs to itself, not to that rank."""
-    marks = (
-        process_tree.CLUSTER,
-        process_tree.SPOOL,
-        process_tree.START,
-        process_tree.AGENT,
-    )
+    marks = (process_tree.CLUSTER, process_tree.SPOOL, process_tree.START, process_tree.AGENT)
     return {name: value for name, value in config.environment().items() if name not in marks}
 
 

@@ -86,13 +86,9 @@ class RankroomMagics(Magics):
         from rankroom.analysis.scaling import Scaling, bundle, counts
         from rankroom.notebook.scaling_magic import Plan, scale
 
-        chosen = scaling_options().read(line)
-        if chosen.output and not chosen.output.isidentifier():
-            raise UsageError(f"-o {chosen.output}: not a variable name")
+        chosen = self._read(scaling_options(), line)
         if chosen.repeat < 1:
             raise UsageError(f"--repeat {chosen.repeat}: once at least")
-        if self.refuses:
-            raise UsageError(self.refuses)
         cluster = the_cluster()
         try:
             plan = Plan(counts(chosen.ranks, cluster.size), chosen.repeat, int(not chosen.cold))
@@ -122,11 +118,7 @@ class RankroomMagics(Magics):
             raise RunFailed("interrupted; the ranks' variables are kept")
 
     def _run(self, source: str, line: str) -> None:
-        chosen = cell_options().read(line)
-        if chosen.output and not chosen.output.isidentifier():
-            raise UsageError(f"-o {chosen.output}: not a variable name")
-        if self.refuses:
-            raise UsageError(self.refuses)
+        chosen = self._read(cell_options(), line)
         cluster = the_cluster()
         ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
         said = notes(check_syntax(self.shell, source), ranks, cluster.size)
@@ -146,6 +138,15 @@ class RankroomMagics(Magics):
         if not chosen.quiet or run.state != "done":
             output.show(display.bundle(run.info, cluster.store))
         self._raise(run, chosen.timeout)
+
+    def _read(self, options: Options, line: str) -> Any:
+        """What is asked of a cell on ranks, if it can run here."""
+        chosen = options.read(line)
+        if chosen.output and not chosen.output.isidentifier():
+            raise UsageError(f"-o {chosen.output}: not a variable name")
+        if self.refuses:
+            raise UsageError(self.refuses)
+        return chosen
 
     def _follow(
         self, run: Run, timeout: float | None, output: CellOutput | None, pressed: bool
@@ -210,8 +211,8 @@ class RankroomMagics(Magics):
 
         Without a subcommand, shows the cluster. `start --site NAME` submits a job for the ranks.
         """
-        words = line.split(None, 1)
-        word, rest = (words[0] if words else "status"), (words[1] if len(words) > 1 else "")
+        word, rest = (*line.split(None, 1), "", "")[:2]
+        word = word or "status"
         if word not in ACTIONS:
             raise UsageError(f"%cluster {word}: unknown; valid are {', '.join(ACTIONS)}")
         ACTIONS[word](rest)

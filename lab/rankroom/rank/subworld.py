@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rankroom.rank.world import World
+from rankroom.rank.world import World, restore_environment
 
 _VARIABLES = (
     "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
@@ -39,11 +39,7 @@ class Subworld:
         while self._set_aside:
             name, kept = self._set_aside.popitem()
             adapters[name].put_back(kept)
-        for name, value in self._environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        restore_environment(self._environment)
         self._environment = {}
 
 

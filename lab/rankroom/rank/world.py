@@ -175,6 +175,15 @@ class World:
         return ask(self.rpc, self.rpc_key, rank=self.rank, **question)
 
 
+def restore_environment(variables: Mapping[str, str | None]) -> None:
+    """Have variables of the environment be as they were; None: not set."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 def _words(topic: str) -> str:
     return topic.partition("/")[0]
 

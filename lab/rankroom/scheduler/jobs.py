@@ -45,10 +45,10 @@ class JobStatus:
         return f"has ended ({self.reason})" if self.reason else "has ended"
 
 
-def moment(then: float, now: float | None = None) -> str:
+def moment(then: float) -> str:
     """A time in the reader's time zone, as near as need be: `at 14:02`, `on Tue 24 Nov, 14:02`."""
     at = time.localtime(then)
-    if at[:3] == time.localtime(time.time() if now is None else now)[:3]:
+    if at[:3] == time.localtime()[:3]:
         return time.strftime("at %H:%M", at)
     return time.strftime("on %a %d %b, %H:%M", at)
 

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import os
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -248,7 +245,7 @@ class _Profile:
         self._path = path
         self._lines = text.splitlines()
         try:
-            self.data: dict[str, Any] = _toml(text)
+            self.data: dict[str, Any] = config.parsed(text)
         except ValueError as error:
             raise UsageError(f"{path}: {error}") from None
 
@@ -338,20 +335,13 @@ def _check(site: Site, wrong: Any) -> None:
         raise wrong("runtime and image of a container go together")
 
 
-def _toml(text: str) -> dict[str, Any]:
-    # tomllib is new in Python 3.11.
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    data: dict[str, Any] = toml.loads(text)
-    return data
-
-
 def _a(kind: type) -> str:
     return {str: "a text", int: "a whole number", bool: "true or false"}.get(kind, kind.__name__)
 
 
-def expand(path: str, home: str = "~") -> str:
+def expand(path: str) -> str:
     """`path` with its leading `~` as the shell of a job understands it within double quotes."""
-    return "$HOME" + path[1:] if path == home or path.startswith(home + os.sep) else path
+    return "$HOME" + path[1:] if path == "~" or path.startswith("~/") else path
 
 
 UNEVEN = (

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rankroom import config, errors
+from rankroom import config
+from rankroom.errors import UNKNOWN, RankroomError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, with_log
 from rankroom.rpc.rendezvous import Rendezvous
 from rankroom.rpc.server import Question, Server
@@ -139,8 +140,7 @@ class Supervisor:
         elif question["do"] == "restart":
             return {"refused": self.restarts.ask_for(question["ranks"])}
         elif question["do"] != "alive":
-            text = errors.UNKNOWN.format(name=self.info.name, do=question["do"])
-            return {"error": "RankroomError", "text": text}
+            raise RankroomError(UNKNOWN.format(name=self.info.name, do=question["do"]))
         return {}
 
     def note_ready(self, rank: int, start: int, peer: bytes) -> None:

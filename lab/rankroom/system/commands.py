@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 KILL_GRACE_S = 3.0
 LONGEST_LINE = 1 << 20
@@ -89,17 +90,9 @@ async def run(
     return Completed(words, code, "".join(lines)[-keep:], timed_out)
 
 
-def run_sync(
-    argv: Sequence[str | os.PathLike[str]],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
-    timeout: float | None = None,
-    input: str | None = None,
-    on_line: Callable[[str], None] | None = None,
-) -> Completed:
+def run_sync(argv: Sequence[str | os.PathLike[str]], **how: Any) -> Completed:
     """`run` for callers without an event loop (the command line)."""
-    return asyncio.run(run(argv, env=env, cwd=cwd, timeout=timeout, input=input, on_line=on_line))
+    return asyncio.run(run(argv, **how))
 
 
 async def _collect(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,7 @@ from rankroom.analysis.importers.foreign_names import size_of
 from rankroom.analysis.importers.lanes import Lane, Names
 
 Json = dict[str, Any]
+Key = tuple[str, str, int]  # operation, tensor, and which of these it is
 
 EPOCH = "start_time_since_epoch_in_micros"
 _NEGOTIATE = "NEGOTIATE_"
@@ -81,29 +84,28 @@ def read(reader: Reader) -> Timeline:
 
 
 def collectives(
-    timeline: Timeline, rank: int, names: Names, ready: dict[tuple[str, str, int], dict[int, int]]
+    timeline: Timeline, rank: int, names: Names, ready: dict[Key, dict[int, int]]
 ) -> Lane:
     """A rank's operations from when it was ready (as `ready` tells it) to their end on it."""
     lane = Lane()
-    counted: dict[tuple[str, str], int] = {}
-    for done in timeline.done:
-        n = counted.get((done.op, done.tensor), 0)
-        counted[done.op, done.tensor] = n + 1
-        told = done.ready or ready.get((done.op, done.tensor, n), {})
+    for key, done in _numbered(timeline):
+        told = done.ready or ready.get(key, {})
         begin = min(told.get(rank, done.begin), done.end)
         lane.add(names.number(*words(done)), begin, done.end - begin)
     return lane
 
 
-def arrivals(timeline: Timeline, shift: int = 0) -> dict[tuple[str, str, int], dict[int, int]]:
-    """When each rank was ready for the n-th operation on a tensor, moved by `shift`."""
-    found: dict[tuple[str, str, int], dict[int, int]] = {}
-    counted: dict[tuple[str, str], int] = {}
+def arrivals(timeline: Timeline) -> dict[Key, dict[int, int]]:
+    """When each rank was ready for the n-th operation on a tensor."""
+    return {key: dict(done.ready) for key, done in _numbered(timeline)}
+
+
+def _numbered(timeline: Timeline) -> Iterator[tuple[Key, Done]]:
+    counted: Counter[tuple[str, str]] = Counter()
     for done in timeline.done:
-        n = counted.get((done.op, done.tensor), 0)
-        counted[done.op, done.tensor] = n + 1
-        found[done.op, done.tensor, n] = {rank: at + shift for rank, at in done.ready.items()}
-    return found
+        which = done.op, done.tensor
+        yield (*which, counted[which]), done
+        counted[which] += 1
 
 
 def words(done: Done) -> tuple[str, Json]:

@@ -27,7 +27,7 @@ from rankroom.rank.frameworks.torch import (
 )
 from rankroom.rank.frameworks.torch.torch_internals import C10D
 from rankroom.rank.import_hooks import when_imported, with_own_symbols
-from rankroom.rank.world import World
+from rankroom.rank.world import World, restore_environment
 from rankroom.reporting.spans import recorder
 
 TOPIC = "dist.init_process_group()"
@@ -259,11 +259,7 @@ def _master(address: str, port: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in own.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        restore_environment(own)
 
 
 def _free_port() -> int:

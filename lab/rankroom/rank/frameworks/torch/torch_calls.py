@@ -136,12 +136,7 @@ def _members(group: Any, c10d: Any, world: World) -> set[int]:
         return set(range(world.size)) if c10d.is_initialized() else set()
     if group is c10d.GroupMember.NON_GROUP_MEMBER:
         return set()
-    if isinstance(group, str):
-        group = torch_internals.resolved(c10d, group)
-    if isinstance(group, tuple):
-        group = group[0].get_group(group[1])
-    elif hasattr(group, "get_group"):
-        group = group.get_group()
+    group = torch_spans.object_of(group, c10d)
     if isinstance(group, list):
         return {int(each) for each in group}
     # A group that was destroyed waits for no rank; torch says what is wrong with it.

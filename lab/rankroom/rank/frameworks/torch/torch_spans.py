@@ -126,7 +126,7 @@ class Operation:
         place, group = kwargs.get(f"group_{self._peer}"), kwargs.get("group")
         if place is None or group is None:
             return place
-        return self._c10d.get_global_rank(_object(group, self._c10d), place)
+        return self._c10d.get_global_rank(object_of(group, self._c10d), place)
 
     def _define(self, group: Any, peers: str, count: int, tensor: Any) -> dict[str, Any]:
         label = f"#{count}" if count else f"after #{NUMBERED}"
@@ -167,7 +167,7 @@ def _resolved(group: Any, c10d: Any) -> str | None:
     """The name of a group: None for all ranks, empty if this rank is not in it."""
     if group is c10d.GroupMember.NON_GROUP_MEMBER:
         return ""
-    group = _object(group, c10d)
+    group = object_of(group, c10d)
     if isinstance(group, list):
         return "ranks " + ", ".join(map(str, group))
     if group is c10d.GroupMember.WORLD:
@@ -175,7 +175,7 @@ def _resolved(group: Any, c10d: Any) -> str | None:
     return str(torch_internals.group_names(c10d).get(group, ""))
 
 
-def _object(group: Any, c10d: Any) -> Any:
+def object_of(group: Any, c10d: Any) -> Any:
     """A group in whatever form torch takes one, as torch's own object, or a list of ranks."""
     if isinstance(group, str):
         return torch_internals.resolved(c10d, group)
@@ -191,7 +191,7 @@ def members(group: Any) -> dict[str, Any]:
     if not name:
         return {}
     if not isinstance(group, list):
-        group = c10d.get_process_group_ranks(_object(group, c10d))
+        group = c10d.get_process_group_ranks(object_of(group, c10d))
     return {"group": name, "ranks": sorted(int(rank) for rank in group)}
 
 
