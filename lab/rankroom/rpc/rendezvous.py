@@ -11,11 +11,11 @@ no authentication (Horovod's client cannot), so who asks for one, and has it clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rankroom.rpc.horovod_store import HorovodStore
+from rankroom.rpc.horovod_store import Admits, HorovodStore
 from rankroom.rpc.loop import Call
 from rankroom.rpc.server import Question
 
@@ -45,19 +45,15 @@ class _Round:
 class Rendezvous:
     """Gathers, and opens and closes stores on behalf of the ranks; used by one thread.
 
-    `later(seconds, call)` has something called in that thread; `nodes()` are the addresses that
-    ranks of other machines come from.
+    `later(seconds, call)` has something called in that thread; stores are for whom `admits` admits.
     """
 
     def __init__(
-        self,
-        interface: str,
-        later: Callable[[float, Call], None],
-        nodes: Callable[[], Collection[str]] = tuple,
+        self, interface: str, later: Callable[[float, Call], None], admits: Admits
     ) -> None:
         self._interface = interface
         self._later = later
-        self._nodes = nodes
+        self._admits = admits
         self._data: dict[str, dict[bytes, bytes]] = {}
         self._open: dict[str, HorovodStore] = {}
         self._met: dict[str, set[int]] = {}
@@ -117,7 +113,7 @@ class Rendezvous:
         if key not in self._open:
             self._met[key] = set()
             data = self._data.setdefault(key, {})
-            self._open[key] = HorovodStore(self._interface, data, self._nodes())
+            self._open[key] = HorovodStore(self._interface, data, self._admits)
             self._later(OPEN_S, partial(self._close, key))
         return self._open[key].port
 

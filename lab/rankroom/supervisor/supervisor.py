@@ -39,6 +39,7 @@ from rankroom.supervisor.requests import Requests
 from rankroom.supervisor.restarts import Restarts
 from rankroom.supervisor.runs import Runs
 from rankroom.system.exits import describe_exit
+from rankroom.system.socket_owner import is_ours
 
 LOOK_S = 0.1
 UNREGISTER_S = 1.0  # for the controller to hear of a rank that has ended
@@ -66,8 +67,9 @@ class Supervisor:
         is_wide = info.allocation is not None or bool(info.reached_from)
         self.server = Server(self.children.address if is_wide else "", paths.folder, self.take)
         self.rendezvous = Rendezvous(
-            self.children.address, self.server.later, self.children.addresses
-        )
+            self.children.address, self.server.later,
+            lambda peer, here: is_ours(peer, here, self.children.addresses()),
+        )  # fmt: skip
         self.connections = RankConnections(self.server, self.children.signal)
         self.runs = Runs(
             paths, info, self.server, self.connections, self.children.places,

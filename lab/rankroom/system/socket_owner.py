@@ -6,8 +6,10 @@ without authentication can still be kept to one of them.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
+from collections.abc import Collection
 
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
 ANY_STATE, NO_COOKIE = 0xFFFFFFFF, b"\xff" * 8
@@ -41,3 +43,12 @@ def owner(peer: Place, here: Place) -> int | None:
         return NOBODY
     user, inode = FOUND.unpack_from(answer, HEAD.size)
     return user if inode else NOBODY
+
+
+def is_ours(peer: Place, here: Place, nodes: Collection[str]) -> bool:
+    """Whether the end `peer` of a connection to `here` is this user's, as far as Linux can tell, or
+    one of these other machines."""
+    user = owner(peer, here)
+    if user == NOBODY:  # of this machine
+        return peer[0] != here[0] and peer[0] in nodes
+    return user in (None, os.geteuid(), 0)

@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,6 @@ from rankroom.rank import world
 from rankroom.rank.world import ReleasedError, World
 from rankroom.rpc import horovod_store, rendezvous
 from rankroom.rpc.client import ask
-from rankroom.rpc.horovod_store import HorovodStore
 from rankroom.rpc.rendezvous import Rendezvous
 from rankroom.rpc.server import Server
 from rankroom.system import network, socket_owner
@@ -38,7 +38,8 @@ with socket.create_connection(("127.0.0.1", {port}), 5, ("{source}", 0)) as door
 def where(tmp_path):
     """Address and key of a place to meet."""
     server = Server("127.0.0.1", tmp_path, lambda question: meeting.take(question))
-    meeting = Rendezvous("127.0.0.1", server.later)
+    ours = partial(socket_owner.is_ours, nodes=())
+    meeting = Rendezvous("127.0.0.1", server.later, ours)
     yield server.address, server.key
     server.close()
 
@@ -210,14 +211,11 @@ def test_another_user_of_the_machine_gets_nothing_from_a_store(where, source):
 def test_a_store_is_for_the_nodes_of_ranks(monkeypatch):
     """What comes from other machines has no owner here."""
     monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.NOBODY)
-    store, here = HorovodStore("127.0.0.1", {}, {"10.0.0.2", "10.0.0.1"}), ("10.0.0.1", 1)
-    try:
-        assert store.is_welcome(("10.0.0.2", 9), here)
-        assert not store.is_welcome(("10.0.0.3", 9), here)
-        # From this machine, by a process that has ended since.
-        assert not store.is_welcome(("10.0.0.1", 9), here)
-    finally:
-        store.close()
+    nodes, here = {"10.0.0.2", "10.0.0.1"}, ("10.0.0.1", 1)
+    assert socket_owner.is_ours(("10.0.0.2", 9), here, nodes)
+    assert not socket_owner.is_ours(("10.0.0.3", 9), here, nodes)
+    # From this machine, by a process that has ended since.
+    assert not socket_owner.is_ours(("10.0.0.1", 9), here, nodes)
 
 
 def test_a_store_holds_no_more_than_it_may(where, monkeypatch):
