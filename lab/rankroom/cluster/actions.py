@@ -69,7 +69,7 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
     """The same for a cluster that was found."""
     if not launch.alive(info) and launch.remote_on(info):
         remote.relaunch(paths)  # only its agent can end its job
-        poll_until(lambda: _is_heard(paths.read()), start_limit.START_S)
+        poll_until(lambda: launch.alive(paths.read()), start_limit.START_S)
         info = paths.read() or info
     if info.remote is not None and launch.alive(info):
         # Its supervisor here must not be ended before the job is; how long that takes is the site's
@@ -216,10 +216,6 @@ def log(name: str) -> str:
     logs = [paths.supervisor_log, paths.controller_log, *map(paths.rank_log, range(info.size))]
     ends = [f"── {each.name}\n{tail(each, LOG_LINES) or '(empty)'}" for each in logs]
     return "\n\n".join([f"in {paths.logs}", *ends])
-
-
-def _is_heard(info: ClusterInfo | None) -> bool:
-    return info is not None and bool(info.rpc) and launch.alive(info)
 
 
 def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:

@@ -23,7 +23,7 @@ from rankroom.scheduler import allocation, job_end
 from rankroom.supervisor import port_guard, start_limit
 from rankroom.system import process_tree, python_command
 from rankroom.system.gpus import visible_gpus
-from rankroom.system.polling import poll_until
+from rankroom.system.polling import changes, poll_until
 from rankroom.text.rank_ranges import name_ranks
 
 ANSWER_S = 2.0  # for a supervisor on another machine
@@ -89,8 +89,7 @@ def room_for(ranks: int | None) -> tuple[Allocation | None, int, int]:
         where, cores = f"job {granted.job}", sum(node.cores for node in granted.nodes)
     if size < 1:
         raise UsageError(f"--ranks {size}: a cluster has at least 1 rank")
-    if size > most_ranks(cores):
-        most = most_ranks(cores)
+    if size > (most := most_ranks(cores)):
         raise UsageError(f"--ranks {size}: {where} has {cores} cores, for {most} ranks at most")
     return granted, devices, size
 
@@ -157,7 +156,7 @@ def wait_ready(
     """
     begun = time.monotonic()
     limit = start_s(paths.read())
-    told = ""
+    tell = changes(progress)
     missing: list[int] = []
     while time.monotonic() - begun < limit:
         info = paths.read()
@@ -172,11 +171,7 @@ def wait_ready(
             raise StartError(with_log("the cluster's supervisor has ended", paths.supervisor_log))
         missing = sorted(set(range(info.size)) - set(info.ready))
         words = f"{len(info.ready)} of {info.size} ranks ready"
-        if not info.ranks:
-            words = info.message or STARTING
-        if words != told:
-            progress(words)
-            told = words
+        tell(words if info.ranks else info.message or STARTING)
         # Where a rank of another node is, is known a moment after that it is ready.
         if not missing and all(rank.pid for rank in info.ranks):
             return info

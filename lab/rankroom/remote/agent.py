@@ -61,7 +61,7 @@ class Agent:
         self.login = LoginNode(site, self.place)
         self.queue = Queue(site, self.place, remote, self._said_of_job)
         self.records = Replicas(
-            Store(), remote.name or info.name, info.created, self.supervisor.ask, self.login, say
+            Store(), remote.name or info.name, info.created, self.supervisor.ask, self.login
         )
         self._loop = asyncio.get_running_loop()
         self._host = ""  # of the login node, as it calls itself
@@ -157,7 +157,9 @@ class Agent:
                 self.status.say("lost", str(error))
                 tries += 1
             finally:
-                await self._hang_up()
+                self.status.ready = False
+                await self.records.stop()
+                await self.supervisor.hang_up()
             await asyncio.sleep(AGAIN_S * min(max(1, tries), LONGEST))
 
     async def _serve_once(self) -> None:
@@ -192,8 +194,8 @@ class Agent:
                 if not self.status.stopping:
                     words = SILENT if self._was_reached or not self.site.login else NO_WAY
                     node, login = self.supervisor.node, self.site.login
-                    words = words.format(name=self.info.name, node=node, login=login)
-                    self.status.say("lost", words)
+                    about = {"name": self.info.name, "node": node, "login": login}
+                    self.status.say("lost", words.format(**about))
                 return
             self._was_reached = True
             known, patience = said["version"], NEWS_S
@@ -202,11 +204,6 @@ class Agent:
             self._said_of_cluster(said["cluster"])
             for run_id in said["runs"]:
                 self.records.begin(run_id)
-
-    async def _hang_up(self) -> None:
-        self.status.ready = False
-        await self.records.stop()
-        await self.supervisor.hang_up()
 
     async def _meet(self) -> None:
         """Learn who is there, and whether the home there is the one here: records need not be

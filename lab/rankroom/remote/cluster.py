@@ -13,6 +13,7 @@ from rankroom.record.model import Json
 from rankroom.remote import start
 from rankroom.run.run import Run
 from rankroom.scheduler.site import Site
+from rankroom.system.polling import changes
 
 COMES_S = 20.0  # for an agent to begin
 LOOK_S = 0.05
@@ -58,14 +59,12 @@ class RemoteCluster(AnyCluster):
         lets go of it then. An interrupt leaves the job where it is: `attach` waits for it again.
         """
         begun = kept = time.monotonic()
-        told = ""
+        tell = changes(progress)
         try:
             while not self._is_ready():
                 info, now = self.info, time.monotonic()
                 words = info.remote.words if info.remote else ""
-                if words != told:
-                    told = words
-                    progress(told)
+                tell(words)
                 # Its file may not show yet what is there.
                 if launch.alive(info) or (now > kept + COMES_S and launch.supervisors(self.paths)):
                     kept = now

@@ -16,11 +16,11 @@ import shlex
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 import rankroom
 from rankroom.errors import RankroomError, StartError
 from rankroom.record.cluster_file import ClusterPaths, tail
+from rankroom.record.model import Json
 from rankroom.record.store import Store
 from rankroom.scheduler import jobs
 from rankroom.scheduler.site import Site
@@ -36,8 +36,6 @@ FIND_S = 20.0  # for one look at where the supervisor listens
 MARK = "shared"  # a file in the cluster's folder, while it is asked whether it is seen there
 LOG_LINES = 200
 CHUNK = 1 << 20
-
-Json = dict[str, Any]
 
 
 class LoginNode:
@@ -65,11 +63,8 @@ class LoginNode:
         if answer is None:
             raise self._no_answer(done)
         if (other := str(answer[GREETING])) != rankroom.__version__:
-            here = rankroom.__version__
-            install = self._install
-            raise StartError(
-                VERSIONS.format(here=here, there=other, where=self._where, install=install)
-            )
+            about = {"here": rankroom.__version__, "there": other, "where": self._where}
+            raise StartError(VERSIONS.format(**about, install=self._install))
         if "error" in answer:
             raise RankroomError(answer["error"])
         return answer

@@ -62,8 +62,7 @@ class RemoteStatus:
         if is_over:
             info.message = told["message"]
         elif info.state == "starting" and not (all_known and len(info.ready) == info.size):
-            words = f"{len(info.ready)} of {info.size} ranks ready (job {remote.job})"
-            self.say("starting", words)
+            self.say("starting", f"{len(info.ready)} of {info.size} ranks ready (job {remote.job})")
         elif is_connected and not self.stopping:
             self.ready = True
             info.state = "running"

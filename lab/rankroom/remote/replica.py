@@ -20,6 +20,7 @@ from rankroom.record.owner import no_process, this_process
 from rankroom.record.store import Store, Writer
 from rankroom.remote.login_node import LoginNode
 from rankroom.rpc.client import Answer
+from rankroom.system.log_line import say
 
 ENDED = ("done", "failed", "interrupted")
 WAIT_S = 10.0  # for events of a run to come, in one question
@@ -33,19 +34,17 @@ class Replicas:
     """The replicas of one cluster's records that began `since` (epoch seconds).
 
     `ask(seconds, **question)` is answered by the supervisor; it raises SshError while that cannot
-    be reached, TimeoutError without an answer. `note(words)` is called with trouble.
+    be reached, TimeoutError without an answer.
     """
 
     def __init__(
-        self, store: Store, cluster: str, since: float, ask: Ask, login: LoginNode,
-        note: Callable[[object], None],
-    ) -> None:  # fmt: skip
+        self, store: Store, cluster: str, since: float, ask: Ask, login: LoginNode
+    ) -> None:
         self.cluster = cluster
         self.is_shared = False  # whether records there are those here
         self._store = store
         self._ask = ask
         self._login = login
-        self._note = note
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since))
         self._writers: dict[str, Writer] = {}
@@ -153,7 +152,7 @@ class Replicas:
                     await self._finish_one(RunInfo.from_json(run).id)
                 return
             except (RankroomError, OSError) as error:
-                self._note(error)
+                say(error)
                 await asyncio.sleep(AGAIN_S)
 
     async def stop(self) -> None:
@@ -172,14 +171,14 @@ class Replicas:
             except RecordError as error:  # a full disk here
                 if str(error) != trouble:
                     trouble = str(error)
-                    self._note(error)
+                    say(error)
                 await asyncio.sleep(AGAIN_S)
             except asyncio.TimeoutError:
                 pass  # the answer may have been lost with a connection
             except SshError:
                 return  # it goes on once the connection is there again
             except RankroomError as error:  # it is not there any more
-                self._note(error)
+                say(error)
                 return
 
     async def _finish_one(self, run_id: str) -> None:

@@ -171,17 +171,14 @@ class Run:
         return f"<Run {self.id} {self.state} on {len(self.info.ranks)} of {self.info.size} ranks>"
 
     def _see_ends(self) -> None:
-        with contextlib.suppress(OSError), self._store.paths(self.id).events.open("rb") as file:
-            file.seek(self._read)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._read += len(line)
-                if line.startswith(b'{"kind":"status"'):
-                    event: Any = json.loads(line)
-                    if event["state"] in RANK_ENDED:
-                        self._ended.add(event["rank"])
+        for line in self._lines(self._read):
+            self._read += len(line)
+            if line.startswith(b'{"kind":"status"'):
+                event: Any = json.loads(line)
+                if event["state"] in RANK_ENDED:
+                    self._ended.add(event["rank"])
 
-    def _lines(self) -> Iterator[bytes]:
+    def _lines(self, begin: int = 0) -> Iterator[bytes]:
         with contextlib.suppress(OSError), self._store.paths(self.id).events.open("rb") as file:
+            file.seek(begin)
             yield from (line for line in file if line.endswith(b"\n"))

@@ -16,6 +16,7 @@ from rankroom.ssh.login import at_a_terminal, log_in
 from rankroom.ssh.socket_folder import control_path
 from rankroom.system import commands
 from rankroom.system.file_lock import locked
+from rankroom.system.polling import changes
 
 ConnectionState = Literal["open", "lost", "asks"]
 Tell = Callable[[ConnectionState, str], None]
@@ -131,7 +132,7 @@ class SshConnection:
     async def keep(self, tell: Tell) -> NoReturn:
         """Keep the connection open, and what is forwarded, until cancelled; tell how it stands."""
         pause, tries = PAUSE_S, 0
-        tell = _changes(tell)
+        tell = changes(tell)
         try:
             while True:
                 try:
@@ -189,18 +190,6 @@ class SshConnection:
         return await commands.run(
             command.ask(self._ssh, self.socket, self.name, what, *more), timeout=CONNECT_S
         )
-
-
-def _changes(tell: Tell) -> Tell:
-    """Tells only what was not told just before."""
-    last: list[tuple[ConnectionState, str]] = []
-
-    def told(state: ConnectionState, words: str) -> None:
-        if last != [(state, words)]:
-            last[:] = [(state, words)]
-            tell(state, words)
-
-    return told
 
 
 async def _some_time(attempt: int) -> None:

@@ -14,3 +14,15 @@ def poll_until(holds: Callable[[], bool], seconds: float, every: float = 0.05) -
             return False
         time.sleep(every)
     return True
+
+
+def changes(tell: Callable[..., None]) -> Callable[..., None]:
+    """Tells only what was not told just before."""
+    last: list[tuple[object, ...]] = []
+
+    def told(*what: object) -> None:
+        if last != [what]:
+            last[:] = [what]
+            tell(*what)
+
+    return told

@@ -76,7 +76,7 @@ def replicas(here: Store) -> Replicas:
         raise AssertionError("these tests bring it themselves")
 
     login = LoginNode(Site("far"), LocalHost())
-    return Replicas(here, "far", START / 1e6 - 1, ask, login, print)
+    return Replicas(here, "far", START / 1e6 - 1, ask, login)
 
 
 def bring(there: There, kept: Replicas) -> None:
