@@ -5,7 +5,7 @@ A cell's time is from when the last rank began with its first line to when the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -285,7 +285,7 @@ def counts(text: str, size: int) -> list[int]:
     Raises ValueError with a message in words.
     """
     if not text:
-        return sorted({*_powers(size), size})
+        return sorted({size, *(1 << n for n in range(size.bit_length()))})
     chosen = []
     for word in text.split(","):
         if not word.strip().isdigit() or int(word) < 1:
@@ -294,13 +294,6 @@ def counts(text: str, size: int) -> list[int]:
     if max(chosen) > size:
         raise ValueError(f"{max(chosen)} ranks: there are {size} (`%cluster resize {max(chosen)}`)")
     return list(dict.fromkeys(chosen))
-
-
-def _powers(most: int) -> Iterable[int]:
-    count = 1
-    while count <= most:
-        yield count
-        count *= 2
 
 
 def bundle(scaling: Scaling, notes: Sequence[str] = ()) -> Mapping[str, Any]:

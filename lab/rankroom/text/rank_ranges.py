@@ -46,18 +46,13 @@ def choose_ranks(ranks: Iterable[int] | None, size: int) -> list[int]:
 
 def format_ranks(ranks: Iterable[int]) -> str:
     """Ranks as a reader wants them: runs become `0–3`, the rest is joined by commas."""
-    parts: list[str] = []
-    first = last = None
+    runs: list[tuple[int, int]] = []
     for rank in sorted(set(ranks)):
-        if first is not None and last is not None and rank == last + 1:
-            last = rank
-            continue
-        if first is not None and last is not None:
-            parts.append(_range(first, last))
-        first = last = rank
-    if first is not None and last is not None:
-        parts.append(_range(first, last))
-    return ",".join(parts)
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1] = runs[-1][0], rank
+        else:
+            runs.append((rank, rank))
+    return ",".join(_range(first, last) for first, last in runs)
 
 
 def name_ranks(ranks: Collection[int]) -> str:
