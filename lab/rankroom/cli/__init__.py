@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rankroom import __version__
-from rankroom.errors import RankroomError
+from rankroom.errors import RankroomError, of_file
 
 # name: where the command is, and its line in `rankroom --help`.
 COMMANDS = {
@@ -92,6 +92,10 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except RankroomError as error:
             raise click.ClickException(str(error)) from None
+        except OSError as error:
+            if (plain := of_file(error)) is None:
+                raise
+            raise click.ClickException(str(plain)) from None
 
 
 @click.group(cls=LazyGroup)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rankroom import config
-from rankroom.errors import RecordError, UnwrittenError
+from rankroom.errors import REMEDIES, ROOM, RecordError, UnwrittenError
 from rankroom.record import model, retention
 from rankroom.record.blank import NEXT_RUN, Blank
 from rankroom.record.model import RunInfo
@@ -109,16 +110,20 @@ class Writer:
 
     def finish(self, run: RunInfo) -> None:
         """Write the run's final state; nothing is appended after this."""
-        try:
-            self.update(run)
-        finally:
-            self.close()
+        if trouble := self.close():
+            run.notes = [*run.notes, MISSING.format(trouble=trouble)]
+        self.update(run)
 
-    def close(self) -> None:
-        """Let the file go; calling it twice is fine."""
+    def close(self) -> str:
+        """Let the file go; calling it twice is fine. Why some of it may not be kept: file servers
+        tell of a quota, or a broken disk, as late as now."""
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        try:
+            if fd >= 0:
+                os.close(fd)
+        except OSError as error:
+            return f"{error.strerror or error}: {self.paths.folder}"
+        return ""
 
 
 class Store:
@@ -144,7 +149,9 @@ class Store:
                 # One that was made before may be gone by now, with its folder.
                 blank, self._blank = self._blank or Blank(self.runs), None
                 events = blank.become(paths.folder, _run_json(run), text)
-            except FileNotFoundError:
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ESTALE):
+                    raise
                 self._make_home()
                 events = Blank(self.runs).become(paths.folder, _run_json(run), text)
             return Writer(paths, events)
@@ -267,7 +274,7 @@ class Store:
         return run.state == "running" and is_live(run, paths.events, quiet=DAY)
 
     def _make_home(self) -> None:
-        self.root.parent.mkdir(parents=True, exist_ok=True)
+        config.make_parents(self.root)
         config.make_own(self.root)
         config.make_own(self.runs)
 
@@ -328,19 +335,26 @@ def _unreadable_run(run_id: str, start: int, why: str) -> RunInfo:
     )
 
 
+def _remedy(error: OSError) -> str:
+    return REMEDIES.get(error.errno or 0, ROOM)
+
+
 def _unwritable(path: Path, error: OSError) -> RecordError:
-    return RecordError(UNWRITABLE.format(path=path, error=error.strerror or error))
+    return RecordError(
+        UNWRITABLE.format(path=path, error=error.strerror or error, remedy=_remedy(error))
+    )
 
 
 def _unreadable(path: Path, error: OSError) -> RecordError:
-    return RecordError(UNREADABLE.format(path=path, error=error.strerror or error))
+    return RecordError(
+        UNREADABLE.format(path=path, error=error.strerror or error, remedy=_remedy(error))
+    )
 
 
-UNWRITABLE = (
-    "cannot write the record in {path}: {error}; free some space (`rankroom runs prune`)"
-    " or set RANKROOM_HOME to a writable directory"
-)
-UNREADABLE = "cannot read {path}: {error}; check its permissions"
+UNWRITABLE = "cannot write the record in {path}: {error}; {remedy}"
+UNREADABLE = "cannot read {path}: {error}; {remedy}"
+# With these words the ranks' own copies are kept, too.
+MISSING = "{trouble}: what was written last may be missing from the record"
 EXISTS = "a record is already there: {path}; run the cell again to get a new id"
 DAMAGED = "the record {path} is damaged: {error}; what it holds stays on disk beside it"
 NEWER = (

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import socket
 
 from rankroom.errors import RecordError
 from rankroom.record.model import RankInfo, RunInfo
-from rankroom.record.owner import this_process
+from rankroom.record.owner import is_gone, this_process
 from rankroom.record.store import Store, Writer
+from rankroom.system import file_lock
 
 
 def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunInfo, Writer]:
     """Become the writer of a record that has lost its own.
 
     What its events tell is to be reported again: the states of the ranks, lines, the failure.
-    `elsewhere` says that a writer on another host, which writes no more, is known to be gone.
+    `elsewhere` says that a writer which cannot be looked up from here is known to be gone.
     Raises RecordError when somebody else was quicker, or the writer is not gone.
     """
     paths = store.paths(run_id)
@@ -27,17 +26,20 @@ def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunIn
     writer = Writer(paths, events)
     try:
         # Only while the owner changes: a process that forks would keep such a lock after its end.
-        fcntl.flock(events, fcntl.LOCK_EX)
+        lock = file_lock.take(events, file_lock.EXCLUSIVE, wait=True)
         run = _lost(store, run_id, elsewhere)
         if run is None:
-            raise RecordError(f"run {run_id} is written by another process, or has ended")
+            raise RecordError(TAKEN.format(id=run_id))
         run.state, run.owner = "running", this_process()
         run.end = run.failure = run.hang = None
         run.lines = 0
         run.ranks = [_running(rank) for rank in run.ranks]
         writer.mend()
         writer.update(run)
-        fcntl.flock(events, fcntl.LOCK_UN)
+        if lock == "taken":
+            file_lock.release(events)
+        elif store.load(run_id).owner != run.owner:  # without locks two may come this far
+            raise RecordError(TAKEN.format(id=run_id))
     except BaseException:
         writer.close()
         raise
@@ -50,10 +52,13 @@ def _lost(store: Store, run_id: str, elsewhere: bool = False) -> RunInfo | None:
     except RecordError:
         return None
     # A record that cannot be read is in this state too, in a list.
-    here = run.owner is not None and run.owner.host == socket.gethostname()
-    return run if (here or elsewhere) and run.state == "lost" else None
+    known = run.owner is not None and is_gone(run.owner)
+    return run if (known or elsewhere) and run.state == "lost" else None
 
 
 def _running(rank: RankInfo) -> RankInfo:
     rank.state = "running"
     return rank
+
+
+TAKEN = "run {id} is written by another process, or has ended"

@@ -6,16 +6,19 @@ import contextlib
 import dataclasses
 import json
 import secrets
+import socket
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from rankroom.cluster import launch as local
+from rankroom.cluster import liveness
 from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote, all_clusters
 from rankroom.scheduler.scheduler_client import NO_SCHEDULER
 from rankroom.scheduler.site import Container, Environment, Job, Site
+from rankroom.system import pid_space
 
 AGENT = "rankroom.remote.agent"
 SITE_FILE = "site.json"  # in the cluster's folder
@@ -46,6 +49,7 @@ def launch(
     info = ClusterInfo(
         paths.name, job.nodes * site.ranks_per_node, created=time.time(), python=sys.executable,
         cwd=folder, auto_restart=auto_restart, remote=remote,
+        host=socket.gethostname(), space=str(pid_space.here()),
     )  # fmt: skip
     try:
         paths.make(0)
@@ -84,6 +88,6 @@ def _sweep() -> None:
     for info in all_clusters():
         if info.remote is not None and info.remote.state in ("ended", "failed"):
             paths = ClusterPaths(info.name)
-            if not local.alive(info):
+            if not liveness.alive(info):
                 with contextlib.suppress(OSError):
                     paths.remove()

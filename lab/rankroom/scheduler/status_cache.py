@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from rankroom import config
+from rankroom.system import file_lock
 from rankroom.system.files import write_atomically
 
 PERIOD_S = 5.0
@@ -99,7 +99,8 @@ class StatusCache:
             return
         try:
             deadline = time.monotonic() + LOCK_S
-            while not _lock(fd) and time.monotonic() < deadline:
+            # Where there are no locks, each asks for itself.
+            while _is_busy(fd) and time.monotonic() < deadline:
                 await asyncio.sleep(LOOK_S)
             yield
         finally:
@@ -119,11 +120,5 @@ class StatusCache:
             self._own = answer
 
 
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True  # a file system without locks: each asks for itself
-    return True
+def _is_busy(fd: int) -> bool:
+    return file_lock.take(fd, file_lock.EXCLUSIVE) == "busy"

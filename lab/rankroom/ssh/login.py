@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import shlex
 import sys
@@ -17,7 +16,7 @@ from rankroom.errors import SshError
 from rankroom.ssh import askpass
 from rankroom.ssh.failures import explain
 from rankroom.ssh.socket_folder import folder
-from rankroom.system import commands, python_command
+from rankroom.system import commands, file_lock, python_command
 
 AGREED_S = 20.0  # for what follows the key exchange, but for what is asked
 LOOK_S = 0.5
@@ -81,14 +80,8 @@ async def alone(file: Path) -> AsyncIterator[None]:
     """One process at a time opens a connection, so that the user is asked once."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(0.05)
-            except OSError:
-                break  # a file system without locks
+        while file_lock.take(descriptor, file_lock.EXCLUSIVE) == "busy":
+            await asyncio.sleep(0.05)
         yield
     finally:
         os.close(descriptor)

@@ -6,13 +6,13 @@ The run is over by then, with the rank as lost. Its spool is kept until the rank
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankroom.record.model import Json, RunInfo, event_line, parse_event
 from rankroom.record.store import RecordPaths, Store, Writer
+from rankroom.system import file_lock
 
 MARK = "late"  # the event that says how far a spool has been added
 
@@ -42,7 +42,7 @@ def _add(record: RecordPaths, spool: Path) -> int:
     writer = Writer(record, events := os.open(record.events, os.O_RDWR | os.O_APPEND))
     try:
         # A second call finds nothing to add.
-        fcntl.flock(events, fcntl.LOCK_EX)
+        file_lock.take(events, file_lock.EXCLUSIVE, wait=True)
         known = _known(record.events, rank)
         if known.spooled is None:
             return 0

@@ -54,7 +54,8 @@ def library() -> Path | None:
     """The library for this machine, compiled if it is not there yet; None where that cannot be."""
     source = SOURCE.read_bytes()
     version = hashlib.sha256(source).hexdigest()[:12]
-    folder = config.home() / "native"
+    # The loader takes a space or a colon for the end of a name.
+    folder = config.without_spaces(config.home() / "native")
     target = folder / f"port_guard-{platform.machine()}-{version}.so"
     if target.exists():
         config.make_own(folder)  # whatever is in the library runs in every rank

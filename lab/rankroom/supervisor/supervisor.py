@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 from rankroom import config, errors
+from rankroom.record.claim import claim
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, with_log
 from rankroom.rpc.rendezvous import Rendezvous
 from rankroom.rpc.server import Question, Server
@@ -50,7 +51,7 @@ class Supervisor:
     def __init__(self, paths: ClusterPaths, info: ClusterInfo, devices: int) -> None:
         self.paths = paths
         self.info = info
-        info.host = socket.gethostname()
+        self.claim = claim(paths, info)
         self.children = Processes(paths, info, devices, self.wake)
         self.lost: dict[int, str] = {}  # ranks that were given up, and why
         self.brought_back: dict[int, list[float]] = {}
@@ -75,7 +76,6 @@ class Supervisor:
         self.version = 0  # of what there is to tell; `listening` wait for another one
         self.listening: list[Question] = []
         info.rpc, info.rpc_key = self.server.address, self.server.key
-        info.supervisor = os.getpid()
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
         # What makes a look due at once: a child that has ended, or what a thread has to say.
@@ -192,7 +192,7 @@ class Supervisor:
             for rank in ranks:
                 if rank in self.asked:
                     return TWICE.format(rank=rank)
-                age = time.time() - self.children.born.get(rank, time.time())
+                age = time.monotonic() - self.children.born.get(rank, time.monotonic())
                 young = age < start_limit.seconds(self.info)
                 if young and rank not in self.ready and str(rank) not in self.info.exits:
                     again = rank in self.info.starting
@@ -279,7 +279,9 @@ class Supervisor:
                 return
         if self.children.start_ranks():
             self.imported = set.union(*(agent.imported for agent in agents))
-            self.info.notes = list(dict.fromkeys(note for agent in agents for note in agent.notes))
+            notes = [] if self.info.locked else [NO_LOCKS.format(folder=self.paths.folder.parent)]
+            notes += [note for agent in agents for note in agent.notes]
+            self.info.notes = list(dict.fromkeys(notes))
             self.info.state, self.info.message = "running", ""
             self.save()
         elif (message := start_limit.words(agents)) != self.info.message:
@@ -415,6 +417,7 @@ def main(argv: list[str]) -> None:
         supervisor.watch()
         supervisor.close()
         if supervisor.info.state == "stopped" and not paths.unfinished():
+            os.close(supervisor.claim)  # NFS keeps what is open, and the folder with it
             shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         info.state, info.message = "failed", f"cannot start: {error}"
@@ -422,6 +425,10 @@ def main(argv: list[str]) -> None:
         raise
 
 
+NO_LOCKS = (
+    "the file system of {folder} has no file locks, so it is not known when nobody uses this "
+    "cluster any more: end it with `%cluster stop`"
+)
 TWICE = "rank {rank} is being restarted already: wait until it is ready"
 STARTING = "rank {rank} is starting: wait until it is ready"
 LEFT_DOWN = "{how}; it was restarted {times} times within {seconds:.0f} s and is left down now"
