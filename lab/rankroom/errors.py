@@ -96,11 +96,17 @@ class HorovodBuildError(RankroomError):
 
 def of_file(error: OSError) -> FileError | None:
     """What a file system refuses, in one line; None for an error of another kind."""
-    if (remedy := REMEDIES.get(error.errno or 0)) is None:
+    if error.errno not in REMEDIES:
         return None
     where = error.filename2 or error.filename
     path = where.decode(errors="replace") if isinstance(where, bytes) else where
-    return FileError(f"{path or 'a file'}: {error.strerror}; {remedy}")
+    return FileError(f"{path or 'a file'}: {with_remedy(error)}")
+
+
+def with_remedy(error: OSError) -> str:
+    """An error of the system's without its path, and what to do about it, if that is known."""
+    remedy = REMEDIES.get(error.errno or 0)
+    return f"{error.strerror or error}; {remedy}" if remedy else str(error.strerror or error)
 
 
 def raise_told(answer: Mapping[str, Any]) -> None:
@@ -117,6 +123,7 @@ ROOM = "free some space (`rankroom runs prune`), or set RANKROOM_HOME to another
 REMEDIES = {
     errno.EDQUOT: f"your quota is used up: {ROOM}",
     errno.ENOSPC: ROOM,
+    errno.EFBIG: ROOM,
     errno.EROFS: ELSEWHERE,
     errno.EACCES: f"check its permissions, and your ticket for this file system, or {ELSEWHERE}",
     errno.EPERM: f"check its permissions, or {ELSEWHERE}",

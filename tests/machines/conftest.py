@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from odd_machine import Odd, missing
 
 HERE = Path(__file__).parent

@@ -16,11 +16,26 @@ from pathlib import Path
 BOOT = "/proc/sys/kernel/random/boot_id"
 
 
+EACH = """
+import json, traceback
+from click.testing import CliRunner
+from rankroom.cli import main
+done = []
+for line in {lines!r}:
+    result = CliRunner().invoke(main, line.split(), prog_name="rankroom")
+    said, error = result.output, result.exc_info
+    if error and error[0] is not SystemExit:
+        said += "".join(traceback.format_exception(*error))
+    done.append((result.exit_code, said))
+print(json.dumps(done))
+"""
+
+
 class Odd:
     """What is odd about files and clock, as odd.c has it, for processes with this `environment`."""
 
     def __init__(self, library: Path, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         folder.mkdir()
         self.environment = {"LD_PRELOAD": str(library), "ODD": str(folder)}
 
@@ -34,13 +49,13 @@ class Odd:
 
     def end(self) -> None:
         """Nothing is odd any more."""
-        for each in self._folder.iterdir():
+        for each in self.folder.iterdir():
             each.unlink()
 
     def _say(self, name: str, what: str) -> None:
-        new = self._folder / "new"
+        new = self.folder / "new"
         new.symlink_to(what)
-        new.replace(self._folder / name)
+        new.replace(self.folder / name)
 
 
 def missing() -> str:
@@ -101,18 +116,26 @@ echo up
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
         )  # fmt: skip
 
+    def start(self, *argv: str | Path) -> subprocess.Popen[str]:
+        """Start a command there and leave it running; its output is in `stdout`."""
+        return subprocess.Popen(
+            self._words(argv), env=self.environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
     def rankroom(self, *words: str, **environment: str) -> str:
         """What `rankroom WORDS` writes there; it must end well."""
         done = self.run(sys.executable, "-m", "rankroom", *words, **environment)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
-    def refused(self, *words: str, **environment: str) -> str:
-        """The one line with which `rankroom WORDS` fails there."""
-        done = self.run(sys.executable, "-m", "rankroom", *words, **environment)
-        assert done.returncode == 1, done.stdout
-        assert "Traceback" not in done.stdout, done.stdout
-        return done.stdout
+    def each(self, *lines: str, **environment: str) -> list[tuple[int, str]]:
+        """The same of several, in one process: exit status and output of each; no tracebacks."""
+        found = self.do(EACH.format(lines=lines), **environment)
+        assert isinstance(found, list)
+        for line, (_, said) in zip(lines, found, strict=True):
+            assert "Traceback" not in said, f"rankroom {line}: {said}"
+        return [(status, said) for status, said in found]
 
     def do(self, source: str, **environment: str) -> object:
         """What the last line of a Python program prints there, as JSON."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from odd_machine import Machine, Odd
 
 pytestmark = pytest.mark.cluster
@@ -74,20 +75,23 @@ def test_a_cluster_on_one_login_node_is_left_alone_on_the_other(
         odd.fail("flock", errno.ENOLCK)
         login2.environment |= odd.environment
     try:
-        assert says in login2.rankroom("cluster", "list")
-        [line, rest] = login2.rankroom("doctor", "--clean").splitlines()
+        listed, cleaned, *refused = login2.each(
+            "cluster list", "doctor --clean", "cluster start --ranks 1 --name mine",
+            "cluster stop mine", "cluster restart mine", "cluster resize 3 --name mine",
+            "cluster interrupt mine", "cluster stacks mine",
+        )  # fmt: skip
+        assert says in listed[1]
+        [line, rest] = cleaned[1].splitlines()
         assert line.startswith(f"cluster mine: {says}"), line
         assert rest.startswith("nothing is left over")
+        assert all(status == 1 and "on login1" in said for status, said in refused), refused
         assert login2.do(LOOK) == [["running"], [], []]
-        refused = login2.refused("cluster", "start", "--ranks", "1", "--name", "mine")
-        assert "a cluster named mine was started on login1, and may well run there" in refused
-        for words in (["stop", "mine"], ["restart", "mine"], ["resize", "3", "--name", "mine"],
-                      ["interrupt", "mine"], ["stacks", "mine"]):  # fmt: skip
-            assert "on login1" in login2.refused("cluster", *words), words
         # There is room for another one.
-        login2.rankroom("cluster", "start", "--ranks", "1", "--name", "other")
-        assert "1 rank ready" in login2.rankroom("cluster", "list")
-        login2.rankroom("cluster", "stop", "other")
+        started, listed, stopped = login2.each(
+            "cluster start --ranks 1 --name other", "cluster list", "cluster stop other"
+        )
+        assert started[0] == stopped[0] == 0, (started, stopped)
+        assert "1 rank ready" in listed[1]
     finally:
         login2.crash()
     gate.touch()

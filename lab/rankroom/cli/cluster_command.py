@@ -30,7 +30,8 @@ def list_() -> None:
     found = all_clusters()
     for each in found:
         where = f" on {each.site}" if each.site else ""
-        click.echo(f"{each.name:24}  {each.size:>5} ranks{where}  {each.words}")
+        size = f"{each.size:>5} ranks" if each.size else f"{'?':>5} ranks"
+        click.echo(f"{each.name:24}  {size}{where}  {each.words}")
         if each.remedy:
             click.echo(f"{'':24}  {each.remedy}")
         for rank in each.ranks:

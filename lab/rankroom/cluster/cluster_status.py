@@ -5,9 +5,8 @@ Nothing here connects to ranks or keeps a state, so that every window sees the s
 
 from __future__ import annotations
 
-import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -69,11 +68,14 @@ def all_clusters() -> list[ClusterStatus]:
     found = []
     folder = clusters_folder()
     for each in folder.iterdir() if folder.is_dir() else ():
-        with contextlib.suppress(UnreadableError):
+        try:
             info = ClusterPaths(each.name).read()
-            # A folder of another name than its cluster's only keeps what records may lack.
-            if info is not None and info.name == each.name and info.state != "stopped":
-                found.append(status_of(info))
+        except UnreadableError as error:
+            found.append(_unreadable(each.name, str(error)))
+            continue
+        # A folder of another name than its cluster's only keeps what records may lack.
+        if info is not None and info.name == each.name and info.state != "stopped":
+            found.append(status_of(info))
     return sorted(found, key=lambda each: each.created, reverse=True)
 
 
@@ -104,6 +106,12 @@ def status_of(info: ClusterInfo) -> ClusterStatus:
         is_remote=info.remote is not None,
         is_supervised=_young(info) or liveness.alive(info),
     )
+
+
+def _unreadable(name: str, why: str) -> ClusterStatus:
+    """One that may well run."""
+    empty = status_of(ClusterInfo(name, 0, "failed", created=time.time()))
+    return replace(empty, state="lost", words=why, remedy="")
 
 
 def _rank(info: ClusterInfo, rank: int) -> RankStatus:

@@ -17,7 +17,7 @@ import psutil
 from rankroom import config
 from rankroom.cluster import allocation, liveness
 from rankroom.cluster.liveness import SUPERVISOR, SUPERVISORS
-from rankroom.errors import StartError, UsageError
+from rankroom.errors import StartError, UsageError, with_remedy
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail, with_log
 from rankroom.supervisor import port_guard, start_limit
 from rankroom.system import control_groups, pid_space, process_tree, python_command
@@ -74,7 +74,8 @@ def launch(
         paths.write(info)
         return paths, spawn(SUPERVISOR, paths, env, str(devices))
     except OSError as error:
-        raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
+        paths.remove()
+        raise StartError(NOT_MADE.format(folder=paths.folder, error=with_remedy(error))) from None
 
 
 def spawn(
@@ -240,6 +241,7 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in config.environment().items() if name not in marks}
 
 
+NOT_MADE = "cannot start a cluster in {folder}: {error}"
 STARTING = "starting the controller"
 IN_USE = "a cluster named {name} is running: `%cluster attach {name}`, or choose another --name"
 ELSEWHERE = (

@@ -7,7 +7,7 @@ import time
 
 from rankroom.cluster import launch, liveness
 from rankroom.errors import EARLIER_SITE, NO_CLUSTER, STOPPED, NoClusterError
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters, clusters_folder
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
 
@@ -27,11 +27,19 @@ def find(name: str | None) -> ClusterInfo:
         return named  # also one that is a part of another
     running = [info for info in all_clusters() if _is_on(info) and _in_reach(info)]
     if not running:
+        demand_readable()
         raise NoClusterError(NO_CLUSTER)
     if name is not None:
         names = ", ".join(info.name for info in running)
         raise NoClusterError(f"no running cluster is named {name!r}; running: {names}")
     return running[0]
+
+
+def demand_readable() -> None:
+    """Raise UnreadableError if there may be a cluster of which nothing can be read now."""
+    folder = clusters_folder()
+    for each in folder.iterdir() if folder.is_dir() else ():
+        ClusterPaths(each.name).read()
 
 
 def demand_in_reach(info: ClusterInfo) -> None:

@@ -11,13 +11,14 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from rankroom import config
-from rankroom.errors import UnreadableError
+from rankroom.errors import UnreadableError, with_remedy
 from rankroom.record.model import RankInfo
 from rankroom.system.files import write_atomically
 from rankroom.system.polling import poll_until
@@ -208,10 +209,16 @@ class ClusterPaths:
 
     def read_patiently(self) -> ClusterInfo | None:
         """The same for a process that is started to keep it: its file may not be seen at once."""
+        told = ""
 
         def read() -> ClusterInfo | None:
-            with contextlib.suppress(UnreadableError):
+            nonlocal told
+            try:
                 return self.read()
+            except UnreadableError as error:
+                if str(error) != told:
+                    told = str(error)
+                    print(told, file=sys.stderr, flush=True)
             return None
 
         seen = poll_until(lambda: read() is not None, LATE_S)
@@ -227,7 +234,9 @@ class ClusterPaths:
             return ClusterInfo.from_json(json.loads(text))
         if isinstance(error, FileNotFoundError):
             return None
-        raise UnreadableError(UNREADABLE.format(name=self.name, path=self.info, error=error))
+        raise UnreadableError(
+            UNREADABLE.format(name=self.name, path=self.info, error=_words(error))
+        )
 
     def _is_removed(self) -> bool:
         """Whether its folder is gone, and not with all the others, as when a home is away."""
@@ -249,6 +258,10 @@ class ClusterPaths:
         """Delete the cluster's folder."""
         with contextlib.suppress(OSError):
             shutil.rmtree(self.folder)
+
+
+def _words(error: Exception) -> str:
+    return with_remedy(error) if isinstance(error, OSError) else str(error)
 
 
 def clusters_folder() -> Path:

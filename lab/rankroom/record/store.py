@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rankroom import config
-from rankroom.errors import REMEDIES, ROOM, RecordError, UnwrittenError
+from rankroom.errors import RecordError, UnwrittenError, with_remedy
 from rankroom.record import model, retention
 from rankroom.record.blank import NEXT_RUN, Blank
 from rankroom.record.model import RunInfo
@@ -335,24 +335,16 @@ def _unreadable_run(run_id: str, start: int, why: str) -> RunInfo:
     )
 
 
-def _remedy(error: OSError) -> str:
-    return REMEDIES.get(error.errno or 0, ROOM)
-
-
 def _unwritable(path: Path, error: OSError) -> RecordError:
-    return RecordError(
-        UNWRITABLE.format(path=path, error=error.strerror or error, remedy=_remedy(error))
-    )
+    return RecordError(UNWRITABLE.format(path=path, error=with_remedy(error)))
 
 
 def _unreadable(path: Path, error: OSError) -> RecordError:
-    return RecordError(
-        UNREADABLE.format(path=path, error=error.strerror or error, remedy=_remedy(error))
-    )
+    return RecordError(UNREADABLE.format(path=path, error=with_remedy(error)))
 
 
-UNWRITABLE = "cannot write the record in {path}: {error}; {remedy}"
-UNREADABLE = "cannot read {path}: {error}; {remedy}"
+UNWRITABLE = "cannot write the record in {path}: {error}"
+UNREADABLE = "cannot read {path}: {error}"
 # With these words the ranks' own copies are kept, too.
 MISSING = "{trouble}: what was written last may be missing from the record"
 EXISTS = "a record is already there: {path}; run the cell again to get a new id"

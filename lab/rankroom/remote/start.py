@@ -14,7 +14,7 @@ from typing import Any
 
 from rankroom.cluster import launch as local
 from rankroom.cluster import liveness
-from rankroom.errors import StartError, UsageError
+from rankroom.errors import StartError, UsageError, with_remedy
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote, all_clusters
 from rankroom.scheduler.scheduler_client import NO_SCHEDULER
 from rankroom.scheduler.site import Container, Environment, Job, Site
@@ -56,7 +56,10 @@ def launch(
         paths.write(info)
         (paths.folder / SITE_FILE).write_text(json.dumps(dataclasses.asdict(site)))
     except OSError as error:
-        raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
+        paths.remove()
+        raise StartError(
+            local.NOT_MADE.format(folder=paths.folder, error=with_remedy(error))
+        ) from None
     relaunch(paths)
     return paths
 

@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 from rankroom import config, errors
+from rankroom.errors import of_file
 from rankroom.record.claim import claim
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, with_log
 from rankroom.rpc.rendezvous import Rendezvous
@@ -420,7 +421,7 @@ def main(argv: list[str]) -> None:
             os.close(supervisor.claim)  # NFS keeps what is open, and the folder with it
             shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
-        info.state, info.message = "failed", f"cannot start: {error}"
+        info.state, info.message = "failed", f"cannot start: {of_file(error) or error}"
         paths.write(info)
         raise
 
