@@ -125,6 +125,7 @@ REMEDIES = {
     errno.ENOSPC: ROOM,
     errno.EFBIG: ROOM,
     errno.EROFS: ELSEWHERE,
+    errno.ENOTDIR: ELSEWHERE,
     errno.EACCES: f"check its permissions, and your ticket for this file system, or {ELSEWHERE}",
     errno.EPERM: f"check its permissions, or {ELSEWHERE}",
     errno.ESTALE: "its server was restarted or has replaced it: try again, in another folder",

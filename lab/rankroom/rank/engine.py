@@ -95,7 +95,7 @@ class RankEngine(engine_app.IPEngine):
             if isinstance(handler, logging.StreamHandler):
                 handler.setStream(own)
                 # A disk that takes no log is none of the cell's that runs meanwhile.
-                handler.handleError = _do_nothing
+                handler.handleError = _do_nothing  # type: ignore[method-assign,assignment]
 
 
 def _do_nothing(*what: Any) -> None:
