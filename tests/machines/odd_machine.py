@@ -70,13 +70,18 @@ def missing() -> str:
 
 class Machine:
     """One machine. `boot` is when it was booted, as another one than this; `setup` are shell
-    commands, run as its root before anything else is; `environment` is that of all its commands."""
+    commands, run as its root before anything else is, and `first` are some that precede each of its
+    commands, whose `environment` is given. Process 1 `reaps` what others leave, or does not; with
+    `network` it has one of its own, of which nothing is up.
+    """
 
     def __init__(
         self, name: str, folder: Path, boot: str = "", setup: str = "",
-        environment: Mapping[str, str] | None = None, reaps: bool = True,
+        environment: Mapping[str, str] | None = None, first: str = "",
+        reaps: bool = True, network: bool = False,
     ) -> None:  # fmt: skip
-        self.name = name
+        self.name, self._begins = name, first
+        self._spaces = ["-m", "-p", "-u", *(["-n"] if network else [])]
         self.environment = {**os.environ, **(environment or {})}
         booted = folder / f"boot-{name}-{boot}"
         if boot:
@@ -95,7 +100,7 @@ echo up
 """
         self._process = subprocess.Popen(
             # Each of them dies with the one before, down to process 1, and all others with that.
-            ["setpriv", "--pdeathsig", "KILL", "unshare", "-m", "-p", "-u", "-f", "--kill-child",
+            ["setpriv", "--pdeathsig", "KILL", "unshare", *self._spaces, "-f", "--kill-child",
              "bash", "-c", script],
             env={**os.environ, **about}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
@@ -129,6 +134,12 @@ echo up
         assert done.returncode == 0, done.stdout
         return done.stdout
 
+    def refused(self, *words: str) -> str:
+        """The words with which `rankroom WORDS` fails there; no traceback."""
+        done = self.run(sys.executable, "-m", "rankroom", *words)
+        assert done.returncode == 1 and "Traceback" not in done.stdout, done.stdout
+        return done.stdout
+
     def each(self, *lines: str, **environment: str) -> list[tuple[int, str]]:
         """The same of several, in one process: exit status and output of each; no tracebacks."""
         found = self.do(EACH.format(lines=lines), **environment)
@@ -157,8 +168,8 @@ echo up
                 stream.close()
 
     def _words(self, argv: Sequence[str | Path]) -> list[str]:
-        enter = ["nsenter", "-t", self._first, "-m", "-u", "-p", "--", "setpriv", "--pdeathsig"]
-        return [*enter, "KILL", *map(str, argv)]
+        enter = ["nsenter", "-t", self._first, *self._spaces, "--", "setpriv", "--pdeathsig"]
+        return [*enter, "KILL", "sh", "-c", f'{self._begins} exec "$@"', "sh", *map(str, argv)]
 
 
 @contextlib.contextmanager

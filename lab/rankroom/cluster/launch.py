@@ -20,7 +20,7 @@ from rankroom.cluster.liveness import SUPERVISOR, SUPERVISORS
 from rankroom.errors import StartError, UsageError, with_remedy
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail, with_log
 from rankroom.supervisor import port_guard, start_limit
-from rankroom.system import control_groups, pid_space, process_tree, python_command
+from rankroom.system import control_groups, network, pid_space, process_tree, python_command
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks
 
@@ -58,6 +58,8 @@ def launch(
     Raises UsageError for a number of ranks that makes no sense, StartError if nothing starts.
     """
     granted, devices, size = room_for(ranks)
+    if granted is None:
+        network.demand_loopback()
     kind = f"job-{granted.job}" if granted else "local"
     paths = ClusterPaths(name or f"{kind}-{secrets.token_hex(2)}")
     make_way(paths)

@@ -66,8 +66,9 @@ def library() -> Path | None:
             new = Path(made) / target.name
             compiled = ["-O2", "-fPIC", "-shared", "-o", str(new), str(SOURCE), "-ldl"]
             subprocess.run(
-                [*_compiler(), *compiled], check=True, capture_output=True, timeout=COMPILE_S
-            )
+                [*_compiler(), *compiled], check=True, capture_output=True, timeout=COMPILE_S,
+                env={**os.environ, "TMPDIR": made},  # /tmp may be full
+            )  # fmt: skip
             env = {**os.environ, PRELOAD: str(new), BIND: "127.0.0.1", PEERS: ""}
             tried = subprocess.run(
                 [sys.executable, "-I", "-c", TRY], env=env, capture_output=True, timeout=TRY_S
