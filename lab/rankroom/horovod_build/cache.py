@@ -17,7 +17,8 @@ def cache_folder() -> Path:
     """Where wheels are kept: RANKROOM_CACHE/horovod, or in the user's cache directory."""
     chosen = os.environ.get("RANKROOM_CACHE")
     if chosen:
-        return Path(os.path.expanduser(chosen)).absolute()  # noqa: PTH111 - raises nothing / "horovod"
+        chosen = os.path.expanduser(chosen)  # noqa: PTH111 - raises nothing
+        return Path(chosen).absolute() / "horovod"
     cache = os.environ.get("XDG_CACHE_HOME")
     base = Path(cache) if cache and Path(cache).is_absolute() else config.user_home() / ".cache"
     return base / "rankroom" / "horovod"

@@ -90,7 +90,8 @@ def test_damaged_records_are_pruned_too_and_those_made_for_no_run(tmp_path: Path
         os.utime(path, (1000, 1000))
     store.prepare()
     [mine] = names(store.runs)[:1]
-    (store.runs / f".{gone_process().pid}-0a1b.blank").mkdir()
+    left = mine.replace(str(os.getpid()), str(gone_process().pid))
+    (store.runs / left).mkdir()
     assert [p.id for p in store.prune()] == [old]
     assert names(store.runs) == [mine]
     store.forget()
