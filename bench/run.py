@@ -40,6 +40,7 @@ NAMES = [
     "browser",
     "profile",
     "timeline_view",
+    "wide_view",
     "timeline_import",
 ]
 RESULTS = Path(__file__).parent / "results"

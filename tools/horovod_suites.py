@@ -13,31 +13,37 @@ import argparse
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from foreign import fetched, packages
 from plain_horovod import plain_horovod
-from rankroom.horovod_build.cache import cache_folder
-from rankroom.horovod_build.edits.edit import VERSION
-from rankroom.horovod_build.source import unpack
 
-URL = f"https://codeload.github.com/horovod/horovod/tar.gz/refs/tags/v{VERSION}"
+# All of its folder `parallel` but what is for MXNet, for TensorFlow 1 or for MPI: XLA's and the
+# data service's files, too.
 SUITES = {
     "torch": "test_torch.py",
     "tensorflow": "test_tensorflow.py",
+    "keras": "test_tensorflow2_keras.py",
+    "torch-adasum": "test_adasum_pytorch.py",
+    "tensorflow-adasum": "test_adasum_tensorflow.py",
+    "timeline": "test_timeline.py",
     "static-sets": "test_process_sets_static.py",
     "tensorflow-sets": "test_tensorflow_process_sets.py",
     "dynamic-sets": "test_tensorflow_process_sets_dynamic.py",
+    "keras-sets": "test_tensorflow2_keras_process_sets.py",
+    "xla": "test_xla.py",
+    "xla-sets": "test_xla_process_sets.py",
+    "data-service": "test_compute_worker.py",
+    "common": "test_common.py",
 }
 LIMIT_S = 1500
 # Each rank says what failed in a file of its own.
@@ -51,13 +57,20 @@ RENAMED = "sys.modules[__name__] = mock\n"
 
 @dataclass
 class Outcome:
-    """How one run of a suite ended: on which ranks each test failed, and what was said."""
+    """How one run of a suite ended: on which ranks each test failed and why, and what was said."""
 
     seconds: float = 0.0
     passed: int = 0
     skipped: int = 0
     failed: dict[str, list[int]] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)  # the first line of each failure
     unfinished: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.passed} passed, {len(self.failed)} failed, {self.skipped} skipped, "
+            f"{self.seconds:.0f} s{', not finished' if self.unfinished else ''}"
+        )
 
 
 def main() -> int:
@@ -73,7 +86,7 @@ def main() -> int:
     asked = parser.parse_args()
     if unknown := set(asked.suites) - SUITES.keys():
         parser.error(f"no suite {min(unknown)!r}; there are {', '.join(SUITES)}")
-    tests = fetched(asked.source)
+    tests = fetched("horovod", asked.source) / "test"
     site = plain_horovod() if asked.plain else None
     failed: Counter[str] = Counter()
     with busy(asked.busy):
@@ -84,54 +97,26 @@ def main() -> int:
                 if outcome.unfinished:
                     failed[f"{name}: not finished"] += 1
                     print(outcome.unfinished, file=sys.stderr)
-                print(
-                    f"{number:3} {name:16} {asked.ranks} ranks: {outcome.passed} passed, "
-                    f"{len(outcome.failed)} failed, {outcome.skipped} skipped, "
-                    f"{outcome.seconds:.0f} s{', not finished' if outcome.unfinished else ''}",
-                    flush=True,
-                )
+                print(f"{number:3} {name:16} {asked.ranks} ranks: {outcome}", flush=True)
     for test, times in failed.most_common():
         print(f"failed {times} of {asked.repeat} times: {test}")
     return 1 if failed else 0
 
 
-def fetched(source: Path | None) -> Path:
-    """The folder `test` of Horovod's repository at this version."""
-    place = cache_folder() / f"tests-{VERSION}"
-    if source is not None:
-        shutil.rmtree(place, ignore_errors=True)
-    if not place.is_dir():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-            archive = Path(scratch, "source.tar.gz")
-            if source is None:
-                try:
-                    urllib.request.urlretrieve(URL, archive)
-                except OSError as error:
-                    sys.exit(
-                        f"Horovod's tests could not be fetched from {URL}: {error}; "
-                        "--source takes a checkout of its repository"
-                    )
-            else:
-                subprocess.run(
-                    ["git", "-C", source, "archive", f"--output={archive}",
-                     f"--prefix=horovod-{VERSION}/", f"v{VERSION}", "test"],
-                    check=True,
-                )  # fmt: skip
-            (unpack(archive, Path(scratch)) / "test").rename(place)
-    return place
-
-
-def run(tests: Path, suite: str, ranks: int, site: Path | None, deselect: list[str]) -> Outcome:
+def run(
+    tests: Path, suite: str, ranks: int, site: Path | None = None, deselect: Sequence[str] = ()
+) -> Outcome:
     """One suite, once."""
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as reports:
-        path = [reports, str(site)] if site else [reports]
+        path = [reports, str(packages(["parameterized"])), *([str(site)] if site else [])]
         # They ask for the package that became unittest.mock.
         Path(reports, "mock.py").write_text("import sys, unittest.mock as mock\n" + RENAMED)
         env = os.environ | {
             "REPORTS": reports,
-            "PYTHONPATH": os.pathsep.join([*path, str(tests / "utils"), str(tests / "parallel")]),
+            "PYTHONPATH": os.pathsep.join(
+                [*path, str(tests / "utils"), str(tests / "parallel"), *own_path()]
+            ),
             "TF_CPP_MIN_LOG_LEVEL": "2",
         }
         words = " and ".join(f"not {word}" for word in deselect)
@@ -158,19 +143,31 @@ def run(tests: Path, suite: str, ranks: int, site: Path | None, deselect: list[s
             output.seek(0)
             said = output.read()
         for rank in range(ranks):
-            report = Path(reports, f"{rank}.xml")
-            if not report.is_file():
-                outcome.unfinished = re.sub(r"(?m)^", "    ", said[-3000:])
-                continue
-            cases = list(ElementTree.parse(report).iter("testcase"))
-            broken = [
-                c for c in cases if c.find("failure") is not None or c.find("error") is not None
-            ]
-            for case in broken:
-                outcome.failed.setdefault(str(case.get("name")), []).append(rank)
-            outcome.skipped = sum(case.find("skipped") is not None for case in cases)
-            outcome.passed = len(cases) - outcome.skipped - len(broken)
+            add_report(outcome, Path(reports, f"{rank}.xml"), rank, said)
     return outcome
+
+
+def add_report(outcome: Outcome, report: Path, rank: int, said: str) -> None:
+    """What a rank's tests came to, from pytest's report; all that was said if there is none."""
+    if not report.is_file():
+        outcome.unfinished = re.sub(r"(?m)^", "    ", said[-3000:])
+        return
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    for case in cases:
+        for kind in ("failure", "error"):
+            if (found := case.find(kind)) is not None:
+                name = str(case.get("name"))
+                outcome.failed.setdefault(name, []).append(rank)
+                outcome.why[name] = str(found.get("message")).partition("\n")[0]
+                break
+    broken = sum(1 for ranks in outcome.failed.values() if rank in ranks)
+    outcome.skipped = sum(case.find("skipped") is not None for case in cases)
+    outcome.passed = len(cases) - outcome.skipped - broken
+
+
+def own_path() -> list[str]:
+    """What is on PYTHONPATH already."""
+    return list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 `tools/test.py [--all] [OPTIONS OF PYTEST]`. With --all, racy faults are injected 20 times, and a
 third part sets up a bare clone with another Python. All parts run, whatever the first one finds. A
 few tests that failed are run once more, alone: those that pass then are named, as they depend on
-what runs beside them. The last line says what came of all parts together.
+what runs beside them. The last line says what came of all parts together. Without --all, what has
+not ended after an hour is ended, and says what it was at.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,6 +26,7 @@ PARTS = (["-m", "alone", "--cache-clear"], ["-m", "not alone", *TOGETHER])
 AGAIN = ["--last-failed", "--last-failed-no-failures", "none", "-rA", "--show-capture", "no"]
 FEW = 8  # more failures than this are no accident of a busy machine
 THOROUGH = ["--repeat", "20"]
+LIMIT_S = 3600.0  # three to four times what all tests take on two cores
 OTHER = ["--other", "--torch", "cuda"]
 # pytest's exit statuses when tests failed, and when it found none
 FAILED, NOTHING = 1, 5
@@ -39,13 +42,14 @@ def main(options: list[str]) -> int:
     everything = "--all" in options
     options = [each for each in options if each != "--all"] + ([*THOROUGH] if everything else [])
     pytest = [sys.executable, "-m", "pytest"]
+    until = float("inf") if everything else begun + LIMIT_S
     for part in PARTS:
-        status, closing = run([*pytest, *part, *options])
+        status, closing = run([*pytest, *part, *options], until)
         statuses.append(status)
         counts.update(counted(closing))
     if FAILED in statuses and broken(counts) <= FEW:
         print(f"{broken(counts)} failed: once more, alone", flush=True)
-        status, closing = run([*pytest, *AGAIN, *options])
+        status, closing = run([*pytest, *AGAIN, *options], until)
         if status in (0, FAILED) and (again := counted(closing)).get("passed"):
             counts["passed"] += again["passed"]
             counts["failed"] = broken(Counter(again))
@@ -53,7 +57,9 @@ def main(options: list[str]) -> int:
             counts["passed alone only"] = again["passed"]
             statuses = [status if each == FAILED else each for each in statuses]
     if everything:
-        status, closing = run([sys.executable, str(ROOT / "tools" / "interpreters.py"), *OTHER])
+        status, closing = run(
+            [sys.executable, str(ROOT / "tools" / "interpreters.py"), *OTHER], until
+        )
         statuses.append(status)
         counts.update(counted(closing))
     print(summary(counts, time.monotonic() - begun), flush=True)
@@ -61,10 +67,15 @@ def main(options: list[str]) -> int:
     return max(found, key=abs) if found else NOTHING
 
 
-def run(argv: list[str]) -> tuple[int, str]:
+def run(argv: list[str], until: float) -> tuple[int, str]:
     """Run pytest, passing on what it prints as it comes; its exit status and its closing line."""
+    print(time.strftime("%H:%M:%S"), *argv[1:], flush=True)
     tests = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE)
     assert tests.stdout is not None
+    if until < float("inf"):
+        limit = threading.Timer(max(0.0, until - time.monotonic()), tests.terminate)
+        limit.daemon = True
+        limit.start()
     kept = b""
     try:
         while piece := os.read(tests.stdout.fileno(), 1 << 16):

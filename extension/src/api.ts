@@ -50,6 +50,11 @@ export class Api {
     return (await (await this.get(['runs', id, 'profile'], {})).json()) as Profile;
   }
 
+  /** A long run's timeline, coarse; '' of one that has none. */
+  async overview(id: string, signal?: AbortSignal): Promise<string> {
+    return (await this.get(['runs', id, 'overview'], {}, signal)).text();
+  }
+
   /** Which spans belong together; of a live run, so far. */
   async collectives(id: string): Promise<CollectivesAnswer> {
     return (await (await this.get(['runs', id, 'collectives'], {})).json()) as CollectivesAnswer;

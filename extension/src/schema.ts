@@ -229,6 +229,36 @@ export interface SpanName {
   [key: string]: unknown;
 }
 
+/** What the overview of a long run was made from. */
+export interface OverviewHead {
+  /** The version of the rules. */
+  rules: number;
+  /** The bytes of events.jsonl that it was computed from. */
+  read: number;
+  /** The spans of the run. */
+  spans: number;
+  /** Spans that made no sense and were left out, by reason. */
+  dropped: { [key: string]: number };
+}
+
+/** The spans of one category of one rank, the short ones as blocks of several; on the run's clock. Collectives are cut: name 0 is a wait, name 1 a transfer. */
+export interface OverviewLane {
+  rank: number;
+  cat: string;
+  /** The number of define[0] in the rank's table of names. */
+  from: number;
+  /** Names added to the rank's table. */
+  define: SpanName[];
+  /** Numbers in the rank's table of names; of a block, the longest span's. */
+  name: number[];
+  /** Ascending: the first in microseconds since the run's start, each other one relative to the one before it. */
+  start: number[];
+  /** Microseconds. */
+  dur: number[];
+  /** Microseconds that are covered; empty if all are. */
+  busy: number[];
+}
+
 /** Where the time of a run went; docs/profile-rules.md says how it is computed. All times are in microseconds. */
 export interface Profile {
   /** How long the cell ran on any rank. */

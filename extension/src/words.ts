@@ -1,6 +1,6 @@
 /** The phrases a run is described with; rankroom/display/words.py has the same. */
 import { formatRanks, nameRanks } from './ranks';
-import type { Profile, Run, RunState } from './schema';
+import type { Profile, RankState, Run, RunState } from './schema';
 import { percent } from './timeline/amounts';
 import { trans } from './translation';
 
@@ -36,6 +36,19 @@ export function who(run: Run): string {
     return trans._n('rank %2 of %3', 'ranks %2 of %3', ranks.length, formatRanks(ranks), run.size);
   }
   return trans._n('%1 rank', '%1 ranks', count);
+}
+
+/** How a rank stands, in a word. */
+export function stateWord(state: RankState): string {
+  const words: { [state in RankState]: string } = {
+    running: trans.__('running'),
+    ok: trans.__('ok'),
+    error: trans.__('error'),
+    interrupted: trans.__('interrupted'),
+    released: trans.__('released'),
+    lost: trans.__('lost')
+  };
+  return words[state] ?? state;
 }
 
 /** Whom the others waited for: `slowest: rank 2, +18 % waiting caused`; '' if no rank stands out. */

@@ -277,7 +277,7 @@ test('closed ranks have two lines; an open one a lane for each category, and ten
   const { spans, samples } = model;
   const rows = new Rows(spans);
   const lay = (...open: string[]): Lane[] =>
-    done(layOut(spans, rows, samples, spans.ranks, { open: new Set(open), meters: false })).lanes;
+    done(layOut(rows, samples, spans.ranks, { open: new Set(open), meters: false })).lanes;
   assert.deepEqual(lay().map(({ kind, lines }) => [kind, lines.length]), spans.ranks.map(() => ['rank', 2]));
   const open = lay('2', '2/phase');
   assert.deepEqual(open.filter(({ kind, rank }) => kind === 'cat' && rank === 2).map(({ label }) => label), spans.cats(2).map(nameOf));

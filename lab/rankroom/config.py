@@ -179,16 +179,14 @@ def _dot_config() -> Path:
 
 def _number(name: str, default: float) -> float:
     variable = f"RANKROOM_{name.upper()}"
-    text: Any = os.environ.get(variable)
-    where = variable
-    if text is None:
-        text = _from_file().get(name, default)
-        where = f"{name} in {config_file()}"
+    is_set = variable in os.environ
+    text: Any = os.environ[variable] if is_set else _from_file().get(name, default)
     try:
         value = float(text)
     except (TypeError, ValueError):
         value = -1.0
     if not 0 <= value < float("inf"):
+        where = variable if is_set else f"{name} in {config_file()}"
         raise UsageError(NOT_A_NUMBER.format(where=where, text=text, default=default))
     return value
 

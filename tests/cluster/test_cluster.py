@@ -218,7 +218,8 @@ def test_connections_to_a_dead_cluster_pause_longer_and_longer(home):
     cluster = Cluster.local(ranks=1)
     try:
         assert cluster.run("").wait(60)
-        asking = [cluster._connection()._socket, *(each._socket for each in cluster._directs)]
+        client = cluster._supervisor
+        asking = [client._connection()._socket, *(each._socket for each in client._directs)]
         assert len(asking) == 2
         assert {each.reconnect_ivl_max for each in asking} == {5000}
     finally:

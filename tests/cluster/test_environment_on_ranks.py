@@ -51,3 +51,20 @@ def test_modules_beside_the_notebook_are_for_cells_only(home: Path, monkeypatch,
         assert not ran.exists(), ran.read_text()
     finally:
         cluster.stop()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("preload", ["", "none"])
+def test_a_cell_that_reads_its_command_line_finds_it_empty(home: Path, preload: str):
+    """As scripts do that are pasted into a cell; the engine's own options are not theirs."""
+    cluster = Cluster.local(ranks=1, preload=preload)
+    try:
+        source = """
+        import argparse, sys
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--epochs", type=int, default=3)
+        [parser.parse_args().epochs, len(sys.argv)]
+        """
+        assert values(cluster, source) == [[3, 1]]
+    finally:
+        cluster.stop()

@@ -9,11 +9,10 @@ import pytest
 
 from cells import values
 from fake_scheduler import FakeScheduler
-from rankroom.cluster import allocation
 from rankroom.cluster.local import Cluster
 from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import ClusterInfo
-from rankroom.scheduler import jobs, pbs_job, step_launcher
+from rankroom.scheduler import allocation, jobs, pbs_job, step_launcher
 from rankroom.scheduler.site import Container, Site
 
 HERE = socket.gethostname().partition(".")[0]
@@ -33,9 +32,7 @@ def said(job: str = "42.polaris-pbs-01", **about: object) -> str:
 
 
 def read(text: str = NODE_FILE, ranks: int | None = None, here=(4, 64), **about: object):
-    nodes, asked, until = pbs_job.read(said(**about), "42.polaris-pbs-01", text, here)
-    return pbs_job.allocation("42.polaris-pbs-01", nodes, allocation._counts(ranks, nodes, asked),
-                              until)  # fmt: skip
+    return allocation.read_pbs(said(**about), "42.polaris-pbs-01", ranks, text, here)
 
 
 def test_one_rank_per_gpu_and_nodes_alike_where_pbs_does_not_say():

@@ -183,7 +183,7 @@ def test_every_attached_process_knows(three):
 
 
 def test_bad_restarts_get_one_line(three):
-    with pytest.raises(UsageError, match=r"no rank 7: cluster .* has ranks 0–2"):
+    with pytest.raises(UsageError, match=r"no rank 7 .*: this cluster has 0–2"):
         three.restart([7])
     with pytest.raises(UsageError, match="no ranks chosen"):
         three.restart([])

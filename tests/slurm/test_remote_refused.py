@@ -66,7 +66,7 @@ def begin(name, **options):
              "Rankroom is not installed on login",
              r"run `/home/alice/bare -m pip install rankroom==\d"],
         ),
-        ("'none'", ["on login ended with status", "/nowhere/bin/activate", "site check none"]),
+        ("'none'", ["on login failed \\(status", "/nowhere/bin/activate", "site check none"]),
         ("'other'", [r"Rankroom 0\.0\.1 is on login, and \d", "pip install rankroom=="]),
         ("'full'", ["/dev/full", "`scratch`"]),
     ],

@@ -3,6 +3,9 @@
 A run that is cut off prints no summary; its log then still names what hung.
 """
 
+import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +19,10 @@ LONG = 240.0  # seconds; most tests take less than one
 class RunningTests:
     """Prints into the terminal; under xdist, that of the process that all workers report to."""
 
-    def __init__(self, config: pytest.Config):
-        self.config = config
+    def __init__(self) -> None:
+        # Nothing is captured yet, as it is while a test runs.
+        self.terminal = os.fdopen(os.dup(sys.__stdout__.fileno()), "w", buffering=1)
+        self.start = time.monotonic()
         self.begun: dict[str, float] = {}
         self.say_next: dict[str, float] = {}
         self.over = threading.Event()
@@ -26,11 +31,20 @@ class RunningTests:
     def pytest_runtestloop(self) -> Iterator[None]:
         looking = threading.Thread(target=self.look, daemon=True)
         looking.start()
+        before = signal.signal(signal.SIGTERM, self.end)
         try:
             return (yield)
         finally:
+            signal.signal(signal.SIGTERM, before)
             self.over.set()
             looking.join()
+
+    def end(self, number: int, frame: object) -> None:
+        """Whoever ends the run learns what it was at."""
+        self.say(f"ended after {time.monotonic() - self.start:.0f} s")
+        for nodeid, begun in list(self.begun.items()):
+            self.say(f"running for {time.monotonic() - begun:.0f} s: {nodeid}")
+        raise KeyboardInterrupt
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.begun[nodeid] = time.monotonic()
@@ -42,7 +56,7 @@ class RunningTests:
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.say(f"{report.when or 'test'} failed: {report.nodeid}")
+            self.say(f"{report.when or 'test'} failed: {report.nodeid}{reason(report)}")
             # A test whose worker died is reported, and does not finish.
             self.begun.pop(report.nodeid, None)
 
@@ -55,11 +69,14 @@ class RunningTests:
                     self.say(f"running for {seconds:.0f} s: {nodeid}")
 
     def say(self, line: str) -> None:
-        terminal = self.config.get_terminal_writer()
-        terminal.write(f"\n{line}\n")
-        terminal.flush()
+        self.terminal.write(f"\n{line}\n")
+
+
+def reason(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return f": {crash.message.splitlines()[0][:200]}" if crash and crash.message else ""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(RunningTests(config))
+        config.pluginmanager.register(RunningTests())

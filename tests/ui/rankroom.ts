@@ -1,5 +1,5 @@
 /** What the browser tests have in common: records on the server's disk, notebooks that hold runs. */
-import { appendFileSync, mkdirSync, readFileSync, renameSync, utimesSync, writeFileSync } from 'node:fs';
+import { appendFileSync, mkdirSync, readFileSync, renameSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 
@@ -97,6 +97,13 @@ export class LiveRecord {
 
   append(text: string): void {
     appendFileSync(join(HOME, this.id, 'events.jsonl'), text);
+  }
+
+  /** Write an overview of the events that there are, as a supervisor does when a run ends. */
+  addOverview(spans: number, lanes: Json[]): void {
+    const read = statSync(join(HOME, this.id, 'events.jsonl')).size;
+    const lines = [{ rules: 1, read, spans, dropped: {} }, ...lanes].map(line => `${JSON.stringify(line)}\n`);
+    writeFileSync(join(HOME, this.id, 'overview.jsonl'), lines.join(''));
   }
 }
 

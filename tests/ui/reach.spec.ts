@@ -44,6 +44,58 @@ test('with the keyboard alone', ALWAYS, async ({ page }) => {
   await expect(page.locator('.jp-Notebook .jp-Cell')).toHaveCount(1);
 });
 
+test('of many ranks some are chosen in a strip or typed, and each says how it stands', ALWAYS, async ({ page }) => {
+  const record = new LiveRecord('strip', 64);
+  for (let rank = 0; rank < 64; rank++) {
+    record.print(rank, `line of ${rank}\n`);
+    const define = [{ name: 'allreduce x', op: 'allreduce', tensor: 'x', library: 'dist' }];
+    const late = rank * 10_000;
+    record.add('spans', rank, { cat: 'collective', from: 0, define, name: [0], start: [late], dur: [900_000 - late] });
+    record.add('status', rank, { t: 990_000, state: rank === 40 ? 'error' : rank > 60 ? 'released' : 'ok' });
+  }
+  record.save('failed');
+  const view = await openRuns(page, ['strip']);
+  await whole(view);
+  const strip = view.getByRole('listbox', { name: 'ranks to show' });
+  const cells = strip.getByRole('option');
+  await expect(cells).toHaveCount(64);
+  await expect(cells.nth(40)).toHaveAttribute('aria-label', /^rank 40: error/);
+  await expect(cells.first()).toHaveAttribute('aria-label', /^rank 0: ok, waited for others for 6\d %$/);
+  await cells.nth(12).hover();
+  await expect(view.locator('.rr-strip-said')).toHaveText(/^rank 12: ok, waited for others for 5\d %$/);
+  const field = view.getByRole('searchbox', { name: 'ranks to show' });
+  await expect(field).toHaveAttribute('placeholder', 'all (0–63)');
+
+  await cells.nth(3).click();
+  await cells.nth(6).click({ modifiers: ['Shift'] });
+  await expect(field).toHaveValue('3-6');
+  await expect(view.locator('.rr-row')).toHaveCount(4);
+  await picture(page, 'strip-light');
+  await page.keyboard.press('ArrowRight');
+  await page.keyboard.press('ArrowRight');
+  await page.keyboard.press(' ');
+  await page.keyboard.press('Shift+ArrowRight');
+  await expect(field).toHaveValue('3-6,8-9');
+  await expect(cells.nth(9)).toHaveAttribute('aria-selected', 'true');
+  await expect(strip).toBeFocused();
+  await page.theme.setDarkTheme();
+  await picture(page, 'strip-dark');
+  await page.setViewportSize({ width: 620, height: 800 });
+  await picture(page, 'strip-narrow');
+
+  await field.fill('0,2-3');
+  await expect(strip.locator('[aria-selected=true]')).toHaveCount(3);
+  await expect(view.locator('.rr-row')).toHaveCount(3);
+  await field.fill('70');
+  await expect(view.locator('.rr-complaint')).toContainText('no rank 70 in this run');
+  await strip.focus();
+  await page.keyboard.press('Escape');
+  await expect(field).toHaveValue('');
+  await expect(view.locator('.rr-complaint')).toBeHidden();
+  await expect(strip.locator('[aria-selected=true]')).toHaveCount(0);
+  await expect(page.locator('.jp-Notebook .jp-Cell')).toHaveCount(1);
+});
+
 test('the wheel moves the notebook, until the log has the focus', async ({ page }) => {
   const record = new LiveRecord('wheel');
   record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));

@@ -408,6 +408,52 @@ test('narrow, wide and many ranks; light and dark', ALWAYS, async ({ page }) => 
   expect(wide!.width).toBeGreaterThan(150);
 });
 
+test('a long run is seen before all of it is read', ALWAYS, async ({ page }) => {
+  const record = new LiveRecord('tl-long');
+  const [each, events] = [5_000, 120];
+  for (let i = 0; i < events; i++) {
+    const first = i < 2 ? { from: 0, define: [{ name: 'work' }] } : {};
+    const begin = Math.floor(i / 2) * each * 10;
+    const starts = Array.from({ length: each }, (_, j) => (j ? 10 : begin));
+    record.add('spans', i % 2, { cat: 'user', ...first, name: starts.map(() => 0), start: starts, dur: starts.map(() => 8) });
+  }
+  const all = each * events;
+  const define = [{ name: 'work' }];
+  const [blocks, long] = [Array.from({ length: 100 }, (_, i) => i), (each * events * 10) / 2 / 100];
+  record.addOverview(all, [0, 1].map(rank => ({
+    rank, cat: 'user', from: 0, define, name: blocks.map(() => 0), start: blocks.map(i => (i ? long : 0)),
+    dur: blocks.map(() => long), busy: blocks.map(() => 0.8 * long)
+  })));
+  record.save('done', { end: Number(readRun('tl-long').start) + 3_000_000 });
+  // What comes after the first piece has to wait.
+  let release = (): void => undefined;
+  const released = new Promise<void>(done => (release = done));
+  await page.route(/runs\/tl-long\/events\?after=[1-9]/, async route => {
+    await released;
+    await route.continue();
+  });
+  const view = await openRuns(page, ['tl-long']);
+  await view.getByRole('tab', { name: 'Timeline' }).click();
+  const body = view.locator('.rr-tl-body');
+  await expect(body).toHaveAttribute('data-spans', String(all));
+  await expect(body).toHaveAttribute('data-exact', 'false');
+  await expect(view.locator('.rr-tl-note')).toHaveText(/^an overview, until all spans are read: \d %$/);
+  expect(await painted(body)).toBeGreaterThan(0.01);
+  await picture(page, 'timeline-overview');
+  await body.focus();
+  const whole = await range(body);
+  await page.keyboard.press('w');
+  await expect.poll(async () => (await range(body)).to).toBeLessThan(whole.to);
+  const near = await range(body);
+  release();
+  await expect(body).toHaveAttribute('data-exact', 'true');
+  await expect(body).toHaveAttribute('data-spans', String(all));
+  await expect(view.locator('.rr-tl-note')).toBeHidden();
+  expect(await range(body), 'one goes on looking where one looked').toEqual(near);
+  await page.keyboard.press('ArrowRight');
+  await expect(view.locator('.rr-tl-facts')).toContainText('lasts8 µs');
+});
+
 test('in a panel the picture fills the room, and the panel opens with the tab', async ({ page }) => {
   trained('tl-panel');
   const view = await openRuns(page, ['tl-panel']);

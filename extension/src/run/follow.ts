@@ -1,6 +1,7 @@
 /** Reading a record up to its moving end, while somebody looks. */
 import { type Api, ApiError, type Chunk } from '../api';
 import { VERSION } from '../record';
+import { Overview } from '../timeline/overview';
 import { trans } from '../translation';
 import type { RunModel } from './model';
 import { inSlices } from './slices';
@@ -24,6 +25,9 @@ const NEWER = (version: number): string =>
 
 /** Bytes of a piece: large enough for a long record, small enough to be taken in while the next comes. */
 const PIECE = 4 << 20;
+/** The first tells how long the record is. A longer one than this is read after its overview. */
+const FIRST_PIECE = 256 << 10;
+const LONG = 8 << 20;
 
 let waiting = 0;
 
@@ -76,9 +80,12 @@ async function readOn(model: RunModel, api: Api, place: Place, signal: AbortSign
   }
   const wait = place.isCaughtUp && waiting < WAITING_AT_ONCE ? WAIT : 0;
   waiting += wait ? 1 : 0;
-  const asked = place.ahead ?? api.events(model.id, model.read, wait, place.changed, PIECE, signal);
+  const asked = place.ahead ?? api.events(model.id, model.read, wait, place.changed, model.read ? PIECE : FIRST_PIECE, signal);
   place.ahead = null;
   const chunk = await asked.finally(() => (waiting -= wait ? 1 : 0));
+  if (model.read === 0 && chunk.state !== 'running' && chunk.size > LONG) {
+    await readOverview(model, api, signal);
+  }
   if (chunk.next < chunk.size) {
     place.ahead = api.events(model.id, chunk.next, 0, chunk.changed, PIECE, signal);
     // Rejects what waits for it; nothing does when the reading ends before.
@@ -96,6 +103,18 @@ async function readOn(model: RunModel, api: Api, place: Place, signal: AbortSign
   }
   if (isOver) {
     model.complete();
+  }
+}
+
+/** Have something to show soon; it can be done without, and servers of earlier versions have none. */
+async function readOverview(model: RunModel, api: Api, signal: AbortSignal): Promise<void> {
+  try {
+    model.overview = await inSlices(Overview.read(await api.overview(model.id, signal)));
+    model.notify();
+  } catch (error) {
+    if (signal.aborted) {
+      throw error;
+    }
   }
 }
 

@@ -6,6 +6,7 @@ import { ERROR, NOTE } from '../log/lines';
 import { linesOf, parseEvent } from '../record';
 import type { ErrorEvent, Event, Hang, Profile, RankState, Run } from '../schema';
 import { Collectives, type CollectivesAnswer } from '../timeline/collectives';
+import type { Overview } from '../timeline/overview';
 import { Samples } from '../timeline/samples';
 import { Spans } from '../timeline/spans';
 import { trans } from '../translation';
@@ -30,6 +31,8 @@ export class RunModel {
   outputs = new Outputs();
   spans = new Spans();
   samples = new Samples();
+  /** What is shown of a long run until all of its spans are here. */
+  overview: Overview | null = null;
   /** Which spans belong to one collective, for the picture; those that came since are not in it. */
   readonly collectives: Derived<Collectives>;
   /** Where the time went, as the server computes it. */
@@ -159,6 +162,7 @@ export class RunModel {
     this.outputs = new Outputs();
     this.spans = new Spans();
     this.samples = new Samples();
+    this.overview = null;
     this.collectives.forget();
     this.profile.forget();
     this.setClocks();

@@ -179,7 +179,14 @@ export class Collectives {
 
   private absent(i: number): number[] {
     const expected = this.answer.expected[this.answer.group[i] ?? 0];
-    const here = this.rank.subarray(this.begins[i], this.begins[i + 1]);
-    return expected.filter(rank => !here.includes(rank));
+    let at = this.begins[i];
+    const end = this.begins[i + 1];
+    // Both ascend.
+    return expected.filter(rank => {
+      while (at < end && this.rank[at] < rank) {
+        at += 1;
+      }
+      return at >= end || this.rank[at] !== rank;
+    });
   }
 }

@@ -44,11 +44,11 @@ export function pack(red: number, green: number, blue: number): Colour {
 
 /** So much of the colour over what is there. */
 export function mix(below: Colour, above: Colour, share: number): Colour {
-  const part = (shift: number): number => {
-    const [a, b] = [(below >>> shift) & 255, (above >>> shift) & 255];
-    return (a + (b - a) * share) | 0;
-  };
-  return ((255 << 24) | (part(16) << 16) | (part(8) << 8) | part(0)) >>> 0;
+  const [r, g, b] = [below & 255, (below >>> 8) & 255, (below >>> 16) & 255];
+  const red = (r + ((above & 255) - r) * share) | 0;
+  const green = (g + (((above >>> 8) & 255) - g) * share) | 0;
+  const blue = (b + (((above >>> 16) & 255) - b) * share) | 0;
+  return pack(red, green, blue);
 }
 
 /** As style sheets write it. */

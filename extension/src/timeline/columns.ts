@@ -12,6 +12,8 @@ export interface Columns {
   /** Numbers in the rank's table of names. */
   name: Uint32Array;
   length: number;
+  /** Microseconds that are covered where a span stands for several; all of them where it does not. */
+  busy?: Float64Array;
 }
 
 export class GrowingColumns implements Columns {

@@ -1,11 +1,10 @@
 /** Which lanes the picture has, how high they are, and which rows of spans are in them. */
 import { trans } from '../translation';
 import type { Collectives } from './collectives';
-import type { GrowingColumns } from './columns';
 import { partRows, STEP } from './parts';
 import { type Row, stack } from './row';
 import { meterName, type Meter, type Samples } from './samples';
-import { catName, type Spans } from './spans';
+import { catName, type OrderedColumns, type SpanSource } from './spans';
 
 /** One line of the picture; later layers are painted over earlier ones. */
 export interface Line {
@@ -74,7 +73,7 @@ export class Rows {
   private rows = new Map<string, Cached<Row[]>>();
   private tensors = new Map<string, Cached<Map<string, Row[]>>>();
 
-  constructor(private source: Spans) {}
+  constructor(readonly source: SpanSource) {}
 
   *layers(rank: number, cat: string): Generator<void, Layer[]> {
     const columns = this.source.columns(rank, cat);
@@ -84,7 +83,8 @@ export class Rows {
       yield* built(made);
       return made;
     });
-    return rows.map(row => ({ row, rank, cat, isParts: collectives !== null }));
+    const isParts = collectives !== null || (cat === 'collective' && this.source.isCut);
+    return rows.map(row => ({ row, rank, cat, isParts }));
   }
 
   /** The spans of each tensor, those that take longest first; the rest together. */
@@ -110,7 +110,7 @@ export class Rows {
 function* cached<T>(
   cache: Map<string, Cached<T>>,
   key: string,
-  { length, order }: GrowingColumns,
+  { length, order }: OrderedColumns,
   collectives: Collectives | null,
   make: () => Generator<void, T>
 ): Generator<void, T> {
@@ -132,7 +132,7 @@ function* built(rows: readonly Row[]): Generator<void> {
   }
 }
 
-function* split(columns: GrowingColumns, tensorOf: (number: number) => string): Generator<void, Map<string, Row[]>> {
+function* split(columns: OrderedColumns, tensorOf: (number: number) => string): Generator<void, Map<string, Row[]>> {
   const { name, dur, length } = columns;
   const byName = new Map<number, Tensor>();
   const byTensor = new Map<string, Tensor>();
@@ -188,12 +188,12 @@ export interface Shown {
 
 /** All lanes from top to bottom, and how high they are together; every step takes some milliseconds at most. */
 export function* layOut(
-  source: Spans,
   rows: Rows,
   samples: Samples,
   ranks: readonly number[],
   shown: Shown
 ): Generator<void, { lanes: Lane[]; height: number }> {
+  const { source } = rows;
   const lanes: Lane[] = [];
   let y = GAP;
   const add = (lane: Omit<Lane, 'y' | 'height'>, height: number): void => {

@@ -98,8 +98,14 @@ function tickLabel(t: number, step: number): string {
     return `${t < 0 ? '−' : ''}${s >= 3600 ? `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}` : Math.floor(s / 60)}:${two(s % 60)}`;
   }
   const digits = Math.max(0, Math.ceil(6 - Math.log10(step) - 1e-9));
-  const number = (t / 1e6).toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits });
-  return `${number.replace('-', '−')} s`;
+  return `${decimals(digits).format(t / 1e6).replace('-', '−')} s`;
+}
+
+const formats: Intl.NumberFormat[] = [];
+
+/** Making a format takes longer than anything else that is done for a frame's ruler. */
+function decimals(digits: number): Intl.NumberFormat {
+  return (formats[digits] ??= new Intl.NumberFormat('en', { minimumFractionDigits: digits, maximumFractionDigits: digits }));
 }
 
 /** A length of time with three digits: `12.3 ms`, `450 µs`, `1.20 s`. */

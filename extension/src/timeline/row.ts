@@ -5,7 +5,7 @@
 import { lowerBound } from '../lowerbound';
 import type { Columns } from './columns';
 
-const LEAF = 16;
+const LEAF = 8;
 const FAN = 4;
 
 interface Level {
@@ -24,7 +24,7 @@ export class Row {
   /** `places` are places in the columns, ascending; null for all. */
   constructor(
     readonly columns: Columns,
-    private places: Uint32Array | null = null,
+    readonly places: Uint32Array | null = null,
     /** What each of the columns' spans was made from, where they are parts of others. */
     readonly owners: Uint32Array | null = null
   ) {
@@ -96,7 +96,7 @@ export class Row {
 
   private leaves(): Level {
     const level = makeLevel(Math.ceil(this.length / LEAF));
-    const { start, dur, name } = this.columns;
+    const { start, dur, name, busy: covered } = this.columns;
     for (let block = 0; block < level.start.length; block++) {
       const first = block * LEAF;
       const last = Math.min(first + LEAF, this.length);
@@ -104,7 +104,7 @@ export class Row {
       for (let i = first; i < last; i++) {
         const at = this.places ? this.places[i] : i;
         const lasts = dur[at];
-        busy += lasts;
+        busy += covered ? covered[at] : lasts;
         if (start[at] + lasts > end) {
           end = start[at] + lasts;
         }

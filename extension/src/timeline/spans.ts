@@ -31,8 +31,14 @@ export function catName(cat: string): string {
   return names.get(cat) ?? cat;
 }
 
-const UNKNOWN: SpanName = { name: '?' };
+export const UNKNOWN: SpanName = { name: '?' };
 const UNDEFINED = 0xffff_ffff;
+
+/** Columns that are sorted by start. */
+export interface OrderedColumns extends Columns {
+  /** Differs whenever spans that were there before are elsewhere now. */
+  readonly order: number;
+}
 
 export interface SpanSource {
   /** Ranks that have spans, ascending. */
@@ -40,12 +46,18 @@ export interface SpanSource {
   /** The categories of a rank's spans, in the order of the lanes. */
   cats(rank: number): string[];
   /** Sorted by start, on the run's clock. */
-  columns(rank: number, cat: string): Columns;
+  columns(rank: number, cat: string): OrderedColumns;
   name(rank: number, number: number): SpanName;
   /** Differs whenever there is more, or other. */
   readonly version: number;
   /** Spans that made no sense, by reason. */
   readonly dropped: Map<string, number>;
+  /** Spans that it shows. */
+  readonly count: number;
+  /** From the first start to the last end of all spans. */
+  readonly extent: Range | null;
+  /** Whether collectives are in it as waits and transfers, each for itself. */
+  readonly isCut: boolean;
 }
 
 interface RankSpans {
@@ -56,8 +68,8 @@ interface RankSpans {
 
 export class Spans implements SpanSource {
   version = 0;
-  /** Spans that are here. */
   count = 0;
+  readonly isCut = false;
   readonly dropped = new Map<string, number>();
   private byRank = new Map<number, RankSpans>();
   private offsets = new Map<number, number>();
@@ -67,16 +79,13 @@ export class Spans implements SpanSource {
   }
 
   cats(rank: number): string[] {
-    return [...(this.byRank.get(rank)?.lanes.keys() ?? [])].sort(
-      (a, b) => place(a) - place(b) || (a < b ? -1 : 1)
-    );
+    return inLaneOrder([...(this.byRank.get(rank)?.lanes.keys() ?? [])]);
   }
 
   columns(rank: number, cat: string): GrowingColumns {
     return this.byRank.get(rank)?.lanes.get(cat)?.sort() ?? new GrowingColumns();
   }
 
-  /** From the first start to the last end of all spans. */
   get extent(): Range | null {
     let [from, to] = [Infinity, -Infinity];
     for (const { lanes } of this.byRank.values()) {
@@ -169,6 +178,11 @@ export class Spans implements SpanSource {
   private drop(reason: string, count: number): void {
     this.dropped.set(reason, (this.dropped.get(reason) ?? 0) + count);
   }
+}
+
+/** Categories as their lanes are below each other. */
+export function inLaneOrder(cats: string[]): string[] {
+  return cats.sort((a, b) => place(a) - place(b) || (a < b ? -1 : 1));
 }
 
 /** Where a category stands among the lanes. */

@@ -4,9 +4,9 @@ import type { Profile } from '../schema';
 import { trans } from '../translation';
 import { grouped } from '../words';
 import { lasting } from './range';
-import type { Spans } from './spans';
+import type { SpanSource } from './spans';
 
-export function summary(spans: Spans, profile: Profile | null, ranks: readonly number[]): string {
+export function summary(spans: SpanSource, profile: Profile | null, ranks: readonly number[]): string {
   const extent = spans.extent;
   const all = trans._n('%2 span', '%2 spans', spans.count, grouped(spans.count));
   const what = extent

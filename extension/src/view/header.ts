@@ -2,17 +2,13 @@
 import { Widget } from '@lumino/widgets';
 
 import type { Filter } from '../log/rows';
-import { formatRanks, parseRanks, rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
-import type { RankState } from '../schema';
 import { trans } from '../translation';
 import { grouped, how, SIGNS, slowest, who } from '../words';
 import { h, setText } from './dom';
+import { RankPicker } from './rankpicker';
 import { setUnderWay, stepButton } from './step';
 import { textFilter } from './textfilter';
-
-/** More ranks than these are typed as ranges. */
-const CHIPS = 16;
 
 export interface HeaderActions {
   filter(filter: Filter): void;
@@ -28,11 +24,10 @@ export interface HeaderActions {
 
 export class Header extends Widget {
   private filter: Filter = { ranks: null, text: null, collapsed: true };
-  private shownRanks = '';
 
   private sign = h('span', 'rr-sign', { 'aria-hidden': 'true' });
   private words = h('span', 'rr-words', { role: 'status' });
-  private ranks = h('span', 'rr-chips', { role: 'group', 'aria-label': trans.__('ranks to show') });
+  private ranks: RankPicker;
   private find = h('input', 'rr-find', {
     type: 'search',
     placeholder: trans.__('filter'),
@@ -72,13 +67,17 @@ export class Header extends Widget {
   ) {
     super();
     this.addClass('rr-header');
+    this.ranks = new RankPicker(model, {
+      change: ranks => this.change({ ranks }),
+      complain: sentence => this.complain(sentence)
+    });
     const { open: act } = actions;
     const open = act
       ? h('button', 'rr-button', { title: act.label, 'aria-label': act.label, onclick: act.run }, '⤢')
       : null;
     this.node.append(
       h('div', 'rr-state', {}, this.sign, this.words, this.stop, actions.tabs, open),
-      h('div', 'rr-tools', {}, this.ranks, this.find, this.sameLabel, this.error, this.log),
+      h('div', 'rr-tools', {}, this.ranks.node, this.find, this.sameLabel, this.error, this.log),
       this.complaint
     );
   }
@@ -110,82 +109,8 @@ export class Header extends Widget {
     setUnderWay(this.stop, this.actions.isInterrupting());
     this.error.hidden = model.errors.length === 0;
     this.sameLabel.hidden = model.ranks.length < 2;
-    this.refreshRanks();
+    this.ranks.refresh();
     this.log.href = this.actions.downloadUrl(this.filter.ranks ? [...this.filter.ranks] : null);
-  }
-
-  private refreshRanks(): void {
-    const { ranks } = this.model;
-    const key = ranks.map(rank => `${rank}${this.model.stateOf(rank)}`).join();
-    if (key === this.shownRanks) {
-      return;
-    }
-    this.shownRanks = key;
-    this.ranks.hidden = ranks.length < 2;
-    if (ranks.length > CHIPS) {
-      if (!this.ranks.firstChild) {
-        this.ranks.append(this.rangesInput());
-      }
-      return;
-    }
-    this.ranks.replaceChildren(
-      this.chip(trans.__('all'), null),
-      ...ranks.map(rank => this.chip(String(rank), rank))
-    );
-    this.press();
-  }
-
-  private chip(text: string, rank: number | null): HTMLElement {
-    const state = rank === null ? '' : this.model.stateOf(rank);
-    return h(
-      'button',
-      `rr-chip ${rank === null ? '' : rankClass(rank)} ${state ? `rr-was-${state}` : ''}`,
-      {
-        'aria-pressed': 'false',
-        'data-rank': String(rank ?? 'all'),
-        title: state ? trans.__('show rank %1 (%2)', rank, stateWord(state)) : trans.__('show all ranks'),
-        onclick: () => this.onChip(rank)
-      },
-      text
-    );
-  }
-
-  private rangesInput(): HTMLElement {
-    const input = h('input', 'rr-ranges', {
-      type: 'search',
-      placeholder: trans.__('all (%1)', formatRanks(this.model.ranks)),
-      'aria-label': trans.__('ranks to show, like 0,2-3'),
-      title: trans.__('ranks to show, like 0,2-3'),
-      oninput: () => {
-        const chosen = input.value.trim() ? parseRanks(input.value, this.model.ranks) : null;
-        this.complain(typeof chosen === 'string' ? chosen : '');
-        if (typeof chosen !== 'string') {
-          this.change({ ranks: chosen });
-        }
-      }
-    });
-    return h('label', '', {}, `${trans.__('ranks')} `, input);
-  }
-
-  /** Rank by rank; choosing none shows all again. */
-  private onChip(rank: number | null): void {
-    const chosen = new Set(this.filter.ranks ?? []);
-    if (rank === null) {
-      chosen.clear();
-    } else if (!chosen.delete(rank)) {
-      chosen.add(rank);
-    }
-    this.change({ ranks: chosen.size ? chosen : null });
-    this.press();
-  }
-
-  private press(): void {
-    this.ranks.querySelectorAll<HTMLElement>('.rr-chip').forEach(chip => {
-      const { ranks } = this.filter;
-      const name = chip.dataset.rank ?? '';
-      const isPressed = name === 'all' ? !ranks : (ranks?.has(Number(name)) ?? false);
-      chip.setAttribute('aria-pressed', String(isPressed));
-    });
   }
 
   private onFind(): void {
@@ -206,16 +131,4 @@ export class Header extends Widget {
     this.actions.filter(this.filter);
     this.refresh();
   }
-}
-
-function stateWord(state: RankState): string {
-  const words: { [state in RankState]: string } = {
-    running: trans.__('running'),
-    ok: trans.__('ok'),
-    error: trans.__('error'),
-    interrupted: trans.__('interrupted'),
-    released: trans.__('released'),
-    lost: trans.__('lost')
-  };
-  return words[state] ?? state;
 }

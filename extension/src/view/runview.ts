@@ -169,7 +169,7 @@ export class RunView extends Panel {
 
   private showTab(): void {
     const { model, tab } = this;
-    const hasSpans = model.spans.count > 0 || model.spans.dropped.size > 0;
+    const hasSpans = model.overview !== null || model.spans.count > 0 || model.spans.dropped.size > 0;
     if (tab === 'timeline' && !this.timeline) {
       const actions = {
         toLog: (t: number, rank: number | null) => this.toLog(t, rank),

@@ -42,6 +42,7 @@ class NodeRanks:
         first = sum(each.ranks for each in nodes[:node])
         self.ranks = range(first, first + self._node.ranks)
         interface, address, host = "lo", network.LOOPBACK, "localhost"
+        own = address  # as the supervisor sees it
         if self.is_remote:
             own = network.own_address(info.rpc.removeprefix("tcp://").rpartition(":")[0])
             interface, address = network.choose(own, network.interfaces(), os.environ)
@@ -50,7 +51,9 @@ class NodeRanks:
         self._wiring = Wiring(address, interface, host, 0, unknown, (address,) * info.size)
         # For torch's store, if the first rank is here, and for each rank's TensorFlow.
         ports = free_ports(1 + len(self.ranks), address)
-        self.place: dict[str, Any] = {"host": socket.gethostname(), "at": address, "ports": ports}
+        self.place: dict[str, Any] = {
+            "host": socket.gethostname(), "at": address, "own": own, "ports": ports
+        }  # fmt: skip
 
     def wire(self, addresses: list[str], ports: list[int], master_port: int) -> None:
         """Say where all ranks are."""

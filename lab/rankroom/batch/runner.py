@@ -36,6 +36,7 @@ from rankroom.record.store import Store
 from rankroom.scheduler.job_end import JobEnd
 from rankroom.system import process_tree
 from rankroom.system.files import write_atomically
+from rankroom.system.log_line import say
 
 START_S = 180  # for the kernel to start
 INTERRUPT_S = 1.0  # for a cell on ranks to end with them, when the job is ended
@@ -87,10 +88,10 @@ class Runner:
             shutil.rmtree(self.sockets, ignore_errors=True)
             self.clear()
             self.save()
-        self.say(self.progress.words)
+        say(self.progress.words)
         if self.progress.copy:
             shutil.copyfile(self.folder.executed, self.progress.copy)
-            self.say(f"the executed notebook: {self.progress.copy}")
+            say(f"the executed notebook: {self.progress.copy}")
         return int(self.progress.state != "done")
 
     def all_cells(self) -> Literal["done", "failed"]:
@@ -105,7 +106,7 @@ class Runner:
             magic, _, body = cell.source.partition("\n")
             title = (magic.startswith("%%") and title_of(body)) or title_of(cell.source)
             self.progress.cell, self.progress.title = count, title
-            self.say(f"cell {count} of {len(self.cells)}: {title}")
+            say(f"cell {count} of {len(self.cells)}: {title}")
             self.save()
             why = self.one_cell(cell, index)
             if self.ending:
@@ -157,7 +158,7 @@ class Runner:
     # -- how it ends
 
     def warn(self, number: int, frame: FrameType | None) -> None:
-        self.say("the time of this job is nearly over")
+        say("the time of this job is nearly over")
 
     def end(self, number: int, frame: FrameType | None) -> None:
         """The job is ended: there are seconds left, so first comes what is there by now."""
@@ -174,7 +175,7 @@ class Runner:
         """Find out why, and end the cell if it does not end with its ranks."""
         if self.job_end:
             self.ending = self.job_end.why() or self.ending
-        self.say(self.ending)
+        say(self.ending)
         self.progress.why = self.why_ended()
         self.progress.write(Path(self.folder.state))
         time.sleep(INTERRUPT_S)
@@ -196,10 +197,6 @@ class Runner:
         return {
             each for each, value in process_tree.belonging(MARK) if value == str(self.folder.path)
         }
-
-    def say(self, words: str) -> None:
-        """A line of the job's log."""
-        print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,56 +10,20 @@ import click
 from rankroom import __version__
 from rankroom.errors import RankroomError, of_file
 
-# name: where the command is, and its line in `rankroom --help`.
+# The command X is X in X_command.py. What each does, as `rankroom --help` says it.
 COMMANDS = {
-    "cluster": (
-        "rankroom.cli.cluster_command:cluster",
-        "Clusters of ranks: list, start, stop, restart, resize, interrupt, …",
-    ),
-    "course": (
-        "rankroom.cli.course_command:course",
-        "The course: list its lessons, copy its notebooks, show progress.",
-    ),
-    "batch": (
-        "rankroom.cli.batch_command:batch",
-        "Run a notebook as a batch job, on a site or here.",
-    ),
-    "demo": (
-        "rankroom.cli.demo_command:demo",
-        "Run the quickstart notebook here and check that it trained.",
-    ),
-    "doctor": (
-        "rankroom.cli.doctor_command:doctor",
-        "List clusters and what ended ones have left behind, and clean that up.",
-    ),
-    "horovod": (
-        "rankroom.cli.horovod_command:horovod",
-        "Build Horovod for this environment, and prove it works.",
-    ),
-    "lab": (
-        "rankroom.cli.lab_command:lab",
-        "JupyterLab on a compute node, opened here.",
-    ),
-    "jobs": (
-        "rankroom.cli.jobs_command:jobs",
-        "The jobs that were submitted from here, and their state.",
-    ),
-    "run": (
-        "rankroom.cli.run_command:run",
-        "Run a script on every rank, with a cell's log, timeline and profile.",
-    ),
-    "runs": (
-        "rankroom.cli.runs_command:runs",
-        "The records of runs: list, show, tail, export, path, prune.",
-    ),
-    "site": (
-        "rankroom.cli.site_command:site",
-        "Sites to run on: list, show, check.",
-    ),
-    "timeline": (
-        "rankroom.cli.timeline_command:timeline",
-        "Show timelines of other programs: Horovod's, Chrome's, PyTorch's.",
-    ),
+    "cluster": "Clusters of ranks: list, start, stop, restart, resize, interrupt, …",
+    "course": "The course: list its lessons, copy its notebooks, show progress.",
+    "batch": "Run a notebook as a batch job, on a site or here.",
+    "demo": "Run the quickstart notebook here and check that it trained.",
+    "doctor": "List clusters and what ended ones have left behind, and clean that up.",
+    "horovod": "Build Horovod for this environment, and prove it works.",
+    "lab": "JupyterLab on a compute node, opened here.",
+    "jobs": "The jobs that were submitted from here, and their state.",
+    "run": "Run a script on every rank, with a cell's log, timeline and profile.",
+    "runs": "The records of runs: list, show, tail, export, path, prune.",
+    "site": "Sites to run on: list, show, check.",
+    "timeline": "Show timelines of other programs: Horovod's, Chrome's, PyTorch's.",
 }
 
 
@@ -72,13 +36,13 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        module = import_module(f"rankroom.cli.{cmd_name}_command")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl(sorted(COMMANDS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -33,7 +33,7 @@ from rankroom.rpc.client import RpcError, ask
 from rankroom.scheduler import site
 from rankroom.supervisor import start_limit
 from rankroom.system.polling import poll_until
-from rankroom.text.rank_ranges import format_ranks
+from rankroom.text.rank_ranges import choose_ranks, name_ranks
 
 ANSWER_S = 10.0  # for a supervisor on this machine; it has threads for what takes time
 REMOTE_END_S = 40.0  # for a supervisor to end its job; it says so when that takes longer
@@ -95,14 +95,11 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
         else:
             successor(paths, info, {})()
         return f"{name} was restarted"
-    chosen = sorted(set(range(info.size) if ranks is None else ranks))
-    if outside := [rank for rank in chosen if not 0 <= rank < info.size]:
-        there = format_ranks(range(info.size))
-        raise UsageError(f"no rank {outside[0]}: cluster {name} has ranks {there}")
+    chosen = choose_ranks(ranks, info.size)
     if refused := _ask(info, do="restart", ranks=chosen).get("refused"):
         raise UsageError(refused)
-    who = f"rank{'s' if len(chosen) > 1 else ''} {format_ranks(chosen)}"
-    return f"{who} of {name} {'are' if len(chosen) > 1 else 'is'} being restarted"
+    are = "are" if len(chosen) > 1 else "is"
+    return f"{name_ranks(chosen)} of {name} {are} being restarted"
 
 
 def resize(name: str, asked: Mapping[str, str]) -> None:

@@ -8,36 +8,22 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
 from typing import Any, ClassVar
 
-from rankroom import errors
 from rankroom.cluster import actions, liveness, lookup, repair
-from rankroom.errors import (
-    BROKEN,
-    NoClusterError,
-    RankroomError,
-    RecordError,
-    SshError,
-    StartError,
-    UnreadableError,
-    UsageError,
-)
+from rankroom.cluster.supervisor_client import SupervisorClient
+from rankroom.errors import NoClusterError, RecordError, SshError
 from rankroom.rank import packed_values
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths
 from rankroom.record.model import Json, RankInfo, RunInfo
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store
-from rankroom.rpc.client import Answer, Client, Direct, RpcError
 from rankroom.run.run import Run
 from rankroom.supervisor import lease
 from rankroom.system.polling import poll_until
-from rankroom.text.rank_ranges import format_ranks
+from rankroom.text.rank_ranges import choose_ranks
 
-ASK_S = 30.0  # for the supervisor to answer
-LONG_S = 600.0  # the same where a rank has to; it may be busy with a cell, or a value be large
-AGAIN_S = 0.5  # between two looks at whether it is still there
+LONG_S = 600.0  # for a rank to answer; it may be busy with a cell, or a value be large
 # For ranks to set up again what they had set up together. When they cannot be connected, Horovod
 # says so after 30 s, and they try again.
 REJOIN_S = 75.0
@@ -62,9 +48,8 @@ class AnyCluster:
             raise NoClusterError(OTHER_VERSION.format(name=info.name))
         self._runs: dict[str, Run] = {}
         self._latest: Run | None = None
-        self._client: Client | None = None
-        self._directs: list[Direct] = []  # connections that nobody waits at now
-        self._asks = ("", "")  # whom all of them ask: address and key
+        self._supervisor = SupervisorClient(paths, self.refresh, self._told)
+        self._ask = self._supervisor.ask
         self._restarts = dict(info.restarts)  # of each rank, as far as this process was told
         self._lease = lease.hold(paths.folder)
 
@@ -73,7 +58,7 @@ class AnyCluster:
         AnyCluster.current = self
 
     def close(self) -> None:
-        self._hang_up()
+        self._supervisor.close()
         held, self._lease = self._lease, -1
         if held >= 0:
             os.close(held)
@@ -183,8 +168,8 @@ class AnyCluster:
         UsageError for ranks that are not there, NoClusterError if ranks have died, RankroomError
         if another run is on.
         """
-        chosen, me = self._chosen(ranks), this_process()
-        said = self._ask_directly(
+        chosen, me = choose_ranks(ranks, self.size), this_process()
+        said = self._supervisor.ask_directly(
             do="run", source=source, ranks=chosen, name=name, count=count, notes=list(notes),
             restarts=self._restarts, profile=profile, own=own, **vars(me),
         )  # fmt: skip
@@ -222,16 +207,16 @@ class AnyCluster:
 
     def stacks(self, ranks: Sequence[int] | None = None) -> dict[int, str]:
         """Where the threads of each rank are, as text; of a rank stuck in C code too."""
-        said = self._ask("stacks", ranks=self._chosen(ranks))["stacks"]
+        said = self._ask("stacks", ranks=choose_ranks(ranks, self.size))["stacks"]
         return {int(rank): str(text) for rank, text in said.items()}
 
     def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Set variables on ranks."""
-        self._apply("take", self._chosen(ranks), *packed_values.pack(names))
+        self._apply("take", choose_ranks(ranks, self.size), *packed_values.pack(names))
 
     def pull(self, name: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
         """The value of a variable (or attribute, `a.b`) on each rank."""
-        return self._apply("give", self._chosen(ranks), name=name)
+        return self._apply("give", choose_ranks(ranks, self.size), name=name)
 
     def apply(
         self, rank: int, function: Callable[..., Any], *args: Any, patience: float = LONG_S
@@ -248,7 +233,7 @@ class AnyCluster:
         is gone, StartError with the end of the log if one of them does not start.
         """
         # The client that asked for it needs no note.
-        self._restarts |= actions.restart_by(self._ask, self.paths, self._chosen(ranks))
+        self._restarts |= actions.restart_by(self._ask, self.paths, choose_ranks(ranks, self.size))
         self.refresh()
 
     def stop(self) -> None:
@@ -267,72 +252,6 @@ class AnyCluster:
 
     # -- how
 
-    def _ask(self, do: str, *buffers: bytes, patience: float = ASK_S, **question: Any) -> Answer:
-        """What the supervisor answers. Raises what it raised, NoClusterError once it is gone."""
-        until = time.monotonic() + patience
-        asked = self._connection().ask(*buffers, do=do, until=until, **question)
-        said = self._result(asked, until, patience)
-        errors.raise_told(said)
-        return said
-
-    def _ask_directly(self, **question: Any) -> Answer:
-        """The same, in this thread alone, as a cell waits: no lock is let go before it is sent."""
-        try:
-            direct = self._directs.pop()
-        except IndexError:
-            self._connection()
-            direct = Direct(*self._asks)
-        until = time.monotonic() + ASK_S
-        try:
-            address, asked = self._asks, direct.ask(until=until, **question)
-            self._connection()
-            if address != self._asks:  # that supervisor is gone
-                direct.close()
-                return self._ask_directly(**question)
-            said = self._result(asked, until, ASK_S)
-        except BaseException:
-            direct.close()  # its answer may come yet
-            raise
-        self._directs.append(direct)
-        errors.raise_told(said)
-        return said
-
-    def _result(self, asked: Future[Answer] | Direct, until: float, patience: float) -> Answer:
-        while True:
-            try:
-                return asked.result(min(AGAIN_S, patience))
-            except RpcError as error:
-                raise RankroomError(BROKEN.format(name=self.name, error=error)) from None
-            except (NotYet, TimeoutError):
-                # By its process: who connects to a socket in a folder needs a descriptor at both
-                # ends, and ZeroMQ ends a process that listens and has none.
-                self._demand_alive()
-                waits = bool(self.refresh().starting)  # for ranks that are being restarted
-                if not waits and time.monotonic() > until:
-                    raise StartError(SLOW.format(name=self.name, seconds=patience)) from None
-
-    def _connection(self) -> Client:
-        """The connection to the cluster's present supervisor."""
-        info = self.refresh()
-        if not info.rpc:
-            self._demand_alive()
-        if self._client is None or self._asks != (info.rpc, info.rpc_key):
-            self._hang_up()
-            self._asks = info.rpc, info.rpc_key
-            self._client = Client(*self._asks, self._told)
-        return self._client
-
-    def _hang_up(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        while self._directs:
-            self._directs.pop().close()
-
-    def _demand_alive(self) -> None:
-        """Raise NoClusterError if the cluster has no supervisor any more."""
-        with contextlib.suppress(UnreadableError):
-            lookup.living(self.paths)
-
     def _follow(self) -> None:
         """Learn of the run that is on, if there is one."""
         if info := self._ask("follow")["run"]:
@@ -342,8 +261,7 @@ class AnyCluster:
         """Make a run the latest; somebody waits for it, so that it is known when it is lost."""
         self._latest = run = self._run_of(told)
         if run.state == "running":
-            if self._client is not None:
-                self._client.tell(do="follow", run=run.id)
+            self._supervisor.tell(do="follow", run=run.id)
             threading.Thread(target=run.wait, name="rankroom-run", daemon=True).start()
         return run
 
@@ -385,33 +303,8 @@ class AnyCluster:
             begin += count
         return found
 
-    def _chosen(self, ranks: Sequence[int] | None) -> list[int]:
-        """These ranks in order, or all. Raises UsageError if one of them is not there."""
-        if ranks is None:
-            return list(range(self.size))
-        if not ranks:
-            raise UsageError("no ranks chosen: leave --ranks out for all of them")
-        outside = [rank for rank in ranks if not 0 <= rank < self.size]
-        if outside:
-            raise UsageError(
-                f"no rank {outside[0]}: cluster {self.name} has ranks "
-                f"{format_ranks(range(self.size))}"
-            )
-        return sorted(set(ranks))
-
-    def _tidy(self) -> None:
-        # When a cluster comes: often enough, and never while a cell waits.
-        threading.Thread(target=self._prune, name="rankroom-prune", daemon=True).start()
-
-    def _prune(self) -> None:
-        """Complete what supervisors that were killed left, and remove old records."""
-        with contextlib.suppress(RankroomError, OSError):
-            repair.complete_all(self.store)
-            self.store.prune()
-
 
 OTHER_VERSION = (
     "cluster {name} was started by another version of Rankroom, which this one cannot use: "
     "`%cluster stop {name}` ends it, or go on with the kernel that started it"
 )
-SLOW = "the supervisor of {name} did not answer within {seconds:.0f} s: `%cluster stop` ends it"

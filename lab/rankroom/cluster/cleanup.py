@@ -17,7 +17,13 @@ import psutil
 from rankroom.cluster import launch, liveness
 from rankroom.errors import RecordError, UnreadableError
 from rankroom.record.blank import BLANK, forsaken
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, clusters_folder, is_past
+from rankroom.record.cluster_file import (
+    ClusterInfo,
+    ClusterPaths,
+    all_paths,
+    clusters_folder,
+    is_past,
+)
 from rankroom.record.store import Store
 from rankroom.supervisor.lease import held
 from rankroom.system import process_tree
@@ -35,10 +41,8 @@ class Finding:
 
 def findings(store: Store) -> list[Finding]:
     """All that there is: clusters, dead or alive, then what belongs to none."""
-    folder = clusters_folder()
-    names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
-    found = [each for name in names for each in _of_cluster(ClusterPaths(name), store)]
-    return [*found, *_without_folder(folder), *_blanks(store)]
+    found = [each for paths in all_paths() for each in _of_cluster(paths, store)]
+    return [*found, *_without_folder(clusters_folder()), *_blanks(store)]
 
 
 def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:

@@ -17,11 +17,11 @@ from rankroom.record.cluster_file import (
     ClusterPaths,
     Remote,
     RemoteState,
-    clusters_folder,
+    all_paths,
     tail,
 )
 from rankroom.supervisor import start_limit
-from rankroom.text.rank_ranges import format_ranks
+from rankroom.text.rank_ranges import name_ranks
 
 ClusterState = RemoteState
 RankState = Literal["starting", "ready", "restarting", "down"]
@@ -66,15 +66,14 @@ class ClusterStatus:
 def all_clusters() -> list[ClusterStatus]:
     """Every cluster there is, newest first; those that were stopped are gone."""
     found = []
-    folder = clusters_folder()
-    for each in folder.iterdir() if folder.is_dir() else ():
+    for paths in all_paths():
         try:
-            info = ClusterPaths(each.name).read()
+            info = paths.read()
         except UnreadableError as error:
-            found.append(_unreadable(each.name, str(error)))
+            found.append(_unreadable(paths.name, str(error)))
             continue
         # A folder of another name than its cluster's only keeps what records may lack.
-        if info is not None and info.name == each.name and info.state != "stopped":
+        if info is not None and info.name == paths.name and info.state != "stopped":
             found.append(status_of(info))
     return sorted(found, key=lambda each: each.created, reverse=True)
 
@@ -136,7 +135,6 @@ def _gpus(info: ClusterInfo) -> int:
 
 def _how(info: ClusterInfo, ranks: tuple[RankStatus, ...]) -> tuple[ClusterState, str, str]:
     """State, words and remedy of a cluster that is kept on this machine or in its allocation."""
-    age = time.time() - info.created
     if info.state == "failed":
         return "failed", info.message or "it has failed", _cause(info) or AGAIN
     if _young(info):
@@ -147,12 +145,10 @@ def _how(info: ClusterInfo, ranks: tuple[RankStatus, ...]) -> tuple[ClusterState
         return "running", *_how_elsewhere(info)
     if info.state == "ending":
         return "ending", "its ranks are being ended", ""
-    return _how_ranks(info, ranks, age)
+    return _how_ranks(info, ranks)
 
 
-def _how_ranks(
-    info: ClusterInfo, ranks: tuple[RankStatus, ...], age: float
-) -> tuple[ClusterState, str, str]:
+def _how_ranks(info: ClusterInfo, ranks: tuple[RankStatus, ...]) -> tuple[ClusterState, str, str]:
     ready = sum(rank.state == "ready" for rank in ranks)
     down = [rank for rank in ranks if rank.state == "down"]
     coming = [rank for rank in ranks if rank.state in ("starting", "restarting")]
@@ -160,11 +156,10 @@ def _how_ranks(
     if ready < info.size:
         words = f"{ready} of {info.size} ranks ready"
     if down:
-        gone = format_ranks([rank.rank for rank in down])
-        are = "is" if len(down) == 1 else "are"
-        return "running", f"{words}; rank{'s' if len(down) > 1 else ''} {gone} {are} down", DOWN
+        gone = name_ranks([rank.rank for rank in down])
+        return "running", f"{words}; {gone} {'is' if len(down) == 1 else 'are'} down", DOWN
     if any(rank.state == "starting" for rank in coming):
-        late = age > launch.start_s(info)
+        late = info.remote is None and time.time() > info.created + launch.start_s(info)
         return "starting", words, SLOW_START.format(rank=coming[0].rank) if late else ""
     return "running", words, ""
 
@@ -184,7 +179,7 @@ def _how_remote(
         # The browser adds when it is expected to start, in its reader's time zone.
         return "pending", f"waits in the queue ({remote.reason or 'no reason given'})", ""
     if remote.state == "running" and ranks:
-        return _how_ranks(info, ranks, 0.0)
+        return _how_ranks(info, ranks)
     return (
         remote.state,
         remote.words or info.message or remote.state,

@@ -15,33 +15,18 @@ from pathlib import Path
 import psutil
 
 from rankroom import config
-from rankroom.cluster import allocation, liveness
+from rankroom.cluster import liveness
 from rankroom.cluster.liveness import SUPERVISOR, SUPERVISORS
 from rankroom.errors import StartError, UsageError, with_remedy
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail, with_log
+from rankroom.scheduler import allocation
 from rankroom.supervisor import port_guard, start_limit
 from rankroom.system import control_groups, network, pid_space, process_tree, python_command
+from rankroom.system.gpus import visible_gpus
 from rankroom.system.polling import poll_until
-from rankroom.text.rank_ranges import format_ranks
+from rankroom.text.rank_ranges import name_ranks
 
 Progress = Callable[[str], None]
-
-
-def gpu_count() -> int:
-    """GPUs that ranks of this machine may use; 0 without a driver. CUDA_VISIBLE_DEVICES counts."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        count = int(pynvml.nvmlDeviceGetCount())
-        pynvml.nvmlShutdown()
-    except Exception:
-        # No driver, no library, no permission: whatever it is, there is no GPU to give.
-        return 0
-    if visible is None:
-        return count
-    return min(count, len([each for each in visible.split(",") if each.strip() not in ("", "-1")]))
 
 
 def launch(
@@ -97,9 +82,9 @@ def room_for(ranks: int | None) -> tuple[Allocation | None, int, int]:
 
     Raises UsageError for a number of ranks that makes no sense here.
     """
-    granted = allocation.granted(ranks, os.environ, gpu_count)
+    granted = allocation.granted(ranks, os.environ, visible_gpus)
     if granted is None:
-        devices = gpu_count()
+        devices = visible_gpus()
         size = ranks if ranks is not None else (devices or 2)
         where, cores = "this machine", control_groups.cores()
     else:
@@ -167,8 +152,7 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
     info = paths.read()
     logs = [paths.rank_log(missing[0] if missing else 0), paths.controller_log]
     log = next(filter(tail, logs), paths.supervisor_log)
-    who = f"rank{'s' if len(missing) > 1 else ''} {format_ranks(missing)}"
-    words = f"{who} not ready after {start_s(info):.0f} s"
+    words = f"{name_ranks(missing)} not ready after {start_s(info):.0f} s"
     if info is not None and not info.ranks and info.message:
         words += f", as {info.message}"
     return StartError(with_log(f"{words} (RANKROOM_START_SECONDS)", log))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
 
 from rankroom.cluster import launch as local
-from rankroom.cluster import lookup
+from rankroom.cluster import lookup, repair
 from rankroom.cluster.base import AnyCluster
+from rankroom.cluster.launch import Progress
 from rankroom.errors import RankroomError, StartError
 from rankroom.record.cluster_file import ClusterPaths, tail
 from rankroom.supervisor import lease
-
-Progress = Callable[[str], None]
 
 
 class Cluster(AnyCluster):
@@ -55,7 +53,7 @@ class Cluster(AnyCluster):
         held = lease.hold(paths.folder)
         try:
             made = cls(paths, local.wait_ready(paths, supervisor, progress))
-            made._tidy()
+            repair.begin(made.store, prunes=True)
             made.make_current()
             return made
         except BaseException:
@@ -86,7 +84,7 @@ class Cluster(AnyCluster):
             made.close()
             log = tail(paths.supervisor_log)
             raise StartError(DEAF.format(name=chosen.name, error=error, log=log)) from None
-        made._tidy()
+        repair.begin(made.store, prunes=True)
         made.make_current()
         return made
 

@@ -94,7 +94,7 @@ def why_gone(info: ClusterInfo | None) -> str:
         job = info.allocation.job
         if 0 < info.allocation.until < time.time():
             return f"the time of job {job} is over"
-        if words := job_end.why_over(job_end.asked(job, job_end.QUICK_S), job):
+        if words := job_end.why_over_now(job):
             return words
     return info.message or "its supervisor was killed"
 

@@ -8,14 +8,15 @@ starts or is attached to, when Jupyter starts, and by `rankroom runs repair`.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 from rankroom.cluster import launch, liveness, lookup
-from rankroom.errors import RecordError, UnreadableError
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, clusters_folder
+from rankroom.errors import RankroomError, RecordError, UnreadableError
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_paths, clusters_folder
 from rankroom.record.model import RankInfo, RunInfo
 from rankroom.record.owner import is_gone, is_here
 from rankroom.record.store import Store
@@ -35,15 +36,25 @@ NO_RANKS = SimpleNamespace(
 KEEP_S = 3600.0  # after its cluster's end, a spool that nothing is written to is removed
 
 
+def begin(store: Store, prunes: bool = False) -> None:
+    """Complete all records in a thread of its own, then remove old ones if it `prunes`."""
+
+    def work() -> None:
+        with contextlib.suppress(RankroomError, OSError):
+            complete_all(store)
+            if prunes:
+                store.prune()
+
+    threading.Thread(target=work, name="rankroom-repair", daemon=True).start()
+
+
 def complete_all(store: Store) -> list[str]:
     """Complete all records of which ranks hold something; the ids of those that were completed.
 
     Folders of clusters that were kept for this only are removed.
     """
     found = []
-    folder = clusters_folder()
-    for each in sorted(folder.iterdir()) if folder.is_dir() else []:
-        paths = ClusterPaths(each.name)
+    for paths in all_paths():
         for run_id in paths.unfinished():
             with contextlib.suppress(RecordError):
                 if complete(store, store.load(run_id)):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rankroom.display.text import clip, one_line
 from rankroom.record.model import RunInfo
 from rankroom.text.amounts import duration
-from rankroom.text.rank_ranges import format_ranks
+from rankroom.text.rank_ranges import name_ranks
 
 
 def headline(run: RunInfo) -> str:
@@ -45,8 +45,7 @@ def how(run: RunInfo) -> str:
 
 def label(ranks: Iterable[int]) -> str:
     """`rank 2` or `ranks 0–3`."""
-    ranks = list(ranks)
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {clip(format_ranks(ranks), 60)}"
+    return clip(name_ranks(list(ranks)), 66)
 
 
 def whole_log(run: RunInfo) -> str:

@@ -61,16 +61,7 @@ def describe(here: Features) -> list[str]:
         lines = ["  not built by Rankroom (`rankroom horovod build` makes one that has it all)"]
     else:
         lines = [f"  with Rankroom's {len(here.edits)} edits (key {here.key})"]
-    has = [
-        text
-        for given, text in (
-            (here.rank_timelines, "a native timeline on every rank"),
-            (here.keras3 and "tensorflow" in here.frameworks, "Keras 3"),
-            (here.rank_spans, "every rank's collectives in the timeline"),
-        )
-        if given
-    ]
-    lines += [f"  has         {', '.join(has)}"] if has else []
+    lines += [f"  has         {', '.join(here.has)}"] if here.has else []
     lines += [f"  lacks       {', '.join(here.lacks)}"] if here.lacks else []
     return lines
 

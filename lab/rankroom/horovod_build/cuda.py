@@ -38,19 +38,6 @@ class Gpu:
     nccl_version: str
 
 
-def machine_has_gpu() -> bool:
-    """Whether NVIDIA's driver has a GPU here; CUDA_VISIBLE_DEVICES does not count."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        count = int(pynvml.nvmlDeviceGetCount())
-        pynvml.nvmlShutdown()
-    except Exception:
-        return False  # no driver, no library, no permission: nothing to build for
-    return count > 0
-
-
 def find_gpu(cuda: str) -> Gpu | str:
     """What to build with for a framework made with CUDA `cuda` ("13.0"), or what is missing.
 

@@ -5,26 +5,57 @@ from __future__ import annotations
 import importlib.util
 import json
 import sysconfig
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rankroom.horovod_build.edits.edit import Change
 from rankroom.horovod_build.edits.gloo_edits import GLOO
 from rankroom.horovod_build.edits.pace_edits import PACE
 from rankroom.horovod_build.edits.span_edits import SPANS
 from rankroom.horovod_build.edits.wait_edits import WAIT
 
 LIBRARIES = {"torch": "torch/mpi_lib_v2", "tensorflow": "tensorflow/mpi_lib"}
-# A feature is there when all of its edits are.
-TIMELINE_EDITS = frozenset({"timeline-file", "timeline-init", "timeline-start", "timeline-stop"})
-SPANS_EDITS = frozenset(edit.id for edit in SPANS)
-KERAS_EDITS = frozenset(
-    f"keras3-{what}" for what in ("variable", "optimizer", "reduction", "callbacks")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What works when all of `edits` are there, of `framework` if one is named, in a user's words;
+    `lacking` says the same where they are not."""
+
+    edits: frozenset[str]
+    lacking: str
+    words: str = ""
+    framework: str = ""
+
+
+def _ids(edits: Iterable[Change]) -> frozenset[str]:
+    return frozenset(edit.id for edit in edits)
+
+
+FEATURES = (
+    Feature(
+        frozenset({"timeline-file", "timeline-init", "timeline-start", "timeline-stop"}),
+        "a native timeline on other ranks than 0",
+        "a native timeline on every rank",
+    ),
+    Feature(
+        _ids(SPANS),
+        "every rank's collectives in the timeline",
+        "every rank's collectives in the timeline",
+    ),
+    Feature(
+        frozenset(f"keras3-{what}" for what in ("variable", "optimizer", "reduction", "callbacks")),
+        "Keras 3 (horovod.keras, and Keras variables in horovod.tensorflow)",
+        "Keras 3",
+        "tensorflow",
+    ),
+    Feature(_ids(WAIT), "waiting without keeping a core busy (horovod.torch)", framework="torch"),
+    Feature(_ids(PACE), "collectives without delay, and idle ranks that take no processor time"),
+    Feature(_ids(GLOO), "hvd.init() of many ranks within seconds"),
 )
-WAIT_EDITS = frozenset(edit.id for edit in WAIT)
-PACE_EDITS = frozenset(edit.id for edit in PACE)
-MEET_EDITS = frozenset(edit.id for edit in GLOO)
 
 
 @dataclass(frozen=True)
@@ -45,52 +76,17 @@ class Features:
         return bool(self.edits)
 
     @property
-    def rank_timelines(self) -> bool:
-        """Every rank writes a native timeline, not only rank 0."""
-        return self.edits >= TIMELINE_EDITS
-
-    @property
-    def rank_spans(self) -> bool:
-        """Every rank keeps what it did in each collective, for the timeline under a cell."""
-        return self.edits >= SPANS_EDITS
-
-    @property
-    def keras3(self) -> bool:
-        """`horovod.keras` and `horovod.tensorflow` take Keras 3's optimizers and variables."""
-        return self.edits >= KERAS_EDITS
-
-    @property
-    def waits_asleep(self) -> bool:
-        """A rank that waits for others leaves the core to them."""
-        return self.edits >= WAIT_EDITS
-
-    @property
-    def keeps_pace(self) -> bool:
-        """Collectives begin as soon as they can, and idle ranks take hardly any processor time."""
-        return self.edits >= PACE_EDITS
-
-    @property
-    def meets_at_once(self) -> bool:
-        """hvd.init() of many ranks takes seconds, and a rank may be stopped for a while."""
-        return self.edits >= MEET_EDITS
+    def has(self) -> list[str]:
+        """What works beyond what Horovod promises, in the user's words."""
+        return [each.words for each in self._possible() if each.words and self.edits >= each.edits]
 
     @property
     def lacks(self) -> list[str]:
         """What does not work, in the user's words."""
-        missing = []
-        if not self.rank_timelines:
-            missing.append("a native timeline on other ranks than 0")
-        if not self.rank_spans:
-            missing.append("every rank's collectives in the timeline")
-        if "tensorflow" in self.frameworks and not self.keras3:
-            missing.append("Keras 3 (horovod.keras, and Keras variables in horovod.tensorflow)")
-        if "torch" in self.frameworks and not self.waits_asleep:
-            missing.append("waiting without keeping a core busy (horovod.torch)")
-        if not self.keeps_pace:
-            missing.append("collectives without delay, and idle ranks that take no processor time")
-        if not self.meets_at_once:
-            missing.append("hvd.init() of many ranks within seconds")
-        return missing
+        return [each.lacking for each in self._possible() if not self.edits >= each.edits]
+
+    def _possible(self) -> list[Feature]:
+        return [each for each in FEATURES if each.framework in ("", *self.frameworks)]
 
 
 def features() -> Features | None:

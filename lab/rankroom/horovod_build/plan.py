@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankroom.errors import HorovodBuildError
-from rankroom.horovod_build.cuda import Gpu, find_gpu, machine_has_gpu
+from rankroom.horovod_build.cuda import Gpu, find_gpu
 from rankroom.horovod_build.edits.edit import VERSION, Change, digest
 from rankroom.horovod_build.edits.native_edits import NATIVE
 from rankroom.horovod_build.edits.python_edits import PYTHON_EDITS
 from rankroom.horovod_build.toolchain import Framework, find_frameworks
+from rankroom.system.gpus import gpus_of_driver
 
 SWITCHES = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW", "mxnet": "MXNET"}
 ALL_EDITS = NATIVE + PYTHON_EDITS
@@ -100,7 +101,7 @@ def make_plan(gpu: bool | None = None) -> Plan:
         if gpu:
             raise HorovodBuildError(CPU_FRAMEWORKS.format(names=names))
         return Plan(cpu_only, f"{names} cannot use GPUs")
-    if not gpu and not machine_has_gpu():
+    if not gpu and not gpus_of_driver():
         return Plan(cpu_only, "this machine has no GPU; --gpu builds for one all the same")
     gpus: dict[Gpu | None, list[Framework]] = {}
     lacks = []

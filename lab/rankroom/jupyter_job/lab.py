@@ -10,12 +10,12 @@ import socket
 import time
 from dataclasses import replace
 
-from rankroom.cluster.allocation import expand
 from rankroom.errors import LabError, RankroomError
 from rankroom.jupyter_job import endpoint, lab_script
 from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.saved_labs import SavedLab, all_saved
 from rankroom.scheduler import own_folder
+from rankroom.scheduler.allocation import expand
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.ssh.connection import SshConnection

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from rankroom import config
 from rankroom.system import redirect_page
-from rankroom.system.files import write_atomically
+from rankroom.system.files import read_all, write_atomically
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,5 @@ def folder() -> Path:
 
 def all_saved(site: str = "") -> list[SavedLab]:
     """Those of `site`, or of all, the newest first."""
-    found = []
-    for file in folder().glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            kept = SavedLab(**json.loads(file.read_text("utf-8")))
-            if site in ("", kept.site):
-                found.append(kept)
+    found = [kept for kept in read_all(folder(), SavedLab) if site in ("", kept.site)]
     return sorted(found, key=lambda kept: kept.created, reverse=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rankroom.lint.expressions import Call, TooMuch
 from rankroom.lint.walk import Exit, Walk
-from rankroom.text.rank_ranges import format_ranks
+from rankroom.text.rank_ranges import name_ranks
 
 MOST = 5  # warnings for one cell
 MOST_RANKS = 8  # of a large cluster, ranks that the cell's own numbers tell apart
@@ -190,8 +190,7 @@ def _subset(source: str, body: list[ast.stmt], ranks: list[int], size: int) -> l
                     Warning(
                         line,
                         f"{what} is for all {size} ranks and will be refused in a cell on "
-                        f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)} "
-                        f"(run it on all of them, or give it a {of})",
+                        f"{name_ranks(ranks)} (run it on all of them, or give it a {of})",
                     )
                 )
     return out

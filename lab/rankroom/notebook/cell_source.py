@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import logging
 import traceback
 from collections.abc import Sequence
@@ -15,16 +16,24 @@ from rankroom.lint import warnings
 def check_syntax(shell: Any, source: str) -> str:
     """The cell as plain Python; CellError if it does not compile: once, here, not on every rank.
 
-    `shell` transforms magics and `!` lines as the ranks' shells will.
+    `shell` transforms magics and `!` lines as the ranks' shells will. Most cells have none, and
+    that takes longer than to compile them.
     """
+    with contextlib.suppress(SyntaxError, ValueError):
+        _compile(source)
+        return source
     try:
-        code = shell.transform_cell(source)
-        compile(code, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        code = str(shell.transform_cell(source))
+        _compile(code)
     except (SyntaxError, ValueError) as error:
         # ValueError: the source holds a NUL.
         words = "".join(traceback.format_exception_only(type(error), error)).rstrip()
         raise CellError(f"{words.strip()}\n(nothing was sent to the ranks)") from None
-    return str(code)
+    return code
+
+
+def _compile(code: str) -> None:
+    compile(code, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
 def notes(code: str, ranks: Sequence[int] | None, size: int) -> list[str]:

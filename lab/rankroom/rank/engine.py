@@ -16,6 +16,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from rankroom.errors import RankroomError
 from rankroom.rank import stacks
+from rankroom.rank.client_output import ClientOutput
 from rankroom.rank.import_hooks import show_imports
 from rankroom.rank.kernel import RankKernel
 from rankroom.rank.recovery import Recovery
@@ -53,6 +54,7 @@ class RankEngine(engine_app.IPEngine):
     def redirect_output(self, iopub_socket: Any) -> None:
         """Called by the engine once it has registered: from here on this process is a rank."""
         world, recovery = prepared or prepare()
+        del sys.argv[1:]  # a cell that reads its arguments has none; these were the engine's
         self._keep_own_log()
         kernel = self.kernel
         start = int(os.environ.get(process_tree.START, "0"))
@@ -62,7 +64,8 @@ class RankEngine(engine_app.IPEngine):
         spool = Path(os.environ["RANKROOM_SPOOL"])
         reporter = Reporter(world.rank, spool, connection.send, world.size)
         reporter.install()
-        kernel.take_part(world, reporter, recovery)
+        output = ClientOutput(self.session, iopub_socket, self.id)
+        kernel.take_part(world, reporter, recovery, output)
         stacks.answer_to_signal(reporter.spool / "stacks")
         if os.environ.get("RANKROOM_WATCHDOG") != "0":
             kernel.watchdog.start()

@@ -17,6 +17,7 @@ from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
 from rankroom.rank import packed_values, stacks
+from rankroom.rank.client_output import ClientOutput
 from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery, looks_released
@@ -33,6 +34,7 @@ from rankroom.system import shared_memory
 
 # Only such cells are looked at twice to find out how to run them.
 _MAY_AWAIT = re.compile(r"\b(await|async)\b")
+ANSWERED_S = 0.1  # for an answer to leave a process that is about to end
 DONE_S = 0.03  # after the last event of a cell, until its end is told once more
 _NO_INPUT = (
     "input() cannot be answered on a rank: it has no keyboard. "
@@ -48,6 +50,7 @@ class RankKernel(IPythonParallelKernel):
 
     shell_class = Type(RankShell)
     reporter: Reporter
+    client_output: ClientOutput
     world: World
     recovery: Recovery
     watchdog: Watchdog
@@ -57,9 +60,12 @@ class RankKernel(IPythonParallelKernel):
     raised_before: bool = False
     let_go: bool = False
 
-    def take_part(self, world: World, reporter: Reporter, recovery: Recovery) -> None:
+    def take_part(
+        self, world: World, reporter: Reporter, recovery: Recovery, output: ClientOutput
+    ) -> None:
         """Become a rank: called once, when the engine has registered."""
         self.world = world
+        self.client_output = output
         self.reporter = reporter
         self.recovery = recovery
         self.shell.attach(reporter)
@@ -128,7 +134,8 @@ class RankKernel(IPythonParallelKernel):
             await super().dispatch_shell(*args, **kwargs)
             return
         async with self._one_at_a_time:
-            await super().dispatch_shell(*args, **kwargs)
+            with self.client_output.published():
+                await super().dispatch_shell(*args, **kwargs)
 
     async def _run(self, run: dict[str, Any]) -> None:
         """Run a run's cell, and report its beginning, its end and its error."""
@@ -229,8 +236,11 @@ class RankKernel(IPythonParallelKernel):
         """A signal that one of ipyparallel's clients sends to this rank."""
         number = parent["content"]["sig"]
         number = getattr(signal, number) if isinstance(number, str) else number
-        os.kill(os.getpid(), number)
+        # First the answer: a rank that this ends would leave its client waiting for ever.
         self.session.send(stream, "signal_reply", {"status": "ok"}, parent, ident=ident)
+        if number not in (0, signal.SIGINT):
+            await asyncio.sleep(ANSWERED_S)
+        os.kill(os.getpid(), number)
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Answer what is asked while a cell runs or hangs; in a thread of its own."""

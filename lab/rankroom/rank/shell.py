@@ -29,6 +29,11 @@ CHILD_S = 0.25  # for a child to end after an interrupt
 LARGEST_DISPLAY = 16 << 20  # bytes of one representation; a larger one is named, not kept
 
 
+def is_clients(reporter: Reporter | None) -> bool:
+    """Whether what runs now is a request of one of ipyparallel's clients: no run's cell."""
+    return reporter is not None and reporter.run is None
+
+
 class RankDisplayHook(ZMQShellDisplayHook):
     """The value of the last expression."""
 
@@ -36,15 +41,22 @@ class RankDisplayHook(ZMQShellDisplayHook):
 
     def start_displayhook(self) -> None:
         self._bundle: tuple[dict[str, Any], dict[str, Any]] | None = None
+        if is_clients(self.reporter):
+            super().start_displayhook()
 
     def write_output_prompt(self) -> None:
-        pass
+        if is_clients(self.reporter):
+            super().write_output_prompt()
 
     def write_format_data(self, format_dict: Any, md_dict: Any = None) -> None:
         self._bundle = (format_dict, md_dict or {})
+        if is_clients(self.reporter):
+            super().write_format_data(format_dict, md_dict)
 
     def finish_displayhook(self) -> None:
-        if self._bundle is not None and self.reporter is not None:
+        if is_clients(self.reporter):
+            super().finish_displayhook()
+        elif self._bundle is not None and self.reporter is not None:
             data, metadata = self._bundle
             self.reporter.emit("display", data=jsonable(data), metadata=metadata, result=True)
         self._bundle = None
@@ -64,7 +76,9 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
         update: bool = False,
         **kwargs: Any,
     ) -> None:
-        if self.reporter is None:
+        if self.reporter is None or is_clients(self.reporter):
+            how = {"transient": transient, "update": update, **kwargs}
+            super().publish(data, metadata, **how)
             return
         fields: dict[str, Any] = {"data": jsonable(data), "metadata": metadata or {}}
         display_id = (transient or {}).get("display_id")
@@ -75,7 +89,9 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
         self.reporter.emit("display", **fields)
 
     def clear_output(self, wait: bool = False) -> None:
-        if self.reporter is not None:
+        if self.reporter is None or is_clients(self.reporter):
+            super().clear_output(wait)
+        else:
             self.reporter.emit("display", data={}, clear="next" if wait else "now")
 
 

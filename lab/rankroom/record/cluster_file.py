@@ -269,13 +269,19 @@ def clusters_folder() -> Path:
     return config.home() / "clusters"
 
 
+def all_paths() -> list[ClusterPaths]:
+    """The folders of clusters found on disk, by name."""
+    folder = clusters_folder()
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return [ClusterPaths(name) for name in names]
+
+
 def all_clusters() -> list[ClusterInfo]:
     """Every cluster found on disk, newest first, whatever its state."""
-    folder = clusters_folder()
     found = []
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for paths in all_paths():
         with contextlib.suppress(UnreadableError):
-            if (info := ClusterPaths(path.name).read()) is not None:
+            if (info := paths.read()) is not None:
                 found.append(info)
     # What one on a site is made of there is not another one, where both have one home.
     parts = {info.remote.name for info in found if info.remote and info.remote.name != info.name}

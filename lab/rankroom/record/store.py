@@ -1,9 +1,9 @@
 """Where records are: one class names every path, one writes a record, one finds and reads them.
 
 A record is a directory `runs/<id>` with run.json, source.py and events.jsonl, and a profile.json
-once the run is over and there is something to say of where its time went. It appears whole (made
-under a hidden name, often before there is a run, then renamed); run.json is replaced atomically;
-events are only appended.
+once the run is over and there is something to say of where its time went; with it comes an
+overview.jsonl if there are many spans. It appears whole (made under a hidden name, often before
+there is a run, then renamed); run.json is replaced atomically; events are only appended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +29,7 @@ from rankroom.record.model import RunInfo
 from rankroom.record.owner import is_live
 from rankroom.record.retention import DAY, GRACE, Pruned
 from rankroom.record.tail import LIMIT, Chunk, Events, Tail
+from rankroom.system import file_lock
 
 # Never a leading dot: that keeps `..` and half-made records out.
 _ID = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,127}", re.ASCII)
@@ -56,6 +57,7 @@ class RecordPaths:
         self.source = self.folder / "source.py"
         self.events = self.folder / "events.jsonl"
         self.profile = self.folder / "profile.json"
+        self.overview = self.folder / "overview.jsonl"
 
 
 class Writer:
@@ -65,6 +67,24 @@ class Writer:
         self.paths = paths
         self._torn = False
         self._fd = events  # an open descriptor of paths.events, to be appended to
+
+    @classmethod
+    def again(cls, paths: RecordPaths) -> Writer:
+        """The writer of a record that has lost its own. Raises RecordError."""
+        try:
+            return cls(paths, os.open(paths.events, os.O_RDWR | os.O_APPEND))
+        except OSError as error:
+            raise RecordError(f"cannot go on with {paths.events}: {error.strerror}") from None
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Have other processes that would go on with the record wait meanwhile; whether they do, as
+        not all file systems have locks."""
+        is_alone = file_lock.take(self._fd, file_lock.EXCLUSIVE, wait=True) == "taken"
+        try:
+            yield is_alone
+        finally:
+            file_lock.release(self._fd)
 
     def append(self, lines: bytes) -> None:
         """Append whole JSON lines as they are. Raises UnwrittenError with those that are not in the

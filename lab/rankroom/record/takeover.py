@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from rankroom.errors import RecordError
-from rankroom.record.model import RankInfo, RunInfo
+from rankroom.record.model import RunInfo
 from rankroom.record.owner import is_gone, this_process
 from rankroom.record.store import Store, Writer
-from rankroom.system import file_lock
 
 
 def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunInfo, Writer]:
@@ -18,28 +15,22 @@ def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunIn
     `elsewhere` says that a writer which cannot be looked up from here is known to be gone.
     Raises RecordError when somebody else was quicker, or the writer is not gone.
     """
-    paths = store.paths(run_id)
-    try:
-        events = os.open(paths.events, os.O_RDWR | os.O_APPEND)
-    except OSError as error:
-        raise RecordError(f"cannot go on with {paths.events}: {error.strerror}") from None
-    writer = Writer(paths, events)
+    writer = Writer.again(store.paths(run_id))
     try:
         # Only while the owner changes: a process that forks would keep such a lock after its end.
-        lock = file_lock.take(events, file_lock.EXCLUSIVE, wait=True)
-        run = _lost(store, run_id, elsewhere)
-        if run is None:
-            raise RecordError(TAKEN.format(id=run_id))
-        run.state, run.owner = "running", this_process()
-        run.end = run.failure = run.hang = None
-        run.lines = 0
-        run.ranks = [_running(rank) for rank in run.ranks]
-        writer.mend()
-        writer.update(run)
-        if lock == "taken":
-            file_lock.release(events)
-        elif store.load(run_id).owner != run.owner:  # without locks two may come this far
-            raise RecordError(TAKEN.format(id=run_id))
+        with writer.alone() as is_alone:
+            run = _lost(store, run_id, elsewhere)
+            if run is None:
+                raise RecordError(TAKEN.format(id=run_id))
+            run.state, run.owner = "running", this_process()
+            run.end = run.failure = run.hang = None
+            run.lines = 0
+            for rank in run.ranks:
+                rank.state = "running"
+            writer.mend()
+            writer.update(run)
+        if not is_alone and store.load(run_id).owner != run.owner:
+            raise RecordError(TAKEN.format(id=run_id))  # without locks two may come this far
     except BaseException:
         writer.close()
         raise
@@ -54,11 +45,6 @@ def _lost(store: Store, run_id: str, elsewhere: bool = False) -> RunInfo | None:
     # A record that cannot be read is in this state too, in a list.
     known = run.owner is not None and is_gone(run.owner)
     return run if (known or elsewhere) and run.state == "lost" else None
-
-
-def _running(rank: RankInfo) -> RankInfo:
-    rank.state = "running"
-    return rank
 
 
 TAKEN = "run {id} is written by another process, or has ended"

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 
 from rankroom.cluster import launch, liveness
 from rankroom.cluster.base import AnyCluster
-from rankroom.errors import NoClusterError, RankroomError, SshError, StartError
+from rankroom.errors import STOPPED, NoClusterError, RankroomError, SshError, StartError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import Json
 from rankroom.remote import start
 from rankroom.run.run import Run
 from rankroom.scheduler.site import Site
 
-Progress = Callable[[str], None]
 COMES_S = 20.0  # for an agent to begin
-STOP_S = 45.0
 LOOK_S = 0.05
 FOR_EVER = float("inf")
 
@@ -54,7 +51,7 @@ class RemoteCluster(AnyCluster):
         return cls(paths, info)
 
     def until_ready(
-        self, progress: Progress = lambda words: None, patience: float = FOR_EVER
+        self, progress: launch.Progress = lambda words: None, patience: float = FOR_EVER
     ) -> RemoteCluster:
         """Wait until its ranks are ready, however long the job is in the queue; `progress(words)`
         tells how it stands. Raises StartError if they will not be, or not within `patience` s, and
@@ -126,6 +123,5 @@ def _left(until: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02} h left" if minutes else "less than a minute left"
 
 
-STOPPED = "cluster {name} has been stopped: `%cluster start --site …` starts a new one"
 NO_AGENT = "the cluster's agent here did not start; {path} ends with:\n{log}"
 NOT_YET = "cluster {name} cannot be used yet: {words}; `%cluster attach {name}` waits until it can"

@@ -15,6 +15,7 @@ from rankroom import config
 from rankroom.cluster import lookup
 from rankroom.cluster.local import Cluster
 from rankroom.errors import RankroomError
+from rankroom.system.log_line import say
 
 LOOK_S = 0.2
 
@@ -55,11 +56,6 @@ def main(argv: list[str] | None = None) -> int:
         lookup.end(cluster.paths)
         say("ended")
         return 0
-
-
-def say(words: str) -> None:
-    """A line of the job's log."""
-    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,11 @@ end the rest of its records.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import json
+import secrets
 import shlex
 import socket
 import sys
@@ -23,11 +26,14 @@ from rankroom.scheduler import jobs
 from rankroom.scheduler.site import Site
 from rankroom.ssh.host import Host
 from rankroom.system import python_command
+from rankroom.system.commands import Completed
 from rankroom.system.polling import poll_until
 
 MODULE = "rankroom.remote.login_node"
 GREETING = "rankroom"  # a key of the answer, and of no other line that a login shell may print
 ANSWER_S = 60.0  # a login node's file system may be slow
+FIND_S = 20.0  # for one look at where the supervisor listens
+MARK = "shared"  # a file in the cluster's folder, while it is asked whether it is seen there
 LOG_LINES = 200
 CHUNK = 1 << 20
 
@@ -57,10 +63,7 @@ class LoginNode:
         )
         answer = next(filter(None, map(_answer_in, reversed(done.output.splitlines()))), None)
         if answer is None:
-            how = f"ended with status {done.returncode}"
-            if done.timed_out:
-                how = f"did not answer within {ANSWER_S + seconds:.0f} s"
-            raise self._no_answer(how, done.returncode, done.tail(20))
+            raise self._no_answer(done)
         if (other := str(answer[GREETING])) != rankroom.__version__:
             here = rankroom.__version__
             install = self._install
@@ -71,17 +74,46 @@ class LoginNode:
             raise RankroomError(answer["error"])
         return answer
 
-    def _no_answer(self, how: str, code: int, said: str) -> StartError:
+    def _no_answer(self, done: Completed) -> StartError:
+        said = done.tail()
         if "No module named" in said and "rankroom" in said:
             remedy = NONE_THERE.format(where=self._where, install=self._install)
-        elif code == 127:
+        elif done.returncode == 127:
             remedy = NO_PYTHON.format(site=self._site.name, python=self._site.environment.python)
         else:
             remedy = OTHER.format(site=self._site.name)
         command = f"{self._site.environment.python} -m {MODULE}"
-        said = said or "(it said nothing)"
-        failed = FAILED.format(command=command, where=self._where, how=how, said=said)
-        return StartError(f"{failed}\n{remedy}")
+        return StartError(f"{done.failure(command, self._host.name)}\n{remedy}")
+
+    async def meet(self, folder: Path) -> tuple[str, bool]:
+        """What the node calls itself, and whether it sees a file in `folder`, which is here."""
+        file, text = folder / MARK, secrets.token_urlsafe(24)
+        file.write_text(text)
+        file.chmod(0o600)
+        try:
+            there = await self.ask("hello", str(file))
+        finally:
+            file.unlink(missing_ok=True)
+        return str(there["host"]), there["text"] == text
+
+    async def find(self, name: str, job: str) -> Json | None:
+        """cluster.json of the cluster in `job`, once its supervisor listens; None if not soon."""
+        words = (name, job, str(FIND_S))
+        found: Json | None = (await self.ask("find", *words, seconds=FIND_S))["cluster"]
+        return found
+
+    async def log(self, path: str) -> str:
+        """The end of a job's output; empty if it cannot be had."""
+        return str((await self._try("log", path)).get("text", "")) if path else ""
+
+    async def clear(self, name: str, path: str) -> None:
+        """Leave nothing but records of a cluster that is over, if that can be done now."""
+        await self._try("clear", name, path)
+
+    async def _try(self, command: str, *words: str) -> Json:
+        with contextlib.suppress(RankroomError, asyncio.TimeoutError):
+            return await self.ask(command, *words)
+        return {}
 
 
 def _answer_in(line: str) -> Json | None:
@@ -133,8 +165,10 @@ def events(run: str, after: str) -> Json:
     store = Store()
     chunk = store.read(run, int(after), CHUNK)
     text = chunk.data.decode("utf-8", "backslashreplace")
-    about = {"run": store.load(run).to_json(), "source": store.source(run)}
-    return {**about, "events": text, "next": chunk.next, "size": chunk.size}
+    told = store.load(run).to_json()
+    if chunk.next < chunk.size:
+        told["state"] = "running"  # its end is told with its last event
+    return {"run": told, "source": store.source(run), "events": text}
 
 
 def log(path: str) -> Json:
@@ -178,7 +212,6 @@ NO_PYTHON = (
     "There is no `{python}` in the environment of the site's profile: set `python`, `venv`, "
     "`conda` or `modules` in its [environment]; `rankroom site check {site}` tries it step by step"
 )
-FAILED = "`{command}` on {where} {how}; it said:\n{said}"
 OTHER = "`rankroom site check {site}` tries each step of the way, and says which one fails"
 
 if __name__ == "__main__":

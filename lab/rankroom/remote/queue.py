@@ -22,14 +22,14 @@ Tell = Callable[["RemoteState | None", str], None]
 
 
 class Queue:
-    """One job; what is known of it goes to `far`, and changes to `tell`."""
+    """One job; what is known of it goes to `remote`, and changes to `tell`."""
 
     def __init__(self, site: Site, place: Host, remote: Remote, tell: Tell) -> None:
         self.state: RemoteState = "pending" if remote.job else "connecting"
         self.words = f"job {remote.job}" if remote.job else "connects"
         self._place = place
         self._scheduler = Scheduler(site, place)
-        self._far = remote
+        self._remote = remote
         self._tell = tell
         self.soon = asyncio.Event()  # while the job may be over: it is looked at more often
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -41,7 +41,7 @@ class Queue:
             name, folder, [command(self._scheduler.site, name, host, cwd, auto_restart)]
         )
         job = await self._scheduler.submit(script)
-        self._far.job, self._far.log = job, f"{folder}/{name}-{job}.log"
+        self._remote.job, self._remote.log = job, f"{folder}/{name}-{job}.log"
         self._set("pending", f"job {job} waits in the queue")
 
     async def accepts(self, site: Site) -> None:
@@ -58,29 +58,27 @@ class Queue:
         never = 0
         while True:
             try:
-                status = await self._scheduler.status(self._far.job)
-            except SshError:
-                await asyncio.sleep(PERIOD_S)
-                continue
-            except SchedulerError as error:
-                self._set(self.state, f"job {self._far.job}: {error}")
+                status = await self._scheduler.status(self._remote.job)
+            except (SshError, SchedulerError) as error:
+                if isinstance(error, SchedulerError):
+                    self._set(self.state, f"job {self._remote.job}: {error}")
                 await asyncio.sleep(PERIOD_S)
                 continue
             words = f"job {status.id} {status.words}"
             if status.state == "pending":
-                self._far.reason, self._far.expected = status.reason, status.expected
+                self._remote.reason, self._remote.expected = status.reason, status.expected
                 self._set("pending", words)
                 # What is said at first of every limit may be another reason with the next look.
                 never = never + 1 if status.never else 0
                 if never > 1:
                     raise StartError(NEVER.format(job=status.id, reason=status.reason))
             elif status.state == "running":
-                self._far.until = status.until or self._far.until
+                self._remote.until = status.until or self._remote.until
                 self._set("starting", f"{words}: its ranks start")
             elif status.state in ("ended", "gone"):
-                if self._far.until and time.time() > self._far.until - 2:
+                if self._remote.until and time.time() > self._remote.until - 2:
                     # A scheduler forgets soon how a job was.
-                    words = f"the time of job {self._far.job} is over"
+                    words = f"the time of job {self._remote.job} is over"
                 self._ended.set_result(words)
                 self._tell(None, words)
                 return
@@ -100,7 +98,7 @@ class Queue:
 
     async def cancel(self) -> None:
         """End the job; one that is over is fine."""
-        await self._scheduler.cancel(self._far.job)
+        await self._scheduler.cancel(self._remote.job)
 
     def _set(self, state: RemoteState, words: str) -> None:
         self.state, self.words = state, words

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -41,8 +40,9 @@ class Replicas:
         self, store: Store, cluster: str, since: float, ask: Ask, login: LoginNode,
         note: Callable[[object], None],
     ) -> None:  # fmt: skip
+        self.cluster = cluster
+        self.is_shared = False  # whether records there are those here
         self._store = store
-        self._cluster = cluster
         self._ask = ask
         self._login = login
         self._note = note
@@ -103,7 +103,7 @@ class Replicas:
 
     def leave(self, note: str) -> None:
         """Nothing more comes of the runs that went on: say so in their records."""
-        for run_id in self.live:
+        for run_id in () if self.is_shared else self.live:
             with contextlib.suppress(RecordError):
                 run = self._store.load(run_id)
                 run.owner = no_process()
@@ -114,10 +114,18 @@ class Replicas:
         self._writers.clear()
 
     def begin(self, run_id: str) -> None:
-        """Have all of a record come here, unless it has, or is coming."""
+        """Have all of a record come here, unless it has, or is coming, or need not."""
         known = self._tasks.get(run_id)
-        if (known is None or known.done()) and not self.is_complete(run_id):
-            self._tasks[run_id] = asyncio.create_task(self._bring_all(run_id))
+        if self.is_shared or (known and not known.done()) or self.is_complete(run_id):
+            return
+        self._tasks[run_id] = asyncio.create_task(self._bring_all(run_id))
+
+    async def begin_now(self, run_id: str) -> None:
+        """The same; the record is here, and written to, when this returns: it may be spoken of."""
+        if not self.is_shared:
+            with contextlib.suppress(RankroomError, asyncio.TimeoutError):
+                await self.bring(run_id)
+            self.begin(run_id)
 
     async def bring(self, run_id: str, changed: str = "", seconds: float = 0.0) -> tuple[str, bool]:
         """Ask once for what is new of a record, for which there are so many seconds.
@@ -135,13 +143,13 @@ class Replicas:
         await asyncio.to_thread(self.take, said["run"], said["source"], after, events)
         return said["changed"], said["run"]["state"] != "running"
 
-    async def finish(self, is_shared: bool) -> None:
+    async def finish(self) -> None:
         """Have the rest come from the records' files there, which are complete."""
         deadline = time.monotonic() + FINISH_S
         while time.monotonic() < deadline:
             try:
-                runs = (await self._login.ask("finish", self._cluster, self._since))["runs"]
-                for run in () if is_shared else runs:
+                runs = (await self._login.ask("finish", self.cluster, self._since))["runs"]
+                for run in () if self.is_shared else runs:
                     await self._finish_one(RunInfo.from_json(run).id)
                 return
             except (RankroomError, OSError) as error:
@@ -178,11 +186,9 @@ class Replicas:
         while not self.is_complete(run_id):
             after = max(0, self.size(run_id))
             said = await self._login.ask("events", run_id, str(after))
-            is_all = said["next"] >= said["size"]
-            run = said["run"] if is_all else {**said["run"], "state": "running"}
             events = said["events"].encode()
-            await asyncio.to_thread(self.take, run, said["source"], after, events)
-            if is_all:
+            await asyncio.to_thread(self.take, said["run"], said["source"], after, events)
+            if said["run"]["state"] != "running":
                 return
 
     def _runs(self) -> Iterator[RunInfo]:
@@ -191,17 +197,12 @@ class Replicas:
                 return
             with contextlib.suppress(RecordError):
                 run = self._store.load(run_id)
-                if run.cluster == self._cluster:
+                if run.cluster == self.cluster:
                     yield run
 
     def _writer(self, run_id: str) -> Writer:
         if run_id not in self._writers:
-            paths = self._store.paths(run_id)
-            try:
-                events = os.open(paths.events, os.O_WRONLY | os.O_APPEND)
-            except OSError as error:
-                raise RecordError(f"cannot go on with {paths.events}: {error.strerror}") from None
-            self._writers[run_id] = Writer(paths, events)
+            self._writers[run_id] = Writer.again(self._store.paths(run_id))
         return self._writers[run_id]
 
 

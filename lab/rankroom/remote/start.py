@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import secrets
@@ -10,14 +9,13 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from rankroom.cluster import launch as local
 from rankroom.cluster import liveness
 from rankroom.errors import StartError, UsageError, with_remedy
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote, all_clusters
 from rankroom.scheduler.scheduler_client import NO_SCHEDULER
-from rankroom.scheduler.site import Container, Environment, Job, Site
+from rankroom.scheduler.site import Site
 from rankroom.system import pid_space
 
 AGENT = "rankroom.remote.agent"
@@ -74,23 +72,12 @@ def relaunch(paths: ClusterPaths) -> None:
 
 def site_of(paths: ClusterPaths) -> Site:
     """The site as it was when the cluster was started. Raises OSError or ValueError."""
-    return site_from(json.loads((paths.folder / SITE_FILE).read_text()))
-
-
-def site_from(data: dict[str, Any]) -> Site:
-    """A site that was written as JSON. Raises ValueError or TypeError."""
-    parts = {"job": Job, "environment": Environment, "container": Container}
-    for key, kind in parts.items():
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data[key].items()}
-        data[key] = kind(**values)
-    return Site(**data)
+    return Site.from_json(json.loads((paths.folder / SITE_FILE).read_text()))
 
 
 def _sweep() -> None:
     """Remove what was kept of clusters on sites to tell how they ended."""
     for info in all_clusters():
-        if info.remote is not None and info.remote.state in ("ended", "failed"):
-            paths = ClusterPaths(info.name)
-            if not liveness.alive(info):
-                with contextlib.suppress(OSError):
-                    paths.remove()
+        is_over = info.remote is not None and info.remote.state in ("ended", "failed")
+        if is_over and not liveness.alive(info):
+            ClusterPaths(info.name).remove()

@@ -3,15 +3,19 @@
 Gloo asks over HTTP, with a connection for each question. N ranks with Rankroom's build ask 3 N of
 them, with a site's own some 10 N², and every 10 ms for what is not there yet. So one thread answers
 all, and who asks for what is not there is answered as soon as it is. Horovod's client cannot
-authenticate itself: what a stranger could do here is bounded, and a store is open only while ranks
-meet.
+authenticate itself: a connection from this machine has to be of this user's process, one from
+elsewhere of a rank's node, and a store is open only while ranks meet.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from collections.abc import Collection
 from socket import SOMAXCONN
+
+from rankroom.system import socket_owner
 
 HOLD_S = 1.0  # so long an answer waits for what is asked for; Gloo asks again
 IDLE_S = 10.0  # for a peer that connects and says nothing, or half of it
@@ -23,11 +27,17 @@ _lock = threading.Lock()
 
 
 class HorovodStore:
-    """PUT, GET and DELETE of /scope/key on a port of its own; `data` outlives it."""
+    """PUT, GET and DELETE of /scope/key on a port of its own; `data` outlives it.
 
-    def __init__(self, interface: str, data: dict[bytes, bytes]) -> None:
+    `nodes` are the addresses of other machines that ranks come from.
+    """
+
+    def __init__(
+        self, interface: str, data: dict[bytes, bytes], nodes: Collection[str] = ()
+    ) -> None:
         """Raises OSError when no port of `interface` can be opened."""
         self.data = data
+        self._nodes = set(nodes)
         self.taken = 0
         self.peers: set[_Peer] = set()
         self.waiting: dict[bytes, set[_Peer]] = {}
@@ -37,6 +47,13 @@ class HorovodStore:
     def close(self) -> None:
         """End it, and hang up on its peers."""
         _running().call_soon_threadsafe(self._close)
+
+    def is_welcome(self, peer: socket_owner.Place, here: socket_owner.Place) -> bool:
+        """Whether a connection is a rank's, as far as Linux can tell."""
+        user = socket_owner.owner(peer, here)
+        if user == socket_owner.NOBODY:  # of this machine
+            return peer[0] != here[0] and peer[0] in self._nodes
+        return user in (None, os.geteuid(), 0)
 
     async def _open(self, interface: str) -> asyncio.Server:
         loop = asyncio.get_running_loop()
@@ -63,6 +80,9 @@ class _Peer(asyncio.Protocol):
         self.transport = transport
         self._store.peers.add(self)
         self._deadline = asyncio.get_running_loop().call_later(IDLE_S, transport.abort)
+        peer, here = (transport.get_extra_info(each) for each in ("peername", "sockname"))
+        if not (peer and self._store.is_welcome(peer, here)):
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()

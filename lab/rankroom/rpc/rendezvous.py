@@ -5,13 +5,13 @@ so that ranks which failed differently agree again, and it can be left at any mo
 
 Horovod's Gloo writes addresses into an HTTP store that cannot be used twice. Each library (torch's
 and TensorFlow's Horovod are two) and each re-initialisation therefore gets a store of its own, on
-the interface the ranks use, open only until all of them have met. The store has no authentication
-(Horovod's client cannot), so who asks for one, and has it closed, does so here.
+the interface the ranks use, open only until all of them have met, and to their nodes. The store has
+no authentication (Horovod's client cannot), so who asks for one, and has it closed, does so here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -45,12 +45,19 @@ class _Round:
 class Rendezvous:
     """Gathers, and opens and closes stores on behalf of the ranks; used by one thread.
 
-    `later(seconds, call)` has something called in that thread.
+    `later(seconds, call)` has something called in that thread; `nodes()` are the addresses that
+    ranks of other machines come from.
     """
 
-    def __init__(self, interface: str, later: Callable[[float, Call], None]) -> None:
+    def __init__(
+        self,
+        interface: str,
+        later: Callable[[float, Call], None],
+        nodes: Callable[[], Collection[str]] = tuple,
+    ) -> None:
         self._interface = interface
         self._later = later
+        self._nodes = nodes
         self._data: dict[str, dict[bytes, bytes]] = {}
         self._open: dict[str, HorovodStore] = {}
         self._met: dict[str, set[int]] = {}
@@ -109,7 +116,8 @@ class Rendezvous:
         """The port of the store named `key`, opened now if it is not open."""
         if key not in self._open:
             self._met[key] = set()
-            self._open[key] = HorovodStore(self._interface, self._data.setdefault(key, {}))
+            data = self._data.setdefault(key, {})
+            self._open[key] = HorovodStore(self._interface, data, self._nodes())
             self._later(OPEN_S, partial(self._close, key))
         return self._open[key].port
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import zmq
 
+from rankroom.errors import RankroomError
 from rankroom.rpc.loop import Loop
 
 LARGEST = 1 << 26  # bytes of a part of a message: who announces more is hung up on
@@ -47,6 +48,13 @@ class Question:
         """Answer it, where an answer is waited for."""
         if self._number:
             self._server.reply(self.peer, self._number, content, buffers)
+
+    def refuse(self, error: Exception) -> None:
+        """Answer with an error: one of ours is raised again by who asks, as the same."""
+        if isinstance(error, RankroomError):
+            self.answer(error=type(error).__name__, text=str(error))
+        else:
+            self.answer(failed=repr(error))
 
 
 class Server(Loop):
@@ -107,8 +115,9 @@ class Server(Loop):
         try:
             self._take(question)
         except Exception as error:
-            question.answer(failed=repr(error))
-            raise
+            question.refuse(error)
+            if not isinstance(error, RankroomError):
+                raise
 
 
 def _allow_many_descriptors() -> None:

@@ -70,6 +70,11 @@ def why_over(said: str, job: str) -> str:
     return words.format(job=job) if words else ""
 
 
+def why_over_now(job: str) -> str:
+    """The same of a job that may be over; quick."""
+    return why_over(asked(job, QUICK_S), job)
+
+
 def why_cancelled(log: str, job: str) -> str:
     """The same by what a step's log says; empty if it says nothing of the kind."""
     if "CANCELLED AT" not in log:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rankroom.errors import SchedulerError, StartError
-from rankroom.record.cluster_file import Allocation, Node
+from rankroom.record.cluster_file import Node
 from rankroom.scheduler import pbs
 
 
@@ -39,17 +39,6 @@ def read(
         gpus, cores = granted.get(name, (0, 0))
         nodes.append(Node(name, 0, gpus or here[0], cores or here[1]))
     return nodes, [names.count(node.name) for node in nodes], status.until
-
-
-def allocation(job: str, nodes: list[Node], counts: list[int], until: float) -> Allocation:
-    """The nodes with their ranks."""
-    shared = [
-        Node(node.name, count, node.devices, node.cores)
-        for node, count in zip(nodes, counts, strict=True)
-    ]
-    return Allocation(
-        job.partition(".")[0], tuple(node for node in shared if node.ranks), until, "pbs"
-    )
 
 
 def _granted(vnodes: str) -> Mapping[str, tuple[int, int]]:

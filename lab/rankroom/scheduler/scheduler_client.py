@@ -154,16 +154,9 @@ class Scheduler:
 
     def failed(self, done: shell.Completed, what: str = "") -> SchedulerError:
         """The error for a command that failed: where, what it said, and what to do."""
-        where = f" on {self.place.name}" if self.place.name else ""
-        how = "did not answer in time" if done.timed_out else f"failed (status {done.returncode})"
-        said = done.tail() or "(it said nothing)"
+        failure = done.failure(shlex.join(done.argv), self.place.name)
         what = what or remedy(self.site, done)
-        return SchedulerError(
-            FAILED.format(
-                site=self.site.name, command=shlex.join(done.argv), where=where, how=how,
-                said=said, remedy=what,
-            )
-        )  # fmt: skip
+        return SchedulerError(f"{self.site.name}: {failure}\n{what}")
 
     async def _question(self, ids: Sequence[str]) -> tuple[str, str]:
         """What the scheduler answers, and what went wrong instead."""
@@ -214,7 +207,6 @@ NO_SCHEDULER = (
     'the site {site} has no scheduler (its profile says `scheduler = "none"`): '
     "`%cluster start` without --site starts ranks on this machine"
 )
-FAILED = "{site}: `{command}`{where} {how}:\n{said}\n{remedy}"
 NOT_PRIVATE = (
     "{folder} on {where} belongs to another user, or others may write to it, so what is in it need "
     "not be yours: have it removed, or set the profile's `scratch` to a folder of your own"

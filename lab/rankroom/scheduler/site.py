@@ -112,6 +112,15 @@ class Site:
     environment: Environment = field(default_factory=Environment)
     container: Container = field(default_factory=Container)
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Site:
+        """One that was written as JSON. Raises ValueError or TypeError."""
+        parts = {"job": Job, "environment": Environment, "container": Container}
+        for key, kind in parts.items():
+            values = {k: tuple(v) if isinstance(v, list) else v for k, v in data[key].items()}
+            data[key] = kind(**values)
+        return cls(**data)
+
     @property
     def ranks_per_node(self) -> int:
         """How many ranks a node gets."""

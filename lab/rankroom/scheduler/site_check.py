@@ -204,10 +204,7 @@ class Check:
 
     def failed(self, command: str, done: shell.Completed, remedy: str) -> CheckFailed:
         """The error for a command that is not the scheduler's."""
-        how = "did not answer in time" if done.timed_out else f"failed (status {done.returncode})"
-        where = f" on {self.place.name}" if self.place.name else ""
-        said = done.tail() or "(it said nothing)"
-        return CheckFailed(f"`{command}`{where} {how}:\n{said}\n{remedy}")
+        return CheckFailed(f"{done.failure(command, self.place.name)}\n{remedy}")
 
 
 def _last(said: str) -> str:

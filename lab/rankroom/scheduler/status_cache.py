@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from rankroom import config
-from rankroom.system import file_lock
+from rankroom.system.file_lock import locked
 from rankroom.system.files import write_atomically
 
 PERIOD_S = 5.0
@@ -61,7 +60,9 @@ class StatusCache:
     async def latest(self, ids: Sequence[str], question: Question) -> Answer:
         """The last answer, after asking if it is too old; `question` gives output and error."""
         while True:
-            async with self._locked():
+            with contextlib.suppress(OSError):
+                config.private(self.file.parent)
+            async with locked(self.file.with_suffix(".lock"), LOCK_S):
                 answer = self._read()
                 now = time.time()
                 answer.wanted = {
@@ -89,23 +90,6 @@ class StatusCache:
         self._write(answer)
         return answer
 
-    @contextlib.asynccontextmanager
-    async def _locked(self) -> AsyncIterator[None]:
-        try:
-            config.private(self.file.parent)
-            fd = os.open(self.file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError:
-            yield
-            return
-        try:
-            deadline = time.monotonic() + LOCK_S
-            # Where there are no locks, each asks for itself.
-            while _is_busy(fd) and time.monotonic() < deadline:
-                await asyncio.sleep(LOOK_S)
-            yield
-        finally:
-            os.close(fd)
-
     def _read(self) -> Answer:
         try:
             found = Answer(**json.loads(self.file.read_text("utf-8")))
@@ -118,7 +102,3 @@ class StatusCache:
             write_atomically(self.file, json.dumps(dataclasses.asdict(answer)))
         except OSError:
             self._own = answer
-
-
-def _is_busy(fd: int) -> bool:
-    return file_lock.take(fd, file_lock.EXCLUSIVE) == "busy"

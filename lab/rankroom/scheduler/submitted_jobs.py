@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankroom import config
+from rankroom.system.files import read_all
 
 FORGET_S = 7 * 86400.0  # after this a job that is over is not listed any more
 _NAME = re.compile(r"^#(?:SBATCH --job-name=|PBS -N )(.+)$", re.MULTILINE)
@@ -57,8 +58,4 @@ def folder() -> Path:
 
 def all_submitted() -> list[Submitted]:
     """All that are kept, the newest first."""
-    found = []
-    for file in folder().glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            found.append(Submitted(**json.loads(file.read_text("utf-8"))))
-    return sorted(found, key=lambda each: each.at, reverse=True)
+    return sorted(read_all(folder(), Submitted), key=lambda each: each.at, reverse=True)

@@ -7,14 +7,11 @@ be a slow network file system, so files are read in threads).
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from typing import Any
 
 from jupyter_server.utils import url_path_join
 
 from rankroom.cluster import repair
-from rankroom.errors import RankroomError
 from rankroom.record.store import Store
 from rankroom.server import cluster_routes, question_routes, run_routes, site_routes
 from rankroom.server.profile_routes import Profiles
@@ -23,17 +20,11 @@ from rankroom.server.threads import Threads
 ROUTES = [*run_routes.ROUTES, *cluster_routes.ROUTES, *site_routes.ROUTES, *question_routes.ROUTES]
 
 
-def _repair(store: Store) -> None:
-    """Complete what supervisors that were killed left; no reader of a record does that."""
-    with contextlib.suppress(RankroomError, OSError):
-        repair.complete_all(store)
-
-
 def _load_jupyter_server_extension(server_app: Any) -> None:
     """Called by Jupyter: add the routes under the server's base URL."""
     web_app = server_app.web_app
     base = web_app.settings["base_url"]
     store = Store()
-    threading.Thread(target=_repair, args=(store,), name="rankroom-repair", daemon=True).start()
+    repair.begin(store)
     parts = {"store": store, "threads": Threads(), "profiles": Profiles(store)}
     web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])

@@ -13,7 +13,7 @@ from rankroom.record.download import log_text
 from rankroom.record.model import RunInfo
 from rankroom.record.tail import LIMIT
 from rankroom.server.handler import PLAIN, Handler, allowed
-from rankroom.text.rank_ranges import format_ranks, parse_ranks
+from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
 # A proxy in front may cut idle requests at a minute; a browser asks again anyway.
 LONGEST_WAIT = 50.0
@@ -85,6 +85,18 @@ class Profile(Handler):
         self.finish(found.to_json())
 
 
+class Overview(Handler):
+    """A long run's timeline, coarse; nothing of one that is short, or live."""
+
+    @allowed
+    async def get(self, run_id: str) -> None:
+        from rankroom.analysis.profile.of_run import stored_overview
+
+        await asyncio.to_thread(self.store.load, run_id)
+        lines = await asyncio.to_thread(stored_overview, self.store.paths(run_id))
+        self.finish(lines, set_content_type="application/x-ndjson")
+
+
 class Collectives(Handler):
     @allowed
     async def get(self, run_id: str) -> None:
@@ -135,8 +147,8 @@ class Restart(Step):
             raise UsageError("say which rank is to be restarted: restart?rank=2")
         ranks = parse_ranks(text, run.size)
         actions.restart_and_wait(run.cluster, ranks)
-        who = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
-        return f"{who} {'were' if len(ranks) > 1 else 'was'} restarted, without variables"
+        were = "were" if len(ranks) > 1 else "was"
+        return f"{name_ranks(ranks)} {were} restarted, without variables"
 
 
 class Stacks(Step):
@@ -155,6 +167,7 @@ ROUTES: list[tuple[str, type[Handler]]] = [
     (_RUN + "/log", Log),
     (_RUN + "/trace", Trace),
     (_RUN + "/profile", Profile),
+    (_RUN + "/overview", Overview),
     (_RUN + "/collectives", Collectives),
     (_RUN + "/source", Source),
     (_RUN + "/stacks", Stacks),

@@ -12,9 +12,10 @@ from typing import Literal, NoReturn
 from rankroom.errors import SshError
 from rankroom.ssh import command, master
 from rankroom.ssh.failures import AWAY, PASSING, explain
-from rankroom.ssh.login import alone, at_a_terminal, log_in
+from rankroom.ssh.login import at_a_terminal, log_in
 from rankroom.ssh.socket_folder import control_path
 from rankroom.system import commands
+from rankroom.system.file_lock import locked
 
 ConnectionState = Literal["open", "lost", "asks"]
 Tell = Callable[[ConnectionState, str], None]
@@ -79,7 +80,8 @@ class SshConnection:
         """Open the connection if it is not. `tell` gets ssh's questions as "asks", and the text."""
         if await self.alive():
             return
-        async with alone(self.socket.with_suffix(".lock")):
+        # One process at a time, so that the user is asked once.
+        async with locked(self.socket.with_suffix(".lock")):
             for attempt in range(TRIES):
                 if await self.alive():
                     return

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from rankroom.errors import SshError
 from rankroom.ssh import askpass
 from rankroom.ssh.failures import explain
 from rankroom.ssh.socket_folder import folder
-from rankroom.system import commands, file_lock, python_command
+from rankroom.system import commands, python_command
+from rankroom.system.files import write_atomically
 
 AGREED_S = 20.0  # for what follows the key exchange, but for what is asked
 LOOK_S = 0.5
@@ -75,27 +74,12 @@ def at_a_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and "jupyter_server" not in sys.modules
 
 
-@contextlib.asynccontextmanager
-async def alone(file: Path) -> AsyncIterator[None]:
-    """One process at a time opens a connection, so that the user is asked once."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        while file_lock.take(descriptor, file_lock.EXCLUSIVE) == "busy":
-            await asyncio.sleep(0.05)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _asking(host: str) -> dict[str, str]:
     """The environment in which ssh asks by way of `questions`."""
     script = folder() / "ask"
     python = f'exec {shlex.join(python_command.command("rankroom.ssh.askpass"))} "$@"\n'
-    part = script.with_name(f".ask.{os.getpid()}")
     try:
-        part.write_text(f"#!/bin/sh\n{python}")
-        part.chmod(0o700)
-        part.replace(script)
+        write_atomically(script, f"#!/bin/sh\n{python}", mode=0o700)
     except OSError as error:
         raise SshError(NO_ROOM.format(script=script, error=error), "folder") from None
     return {

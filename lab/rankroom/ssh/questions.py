@@ -7,7 +7,6 @@ from memory to memory: it is never written to a disk.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from rankroom import config
 from rankroom.errors import UsageError
+from rankroom.system.files import read_all, write_atomically
 
 LONGEST_ANSWER = select.PIPE_BUF - 64  # goes through the pipe in one piece
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -44,15 +44,13 @@ def folder() -> Path:
 def pending() -> list[Question]:
     """What is asked on this machine now, the oldest first."""
     found = []
-    for file in folder().glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            question = Question(**json.loads(file.read_text("utf-8")))
-            if question.machine != socket.gethostname():
-                continue
-            if _waits(question.id):
-                found.append(question)
-            else:
-                _forget(question.id)  # the process that asked was killed
+    for question in read_all(folder(), Question):
+        if question.machine != socket.gethostname():
+            continue
+        if _waits(question.id):
+            found.append(question)
+        else:
+            _forget(question.id)  # the process that asked was killed
     return sorted(found, key=lambda question: question.asked)
 
 
@@ -75,7 +73,7 @@ def ask(host: str, text: str, secret: bool, seconds: float) -> str | None:
     # Both ways: else it would end with the first look whether we still wait.
     descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
     try:
-        _write(question)
+        write_atomically(folder() / f"{question.id}.json", json.dumps(asdict(question)))
         said = _heard(descriptor, seconds)
     finally:
         os.close(descriptor)
@@ -92,15 +90,6 @@ def _heard(descriptor: int, seconds: float) -> dict[str, object]:
             raise TimeoutError
         said += os.read(descriptor, select.PIPE_BUF)
     return dict(json.loads(said.splitlines()[0]))
-
-
-def _write(question: Question) -> None:
-    whole = folder() / f"{question.id}.json"
-    part = whole.with_suffix(".part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(asdict(question), file)
-    part.replace(whole)
 
 
 def _tell(id: str, what: dict[str, object]) -> None:
@@ -133,7 +122,7 @@ def _opened(id: str) -> int:
 
 
 def _forget(id: str) -> None:
-    for file in (folder() / f"{id}.json", folder() / f"{id}.part", _pipe(id)):
+    for file in (folder() / f"{id}.json", _pipe(id)):
         file.unlink(missing_ok=True)
 
 

@@ -6,15 +6,45 @@ The run is over by then, with the rank as lost. Its spool is kept until the rank
 from __future__ import annotations
 
 import contextlib
-import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankroom.errors import RecordError
 from rankroom.record.model import Json, RunInfo, event_line, parse_event
 from rankroom.record.store import RecordPaths, Store, Writer
-from rankroom.system import file_lock
+from rankroom.supervisor.recorder import Recorder
 
+LOOK_S = 5.0  # between two looks at spools
 MARK = "late"  # the event that says how far a spool has been added
+
+
+class LateOutput:
+    """Adds what ranks that runs have given up wrote, once all of a run's record is on disk."""
+
+    def __init__(self, store: Store, spool: Callable[[int], Path]) -> None:
+        self._store = store
+        self._spool = spool
+        self._runs: list[Recorder] = []
+        self._looked = 0.0
+
+    def follow(self, run: Recorder) -> None:
+        """`run` is over; its ranks that were given up may have more to say."""
+        if run.given_up:
+            self._runs.append(run)
+
+    def look(self) -> None:
+        """Add what is new, now and then."""
+        if self._runs and time.monotonic() > self._looked + LOOK_S:
+            self._looked = time.monotonic()
+            self.add()
+
+    def add(self) -> None:
+        """Add what is new now."""
+        for run in self._runs:
+            for rank in run.given_up if run.is_closed else ():
+                add_late(self._store, run.info, self._spool(rank) / f"{run.id}.jsonl")
 
 
 @dataclass
@@ -31,7 +61,7 @@ def add_late(store: Store, run: RunInfo, spool: Path) -> int:
     """Add to the record of a run that is over what `spool` has of a rank; how many events."""
     if run.state != "failed" or not any(rank.state == "lost" for rank in run.ranks):
         return 0
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RecordError):
         return _add(store.paths(run.id), spool)
     return 0
 
@@ -39,10 +69,8 @@ def add_late(store: Store, run: RunInfo, spool: Path) -> int:
 def _add(record: RecordPaths, spool: Path) -> int:
     """Move what the record lacks of a rank from its spool to there; how many events."""
     rank = int(spool.parent.name)
-    writer = Writer(record, events := os.open(record.events, os.O_RDWR | os.O_APPEND))
-    try:
+    with contextlib.closing(Writer.again(record)) as writer, writer.alone():
         # A second call finds nothing to add.
-        file_lock.take(events, file_lock.EXCLUSIVE, wait=True)
         known = _known(record.events, rank)
         if known.spooled is None:
             return 0
@@ -50,16 +78,14 @@ def _add(record: RecordPaths, spool: Path) -> int:
             file.seek(known.spooled)
             data = file.read()
         data = data[: data.rfind(b"\n") + 1]
+        if not data:
+            return 0
         new = [line for each in data.splitlines() if (line := _line(each, rank, known))]
-        if data:
-            spooled = known.spooled + len(data)
-            about = {"name": MARK, "args": {"spooled": spooled}}
-            new.append(event_line("mark", rank, known.events, known.time, **about))
-            writer.mend()
-            writer.append(b"".join(new))
-        return max(0, len(new) - 1)
-    finally:
-        writer.close()
+        args = {"spooled": known.spooled + len(data)}
+        mark = event_line("mark", rank, known.events, known.time, name=MARK, args=args)
+        writer.mend()
+        writer.append(b"".join([*new, mark]))
+        return len(new)
 
 
 def _line(line: bytes, rank: int, known: Known) -> bytes:

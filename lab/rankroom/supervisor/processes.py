@@ -69,6 +69,11 @@ class Processes:
         """Where each rank lives."""
         return [self._place(rank) for rank in sorted(self.ranks)]
 
+    def addresses(self) -> set[str]:
+        """Where connections of ranks come from: their nodes' addresses, towards us and for data."""
+        places = [agent.place for agent in self.agents]
+        return {place[what] for place in places for what in ("at", "own") if what in place}
+
     def _place(self, rank: int) -> RankInfo:
         node, local = self.nodes[self._node_of[rank]], self._positions[rank].local_rank
         host = self.agents[self._node_of[rank]].place.get("host", node.name)

@@ -7,8 +7,6 @@ releases the others when one has failed, and closes the record when all have end
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +20,6 @@ from rankroom.errors import RecordError
 from rankroom.record.model import (
     RANK_ENDED,
     Clock,
-    Failure,
     Hang,
     RunInfo,
     event_line,
@@ -35,17 +32,13 @@ from rankroom.supervisor.assembly import Assembly, Spool
 from rankroom.supervisor.clock import hull
 from rankroom.supervisor.rank_connections import RankConnections, RankGoneError
 from rankroom.supervisor.release import Release
+from rankroom.supervisor.run_summary import RunSummary
 from rankroom.supervisor.stall import StallWatch
 
 TELL_S = 0.02  # after a rank has failed, until followers are told: others fail with it
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
 SET_US = 5_000_000  # less than that is how clocks are kept right
 RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
-# A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
-_STREAM = re.compile(rb'"stream":"(\w+)"')
-_TO = re.compile(rb'"to":(\d+)}$')
-# As `event_line` writes spans, and those that every cell has.
-SPANS, ONLY_CELL = b'{"kind":"spans"', b'"cat":"cell"'
 
 
 class Recorder:
@@ -74,13 +67,10 @@ class Recorder:
         self._running = {
             rank: None for rank, info in self._ranks.items() if info.state not in RANK_ENDED
         }
+        self._summary = RunSummary(info)
         self._tells = False  # soon, what has changed
-        self._assembly = Assembly(self.id, self._ranks, spool, self._note)
-        self._next_seq = dict.fromkeys(self._ranks, 0)
-        self._spooled: dict[int, dict[str, int]] = {rank: {} for rank in self._ranks}
-        self._has_profile = False  # more was seen than that the cell ran
+        self._assembly = Assembly(self.id, self._ranks, spool, self._summary.note)
         self.given_up: set[int] = set()  # ranks on nodes that did not answer any more
-        self._raised: dict[int, int] = {}  # when each rank's error left its cell
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._ended = False
@@ -89,7 +79,7 @@ class Recorder:
         self._drift = _clock_less_boot_us()
         self._release = Release(
             self.id, sorted(self._ranks), ranks, lambda: [] if self._ended else self.running,
-            self._raised, self._finish_if_over,
+            self._summary.raised, self._finish_if_over,
         )  # fmt: skip
         begun = self.info.start
         self._watch = StallWatch(
@@ -153,9 +143,9 @@ class Recorder:
         with self._lock:
             self._replay()
             for rank in self._ranks:
-                self._assembly.resume(rank, self._next_seq[rank])
+                self._assembly.resume(rank, self._summary.next_seq[rank])
             for rank in self.running:
-                how = how_ended(rank) if self._next_seq[rank] else NOT_SENT
+                how = how_ended(rank) if self._summary.next_seq[rank] else NOT_SENT
                 self._lost(rank, how)
             self._finish_if_over()
 
@@ -169,10 +159,10 @@ class Recorder:
                     continue
                 rank = event["rank"]
                 # A full disk may have left some out.
-                self._next_seq[rank] = event["seq"]
+                self._summary.next_seq[rank] = event["seq"]
                 self._notice(rank, line)
                 if event["kind"] == "status" and event["state"] == "lost":
-                    self._blame(rank, str(event.get("note", "")))
+                    self._summary.blame(rank, str(event.get("note", "")))
         self._replaying = False
 
     def _receive(self, header: dict[str, Any], lines: bytes) -> None:
@@ -188,43 +178,21 @@ class Recorder:
 
     def _notice(self, rank: int, lines: bytes) -> None:
         """Keep what the summary needs, and see whether the rank has ended."""
-        for line in lines.split(b"\n"):
-            if not line:
-                continue
-            self._next_seq[rank] += 1
-            if line.startswith(b'{"kind":"log"'):
-                # Not parsed, as it may be a flood; an escaped backslash before an n is no line end.
-                self.info.lines += line.count(rb"\n") - line.count(rb"\\n")
-                if (stream := _STREAM.search(line[:160])) and (to := _TO.search(line[-40:])):
-                    self._spooled[rank][stream[1].decode()] = int(to[1])
-                continue
-            if line.startswith(SPANS):
-                self._has_profile |= ONLY_CELL not in line
-                continue  # they are for readers of the timeline
-            event = json.loads(line)
-            if event["kind"] == "mark" and event["name"] == "raised":
-                self._raised.setdefault(rank, event["t"])
-                self._failed()
-            if event["kind"] == "mark" and event["name"] == "unspooled":
-                self._note(UNSPOOLED.format(rank=rank, why=event["args"]["why"]))
-            if event["kind"] == "mark" and event["name"] == "note":
-                self._note(event["args"]["text"])
-            if event["kind"] == "mark" and event["name"] == "stands":
-                self._watch.begin()
-            if event["kind"] == "error" and self._is_cause(rank, event["t"]):
-                self.info.failure = Failure(
-                    rank, event["ename"], event["evalue"], event.get("cell_line")
-                )
-            if event["kind"] == "status":
-                self._spooled[rank].update(event.get("spool", {}))
-                self._status(rank, event["state"])
+        for event in self._summary.take(rank, lines):
+            match event:
+                case {"kind": "mark", "name": "raised"}:
+                    self._failed()
+                case {"kind": "mark", "name": "stands"}:
+                    self._watch.begin()
+                case {"kind": "status", "state": state}:
+                    self._status(rank, state)
 
     def _say(self, hang: Hang | None) -> None:
         """Put why the run is stuck into the record, or take it out again."""
         with self._lock:
             if self._ended or self._writer is None:
                 return
-            self._remember_hang(hang)
+            self._summary.hang(hang)
             self._update()
 
     def remark(self, note: str) -> None:
@@ -232,7 +200,7 @@ class Recorder:
         with self._lock:
             if self._ended or self._writer is None:
                 return
-            self._note(note)
+            self._summary.note(note)
             self._update()
 
     def _update(self) -> None:
@@ -253,16 +221,6 @@ class Recorder:
                 if fresh := clocks.get(rank.rank):
                     rank.clock = hull(rank.clock, fresh) if rank.clock else fresh
             self._update()
-
-    def _remember_hang(self, hang: Hang | None) -> None:
-        before, self.info.hang = self.info.hang, hang
-        if before is not None and hang is None:
-            self._note(f"it was stuck: {before.text}")
-
-    def _is_cause(self, rank: int, t: int) -> bool:
-        """True if this rank raised before all that are known: the others followed from it."""
-        known = self.info.failure
-        return known is None or self._raised.get(rank, t) < self._raised.get(known.rank, 0)
 
     def _status(self, rank: int, state: Any) -> None:
         self._ranks[rank].state = state
@@ -320,20 +278,15 @@ class Recorder:
             self._take_rest(rank)
             if self._ranks[rank].state in RANK_ENDED:
                 return
-            for stream, text, to in self._assembly.last_words(rank, self._spooled[rank]):
+            for stream, text, to in self._assembly.last_words(rank, self._summary.spooled[rank]):
                 self._add(rank, "log", stream=stream, text=text, to=to)
-            self._blame(rank, how)
+            self._summary.blame(rank, how)
             more: dict[str, Any] = {}
             if how.startswith(GIVEN_UP):
                 # What it writes from here on is added when its spool is seen again.
                 more["spooled"] = self._assembly.taken(rank)
                 self.given_up.add(rank)
             self._add(rank, "status", state="lost", note=how, **more)
-
-    def _blame(self, rank: int, how: str) -> None:
-        known = self.info.failure
-        if known is None or known.ename == "HorovodInternalError":
-            self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
 
     def lose(self, ranks: Mapping[int, str]) -> None:
         """These ranks are gone, and how; take in what they left."""
@@ -344,7 +297,7 @@ class Recorder:
     def _add(self, rank: int, kind: str, **fields: Any) -> None:
         """An event that the run itself adds on behalf of a rank that cannot."""
         t = time.time_ns() // 1000 - self.info.start
-        line = event_line(kind, rank, self._next_seq[rank], t, **fields)
+        line = event_line(kind, rank, self._summary.next_seq[rank], t, **fields)
         self._record(line)
         self._notice(rank, line)
 
@@ -354,20 +307,15 @@ class Recorder:
         try:
             self._writer.append(lines)
         except RecordError as error:
-            self._note(f"output is missing from the record: {error}")
+            self._summary.note(f"output is missing from the record: {error}")
 
-    def _note(self, text: str) -> None:
-        if text not in self.info.notes and len(self.info.notes) < 20:
-            self.info.notes.append(text)
-
-    def _close_record(self, writer: PatientWriter, info: RunInfo) -> None:
-        writer.finish(info)
-        if not any("missing from the record" in note for note in info.notes):
+    def _tidy(self) -> None:
+        """What nobody waits for, once the record is closed."""
+        if not any("missing from the record" in note for note in self.info.notes):
             self._assembly.clear(self.given_up)
-        self.is_closed = True
-        if self._has_profile:
+        if self._summary.has_profile:
             with contextlib.suppress(RuntimeError):  # no thread can be started: as with a full disk
-                threading.Thread(target=self._write_profile, args=(info,)).start()
+                threading.Thread(target=self._write_profile, args=(self.info,)).start()
 
     def _write_profile(self, info: RunInfo) -> None:
         from rankroom.analysis.profile.of_run import write_profile
@@ -381,8 +329,10 @@ class Recorder:
         while self._store.paths(self.id).folder.is_dir():
             time.sleep(RETRY_S)
             with contextlib.suppress(RecordError):
-                self._close_record(writer, written)
+                writer.finish(written)
+                self.is_closed = True
                 self.info = written
+                self._tidy()
                 return
 
     def _set_by(self) -> int:
@@ -390,35 +340,30 @@ class Recorder:
         by = _clock_less_boot_us() - self._drift
         if abs(by) < SET_US:
             return 0
-        self._note(CLOCK_SET.format(seconds=by / 1e6))
+        self._summary.note(CLOCK_SET.format(seconds=by / 1e6))
         return by
 
     def _finish(self) -> None:
         self._watch.end()
-        self._remember_hang(None)
-        states = {rank.state for rank in self._ranks.values()}
-        if states == {"ok"}:
-            self.info.state = "done"
-        elif (self._release.interrupted or "error" not in states) and "lost" not in states:
-            self.info.state = "interrupted"
-        else:
-            self.info.state = "failed"
-        if self.info.state != "failed":
-            self.info.failure = None
-        self.info.end = time.time_ns() // 1000 - self._set_by()
+        self._summary.end(self._release.interrupted)
+        if self.info.end is not None:
+            self.info.end -= self._set_by()
         self._connections.unsubscribe(self.id)
         self._ended = True
         if self._writer is not None:
             try:
-                self._close_record(self._writer, self.info)
+                self._writer.finish(self.info)
+                self.is_closed = True
             except RecordError as error:
-                self._note(str(error))
+                self._summary.note(str(error))
                 thread = threading.Thread(target=self._close_later, args=(self._writer, str(error)))
                 thread.daemon = True
                 with contextlib.suppress(RuntimeError):  # `rankroom runs repair` closes it then
                     thread.start()
         self._over.set()
         self._tell(self)
+        if self.is_closed:
+            self._tidy()
 
 
 def _clock_less_boot_us() -> int:
@@ -428,4 +373,3 @@ def _clock_less_boot_us() -> int:
 
 CLOCK_SET = "the clock was set by {seconds:+.0f} s during this run: times of its events are off"
 NOT_SENT = "never got the cell: its supervisor ended while it was sent"
-UNSPOOLED = "rank {rank}: {why}: for a while, what it wrote was not kept on its own disk"

@@ -6,12 +6,9 @@ and another come while it is on.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import wait
 from functools import partial
 from typing import Any
 
@@ -23,9 +20,8 @@ from rankroom.record.store import Store, new_id
 from rankroom.rpc.server import Question, Server
 from rankroom.supervisor import start_limit
 from rankroom.supervisor.clock import Clocks
-from rankroom.supervisor.late_output import add_late
+from rankroom.supervisor.late_output import LateOutput
 from rankroom.supervisor.rank_connections import RankConnections
-from rankroom.supervisor.rank_stacks import stacks
 from rankroom.supervisor.recorder import Recorder
 from rankroom.supervisor.time_limit import TimeLimit
 from rankroom.system.polling import poll_until
@@ -38,9 +34,6 @@ NEXT_S = 0.01  # after a run, before the files of the next record are made
 FREE_S = 3.5  # for ranks to end their cell after an interrupt, released collectives included
 RELEASED_S = 3.0  # for ranks to say what they released
 AT_ONCE_S = 0.02  # for a run to be over, before its client is answered that it is on
-LATE_S = 5.0  # between two looks for what ranks wrote that were given up
-CHUNK = 1 << 18  # bytes of events in an answer
-LONGEST_WAIT_S = 30.0  # for events to come
 CLOSED_S = 10.0  # for a record to be closed when its cluster ends
 
 
@@ -73,8 +66,7 @@ class Runs:
         self._unanswered: tuple[Recorder, Question] | None = None  # who asked for the run
         self._by = Owner("", 0)  # the client that asked for it
         self._followers: dict[str, set[bytes]] = {}
-        self._late: list[Recorder] = []  # those of which given-up ranks may have more to say
-        self._looked_late = 0.0
+        self._late = LateOutput(self._store, paths.spool)
         self._count = 0
         # Whether ranks agree on what they have set up together; a cell on all of them has them
         # compare if not. They begin so, in epoch 0.
@@ -84,8 +76,7 @@ class Runs:
         self.is_ending = False  # the cluster is: what ends now was not interrupted
         self._actions = {
             "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
-            "release": self._release, "stacks": self._stacks, "read": self._read,
-            "forget": self._forget, "apply": self._apply,
+            "release": self._release, "forget": self._forget,
         }  # fmt: skip
 
     @property
@@ -98,10 +89,7 @@ class Runs:
         act = self._actions.get(question.content["do"])
         if act is None:
             return False
-        try:
-            act(question)
-        except RankroomError as error:
-            _refuse(question, error)
+        act(question)
         return True
 
     def note_out_of_step(self) -> None:
@@ -124,9 +112,7 @@ class Runs:
             for warning in self._limit.news(self._info.allocation):
                 recorder.remark(warning)
             self._clocks.compare(recorder.info.ranks, recorder.set_clocks)
-        if self._late and time.monotonic() > self._looked_late + LATE_S:
-            self._looked_late = time.monotonic()
-            self._add_late()
+        self._late.look()
 
     def close(self, why: dict[int, str]) -> None:
         """All ranks have ended: bring the run that is on to its end, and its record."""
@@ -136,7 +122,7 @@ class Runs:
             # A release that ranks have not confirmed is waited for.
             last.wait(RELEASED_S)
             poll_until(lambda: last.is_closed, CLOSED_S, 0.01)
-        self._add_late()
+        self._late.add()
         self._store.forget()
 
     # -- what clients ask, in the server's thread
@@ -153,7 +139,7 @@ class Runs:
             raise UsageError("a world of its own has the ranks 0, 1, …")
         since = time.monotonic() if since is None else since
         waited = time.monotonic() - since
-        if not self._are_ready(ranks, waited) or (self._clocks.comparing and waited < CLOCKS_S):
+        if not self.are_ready(ranks, waited) or (self._clocks.comparing and waited < CLOCKS_S):
             # Not here, as it is this thread that hears of it.
             self._server.later(LOOK_S, partial(self._run_later, question, since))
             return
@@ -199,7 +185,7 @@ class Runs:
         try:
             self._run(question, since)
         except RankroomError as error:
-            _refuse(question, error)
+            question.refuse(error)
 
     def _follow(self, question: Question) -> None:
         """Tell a client of a run that is on, until that is over: which it is, or how it stands if
@@ -248,70 +234,11 @@ class Runs:
 
         self._once(lambda: all(future.done() for future in asked), RELEASED_S, answer)
 
-    def _stacks(self, question: Question) -> None:
-        ranks = question.content["ranks"]
-        chosen = list(range(self._info.size)) if ranks is None else ranks
-
-        def answer() -> None:
-            found = stacks(self._connections, chosen, self._paths.spool)
-            question.answer(stacks={str(rank): text for rank, text in found.items()})
-
-        threading.Thread(target=answer, name="rankroom-stacks", daemon=True).start()
-
-    def _read(self, question: Question) -> None:
-        """Events of a record after a byte, and its run.json, as the browser's view has them."""
-        asked = question.content
-        store = self._store
-        tail = store.tail(asked["run"], asked["after"])
-        known = asked["changed"] or ""
-
-        def answer() -> None:
-            try:
-                wait_s = min(asked["wait"], LONGEST_WAIT_S)
-                chunk = asyncio.run(tail.next(CHUNK, wait_s, known=known))
-                run, source = store.load(asked["run"]), ""
-                if chunk.state == "running" or chunk.next < chunk.size:
-                    run.state = "running"  # its end is told after its last event
-                if not known:
-                    source = store.source(run.id)
-                more = {"run": run.to_json(), "source": source, "changed": chunk.changed}
-                question.answer(chunk.data, next=chunk.next, size=chunk.size, **more)
-            except RankroomError as error:
-                _refuse(question, error)
-
-        threading.Thread(target=answer, name="rankroom-events", daemon=True).start()
-
     def _forget(self, question: Question) -> None:
         """Remove the record of a run that the user wrote no cell for."""
         if self.current is None or self.current.id != question.content["run"]:
             shutil.rmtree(self._store.paths(question.content["run"]).folder, ignore_errors=True)
         question.answer()
-
-    def _apply(self, question: Question) -> None:
-        """Have ranks set variables, give one, or call a function, between two cells."""
-        asked = question.content
-        ranks = asked["ranks"] if asked["ranks"] is not None else list(range(self._info.size))
-        if not self._are_ready(ranks, 0.0):
-            raise NoClusterError(STARTS.format(ranks=format_ranks(ranks)))
-        futures = self._connections.apply(ranks, asked["how"], asked["name"], question.buffers)
-
-        def answer() -> None:
-            wait(futures.values())
-            try:
-                found = {rank: future.result() for rank, future in futures.items()}
-            except RankroomError as error:
-                _refuse(question, error)
-                return
-            for rank, said in found.items():
-                if "failed" in said:
-                    _refuse(question, RankroomError(f"rank {rank}: {said['failed']}"))
-                    return
-            counts = [len(said.buffers) for said in found.values()]
-            question.answer(
-                *(part for said in found.values() for part in said.buffers), counts=counts
-            )
-
-        threading.Thread(target=answer, name="rankroom-apply", daemon=True).start()
 
     # -- how
 
@@ -328,7 +255,7 @@ class Runs:
 
         look()
 
-    def _are_ready(self, ranks: list[int], waited: float) -> bool:
+    def are_ready(self, ranks: list[int], waited: float = 0.0) -> bool:
         """Whether all of these ranks can run a cell; False while some are starting.
 
         Raises NoClusterError for ranks that are down, or were `waited` for in vain.
@@ -390,8 +317,8 @@ class Runs:
         """A run's run.json has changed: tell its followers, and see whether it is over."""
         info = recorder.info
         if recorder.is_over:
+            self._answer(recorder)  # somebody waits
             self._note_end(recorder, settle, epoch)
-            self._answer(recorder)
         for peer in list(self._followers.get(info.id, ())):
             self._server.tell(peer, do="run", run=info.to_json())
         if recorder.is_over:
@@ -405,17 +332,8 @@ class Runs:
         self._in_step = well and not recorder.was_released
         if self._in_step and settle:
             self._settled = epoch
-        if recorder.given_up:
-            self._late.append(recorder)
+        self._late.follow(recorder)
         self._server.later(NEXT_S, self._store.prepare)
-
-    def _add_late(self) -> None:
-        for recorder in list(self._late):
-            if not recorder.is_closed:
-                continue
-            for rank in recorder.given_up:
-                spool = self._paths.spool(rank) / f"{recorder.id}.jsonl"
-                add_late(self._store, recorder.info, spool)
 
 
 def _client(asked: dict[str, Any]) -> Owner:
@@ -423,14 +341,9 @@ def _client(asked: dict[str, Any]) -> Owner:
     return Owner(asked["host"], asked["pid"], asked.get("space", ""), asked.get("began", 0))
 
 
-def _refuse(question: Question, error: RankroomError) -> None:
-    question.answer(error=type(error).__name__, text=str(error))
-
-
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
 RESTARTED = "rank {rank} was restarted{why}: its variables are gone"
 ENDS = "cluster {name} ends: {why}; `%cluster start` starts a new one"
 DOWN = "rank {ranks} {how}: `%cluster restart --ranks {ranks}` restarts it, without its variables"
-STARTS = "rank {ranks} is starting: wait until it is ready"
 RELEASED = "released {names} on the ranks of {cluster}"
 NOTHING_WAITS = "no rank of {cluster} waits in a collective: nothing to release"

@@ -9,7 +9,7 @@ from typing import Any
 
 from rankroom.record.model import Hang, Place
 from rankroom.supervisor.rank_connections import RankConnections
-from rankroom.text.rank_ranges import format_ranks
+from rankroom.text.rank_ranges import name_ranks
 
 LOOK_S = 0.5
 ANSWER_S = 0.5  # without an answer of any rank, before the rest are taken for silent
@@ -152,9 +152,8 @@ _ORDER = ("waits", "still", "busy", "ended", "silent")
 
 
 def _sentence(place: Place) -> str:
-    ranks = format_ranks(place.ranks)
-    who = f"rank{'s' if len(place.ranks) > 1 else ''} {ranks}"
-    if len(place.ranks) > MANY and ranks.count(",") > 1:
+    who = name_ranks(place.ranks)
+    if len(place.ranks) > MANY and who.count(",") > 1:
         who = f"{len(place.ranks):,} ranks"
     source = f": `{place.code}`" if place.code and place.state in ("still", "busy") else ""
     return f"{who} {place.words}{source}"

@@ -33,17 +33,18 @@ from rankroom.supervisor import hub, preload, start_limit
 from rankroom.supervisor.agent_process import GIVEN_UP
 from rankroom.supervisor.lease import Lease
 from rankroom.supervisor.load import Loads
+from rankroom.supervisor.news import News
 from rankroom.supervisor.processes import Processes
 from rankroom.supervisor.rank_connections import RankConnections
+from rankroom.supervisor.requests import Requests
+from rankroom.supervisor.restarts import Restarts
 from rankroom.supervisor.runs import Runs
 from rankroom.system.exits import describe_exit
 
 LOOK_S = 0.1
 UNREGISTER_S = 1.0  # for the controller to hear of a rank that has ended
-NEWS_S = 20.0  # between two messages to followers, if nothing changes
 SAVE_S = 1e-4  # for each rank, between two times that ranks which come are written down
 BEAT_S = 2.0  # between two signs of life for agents on other machines
-AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
 
 
 class Supervisor:
@@ -55,27 +56,30 @@ class Supervisor:
         self.claim = claim(paths, info)
         self.children = Processes(paths, info, devices, self.wake)
         self.lost: dict[int, str] = {}  # ranks that were given up, and why
-        self.brought_back: dict[int, list[float]] = {}
         self.stopping = threading.Event()
-        self.loads = Loads(self.children.look)
         self.job_end: JobEnd | None = None
         self.told_to_end = False  # by a signal, as Slurm does when the job is over
         self.beaten = self.saved = 0.0
         # What others ask for comes in a thread of its own.
-        self.lock = threading.Lock()
         self.ready: set[int] = set()
-        self.asked: set[int] = set()
+        self.restarts = Restarts(info, self.children, self.ready)
         self.changed = False  # and not written down yet: the watch does that
         is_wide = info.allocation is not None or bool(info.reached_from)
         self.server = Server(self.children.address if is_wide else "", paths.folder, self.take)
-        self.rendezvous = Rendezvous(self.children.address, self.server.later)
+        self.rendezvous = Rendezvous(
+            self.children.address, self.server.later, self.children.addresses
+        )
         self.connections = RankConnections(self.server, self.children.signal)
         self.runs = Runs(
-            paths, info, self.server, self.connections, self.children.places, self.note_news
-        )
+            paths, info, self.server, self.connections, self.children.places,
+            lambda: self.news.note(),
+        )  # fmt: skip
+        self.news = News(info, self.server, self.runs.states)
+        self.requests = Requests(
+            lambda: info.size, self.runs.are_ready, self.connections, Loads(self.children.look),
+            paths.spool,
+        )  # fmt: skip
         self.imported: set[str] = set()  # by ranks of this environment, as far as is noted
-        self.version = 0  # of what there is to tell; `listening` wait for another one
-        self.listening: list[Question] = []
         info.rpc, info.rpc_key = self.server.address, self.server.key
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
@@ -106,7 +110,7 @@ class Supervisor:
         self.info.ready = sorted(self.ready)
         self.paths.write(self.info)
         self.saved = time.monotonic()
-        self.note_news()
+        self.news.note()
 
     def wake(self) -> None:
         """Have the watch look at once."""
@@ -117,37 +121,12 @@ class Supervisor:
 
     def take(self, question: Question) -> None:
         """What kernels, ranks and others ask; in the thread of the connections."""
-        do = question.content["do"]
-        if self.connections.take(question) or self.runs.take(question):
-            return
-        if do == "ready":
+        if question.content["do"] == "ready":
             self.note_ready(question.content["rank"], question.content["start"], question.peer)
-        elif do == "news":
-            self.listening.append(question)
-            if question.content["known"] != self.version:
-                self.tell_news()
-            else:
-                self.server.later(NEWS_S, self.tell_news)
-        elif do == "look":
-            # It takes a moment to measure.
-            threading.Thread(
-                target=lambda: question.answer(**self.loads.look()), daemon=True
-            ).start()
-        elif not self.rendezvous.take(question):
+            return
+        parts = (self.connections, self.runs, self.requests, self.news, self.rendezvous)
+        if not any(part.take(question) for part in parts):
             question.answer(**self.answer(question.content))
-
-    def note_news(self) -> None:
-        """Something of the cluster has changed: its followers are notified."""
-        self.version += 1
-        self.server.call(self.tell_news)
-
-    def tell_news(self) -> None:
-        """Send all followers the state of the cluster and its runs; in the server's thread."""
-        if self.listening:
-            told = dataclasses.asdict(self.info) | {"rpc": "", "rpc_key": ""}
-            for each in self.listening:
-                each.answer(version=self.version, cluster=told, runs=dict(self.runs.states))
-            self.listening.clear()
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """What can be said at once."""
@@ -159,7 +138,7 @@ class Supervisor:
         elif question["do"] == "until":
             return {"until": self.job_end.until if self.job_end else 0.0}
         elif question["do"] == "restart":
-            return {"refused": self.ask_for(question["ranks"])}
+            return {"refused": self.restarts.ask_for(question["ranks"])}
         elif question["do"] != "alive":
             text = errors.UNKNOWN.format(name=self.info.name, do=question["do"])
             return {"error": "RankroomError", "text": text}
@@ -167,7 +146,7 @@ class Supervisor:
 
     def note_ready(self, rank: int, start: int, peer: bytes) -> None:
         """A rank has come: cells may be sent to it."""
-        with self.lock:
+        with self.restarts.lock:
             if self.children.starts.get(rank) != start:
                 return
             self.connections.connected(rank, peer)
@@ -186,20 +165,6 @@ class Supervisor:
 
         # In the thread that begins runs: one that has begun learns of it, the next does without.
         self.server.call(note)
-
-    def ask_for(self, ranks: list[int]) -> str:
-        """Have `ranks` restarted with the next look; why not, if that cannot be."""
-        with self.lock:
-            for rank in ranks:
-                if rank in self.asked:
-                    return TWICE.format(rank=rank)
-                age = time.monotonic() - self.children.born.get(rank, time.monotonic())
-                young = age < start_limit.seconds(self.info)
-                if young and rank not in self.ready and str(rank) not in self.info.exits:
-                    again = rank in self.info.starting
-                    return (TWICE if again else STARTING).format(rank=rank)
-            self.asked.update(ranks)
-        return ""
 
     # -- watching
 
@@ -302,14 +267,12 @@ class Supervisor:
             if str(rank) in self.info.exits or not process.ended:
                 continue
             how = self.lost.pop(rank, "") or self.children.how_ended(rank)
-            back = self.info.auto_restart and rank not in self.asked
-            if back and not self.may_come_back(rank):
-                how, back = LEFT_DOWN.format(how=how, times=AGAIN, seconds=WITHIN_S), False
-            with self.lock:
+            back, how = self.restarts.judge(rank, how)
+            with self.restarts.lock:
                 self.info.exits[str(rank)] = how
                 self.ready.discard(rank)
                 if back:
-                    self.asked.add(rank)
+                    self.restarts.asked.add(rank)
                     self.info.starting.append(rank)
             self.lose(rank, how)
             ended.append(rank)
@@ -332,18 +295,9 @@ class Supervisor:
             for rank in self.living():
                 self.info.exits[str(rank)] = f"was ended: {why}"
 
-    def may_come_back(self, rank: int) -> bool:
-        """Whether a rank that died is restarted; noted as done if so."""
-        now = time.monotonic()
-        lately = [each for each in self.brought_back.get(rank, []) if now - each < WITHIN_S]
-        if len(lately) >= AGAIN:
-            return False
-        self.brought_back[rank] = [*lately, now]
-        return True
-
     def do_restarts(self) -> None:
-        with self.lock:
-            ranks = sorted(self.asked)
+        with self.restarts.lock:
+            ranks = sorted(self.restarts.asked)
             self.ready.difference_update(ranks)
             coming = {r for r in self.info.starting if str(r) not in self.info.exits}
             starting = sorted({*ranks, *(coming - self.ready)})
@@ -357,8 +311,8 @@ class Supervisor:
             self.save()
         if ranks:
             self.restart(ranks)
-            with self.lock:
-                self.asked.difference_update(ranks)
+            with self.restarts.lock:
+                self.restarts.asked.difference_update(ranks)
 
     def restart(self, ranks: list[int]) -> None:
         """End what there is of `ranks`, and start them again: same ranks, same ids."""
@@ -430,9 +384,6 @@ NO_LOCKS = (
     "the file system of {folder} has no file locks, so it is not known when nobody uses this "
     "cluster any more: end it with `%cluster stop`"
 )
-TWICE = "rank {rank} is being restarted already: wait until it is ready"
-STARTING = "rank {rank} is starting: wait until it is ready"
-LEFT_DOWN = "{how}; it was restarted {times} times within {seconds:.0f} s and is left down now"
 
 if __name__ == "__main__":
     main(sys.argv)

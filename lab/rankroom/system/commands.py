@@ -34,6 +34,12 @@ class Completed:
         """The last lines of the output, for an error message."""
         return "\n".join(self.output.rstrip().splitlines()[-lines:])
 
+    def failure(self, command: str, host: str) -> str:
+        """How `command` failed on `host` (empty: here) and what it said last, as a message."""
+        how = "did not answer in time" if self.timed_out else f"failed (status {self.returncode})"
+        where = f" on {host}" if host else ""
+        return f"`{command}`{where} {how}:\n{self.tail() or '(it said nothing)'}"
+
 
 async def run(
     argv: Sequence[str | os.PathLike[str]],

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 PRIVATE = 0o600
+T = TypeVar("T")
 
 
 def write_atomically(path: Path, text: str, mode: int = PRIVATE) -> None:
@@ -25,3 +29,12 @@ def write_atomically(path: Path, text: str, mode: int = PRIVATE) -> None:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
         raise
+
+
+def read_all(folder: Path, kind: Callable[..., T]) -> list[T]:
+    """What the JSON files of a folder hold, each as a `kind`; without what cannot be read."""
+    found = []
+    for file in folder.glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            found.append(kind(**json.loads(file.read_text("utf-8"))))
+    return found

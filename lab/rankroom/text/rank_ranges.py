@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rankroom.errors import UsageError
 
@@ -32,6 +32,18 @@ def parse_ranks(text: str, size: int) -> list[int]:
     return sorted(chosen)
 
 
+def choose_ranks(ranks: Iterable[int] | None, size: int) -> list[int]:
+    """These ranks, sorted, each once, or all. Raises UsageError if one of them is not there."""
+    chosen = list(range(size)) if ranks is None else sorted(set(ranks))
+    if not chosen:
+        raise UsageError("no ranks chosen: leave --ranks out for all of them")
+    for rank in chosen:
+        if not 0 <= rank < size:
+            text = format_ranks(chosen)
+            raise UsageError(NO_SUCH_RANK.format(text=text, rank=rank, valid=_valid(size)))
+    return chosen
+
+
 def format_ranks(ranks: Iterable[int]) -> str:
     """Ranks as a reader wants them: runs become `0–3`, the rest is joined by commas."""
     parts: list[str] = []
@@ -46,6 +58,11 @@ def format_ranks(ranks: Iterable[int]) -> str:
     if first is not None and last is not None:
         parts.append(_range(first, last))
     return ",".join(parts)
+
+
+def name_ranks(ranks: Collection[int]) -> str:
+    """`rank 3` or `ranks 0–1,3`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
 
 
 def _range(first: int, last: int) -> str:

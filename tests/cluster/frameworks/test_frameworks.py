@@ -33,6 +33,38 @@ def test_horovod_torch_trains_again_when_the_cell_runs_again(frameworks):
     assert tutorial(frameworks, "horovod_torch")[0][0]["accuracy"] > 0.7
 
 
+ANOTHER_BACKEND = """
+import torch, torch.distributed as dist
+def alike(store, rank, size, timeout):
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
+if not hasattr(dist.Backend, "ALIKE"):
+    dist.Backend.register_backend("alike", alike, devices=["cpu"])
+used = []
+for backend in ("gloo", None, "alike", "cpu:alike", "gloo"):
+    dist.init_process_group(backend)
+    dist.all_reduce(total := torch.ones(1))
+    used.append((dist.get_backend(), total.item()))
+try:
+    dist.init_process_group("mpi")
+except RuntimeError as error:
+    used.append(str(error))
+dist.all_reduce(total := torch.ones(1))
+dist.destroy_process_group()
+[*used, total.item()]
+"""
+
+
+def test_a_process_group_has_the_backend_that_is_asked_for(frameworks):
+    run = finish(frameworks, ANOTHER_BACKEND)
+    assert run.state == "done", failure(run)
+    *used, refused, total = ast.literal_eval(run.results[1])
+    assert used == [(name, 2.0) for name in ("gloo", "gloo", "alike", "alike", "gloo")]
+    assert refused.startswith("this PyTorch has no backend 'mpi'") and total == 2.0
+    said = log(run, 1, "stderr")
+    assert said.count("is set up again, with") == 2
+    assert "with alike instead of gloo:" in said
+
+
 def test_horovod_torch_collectives(frameworks):
     ranks = values(
         frameworks,

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rankroom.cluster import launch
 from rankroom.cluster.local import Cluster
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.record.model import RankInfo
+from rankroom.system.gpus import visible_gpus
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def four_gpus(monkeypatch):
 def test_gpus_are_counted_as_cuda_would(four_gpus, monkeypatch, visible, count):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert launch.gpu_count() == count
+    assert visible_gpus() == count
 
 
 def test_no_driver_is_no_gpu(monkeypatch):
@@ -33,7 +33,7 @@ def test_no_driver_is_no_gpu(monkeypatch):
         raise OSError("no driver")
 
     monkeypatch.setitem(__import__("sys").modules, "pynvml", SimpleNamespace(nvmlInit=broken))
-    assert launch.gpu_count() == 0
+    assert visible_gpus() == 0
 
 
 @pytest.mark.parametrize(

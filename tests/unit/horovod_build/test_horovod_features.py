@@ -44,7 +44,7 @@ def test_a_sites_own(site: Path) -> None:
     here = features.features()
     assert here is not None and not here.patched and here.key == ""
     assert here.frameworks == {"torch": "2.5.1", "tensorflow": "2.17.0"}
-    assert not here.rank_timelines and not here.keras3 and not here.rank_spans
+    assert here.has == []
     assert [text.split(" (")[0] for text in here.lacks] == [
         "a native timeline on other ranks than 0",
         "every rank's collectives in the timeline",
@@ -61,36 +61,26 @@ def test_rankrooms(site: Path) -> None:
     mark(site, [edit.id for edit in ALL_EDITS])
     here = features.features()
     assert here is not None and here.patched and here.key == "a-key"
-    assert here.rank_timelines and here.keras3 and here.rank_spans and here.waits_asleep
     assert here.lacks == []
     assert (
-        "a native timeline on every rank, Keras 3, every rank's collectives in"
+        "a native timeline on every rank, every rank's collectives in the timeline, Keras 3"
         in (check.describe(here)[1])
     )
 
 
-@pytest.mark.parametrize(
-    "feature, edits, lacks",
-    [
-        ("rank_timelines", features.TIMELINE_EDITS, "a native timeline on other ranks than 0"),
-        ("rank_spans", features.SPANS_EDITS, "every rank's collectives in the timeline"),
-        ("waits_asleep", features.WAIT_EDITS, "waiting without keeping a core busy"),
-        ("keeps_pace", features.PACE_EDITS, "collectives without delay"),
-        ("meets_at_once", features.MEET_EDITS, "hvd.init() of many ranks within seconds"),
-    ],
-)
-def test_a_feature_needs_all_of_its_edits(
-    site: Path, feature: str, edits: frozenset[str], lacks: str
-) -> None:
-    for left_out in sorted(edits):
+@pytest.mark.parametrize("feature", features.FEATURES, ids=lambda feature: feature.lacking)
+def test_a_feature_needs_all_of_its_edits(site: Path, feature: features.Feature) -> None:
+    assert feature.edits
+    for left_out in sorted(feature.edits):
         mark(site, [edit.id for edit in ALL_EDITS if edit.id != left_out])
         here = features.features()
-        assert here is not None and not getattr(here, feature), left_out
-        assert len(here.lacks) == 1 and here.lacks[0].startswith(lacks)
-        assert f"is an older build of Rankroom's and lacks {lacks}" in horovod_line(here)
+        assert here is not None and here.lacks == [feature.lacking], left_out
+        assert feature.words not in here.has
+        assert f"is an older build of Rankroom's and lacks {feature.lacking}" in horovod_line(here)
     mark(site, [edit.id for edit in ALL_EDITS])
     whole = features.features()
-    assert whole is not None and getattr(whole, feature) and not whole.lacks
+    assert whole is not None and not whole.lacks
+    assert not feature.words or feature.words in whole.has
 
 
 def test_without_tensorflow_keras_is_not_missed(site: Path) -> None:

@@ -27,7 +27,7 @@ def found(
     """A machine with these frameworks and, if `here`, a GPU; `gpu` is there to build with."""
     monkeypatch.setattr(plan, "find_frameworks", lambda: list(frameworks))
     monkeypatch.setattr(plan, "find_gpu", lambda version: gpu)
-    monkeypatch.setattr(plan, "machine_has_gpu", lambda: here)
+    monkeypatch.setattr(plan, "gpus_of_driver", lambda: int(here))
 
 
 def test_gpus_are_used_when_framework_and_machine_have_them(

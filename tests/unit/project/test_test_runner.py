@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from checkout import SUPPORT, TOOLS
+from rankroom.system.polling import poll_until
 
 TOOL = TOOLS / "test.py"
 spec = importlib.util.spec_from_file_location("two_parts", TOOL)
@@ -78,6 +79,24 @@ def test_what_failed_and_what_runs_for_long_is_said_before_the_summary(tmp_path:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     before, _, _ = done.stdout.partition("FAILURES")
-    assert "call failed: test_it.py::test_wrong" in before
+    assert "call failed: test_it.py::test_wrong: assert False" in before
     assert re.search(r"running for \d+ s: test_it.py::test_slow", before)
     assert "failed: test_it.py::test_dies" in before
+
+
+def test_a_run_that_is_ended_says_what_it_was_at(tmp_path: Path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -q\n")
+    (tmp_path / "test_it.py").write_text(
+        "import time, pathlib\ndef test_slow():\n"
+        "    pathlib.Path('begun').touch()\n    time.sleep(60)\n"
+    )
+    argv = [sys.executable, "-m", "pytest", "-p", "running_tests", tmp_path]
+    environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
+    with subprocess.Popen(
+        argv, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert poll_until((tmp_path / "begun").exists, 60)
+        run.terminate()
+        said, _ = run.communicate(timeout=60)
+    assert re.search(r"running for \d+ s: test_it.py::test_slow", said)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED

@@ -12,12 +12,26 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import another_user
 from rankroom.rank import world
 from rankroom.rank.world import ReleasedError, World
 from rankroom.rpc import horovod_store, rendezvous
 from rankroom.rpc.client import ask
+from rankroom.rpc.horovod_store import HorovodStore
 from rankroom.rpc.rendezvous import Rendezvous
 from rankroom.rpc.server import Server
+from rankroom.system import network, socket_owner
+
+# Connects from an address of this machine, and shows what is answered; nothing if it is cut off.
+CONNECT = """
+import socket
+with socket.create_connection(("127.0.0.1", {port}), 5, ("{source}", 0)) as door:
+    try:
+        door.sendall({said!r}.encode())
+        print(door.recv(100))
+    except OSError:
+        print(b"")
+"""
 
 
 @pytest.fixture
@@ -179,6 +193,31 @@ def test_a_stranger_at_a_store_is_hung_up_on(where, said):
             assert stranger.recv(100) == b""
     with pytest.raises(urllib.error.HTTPError):  # it is there for others
         urllib.request.urlopen(f"http://127.0.0.1:{port}/scope/key")
+
+
+@pytest.mark.parametrize("source", [*network.interfaces().values(), "127.0.0.9"])
+def test_another_user_of_the_machine_gets_nothing_from_a_store(where, source):
+    port = ask(*where, do="meet", key="others")["port"]
+    url = f"http://127.0.0.1:{port}/scope/key"
+    urllib.request.urlopen(urllib.request.Request(url, data=b"mine", method="PUT")).close()
+    for said in ("GET /scope/key HTTP/1.0", "PUT /scope/key HTTP/1.0\r\nContent-Length: 0"):
+        script = CONNECT.format(source=source, port=port, said=f"{said}\r\n\r\n")
+        assert another_user.run(script) == "b''"
+    with urllib.request.urlopen(url) as reply:
+        assert reply.read() == b"mine"
+
+
+def test_a_store_is_for_the_nodes_of_ranks(monkeypatch):
+    """What comes from other machines has no owner here."""
+    monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.NOBODY)
+    store, here = HorovodStore("127.0.0.1", {}, {"10.0.0.2", "10.0.0.1"}), ("10.0.0.1", 1)
+    try:
+        assert store.is_welcome(("10.0.0.2", 9), here)
+        assert not store.is_welcome(("10.0.0.3", 9), here)
+        # From this machine, by a process that has ended since.
+        assert not store.is_welcome(("10.0.0.1", 9), here)
+    finally:
+        store.close()
 
 
 def test_a_store_holds_no_more_than_it_may(where, monkeypatch):

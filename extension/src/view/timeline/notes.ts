@@ -1,9 +1,18 @@
 /** What must be known of a timeline: what was dropped, how well clocks agree, and why there is none. */
 import type { RunModel } from '../../run/model';
 import type { Look } from '../../timeline/look';
+import { percent } from '../../timeline/amounts';
 import { droppedWords } from '../../timeline/phrases';
 import { trans } from '../../translation';
 import { h, setText } from '../dom';
+
+export interface Progress {
+  isEmpty: boolean;
+  /** There is more of the record than is here. */
+  isReading: boolean;
+  /** An overview is shown meanwhile. */
+  isCoarse: boolean;
+}
 
 export class Notes {
   /** Under the picture. */
@@ -11,13 +20,15 @@ export class Notes {
   /** In its place, while there are no spans. */
   readonly empty = h('div', 'rr-tl-empty', { role: 'status' });
 
-  refresh(model: RunModel, look: Look, isReading: boolean): void {
-    const isEmpty = model.spans.count === 0;
+  refresh(model: RunModel, look: Look, { isEmpty, isReading, isCoarse }: Progress): void {
     this.empty.hidden = !isEmpty;
     if (isEmpty) {
       this.empty.textContent = why(model, isReading);
     }
     const words = [droppedWords(model.spans.dropped)];
+    if (isCoarse) {
+      words.push(trans.__('an overview, until all spans are read: %1', percent(model.read, model.size)));
+    }
     if (!isEmpty && look.isFar) {
       words.push(trans.__('some spans lie far from the run: F twice shows all'));
     }

@@ -6,13 +6,14 @@ import type { Lane, Line } from '../../timeline/lanes';
 import type { Label, Pixels } from '../../timeline/pixels';
 import { TimeScale, type Range } from '../../timeline/range';
 import type { Samples } from '../../timeline/samples';
-import type { Spans } from '../../timeline/spans';
+import type { SpanSource } from '../../timeline/spans';
 import { paintMeter } from './meter';
 import type { Theme } from './theme';
 
 /** Collectives narrower than this many pixels are bands no more. */
 const NARROWEST = 3;
-const MOST_BANDS = 300;
+/** Where bands would be more pieces than these, from rank to rank, the narrower ones are left out. */
+const MOST_PIECES = 4_000;
 const MOST_LOOKED_AT = 6_000;
 const MOST_LABELS = 400;
 const LOWEST_LABEL = 11;
@@ -44,7 +45,7 @@ export class Painter {
 
   constructor(
     private canvas: HTMLCanvasElement,
-    private spans: Spans,
+    private spans: SpanSource,
     private samples: Samples,
     readonly pixels: Pixels,
     private theme: Theme
@@ -147,44 +148,38 @@ export class Painter {
     }
     const zones = collectiveZones(scene.lanes);
     const on = chosen?.cat === 'collective' ? collectives.of(chosen.rank, chosen.i) : -1;
-    const [from, to] = collectives.in(scale.range);
-    if (to - from <= MOST_LOOKED_AT) {
-      let painted = 0;
-      for (let i = from; i < to && painted < MOST_BANDS; i++) {
-        const extent = collectives.extentOf(i);
-        if (i !== on && (extent.to - extent.from) / scale.perPixel >= NARROWEST) {
-          painted += 1;
-          this.paintBand(collectives.at(i), zones, scale, 0.16);
-        }
+    for (const i of wideBands(collectives, scale, MOST_PIECES / Math.max(1, zones.size))) {
+      if (i !== on) {
+        this.paintBand(collectives.at(i), zones, scene, 0.16);
       }
     }
     if (on >= 0) {
-      this.paintBand(collectives.at(on), zones, scale, 0.45);
+      this.paintBand(collectives.at(on), zones, scene, 0.45);
     }
   }
 
   /** From rank to rank: waiting up to the last arrival, then the transfer. */
-  private paintBand(one: Collective, zones: ReadonlyMap<number, Zone>, scale: TimeScale, alpha: number): void {
+  private paintBand(one: Collective, zones: ReadonlyMap<number, Zone>, scene: Scene, alpha: number): void {
     const context = this.context!;
+    const { scale, top, height } = scene;
     const { wait, transfer } = this.theme.palette;
     const x = (t: number): number => Math.min(Math.max(scale.x(t), -10), scale.width + 10);
-    for (let i = 1; i < one.ranks.length; i++) {
-      const [above, below] = [zones.get(one.ranks[i - 1]), zones.get(one.ranks[i])];
-      if (!above || !below) {
-        continue;
+    const fill = (lefts: readonly number[], rights: readonly number[], colour: number): void => {
+      context.fillStyle = css(colour, alpha);
+      context.beginPath();
+      for (let i = 1; i < one.ranks.length; i++) {
+        const [above, below] = [zones.get(one.ranks[i - 1]), zones.get(one.ranks[i])];
+        if (above && below && below.top >= top && above.bottom <= top + height) {
+          context.moveTo(x(lefts[i - 1]), above.bottom);
+          context.lineTo(x(rights[i - 1]), above.bottom);
+          context.lineTo(x(rights[i]), below.top);
+          context.lineTo(x(lefts[i]), below.top);
+        }
       }
-      const shape = (a: number, b: number, c: number, d: number, colour: number): void => {
-        context.fillStyle = css(colour, alpha);
-        context.beginPath();
-        context.moveTo(x(a), above.bottom);
-        context.lineTo(x(b), above.bottom);
-        context.lineTo(x(c), below.top);
-        context.lineTo(x(d), below.top);
-        context.fill();
-      };
-      shape(one.starts[i - 1], one.cuts[i - 1], one.cuts[i], one.starts[i], wait);
-      shape(one.cuts[i - 1], one.ends[i - 1], one.ends[i], one.cuts[i], transfer);
-    }
+      context.fill();
+    };
+    fill(one.starts, one.cuts, wait);
+    fill(one.cuts, one.ends, transfer);
     const late = zones.get(one.straggler);
     if (late && one.spread > 0 && one.spread / scale.perPixel >= NARROWEST) {
       context.fillStyle = this.theme.ink;
@@ -229,6 +224,20 @@ export class Painter {
       context.fillRect(x1 - thick / 2, y, thick, height);
     }
   }
+}
+
+/** The collectives in sight that are wide enough to be bands; of too many, the widest. */
+export function wideBands(collectives: Collectives, scale: TimeScale, most: number): number[] {
+  const [from, to] = collectives.in(scale.range);
+  const found: Array<[number, number]> = [];
+  for (let i = from; i < to && to - from <= MOST_LOOKED_AT; i++) {
+    const extent = collectives.extentOf(i);
+    const width = (extent.to - extent.from) / scale.perPixel;
+    if (width >= NARROWEST) {
+      found.push([i, width]);
+    }
+  }
+  return found.sort(([, a], [, b]) => b - a).slice(0, most).map(([i]) => i);
 }
 
 /** The lines on which a span is painted. */

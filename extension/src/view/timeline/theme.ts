@@ -44,9 +44,16 @@ export function readTheme(node: HTMLElement): Theme {
 }
 
 let probe: CanvasRenderingContext2D | null = null;
+const parsed = new Map<string, Colour>();
+
+function parse(text: string): Colour {
+  const known = parsed.get(text) ?? asked(text);
+  parsed.set(text, known);
+  return known;
+}
 
 /** Any colour that a style sheet can name; the browser knows how to read them. */
-function parse(text: string): Colour {
+function asked(text: string): Colour {
   probe ??= document.createElement('canvas').getContext('2d', { willReadFrequently: true });
   if (!probe) {
     return pack(128, 128, 128);

@@ -7,6 +7,7 @@ import { whenOf, type Look } from '../../timeline/look';
 import { Pixels } from '../../timeline/pixels';
 import { TimeScale } from '../../timeline/range';
 import { meterName } from '../../timeline/samples';
+import type { SpanSource } from '../../timeline/spans';
 import { summary } from '../../timeline/summary';
 import { trans } from '../../translation';
 import type { RunModel } from '../../run/model';
@@ -16,7 +17,7 @@ import { Details } from './details';
 import { Gutter } from './gutter';
 import { hit } from './hit';
 import { Input, KEYS } from './input';
-import { LaneLayout } from './layout';
+import { Levels } from './layout';
 import { reading, sampleAt } from './meter';
 import { Minimap } from './minimap';
 import { Notes } from './notes';
@@ -50,7 +51,9 @@ export interface TimelineActions {
 }
 
 export class Timeline extends Widget {
-  private laid!: LaneLayout;
+  private levels!: Levels;
+  /** The spans that are painted. */
+  private source!: SpanSource;
   private pixels!: Pixels;
   private painter!: Painter;
   private theme: Theme;
@@ -121,7 +124,7 @@ export class Timeline extends Widget {
     this.node.append(this.tools.node, this.minimap.node, frame, this.notes.empty, this.details.node, this.notes.node, this.help);
     this.steer = new Steer(model, look, {
       ranks: () => this.shownRanks(),
-      search: () => this.search,
+      search: () => (this.levels.isCoarse ? null : this.search),
       choose: spot => this.choose(spot, true),
       clear: () => this.clear(),
       fit: () => this.moved(() => this.fitIn()),
@@ -194,18 +197,18 @@ export class Timeline extends Widget {
     this.frame.request();
   }
 
-  private get hasCollectives(): boolean {
-    const { spans } = this.model;
-    return spans.ranks.some(rank => spans.cats(rank).includes('collective'));
+  /** What the picture shows now. */
+  private get laid(): Levels['laid'] {
+    return this.levels.laid;
   }
 
   /** Take over which collectives belong together, once that is known. */
   private match(): void {
     const { collectives } = this.model;
-    if (!this.isReading && this.hasCollectives) {
+    if (!this.isReading && this.levels.hasCollectives) {
       collectives.refresh();
     }
-    this.laid.match();
+    this.levels.exact.match();
   }
 
   /** The model began again, or the theme is another one. */
@@ -216,14 +219,20 @@ export class Timeline extends Widget {
       return;
     }
     this.theme = theme;
-    const { spans, samples } = this.model;
     if (isNew) {
-      this.laid = new LaneLayout(this.model);
+      this.levels = new Levels(this.model);
       this.look.chosen = this.generation < 0 ? this.look.chosen : null;
     }
     this.generation = this.model.generation;
-    this.pixels = new Pixels(spans, theme.palette);
-    this.painter = new Painter(this.canvas, spans, samples, this.pixels, theme);
+    this.dress();
+  }
+
+  /** Have the level that is shown painted, in the theme's colours. */
+  private dress(): void {
+    const { model, theme } = this;
+    this.source = this.laid.source;
+    this.pixels = new Pixels(this.source, theme.palette);
+    this.painter = new Painter(this.canvas, this.source, model.samples, this.pixels, theme);
     this.laidOut = '';
     this.setSearch(this.look.text);
   }
@@ -234,11 +243,12 @@ export class Timeline extends Widget {
     }
     const begun = performance.now();
     this.begin();
+    this.levels.takeOverview();
     const { model, look } = this;
-    const { spans } = model;
-    this.notes.refresh(model, look, this.isReading);
-    this.toggleClass('rr-tl-without', spans.count === 0);
-    if (spans.count === 0) {
+    const isEmpty = this.laid.source.count === 0;
+    this.notes.refresh(model, look, { isEmpty, isReading: this.isReading, isCoarse: this.levels.isCoarse });
+    this.toggleClass('rr-tl-without', isEmpty);
+    if (isEmpty) {
       return;
     }
     this.toggleClass('rr-tl-narrow', this.node.clientWidth < NARROW);
@@ -255,9 +265,11 @@ export class Timeline extends Widget {
     this.canvas.style.height = `${height}px`;
     const scale = new TimeScale(look.range, Math.max(1, Math.round(width * ratio)));
     const { collectives } = this.laid.rows;
-    const { chosen, part, moment } = look;
+    const { part, moment } = look;
+    // A span's place in the overview is another.
+    const [chosen, hovered] = this.levels.isCoarse ? [null, null] : [look.chosen, this.hovered];
     this.painter.paint({
-      lanes: this.laid.lanes, scale, top: this.body.scrollTop, height, ratio, collectives, chosen, hovered: this.hovered, part, moment
+      lanes: this.laid.lanes, scale, top: this.body.scrollTop, height, ratio, collectives, chosen, hovered, part, moment
     });
     this.ruler.paint(scale, this.theme, ratio);
     this.minimap.paint(this.laid.lanes, this.pixels, this.theme, width, ratio, this.laidOut);
@@ -273,13 +285,18 @@ export class Timeline extends Widget {
 
   /** Lay the lanes out, a slice in each frame; returns whether that is done. */
   private lay(): boolean {
-    const { look, laid } = this;
+    const { look } = this;
     if (look.open === null && this.shownRanks().length <= OPEN_RANKS) {
       look.open = new Set(this.shownRanks().map(String));
     }
-    const isDone = laid.advance(this.shownRanks(), look, this.isReading && performance.now() < this.notBefore);
-    if (laid.key !== this.laidOut) {
-      this.laidOut = laid.key;
+    const isResting = this.isReading && performance.now() < this.notBefore;
+    const isDone = this.levels.advance(this.shownRanks(), look, this.isReading, isResting);
+    if (this.source !== this.laid.source) {
+      this.dress();
+    }
+    const { key } = this.laid;
+    if (key !== this.laidOut) {
+      this.laidOut = key;
       this.takeOver();
     }
     return isDone;
@@ -288,8 +305,8 @@ export class Timeline extends Widget {
   /** There are other lanes than before. */
   private takeOver(): void {
     const { model, look } = this;
-    const { spans, samples, run } = model;
-    const { lanes, height } = this.laid;
+    const { samples, run } = model;
+    const { lanes, height, source: spans } = this.laid;
     this.pixels.forgetNames();
     const wall = run.end && run.state !== 'running' ? run.end - run.start : null;
     look.setExtent(spans.extent ?? { from: 0, to: 1 }, wall);
@@ -306,7 +323,7 @@ export class Timeline extends Widget {
   }
 
   private shownRanks(): number[] {
-    return this.model.spans.ranks.filter(rank => this.ranks?.has(rank) ?? true);
+    return this.laid.source.ranks.filter(rank => this.ranks?.has(rank) ?? true);
   }
 
   private titleOf({ kind, rank, meter }: Lane): string {
@@ -322,19 +339,24 @@ export class Timeline extends Widget {
   /** What a reader who does not see the picture is told; and, for tests, where it is. */
   private tell(): void {
     const { body, look, model } = this;
-    const text = summary(model.spans, model.profile.value, this.shownRanks());
+    const text = summary(this.source, model.profile.value, this.shownRanks());
     if (body.getAttribute('aria-label') !== text) {
       body.setAttribute('aria-label', text);
     }
     body.dataset.from = String(look.range.from);
     body.dataset.to = String(look.range.to);
     body.dataset.moment = String(look.moment ?? '');
-    body.dataset.spans = String(model.spans.count);
+    body.dataset.spans = String(this.source.count);
+    body.dataset.exact = String(!this.levels.isCoarse && !this.isReading);
     body.dataset.ranks = String(this.laid.lanes.filter(({ kind }) => kind === 'rank').length);
-    body.dataset.matched = String(this.laid.rows.collectives !== null || !this.hasCollectives);
+    body.dataset.matched = String(this.source.isCut || this.laid.rows.collectives !== null || !this.levels.hasCollectives);
   }
 
+  /** The span at a place of the picture; an overview has none to look at. */
   private hit(x: number, y: number): Spot | null {
+    if (this.levels.isCoarse) {
+      return null;
+    }
     const scale = new TimeScale(this.look.range, Math.max(1, this.canvas.clientWidth));
     return hit(this.laid.lanes, scale, x, y + this.body.scrollTop);
   }
@@ -430,9 +452,9 @@ export class Timeline extends Widget {
 
   private setSearch(text: string): void {
     this.look.text = text;
-    this.search = text.trim() ? new Search(this.model.spans, text) : null;
+    this.search = text.trim() ? new Search(this.source, text) : null;
     this.pixels?.setSearch(this.search);
-    this.tools.say(this.search ? this.search.count() : null);
+    this.tools.say(this.search && !this.levels.isCoarse ? this.search.count() : null);
     this.frame.request();
   }
 }

@@ -1,7 +1,8 @@
 """The profile of a run in a store, computed once for all its readers.
 
-That of a run that is over is kept beside its events as profile.json. Readers never write it: one
-that is missing, as with records of earlier versions, is computed.
+That of a run that is over is kept beside its events as profile.json, and with it, if the run is
+long, its overview. Readers never write them: a profile that is missing, as with records of earlier
+versions, is computed, and a missing overview is done without.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import json
 import threading
 
+from rankroom.analysis import overview
 from rankroom.analysis.collectives import Collectives
 from rankroom.analysis.profile.report import Profile
 from rankroom.analysis.timeline import Timeline
@@ -29,12 +31,17 @@ def profile_of(store: Store, run: RunInfo) -> Profile:
 
 
 def write_profile(store: Store, run: RunInfo) -> None:
-    """Keep the profile of a run that has just ended. Raises OSError when the disk refuses it."""
+    """Keep the profile of a run that has just ended, and its overview if it has many spans.
+
+    Raises OSError when the disk refuses them.
+    """
     paths = store.paths(run.id)
     growing = GrowingProfile(paths, run)
     profile = growing.look(run)
     kept = {"rules": RULES, "read": growing.read, **profile.to_json()}
     write_atomically(paths.profile, json.dumps(kept) + "\n")
+    if lines := growing.overview(run):
+        write_atomically(paths.overview, lines)
 
 
 class GrowingProfile:
@@ -70,6 +77,14 @@ class GrowingProfile:
         with self._lock:
             return self._matched(run)
 
+    def overview(self, run: RunInfo) -> str:
+        """The overview of all whole lines by now; nothing if there are few spans."""
+        with self._lock:
+            collectives = self._matched(run)
+            if self._timeline.count < overview.LEAST_SPANS:
+                return ""
+            return "".join(overview.overview_lines(self._timeline, collectives, self.read))
+
     def _matched(self, run: RunInfo) -> Collectives:
         self._timeline.failed = Timeline(run).failed
         self._read_on()
@@ -98,6 +113,16 @@ def stored_profile(paths: RecordPaths) -> Profile | None:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         pass
     return None
+
+
+def stored_overview(paths: RecordPaths) -> bytes:
+    """What overview.jsonl says, under the same conditions; nothing if there is none."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        lines = paths.overview.read_bytes()
+        head = json.loads(lines[: lines.index(b"\n")])
+        if head["rules"] == overview.RULES and head["read"] == paths.events.stat().st_size:
+            return lines
+    return b""
 
 
 def _clocks(run: RunInfo) -> list[tuple[int, int]]:

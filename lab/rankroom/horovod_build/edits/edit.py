@@ -29,6 +29,13 @@ class Edit:
     count: int = 1
 
 
+def added(
+    id: str, file: str, text: str, reason: str, *, after: str = "", before: str = "", count: int = 1
+) -> Edit:
+    """The edit that puts `text` into `file`, behind `after` and in front of `before`."""
+    return Edit(id, file, after + before, after + text + before, reason, count)
+
+
 @dataclass(frozen=True)
 class Addition:
     """A file of our own, put into Horovod's package; `source` is its path beside this file."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits.edit import Addition, Change, Edit
+from rankroom.horovod_build.edits.edit import Addition, Change, Edit, added
 
 _MESH = "ranks asked the rendezvous store 10 N² times: 64 of them for three quarters of a minute"
 _SMALL = (
@@ -25,21 +25,20 @@ GLOO: tuple[Change, ...] = (
     Addition("mesh-code", "horovod/common/gloo/mesh_context.cc", "mesh_context.cc", _MESH),
     Addition("small-header", "horovod/common/gloo/small_allreduce.h", "small_allreduce.h", _SMALL),
     Addition("small-code", "horovod/common/gloo/small_allreduce.cc", "small_allreduce.cc", _SMALL),
-    Edit(
+    added(
         "gloo-compile",
         "CMakeLists.txt",
-        '"${PROJECT_SOURCE_DIR}/horovod/common/gloo/gloo_context.cc"\n',
-        '"${PROJECT_SOURCE_DIR}/horovod/common/gloo/gloo_context.cc"\n'
         '        "${PROJECT_SOURCE_DIR}/horovod/common/gloo/mesh_context.cc"\n'
         '        "${PROJECT_SOURCE_DIR}/horovod/common/gloo/small_allreduce.cc"\n',
         "the added files are compiled into every library",
+        after='"${PROJECT_SOURCE_DIR}/horovod/common/gloo/gloo_context.cc"\n',
     ),
-    Edit(
+    added(
         "mesh-include",
         _CONTEXT,
-        '#include "memory_store.h"\n',
-        '#include "memory_store.h"\n#include "mesh_context.h"\n',
+        '#include "mesh_context.h"\n',
         _MESH,
+        after='#include "memory_store.h"\n',
     ),
     Edit(
         "mesh-alone",
@@ -102,24 +101,22 @@ GLOO: tuple[Change, ...] = (
 """,
         "ranks of one node connected with each other twice",
     ),
-    Edit(
+    added(
         "stopped-patience",
         _CONTEXT,
-        "  store->Finalize();\n  return context;\n",
         """\
-  store->Finalize();
   if (std::getenv(HOROVOD_GLOO_TIMEOUT_SECONDS) == nullptr) {
     // They have met: from now on a connection that breaks says that a rank is gone.
     context->SetPatience(std::chrono::hours(24 * 365));
   }
-  return context;
 """,
         _STOPPED,
+        after="  store->Finalize();\n",
+        before="  return context;\n",
     ),
-    Edit(
+    added(
         "stopped-keepalive",
         _TCP + "pair.cc",
-        "  // Set timeout\n  struct timeval tv = {};\n",
         """\
   // A node that is gone says nothing; its rank would be waited for without end.
   for (auto option : {std::array<int, 3>{SOL_SOCKET, SO_KEEPALIVE, 1},
@@ -130,17 +127,16 @@ GLOO: tuple[Change, ...] = (
     GLOO_ENFORCE_NE(rv, -1);
   }
 
-  // Set timeout
-  struct timeval tv = {};
 """,
         _STOPPED,
+        before="  // Set timeout\n  struct timeval tv = {};\n",
     ),
-    Edit(
+    added(
         "small-include",
         "horovod/common/gloo/gloo_controller.cc",
-        '#include "gloo_context.h"\n',
-        '#include "gloo_context.h"\n#include "small_allreduce.h"\n',
+        '#include "small_allreduce.h"\n',
         _SMALL,
+        after='#include "gloo_context.h"\n',
     ),
     *(
         Edit(
@@ -162,12 +158,12 @@ GLOO: tuple[Change, ...] = (
         )
         for what in ("And", "Or")
     ),
-    Edit(
+    added(
         "small-include-tensors",
         "horovod/common/ops/gloo_operations.cc",
-        '#include "../global_state.h"\n',
-        '#include "../global_state.h"\n#include "../gloo/small_allreduce.h"\n',
+        '#include "../gloo/small_allreduce.h"\n',
         _SMALL,
+        after='#include "../global_state.h"\n',
     ),
     Edit(
         "small-function",
@@ -177,20 +173,17 @@ GLOO: tuple[Change, ...] = (
         _SMALL,
         count=4,
     ),
-    Edit(
+    added(
         "small-function-declare",
         "horovod/common/ops/gloo_operations.cc",
-        "  opts.setOutput<T>(static_cast<T*>(buffer_data), (size_t) num_elements);\n\n"
-        "  if (reduce_op == ReduceOp::SUM) {\n",
-        "  opts.setOutput<T>(static_cast<T*>(buffer_data), (size_t) num_elements);\n"
-        "  gloo::AllreduceOptions::Func reduce;\n\n"
-        "  if (reduce_op == ReduceOp::SUM) {\n",
+        "  gloo::AllreduceOptions::Func reduce;\n",
         _SMALL,
+        after="  opts.setOutput<T>(static_cast<T*>(buffer_data), (size_t) num_elements);\n",
+        before="\n  if (reduce_op == ReduceOp::SUM) {\n",
     ),
-    Edit(
+    added(
         "small-tensors",
         "horovod/common/ops/gloo_operations.cc",
-        "  gloo::allreduce(opts);\n",
         """\
   if (num_elements * sizeof(T) <= MOST_SMALL) {
     SmallAllreduce(gloo_context_->ctx, buffer_data, num_elements, sizeof(T),
@@ -198,16 +191,16 @@ GLOO: tuple[Change, ...] = (
     return;
   }
   opts.setReduceFunction(reduce);
-  gloo::allreduce(opts);
 """,
         _SMALL,
+        before="  gloo::allreduce(opts);\n",
     ),
-    Edit(
+    added(
         "tick-count",
         _TCP + "loop.h",
-        "  std::condition_variable cv_;\n",
-        "  std::condition_variable cv_;\n  uint64_t ticks_{0};\n",
+        "  uint64_t ticks_{0};\n",
         _TICK,
+        after="  std::condition_variable cv_;\n",
     ),
     Edit(
         "tick-wait",
@@ -223,26 +216,20 @@ GLOO: tuple[Change, ...] = (
 """,
         _TICK,
     ),
-    Edit(
+    added(
         "tick-tell",
         _TCP + "loop.cc",
-        "    // Wakeup everyone waiting for a loop tick to finish.\n    cv_.notify_all();\n",
-        """\
-    // Wakeup everyone waiting for a loop tick to finish.
-    {
-      std::lock_guard<std::mutex> guard(m_);
-      ticks_++;
-    }
-    cv_.notify_all();
-""",
+        "    {\n      std::lock_guard<std::mutex> guard(m_);\n      ticks_++;\n    }\n",
         _TICK,
+        after="    // Wakeup everyone waiting for a loop tick to finish.\n",
+        before="    cv_.notify_all();\n",
     ),
     Edit("tick-sleep", _TCP + "loop.cc", "events.size(), 10);", "events.size(), -1);", _TICK),
-    Edit(
+    added(
         "tick-end",
         _TCP + "loop.cc",
-        "    done_ = true;\n",
-        "    done_ = true;\n    defer([] {});\n",
+        "    defer([] {});\n",
         _TICK,
+        after="    done_ = true;\n",
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits.edit import Addition, Change, Edit
+from rankroom.horovod_build.edits.edit import Addition, Change, Edit, added
 
 TF = "horovod/tensorflow/"
 
@@ -31,18 +31,16 @@ KERAS: tuple[Change, ...] = (
         "sync_batch_norm3.py",
         "Keras 3's BatchNormalization has no fused=, and other moments",
     ),
-    Edit(
+    added(
         "keras3-dispatch",
         "horovod/_keras/__init__.py",
-        "from horovod.tensorflow.mpi_ops import rank, size_op\n",
-        "from horovod.tensorflow.mpi_ops import rank, size_op\n"
         "from horovod.tensorflow.util import is_keras_3\n",
         "the edits below use it",
+        after="from horovod.tensorflow.mpi_ops import rank, size_op\n",
     ),
-    Edit(
+    added(
         "keras3-dispatch-optimizer",
         "horovod/_keras/__init__.py",
-        "    class _DistributedOptimizer(*optimizer.__class__.__bases__):\n",
         """\
     if is_keras_3(keras):
         from horovod._keras import keras3
@@ -51,23 +49,22 @@ KERAS: tuple[Change, ...] = (
             gradient_predivide_factor, op, backward_passes_per_step,
             average_aggregated_gradients, groups, process_set, scale_local_gradients)
 
-    class _DistributedOptimizer(*optimizer.__class__.__bases__):
 """,
         "hands Keras 3 optimizers to the file made for them",
+        before="    class _DistributedOptimizer(*optimizer.__class__.__bases__):\n",
     ),
-    Edit(
+    added(
         "keras3-dispatch-load",
         "horovod/_keras/__init__.py",
-        "    if legacy_opts:\n        keras_subclasses",
         """\
     if is_keras_3(keras):
         from horovod._keras import keras3
         return keras3.load_model(keras, wrap_optimizer, filepath, custom_optimizers,
                                  custom_objects)
 
-    if legacy_opts:
-        keras_subclasses""",
+""",
         "hands Keras 3 models to the file made for them",
+        before="    if legacy_opts:\n        keras_subclasses",
     ),
     *(
         Edit(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits.edit import Addition, Change, Edit
+from rankroom.horovod_build.edits.edit import Addition, Change, Edit, added
 from rankroom.horovod_build.edits.gloo_edits import GLOO
 from rankroom.horovod_build.edits.pace_edits import PACE
 from rankroom.horovod_build.edits.recovery_edits import RECOVERY
@@ -97,36 +97,30 @@ CPU_ONLY = (
 )
 _ONCE = "what PyTorch's and TensorFlow's library have in common is most of what is compiled"
 ONCE = (
-    Edit(
+    added(
         "common",
         "CMakeLists.txt",
-        "# TF\nadd_subdirectory(horovod/tensorflow)\n",
-        "add_library(horovod_common OBJECT ${SOURCES})\n"
-        "target_include_directories(horovod_common PRIVATE\n"
-        '        "${EIGEN_INCLUDE_PATH}" "${FLATBUFFERS_INCLUDE_PATH}")\n'
-        "# TF\nadd_subdirectory(horovod/tensorflow)\n",
+        """\
+add_library(horovod_common OBJECT ${SOURCES})
+target_include_directories(horovod_common PRIVATE
+        "${EIGEN_INCLUDE_PATH}" "${FLATBUFFERS_INCLUDE_PATH}")
+""",
         _ONCE,
+        before="# TF\nadd_subdirectory(horovod/tensorflow)\n",
     ),
-    Edit(
+    added(
         "common-torch",
         "horovod/torch/CMakeLists.txt",
-        "# Create library\n",
-        # An older PyTorch has another C++ ABI than the compiler's own.
-        "if(Pytorch_CXX11)\n"
-        "    set(SOURCES $<TARGET_OBJECTS:horovod_common>)\n"
-        "endif()\n"
-        "# Create library\n",
+        "if(Pytorch_CXX11)\n    set(SOURCES $<TARGET_OBJECTS:horovod_common>)\nendif()\n",
         _ONCE,
+        before="# Create library\n",
     ),
-    Edit(
+    added(
         "common-tensorflow",
         "horovod/tensorflow/CMakeLists.txt",
-        "# Create library\n",
-        "if(Tensorflow_CXX11)\n"
-        "    set(SOURCES $<TARGET_OBJECTS:horovod_common>)\n"
-        "endif()\n"
-        "# Create library\n",
+        "if(Tensorflow_CXX11)\n    set(SOURCES $<TARGET_OBJECTS:horovod_common>)\nendif()\n",
         _ONCE,
+        before="# Create library\n",
     ),
     Edit(
         "gloo-once",
@@ -150,13 +144,12 @@ SYMBOLS = (
 _CRASHES = "a rank that crashes in native code says in which library"
 CRASH: tuple[Change, ...] = (
     Addition("crash-code", "horovod/common/crash.cc", "crash.cc", _CRASHES),
-    Edit(
+    added(
         "crash-compile",
         "CMakeLists.txt",
-        'list(APPEND SOURCES "${PROJECT_SOURCE_DIR}/horovod/common/common.cc"\n',
-        'list(APPEND SOURCES "${PROJECT_SOURCE_DIR}/horovod/common/common.cc"\n'
         '        "${PROJECT_SOURCE_DIR}/horovod/common/crash.cc"\n',
         "the added file is compiled into every library",
+        after='list(APPEND SOURCES "${PROJECT_SOURCE_DIR}/horovod/common/common.cc"\n',
     ),
 )
 

@@ -7,7 +7,7 @@ was ready waited for the next time. See added/pace.h.
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits.edit import Addition, Change, Edit
+from rankroom.horovod_build.edits.edit import Addition, Change, Edit, added
 
 _PACE = "ranks that do nothing leave the cores to others, and a collective begins when it can"
 _SETS = (
@@ -19,80 +19,75 @@ _WRITER = "the thread that writes a timeline woke a thousand times a second, wit
 PACE: tuple[Change, ...] = (
     Addition("pace-header", "horovod/common/pace.h", "pace.h", _PACE),
     Addition("pace-code", "horovod/common/pace.cc", "pace.cc", _PACE),
-    Edit(
+    added(
         "pace-compile",
         "CMakeLists.txt",
-        '        "${PROJECT_SOURCE_DIR}/horovod/common/tensor_queue.cc"\n',
-        '        "${PROJECT_SOURCE_DIR}/horovod/common/pace.cc"\n'
-        '        "${PROJECT_SOURCE_DIR}/horovod/common/tensor_queue.cc"\n',
+        '        "${PROJECT_SOURCE_DIR}/horovod/common/pace.cc"\n',
         "the added file is compiled into every library",
+        before='        "${PROJECT_SOURCE_DIR}/horovod/common/tensor_queue.cc"\n',
     ),
-    Edit(
+    added(
         "pace-include-queue",
         "horovod/common/tensor_queue.cc",
-        '#include "logging.h"\n',
-        '#include "logging.h"\n#include "pace.h"\n',
+        '#include "pace.h"\n',
         _PACE,
+        after='#include "logging.h"\n',
     ),
-    Edit(
+    added(
         "pace-empty-declare",
         "horovod/common/tensor_queue.h",
-        "  void FinalizeTensorQueue(const Status& status);\n",
-        "  void FinalizeTensorQueue(const Status& status);\n"
-        "  // Whether no collective has begun here that has not ended.\n"
-        "  bool IsEmpty() const;\n",
+        "  // Whether no collective has begun here that has not ended.\n  bool IsEmpty() const;\n",
         _PACE,
+        after="  void FinalizeTensorQueue(const Status& status);\n",
     ),
-    Edit(
+    added(
         "pace-empty",
         "horovod/common/tensor_queue.cc",
-        "// Execute callback for each tensor and clear tensor queue\n",
         """\
 bool TensorQueue::IsEmpty() const {
   std::lock_guard<std::mutex> guard(mutex_);
   return tensor_table_.empty();
 }
 
-// Execute callback for each tensor and clear tensor queue
 """,
         _PACE,
+        before="// Execute callback for each tensor and clear tensor queue\n",
     ),
-    Edit(
+    added(
         "pace-handed-over",
         "horovod/common/tensor_queue.cc",
-        "  message_queue_.push(std::move(message));\n  return Status::OK();\n",
-        "  message_queue_.push(std::move(message));\n  TensorHandedOver();\n"
-        "  return Status::OK();\n",
+        "  TensorHandedOver();\n",
         _PACE,
+        after="  message_queue_.push(std::move(message));\n",
+        before="  return Status::OK();\n",
     ),
-    Edit(
+    added(
         "pace-handed-over-grouped",
         "horovod/common/tensor_queue.cc",
-        "    message_queue_.push(std::move(messages[i]));\n  }\n  return Status::OK();\n",
-        "    message_queue_.push(std::move(messages[i]));\n  }\n  TensorHandedOver();\n"
-        "  return Status::OK();\n",
+        "  TensorHandedOver();\n",
         _PACE,
+        after="    message_queue_.push(std::move(messages[i]));\n  }\n",
+        before="  return Status::OK();\n",
     ),
-    Edit(
+    added(
         "pace-taken",
         "horovod/common/tensor_queue.cc",
-        "    message_queue_.pop();\n  }\n}\n\n// Push a message",
-        "    message_queue_.pop();\n  }\n  TensorsTaken();\n}\n\n// Push a message",
+        "  TensorsTaken();\n",
         _PACE,
+        after="    message_queue_.pop();\n  }\n",
+        before="}\n\n// Push a message",
     ),
-    Edit(
+    added(
         "pace-include-loop",
         "horovod/common/operations.cc",
-        '#include "logging.h"\n',
-        '#include "logging.h"\n#include "pace.h"\n',
+        '#include "pace.h"\n',
         _PACE,
+        after='#include "logging.h"\n',
     ),
-    Edit(
+    added(
         "pace-state",
         "horovod/common/global_state.h",
-        "  std::chrono::steady_clock::time_point last_cycle_start;\n",
         """\
-  std::chrono::steady_clock::time_point last_cycle_start;
 
   // Whether no collective has taken place in it.
   bool cycle_did_nothing = true;
@@ -110,6 +105,7 @@ bool TensorQueue::IsEmpty() const {
   std::chrono::steady_clock::time_point last_open;
 """,
         _PACE,
+        after="  std::chrono::steady_clock::time_point last_cycle_start;\n",
     ),
     Edit(
         "pace-last-cycle",
@@ -170,58 +166,55 @@ bool RunLoopOnce(HorovodGlobalState& state) {
 """,
         _PACE,
     ),
-    Edit(
+    added(
         "pace-did-something",
         "horovod/common/operations.cc",
-        "    if (process_set_id == 0 && state.parameter_manager.IsAutoTuning()) {\n"
-        "      bool should_sync =\n",
         """\
     if (!response_list.responses().empty()) {
       state.cycle_did_nothing = false;
     }
 
-    if (process_set_id == 0 && state.parameter_manager.IsAutoTuning()) {
-      bool should_sync =
 """,
         _PACE,
+        before="    if (process_set_id == 0 && state.parameter_manager.IsAutoTuning()) {\n"
+        "      bool should_sync =\n",
     ),
-    Edit(
+    added(
         "pace-shutdown",
         "horovod/common/operations.cc",
-        "    horovod_global.shut_down = true;\n    horovod_global.background_thread.join();\n",
-        "    horovod_global.shut_down = true;\n    WakeUp();\n"
-        "    horovod_global.background_thread.join();\n",
+        "    WakeUp();\n",
         "shutting down begins at once",
+        after="    horovod_global.shut_down = true;\n",
+        before="    horovod_global.background_thread.join();\n",
     ),
-    Edit(
+    added(
         "pace-add-set",
         "horovod/common/operations.cc",
-        "      return HOROVOD_PROCESS_SET_ERROR_EXISTING_SET;\n    }\n  }\n",
-        "      return HOROVOD_PROCESS_SET_ERROR_EXISTING_SET;\n    }\n  }\n  WakeUp();\n",
+        "  WakeUp();\n",
         "making a process set begins at once",
+        after="      return HOROVOD_PROCESS_SET_ERROR_EXISTING_SET;\n    }\n  }\n",
     ),
-    Edit(
+    added(
         "pace-remove-set",
         "horovod/common/operations.cc",
-        "MarkProcessSetForRemoval(process_set_id);\n  }\n",
-        "MarkProcessSetForRemoval(process_set_id);\n  }\n  WakeUp();\n",
+        "  WakeUp();\n",
         "removing a process set begins at once",
+        after="MarkProcessSetForRemoval(process_set_id);\n  }\n",
     ),
-    Edit(
+    added(
         "pace-writer-include",
         "horovod/common/timeline.h",
-        "#include <atomic>\n",
-        "#include <atomic>\n#include <condition_variable>\n",
+        "#include <condition_variable>\n",
         _WRITER,
+        after="#include <atomic>\n",
     ),
-    Edit(
+    added(
         "pace-writer-members",
         "horovod/common/timeline.h",
-        "  std::recursive_mutex writer_mutex_;\n",
-        "  std::recursive_mutex writer_mutex_;\n"
         "  // What the thread waits for while no timeline is written.\n"
         "  std::condition_variable_any changed_;\n",
         _WRITER,
+        after="  std::recursive_mutex writer_mutex_;\n",
     ),
     Edit(
         "pace-writer-sleep",
@@ -245,12 +238,12 @@ bool RunLoopOnce(HorovodGlobalState& state) {
 """,
         _WRITER,
     ),
-    Edit(
+    added(
         "pace-writer-begins",
         "horovod/common/timeline.cc",
-        "    pending_status_ = true;\n  }\n",
-        "    pending_status_ = true;\n  }\n  changed_.notify_all();\n",
+        "  changed_.notify_all();\n",
         _WRITER,
+        after="    pending_status_ = true;\n  }\n",
     ),
     Edit(
         "pace-writer-ends",
@@ -281,28 +274,30 @@ bool RunLoopOnce(HorovodGlobalState& state) {
         "    INVALID_IN_QUEUE = 2,\n    WORKS_IN_SETS = 3,\n    IS_OPEN = 4\n",
         _SETS,
     ),
-    Edit(
+    added(
         "pace-sets-declare",
         "horovod/common/response_cache.h",
-        "  void set_uncached_in_queue(bool uncached_in_queue);\n",
-        "  void set_uncached_in_queue(bool uncached_in_queue);\n\n"
-        "  void set_work(bool works_in_sets, bool is_open);\n\n"
-        "  bool works_in_sets() const;\n\n"
-        "  bool is_open() const;\n",
+        """\
+
+  void set_work(bool works_in_sets, bool is_open);
+
+  bool works_in_sets() const;
+
+  bool is_open() const;
+""",
         _SETS,
+        after="  void set_uncached_in_queue(bool uncached_in_queue);\n",
     ),
-    Edit(
+    added(
         "pace-sets-member",
         "horovod/common/response_cache.h",
-        "  bool uncached_in_queue_ = false;\n",
-        "  bool uncached_in_queue_ = false;\n  bool works_in_sets_ = false;\n"
-        "  bool is_open_ = false;\n",
+        "  bool works_in_sets_ = false;\n  bool is_open_ = false;\n",
         _SETS,
+        after="  bool uncached_in_queue_ = false;\n",
     ),
-    Edit(
+    added(
         "pace-sets-define",
         "horovod/common/response_cache.cc",
-        "const std::set<uint32_t>& CacheCoordinator::cache_hits() const {\n",
         """\
 void CacheCoordinator::set_work(bool works_in_sets, bool is_open) {
   assert(!synced_);
@@ -320,48 +315,57 @@ bool CacheCoordinator::is_open() const {
   return is_open_;
 }
 
-const std::set<uint32_t>& CacheCoordinator::cache_hits() const {
 """,
         _SETS,
+        before="const std::set<uint32_t>& CacheCoordinator::cache_hits() const {\n",
     ),
-    Edit(
+    added(
         "pace-sets-say",
         "horovod/common/response_cache.cc",
-        "  // Before communication, remove any invalid",
-        "  if (!works_in_sets_) {\n"
-        "    bitvector_[0] |= (1ull << StatusBit::WORKS_IN_SETS);\n  }\n"
-        "  if (!is_open_) {\n"
-        "    bitvector_[0] |= (1ull << StatusBit::IS_OPEN);\n  }\n\n"
-        "  // Before communication, remove any invalid",
+        """\
+  if (!works_in_sets_) {
+    bitvector_[0] |= (1ull << StatusBit::WORKS_IN_SETS);
+  }
+  if (!is_open_) {
+    bitvector_[0] |= (1ull << StatusBit::IS_OPEN);
+  }
+
+""",
         _SETS,
+        before="  // Before communication, remove any invalid",
     ),
-    Edit(
+    added(
         "pace-sets-hear",
         "horovod/common/response_cache.cc",
-        "  // If any worker has invalid cache entries, communicate",
-        "  if (!cache_hits_.erase(StatusBit::WORKS_IN_SETS - NUM_STATUS_BITS)) {\n"
-        "    works_in_sets_ = true;\n  }\n"
-        "  if (!cache_hits_.erase(StatusBit::IS_OPEN - NUM_STATUS_BITS)) {\n"
-        "    is_open_ = true;\n  }\n\n"
-        "  // If any worker has invalid cache entries, communicate",
+        """\
+  if (!cache_hits_.erase(StatusBit::WORKS_IN_SETS - NUM_STATUS_BITS)) {
+    works_in_sets_ = true;
+  }
+  if (!cache_hits_.erase(StatusBit::IS_OPEN - NUM_STATUS_BITS)) {
+    is_open_ = true;
+  }
+
+""",
         _SETS,
+        before="  // If any worker has invalid cache entries, communicate",
     ),
-    Edit(
+    added(
         "pace-sets-before",
         "horovod/common/controller.cc",
-        "  cache_coordinator.set_should_shut_down(should_shut_down);\n",
-        "  cache_coordinator.set_should_shut_down(should_shut_down);\n"
         "  cache_coordinator.set_work(state.works_in_sets, state.is_open);\n",
         _SETS,
+        after="  cache_coordinator.set_should_shut_down(should_shut_down);\n",
     ),
-    Edit(
+    added(
         "pace-sets-after",
         "horovod/common/controller.cc",
-        "    CoordinateCacheAndState(cache_coordinator);\n",
-        "    CoordinateCacheAndState(cache_coordinator);\n"
-        "    if (this == state.global_controller.get()) {\n"
-        "      state.any_works_in_sets = cache_coordinator.works_in_sets();\n"
-        "      state.any_is_open = cache_coordinator.is_open();\n    }\n",
+        """\
+    if (this == state.global_controller.get()) {
+      state.any_works_in_sets = cache_coordinator.works_in_sets();
+      state.any_is_open = cache_coordinator.is_open();
+    }
+""",
         _SETS,
+        after="    CoordinateCacheAndState(cache_coordinator);\n",
     ),
 )

@@ -5,7 +5,7 @@ They go onto the wheel that was compiled, so changing one of them costs no compi
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits.edit import Change, Edit
+from rankroom.horovod_build.edits.edit import Change, Edit, added
 from rankroom.horovod_build.edits.keras_edits import KERAS
 
 TF = "horovod/tensorflow/"
@@ -18,18 +18,17 @@ PYTHON = (
         "from shutil import which as find_executable",
         "Python 3.12 has no distutils",
     ),
-    Edit(
+    added(
         "cpu-refuses",
         "horovod/torch/mpi_ops.py",
-        "    if not hasattr(mpi_lib, function):\n",
         """\
-    if not hasattr(mpi_lib, function):
         if tensor.device.type == 'cuda' and not cuda_built():
             raise ValueError('This Horovod is built for the CPU, and was given a tensor on a GPU: '
                              'build it for GPUs (`rankroom horovod build --gpu`), or move the '
                              'tensor (`tensor.cpu()`).')
 """,
         "a Horovod built for the CPU only said that the tensor's type is not supported",
+        after="    if not hasattr(mpi_lib, function):\n",
     ),
 )
 
@@ -43,49 +42,37 @@ RENDEZVOUS = (
         "ranks that were done with one of three stores made the server forget who was done with "
         "the others: the next hvd.init() found old addresses there, and failed",
     ),
-    Edit(
+    added(
         "server-both-keys",
         SERVER,
-        "                        del scope_dict[key]\n",
-        "                        del scope_dict[key]\n"
         "                        scope_dict.pop('to_' + key, None)\n",
         "what rank 0 writes for a rank (mesh_context.h) is as old as what the rank wrote itself",
+        after="                        del scope_dict[key]\n",
     ),
-    Edit(
+    added(
         "server-queue",
         SERVER,
-        "class RendezvousHTTPServer(socketserver.ThreadingMixIn, HTTPServer, object):\n",
-        "class RendezvousHTTPServer(socketserver.ThreadingMixIn, HTTPServer, object):\n"
         "    request_queue_size = socket.SOMAXCONN\n\n",
         "connections beyond five were dropped, and tried again after seconds",
+        after="class RendezvousHTTPServer(socketserver.ThreadingMixIn, HTTPServer, object):\n",
     ),
 )
 
 VARIABLES = (
-    Edit(
+    added(
         "keras3-variable",
         TF + "util.py",
-        "def vars_to_refs(vars):\n",
-        '''\
-def plain_variable(v):
-    """The tf.Variable inside a variable of Keras 3; anything else as it is."""
-    value = getattr(v, "value", None)
-    return value if isinstance(value, tf.Variable) else v
-
-
-def optimizer_variables(optimizer):
-    variables = optimizer.variables
-    return variables() if callable(variables) else variables
-
-
-def is_keras_3(keras):
-    # Keras 2 within TensorFlow does not always say its version.
-    return int(getattr(keras, "__version__", "2").split(".")[0]) >= 3
-
-
-def vars_to_refs(vars):
-''',
+        "def plain_variable(v):\n"
+        '    """The tf.Variable inside a variable of Keras 3; anything else as it is."""\n'
+        '    value = getattr(v, "value", None)\n'
+        "    return value if isinstance(value, tf.Variable) else v\n\n\n"
+        "def optimizer_variables(optimizer):\n    variables = optimizer.variables\n"
+        "    return variables() if callable(variables) else variables\n\n\n"
+        "def is_keras_3(keras):\n"
+        "    # Keras 2 within TensorFlow does not always say its version.\n"
+        '    return int(getattr(keras, "__version__", "2").split(".")[0]) >= 3\n\n\n',
         "a variable of Keras 3 is not a tf.Variable, it has one",
+        before="def vars_to_refs(vars):\n",
     ),
     Edit(
         "keras3-group-refs",
@@ -126,21 +113,21 @@ def vars_to_refs(vars):
 """,
         "Keras 3 calls every Dense layer's kernel the same, and all gradients but one got lost",
     ),
-    Edit(
+    added(
         "keras3-allreduce",
         TF + "__init__.py",
-        "(op, average)\n\n    if isinstance(tensor, tf.IndexedSlices):",
-        "(op, average)\n    tensor = plain_variable(tensor)\n\n"
-        "    if isinstance(tensor, tf.IndexedSlices):",
+        "    tensor = plain_variable(tensor)\n",
         "allreduce() takes a variable of Keras 3, also with compression",
+        after="(op, average)\n",
+        before="\n    if isinstance(tensor, tf.IndexedSlices):",
     ),
-    Edit(
+    added(
         "keras3-grouped-allreduce",
         TF + "__init__.py",
-        "(op, average)\n\n    average_in_framework = False",
-        "(op, average)\n    tensors = [plain_variable(tensor) for tensor in tensors]\n\n"
-        "    average_in_framework = False",
+        "    tensors = [plain_variable(tensor) for tensor in tensors]\n",
         "grouped_allreduce() takes variables of Keras 3, also with compression",
+        after="(op, average)\n",
+        before="\n    average_in_framework = False",
     ),
     Edit(
         "keras3-tape-local",
@@ -149,13 +136,12 @@ def vars_to_refs(vars):
         "self._local_sources.add(plain_variable(source).ref())",
         "register_local_source() takes the model's variables",
     ),
-    Edit(
+    added(
         "keras3-tape",
         TF + "__init__.py",
-        "            gradients = super(self.__class__, self).gradient(target, sources,",
-        "            sources = [plain_variable(source) for source in sources]\n"
-        "            gradients = super(self.__class__, self).gradient(target, sources,",
+        "            sources = [plain_variable(source) for source in sources]\n",
         "DistributedGradientTape.gradient() takes model.trainable_variables",
+        before="            gradients = super(self.__class__, self).gradient(target, sources,",
     ),
     Edit(
         "keras3-tape-split",
@@ -171,13 +157,12 @@ def vars_to_refs(vars):
         "import _cache, _executing_eagerly, _make_subgraph, plain_variable\n",
         "the edit below uses it",
     ),
-    Edit(
+    added(
         "keras3-broadcast",
         TF + "functions.py",
-        "    if inplace:\n        vars_by_device",
-        "    variables = [plain_variable(var) for var in variables]\n"
-        "    if inplace:\n        vars_by_device",
+        "    variables = [plain_variable(var) for var in variables]\n",
         "broadcast_variables() takes model.variables and optimizer.variables",
+        before="    if inplace:\n        vars_by_device",
     ),
     Edit(
         "keras3-broadcast-names",
@@ -191,13 +176,12 @@ def vars_to_refs(vars):
 )
 
 ELASTIC = (
-    Edit(
+    added(
         "keras3-elastic-import",
         TF + "elastic.py",
-        "from horovod.tensorflow.mpi_ops import _executing_eagerly, init, rank, shutdown\n",
-        "from horovod.tensorflow.mpi_ops import _executing_eagerly, init, rank, shutdown\n"
         "from horovod.tensorflow.util import optimizer_variables\n",
         "the edits below use it",
+        after="from horovod.tensorflow.mpi_ops import _executing_eagerly, init, rank, shutdown\n",
     ),
     Edit(
         "keras3-elastic-broadcast",

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits.edit import Edit
+from rankroom.horovod_build.edits.edit import Edit, added
 
 _LATE = "a tensor handed over in the moment of a shutdown was waited for without end"
 
 RECOVERY = (
-    Edit(
+    added(
         "join-reset",
         "horovod/common/process_set.cc",
-        """\
-  registered_global_ranks.clear();
-  initialization_done = false;
-""",
-        """\
-  registered_global_ranks.clear();
-  initialization_done = false;
-  joined = false;
-  joined_size = 0;
-  last_joined_rank = -1;
-""",
+        "  joined = false;\n  joined_size = 0;\n  last_joined_rank = -1;\n",
         "a join() that a failure ended must not be remembered after a new initialisation",
+        after="  registered_global_ranks.clear();\n  initialization_done = false;\n",
     ),
     Edit(
         "finalize-alone",
@@ -48,24 +39,18 @@ RECOVERY = (
 """,
         "with process sets, a killed rank must not abort those that shut down",
     ),
-    Edit(
+    added(
         "fixed-again",
         "horovod/common/parameter_manager.cc",
         """\
-    ResetBayes();
-  } else {
-    Eigen::VectorXd v = TunableParameter::BestValue();
-""",
-        """\
-    ResetBayes();
   } else if (fixed_values_.find(variable) != fixed_values_.end()) {
     // An initialisation before this one has fixed it: it has no place in the vectors any more.
     fixed_values_[variable] = value;
-  } else {
-    Eigen::VectorXd v = TunableParameter::BestValue();
 """,
         "with HOROVOD_CYCLE_TIME or HOROVOD_FUSION_THRESHOLD set, a new hvd.init() wrote beyond a "
         "vector's end",
+        after="    ResetBayes();\n",
+        before="  } else {\n    Eigen::VectorXd v = TunableParameter::BestValue();\n",
     ),
     Edit(
         "init-raises",
@@ -96,16 +81,10 @@ RECOVERY = (
 """,
         "a process that did not come, or a connection that broke, ended the process in hvd.init()",
     ),
-    Edit(
+    added(
         "init-again",
         "horovod/common/operations.cc",
         """\
-  if (horovod_global.initialization_failed) {
-    return false;
-  }
-""",
-        """\
-  if (horovod_global.initialization_failed) {
     if (horovod_global.background_thread.joinable()) {
       horovod_global.background_thread.join();
       horovod_global.timeline.Shutdown();
@@ -114,99 +93,77 @@ RECOVERY = (
       horovod_global.process_set_ranks_to_register.clear();
       horovod_global.initialize_flag.clear();
     }
-    return false;
-  }
 """,
         "after a hvd.init() that failed, every later one failed as well",
+        after="  if (horovod_global.initialization_failed) {\n",
+        before="    return false;\n  }\n",
     ),
-    Edit(
+    added(
         "gave-up-words",
         "horovod/common/global_state.h",
-        """\
-  // Pointer to Controller of zero'th ProcessSet
-""",
         """\
   // Set when the background thread has ended by an error; the words are written before.
   std::atomic_bool gave_up{false};
   std::string gave_up_words;
 
-  // Pointer to Controller of zero'th ProcessSet
 """,
         "that a background thread had given up was reported nowhere",
+        before="  // Pointer to Controller of zero'th ProcessSet\n",
     ),
-    Edit(
+    added(
         "gave-up-note",
         "horovod/common/operations.cc",
-        """\
-        << "Horovod background loop uncaught exception: " << ex.what();
-""",
-        """\
-        << "Horovod background loop uncaught exception: " << ex.what();
-    state.gave_up_words = ex.what();
-    state.gave_up = true;
-""",
+        "    state.gave_up_words = ex.what();\n    state.gave_up = true;\n",
         "that a background thread had given up was reported nowhere",
+        after='        << "Horovod background loop uncaught exception: " << ex.what();\n',
     ),
-    Edit(
+    added(
         "gave-up-anew",
         "horovod/common/operations.cc",
-        """\
-    // Reset initialization flag
-    horovod_global.initialization_done = false;
-""",
-        """\
-    // Reset initialization flag
-    horovod_global.initialization_done = false;
-    horovod_global.gave_up = false;
-""",
+        "    horovod_global.gave_up = false;\n",
         "what ended the last one is not this one's",
+        after="    // Reset initialization flag\n    horovod_global.initialization_done = false;\n",
     ),
-    Edit(
+    added(
         "gave-up-tell",
         "horovod/common/operations.cc",
-        """\
-int horovod_is_initialized() {
-""",
         """\
 const char* horovod_gave_up() {
   return horovod_global.gave_up ? horovod_global.gave_up_words.c_str() : "";
 }
 
-int horovod_is_initialized() {
 """,
         "Python asks here before a cell whether Horovod still runs",
+        before="int horovod_is_initialized() {\n",
     ),
-    Edit(
+    added(
         "late-member",
         "horovod/common/tensor_queue.h",
-        "  void FinalizeTensorQueue(const Status& status);\n",
-        "  void FinalizeTensorQueue(const Status& status);\n"
         "  // After it was finalized, nothing is taken in until it is opened again.\n"
         "  void Open();\n",
         _LATE,
+        after="  void FinalizeTensorQueue(const Status& status);\n",
     ),
-    Edit(
+    added(
         "late-closed",
         "horovod/common/tensor_queue.h",
-        "  mutable std::mutex mutex_;\n",
-        "  mutable std::mutex mutex_;\n  bool closed_ = false;\n",
+        "  bool closed_ = false;\n",
         _LATE,
+        after="  mutable std::mutex mutex_;\n",
     ),
-    Edit(
+    added(
         "late-refused",
         "horovod/common/tensor_queue.cc",
-        "  if (tensor_table_.find(e.tensor_name) != tensor_table_.end()) {\n",
-        "  if (closed_) {\n    return SHUT_DOWN_ERROR;\n  }\n"
-        "  if (tensor_table_.find(e.tensor_name) != tensor_table_.end()) {\n",
+        "  if (closed_) {\n    return SHUT_DOWN_ERROR;\n  }\n",
         _LATE,
+        before="  if (tensor_table_.find(e.tensor_name) != tensor_table_.end()) {\n",
     ),
-    Edit(
+    added(
         "late-refused-grouped",
         "horovod/common/tensor_queue.cc",
-        "  for (std::size_t i = 0; i < entries.size(); ++i) {\n",
-        "  if (closed_) {\n    return SHUT_DOWN_ERROR;\n  }\n"
-        "  for (std::size_t i = 0; i < entries.size(); ++i) {\n",
+        "  if (closed_) {\n    return SHUT_DOWN_ERROR;\n  }\n",
         _LATE,
+        before="  for (std::size_t i = 0; i < entries.size(); ++i) {\n",
     ),
     Edit(
         "late-close",
@@ -227,12 +184,12 @@ void TensorQueue::FinalizeTensorQueue(const Status& status) {
 """,
         _LATE,
     ),
-    Edit(
+    added(
         "late-open",
         "horovod/common/process_set.cc",
-        "  initialization_done = true;\n  return true;\n",
-        "  tensor_queue.Open();\n  initialization_done = true;\n  return true;\n",
+        "  tensor_queue.Open();\n",
         _LATE,
+        before="  initialization_done = true;\n  return true;\n",
         count=2,
     ),
 )

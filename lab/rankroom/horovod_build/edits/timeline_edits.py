@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits.edit import Edit
+from rankroom.horovod_build.edits.edit import Edit, added
 
 RANK_FILE = """\
 // The timeline file of one rank: `{rank}` in the path stands for its number; without that, rank 0
@@ -110,40 +110,29 @@ TIMELINE = (
 """,
         "hvd.shutdown() dropped the events that were still queued",
     ),
-    Edit(
+    added(
         "timeline-reinit",
         "horovod/common/timeline.cc",
         """\
-    file_.flush();
-    file_.close();
-  }
-  tensor_table_.clear();
-""",
-        """\
-    file_.flush();
-    file_.close();
-  }
   cur_filename_.clear();
   new_pending_filename_.clear();
   pending_status_ = false;
-  tensor_table_.clear();
 """,
         "the old file's name kept a timeline from opening after a new hvd.init()",
+        after="    file_.flush();\n    file_.close();\n  }\n",
+        before="  tensor_table_.clear();\n",
     ),
-    Edit(
+    added(
         "timeline-fresh",
         "horovod/common/timeline.cc",
         """\
-void Timeline::SetPendingTimelineFile(const std::string& filename) {
-""",
-        """\
-void Timeline::SetPendingTimelineFile(const std::string& filename) {
   if (!filename.empty()) {
     std::lock_guard<std::recursive_mutex> guard(mutex_);
     tensor_states_.clear();
   }
 """,
         "a span that the last file left open kept the same tensor's next one from starting",
+        after="void Timeline::SetPendingTimelineFile(const std::string& filename) {\n",
     ),
     *(
         Edit(
@@ -156,23 +145,16 @@ void Timeline::SetPendingTimelineFile(const std::string& filename) {
         )
         for state, count in (("NEGOTIATING", 2), ("TOP_LEVEL", 1), ("ACTIVITY", 1))
     ),
-    Edit(
+    added(
         "timeline-whole-end",
         "horovod/common/timeline.cc",
-        """\
-  nvtx_handle_->EndRange(tensor_name);
-
-  std::stringstream args;
-""",
         """\
   if (tensor_states_[tensor_name] != TimelineState::TOP_LEVEL) {
     return;
   }
-  nvtx_handle_->EndRange(tensor_name);
-
-  std::stringstream args;
 """,
         "an operation that was under way when the recording began got ends without beginnings",
+        before="  nvtx_handle_->EndRange(tensor_name);\n\n  std::stringstream args;\n",
     ),
     Edit(
         "timeline-gpu",

@@ -6,47 +6,43 @@ or with other work to do, ranks that waited kept those they waited for from runn
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits.edit import Edit
+from rankroom.horovod_build.edits.edit import Edit, added
 
 _SPUN = "a rank that waits for others must leave the core to them"
 
 WAIT = (
-    Edit(
+    added(
         "wait-include",
         "horovod/torch/handle_manager.h",
-        "#include <atomic>\n",
-        "#include <atomic>\n#include <condition_variable>\n",
+        "#include <condition_variable>\n",
         _SPUN,
+        after="#include <atomic>\n",
     ),
-    Edit(
+    added(
         "wait-include-pace",
         "horovod/torch/handle_manager.cc",
-        '#include "handle_manager.h"\n',
-        '#include "handle_manager.h"\n\n#include "../common/pace.h"\n',
+        '\n#include "../common/pace.h"\n',
         "as a rank waits, the collective begins",
+        after='#include "handle_manager.h"\n',
     ),
-    Edit(
+    added(
         "wait-declare",
         "horovod/torch/handle_manager.h",
-        "  bool PollHandle(int handle);\n",
-        "  bool PollHandle(int handle);\n"
-        "  // Sleeps until the handle is done, or cleared.\n"
-        "  void WaitForHandle(int handle);\n",
+        "  // Sleeps until the handle is done, or cleared.\n  void WaitForHandle(int handle);\n",
         _SPUN,
+        after="  bool PollHandle(int handle);\n",
     ),
-    Edit(
+    added(
         "wait-member",
         "horovod/torch/handle_manager.h",
-        "  std::mutex mutex_;\n",
-        "  std::mutex mutex_;\n  std::condition_variable changed_;\n",
+        "  std::condition_variable changed_;\n",
         _SPUN,
+        after="  std::mutex mutex_;\n",
     ),
-    Edit(
+    added(
         "wait-done",
         "horovod/torch/handle_manager.cc",
-        "  results_[handle] = std::make_shared<Status>(status);\n}\n",
         """\
-  results_[handle] = std::make_shared<Status>(status);
   changed_.notify_all();
 }
 
@@ -61,16 +57,17 @@ void HandleManager::WaitForHandle(int handle) {
     changed_.wait(lock, is_over);
     common::WaitEnds();
   }
-}
 """,
         _SPUN,
+        after="  results_[handle] = std::make_shared<Status>(status);\n",
+        before="}\n",
     ),
-    Edit(
+    added(
         "wait-cleared",
         "horovod/torch/handle_manager.cc",
-        "  results_.clear();\n",
-        "  results_.clear();\n  changed_.notify_all();\n",
+        "  changed_.notify_all();\n",
         "a thread that waits for a handle learns that it was cleared",
+        after="  results_.clear();\n",
     ),
     Edit(
         "wait-asleep",

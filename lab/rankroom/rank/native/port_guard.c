@@ -200,7 +200,12 @@ static int is_listed(struct in_addr peer, const char *list) {
     return 0;
 }
 
-/* Whether an accepted connection is to be hung up on. */
+static int is_loopback(struct in_addr address) {
+    return (ntohl(address.s_addr) >> 24) == 127;
+}
+
+/* Whether an accepted connection is to be hung up on. What comes to loopback comes from this machine,
+ * whatever address it says it comes from: a program may choose any of the machine's own. */
 static int is_unwanted(int fd) {
     address_t peer, here;
     socklen_t size = sizeof peer;
@@ -212,12 +217,13 @@ static int is_unwanted(int fd) {
     if (getsockname(fd, &here.any, &size) != 0)
         return 0;
     if (as_v4(&peer, &from) && as_v4(&here, &to)) {
-        if (from.s_addr == to.s_addr || (ntohl(from.s_addr) >> 24) == 127)
+        if (from.s_addr == to.s_addr || is_loopback(from) || is_loopback(to))
             return is_a_stranger(&peer, &here);
         return peers && !is_listed(from, peers);
     }
     if (peer.any.sa_family == AF_INET6) {
-        if (IN6_ARE_ADDR_EQUAL(&peer.v6.sin6_addr, &here.v6.sin6_addr))
+        if (IN6_ARE_ADDR_EQUAL(&peer.v6.sin6_addr, &here.v6.sin6_addr) ||
+            IN6_IS_ADDR_LOOPBACK(&here.v6.sin6_addr))
             return is_a_stranger(&peer, &here);
         return peers != NULL;
     }

@@ -13,19 +13,21 @@ import functools
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rankroom.rank import sockets
-from rankroom.rank.frameworks.horovod import horovod_calls, horovod_spans
+from rankroom.rank.frameworks.horovod import horovod_calls, horovod_elastic, horovod_spans
 from rankroom.rank.frameworks.horovod import process_sets as horovod_sets
 from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.world import World
 
 TRIES = 3  # to initialise: a connection may break while it is made
 TOGETHER_S = 0.5  # a shutdown that all ranks agree on takes milliseconds
+LOOK_S = 0.05  # between two looks at whether one is over, or is to be cut short
 SHUTDOWN_S = 2.0  # a shutdown may wait for a rank that hangs; others must not wait for it
 
 _MAY_BE_MADE = "initialization failed"  # what Horovod says when a connection could not be made
@@ -72,6 +74,7 @@ def install(world: World) -> None:
     """Prepare for the user's `import horovod.…`; nothing is imported now."""
     when_imported("horovod.common.basics", lambda module: _wrap_basics(module, world))
     when_imported("horovod.common.process_sets", horovod_sets.wrap)
+    horovod_elastic.install()
     if world.size > 1:
         for name, compiled in (("torch", "mpi_lib"), ("tensorflow", "MPI_LIB")):
             when_imported(
@@ -157,7 +160,9 @@ def _imported(name: str) -> Any:
 class Library:
     """One Horovod library in this process: `torch` or `tensorflow`."""
 
-    def __init__(self, basics: Any, initialise: Callable[..., Any], world: World) -> None:
+    def __init__(
+        self, basics: Any, initialise: Callable[..., Any], end: Callable[..., Any], world: World
+    ) -> None:
         self.name = _name(basics)
         self.basics = basics
         self.released = False
@@ -166,6 +171,8 @@ class Library:
         self._started_whole = False
         self._epoch = 0
         self._initialise = initialise
+        self._end = end
+        self._ending: threading.Thread | None = None
         self._world = world
         self._lock = threading.Lock()
         self._sockets: list[sockets.Socket] = []
@@ -267,20 +274,30 @@ class Library:
     def topic(self) -> str:
         return f"hvd.init() of horovod.{self.name}"
 
-    def shut_down(self) -> None:
+    def shut_down(self, patience: float = TOGETHER_S) -> None:
         """Shut down together with the other ranks; or alone, if they do not come to it.
 
-        When a rank has died, one may wait in a ring for another that has noticed and left.
+        When a rank has died, one may wait in a ring for another that has noticed and left. The
+        user's own hvd.shutdown() has all the `patience` there is, until it is released. Horovod
+        must not be told twice at the same time: both would wait for the end of its thread, and only
+        one hears of it.
         """
         with self._lock:
-            if not self.basics.is_initialized():
-                return
-            ending = threading.Thread(target=self.basics.shutdown, daemon=True)
-            ending.start()
-            ending.join(TOGETHER_S)
-            if ending.is_alive():
-                sockets.break_off(self._sockets)
-                ending.join()
+            if self._ending is None or not self._ending.is_alive():
+                if not self.basics.is_initialized():
+                    return
+                self._ending = threading.Thread(target=self._end, args=[self.basics], daemon=True)
+                try:
+                    self._ending.start()
+                except RuntimeError:  # this process is about to end: there are no new threads
+                    self._end(self.basics)
+                    return
+            begun = time.monotonic()
+            while self._ending.is_alive():
+                self._ending.join(LOOK_S)
+                if time.monotonic() - begun > (TOGETHER_S if self.released else patience):
+                    sockets.break_off(self._sockets)
+                    self._ending.join()
 
     def state(self) -> dict[str, Any]:
         whole = self._world.size == self._world.whole
@@ -331,13 +348,19 @@ def _users(original: Any, recording: bool) -> Any:
 def _wrap_basics(module: ModuleType, world: World) -> None:
     basics_class: Any = module.HorovodBasics
     original: Callable[..., Any] = basics_class.init
+    end: Callable[..., Any] = basics_class.shutdown
 
     @functools.wraps(original)
     def init(self: Any, comm: Any = None, process_sets: Any = None) -> None:
-        library = _libraries.setdefault(_name(self), Library(self, original, world))
+        library = _libraries.setdefault(_name(self), Library(self, original, end, world))
         library.init(comm, process_sets)
 
-    basics_class.init = init
+    @functools.wraps(end)
+    def shutdown(self: Any) -> None:
+        if library := _libraries.get(_name(self)):
+            library.shut_down(float("inf"))
+
+    basics_class.init, basics_class.shutdown = init, shutdown
     for name, recording in (("start_timeline", True), ("stop_timeline", False)):
         if hasattr(basics_class, name):
             setattr(basics_class, name, _users(getattr(basics_class, name), recording))

@@ -119,12 +119,30 @@ def _wrap_context(module: Any, world: World) -> None:
         global _strategy
         if world.partial:
             raise world.refuse("a multi-worker strategy", "Make it in a cell on all ranks.")
+        _keep_to_own_gpu(self, world.device)
         _strategy = True
         open_ports.tell("tf.distribute")
         return enable(self, *args, **kwargs)
 
     context.call_function = call_function
     context.enable_collective_ops = enable_collective_ops
+
+
+def _keep_to_own_gpu(context: Any, device: str) -> None:
+    """Have a strategy take this rank's own GPU rather than all of its node's.
+
+    What the user has chosen stays.
+    """
+    if not device.startswith("cuda"):
+        return
+    all_gpus = context.list_physical_devices("GPU")
+    if len(all_gpus) < 2 or len(context.get_visible_devices("GPU")) < len(all_gpus):
+        return
+    own = int(device.partition(":")[2] or 0)
+    try:
+        context.set_visible_devices([all_gpus[own]], "GPU")
+    except RuntimeError:  # TensorFlow has begun to use them
+        print(ALL_GPUS.format(count=len(all_gpus)), file=sys.stderr)
 
 
 def collectives(context: Any, name: Any, world: World) -> Iterator[str]:
@@ -170,6 +188,10 @@ def _guarded(function: Any, name: str, world: World) -> Any:
     return guarded
 
 
+ALL_GPUS = (
+    "this rank's strategy uses all {count} GPUs of the node, as TensorFlow was in use before it "
+    "was made: `%cluster restart`, and make the strategy first, to have a GPU for each rank"
+)
 FOR_GOOD = (
     "tf.distribute has connected these processes for good: `%cluster restart`, and run this before "
     "any strategy is made"

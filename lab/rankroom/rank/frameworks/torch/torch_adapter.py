@@ -190,8 +190,9 @@ def _wrap(module: Any, world: World) -> None:
             if module.is_initialized():
                 return None
             raise world.refuse("dist.init_process_group()", "Call it in a cell on all ranks.")
+        instead = _instead(module, backend)
         mine = {
-            "on": module.is_initialized() and not _released,
+            "on": module.is_initialized() and not _released and not instead,
             "address": os.environ.get("RANKROOM_ADDRESS", os.environ.get("MASTER_ADDR")),
             "port": _free_port() if world.rank == 0 else 0,
         }
@@ -201,6 +202,8 @@ def _wrap(module: Any, world: World) -> None:
             return None
         if module.is_initialized():
             module.destroy_process_group()
+            if instead:
+                print(SET_UP_AGAIN.format(instead=instead), file=sys.stderr)
         with _master(ranks[0]["address"], ranks[0]["port"]), sockets.noting(_sockets):
             result = original(backend, init_method, **kwargs)
         _asked, _fresh = {"backend": backend, "timeout": kwargs.get("timeout")}, False
@@ -229,6 +232,25 @@ def _wrap(module: Any, world: World) -> None:
     torch_internals.patch(module, "_new_process_group_helper", noting_sockets)
 
 
+def _instead(module: Any, backend: Any) -> str:
+    """`nccl instead of gloo` where the default group that is up has other backends than asked for.
+
+    Raises RuntimeError where this PyTorch has no such backend, while that group is kept.
+    """
+    if not module.is_initialized():
+        return ""
+    asked, used = torch_internals.backends_asked_for(module, backend), {}
+    with contextlib.suppress(ValueError):  # the group is another's
+        used = torch_internals.backends_in_use(module)
+    other = {device: name for device, name in asked.items() if used.get(device) != name}
+    for name in other.values():
+        if not module.is_backend_available(name):
+            raise RuntimeError(NOT_THERE.format(name=name))
+    before = {used[device] for device in other if device in used}
+    words = " instead of " + ", ".join(sorted(before)) if before else " as well"
+    return ", ".join(sorted(set(other.values()))) + words if other else ""
+
+
 @contextlib.contextmanager
 def _master(address: str, port: int) -> Iterator[None]:
     """A store that has not been used: torch's cannot be used twice while anything of it lives."""
@@ -250,6 +272,13 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+NOT_THERE = (
+    "this PyTorch has no backend {name!r}; torch.distributed stays up as it was set up before"
+)
+SET_UP_AGAIN = (
+    "torch.distributed is set up again, with {instead}: what used it before, DDP models and groups "
+    "of dist.new_group, has to be made again"
+)
 GROUPS_LOST = (
     "torch.distributed was set up again after the failed cell. The default group works, and so do "
     "DDP models on it; groups made with dist.new_group are gone: run the cell that made them."

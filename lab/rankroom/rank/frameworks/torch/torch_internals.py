@@ -27,6 +27,7 @@ NAMES = {
         "_resolve_process_group": "collectives inside compiled code name no group",
         "_abort_process_group": "a collective of NCCL is not released",
         "_new_process_group_helper": "a collective of Gloo is not released",
+        "BackendConfig": "a group is kept where another backend is asked for",
         "ProcessGroup._get_sequence_number_for_group": "ranks that are out of step are not noticed",
         "ProcessGroup._device_types": _GRADIENTS,
         "ProcessGroup._get_backend": _GRADIENTS,
@@ -99,6 +100,26 @@ def abort(c10d: Any) -> None:
     if has(c10d, "_abort_process_group"):
         with contextlib.suppress(RuntimeError, ValueError):
             c10d._abort_process_group()
+
+
+def backends_asked_for(c10d: Any, backend: str | None) -> dict[str, str]:
+    """What `init_process_group(backend)` gives each kind of device; empty where it may choose.
+
+    Raises ValueError for what is no backend.
+    """
+    if backend is None or not has(c10d, "BackendConfig"):
+        return {}
+    return _by_device(c10d.BackendConfig(c10d.Backend(backend)))
+
+
+def backends_in_use(c10d: Any) -> dict[str, str]:
+    """What each kind of device has in the default group."""
+    return _by_device(c10d.get_backend_config())
+
+
+def _by_device(config: Any) -> dict[str, str]:
+    pairs = (each.partition(":") for each in str(config).split(","))
+    return {device: name for device, _, name in pairs}
 
 
 def backends(c10d: Any, group: Any) -> dict[Any, Any]:

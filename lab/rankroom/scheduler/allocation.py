@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rankroom.errors import StartError, UsageError
@@ -38,13 +39,12 @@ def granted(
     if job := env.get("PBS_JOBID", ""):
         said = _ask(pbs_job.ask(job), job, "PBS")
         here = (devices(), control_groups.cores())
-        nodes, asked, until = pbs_job.read(said, job, _text(env.get("PBS_NODEFILE", "")), here)
-        return pbs_job.allocation(job, nodes, _counts(ranks, nodes, asked), until)
+        return read_pbs(said, job, ranks, _text(env.get("PBS_NODEFILE", "")), here)
     return None
 
 
 def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> Allocation:
-    """What `scontrol show job --details` says of a job. One rank per GPU; without, one per task."""
+    """What `scontrol show job --details` says of a job."""
     found = [
         Node(name, 0, _gpus(gres or ""), len(expand(f"cpu[{cpus}]")))
         for names, cpus, gres in _NODES.findall(said)
@@ -52,23 +52,33 @@ def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> All
     ]
     if not found:
         raise StartError(UNREADABLE.format(job=job, said=said.strip()[:2000]))
-    counts = _counts(ranks, found, per_node)
-    nodes = (
-        Node(node.name, count, node.devices, node.cores)
-        for node, count in zip(found, counts, strict=True)
-    )
-    return Allocation(job, tuple(node for node in nodes if node.ranks), end_time(said))
+    return Allocation(job, _with_ranks(found, ranks, per_node), end_time(said))
 
 
-def _counts(ranks: int | None, nodes: Sequence[Node], per_node: Sequence[int]) -> list[int]:
-    """How many ranks each node gets: those that were asked for, one per GPU, or one per task."""
+def read_pbs(
+    said: str, job: str, ranks: int | None, node_file: str, here: tuple[int, int]
+) -> Allocation:
+    """The same of `qstat -f` and the job's node file; `here` as `pbs_job.read` has it."""
+    nodes, asked, until = pbs_job.read(said, job, node_file, here)
+    return Allocation(job.partition(".")[0], _with_ranks(nodes, ranks, asked), until, "pbs")
+
+
+def _with_ranks(
+    nodes: Sequence[Node], ranks: int | None, per_node: Sequence[int]
+) -> tuple[Node, ...]:
+    """The nodes that get ranks: as many as were asked for, one per GPU, or one per task."""
+    if ranks is not None and ranks < 1:
+        raise UsageError(f"--ranks {ranks}: a cluster has at least 1 rank")
     if ranks is not None:
-        if ranks < 1:
-            raise UsageError(f"--ranks {ranks}: a cluster has at least 1 rank")
-        return share(ranks, len(nodes))
-    if all(node.devices for node in nodes):
-        return [node.devices for node in nodes]
-    return list(per_node) if len(per_node) == len(nodes) else [1] * len(nodes)
+        # The first nodes have one more if it does not come out even.
+        each, more = divmod(ranks, len(nodes))
+        counts = [each + (number < more) for number in range(len(nodes))]
+    elif all(node.devices for node in nodes):
+        counts = [node.devices for node in nodes]
+    else:
+        counts = list(per_node) if len(per_node) == len(nodes) else [1] * len(nodes)
+    shared = (replace(node, ranks=count) for node, count in zip(nodes, counts, strict=True))
+    return tuple(node for node in shared if node.ranks)
 
 
 def _text(path: str) -> str:
@@ -76,12 +86,6 @@ def _text(path: str) -> str:
         return Path(path).read_text("utf-8")
     except OSError:
         return ""
-
-
-def share(ranks: int, nodes: int) -> list[int]:
-    """How many ranks each node gets; the first ones have one more if it does not come out even."""
-    each, more = divmod(ranks, nodes)
-    return [each + (node < more) for node in range(nodes)]
 
 
 def expand(text: str) -> list[str]:

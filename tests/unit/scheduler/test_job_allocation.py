@@ -2,11 +2,10 @@
 
 import pytest
 
-from rankroom.cluster import allocation
 from rankroom.errors import StartError, UsageError
 from rankroom.rank.environment import Position, Wiring, positions, rank_environment
 from rankroom.record.cluster_file import ClusterInfo
-from rankroom.scheduler import step_launcher
+from rankroom.scheduler import allocation, step_launcher
 from rankroom.system import network
 
 # Slurm 22.05; the older form of the GPUs is from 19.05.

@@ -1,0 +1,114 @@
+/** Which ranks are to be seen: a chip for each of a few, for many a field of ranges and a strip. */
+import { formatRanks, parseRanks, rankClass } from '../ranks';
+import type { RunModel } from '../run/model';
+import { trans } from '../translation';
+import { stateWord } from '../words';
+import { h } from './dom';
+import { rankCells, RankStrip } from './rankstrip';
+
+/** More ranks than these are typed as ranges. */
+const CHIPS = 16;
+
+export interface RankPickerActions {
+  /** Null stands for all. */
+  change(ranks: ReadonlySet<number> | null): void;
+  /** Say what is wrong with what was typed; '' if nothing is. */
+  complain(sentence: string): void;
+}
+
+export class RankPicker {
+  readonly node = h('span', 'rr-chips', { role: 'group', 'aria-label': trans.__('ranks to show') });
+  private chosen: ReadonlySet<number> | null = null;
+  private shown = '';
+  private field = h('input', 'rr-ranges', {
+    type: 'search',
+    'aria-label': trans.__('ranks to show, like 0,2-3'),
+    title: trans.__('ranks to show, like 0,2-3'),
+    oninput: () => this.onType()
+  });
+  private strip = new RankStrip(chosen => this.onStrip(chosen));
+
+  constructor(
+    private model: RunModel,
+    private actions: RankPickerActions
+  ) {}
+
+  refresh(): void {
+    const { model } = this;
+    const { ranks } = model;
+    const isMany = ranks.length > CHIPS;
+    const cells = rankCells(ranks, rank => model.stateOf(rank), isMany ? model.profile.value : null);
+    const key = cells.map(({ rank, state, waiting }) => `${rank}${state}${waiting ?? ''}`).join();
+    if (key === this.shown) {
+      return;
+    }
+    this.shown = key;
+    this.node.hidden = ranks.length < 2;
+    this.node.classList.toggle('rr-chips-many', isMany);
+    if (!isMany) {
+      this.node.replaceChildren(this.chip(trans.__('all'), null), ...ranks.map(rank => this.chip(String(rank), rank)));
+      this.press();
+      return;
+    }
+    if (this.field.parentElement?.parentElement !== this.node) {
+      this.node.replaceChildren(h('label', '', {}, `${trans.__('ranks')} `, this.field), this.strip.node);
+    }
+    this.field.placeholder = trans.__('all (%1)', formatRanks(ranks));
+    this.strip.refresh(cells);
+  }
+
+  private chip(text: string, rank: number | null): HTMLElement {
+    const state = rank === null ? '' : this.model.stateOf(rank);
+    return h(
+      'button',
+      `rr-chip ${rank === null ? '' : rankClass(rank)} ${state ? `rr-was-${state}` : ''}`,
+      {
+        'aria-pressed': 'false',
+        'data-rank': String(rank ?? 'all'),
+        title: state ? trans.__('show rank %1 (%2)', rank, stateWord(state)) : trans.__('show all ranks'),
+        onclick: () => this.onChip(rank)
+      },
+      text
+    );
+  }
+
+  /** Rank by rank; choosing none shows all again. */
+  private onChip(rank: number | null): void {
+    const chosen = new Set(this.chosen ?? []);
+    if (rank === null) {
+      chosen.clear();
+    } else if (!chosen.delete(rank)) {
+      chosen.add(rank);
+    }
+    this.choose(chosen);
+    this.press();
+  }
+
+  private onType(): void {
+    const typed = this.field.value.trim() ? parseRanks(this.field.value, this.model.ranks) : new Set<number>();
+    this.actions.complain(typeof typed === 'string' ? typed : '');
+    if (typeof typed !== 'string') {
+      this.choose(typed);
+    }
+  }
+
+  private onStrip(chosen: ReadonlySet<number>): void {
+    this.field.value = formatRanks([...chosen].sort((a, b) => a - b)).replace(/–/g, '-');
+    this.actions.complain('');
+    this.choose(chosen);
+  }
+
+  private choose(chosen: ReadonlySet<number>): void {
+    this.chosen = chosen.size ? chosen : null;
+    this.strip.choose(chosen);
+    this.actions.change(this.chosen);
+  }
+
+  private press(): void {
+    this.node.querySelectorAll<HTMLElement>('.rr-chip').forEach(chip => {
+      const name = chip.dataset.rank ?? '';
+      const isPressed = name === 'all' ? !this.chosen : (this.chosen?.has(Number(name)) ?? false);
+      chip.setAttribute('aria-pressed', String(isPressed));
+    });
+  }
+}

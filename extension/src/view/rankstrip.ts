@@ -1,0 +1,155 @@
+/** Many ranks in a strip, a cell for each: how it stands and how long it waited; those to show are chosen there. */
+import type { Profile, RankState } from '../schema';
+import { percent } from '../timeline/amounts';
+import { trans } from '../translation';
+import { stateWord } from '../words';
+import { h, setChildren, setText } from './dom';
+
+/** With more ranks than these, cells are narrower. */
+const WIDE = 128;
+
+export interface RankCell {
+  rank: number;
+  state: RankState;
+  /** Of the run's time, how much the rank waited for others; null while that is unknown. */
+  waiting: number | null;
+}
+
+/** What a strip shows of each rank. */
+export function rankCells(ranks: readonly number[], stateOf: (rank: number) => RankState, profile: Profile | null): RankCell[] {
+  const waits = new Map(profile?.wall ? profile.ranks.map(({ rank, waiting }) => [rank, waiting / profile.wall]) : []);
+  return ranks.map(rank => ({ rank, state: stateOf(rank), waiting: waits.get(rank) ?? null }));
+}
+
+/** `rank 12: ok, waited 34 %`. */
+export function cellWords({ rank, state, waiting }: RankCell): string {
+  const stands = trans.__('rank %1: %2', rank, stateWord(state));
+  return waiting === null ? stands : trans.__('%1, waited for others for %2', stands, percent(waiting, 1));
+}
+
+/** The place that a key leads to from `at`, of `count`; null if it is no such key. */
+export function keyPlace(key: string, at: number, count: number): number | null {
+  const places: { [key: string]: number } = {
+    ArrowLeft: at - 1, ArrowUp: at - 1, ArrowRight: at + 1, ArrowDown: at + 1, Home: 0, End: count - 1
+  };
+  return key in places ? Math.min(Math.max(places[key], 0), count - 1) : null;
+}
+
+/** Those chosen once all between two places are; with none of them left, all ranks are shown. */
+export function withRange(cells: readonly RankCell[], chosen: ReadonlySet<number>, from: number, to: number): Set<number> {
+  const between = cells.slice(Math.min(from, to), Math.max(from, to) + 1);
+  return new Set([...chosen, ...between.map(({ rank }) => rank)]);
+}
+
+let strips = 0;
+
+export class RankStrip {
+  readonly node: HTMLElement;
+  private cells: RankCell[] = [];
+  private chosen: ReadonlySet<number> = new Set();
+  private nodes = new Map<number, HTMLElement>();
+  /** The cell that keys act on, by its place. */
+  private at = 0;
+  private id = `rr-strip-${++strips}`;
+  private said = h('span', 'rr-strip-said', { 'aria-hidden': 'true' });
+  private list = h('div', 'rr-strip', {
+    role: 'listbox', tabindex: '0', 'aria-multiselectable': 'true', 'data-rr-keys': 'Escape',
+    'aria-label': trans.__('ranks to show: arrows move, Space chooses, with Shift arrows choose several, Escape shows all'),
+    onkeydown: (event: KeyboardEvent) => this.onKey(event),
+    onclick: (event: MouseEvent) => this.onClick(event),
+    onmouseover: (event: MouseEvent) => this.say(this.placeOf(event)),
+    onmouseleave: () => this.say(-1),
+    onfocus: () => this.move(this.at),
+    onblur: () => this.say(-1)
+  });
+
+  /** `change` is told what is chosen; none of them stands for all. */
+  constructor(private change: (chosen: ReadonlySet<number>) => void) {
+    this.node = h('span', 'rr-strip-box', {}, this.list, this.said);
+  }
+
+  refresh(cells: RankCell[]): void {
+    this.cells = cells;
+    this.list.classList.toggle('rr-strip-narrow', cells.length > WIDE);
+    setChildren(this.list, cells.map(cell => this.cell(cell)));
+    this.choose(this.chosen);
+  }
+
+  /** Show which are chosen. */
+  choose(chosen: ReadonlySet<number>): void {
+    this.chosen = chosen;
+    this.list.classList.toggle('rr-strip-some', chosen.size > 0);
+    this.nodes.forEach((node, rank) => node.setAttribute('aria-selected', String(chosen.has(rank))));
+  }
+
+  private cell(cell: RankCell): HTMLElement {
+    const { rank, state, waiting } = cell;
+    const node = this.nodes.get(rank) ?? h('span', '', { role: 'option', id: `${this.id}-${rank}`, 'data-rank': String(rank) });
+    this.nodes.set(rank, node);
+    const words = cellWords(cell);
+    const name = `rr-cell rr-was-${state}`;
+    if (node.title !== words) {
+      node.className = name;
+      node.title = words;
+      node.setAttribute('aria-label', words);
+      node.style.setProperty('--rr-heat', String(waiting ?? 0));
+    }
+    return node;
+  }
+
+  private onClick(event: MouseEvent): void {
+    const at = this.placeOf(event);
+    if (at >= 0) {
+      const from = this.at;
+      this.move(at);
+      this.change(event.shiftKey ? withRange(this.cells, this.chosen, from, at) : this.toggled(at));
+    }
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    if (event.ctrlKey || event.metaKey || event.altKey) {
+      return;
+    }
+    const to = keyPlace(event.key, this.at, this.cells.length);
+    if (to !== null) {
+      const from = this.at;
+      this.move(to);
+      if (event.shiftKey) {
+        this.change(withRange(this.cells, this.chosen, from, to));
+      }
+    } else if (event.key === ' ' || event.key === 'Enter') {
+      this.change(this.toggled(this.at));
+    } else if (event.key === 'Escape') {
+      this.change(new Set());
+    } else {
+      return;
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  private toggled(at: number): ReadonlySet<number> {
+    const { rank } = this.cells[at];
+    const chosen = new Set(this.chosen);
+    return chosen.delete(rank) ? chosen : chosen.add(rank);
+  }
+
+  private move(at: number): void {
+    this.nodes.get(this.cells[this.at]?.rank)?.classList.remove('rr-cell-active');
+    this.at = at;
+    const node = this.nodes.get(this.cells[at]?.rank);
+    node?.classList.add('rr-cell-active');
+    this.list.setAttribute('aria-activedescendant', node?.id ?? '');
+    this.say(at);
+  }
+
+  /** Show in words what a cell stands for; nothing for -1. */
+  private say(at: number): void {
+    setText(this.said, at in this.cells ? cellWords(this.cells[at]) : '');
+  }
+
+  private placeOf(event: MouseEvent): number {
+    const node = (event.target as Element).closest<HTMLElement>('[data-rank]');
+    return node ? this.cells.findIndex(({ rank }) => rank === Number(node.dataset.rank)) : -1;
+  }
+}

@@ -1,0 +1,131 @@
+"""A level of detail of a long run's timeline: seen at once, while its spans are read.
+
+The run is divided into equal parts of time, about as many as a picture has pixels. A span that
+lasts as long as a part or longer is itself in the overview. The shorter ones that begin in the same
+part, at the same depth, are one block: it has the name of the longest of them, and `busy` says how
+much of it they cover. record.schema.json has the format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from rankroom.analysis.collectives import CATEGORY, Calls, Collectives
+from rankroom.analysis.timeline import Column, Timeline
+from rankroom.record.model import Json
+
+RULES = 1  # of what a block is; an overview that followed others is not taken
+LEAST_SPANS = 250_000  # with fewer, the spans themselves are there as soon
+MOST_PARTS, FEWEST_PARTS = 2048, 128
+BLOCKS = 400_000  # about so many in all: some megabytes
+DEEPEST = 8  # spans nested deeper share a block with those that contain them
+WAIT, TRANSFER = 0, 1  # the names of the parts of a collective
+_PART_NAMES = [{"name": "wait"}, {"name": "transfer"}]
+_SHOWN = ("name", "tensor")  # what a picture needs of a name
+
+Columns = tuple[Column, Column, Column]  # names, starts and ends, in the order of the starts
+
+
+def overview_lines(timeline: Timeline, collectives: Collectives, read: int) -> Iterator[str]:
+    """The lines of overview.jsonl for a record of `read` bytes: first the head, then the lanes."""
+    head = {"rules": RULES, "read": read, "spans": timeline.count, "dropped": timeline.dropped}
+    yield _line(head)
+    width = part_width(timeline)
+    for rank in timeline.ranks:
+        first = len(_PART_NAMES)
+        for cat, lane in timeline.lanes[rank].items():
+            if cat == CATEGORY:
+                columns, names = _cut(collectives.calls[rank]), _PART_NAMES
+                base = 0
+            else:
+                columns, names = _renumbered(timeline, rank, lane.columns())
+                base, first = first, first + len(names)
+            yield _line({"rank": rank, "cat": cat, "from": base, "define": names}
+                        | blocks(columns, width, base))  # fmt: skip
+
+
+def part_width(timeline: Timeline) -> int:
+    """Microseconds of a part: fewer and longer parts the more lanes there are."""
+    lanes = [lane for lanes in timeline.lanes.values() for lane in lanes.values() if len(lane)]
+    if not lanes:
+        return 1
+    begin = min(min(lane.start) for lane in lanes)
+    end = max(max(lane.end) for lane in lanes)
+    parts = min(max(BLOCKS // len(lanes), FEWEST_PARTS), MOST_PARTS)
+    return max(1, -(-(end - begin) // parts))
+
+
+def blocks(columns: Columns, width: int, base: int = 0) -> Json:
+    """A lane's spans, none of which is short and has a neighbour in the same part of `width` µs.
+
+    Columns as in a `spans` event, and `busy`; `base` is added to the numbers of names.
+    """
+    name, start, end = columns
+    depth = _depths(start, end)
+    levels = (depth == level for level in range(int(depth.max(initial=0)) + 1))
+    found = [_merged((name[at], start[at], end[at]), width) for at in levels]
+    merged = np.concatenate(found, axis=1)
+    # What contains the others comes first where they begin together.
+    name, start, dur, busy = merged[:, np.argsort(merged[1], kind="stable")]
+    return {
+        "name": (name + base).tolist(),
+        "start": np.diff(start, prepend=0).tolist(),
+        "dur": dur.tolist(),
+        "busy": busy.tolist() if (busy < dur).any() else [],
+    }
+
+
+def _depths(start: Column, end: Column) -> Column:
+    """How many spans each lies in, DEEPEST - 1 at most."""
+    if (start[1:] >= end[:-1]).all():
+        return np.zeros(len(start), np.int64)
+    begun = np.arange(len(start))
+    ended = np.searchsorted(np.sort(end), start, "right")
+    return np.clip(begun - ended, 0, DEEPEST - 1)
+
+
+def _merged(columns: Columns, width: int) -> npt.NDArray[np.int64]:
+    """Names, starts, durations and busy times of spans that are all at one depth."""
+    name, start, end = columns
+    if not len(start):
+        return np.empty((4, 0), np.int64)
+    dur = end - start
+    each = np.arange(len(start))
+    # Long spans are in parts of their own, which no short one is in.
+    part = np.where(dur < width, start // width, np.iinfo(np.int64).min + each)
+    heads = np.flatnonzero(np.concatenate(([True], part[1:] != part[:-1])))
+    longest = np.maximum.reduceat(dur, heads)
+    counts = np.diff(heads, append=len(start))
+    is_longest = dur == np.repeat(longest, counts)
+    named = name[np.minimum.reduceat(np.where(is_longest, each, len(start)), heads)]
+    lasting = np.maximum.reduceat(end, heads) - start[heads]
+    busy = np.minimum(np.add.reduceat(dur, heads), lasting)
+    return np.stack((named, start[heads], lasting, busy))
+
+
+def _cut(calls: Calls) -> Columns:
+    """A rank's collectives, each cut where its wait was over and the transfer began."""
+    waits = calls.until > calls.start
+    moves = (calls.end > calls.until) | ~waits
+    start = np.concatenate((calls.start[waits], calls.until[moves]))
+    end = np.concatenate((calls.until[waits], calls.end[moves]))
+    name = np.repeat((WAIT, TRANSFER), (waits.sum(), moves.sum()))
+    order = np.argsort(start, kind="stable")
+    return name[order], start[order], end[order]
+
+
+def _renumbered(timeline: Timeline, rank: int, columns: Columns) -> tuple[Columns, list[Json]]:
+    """The columns with the numbers of their names from 0 on, and those names."""
+    name, start, end = columns
+    numbers, which = np.unique(name, return_inverse=True)
+    named = (timeline.named(rank, number) for number in numbers.tolist())
+    names = [{key: one[key] for key in _SHOWN if isinstance(one.get(key), str)} for one in named]
+    return (which.reshape(-1), start, end), names
+
+
+def _line(value: Json) -> str:
+    return json.dumps(value, separators=(",", ":")) + "\n"

@@ -1,0 +1,113 @@
+"""The supervisor in the job of a cluster on a site: reached by a forward of the ssh connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+from rankroom.errors import RankroomError, SshError
+from rankroom.record.cluster_file import Remote
+from rankroom.rpc.client import Answer, Client
+from rankroom.scheduler.site import Site
+from rankroom.ssh.connection import SshConnection, Tell
+from rankroom.ssh.host import Host
+
+END_S = 10.0  # for it to end its ranks
+
+
+class JobSupervisor:
+    """Asked and listened to by the agent of the cluster in `folder`.
+
+    `told(state, words)` hears of the connection to its node, where the site has one of its own.
+    """
+
+    def __init__(self, site: Site, place: Host, folder: Path, remote: Remote, told: Tell) -> None:
+        self.address = self.node = ""  # while nobody knows
+        self.cut = asyncio.Event()  # set while the ssh connection is lost
+        self._key = ""
+        self._site = site
+        self._place = place
+        self._folder = folder
+        self._remote = remote
+        self._told = told
+        self._client: Client | None = None
+        self._to_node: SshConnection | None = None  # where the site allows that
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it can be asked."""
+        return self._client is not None
+
+    def found(self, written: dict[str, Any]) -> None:
+        """It listens as its cluster.json has it."""
+        self.address, self._key = written["rpc"], written["rpc_key"]
+        self.node = str(written["host"])
+
+    async def connect(self) -> None:
+        """Have the way to it open; whether it answers is not known then. Raises SshError."""
+        self._client = Client(await self._way(), self._key, beats=True)
+
+    async def ask(self, seconds: float, *buffers: bytes, **question: Any) -> Answer:
+        """Its answer. Raises SshError once the connection is cut, asyncio.TimeoutError."""
+        if self._client is None:
+            raise SshError(self._remote.words, "unreachable")
+        asked = asyncio.wrap_future(self._client.ask(*buffers, **question))
+        cut = asyncio.create_task(self.cut.wait())
+        try:
+            both: set[asyncio.Future[Any]] = {asked, cut}
+            await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+            if cut.done():
+                raise SshError(LOST.format(where=self._site.login), "lost")
+            raise asyncio.TimeoutError
+        finally:
+            cut.cancel()
+            asked.cancel()
+
+    async def end_ranks(self) -> None:
+        """Have it end its ranks, so that what they said last is in the records."""
+        with contextlib.suppress(RankroomError, asyncio.TimeoutError):
+            await self.ask(END_S, do="stop")
+            known, until = -1, time.monotonic() + END_S
+            while time.monotonic() < until:
+                said = await self.ask(END_S, do="news", known=known)
+                known = said["version"]
+                if said["cluster"]["state"] in ("stopped", "failed"):
+                    return
+
+    async def hang_up(self) -> None:
+        """Ask it nothing more, until it is connected to again."""
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.to_thread(client.close)
+
+    async def close(self) -> None:
+        """Let go of its node, which is another's when the job is over."""
+        await self.hang_up()
+        if self._to_node is not None:
+            await self._to_node.close()
+            await self._to_node.end()
+
+    async def _way(self) -> str:
+        """The address here that leads to its own."""
+        line = self._place
+        if not isinstance(line, SshConnection):
+            return self.address
+        host, _, port = self.address.removeprefix("tcp://").rpartition(":")
+        if self._site.ssh_to_nodes:
+            self._to_node = line = SshConnection(line.name, False, node=self.node)
+            await line.open(self._told)
+        digest = hashlib.sha256(str(self._folder).encode()).hexdigest()[:8]
+        local = line.socket.with_name(f"{line.socket.name[:8]}-{digest}")
+        await line.forward(local, host, int(port))
+        return f"ipc://{local}"
+
+
+LOST = (
+    "the connection to {where} is lost; it is opened again by itself, and the ranks go on meanwhile"
+)

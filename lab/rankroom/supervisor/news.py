@@ -1,0 +1,45 @@
+"""How a cluster and its runs stand, told to all who follow it as soon as something changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from rankroom.record.cluster_file import ClusterInfo
+from rankroom.rpc.server import Question, Server
+
+PERIOD_S = 20.0  # between two messages to a follower, if nothing changes
+
+
+class News:
+    """Answers the question "news"; `states` are those of all runs there were."""
+
+    def __init__(self, info: ClusterInfo, server: Server, states: Mapping[str, str]) -> None:
+        self._info = info
+        self._server = server
+        self._states = states
+        self._version = 0  # of what there is to tell; `_waiting` wait for another one
+        self._waiting: list[Question] = []
+
+    def take(self, question: Question) -> bool:
+        """Answer who knows another version, and others with the next; in the server's thread."""
+        if question.content["do"] != "news":
+            return False
+        self._waiting.append(question)
+        if question.content["known"] != self._version:
+            self._tell()
+        else:
+            self._server.later(PERIOD_S, self._tell)
+        return True
+
+    def note(self) -> None:
+        """Something has changed; from any thread."""
+        self._version += 1
+        self._server.call(self._tell)
+
+    def _tell(self) -> None:
+        if self._waiting:
+            told = dataclasses.asdict(self._info) | {"rpc": "", "rpc_key": ""}
+            for each in self._waiting:
+                each.answer(version=self._version, cluster=told, runs=dict(self._states))
+            self._waiting.clear()

@@ -1,0 +1,97 @@
+"""What clients ask of a cluster's ranks and records beside runs, and have to wait for a while: each
+answer is worked out in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+from rankroom.errors import NoClusterError, RankroomError
+from rankroom.record.store import Store
+from rankroom.rpc.server import Question
+from rankroom.supervisor.load import Loads
+from rankroom.supervisor.rank_connections import RankConnections
+from rankroom.supervisor.rank_stacks import stacks
+from rankroom.text.rank_ranges import format_ranks
+
+CHUNK = 1 << 18  # bytes of events in an answer
+LONGEST_WAIT_S = 30.0  # for events to come
+
+
+class Requests:
+    """Takes questions about the ranks that `size()` has; `spool(rank)` is where one writes first.
+
+    `are_ready(ranks)` says whether all of these can do something; NoClusterError if one is down.
+    """
+
+    def __init__(
+        self,
+        size: Callable[[], int],
+        are_ready: Callable[[list[int]], bool],
+        connections: RankConnections,
+        loads: Loads,
+        spool: Callable[[int], Path],
+    ) -> None:
+        self._size = size
+        self._are_ready = are_ready
+        self._connections = connections
+        self._loads = loads
+        self._spool = spool
+        self._store = Store()
+        self._actions: dict[str, Callable[[Question], None]] = {
+            "stacks": self._stacks, "read": self._read, "apply": self._apply,
+            "look": lambda question: question.answer(**self._loads.look()),
+        }  # fmt: skip
+
+    def take(self, question: Question) -> bool:
+        """Have it answered, if it is of this kind."""
+        if act := self._actions.get(question.content["do"]):
+            threading.Thread(target=_answered, args=(act, question), daemon=True).start()
+        return act is not None
+
+    def _ranks(self, asked: dict[str, Any]) -> list[int]:
+        ranks: list[int] | None = asked["ranks"]
+        return list(range(self._size())) if ranks is None else ranks
+
+    def _stacks(self, question: Question) -> None:
+        found = stacks(self._connections, self._ranks(question.content), self._spool)
+        question.answer(stacks={str(rank): text for rank, text in found.items()})
+
+    def _read(self, question: Question) -> None:
+        """Events of a record after a byte, and its run.json, as the browser's view has them."""
+        asked, store = question.content, self._store
+        tail, known = store.tail(asked["run"], asked["after"]), asked["changed"] or ""
+        chunk = asyncio.run(tail.next(CHUNK, min(asked["wait"], LONGEST_WAIT_S), known=known))
+        run = store.load(asked["run"])
+        if chunk.state == "running" or chunk.next < chunk.size:
+            run.state = "running"  # its end is told after its last event
+        source = "" if known else store.source(run.id)
+        question.answer(chunk.data, run=run.to_json(), source=source, changed=chunk.changed)
+
+    def _apply(self, question: Question) -> None:
+        """Have ranks set variables, give one, or call a function, between two cells."""
+        asked, ranks = question.content, self._ranks(question.content)
+        if not self._are_ready(ranks):
+            raise NoClusterError(STARTS.format(ranks=format_ranks(ranks)))
+        futures = self._connections.apply(ranks, asked["how"], asked["name"], question.buffers)
+        wait(futures.values())
+        found = {rank: future.result() for rank, future in futures.items()}
+        for rank, said in found.items():
+            if "failed" in said:
+                raise RankroomError(f"rank {rank}: {said['failed']}")
+        counts = [len(said.buffers) for said in found.values()]
+        question.answer(*(part for said in found.values() for part in said.buffers), counts=counts)
+
+
+def _answered(act: Callable[[Question], None], question: Question) -> None:
+    try:
+        act(question)
+    except Exception as error:
+        question.refuse(error)
+
+
+STARTS = "rank {ranks} is starting: wait until it is ready"

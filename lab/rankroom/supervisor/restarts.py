@@ -1,0 +1,55 @@
+"""Which ranks are to be restarted: those that a client asks for, and those that have died."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+
+from rankroom.record.cluster_file import ClusterInfo
+from rankroom.supervisor import start_limit
+from rankroom.supervisor.processes import Processes
+
+AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
+
+
+class Restarts:
+    """`asked` are the ranks that the next look restarts; `lock` is of these and of `ready`."""
+
+    def __init__(self, info: ClusterInfo, children: Processes, ready: Collection[int]) -> None:
+        self.asked: set[int] = set()
+        self.lock = threading.Lock()
+        self._info = info
+        self._children = children
+        self._ready = ready
+        self._brought_back: dict[int, list[float]] = {}
+
+    def ask_for(self, ranks: list[int]) -> str:
+        """Have `ranks` restarted with the next look; why not, if that cannot be."""
+        with self.lock:
+            for rank in ranks:
+                if rank in self.asked:
+                    return TWICE.format(rank=rank)
+                age = time.monotonic() - self._children.born.get(rank, time.monotonic())
+                young = age < start_limit.seconds(self._info)
+                if young and rank not in self._ready and str(rank) not in self._info.exits:
+                    again = rank in self._info.starting
+                    return (TWICE if again else STARTING).format(rank=rank)
+            self.asked.update(ranks)
+        return ""
+
+    def judge(self, rank: int, how: str) -> tuple[bool, str]:
+        """Whether a rank that has ended comes back by itself, and what is said of its end."""
+        if not self._info.auto_restart or rank in self.asked:
+            return False, how
+        now = time.monotonic()
+        lately = [each for each in self._brought_back.get(rank, []) if now - each < WITHIN_S]
+        if len(lately) >= AGAIN:
+            return False, LEFT_DOWN.format(how=how, times=AGAIN, seconds=WITHIN_S)
+        self._brought_back[rank] = [*lately, now]
+        return True, how
+
+
+TWICE = "rank {rank} is being restarted already: wait until it is ready"
+STARTING = "rank {rank} is starting: wait until it is ready"
+LEFT_DOWN = "{how}; it was restarted {times} times within {seconds:.0f} s and is left down now"

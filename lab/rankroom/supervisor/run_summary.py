@@ -1,0 +1,101 @@
+"""What run.json says of a run, as its events tell it: failure, notes, lines, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+
+from rankroom.record.model import Failure, Hang, Json, RunInfo
+
+MOST_NOTES = 20
+# A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
+_STREAM = re.compile(rb'"stream":"(\w+)"')
+_TO = re.compile(rb'"to":(\d+)}$')
+# As `event_line` writes spans, and those that every cell has.
+SPANS, ONLY_CELL = b'{"kind":"spans"', b'"cat":"cell"'
+
+
+class RunSummary:
+    """Keeps `info` as the events of its ranks have it; `info` itself may be another later."""
+
+    def __init__(self, info: RunInfo) -> None:
+        self.info = info
+        ranks = [rank.rank for rank in info.ranks]
+        self.next_seq = dict.fromkeys(ranks, 0)
+        # Up to which byte each stream of a rank is known.
+        self.spooled: dict[int, dict[str, int]] = {rank: {} for rank in ranks}
+        self.raised: dict[int, int] = {}  # when each rank's error left its cell
+        self.has_profile = False  # more was seen than that the cell ran
+
+    def take(self, rank: int, lines: bytes) -> Iterator[Json]:
+        """Take in a rank's events; those that more may follow from, one by one."""
+        for line in lines.split(b"\n"):
+            if not line:
+                continue
+            self.next_seq[rank] += 1
+            if line.startswith(b'{"kind":"log"'):
+                # Not parsed, as it may be a flood; an escaped backslash before an n is no line end.
+                self.info.lines += line.count(rb"\n") - line.count(rb"\\n")
+                if (stream := _STREAM.search(line[:160])) and (to := _TO.search(line[-40:])):
+                    self.spooled[rank][stream[1].decode()] = int(to[1])
+            elif line.startswith(SPANS):  # they are for readers of the timeline
+                self.has_profile |= ONLY_CELL not in line
+            else:
+                event = json.loads(line)
+                self._take_in(rank, event)
+                yield event
+
+    def _take_in(self, rank: int, event: Json) -> None:
+        match event:
+            case {"kind": "mark", "name": "raised", "t": t}:
+                self.raised.setdefault(rank, t)
+            case {"kind": "mark", "name": "unspooled", "args": {"why": why}}:
+                self.note(UNSPOOLED.format(rank=rank, why=why))
+            case {"kind": "mark", "name": "note", "args": {"text": text}}:
+                self.note(text)
+            case {"kind": "error", "t": t, "ename": name, "evalue": value}:
+                if self._is_cause(rank, t):
+                    self.info.failure = Failure(rank, name, value, event.get("cell_line"))
+            case {"kind": "status"}:
+                self.spooled[rank].update(event.get("spool", {}))
+
+    def _is_cause(self, rank: int, t: int) -> bool:
+        """True if this rank raised before all that are known: the others followed from it."""
+        known = self.info.failure
+        return known is None or self.raised.get(rank, t) < self.raised.get(known.rank, 0)
+
+    def blame(self, rank: int, how: str) -> None:
+        """The process of this rank is gone."""
+        known = self.info.failure
+        if known is None or known.ename == "HorovodInternalError":
+            self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.info.notes and len(self.info.notes) < MOST_NOTES:
+            self.info.notes.append(text)
+
+    def hang(self, hang: Hang | None) -> None:
+        """It is stuck for this reason, or not any more."""
+        before, self.info.hang = self.info.hang, hang
+        if before is not None and hang is None:
+            self.note(f"it was stuck: {before.text}")
+
+    def end(self, was_interrupted: bool) -> None:
+        """All ranks have ended, and with them the run."""
+        self.hang(None)
+        states = {rank.state for rank in self.info.ranks}
+        if states == {"ok"}:
+            self.info.state = "done"
+        elif (was_interrupted or "error" not in states) and "lost" not in states:
+            self.info.state = "interrupted"
+        else:
+            self.info.state = "failed"
+        if self.info.state != "failed":
+            self.info.failure = None
+        self.info.end = time.time_ns() // 1000
+
+
+UNSPOOLED = "rank {rank}: {why}: for a while, what it wrote was not kept on its own disk"

@@ -1,0 +1,61 @@
+"""Training that is written for `hvd.elastic.run`, in cells of its own."""
+
+import pytest
+
+from cells import failure, finish, log, values
+
+pytestmark = pytest.mark.cluster
+
+TRAINING = """
+import torch
+import horovod.torch as hvd
+from horovod.common.exceptions import HorovodInternalError
+hvd.init()
+torch.manual_seed(rank)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+resets, seen = [], []
+
+@hvd.elastic.run
+def train(state):
+    while state.batch < 6:
+        seen.append(state.batch)
+        optimizer.zero_grad()
+        model(torch.ones(1, 1)).sum().backward()
+        {trouble}
+        optimizer.step()
+        state.batch += 1
+        if state.batch % 2 == 0:
+            state.commit()
+    return state.batch
+
+state = hvd.elastic.TorchState(model, optimizer, batch=0)
+state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+"""
+SHOWN = """
+[train(state), seen, resets, hvd.allgather(model.weight.detach()).flatten().tolist()]
+"""
+
+
+@pytest.mark.parametrize("trouble", ["none", "once"])
+def test_it_goes_on_from_the_last_commit(frameworks, trouble):
+    broken = "if state.batch == 3 and not resets: raise HorovodInternalError('a link is down')"
+    source = TRAINING.format(trouble="pass" if trouble == "none" else broken)
+    ranks = values(frameworks, source + SHOWN)
+    assert ranks[0] == ranks[1]
+    batches, seen, resets, weights = ranks[0]
+    assert batches == 6 and weights[0] == weights[1]
+    assert seen == [0, 1, 2, 3, 4, 5] if trouble == "none" else [0, 1, 2, 3, 2, 3, 4, 5]
+    assert resets == [] if trouble == "none" else [2]
+    # The same cell once more: nothing is left over that it stumbles on.
+    assert values(frameworks, source + SHOWN)[0][:3] == ranks[0][:3]
+
+
+def test_a_rank_that_raises_ends_it_on_all(frameworks):
+    source = TRAINING.format(trouble="if rank == 1 and state.batch == 3: raise ValueError('mine')")
+    run = finish(frameworks, source + SHOWN)
+    assert failure(run) == "rank 1: ValueError: mine"
+    assert {rank.state for rank in run.info.ranks} == {"error", "released"}
+    assert "Traceback" not in log(run, 0)
+    assert values(frameworks, TRAINING.format(trouble="pass") + SHOWN)[0][0] == 6

@@ -1,0 +1,66 @@
+"""ipyparallel's own client of a cluster: `%%px` and views show what they show of any engine."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import ipyparallel
+import pytest
+
+from cells import finish, log
+from rankroom.cluster.local import Cluster
+from rankroom.system.polling import poll_until
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def cluster(home: Path) -> Iterator[Cluster]:
+    cluster = Cluster.local(ranks=2, auto_restart=True)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[ipyparallel.Client]:
+    with ipyparallel.Client(str(cluster.paths.client_file), timeout=30) as client:
+        client.wait_for_engines(2, timeout=30)
+        yield client
+
+
+def test_what_a_client_runs_shows_it_its_output(client: ipyparallel.Client):
+    source = (
+        "import sys\nfrom IPython.display import HTML, display\n"
+        "print('out', rank)\nprint('err', file=sys.stderr)\ndisplay(HTML('<b>'))\nrank + 10"
+    )
+    shown = client[:].execute(source, silent=False, block=True)
+    shown.wait_for_output(30)
+    assert shown.stdout == ["out 0\n", "out 1\n"]
+    assert shown.stderr == ["err\n", "err\n"]
+    assert [each[0]["data"]["text/html"] for each in shown.outputs] == ["<b>", "<b>"]
+    results = [each["data"]["text/plain"] for each in shown.execute_result]
+    assert results == ["10", "11"]
+
+
+def test_a_run_keeps_its_output_for_its_record(cluster: Cluster, client: ipyparallel.Client):
+    """Also that of a logger which was set up in a client's request, and keeps its stream."""
+    setup = "import logging, sys\nlogging.basicConfig(level='INFO', format='%(message)s')"
+    client[:].execute(setup, block=True)
+    run = finish(cluster, "print('mine', rank)\nlogging.info('logged')\nrank")
+    assert run.results == {0: "0", 1: "1"}
+    assert log(run, 1) == "mine 1\n"
+    assert log(run, 1, "stderr") == "logged\n"
+    shown = client[:].execute("logging.info('again')", silent=False, block=True)
+    shown.wait_for_output(30)
+    assert shown.stderr == ["again\n", "again\n"]
+    assert log(finish(cluster, "pass"), 0) == ""
+
+
+def test_a_rank_that_a_client_kills_answers_first(cluster: Cluster, client: ipyparallel.Client):
+    before = client[:].apply_sync(os.getpid)
+    client.send_signal(signal.SIGKILL, targets=[1], block=True)
+    assert poll_until(lambda: [rank.pid for rank in cluster.ranks] != before, 60)
+    assert poll_until(lambda: len(cluster.alive) == 2, 60)
+    after = finish(cluster, "import os; os.getpid()").results
+    assert after[0] == str(before[0]) and after[1] != str(before[1])

@@ -1,0 +1,24 @@
+"""Python as another user of this machine, which only root can start."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+UID = 54321  # a uid that no one has
+
+
+def run(script: str, *arguments: str, uid: int = UID) -> str:
+    """What a script prints that another user runs; the test is skipped where that cannot be."""
+    if os.geteuid() != 0:
+        pytest.skip("another user is needed")
+    # One that they may run: this checkout's may be in a home that is closed.
+    python = shutil.which("python3", path="/usr/bin:/bin")
+    if python is None:
+        pytest.skip("no Python for another user")
+    become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+    argv = [*become, "/usr/bin/env", "-i", python, "-c", script, *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert not done.stderr, done.stderr
+    return done.stdout.strip()

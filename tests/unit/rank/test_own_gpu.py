@@ -1,0 +1,48 @@
+"""A strategy of tf.distribute on a node with several GPUs, which is pretended."""
+
+import pytest
+
+from rankroom.rank.frameworks.tensorflow.tensorflow_adapter import _keep_to_own_gpu
+
+
+class Context:
+    """What of TensorFlow's context a strategy's devices come from."""
+
+    def __init__(self, gpus: int, is_in_use: bool = False) -> None:
+        self.gpus = [f"GPU:{number}" for number in range(gpus)]
+        self.visible = list(self.gpus)
+        self.is_in_use = is_in_use
+
+    def list_physical_devices(self, kind: str) -> list[str]:
+        return self.gpus
+
+    def get_visible_devices(self, kind: str) -> list[str]:
+        return self.visible
+
+    def set_visible_devices(self, devices: list[str], kind: str) -> None:
+        if self.is_in_use:
+            raise RuntimeError("Visible devices cannot be modified after being initialized")
+        self.visible = devices
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "visible"),
+    [(4, "cuda:2", ["GPU:2"]), (1, "cuda:0", ["GPU:0"]), (2, "cpu", ["GPU:0", "GPU:1"])],
+)
+def test_a_strategy_has_the_ranks_own_gpu(gpus: int, device: str, visible: list[str]):
+    context = Context(gpus)
+    _keep_to_own_gpu(context, device)
+    assert context.visible == visible
+
+
+def test_gpus_that_the_user_chose_stay():
+    context = Context(4)
+    context.set_visible_devices(["GPU:0", "GPU:1"], "GPU")
+    _keep_to_own_gpu(context, "cuda:3")
+    assert context.visible == ["GPU:0", "GPU:1"]
+
+
+def test_where_it_is_too_late_a_line_says_so(capsys: pytest.CaptureFixture[str]):
+    context = Context(4, is_in_use=True)
+    _keep_to_own_gpu(context, "cuda:1")
+    assert "uses all 4 GPUs of the node" in capsys.readouterr().err

@@ -1,0 +1,179 @@
+"""Run other people's tests and examples on Rankroom's ranks, and write a table of what passes.
+
+`tools/compatibility.py [PART …] [--source NAME=DIR …] [--write docs/compatibility.md]`. Parts are
+horovod, ipyparallel and examples; all of them unless said. Everything is fetched once into the
+cache (`tools/foreign.py`); `--source` takes a clone of a repository instead. A line for each when
+it has ended. Ends with 1 if something failed that is not known to, or passed that is known to fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import examples
+import horovod_suites
+import ipyparallel_suite
+from examples import Example, Trial
+from foreign import REPOSITORIES, fetched, packages
+from horovod_suites import Outcome
+from known import KNOWN
+
+PARTS = ("horovod", "ipyparallel", "examples")
+RANKS = (2, 3)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: how many tests passed, and what is known of those that did not."""
+
+    suite: str
+    ranks: int
+    outcome: Outcome
+
+    def known(self) -> dict[str, str]:
+        """Which failed as they are known to, and why."""
+        return {test: why for test in self.outcome.failed if (why := _why(self.suite, test))}
+
+    def news(self) -> list[str]:
+        """What is not as it is known to be."""
+        known = self.known()
+        found = [
+            f"{self.suite} on {self.ranks} ranks: {test}: {self.outcome.why[test]}"
+            for test in self.outcome.failed
+            if test not in known
+        ]
+        return found + ([f"{self.suite}: not finished"] if self.outcome.unfinished else [])
+
+    @property
+    def line(self) -> str:
+        failed = f"{len(self.outcome.failed)}" if self.outcome.failed else "–"
+        skipped = f"{self.outcome.skipped}" if self.outcome.skipped else "–"
+        return f"| {self.suite} | {self.ranks} | {self.outcome.passed} | {failed} | {skipped} |"
+
+
+def main() -> int:
+    """Run what was asked for; 1 if there is news."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("words", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="of a part")
+    parser.add_argument("--source", action="append", default=[], metavar="NAME=DIR")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into this file")
+    asked = parser.parse_args()
+    parts = asked.words or PARTS
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"no part {min(unknown)!r}; there are {', '.join(PARTS)}")
+    sources = {name: Path(folder) for name, _, folder in (s.partition("=") for s in asked.source)}
+    if unknown := sources.keys() - REPOSITORIES.keys():
+        parser.error(f"no repository {min(unknown)!r}; there are {', '.join(REPOSITORIES)}")
+    news: list[str] = []
+    for part in parts:
+        if part == "examples":
+            trials = list(try_examples(asked.only, sources))
+            news += [f"{t.example.name}: {t.why}" for t in trials if is_news(t)]
+            table = TRIALS + "".join(f"{trial_line(trial)}\n" for trial in trials)
+        else:
+            rows = list(run_suites(part, asked.only, sources))
+            news += [each for row in rows for each in row.news()]
+            table = suites_table(rows)
+        if asked.write:
+            write(asked.write, part, table)
+    print("\n".join(["", *news] if news else ["nothing new"]))
+    return 1 if news else 0
+
+
+def run_suites(part: str, only: Sequence[str], sources: dict[str, Path]) -> Iterable[Row]:
+    """Each suite of Horovod on each number of ranks, or each file of ipyparallel."""
+    if part == "horovod":
+        tests = fetched(part, sources.get(part)) / "test"
+        for name in only or horovod_suites.SUITES:
+            for ranks in RANKS:
+                outcome = horovod_suites.run(tests, horovod_suites.SUITES[name], ranks)
+                yield told(Row(name, ranks, outcome))
+    else:
+        for name in only or ipyparallel_suite.FILES:
+            yield told(Row(name, ipyparallel_suite.RANKS, ipyparallel_suite.run(name)))
+
+
+def told(row: Row) -> Row:
+    print(f"{row.suite:22} {row.ranks} ranks: {row.outcome}", flush=True)
+    for each in row.news():
+        print(f"    {each}", flush=True)
+    if row.outcome.unfinished:
+        print(row.outcome.unfinished, file=sys.stderr)
+    return row
+
+
+def try_examples(only: Sequence[str], sources: dict[str, Path]) -> Iterable[Trial]:
+    site = packages(examples.NEEDS)
+    roots = {"": site}
+    for example in examples.chosen(only):
+        name = example.repository
+        if name not in roots:
+            roots[name] = fetched(name, sources.get(name))
+        with tempfile.TemporaryDirectory(prefix="rankroom-example-") as scratch:
+            trial = examples.tried(example, roots[name], Path(scratch))
+        print(trial_line(trial), flush=True)
+        yield trial
+
+
+def is_news(trial: Trial) -> bool:
+    if not trial.tried:
+        return False
+    known = _why("examples", trial.example.path)
+    return bool(trial.why) != bool(known)
+
+
+def trial_line(trial: Trial) -> str:
+    if not trial.tried:
+        how = f"not tried: {trial.why}"
+    elif not trial.why:
+        how = f"works ({trial.seconds:.0f} s)"
+    else:
+        how = _why("examples", trial.example.path) or f"fails: {trial.why}"
+    return f"| {source_of(trial.example)} | `{trial.example.name}` | {how} |"
+
+
+def source_of(example: Example) -> str:
+    return REPOSITORIES[example.repository].name if example.repository else "accelerate"
+
+
+def suites_table(rows: Sequence[Row]) -> str:
+    """The rows, and under them why what is known to fail does."""
+    reasons: dict[str, set[str]] = {}
+    for row in rows:
+        for test, why in row.known().items():
+            reasons.setdefault(why, set()).add(test)
+    lines = [ROWS, *(f"{row.line}\n" for row in rows)]
+    if reasons:
+        lines.append("\nWhat fails, and why:\n\n")
+        for why, tests in reasons.items():
+            lines.append(f"- {why}: {', '.join(f'`{test}`' for test in sorted(tests))}\n")
+    return "".join(lines)
+
+
+def _why(suite: str, test: str) -> str:
+    """Why a test is known to fail; empty if it is not."""
+    return next((why for at, what, why in KNOWN if at == suite and re.fullmatch(what, test)), "")
+
+
+def write(path: Path, part: str, table: str) -> None:
+    """Put a part's table between its marks in a document."""
+    mark, end = f"<!-- tools/compatibility.py {part} -->\n", f"<!-- end of {part} -->\n"
+    before, begun, rest = path.read_text("utf-8").partition(mark)
+    _, ended, after = rest.partition(end)
+    if not (begun and ended):
+        raise SystemExit(f"{path} lacks the lines that say where {part} belongs")
+    path.write_text(f"{before}{mark}{table}{end}{after}", "utf-8")
+
+
+ROWS = "| tests | ranks | pass | fail | skipped |\n|---|---|---|---|---|\n"
+TRIALS = "| from | example | as a cell on two ranks |\n|---|---|---|\n"
+
+if __name__ == "__main__":
+    sys.exit(main())

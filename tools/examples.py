@@ -1,0 +1,250 @@
+"""Other people's examples, unmodified, as cells on the ranks of a cluster.
+
+Each has a cluster of its own. A cell before it sets the folder, the arguments as a command line
+would, and data in place of what the example would download; then comes its source.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from foreign import packages
+from rankroom.cluster.local import Cluster
+from rankroom.run.run import Run
+
+LIMIT_S = 420
+END_S = 60.0  # for a run to end that was interrupted
+LOOK_S = 0.5
+
+# The images that scikit-learn has, in the size of MNIST's, where Keras would download these.
+DIGITS = """
+import keras, numpy, sklearn.datasets, sys
+def load_data(path=None):
+    digits = sklearn.datasets.load_digits()
+    images = numpy.pad(numpy.kron(digits.images, numpy.ones((3, 3))), [(0, 0), (2, 2), (2, 2)])
+    images, labels = (images * 255 / 16).astype("uint8"), digits.target.astype("uint8")
+    return (images[:1500], labels[:1500]), (images[1500:], labels[1500:])
+for name, module in list(sys.modules.items()):
+    if name.endswith("datasets.mnist"):
+        module.load_data = load_data
+"""
+# Noise, of torchvision's own making, where it would download images.
+NOISE = """
+import functools, torchvision
+def noise(root, train=True, download=False, transform=None, *, size):
+    return torchvision.datasets.FakeData(256 if train else 64, size, transform=transform)
+torchvision.datasets.CIFAR10 = functools.partial(noise, size=(3, 32, 32))
+torchvision.datasets.MNIST = functools.partial(noise, size=(1, 28, 28))
+"""
+# Where an example has tf.losses and the like of Keras 2.
+LEGACY = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\nimport tf_keras as keras\n"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One, and how one sees that it did what it is for: the words it ends with.
+
+    With `enough`, it goes on for long after these words, and is interrupted then.
+    """
+
+    repository: str  # "" for what a package brings along
+    path: str
+    words: str
+    arguments: str = ""
+    before: str = ""
+    gpus: int = 0  # that it demands
+    enough: bool = False
+    module: str = ""  # which it cannot do without
+
+    @property
+    def name(self) -> str:
+        return f"{self.path} {self.arguments}".strip()
+
+
+NEEDS = ("torchvision", "accelerate", "tf_keras", "scikit-learn")
+SCRIPTS = "accelerate/test_utils/scripts"
+EXAMPLES = (
+    Example(
+        "horovod", "examples/pytorch/pytorch_mnist.py", "Test set: Average loss",
+        "--no-cuda --epochs 2", NOISE,
+    ),
+    Example(
+        "horovod", "examples/pytorch/pytorch_synthetic_benchmark.py", "Total img/sec on 2",
+        "--no-cuda --model resnet18 --batch-size 2 --num-warmup-batches 1 "
+        "--num-batches-per-iter 2 --num-iters 2",
+    ),
+    Example(
+        "horovod", "examples/adasum/adasum_small_model.py", "Adasum 0.1 2",
+        "--op Adasum",
+    ),
+    Example(
+        "horovod", "examples/tensorflow2/tensorflow2_mnist.py", "Step #20", "", DIGITS, enough=True,
+    ),
+    Example(
+        "horovod", "examples/tensorflow2/tensorflow2_keras_mnist.py", "Epoch 2/24", "", DIGITS,
+        enough=True,
+    ),
+    Example(
+        "horovod", "examples/tensorflow2/tensorflow2_synthetic_benchmark.py", "Total img/sec on 2",
+        "--no-cuda --model MobileNetV2 --batch-size 2 --num-warmup-batches 1 "
+        "--num-batches-per-iter 2 --num-iters 2",
+    ),
+    Example(
+        "horovod", "examples/tensorflow2/tensorflow2_keras_synthetic_benchmark.py",
+        "Total img/sec on 2",
+        "--no-cuda --model MobileNetV2 --batch-size 2 --num-batches-per-iter 2 --num-iters 2",
+    ),
+    Example(
+        "horovod", "examples/elastic/pytorch/pytorch_synthetic_benchmark_elastic.py",
+        "Total img/sec on 2",
+        "--no-cuda --model resnet18 --batch-size 2 --num-warmup-batches 1 "
+        "--num-batches-per-iter 2 --num-iters 2",
+    ),
+    Example("torch", "distributed/ddp/example.py", "training completed in rank 1!", gpus=2),
+    Example("torch", "distributed/FSDP2/example.py", "(output): ", gpus=2),
+    Example(
+        "torch", "distributed/ddp-tutorial-series/multigpu_torchrun.py", "Epoch 1 |", "2 1", gpus=2,
+    ),
+    Example(
+        "torch", "distributed/tensor_parallelism/tensor_parallel_example.py",
+        "Tensor Parallel training completed!", gpus=2,
+    ),
+    Example(
+        "torch", "distributed/tensor_parallelism/fsdp_tp_example.py",
+        "2D training successfully completed!", gpus=4,
+    ),
+    Example("", f"{SCRIPTS}/test_script.py", "Test reinstantiated state"),
+    Example("", f"{SCRIPTS}/test_sync.py", "gradient accumulation with optimizer and scheduler"),
+    Example("", f"{SCRIPTS}/test_distributed_data_loop.py", "sampler as an instance of"),
+    Example("", f"{SCRIPTS}/test_ops.py", "testing sending tensors across devices"),
+    Example(
+        "deepspeed", "training/cifar/cifar10_deepspeed.py", "Accuracy of truck",
+        "--epochs 1 --dtype fp32 --log-interval 2", NOISE, module="deepspeed",
+    ),
+    Example(
+        "deepspeed",
+        "training/data_efficiency/variable_batch_size_and_lr/"
+        "variable_batch_size_and_lr_example.py",
+        "epoch 1, batch", module="deepspeed",
+    ),
+    Example(
+        "keras", "guides/distributed_training_with_tensorflow.py", "Number of devices",
+        before=DIGITS,
+    ),
+    Example("keras", "guides/distributed_training_with_torch.py", "Epoch 2/2", "", DIGITS, gpus=2),
+    Example("keras", "examples/demo_torch_multi_gpu.py", "Epoch [1/1]", "", DIGITS, gpus=2),
+    Example(
+        "tensorflow", "site/en/tutorials/distribute/multi_worker_with_ctl.ipynb", "Epoch: 2",
+        before=LEGACY + DIGITS,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How an example ended: "" if it did what it is for, else why not."""
+
+    example: Example
+    why: str = ""
+    seconds: float = 0.0
+    tried: bool = True
+
+
+def tried(example: Example, root: Path, scratch: Path, ranks: int = 2) -> Trial:
+    """Run an example of the repository at `root` in a copy of its folder below `scratch`."""
+    if missing := _missing(example):
+        return Trial(example, missing, tried=False)
+    folder = scratch / "example"
+    sources = _sources(root / example.path)
+    folder.mkdir()
+    for name, source in sources.items():
+        (folder / name).write_text(source)
+    begun = time.monotonic()
+    cluster = Cluster.local(ranks=ranks, cwd=str(folder), preload="none")
+    try:
+        first = cluster.run(_begin(example, folder))
+        if not first.wait(LIMIT_S) or first.state != "done":
+            return Trial(example, f"before it: {_failure(first)}", time.monotonic() - begun)
+        run = cluster.run(sources[_main(example)], name=Path(example.path).name)
+        why = _followed(run, example)
+    finally:
+        cluster.stop()
+    return Trial(example, why, time.monotonic() - begun)
+
+
+def _missing(example: Example) -> str:
+    """What this machine lacks for it."""
+    import torch
+
+    if example.module and find_spec(example.module) is None:
+        return f"{example.module} is not installed"
+    if torch.cuda.device_count() < example.gpus:
+        return f"demands {example.gpus} GPUs"
+    return ""
+
+
+def _sources(path: Path) -> dict[str, str]:
+    """The files of an example's folder, by name; those that a notebook writes, if it is one."""
+    if path.suffix == ".py":
+        return {each.name: each.read_text() for each in sorted(path.parent.glob("*.py"))}
+    found = {}
+    for cell in json.loads(path.read_text())["cells"]:
+        first, _, rest = "".join(cell["source"]).partition("\n")
+        if first.startswith("%%writefile "):
+            found[first.split()[1]] = rest
+    return found
+
+
+def _main(example: Example) -> str:
+    path = Path(example.path)
+    return path.name if path.suffix == ".py" else "main.py"
+
+
+def _begin(example: Example, folder: Path) -> str:
+    """The cell that comes before it."""
+    path = [str(folder), str(packages(NEEDS))]
+    words = [_main(example), *shlex.split(example.arguments)]
+    return f"import sys\nsys.path += {path}\nsys.argv = {words}\n{example.before}"
+
+
+def _followed(run: Run, example: Example) -> str:
+    """Wait for a run's end, or until it is enough; "" if it did what it is for, else why not."""
+    until = time.monotonic() + LIMIT_S
+    while not run.wait(LOOK_S):
+        enough = example.enough and _says(run, example)
+        if enough or time.monotonic() > until:
+            run.interrupt()
+            run.wait(END_S)
+            return "" if enough and run.state == "interrupted" else f"not over after {LIMIT_S} s"
+    if run.state != "done":
+        return _failure(run)
+    return "" if _says(run, example) else f"ended without {example.words!r}"
+
+
+def _says(run: Run, example: Example) -> bool:
+    said = "".join(str(event["text"]) for event in run.events if event["kind"] == "log")
+    return example.words in said
+
+
+def _failure(run: Run) -> str:
+    first = run.info.failure
+    if first is None:
+        return run.state
+    line = first.evalue.strip().partition(os.linesep)[0]
+    return f"{first.ename}: {line}" if line else first.ename
+
+
+def chosen(words: Sequence[str]) -> list[Example]:
+    """The examples of these repositories, or whose path has one of these words; all without."""
+    return [
+        each
+        for each in EXAMPLES
+        if not words or each.repository in words or any(word in each.path for word in words)
+    ]

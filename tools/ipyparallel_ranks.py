@@ -1,0 +1,55 @@
+"""A plugin of pytest: ipyparallel's own tests find the ranks of a Rankroom cluster for engines.
+
+`-p ipyparallel_ranks`, before their own conftest is read: their fixture `cluster` starts a
+controller and engines by functions of `ipyparallel.tests`, which are replaced here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import ipyparallel.tests as tests
+import pytest
+from ipyparallel import Client, error
+from IPython.paths import get_ipython_dir
+
+from ipyparallel_suite import RANKS
+from rankroom.cluster.local import Cluster
+from rankroom.system.polling import poll_until
+
+READY_S = 30.0
+PROFILE = "iptest"  # the one whose files their clients read
+
+running: list[Cluster] = []
+
+
+def setup() -> None:
+    """Start the ranks, and put the file that leads to them where the tests look for it."""
+    error.RemoteError = tests.RemoteErrorWithTB
+    cluster = Cluster.local(ranks=RANKS, auto_restart=True)
+    running.append(cluster)
+    folder = Path(get_ipython_dir(), f"profile_{PROFILE}", "security")
+    folder.mkdir(parents=True)
+    (folder / cluster.paths.client_file.name).symlink_to(cluster.paths.client_file)
+
+
+def teardown() -> None:
+    while running:
+        running.pop().stop()
+
+
+def add_engines(n: int = 1, profile: str = PROFILE, total: bool = False) -> list[Any]:
+    """See that `n` ranks are there; one that a test has ended is back a moment later."""
+    if not total:
+        pytest.skip("adds engines, and a cluster's ranks are as many from beginning to end")
+    with Client(profile=profile) as client:
+        if not poll_until(lambda: len(client.ids) == RANKS >= n, READY_S, 0.1):
+            raise RuntimeError(f"{len(client.ids)} of {RANKS} ranks are there, {n} are needed")
+    return []
+
+
+tests.setup, tests.teardown, tests.add_engines = setup, teardown, add_engines
+# As their own controller would, with this set.
+os.environ["IPP_ENABLE_CURVE"] = "1"
