@@ -106,6 +106,8 @@ def test_processes_of_a_cluster_without_a_folder():
     process = sleeper(RANKROOM_CLUSTER=str(ClusterPaths("gone").folder))
     try:
         process.stdout.readline()
+        assert doctor()[0].startswith("nothing is left over")  # all are away: a home not mounted
+        ClusterPaths("gone").folder.parent.mkdir(parents=True, mode=0o700)
         [what, remedy] = doctor()
         assert what == f"cluster gone: its folder is gone; process {process.pid} is left"
         assert remedy == "    `rankroom doctor --clean` ends what is left"
