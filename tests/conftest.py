@@ -13,7 +13,7 @@ from rankroom.cluster.local import Cluster
 pytest_plugins = ["fault_table", "running_tests"]
 
 HERE = Path(__file__).parent
-LONGEST_FIRST = ["ui", "course", "slurm", "dist", "faults", "cluster", "unit"]
+LONGEST_FIRST = ["ui", "course", "slurm", "dist", "faults", "cluster", "machines", "unit"]
 
 # A busy machine takes its time; nothing is waited for longer than it takes.
 os.environ.setdefault("RANKROOM_START_SECONDS", "120")

@@ -86,8 +86,10 @@ export interface Run {
   owner?: {
     host: string;
     pid: number;
-    /** Start time of that process, seconds since the epoch: tells it from a later one with the same pid. */
-    born?: number;
+    /** Where that pid counts: host, machine, boot and PID namespace. */
+    space?: string;
+    /** When that process began, in ticks since boot: tells it from a later one with the same pid. */
+    began?: number;
   };
   /** The process that asked for this run: a notebook's kernel, say. */
   client?: {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 import sys
 from importlib import import_module
@@ -30,6 +31,7 @@ RENAMED = {
     "rankroom.far.keeper": "rankroom.remote.agent",
 }
 
+_WORD = re.compile(r"[\w./@%+,=~-]+")
 _own: set[Path] = set()  # homes that were found to be the user's own
 
 
@@ -49,18 +51,39 @@ def home() -> Path:
 def _home() -> Path:
     chosen = os.environ.get("RANKROOM_HOME")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return Path(os.path.expanduser(chosen)).absolute()  # noqa: PTH111 - raises nothing
     data = os.environ.get("XDG_DATA_HOME")
     # The XDG specification has relative paths ignored.
-    base = Path(data) if data and Path(data).is_absolute() else Path.home() / ".local" / "share"
+    base = Path(data) if data and Path(data).is_absolute() else user_home() / ".local" / "share"
     return base / "rankroom"
+
+
+def user_home() -> Path:
+    """The user's home directory. Raises UsageError where neither HOME nor the system tells it."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UsageError(HOMELESS.format(uid=os.getuid())) from None
+
+
+def without_spaces(folder: Path) -> Path:
+    """`folder`, or one in /tmp where its path has what ends a word for the system's programs."""
+    return folder if _WORD.fullmatch(str(folder)) else Path("/tmp", f"rankroom-{os.getuid()}")
 
 
 def private(folder: Path) -> None:
     """Make the home or a folder of it, closed to other users. Raises as `make_own`."""
-    home().parent.mkdir(parents=True, exist_ok=True)
+    make_parents(home())
     for each in (home(), folder):
         make_own(each)
+
+
+def make_parents(folder: Path) -> None:
+    """Make what there is not of the folders above this one, closed to other users whatever umask
+    is set. Raises OSError."""
+    for each in reversed(folder.parents):
+        if not each.is_dir():
+            each.mkdir(mode=0o700, exist_ok=True)
 
 
 def make_own(folder: Path) -> None:
@@ -142,8 +165,16 @@ def environment() -> dict[str, str]:
 def config_file() -> Path:
     """Where config.toml would be."""
     chosen = os.environ.get("XDG_CONFIG_HOME")
-    base = Path(chosen) if chosen and Path(chosen).is_absolute() else Path.home() / ".config"
+    # A place where there is none, for who has no home.
+    base = Path(chosen) if chosen and Path(chosen).is_absolute() else _dot_config()
     return base / "rankroom" / "config.toml"
+
+
+def _dot_config() -> Path:
+    try:
+        return user_home() / ".config"
+    except UsageError:
+        return Path("/nonexistent/.config")
 
 
 def _number(name: str, default: float) -> float:
@@ -186,6 +217,10 @@ def parsed(text: str) -> dict[str, Any]:
     return dict(toml.loads(text))
 
 
+HOMELESS = (
+    "HOME is not set, and the system knows no home directory of user {uid}: set HOME, or set "
+    "RANKROOM_HOME to a folder of your own"
+)
 NOT_A_NUMBER = "{where} is {text!r}: set it to a number from 0 up, for example {default:g}"
 NOT_YOURS = (
     "{folder} belongs to another user, and Rankroom uses only folders of your own: have it "

@@ -5,6 +5,7 @@ Message templates stand together at the bottom of this file.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,8 +86,27 @@ class UnwrittenError(RecordError):
         self.rest = rest
 
 
+class FileError(RankroomError):
+    """A file system refuses what is needed."""
+
+
 class HorovodBuildError(RankroomError):
     """Horovod could not be built or does not work."""
+
+
+def of_file(error: OSError) -> FileError | None:
+    """What a file system refuses, in one line; None for an error of another kind."""
+    if error.errno not in REMEDIES:
+        return None
+    where = error.filename2 or error.filename
+    path = where.decode(errors="replace") if isinstance(where, bytes) else where
+    return FileError(f"{path or 'a file'}: {with_remedy(error)}")
+
+
+def with_remedy(error: OSError) -> str:
+    """An error of the system's without its path, and what to do about it, if that is known."""
+    remedy = REMEDIES.get(error.errno or 0)
+    return f"{error.strerror or error}; {remedy}" if remedy else str(error.strerror or error)
 
 
 def raise_told(answer: Mapping[str, Any]) -> None:
@@ -98,6 +118,22 @@ def raise_told(answer: Mapping[str, Any]) -> None:
         raise kind(answer["text"])
 
 
+ELSEWHERE = "set RANKROOM_HOME to a folder that you may write to"
+ROOM = "free some space (`rankroom runs prune`), or set RANKROOM_HOME to another file system"
+REMEDIES = {
+    errno.EDQUOT: f"your quota is used up: {ROOM}",
+    errno.ENOSPC: ROOM,
+    errno.EFBIG: ROOM,
+    errno.EROFS: ELSEWHERE,
+    errno.ENOTDIR: ELSEWHERE,
+    errno.EACCES: f"check its permissions, and your ticket for this file system, or {ELSEWHERE}",
+    errno.EPERM: f"check its permissions, or {ELSEWHERE}",
+    errno.ESTALE: "its server was restarted or has replaced it: try again, in another folder",
+    errno.EIO: "the disk or the server of this file system is in trouble: ask who runs it",
+    errno.ENAMETOOLONG: "choose a shorter name, or set RANKROOM_HOME to a shorter path",
+    errno.EMFILE: "this process has too many open files: `ulimit -n` says how many it may have",
+    errno.ENFILE: "this machine has too many open files: wait, or ask who runs it",
+}
 EARLIER_SITE = (
     "the agent of cluster {name} here is an earlier version's, which this one cannot talk to: "
     "`kill {pid}` ends the agent, not the job, and `%cluster attach {name}` starts one again"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.cluster import launch
+from rankroom.cluster import launch, liveness
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.ssh import questions
 from served import Server, serve
@@ -222,6 +222,6 @@ def test_nobody_waits_for_ssh_and_the_scheduler(slow: tuple[Server, Path], monke
     finally:
         for name in names:
             paths = ClusterPaths(name)
-            if (info := paths.read()) is not None and launch.alive(info):
+            if (info := paths.read()) is not None and liveness.alive(info):
                 os.kill(info.supervisor, 9)
             launch.wait_end(paths)

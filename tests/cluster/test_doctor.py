@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 
 from rankroom.cli import main
 from rankroom.cluster.local import Cluster
-from rankroom.record.blank import BLANK
+from rankroom.record.blank import BLANK, Blank
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote
 from rankroom.record.store import Store
 from rankroom.system import process_tree
@@ -92,7 +93,10 @@ def test_a_cluster_on_a_site_is_kept_while_its_job_may_go_on():
         "`%cluster attach far` in a notebook attaches to it again",
         f"nothing is left over in {Store().root}",
     ]
-    remote.until = time.time() - 60
+    remote.until = time.time() - 3600  # an hour is what a clock may be wrong by
+    paths.write(ClusterInfo("far", 1, state="running", remote=remote, supervisor=2**22))
+    assert "may go on" in doctor("--clean")[0]
+    remote.until = time.time() - 3 * 3600
     paths.write(ClusterInfo("far", 1, state="running", remote=remote, supervisor=2**22))
     assert "removed its folder" in doctor("--clean")[1]
     assert not paths.folder.exists()
@@ -102,6 +106,8 @@ def test_processes_of_a_cluster_without_a_folder():
     process = sleeper(RANKROOM_CLUSTER=str(ClusterPaths("gone").folder))
     try:
         process.stdout.readline()
+        assert doctor()[0].startswith("nothing is left over")  # all are away: a home not mounted
+        ClusterPaths("gone").folder.parent.mkdir(parents=True, mode=0o700)
         [what, remedy] = doctor()
         assert what == f"cluster gone: its folder is gone; process {process.pid} is left"
         assert remedy == "    `rankroom doctor --clean` ends what is left"
@@ -135,15 +141,21 @@ def test_records_made_for_runs_that_never_began():
     store.runs.mkdir(parents=True)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    left, used = (store.runs / f".{pid}-0a1b{BLANK}" for pid in (gone.pid, os.getpid()))
-    for each in (left, used):
+    used = Path(Blank(store.runs).folder)
+    left = used.with_name(used.name.replace(str(os.getpid()), str(gone.pid)))
+    elsewhere = used.with_name(f".{gone.pid}-abcdef-0a1b{BLANK}")  # of a machine with this home
+    for each in (left, elsewhere):
         each.mkdir()
+    name = left.name.removeprefix(".").removesuffix(BLANK)
     assert doctor("--clean") == [
-        f"record {gone.pid}-0a1b: made for a run that never began",
+        f"record {name}: made for a run that never began",
         "    removed it",
     ]
     assert not left.exists()
-    assert used.exists()
+    assert used.exists() and elsewhere.exists()
+    os.utime(elsewhere, (0, 0))
+    assert doctor("--clean")[1] == "    removed it"
+    assert not elsewhere.exists()
 
 
 @pytest.mark.cluster

@@ -13,6 +13,7 @@ from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Owner, RankInfo, RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, Writer, new_id
+from rankroom.system import pid_space
 
 
 def make_run(size: int = 2, **fields: Any) -> RunInfo:
@@ -68,7 +69,7 @@ def gone_process() -> Owner:
     """The owner of a record that was left alone."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    return Owner(socket.gethostname(), process.pid, time.time())
+    return Owner(socket.gethostname(), process.pid, str(pid_space.here()), 1)
 
 
 def names(folder: Path) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from rankroom.system.control_groups import groups
 from rankroom.system.network import here
 
 MUCH = 0.7  # of the limit: from there on, lack of memory is a likely cause
@@ -23,7 +24,7 @@ class Memory:
     """The memory of a node's ranks, sampled by their agent; its own control group is theirs."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._folders = groups(root)
+        self._folders = groups("memory", root)
         self.limit = limit(self._folders)
         self._kills = kills(self._folders)
         self._last: dict[int, int] = {}
@@ -54,31 +55,6 @@ class Memory:
             return f"{said}: out of memory"
         suspect = last + sum(self._last.values()) > MUCH * self.limit
         return f"{said} (out of memory?)" if suspect else said
-
-
-def groups(root: Path = Path("/")) -> list[Path]:
-    """The folders of this process's memory control groups, its own first; cgroup v2 or v1."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    mounted = root / "sys/fs/cgroup"
-    found = []
-    for line in lines:
-        number, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        if number == "0" and not names:
-            bases = [mounted, mounted / "unified"]
-        elif "memory" in names.split(","):
-            bases = [mounted / "memory"]
-        else:
-            continue
-        for base in bases:
-            # In a container the path may be the host's; what is there is its root then.
-            own = base / path.lstrip("/")
-            chain = [own, *own.parents]
-            found += [each for each in chain if each == base or base in each.parents]
-    return [each for each in found if each.is_dir()]
 
 
 def limit(folders: list[Path]) -> int:

@@ -29,7 +29,7 @@ from rankroom.agent.memory import Memory
 from rankroom.agent.node_ranks import NodeRanks
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.reporting.samples import Sampler
-from rankroom.system import process_tree
+from rankroom.system import process_tree, shared_memory
 
 END_S = 1.0  # for a rank to end by itself whose successor somebody waits for
 STOP_S = 3.0  # the same for all ranks, with their agent
@@ -238,6 +238,8 @@ class NodeAgent:
             code = os.waitstatus_to_exitcode(status)
             words = self.memory.words(rank)
             killed = words if code == -signal.SIGKILL else ""
+            if code == -signal.SIGBUS:
+                killed = shared_memory.words()
             self.supervisor.tell(rank=rank, start=start, ended=code, words=killed)
 
     def end(self, ranks: Collection[int]) -> None:

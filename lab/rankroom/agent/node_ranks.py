@@ -16,7 +16,7 @@ from rankroom.rank.environment import (
     rank_environment,
 )
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Node
-from rankroom.system import network, process_tree
+from rankroom.system import control_groups, network, process_tree
 
 BIND, PEERS = "RANKROOM_BIND", "RANKROOM_PEERS"  # as rank/native/port_guard.c reads them
 
@@ -34,7 +34,7 @@ class NodeRanks:
         allocation = info.allocation
         self.is_remote = allocation is not None
         self._in_slurm = allocation is not None and allocation.scheduler == "slurm"
-        cores = len(os.sched_getaffinity(0))
+        cores = control_groups.cores()
         nodes = allocation.nodes if allocation else (Node("", info.size, devices, cores),)
         self._node = nodes[node]
         self._cores = min(cores, self._node.cores)

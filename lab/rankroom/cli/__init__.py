@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rankroom import __version__
-from rankroom.errors import RankroomError
+from rankroom.errors import RankroomError, of_file
 
 # The command X is X in X_command.py. What each does, as `rankroom --help` says it.
 COMMANDS = {
@@ -56,6 +56,10 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except RankroomError as error:
             raise click.ClickException(str(error)) from None
+        except OSError as error:
+            if (plain := of_file(error)) is None:
+                raise
+            raise click.ClickException(str(plain)) from None
 
 
 @click.group(cls=LazyGroup)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rankroom.cli.job_options import job_options, started
-from rankroom.cluster import actions, launch, lookup
+from rankroom.cluster import actions, liveness, lookup
 from rankroom.cluster.cluster_status import all_clusters
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
@@ -30,7 +30,8 @@ def list_() -> None:
     found = all_clusters()
     for each in found:
         where = f" on {each.site}" if each.site else ""
-        click.echo(f"{each.name:24}  {each.size:>5} ranks{where}  {each.words}")
+        size = f"{each.size:>5} ranks" if each.size else f"{'?':>5} ranks"
+        click.echo(f"{each.name:24}  {size}{where}  {each.words}")
         if each.remedy:
             click.echo(f"{'':24}  {each.remedy}")
         for rank in each.ranks:
@@ -78,7 +79,7 @@ def stop(name: str | None) -> None:
 def restart(name: str | None, chosen: str | None) -> None:
     """Restart ranks, all of them by default; their variables are gone."""
     paths, info = actions.find(_named(name))
-    if chosen is None or not launch.alive(info):
+    if chosen is None or not liveness.alive(info):
         click.echo(actions.restart(paths.name))
         return
     ranks = parse_ranks(chosen, info.size)

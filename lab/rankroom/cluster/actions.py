@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rankroom import errors
-from rankroom.cluster import launch, lookup, start_request
+from rankroom.cluster import launch, liveness, lookup, start_request
 from rankroom.errors import (
     NoClusterError,
     NotYoursError,
@@ -32,7 +32,6 @@ from rankroom.remote import start as remote
 from rankroom.rpc.client import RpcError, ask
 from rankroom.scheduler import site
 from rankroom.supervisor import start_limit
-from rankroom.system import process_tree
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import choose_ranks, name_ranks
 
@@ -67,16 +66,17 @@ def stop(name: str) -> str:
 
 def end(paths: ClusterPaths, info: ClusterInfo) -> str:
     """The same for a cluster that was found."""
-    if not launch.alive(info) and launch.remote_on(info):
+    lookup.demand_in_reach(info)
+    if not liveness.alive(info) and liveness.remote_on(info):
         remote.relaunch(paths)  # only its agent can end its job
-        poll_until(lambda: launch.alive(paths.read()), start_limit.START_S)
+        poll_until(lambda: liveness.alive(paths.read()), start_limit.START_S)
         info = paths.read() or info
-    if info.remote is not None and launch.alive(info):
+    if info.remote is not None and liveness.alive(info):
         # Its supervisor here must not be ended before the job is; how long that takes is the site's
         # affair.
         said = str(_ask(info, REMOTE_END_S, do="stop").get("text", ""))
         if not said:
-            process_tree.ended_within(info.supervisor, ANSWER_S)
+            poll_until(lambda: liveness.process_state(info) == "gone", ANSWER_S)
         return said
     lookup.end(paths)
     return ""
@@ -88,8 +88,9 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
     Says what was done.
     """
     paths, info = find(name)
-    if not launch.alive(info):
-        if launch.remote_on(info):
+    lookup.demand_in_reach(info)
+    if not liveness.alive(info):
+        if liveness.remote_on(info):
             remote.relaunch(paths)  # its job may go on
         else:
             successor(paths, info, {})()
@@ -104,6 +105,7 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
 def resize(name: str, asked: Mapping[str, str]) -> None:
     """Restart a cluster with another number of ranks; their variables are gone."""
     paths, info = find(name)
+    lookup.demand_in_reach(info)
     if info.remote is None and start_request.ranks(asked) is None:
         raise start_request.StartRequestError({"ranks": "is how many ranks there are to be"})
     start_again = successor(paths, info, asked)
@@ -123,7 +125,7 @@ def successor(
     """
     if info.remote is not None:
         there = start_request.granted(remote.site_of(paths), asked)
-        if any(asked.values()) and launch.alive(info):
+        if any(asked.values()) and liveness.alive(info):
             _ask(info, remote.ACCEPTS_S, do="accepts", site=dataclasses.asdict(there))
 
         def submit() -> None:
@@ -234,7 +236,8 @@ def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
 
 
 def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict[str, Any]:
-    if not launch.alive(info):
+    lookup.demand_in_reach(info)
+    if not liveness.alive(info):
         raise NoClusterError(f"cluster {info.name} is gone: Restart starts it again")
     if info.remote and not info.rpc:
         raise NoClusterError(errors.EARLIER_SITE.format(name=info.name, pid=info.supervisor))

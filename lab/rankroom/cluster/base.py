@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from rankroom.cluster import actions, lookup, repair
-from rankroom.cluster import launch as local
+from rankroom.cluster import actions, liveness, lookup, repair
 from rankroom.cluster.supervisor_client import SupervisorClient
 from rankroom.errors import NoClusterError, RecordError, SshError
 from rankroom.rank import packed_values
@@ -120,7 +119,7 @@ class AnyCluster:
     @property
     def running(self) -> bool:
         """True while the cluster is kept, whatever its ranks do."""
-        return local.alive(self.paths.read())
+        return liveness.alive(self.paths.read())
 
     @property
     def busy(self) -> bool:
@@ -142,7 +141,7 @@ class AnyCluster:
                 return "ended with its cluster"
             if str(rank) in info.exits:
                 return info.exits[str(rank)]
-            if not local.alive(info):
+            if not liveness.alive(info):
                 return f"ended with its cluster: {lookup.why_gone(info)}"
             if info.remote is not None and info.remote.state != "running":
                 return info.remote.words
@@ -172,7 +171,7 @@ class AnyCluster:
         chosen, me = choose_ranks(ranks, self.size), this_process()
         said = self._supervisor.ask_directly(
             do="run", source=source, ranks=chosen, name=name, count=count, notes=list(notes),
-            restarts=self._restarts, profile=profile, own=own, host=me.host, pid=me.pid,
+            restarts=self._restarts, profile=profile, own=own, **vars(me),
         )  # fmt: skip
         self._restarts |= said["restarts"]
         return self._take(said["run"])
@@ -281,7 +280,7 @@ class AnyCluster:
 
     def _is_orphaned(self, run: Run) -> bool:
         """Whether the supervisor is gone; what its ranks have left is in the record then."""
-        if local.alive(self.paths.read()):
+        if liveness.alive(self.paths.read()):
             return False
 
         def is_complete() -> bool:

@@ -14,10 +14,16 @@ from pathlib import Path
 
 import psutil
 
-from rankroom.cluster import launch
+from rankroom.cluster import launch, liveness
 from rankroom.errors import RecordError, UnreadableError
 from rankroom.record.blank import BLANK, forsaken
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_paths, clusters_folder
+from rankroom.record.cluster_file import (
+    ClusterInfo,
+    ClusterPaths,
+    all_paths,
+    clusters_folder,
+    is_past,
+)
 from rankroom.record.store import Store
 from rankroom.supervisor.lease import held
 from rankroom.system import process_tree
@@ -48,16 +54,19 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
     if info is None and (kept_by := launch.supervisors(paths)):
         yield Finding(NO_FILE.format(name=paths.name, pid=kept_by[0].pid, path=paths.info))
         return
-    young = time.time() - info.created < launch.start_s(info) if info is not None else False
-    if info is not None and (launch.alive(info) or (young and info.state == "starting")):
+    if info is not None and liveness.alive(info) and liveness.is_elsewhere(info):
+        said = RUNS_THERE if liveness.state(info) == "runs" else MAY_RUN
+        yield Finding(said.format(name=paths.name, where=liveness.where(info), path=paths.folder))
+        return
+    if info is not None and (liveness.alive(info) or _is_young(paths, info)):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
         use = "in use" if held(paths.folder / "lease") else "unused"
         ranks = "1 rank" if info.size == 1 else f"{info.size} ranks"
         where = f" in job {info.remote.job} on {info.remote.site}" if info.remote else ""
         yield Finding(f"cluster {paths.name}: {ranks}{where}, up since {since}, {use}")
         return
-    remote = info.remote if info is not None and launch.remote_on(info) else None
-    if remote is not None and not 0 < remote.until < time.time():
+    remote = info.remote if info is not None and liveness.remote_on(info) else None
+    if remote is not None and not is_past(remote.until):
         yield Finding(UNKEPT.format(name=paths.name, job=remote.job, site=remote.site))
         return
     if info is not None and (job := _job_elsewhere(info)):
@@ -90,12 +99,19 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
         yield Finding(what, "removes its folder", "removed its folder", clean)
 
 
+def _is_young(paths: ClusterPaths, info: ClusterInfo) -> bool:
+    """Whether the cluster is only just starting. The clock may have been set since."""
+    age = time.time() - info.created
+    begins = age < launch.start_s(info) or bool(launch.supervisors(paths))
+    return info.state == "starting" and not info.supervisor and begins
+
+
 def _job_elsewhere(info: ClusterInfo) -> str:
     """The job of a cluster that may be cut off rather than gone, as that job is not over."""
     granted = info.allocation
-    if granted is None or launch.here(info.host, info) or info.state in ("failed", "stopped"):
+    if granted is None or liveness.here(info.host, info) or info.state in ("failed", "stopped"):
         return ""
-    return granted.job if time.time() < granted.until else ""
+    return granted.job if granted.until and not is_past(granted.until) else ""
 
 
 def _why(info: ClusterInfo | None) -> str:
@@ -118,6 +134,8 @@ def _lacks(store: Store, run: str) -> bool:
 def _without_folder(folder: Path) -> Iterator[Finding]:
     """Processes of clusters of which nothing else is left."""
     left: dict[Path, list[psutil.Process]] = {}
+    if not folder.is_dir():  # all of them are away, as when a home is not mounted
+        return
     for process, value in process_tree.belonging(process_tree.CLUSTER):
         if Path(value).parent == folder and not Path(value).exists():
             left.setdefault(Path(value), []).append(process)
@@ -149,6 +167,11 @@ def _processes(processes: list[psutil.Process]) -> str:
 ALL_OF_IT = (
     "ends what is left and removes its folder",
     "ended what was left and removed its folder",
+)
+RUNS_THERE = "cluster {name}: runs on {where}, and is left alone"
+MAY_RUN = (
+    "cluster {name}: was started on {where}; whether it runs cannot be told from here, so it is "
+    "left alone: use `rankroom doctor` there, or remove {path} if that machine is gone for good"
 )
 NO_FILE = (
     "cluster {name}: its supervisor runs (pid {pid}), but {path} is not there: it is left as it is"

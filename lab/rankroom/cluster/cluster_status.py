@@ -5,13 +5,12 @@ Nothing here connects to ranks or keeps a state, so that every window sees the s
 
 from __future__ import annotations
 
-import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rankroom.cluster import launch
+from rankroom.cluster import launch, liveness
 from rankroom.errors import UnreadableError
 from rankroom.record.cluster_file import (
     ClusterInfo,
@@ -68,11 +67,14 @@ def all_clusters() -> list[ClusterStatus]:
     """Every cluster there is, newest first; those that were stopped are gone."""
     found = []
     for paths in all_paths():
-        with contextlib.suppress(UnreadableError):
+        try:
             info = paths.read()
-            # A folder of another name than its cluster's only keeps what records may lack.
-            if info is not None and info.name == paths.name and info.state != "stopped":
-                found.append(status_of(info))
+        except UnreadableError as error:
+            found.append(_unreadable(paths.name, str(error)))
+            continue
+        # A folder of another name than its cluster's only keeps what records may lack.
+        if info is not None and info.name == paths.name and info.state != "stopped":
+            found.append(status_of(info))
     return sorted(found, key=lambda each: each.created, reverse=True)
 
 
@@ -101,8 +103,14 @@ def status_of(info: ClusterInfo) -> ClusterStatus:
         created=info.created,
         log=remote.log,
         is_remote=info.remote is not None,
-        is_supervised=_young(info) or launch.alive(info),
+        is_supervised=_young(info) or liveness.alive(info),
     )
+
+
+def _unreadable(name: str, why: str) -> ClusterStatus:
+    """One that may well run."""
+    empty = status_of(ClusterInfo(name, 0, "failed", created=time.time()))
+    return replace(empty, state="lost", words=why, remedy="")
 
 
 def _rank(info: ClusterInfo, rank: int) -> RankStatus:
@@ -131,8 +139,10 @@ def _how(info: ClusterInfo, ranks: tuple[RankStatus, ...]) -> tuple[ClusterState
         return "failed", info.message or "it has failed", _cause(info) or AGAIN
     if _young(info):
         return "starting", "the controller is starting", ""
-    if not launch.alive(info):
+    if not liveness.alive(info):
         return "failed", KILLED, AGAIN
+    if liveness.is_elsewhere(info):
+        return "running", *_how_elsewhere(info)
     if info.state == "ending":
         return "ending", "its ranks are being ended", ""
     return _how_ranks(info, ranks)
@@ -159,10 +169,12 @@ def _how_remote(
 ) -> tuple[ClusterState, str, str]:
     """As the supervisor here wrote it; it is believed only while it lives."""
     over = remote.state in ("ended", "failed")
-    if not (over or _young(info) or launch.alive(info)):
-        if launch.remote_on(info):
+    if not (over or _young(info) or liveness.alive(info)):
+        if liveness.remote_on(info):
             return "lost", UNKEPT, RECONNECT
         return "failed", KILLED, AGAIN
+    if not over and liveness.is_elsewhere(info):
+        return remote.state, *_how_elsewhere(info)
     if remote.state == "pending":
         # The browser adds when it is expected to start, in its reader's time zone.
         return "pending", f"waits in the queue ({remote.reason or 'no reason given'})", ""
@@ -173,6 +185,11 @@ def _how_remote(
         remote.words or info.message or remote.state,
         AGAIN if remote.state == "failed" else "",
     )
+
+
+def _how_elsewhere(info: ClusterInfo) -> tuple[str, str]:
+    runs = liveness.state(info) == "runs"
+    return (THERE if runs else MAY_RUN).format(where=liveness.where(info)), USE_THERE
 
 
 def _young(info: ClusterInfo) -> bool:
@@ -192,6 +209,9 @@ def _cause(info: ClusterInfo) -> str:
 
 
 KILLED = "its supervisor was killed"
+THERE = "runs on {where}"
+MAY_RUN = "was started on {where}; whether it runs cannot be told from here"
+USE_THERE = "It is used, stopped and looked at on that machine only."
 UNKEPT = "its agent here is gone; its job may go on"
 RECONNECT = "Reconnect starts one again; the ranks keep their variables."
 AGAIN = "Restart starts it again; Remove takes it off this list."

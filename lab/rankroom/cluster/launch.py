@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import secrets
 import socket
@@ -16,17 +15,17 @@ from pathlib import Path
 import psutil
 
 from rankroom import config
-from rankroom.errors import StartError, UsageError
+from rankroom.cluster import liveness
+from rankroom.cluster.liveness import SUPERVISOR, SUPERVISORS
+from rankroom.errors import StartError, UsageError, with_remedy
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail, with_log
-from rankroom.rpc.client import ask
-from rankroom.scheduler import allocation, job_end
+from rankroom.scheduler import allocation
 from rankroom.supervisor import port_guard, start_limit
-from rankroom.system import process_tree, python_command
+from rankroom.system import control_groups, network, pid_space, process_tree, python_command
 from rankroom.system.gpus import visible_gpus
 from rankroom.system.polling import changes, poll_until
 from rankroom.text.rank_ranges import name_ranks
 
-ANSWER_S = 2.0  # for a supervisor on another machine
 Progress = Callable[[str], None]
 
 
@@ -44,6 +43,8 @@ def launch(
     Raises UsageError for a number of ranks that makes no sense, StartError if nothing starts.
     """
     granted, devices, size = room_for(ranks)
+    if granted is None:
+        network.demand_loopback()
     kind = f"job-{granted.job}" if granted else "local"
     paths = ClusterPaths(name or f"{kind}-{secrets.token_hex(2)}")
     make_way(paths)
@@ -53,13 +54,15 @@ def launch(
     info = ClusterInfo(
         paths.name, size, created=time.time(), python=sys.executable, cwd=cwd or str(Path.cwd()),
         auto_restart=auto_restart, allocation=granted, reached_from=reached_from, preload=preload,
+        host=socket.gethostname(), space=str(pid_space.here()),
     )  # fmt: skip
     try:
         paths.make(size)
         paths.write(info)
         return paths, spawn(SUPERVISOR, paths, env, str(devices))
     except OSError as error:
-        raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
+        paths.remove()
+        raise StartError(NOT_MADE.format(folder=paths.folder, error=with_remedy(error))) from None
 
 
 def spawn(
@@ -83,7 +86,7 @@ def room_for(ranks: int | None) -> tuple[Allocation | None, int, int]:
     if granted is None:
         devices = visible_gpus()
         size = ranks if ranks is not None else (devices or 2)
-        where, cores = "this machine", os.cpu_count() or 1
+        where, cores = "this machine", control_groups.cores()
     else:
         devices, size = 0, sum(node.ranks for node in granted.nodes)
         where, cores = f"job {granted.job}", sum(node.cores for node in granted.nodes)
@@ -97,53 +100,6 @@ def room_for(ranks: int | None) -> tuple[Allocation | None, int, int]:
 def most_ranks(cores: int) -> int:
     """More CPU ranks than that on one machine is a typing error, not a wish."""
     return max(64, 4 * cores)
-
-
-def alive(info: ClusterInfo | None) -> bool:
-    """True if the process that keeps this cluster is running."""
-    return info is not None and info.state not in ("failed", "stopped") and _supervisor_runs(info)
-
-
-def remote_on(info: ClusterInfo) -> bool:
-    """Whether a cluster on a site may go on there, as its job is not known to be over."""
-    remote = info.remote
-    return remote is not None and bool(remote.job) and remote.state not in ("ended", "failed")
-
-
-def _supervisor_runs(info: ClusterInfo) -> bool:
-    if not info.supervisor:
-        return False
-    if not here(info.host, info):
-        return _runs_elsewhere(info)
-    try:
-        process = psutil.Process(info.supervisor)
-        return bool(
-            process.is_running()
-            and process.status() != psutil.STATUS_ZOMBIE
-            and any(each in process.cmdline() for each in SUPERVISORS)
-        )
-    except psutil.Error:
-        return False
-    except OSError:  # this process is out of descriptors, say: nothing was found out
-        return True
-
-
-def _runs_elsewhere(info: ClusterInfo) -> bool:
-    """Whether a supervisor on another machine runs; one that is only silent does, while its job
-    is not known to be over."""
-    try:
-        ask(info.rpc, info.rpc_key, ANSWER_S, do="alive")
-    except ConnectionRefusedError:
-        return False
-    except OSError:
-        return info.allocation is None or not _over(info.allocation.job, time.monotonic() // 10)
-    return True
-
-
-@functools.lru_cache(maxsize=32)
-def _over(job: str, moment: float) -> bool:
-    """Whether Slurm says that a job is over; it is asked once in a `moment`."""
-    return bool(job_end.why_over_now(job))
 
 
 def wait_ready(
@@ -197,23 +153,20 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
 
 def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
     """Wait for a supervisor that was asked to stop; then end whatever is left of its cluster."""
-    poll_until(lambda: (info := paths.read()) is None or not _supervisor_runs(info), seconds, 0.02)
+
+    def has_left() -> bool:
+        info = paths.read()
+        return info is None or liveness.process_state(info) == "gone"
+
+    poll_until(has_left, seconds, 0.02)
     process_tree.end(own_processes(paths))
-    if not paths.unfinished():
+    if has_left() and not paths.unfinished():
         paths.remove()
 
 
 def start_s(info: ClusterInfo | None) -> float:
     """How long a start may take."""
     return start_limit.seconds(info) if info else config.start_seconds(start_limit.START_S)
-
-
-def here(host: str, info: ClusterInfo) -> bool:
-    """Whether a process of a cluster, which `host` has, is one of this machine's.
-
-    Without an allocation it is, whatever name the machine has by now.
-    """
-    return info.allocation is None or host == socket.gethostname()
 
 
 def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
@@ -234,7 +187,9 @@ def make_way(paths: ClusterPaths) -> None:
     site.
     """
     before = paths.read()
-    if before is not None and (alive(before) or remote_on(before)):
+    if before is not None and liveness.alive(before) and liveness.is_elsewhere(before):
+        raise UsageError(ELSEWHERE.format(name=paths.name, where=liveness.where(before)))
+    if before is not None and (liveness.alive(before) or liveness.remote_on(before)):
         raise UsageError(IN_USE.format(name=paths.name))
     if paths.folder.exists() and (found := supervisors(paths)):
         raise UsageError(SUPERVISED.format(name=paths.name, pid=found[0].pid, path=paths.info))
@@ -260,12 +215,13 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in config.environment().items() if name not in marks}
 
 
+NOT_MADE = "cannot start a cluster in {folder}: {error}"
 STARTING = "starting the controller"
 IN_USE = "a cluster named {name} is running: `%cluster attach {name}`, or choose another --name"
+ELSEWHERE = (
+    "a cluster named {name} was started on {where}, and may well run there: choose another --name"
+)
 SUPERVISED = (
     "a supervisor of a cluster named {name} runs (pid {pid}), though {path} does not say so: "
     "choose another --name, or end that process first"
 )
-SUPERVISOR = "rankroom.supervisor.supervisor"
-# The second one keeps a cluster on a site.
-SUPERVISORS = (*config.names(SUPERVISOR), *config.names("rankroom.remote.agent"))

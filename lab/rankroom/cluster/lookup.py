@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 
-from rankroom.cluster import launch
+from rankroom.cluster import launch, liveness
 from rankroom.errors import EARLIER_SITE, NO_CLUSTER, STOPPED, NoClusterError
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters, clusters_folder
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
 
 
 def running_clusters() -> list[ClusterInfo]:
-    """The clusters whose supervisor lives, newest first."""
-    return [info for info in all_clusters() if launch.alive(info)]
+    """The clusters whose supervisor lives, newest first; not those that are out of reach."""
+    return [info for info in all_clusters() if liveness.state(info) == "runs" and _in_reach(info)]
 
 
 def find(name: str | None) -> ClusterInfo:
@@ -23,9 +23,11 @@ def find(name: str | None) -> ClusterInfo:
     One on a site counts as long as its job is not known to be over, with a supervisor here or not.
     """
     if name is not None and (named := ClusterPaths(name).read()) is not None and _is_on(named):
+        demand_in_reach(named)
         return named  # also one that is a part of another
-    running = [info for info in all_clusters() if _is_on(info)]
+    running = [info for info in all_clusters() if _is_on(info) and _in_reach(info)]
     if not running:
+        demand_readable()
         raise NoClusterError(NO_CLUSTER)
     if name is not None:
         names = ", ".join(info.name for info in running)
@@ -33,8 +35,26 @@ def find(name: str | None) -> ClusterInfo:
     return running[0]
 
 
+def demand_readable() -> None:
+    """Raise UnreadableError if there may be a cluster of which nothing can be read now."""
+    folder = clusters_folder()
+    for each in folder.iterdir() if folder.is_dir() else ():
+        ClusterPaths(each.name).read()
+
+
+def demand_in_reach(info: ClusterInfo) -> None:
+    """Raise NoClusterError for a cluster that runs elsewhere, or may do so."""
+    if not _in_reach(info) and liveness.alive(info):
+        said = RUNS_THERE if liveness.state(info) == "runs" else MAY_RUN
+        raise NoClusterError(said.format(name=info.name, where=liveness.where(info)))
+
+
+def _in_reach(info: ClusterInfo) -> bool:
+    return not liveness.is_elsewhere(info)
+
+
 def _is_on(info: ClusterInfo) -> bool:
-    return launch.alive(info) or launch.remote_on(info)
+    return liveness.alive(info) or liveness.remote_on(info)
 
 
 def living(paths: ClusterPaths) -> ClusterInfo:
@@ -44,17 +64,22 @@ def living(paths: ClusterPaths) -> ClusterInfo:
         raise NoClusterError(STOPPED.format(name=paths.name))
     if info.state == "stopped" or (info.state == "failed" and info.remote is not None):
         raise NoClusterError(ENDED.format(name=paths.name, why=info.message))
+    demand_in_reach(info)
     if info.remote is not None and info.supervisor and not info.rpc:
         raise NoClusterError(EARLIER_SITE.format(name=paths.name, pid=info.supervisor))
-    if not launch.alive(info):
-        gone = UNKEPT if launch.remote_on(info) else GONE
+    if not liveness.alive(info):
+        gone = UNKEPT if liveness.remote_on(info) else GONE
         raise NoClusterError(gone.format(name=paths.name, why=why_gone(info)))
     return info
 
 
 def end(paths: ClusterPaths) -> None:
-    """End a cluster: ask its supervisor; if that does not answer, it is ended by signal."""
+    """End a cluster: ask its supervisor; if that does not answer, it is ended by signal.
+
+    Raises NoClusterError for one that is elsewhere: only there can it be ended.
+    """
     if (info := paths.read()) is not None:
+        demand_in_reach(info)
         with contextlib.suppress(OSError):
             ask(info.rpc, info.rpc_key, do="stop")
         launch.wait_end(paths)
@@ -74,6 +99,11 @@ def why_gone(info: ClusterInfo | None) -> str:
     return info.message or "its supervisor was killed"
 
 
+RUNS_THERE = "cluster {name} runs on {where}, and is reached from there only"
+MAY_RUN = (
+    "cluster {name} was started on {where}, and whether it runs cannot be told from here: use it "
+    "there; `rankroom doctor` says what to do if that machine is gone for good"
+)
 ENDED = "cluster {name} is over: {why}; `%cluster start` starts a new one"
 UNKEPT = (
     "the agent of cluster {name} here is gone; its job may go on: "

@@ -8,17 +8,17 @@ starts or is attached to, when Jupyter starts, and by `rankroom runs repair`.
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from rankroom.cluster import launch, lookup
+from rankroom.cluster import launch, liveness, lookup
 from rankroom.errors import RankroomError, RecordError, UnreadableError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_paths, clusters_folder
 from rankroom.record.model import RankInfo, RunInfo
+from rankroom.record.owner import is_gone, is_here
 from rankroom.record.store import Store
 from rankroom.record.tail import Events, line_near_end
 from rankroom.record.takeover import take_over
@@ -83,8 +83,9 @@ def complete(store: Store, run: RunInfo) -> bool:
 
 
 def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo) -> bool:
-    elsewhere = run.owner is not None and run.owner.host != socket.gethostname()
-    if elsewhere and (info.allocation is None or launch.alive(info)):
+    owner = run.owner
+    elsewhere = owner is not None and not (is_here(owner) or is_gone(owner))
+    if elsewhere and not _supervisor_is_gone(run, info):
         return False  # whether its writer lives cannot be told from here
     if not all(_has_ended(paths, info, run.id, rank) for rank in run.ranks):
         return False
@@ -99,6 +100,14 @@ def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo
     )
     _remove(paths, info)
     return True
+
+
+def _supervisor_is_gone(run: RunInfo, info: ClusterInfo) -> bool:
+    """The same of a writer elsewhere, if it is the cluster's supervisor."""
+    if info.allocation is not None:
+        return not liveness.alive(info)
+    is_writer = run.owner is not None and run.owner.space == info.space
+    return is_writer and liveness.process_state(info) == "gone"
 
 
 def _remove(paths: ClusterPaths, info: ClusterInfo) -> None:
@@ -118,16 +127,19 @@ def _let_go(spool: Path, run: RunInfo, info: ClusterInfo | None) -> None:
         may_go = not any("missing from the record" in note for note in run.notes)
         if run.state == "failed":
             may_go = time.time() - spool.stat().st_mtime > KEEP_S
-        if may_go and not launch.alive(info):
+        if may_go and not liveness.alive(info):
             spool.unlink()
 
 
 def _has_ended(paths: ClusterPaths, info: ClusterInfo, run_id: str, rank: RankInfo) -> bool:
     """Whether a rank of the run will say nothing more: its process is gone, or it has said so."""
-    if launch.here(rank.host, info):
-        if not process_tree.lives(rank.pid):
+    if liveness.here(rank.host, info):
+        # Of a folder that was set aside, processes have the name that it had before.
+        folder = ClusterPaths(info.name).folder
+        of_cluster = process_tree.is_marked(rank.pid, process_tree.CLUSTER, folder)
+        if not (process_tree.lives(rank.pid) and of_cluster):
             return True
-    elif not launch.alive(info):
+    elif not liveness.alive(info):
         return True
     spool = paths.spool(rank.rank) / f"{run_id}.jsonl"
     try:

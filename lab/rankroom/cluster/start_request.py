@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankroom.cluster import launch
+from rankroom.cluster import launch, liveness
 from rankroom.errors import UsageError
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.remote.queue import command
 from rankroom.scheduler import pbs, site, slurm
 from rankroom.scheduler.site import JOB_OPTIONS, Site
+from rankroom.system import control_groups
 
 # What a form has beside the fields of a job.
 HERE = {"ranks", "auto_restart"}
@@ -94,9 +94,9 @@ def granted(where: Site, asked: Mapping[str, str]) -> Site:
     name, number = asked.get("name", ""), asked.get("ranks", "").strip()
     if name and not _NAME.fullmatch(name):
         errors["name"] = "has letters, digits, dots, dashes and underscores only"
-    elif name and launch.alive(ClusterPaths(name).read()):
+    elif name and liveness.alive(ClusterPaths(name).read()):
         errors["name"] = f"is taken: a cluster named {name} is there already"
-    most = launch.most_ranks(os.cpu_count() or 1)
+    most = launch.most_ranks(control_groups.cores())
     sound = re.fullmatch(r"\d{1,9}", number) and 1 <= int(number) <= most
     if number and where.scheduler == "none" and not sound:
         errors["ranks"] = f"is a number from 1 to {most} on this machine, not {number!r}"

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rankroom import config
+from rankroom.system import file_lock
+
 
 def cache_folder() -> Path:
     """Where wheels are kept: RANKROOM_CACHE/horovod, or in the user's cache directory."""
     chosen = os.environ.get("RANKROOM_CACHE")
     if chosen:
-        return Path(chosen).expanduser().absolute() / "horovod"
+        chosen = os.path.expanduser(chosen)  # noqa: PTH111 - raises nothing
+        return Path(chosen).absolute() / "horovod"
     cache = os.environ.get("XDG_CACHE_HOME")
-    base = Path(cache) if cache and Path(cache).is_absolute() else Path.home() / ".cache"
+    base = Path(cache) if cache and Path(cache).is_absolute() else config.user_home() / ".cache"
     return base / "rankroom" / "horovod"
 
 
@@ -54,9 +57,7 @@ def scratch(folder: Path) -> Iterator[Path]:
 def lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """One build at a time in one cache; the kernel lets go of the lock when a build dies."""
     with (folder / "lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if file_lock.take(handle.fileno(), file_lock.EXCLUSIVE) == "busy":
             waiting()
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            file_lock.take(handle.fileno(), file_lock.EXCLUSIVE, wait=True)
         yield

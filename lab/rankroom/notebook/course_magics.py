@@ -17,6 +17,7 @@ from rankroom.errors import UsageError
 from rankroom.notebook.cell_source import check_syntax
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
+from rankroom.notebook.plain_errors import plain
 from rankroom.run.run import Run
 
 
@@ -29,6 +30,7 @@ class CourseMagics(Magics):
         self.every = every
 
     @line_magic  # type: ignore[untyped-decorator]
+    @plain
     def course(self, line: str) -> None:
         """%course [LESSON] [--ranks N]
 
@@ -59,6 +61,7 @@ class CourseMagics(Magics):
         print(f"lesson {here.name}: all it needs is here ({cluster.describe()})")
 
     @cell_magic("check")  # type: ignore[untyped-decorator]
+    @plain
     def check_cell(self, line: str, cell: str) -> None:
         """%%check EXERCISE: run the cell on all ranks, and see whether it does what is asked."""
         if not line.strip():

@@ -19,6 +19,7 @@ from rankroom.notebook.complete import RankMatcher
 from rankroom.notebook.course_magics import CourseMagics
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
+from rankroom.notebook.plain_errors import plain
 from rankroom.notebook.stop_button import deferred
 from rankroom.record.store import Store
 from rankroom.run.run import Run
@@ -43,6 +44,7 @@ class RankroomMagics(Magics):
     # -- cells
 
     @line_cell_magic  # type: ignore[untyped-decorator]
+    @plain
     def distributed(self, line: str, cell: str | None = None) -> None:
         """%%distributed [--ranks 0,2-3] [--timeout S] [--detach] [--profile] [--quiet] [-o NAME]
 
@@ -75,6 +77,7 @@ class RankroomMagics(Magics):
             self.every_cell = every
 
     @cell_magic  # type: ignore[untyped-decorator]
+    @plain
     def scaling(self, line: str, cell: str) -> None:
         """%%scaling [1,2,4] [--weak] [--repeat 3] [--no-warm-up] [-o NAME]
 
@@ -204,6 +207,7 @@ class RankroomMagics(Magics):
     # -- clusters
 
     @line_magic  # type: ignore[untyped-decorator]
+    @plain
     def cluster(self, line: str) -> None:
         """%cluster [start [--ranks N] [--name NAME] [--auto-restart] [--preload MODULE,…] | stop |
         restart [--ranks 0,2-3] | resize N | attach [NAME] | interrupt |
@@ -220,6 +224,7 @@ class RankroomMagics(Magics):
     # -- variables and records
 
     @line_magic  # type: ignore[untyped-decorator]
+    @plain
     def ranks(self, line: str) -> None:
         """%ranks push NAME… | pull NAME… [--ranks 0,2-3]
 
@@ -250,6 +255,7 @@ class RankroomMagics(Magics):
         )
 
     @line_magic  # type: ignore[untyped-decorator]
+    @plain
     def runs(self, line: str) -> None:
         """%runs [ID]: the latest runs, or the view of one (`last`, or part of its id)."""
         options = Options("%runs")

@@ -97,9 +97,11 @@ class RankEngine(engine_app.IPEngine):
         for handler in self.log.handlers:
             if isinstance(handler, logging.StreamHandler):
                 handler.setStream(own)
+                # A disk that takes no log is none of the cell's that runs meanwhile.
+                handler.handleError = _do_nothing  # type: ignore[method-assign,assignment]
 
 
-def _do_nothing(number: int, frame: Any) -> None:
+def _do_nothing(*what: Any) -> None:
     """Unlike a signal that is ignored, this is not passed on to programs that a rank starts."""
 
 

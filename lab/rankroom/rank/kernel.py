@@ -29,7 +29,8 @@ from rankroom.rank.world import World
 from rankroom.reporting import call_line
 from rankroom.reporting.reporter import Reporter
 from rankroom.reporting.samples import Sampler
-from rankroom.reporting.spans import span
+from rankroom.reporting.spans import recorder, span
+from rankroom.system import shared_memory
 
 # Only such cells are looked at twice to find out how to run them.
 _MAY_AWAIT = re.compile(r"\b(await|async)\b")
@@ -162,6 +163,9 @@ class RankKernel(IPythonParallelKernel):
             size = self.world.size
             self.recovery.end()
             self._tell_size(size)
+            failure = self.shell.failure
+            if failure is not None and shared_memory.is_too_small(failure["evalue"]):
+                recorder.note(f"rank {self.world.rank}: {shared_memory.words()}")
             # What making a profile took is not the cell's.
             self.reporter.end(self._outcome(), ended)
 

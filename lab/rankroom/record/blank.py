@@ -7,13 +7,19 @@ a tenth of that.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rankroom.system import pid_space
+
 BLANK = ".blank"
+OLD_S = 7 * 86_400.0  # a process elsewhere that has still use for an older one makes another
 NEXT_RUN = "run.json.next"  # takes the place of run.json once it is written
 _FILES = ("run.json", "source.py", NEXT_RUN, "events.jsonl")
 
@@ -25,7 +31,7 @@ class Blank:
     """
 
     def __init__(self, runs: Path) -> None:
-        self.folder = f"{runs}/.{os.getpid()}-{secrets.token_hex(4)}{BLANK}"
+        self.folder = f"{runs}/.{os.getpid()}-{_space()}-{secrets.token_hex(4)}{BLANK}"
         self._files: list[int] = []
         os.mkdir(self.folder, 0o700)  # noqa: PTH102 - strings are quicker, and a cell may wait
         try:
@@ -48,13 +54,14 @@ class Blank:
         try:
             for file, data in zip(self._files, (run, source), strict=False):
                 _write(file, data)
+            *done, events = self._files
+            self._files = [events]
+            for file in done:
+                os.close(file)  # where a quota may be told of
             os.rename(self.folder, folder)  # noqa: PTH104
         except OSError:
             self.discard()
             raise
-        *done, events = self._files
-        for file in done:
-            os.close(file)
         self._files = []
         return events
 
@@ -68,11 +75,25 @@ class Blank:
 
 
 def forsaken(runs: Path) -> Iterator[Path]:
-    """The blanks of processes that do not run here; another host's makes its own again."""
+    """The blanks of processes that do not run any more; of those elsewhere, the old ones."""
+    from rankroom.system import process_tree  # here, as `import rankroom` must not pay for it
+
     for folder in runs.glob(f".*{BLANK}"):
-        pid = folder.name.removeprefix(".").partition("-")[0]
-        if pid.isdigit() and not folder.is_symlink() and not Path(f"/proc/{pid}").exists():
+        pid, _, rest = folder.name.removeprefix(".").partition("-")
+        if not pid.isdigit() or folder.is_symlink():
+            continue
+        if rest.startswith(f"{_space()}-"):
+            gone = not process_tree.lives(int(pid))
+        else:
+            gone = time.time() - folder.lstat().st_mtime > OLD_S
+        if gone:
             yield folder
+
+
+@functools.cache
+def _space() -> str:
+    """What tells the pids of this machine's processes from those of others that share the home."""
+    return hashlib.sha256("/".join(pid_space.here()[1:]).encode()).hexdigest()[:6]
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -11,18 +11,21 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from rankroom import config
-from rankroom.errors import UnreadableError
+from rankroom.errors import UnreadableError, with_remedy
 from rankroom.record.model import RankInfo
 from rankroom.system.files import write_atomically
 from rankroom.system.polling import poll_until
 
 LATE_S = 10.0  # for a network's file system to show a folder that another machine made
 SEEN_S = 120.0  # for a network's file system to show a file that another machine wrote
+CLOCK_S = 2 * 3600.0  # by which the clock of this machine may be wrong
 VERSION = 2  # from 2 on the supervisor owns the runs
 ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]
 RemoteState = Literal[
@@ -84,6 +87,9 @@ class ClusterInfo:
     """cluster.json. `supervisor` is the process that keeps the cluster, and listens at `rpc` for
     who knows `rpc_key`, both empty if it is of a version before; times are epoch seconds.
 
+    The pid of the supervisor counts in `space`, and `began` (ticks since boot) tells it from a
+    later process of that number; while it runs it has a lock on a file, where it is `locked`.
+
     By rank: `exits` says how the process of one that is down ended, `restarts` how often it was
     restarted, and `past` how the one before ended if it was by itself. `starting` are the ranks
     that are being restarted, `ready` those that have said that they are. `lease` is how many
@@ -96,6 +102,9 @@ class ClusterInfo:
     message: str = ""
     supervisor: int = 0
     host: str = ""
+    space: str = ""
+    began: int = 0
+    locked: bool = False
     rpc: str = ""
     rpc_key: str = ""
     created: float = 0.0
@@ -131,6 +140,11 @@ class ClusterInfo:
         return cls(**kept)
 
 
+def is_past(until: float) -> bool:
+    """Whether a time of a scheduler's, if it is one, has passed whatever clock was set."""
+    return 0 < until < time.time() - CLOCK_S
+
+
 UNREADABLE = "cannot tell whether there is a cluster {name}, as {path} cannot be read: {error}"
 _read_last: dict[Path, str] = {}  # or written, of the clusters this process knows
 
@@ -145,6 +159,7 @@ class ClusterPaths:
         self.profile = self.folder / "ipp"
         self.client_file = self.profile / "security" / "ipcontroller-client.json"
         self.engine_file = self.profile / "security" / "ipcontroller-engine.json"
+        self.lock = self.folder / "supervisor.lock"
         self.logs = self.folder / "log"
         self.controller_log = self.logs / "controller.log"
 
@@ -194,10 +209,16 @@ class ClusterPaths:
 
     def read_patiently(self) -> ClusterInfo | None:
         """The same for a process that is started to keep it: its file may not be seen at once."""
+        told = ""
 
         def read() -> ClusterInfo | None:
-            with contextlib.suppress(UnreadableError):
+            nonlocal told
+            try:
                 return self.read()
+            except UnreadableError as error:
+                if str(error) != told:
+                    told = str(error)
+                    print(told, file=sys.stderr, flush=True)
             return None
 
         seen = poll_until(lambda: read() is not None, LATE_S)
@@ -213,7 +234,9 @@ class ClusterPaths:
             return ClusterInfo.from_json(json.loads(text))
         if isinstance(error, FileNotFoundError):
             return None
-        raise UnreadableError(UNREADABLE.format(name=self.name, path=self.info, error=error))
+        raise UnreadableError(
+            UNREADABLE.format(name=self.name, path=self.info, error=_words(error))
+        )
 
     def _is_removed(self) -> bool:
         """Whether its folder is gone, and not with all the others, as when a home is away."""
@@ -235,6 +258,10 @@ class ClusterPaths:
         """Delete the cluster's folder."""
         with contextlib.suppress(OSError):
             shutil.rmtree(self.folder)
+
+
+def _words(error: Exception) -> str:
+    return with_remedy(error) if isinstance(error, OSError) else str(error)
 
 
 def clusters_folder() -> Path:

@@ -76,11 +76,13 @@ class Hang:
 
 @dataclass
 class Owner:
-    """The process that writes a record; `born` (epoch seconds) tells it from a later namesake."""
+    """The process that writes a record: its pid counts in `space`, and `began` (ticks since boot)
+    tells it from a later process of that number. 0 and empty where an earlier version wrote."""
 
     host: str
     pid: int
-    born: float = 0.0
+    space: str = ""
+    began: int = 0
 
 
 @dataclass

@@ -10,12 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankroom.record.model import Owner, RunInfo
+from rankroom.system import pid_space
 
-# A live writer on another host appends at least samples; shared file systems lag by seconds.
+# A live writer elsewhere appends at least samples; shared file systems lag by seconds.
 QUIET = 60.0
-# Start times are computed from the boot time, which moves when the clock is set; to take a live
-# run for lost is worse than to meet a pid again within a minute.
-_DRIFT = 60.0
 
 
 def this_process() -> Owner:
@@ -25,40 +23,50 @@ def this_process() -> Owner:
 
 def no_process() -> Owner:
     """The owner of a record that its writer has let go: no process has the number 0."""
-    return Owner(host=socket.gethostname(), pid=0)
+    return Owner(socket.gethostname(), 0, str(pid_space.here()))
 
 
 @functools.lru_cache(maxsize=1)  # per pid: a fork must not claim to be its parent
 def _owner(pid: int) -> Owner:
-    return Owner(host=socket.gethostname(), pid=pid, born=_born(pid) or 0.0)
+    return owner_of(pid)
+
+
+def owner_of(pid: int) -> Owner:
+    """A process of this machine as an owner."""
+    from rankroom.system import process_tree  # here, because ranks must not pay for it
+
+    space = str(pid_space.here())
+    return Owner(socket.gethostname(), pid, space, process_tree.began(pid) or 0)
+
+
+def is_here(owner: Owner) -> bool:
+    """Whether this process can look the owner up."""
+    if not owner.space:  # an earlier version's
+        return owner.host == socket.gethostname()
+    return pid_space.is_here(pid_space.PidSpace.read(owner.space))
+
+
+def is_gone(owner: Owner) -> bool:
+    """Whether the owner is known to be gone; False where that cannot be told from here."""
+    if not owner.pid:
+        return True
+    if not is_here(owner):
+        return pid_space.was_rebooted(pid_space.PidSpace.read(owner.space))
+    from rankroom.system import process_tree
+
+    return not process_tree.lives(owner.pid, owner.began)
 
 
 def is_live(run: RunInfo, events: Path, quiet: float = QUIET) -> bool:
     """Whether the process that writes `run` is there.
 
-    On another host that cannot be asked; there a record untouched for `quiet` seconds is not live.
+    Elsewhere that cannot be asked; a record from there that is untouched for `quiet` seconds is
+    not live.
     """
     owner = run.owner
-    if owner is not None and owner.host == socket.gethostname():
-        if not owner.pid:
-            return False
-        born = _born(owner.pid)
-        return born is not None and (not owner.born or abs(born - owner.born) < _DRIFT)
+    if owner is not None and (is_here(owner) or is_gone(owner)):
+        return not is_gone(owner)
     try:
         return time.time() - events.stat().st_mtime < quiet
     except OSError:
         return False
-
-
-def _born(pid: int) -> float | None:
-    import psutil  # here, because `import rankroom` and the ranks must not pay for it
-
-    try:
-        process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        return float(process.create_time())
-    except (psutil.AccessDenied, OSError):  # out of descriptors, say: it is not known to be gone
-        return 0.0
-    except (psutil.Error, ValueError, OverflowError):
-        return None

@@ -41,8 +41,7 @@ class PatientWriter:
         refuses it; may be called again then."""
         if not self._catch_up():
             raise RecordError(self._trouble)
-        self._writer.update(run)
-        self._writer.close()
+        self._writer.finish(run)
 
     def close(self) -> None:
         """Let the file go."""

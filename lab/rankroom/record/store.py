@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import fcntl
+import errno
 import json
 import os
 import re
@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from rankroom import config
-from rankroom.errors import RecordError, UnwrittenError
+from rankroom.errors import RecordError, UnwrittenError, with_remedy
 from rankroom.record import model, retention
 from rankroom.record.blank import NEXT_RUN, Blank
 from rankroom.record.model import RunInfo
 from rankroom.record.owner import is_live
 from rankroom.record.retention import DAY, GRACE, Pruned
 from rankroom.record.tail import LIMIT, Chunk, Events, Tail
+from rankroom.system import file_lock
 
 # Never a leading dot: that keeps `..` and half-made records out.
 _ID = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,127}", re.ASCII)
@@ -76,13 +77,14 @@ class Writer:
             raise RecordError(f"cannot go on with {paths.events}: {error.strerror}") from None
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Have other processes that would go on with the record wait meanwhile."""
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+    def alone(self) -> Iterator[bool]:
+        """Have other processes that would go on with the record wait meanwhile; whether they do, as
+        not all file systems have locks."""
+        is_alone = file_lock.take(self._fd, file_lock.EXCLUSIVE, wait=True) == "taken"
         try:
-            yield
+            yield is_alone
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            file_lock.release(self._fd)
 
     def append(self, lines: bytes) -> None:
         """Append whole JSON lines as they are. Raises UnwrittenError with those that are not in the
@@ -128,16 +130,20 @@ class Writer:
 
     def finish(self, run: RunInfo) -> None:
         """Write the run's final state; nothing is appended after this."""
-        try:
-            self.update(run)
-        finally:
-            self.close()
+        if trouble := self.close():
+            run.notes = [*run.notes, MISSING.format(trouble=trouble)]
+        self.update(run)
 
-    def close(self) -> None:
-        """Let the file go; calling it twice is fine."""
+    def close(self) -> str:
+        """Let the file go; calling it twice is fine. Why some of it may not be kept: file servers
+        tell of a quota, or a broken disk, as late as now."""
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        try:
+            if fd >= 0:
+                os.close(fd)
+        except OSError as error:
+            return f"{error.strerror or error}: {self.paths.folder}"
+        return ""
 
 
 class Store:
@@ -163,7 +169,9 @@ class Store:
                 # One that was made before may be gone by now, with its folder.
                 blank, self._blank = self._blank or Blank(self.runs), None
                 events = blank.become(paths.folder, _run_json(run), text)
-            except FileNotFoundError:
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ESTALE):
+                    raise
                 self._make_home()
                 events = Blank(self.runs).become(paths.folder, _run_json(run), text)
             return Writer(paths, events)
@@ -286,7 +294,7 @@ class Store:
         return run.state == "running" and is_live(run, paths.events, quiet=DAY)
 
     def _make_home(self) -> None:
-        self.root.parent.mkdir(parents=True, exist_ok=True)
+        config.make_parents(self.root)
         config.make_own(self.root)
         config.make_own(self.runs)
 
@@ -348,18 +356,17 @@ def _unreadable_run(run_id: str, start: int, why: str) -> RunInfo:
 
 
 def _unwritable(path: Path, error: OSError) -> RecordError:
-    return RecordError(UNWRITABLE.format(path=path, error=error.strerror or error))
+    return RecordError(UNWRITABLE.format(path=path, error=with_remedy(error)))
 
 
 def _unreadable(path: Path, error: OSError) -> RecordError:
-    return RecordError(UNREADABLE.format(path=path, error=error.strerror or error))
+    return RecordError(UNREADABLE.format(path=path, error=with_remedy(error)))
 
 
-UNWRITABLE = (
-    "cannot write the record in {path}: {error}; free some space (`rankroom runs prune`)"
-    " or set RANKROOM_HOME to a writable directory"
-)
-UNREADABLE = "cannot read {path}: {error}; check its permissions"
+UNWRITABLE = "cannot write the record in {path}: {error}"
+UNREADABLE = "cannot read {path}: {error}"
+# With these words the ranks' own copies are kept, too.
+MISSING = "{trouble}: what was written last may be missing from the record"
 EXISTS = "a record is already there: {path}; run the cell again to get a new id"
 DAMAGED = "the record {path} is damaged: {error}; what it holds stays on disk beside it"
 NEWER = (

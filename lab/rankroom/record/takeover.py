@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-
 from rankroom.errors import RecordError
 from rankroom.record.model import RunInfo
-from rankroom.record.owner import this_process
+from rankroom.record.owner import is_gone, this_process
 from rankroom.record.store import Store, Writer
 
 
@@ -14,16 +12,16 @@ def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunIn
     """Become the writer of a record that has lost its own.
 
     What its events tell is to be reported again: the states of the ranks, lines, the failure.
-    `elsewhere` says that a writer on another host, which writes no more, is known to be gone.
+    `elsewhere` says that a writer which cannot be looked up from here is known to be gone.
     Raises RecordError when somebody else was quicker, or the writer is not gone.
     """
     writer = Writer.again(store.paths(run_id))
     try:
         # Only while the owner changes: a process that forks would keep such a lock after its end.
-        with writer.alone():
+        with writer.alone() as is_alone:
             run = _lost(store, run_id, elsewhere)
             if run is None:
-                raise RecordError(f"run {run_id} is written by another process, or has ended")
+                raise RecordError(TAKEN.format(id=run_id))
             run.state, run.owner = "running", this_process()
             run.end = run.failure = run.hang = None
             run.lines = 0
@@ -31,6 +29,8 @@ def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunIn
                 rank.state = "running"
             writer.mend()
             writer.update(run)
+        if not is_alone and store.load(run_id).owner != run.owner:
+            raise RecordError(TAKEN.format(id=run_id))  # without locks two may come this far
     except BaseException:
         writer.close()
         raise
@@ -43,5 +43,8 @@ def _lost(store: Store, run_id: str, elsewhere: bool = False) -> RunInfo | None:
     except RecordError:
         return None
     # A record that cannot be read is in this state too, in a list.
-    here = run.owner is not None and run.owner.host == socket.gethostname()
-    return run if (here or elsewhere) and run.state == "lost" else None
+    known = run.owner is not None and is_gone(run.owner)
+    return run if (known or elsewhere) and run.state == "lost" else None
+
+
+TAKEN = "run {id} is written by another process, or has ended"

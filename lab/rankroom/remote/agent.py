@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import socket
 import sys
-import time
 import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -23,7 +20,14 @@ from typing import Any
 
 from rankroom import config, errors
 from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote, RemoteState
+from rankroom.record.claim import claim
+from rankroom.record.cluster_file import (
+    ClusterInfo,
+    ClusterPaths,
+    Remote,
+    RemoteState,
+    is_past,
+)
 from rankroom.record.store import Store
 from rankroom.remote import start
 from rankroom.remote.job_supervisor import LOST, JobSupervisor
@@ -70,9 +74,9 @@ class Agent:
         self._following: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._connected = asyncio.Event()
+        self._claim = claim(paths, info)
         self.server = Server("", paths.folder, self.take)
         info.rpc, info.rpc_key = self.server.address, self.server.key
-        info.host, info.supervisor = socket.gethostname(), os.getpid()
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
         if info.state == "running":  # of an agent before this one, which is gone
@@ -325,7 +329,7 @@ class Agent:
                 await self.queue.cancel()
                 break
             except (SshError, SchedulerError) as error:
-                if self.remote.until and time.time() > self.remote.until:
+                if is_past(self.remote.until):
                     break  # the job is over by itself
                 words = f"its job {self.remote.job} is not cancelled yet: {error}"
                 self.status.say("ending", words)

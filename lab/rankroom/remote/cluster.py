@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 
-from rankroom.cluster import launch
+from rankroom.cluster import launch, liveness
 from rankroom.cluster.base import AnyCluster
 from rankroom.errors import STOPPED, NoClusterError, RankroomError, SshError, StartError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
@@ -39,7 +39,7 @@ class RemoteCluster(AnyCluster):
     def of(cls, info: ClusterInfo) -> RemoteCluster:
         """The cluster that `info` tells of, with an agent here again if that was gone."""
         paths = ClusterPaths(info.name)
-        if not launch.alive(info):
+        if not liveness.alive(info):
             start.relaunch(paths)
         return cls.in_folder(paths)
 
@@ -66,7 +66,8 @@ class RemoteCluster(AnyCluster):
                 words = info.remote.words if info.remote else ""
                 tell(words)
                 # Its file may not show yet what is there.
-                if launch.alive(info) or (now > kept + COMES_S and launch.supervisors(self.paths)):
+                late = now > kept + COMES_S
+                if liveness.alive(info) or (late and launch.supervisors(self.paths)):
                     kept = now
                 if now > kept + COMES_S:
                     log = tail(self.paths.supervisor_log)
@@ -88,7 +89,7 @@ class RemoteCluster(AnyCluster):
         if info.state in ("failed", "stopped"):
             raise StartError(info.message or info.remote.words)
         self.info = info
-        return launch.alive(info) and info.state == info.remote.state == "running"
+        return liveness.alive(info) and info.state == info.remote.state == "running"
 
     # -- what it is
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import signal
 import time
-from pathlib import Path
 from types import FrameType
 
+from rankroom import config
 from rankroom.cluster import lookup
 from rankroom.cluster.local import Cluster
 from rankroom.errors import RankroomError
@@ -39,8 +39,8 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGUSR1, lambda number, frame: say("the job's time is nearly over"))
     try:
         cluster = Cluster.local(
-            chosen.ranks, chosen.name, chosen.folder or str(Path.home()), say, chosen.auto_restart,
-            chosen.reached_from,
+            chosen.ranks, chosen.name, chosen.folder or str(config.user_home()), say,
+            chosen.auto_restart, chosen.reached_from,
         )  # fmt: skip
     except RankroomError as error:
         say(str(error))

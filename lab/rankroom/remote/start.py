@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
+import socket
 import sys
 import time
 from pathlib import Path
 
 from rankroom.cluster import launch as local
-from rankroom.errors import StartError, UsageError
+from rankroom.cluster import liveness
+from rankroom.errors import StartError, UsageError, with_remedy
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote, all_clusters
 from rankroom.scheduler.scheduler_client import NO_SCHEDULER
 from rankroom.scheduler.site import Site
+from rankroom.system import pid_space
 
 AGENT = "rankroom.remote.agent"
 SITE_FILE = "site.json"  # in the cluster's folder
@@ -44,13 +47,17 @@ def launch(
     info = ClusterInfo(
         paths.name, job.nodes * site.ranks_per_node, created=time.time(), python=sys.executable,
         cwd=folder, auto_restart=auto_restart, remote=remote,
+        host=socket.gethostname(), space=str(pid_space.here()),
     )  # fmt: skip
     try:
         paths.make(0)
         paths.write(info)
         (paths.folder / SITE_FILE).write_text(json.dumps(dataclasses.asdict(site)))
     except OSError as error:
-        raise StartError(f"cannot start a cluster in {paths.folder}: {error}") from None
+        paths.remove()
+        raise StartError(
+            local.NOT_MADE.format(folder=paths.folder, error=with_remedy(error))
+        ) from None
     relaunch(paths)
     return paths
 
@@ -72,5 +79,5 @@ def _sweep() -> None:
     """Remove what was kept of clusters on sites to tell how they ended."""
     for info in all_clusters():
         is_over = info.remote is not None and info.remote.state in ("ended", "failed")
-        if is_over and not local.alive(info):
+        if is_over and not liveness.alive(info):
             ClusterPaths(info.name).remove()

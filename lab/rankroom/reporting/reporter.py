@@ -167,7 +167,8 @@ class Reporter:
             self._append("status", at or time.time_ns() // 1000, state=state, **fields)
             self._flush(ended=True)
             if self._file >= 0:
-                os.close(self._file)
+                with contextlib.suppress(OSError):  # of a quota: all is on the wire already
+                    os.close(self._file)
             self._file, self.run = -1, None
 
     def _take_in(self, final: bool = False) -> bool:

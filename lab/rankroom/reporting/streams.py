@@ -63,6 +63,7 @@ class Spooled:
         self.trouble = ""  # why the disk takes nothing; empty while it does
         # Re-entrant: a signal handler may print while its own thread is in here.
         self._lock = threading.RLock()
+        self._size = 0
         self.wake: Callable[[], None] = lambda: None
 
     def _open(self) -> int:
@@ -91,7 +92,7 @@ class Spooled:
                 return len(data)
             self.drain()
             if marks:
-                self.marks.append((os.fstat(self._file).st_size, now // 1000))
+                self.marks.append((self.size, now // 1000))
             self._append(data)
         if marks:
             self.wake()
@@ -101,7 +102,7 @@ class Spooled:
         """Bring what is held back to the spool."""
         if self._buffer:
             with self._lock:
-                self._buffer.move(self._append, os.fstat(self._file).st_size)
+                self._buffer.move(self._append, self.size)
 
     def after_fork(self) -> None:
         """In a forked child: what is held is the parent's, and the lock may be another thread's."""
@@ -118,15 +119,27 @@ class Spooled:
                 written = os.write(self._file, data)
             self.trouble = ""
         except OSError as error:
-            self.trouble = f"{error.strerror or error}: {self.path.parent}"
-            at, now = os.fstat(self._file).st_size, time.time_ns() // 1000
+            self.trouble = self._words(error)
+            at, now = self.size, time.time_ns() // 1000
             for begin in range(0, len(data), PIECE):
                 self._refused.append(Refused(at, now, data[begin : begin + PIECE]))
 
     @property
     def unread(self) -> bool:
         """True when the spool holds bytes that `read` has not returned."""
-        return bool(self._buffer or self._refused) or os.fstat(self._file).st_size > self._read_to
+        return bool(self._buffer or self._refused) or self.size > self._read_to
+
+    @property
+    def size(self) -> int:
+        """Bytes in the spool; as it last was while a server of files does not say."""
+        try:
+            self._size = os.fstat(self._file).st_size
+        except OSError as error:
+            self.trouble = self._words(error)
+        return self._size
+
+    def _words(self, error: OSError) -> str:
+        return f"{error.strerror or error}: {self.path.parent}"
 
     @property
     def position(self) -> int:
@@ -137,7 +150,7 @@ class Spooled:
         """The text written since the last call; `final` also gives up on a cut character."""
         now = time.time_ns() // 1000
         self.drain()
-        size = os.fstat(self._file).st_size
+        size = self.size
         while True:
             begin = self._read_to
             t = self._read_time
@@ -154,7 +167,11 @@ class Spooled:
                 end = min(end, self.marks[0][0])
             if self._refused:
                 end = min(end, self._refused[0].at)
-            data = os.pread(self._read_fd, end - begin, begin)
+            try:
+                data = os.pread(self._read_fd, end - begin, begin)
+            except OSError as error:  # it is there, and is read when it can be
+                self.trouble = self._words(error)
+                break
             if not data:
                 break
             self._read_to += len(data)

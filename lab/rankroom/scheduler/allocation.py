@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import Allocation, Node
 from rankroom.scheduler import pbs_job
 from rankroom.scheduler.job_end import end_time, field
+from rankroom.system import control_groups
 
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
 # `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=gpu:a100:2(IDX:0-1)`, once for nodes that are alike.
@@ -38,7 +38,7 @@ def granted(
         return read(said, job, ranks, tasks(env.get("SLURM_TASKS_PER_NODE", "")))
     if job := env.get("PBS_JOBID", ""):
         said = _ask(pbs_job.ask(job), job, "PBS")
-        here = (devices(), os.cpu_count() or 1)
+        here = (devices(), control_groups.cores())
         return read_pbs(said, job, ranks, _text(env.get("PBS_NODEFILE", "")), here)
     return None
 

@@ -16,12 +16,14 @@ from tornado.web import HTTPError, authenticated
 
 from rankroom.cluster.start_request import StartRequestError
 from rankroom.errors import (
+    FileError,
     NoClusterError,
     NotYoursError,
     RankroomError,
     RecordError,
     RunOverError,
     StartError,
+    of_file,
 )
 from rankroom.record.store import Store
 from rankroom.server.profile_routes import Profiles
@@ -34,6 +36,7 @@ STATUS: dict[type[RankroomError], int] = {
     RunOverError: 409,
     NoClusterError: 410,
     StartError: 503,
+    FileError: 503,
 }
 
 
@@ -101,6 +104,8 @@ class Handler(APIHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
+        if isinstance(error, OSError):
+            error = of_file(error) or error
         message = str(error) if isinstance(error, RankroomError) else ""
         # The end of a log may follow, which is for a terminal.
         message = message.partition("\n")[0].rstrip(":")

@@ -26,7 +26,8 @@ def control_path(ssh: str, login: str) -> Path:
 
 def folder() -> Path:
     """The user's own folder for sockets: beside the records, or in /tmp if that is too long."""
-    own = config.home() / "ssh"
+    # ssh ends a path at a space.
+    own = config.without_spaces(config.home() / "ssh")
     # Made each time: what cleans up in /tmp may have taken it away.
     return _made(own if _fits(own) else Path("/tmp", f"rankroom-{os.getuid()}"))
 

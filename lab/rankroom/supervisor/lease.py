@@ -1,15 +1,17 @@
 """How long a cluster stays when no client holds it any more.
 
 Every process that holds a cluster has a shared lock on a file in its folder; the system takes the
-lock away when the process ends, however that comes about.
+lock away when the process ends, however that comes about. Where the file system has no locks,
+nobody can tell, and a cluster stays until it is stopped.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from pathlib import Path
+
+from rankroom.system import file_lock
 
 LOOK_S = 30.0
 
@@ -18,23 +20,20 @@ def hold(folder: Path) -> int:
     """Take a share in the cluster's lease; closing the descriptor gives it back."""
     lease = os.open(folder / "lease", os.O_RDWR | os.O_CREAT, 0o600)
     # The supervisor's look is the only thing to wait for: microseconds.
-    fcntl.flock(lease, fcntl.LOCK_SH)
+    file_lock.take(lease, file_lock.SHARED, wait=True)
     return lease
 
 
 def held(file: Path) -> bool:
-    """True if some process has a lock on `file` now."""
+    """True if some process has a lock on `file` now, or may have one."""
     try:
         own = os.open(file, os.O_RDWR)
     except OSError:
         return False
     try:
-        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        return file_lock.take(own, file_lock.EXCLUSIVE) != "taken"
     finally:
         os.close(own)
-    return False
 
 
 class Lease:

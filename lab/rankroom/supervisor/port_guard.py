@@ -54,7 +54,8 @@ def library() -> Path | None:
     """The library for this machine, compiled if it is not there yet; None where that cannot be."""
     source = SOURCE.read_bytes()
     version = hashlib.sha256(source).hexdigest()[:12]
-    folder = config.home() / "native"
+    # The loader takes a space or a colon for the end of a name.
+    folder = config.without_spaces(config.home() / "native")
     target = folder / f"port_guard-{platform.machine()}-{version}.so"
     if target.exists():
         config.make_own(folder)  # whatever is in the library runs in every rank
@@ -65,8 +66,9 @@ def library() -> Path | None:
             new = Path(made) / target.name
             compiled = ["-O2", "-fPIC", "-shared", "-o", str(new), str(SOURCE), "-ldl"]
             subprocess.run(
-                [*_compiler(), *compiled], check=True, capture_output=True, timeout=COMPILE_S
-            )
+                [*_compiler(), *compiled], check=True, capture_output=True, timeout=COMPILE_S,
+                env={**os.environ, "TMPDIR": made},  # /tmp may be full
+            )  # fmt: skip
             env = {**os.environ, PRELOAD: str(new), BIND: "127.0.0.1", PEERS: ""}
             tried = subprocess.run(
                 [sys.executable, "-I", "-c", TRY], env=env, capture_output=True, timeout=TRY_S

@@ -23,7 +23,7 @@ from rankroom.scheduler import step_launcher
 from rankroom.supervisor import port_guard
 from rankroom.supervisor.agent_process import AgentProcess, RankProcess
 from rankroom.supervisor.load import Load
-from rankroom.system import network, process_tree, python_command
+from rankroom.system import control_groups, network, process_tree, python_command
 from rankroom.system.exits import describe_crash, describe_exit
 
 STOP_S = 5.0  # an agent that has not ended its ranks and itself after so long is killed
@@ -48,7 +48,7 @@ class Processes:
         self.info = info
         self._devices = devices
         self._hear = hear
-        here = Node(info.host, info.size, devices, os.cpu_count() or 1)
+        here = Node(info.host, info.size, devices, control_groups.cores())
         self.nodes = info.allocation.nodes if info.allocation else (here,)
         self._node_of = [i for i, node in enumerate(self.nodes) for _ in range(node.ranks)]
         self._positions = positions([node.ranks for node in self.nodes])
@@ -197,7 +197,7 @@ class Processes:
             self.agents[node].tell(do="wire", **self._wiring)
         self.starts[rank] = self.starts.get(rank, 0) + 1
         self.ranks[rank] = self.agents[node].start_rank(rank, self.starts[rank])
-        self.born[rank] = time.time()
+        self.born[rank] = time.monotonic()
 
     # -- watching
 

@@ -37,6 +37,7 @@ from rankroom.supervisor.stall import StallWatch
 
 TELL_S = 0.02  # after a rank has failed, until followers are told: others fail with it
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
+SET_US = 5_000_000  # less than that is how clocks are kept right
 RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
 
 
@@ -75,6 +76,7 @@ class Recorder:
         self._ended = False
         self.is_closed = False  # True once all of the record is on disk
         self._replaying = False
+        self._drift = _clock_less_boot_us()
         self._release = Release(
             self.id, sorted(self._ranks), ranks, lambda: [] if self._ended else self.running,
             self._summary.raised, self._finish_if_over,
@@ -333,9 +335,19 @@ class Recorder:
                 self._tidy()
                 return
 
+    def _set_by(self) -> int:
+        """By how many microseconds the clock was set during the run; noted if so."""
+        by = _clock_less_boot_us() - self._drift
+        if abs(by) < SET_US:
+            return 0
+        self._summary.note(CLOCK_SET.format(seconds=by / 1e6))
+        return by
+
     def _finish(self) -> None:
         self._watch.end()
         self._summary.end(self._release.interrupted)
+        if self.info.end is not None:
+            self.info.end -= self._set_by()
         self._connections.unsubscribe(self.id)
         self._ended = True
         if self._writer is not None:
@@ -354,4 +366,10 @@ class Recorder:
             self._tidy()
 
 
+def _clock_less_boot_us() -> int:
+    """The clock without the time since boot, which sleep counts for and nobody sets."""
+    return (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // 1000
+
+
+CLOCK_SET = "the clock was set by {seconds:+.0f} s during this run: times of its events are off"
 NOT_SENT = "never got the cell: its supervisor ended while it was sent"

@@ -30,7 +30,7 @@ class Restarts:
             for rank in ranks:
                 if rank in self.asked:
                     return TWICE.format(rank=rank)
-                age = time.time() - self._children.born.get(rank, time.time())
+                age = time.monotonic() - self._children.born.get(rank, time.monotonic())
                 young = age < start_limit.seconds(self._info)
                 if young and rank not in self._ready and str(rank) not in self._info.exits:
                     again = rank in self._info.starting

@@ -7,7 +7,6 @@ and another come while it is on.
 from __future__ import annotations
 
 import shutil
-import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +14,8 @@ from typing import Any
 
 from rankroom.errors import NoClusterError, RankroomError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
-from rankroom.record.model import Client, RankInfo, RunInfo, title_of
-from rankroom.record.owner import this_process
+from rankroom.record.model import Client, Owner, RankInfo, RunInfo, title_of
+from rankroom.record.owner import is_gone, this_process
 from rankroom.record.store import Store, new_id
 from rankroom.rpc.server import Question, Server
 from rankroom.supervisor import start_limit
@@ -25,7 +24,6 @@ from rankroom.supervisor.late_output import LateOutput
 from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.recorder import Recorder
 from rankroom.supervisor.time_limit import TimeLimit
-from rankroom.system import process_tree
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks
 
@@ -66,7 +64,7 @@ class Runs:
         self._limit = TimeLimit()
         self._current: Recorder | None = None
         self._unanswered: tuple[Recorder, Question] | None = None  # who asked for the run
-        self._by = ("", 0)  # host and process of the client that asked for it
+        self._by = Owner("", 0)  # the client that asked for it
         self._followers: dict[str, set[bytes]] = {}
         self._late = LateOutput(self._store, paths.spool)
         self._count = 0
@@ -165,7 +163,7 @@ class Runs:
             self._current = before
             raise
         self._in_step = self._out_of_step = False
-        self._by = asked["host"], asked["pid"]
+        self._by = _client(asked)
         self.states[info.id] = "running"
         # A client hears of a short run once, when it is over; it asks to follow any other.
         self._unanswered = recorder, question
@@ -275,14 +273,12 @@ class Runs:
         raise NoClusterError(DOWN.format(ranks=format_ranks(down), how=how))
 
     def _whose(self, asked: dict[str, Any]) -> str:
-        host, pid = self._by
-        if (host, pid) == (asked["host"], asked["pid"]):
+        by, other = self._by, _client(asked)
+        if by == other:
             return "this notebook"
-        if host != asked["host"]:
-            return f"another process (pid {pid} on {host})"
-        if host == socket.gethostname() and not process_tree.lives(pid):
-            return "a process that has ended"
-        return f"another process (pid {pid})"
+        if by.host != other.host:
+            return f"another process (pid {by.pid} on {by.host})"
+        return "a process that has ended" if is_gone(by) else f"another process (pid {by.pid})"
 
     def _info_of(self, ranks: list[int], asked: dict[str, Any]) -> RunInfo:
         start = time.time_ns() // 1000
@@ -338,6 +334,11 @@ class Runs:
             self._settled = epoch
         self._late.follow(recorder)
         self._server.later(NEXT_S, self._store.prepare)
+
+
+def _client(asked: dict[str, Any]) -> Owner:
+    """The process that asks for a run."""
+    return Owner(asked["host"], asked["pid"], asked.get("space", ""), asked.get("began", 0))
 
 
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"

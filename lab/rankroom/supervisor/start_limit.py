@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from rankroom import config
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.supervisor.agent_process import AgentProcess
+from rankroom.system import control_groups
 
 START_S = 30.0  # for an agent, with what it imports
 JOB_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
@@ -17,7 +17,7 @@ RANK_S = 2.0  # for each rank that a core has
 def seconds(info: ClusterInfo) -> float:
     """How long until all ranks should be ready: the more of them share a core, the longer."""
     if info.allocation is None:
-        most = info.size / (os.cpu_count() or 1)
+        most = info.size / control_groups.cores()
         return config.start_seconds(START_S + RANK_S * most)
     most = max(node.ranks / max(1, node.cores) for node in info.allocation.nodes)
     return config.start_seconds(JOB_START_S + RANK_S * most)

@@ -23,7 +23,8 @@ from types import FrameType
 from typing import Any
 
 from rankroom import config
-from rankroom.errors import UNKNOWN, RankroomError
+from rankroom.errors import UNKNOWN, RankroomError, of_file
+from rankroom.record.claim import claim
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, with_log
 from rankroom.rpc.rendezvous import Rendezvous
 from rankroom.rpc.server import Question, Server
@@ -53,7 +54,7 @@ class Supervisor:
     def __init__(self, paths: ClusterPaths, info: ClusterInfo, devices: int) -> None:
         self.paths = paths
         self.info = info
-        info.host = socket.gethostname()
+        self.claim = claim(paths, info)
         self.children = Processes(paths, info, devices, self.wake)
         self.lost: dict[int, str] = {}  # ranks that were given up, and why
         self.stopping = threading.Event()
@@ -82,7 +83,6 @@ class Supervisor:
         )  # fmt: skip
         self.imported: set[str] = set()  # by ranks of this environment, as far as is noted
         info.rpc, info.rpc_key = self.server.address, self.server.key
-        info.supervisor = os.getpid()
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
         # What makes a look due at once: a child that has ended, or what a thread has to say.
@@ -246,7 +246,9 @@ class Supervisor:
                 return
         if self.children.start_ranks():
             self.imported = set.union(*(agent.imported for agent in agents))
-            self.info.notes = list(dict.fromkeys(note for agent in agents for note in agent.notes))
+            notes = [] if self.info.locked else [NO_LOCKS.format(folder=self.paths.folder.parent)]
+            notes += [note for agent in agents for note in agent.notes]
+            self.info.notes = list(dict.fromkeys(notes))
             self.info.state, self.info.message = "running", ""
             self.save()
         elif (message := start_limit.words(agents)) != self.info.message:
@@ -371,12 +373,18 @@ def main(argv: list[str]) -> None:
         supervisor.watch()
         supervisor.close()
         if supervisor.info.state == "stopped" and not paths.unfinished():
+            os.close(supervisor.claim)  # NFS keeps what is open, and the folder with it
             shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
-        info.state, info.message = "failed", f"cannot start: {error}"
+        info.state, info.message = "failed", f"cannot start: {of_file(error) or error}"
         paths.write(info)
         raise
 
+
+NO_LOCKS = (
+    "the file system of {folder} has no file locks, so it is not known when nobody uses this "
+    "cluster any more: end it with `%cluster stop`"
+)
 
 if __name__ == "__main__":
     main(sys.argv)

@@ -1,17 +1,41 @@
-"""A file's lock, which the system takes away when the process ends that has it."""
+"""Locks on files, which the system takes away when the process ends that has them, and what to make
+of file systems that have none.
+
+Homes on NFS without its lock service, and on Lustre without `-o flock`, refuse every lock.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import math
 import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
 LOOK_S = 0.05
+SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
+Outcome = Literal["taken", "busy", "none"]
+
+
+def take(descriptor: int, how: int, wait: bool = False) -> Outcome:
+    """Lock an open file until it is closed. `busy` if others have it and we do not `wait`; `none`
+    where the file system has no locks, or refuses this one: who has it cannot be told then."""
+    try:
+        fcntl.flock(descriptor, how if wait else how | fcntl.LOCK_NB)
+    except OSError as error:
+        return "busy" if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else "none"
+    return "taken"
+
+
+def release(descriptor: int) -> None:
+    """Give a lock back before the file is closed."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextlib.asynccontextmanager
@@ -25,18 +49,8 @@ async def locked(file: Path, seconds: float = math.inf) -> AsyncIterator[None]:
         return
     try:
         deadline = time.monotonic() + seconds
-        while not _took(descriptor) and time.monotonic() < deadline:
+        while take(descriptor, EXCLUSIVE) == "busy" and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_S)
         yield
     finally:
         os.close(descriptor)
-
-
-def _took(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True  # a file system without locks: each does it for itself
-    return True

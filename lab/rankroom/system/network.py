@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping
 
 import psutil
 
+from rankroom.errors import StartError
+
 LOOPBACK = "127.0.0.1"
+LOOPBACK_S = 5.0
 CHOSEN = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")  # where a user or a site names the interface
 
 
@@ -25,6 +28,15 @@ def towards(nodes: Iterable[str]) -> str:
     """
     others = [node for node in nodes if node != here()]
     return own_address(others[0]) if others else LOOPBACK
+
+
+def demand_loopback() -> None:
+    """Raise StartError where this machine does not reach itself: its processes could not."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as door:
+            socket.create_connection(door.getsockname(), LOOPBACK_S).close()
+    except OSError as error:
+        raise StartError(NO_LOOPBACK.format(address=LOOPBACK, error=error)) from None
 
 
 def own_address(host: str) -> str:
@@ -56,3 +68,9 @@ def choose(own: str, found: Mapping[str, str], env: Mapping[str, str]) -> tuple[
         if (name := env.get(variable, "")) in found:
             return name, found[name]
     return next((name for name, address in found.items() if address == own), "lo"), own
+
+
+NO_LOOPBACK = (
+    "this machine does not reach itself at {address} ({error}), as ranks need it to, also where "
+    "all else is IPv6: `ip link set lo up` in its container or network namespace, as root"
+)

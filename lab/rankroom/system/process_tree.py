@@ -20,6 +20,7 @@ CLUSTER = "RANKROOM_CLUSTER"  # in the environment of all that a cluster starts:
 START = "RANKROOM_START"  # in a rank's environment: how often it has been started
 AGENT = "RANKROOM_AGENT"  # in the environment of a node's agent and all below it: which one it is
 SPOOL = "RANKROOM_SPOOL"  # in the environment of all that a rank starts
+BEGAN = 19  # of the fields in /proc/PID/stat that follow the name
 KILL_S = 0.5  # a child that has not ended this long after SIGTERM is killed
 
 
@@ -68,10 +69,28 @@ def running(process: psutil.Process) -> bool:
         return True
 
 
-def lives(pid: int) -> bool:
-    """The same of the process that has this number now."""
+def began(pid: int) -> int | None:
+    """When a process of this place began, in ticks since boot: this tells it from a later one with
+    its number, whatever happens to the clock. None if it has ended, 0 if that cannot be told."""
     try:
-        return running(psutil.Process(pid))
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+        return None if fields[0] in (b"Z", b"X") else int(fields[BEGAN])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except (OSError, ValueError, IndexError):  # this process is out of descriptors, say
+        return 0
+
+
+def lives(pid: int, since: int = 0) -> bool:
+    """Whether the process of this number that began at `since`, if that is known, still runs."""
+    found = began(pid) if pid > 0 else None
+    return found is not None and (not since or not found or found == since)
+
+
+def is_marked(pid: int, variable: str, folder: Path) -> bool:
+    """Whether the process that has this number now belongs to `folder`, or may do so."""
+    try:
+        return bool(psutil.Process(pid).environ().get(variable) == str(folder))
     except psutil.NoSuchProcess:
         return False
     except (psutil.Error, OSError):

@@ -7,7 +7,8 @@ import time
 import psutil
 import pytest
 
-from rankroom.agent.memory import Memory, groups, kills, limit, size
+from rankroom.agent.memory import Memory, kills, limit, size
+from rankroom.system.control_groups import groups
 
 V2 = {
     "proc/self/cgroup": "0::/user/app\n",
@@ -41,12 +42,12 @@ def machine(root, files):
     ("files", "expected"), [(V2, 3 << 20), (V1, 2 << 20), (CONTAINER, 2 << 20)]
 )
 def test_the_least_limit_counts(tmp_path, files, expected):
-    assert limit(groups(machine(tmp_path, files))) == expected
+    assert limit(groups("memory", machine(tmp_path, files))) == expected
 
 
 def test_without_limits_it_is_the_machine(tmp_path):
-    assert limit(groups(tmp_path)) == psutil.virtual_memory().total
-    assert kills(groups(tmp_path)) == 0
+    assert limit(groups("memory", tmp_path)) == psutil.virtual_memory().total
+    assert kills(groups("memory", tmp_path)) == 0
 
 
 def sampled(root, last):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankroom import config
-from rankroom.cluster import launch
+from rankroom.cluster import launch, liveness
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 
 
@@ -43,9 +43,9 @@ def test_a_cluster_of_the_version_before_is_found_with_its_log(home: Path):
         process.stdout.readline()  # right after its start a process has no command line yet
         data = {"name": "default", "size": 1, "state": "running", "keeper": process.pid}
         info = ClusterInfo.from_json(data)
-        assert info.supervisor == process.pid and launch.alive(info)
+        assert info.supervisor == process.pid and liveness.alive(info)
         process.communicate()
-    assert not launch.alive(info)
+    assert not liveness.alive(info)
 
 
 def test_every_new_name_is_one_that_is_used():

@@ -6,7 +6,10 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from rankroom.record.cluster_file import Allocation, ClusterPaths, Node
 from rankroom.record.model import RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store
+from rankroom.system import process_tree
 from record_makers import gone_process, log, lost_record, snapshot, start_record
 
 VERSION_1 = Path(__file__).parents[2] / "support" / "version_1"
@@ -33,21 +37,39 @@ def lost(home: Path):
     return partial(lost_record, home)
 
 
+@pytest.fixture
+def going_on(home: Path) -> Iterator[int]:
+    """The pid of a rank that goes on, as those of an earlier version do without their keeper."""
+    environment = os.environ | {process_tree.CLUSTER: str(ClusterPaths("local").folder)}
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as rank:
+        assert rank.stdout
+        rank.stdout.readline()  # its environment is there then
+        yield rank.pid
+        rank.communicate()
+
+
 def texts(store: Store, run: RunInfo) -> list[str]:
     return [event["text"] for event in store.events(run.id) if event["kind"] == "log"]
 
 
-def test_while_a_rank_goes_on_the_record_is_left_alone(home, lost):
-    """As ranks of an earlier version do, whose kernel wrote the record and is gone."""
-    run = lost(*SAID, pid=os.getpid())
+def test_while_a_rank_goes_on_the_record_is_left_alone(home, lost, going_on):
+    run = lost(*SAID, pid=going_on)
     store = Store()
     assert complete_all(store) == []
     assert store.load(run.id).state == "lost"
     assert texts(store, run) == []
 
 
-def test_when_all_ranks_have_said_their_end_the_record_is_completed(home, lost):
-    run = lost(*SAID, *END, pid=os.getpid())
+def test_another_process_with_the_number_of_a_rank_is_not_that_rank(home, lost):
+    run = lost(*SAID, pid=os.getpid())
+    assert complete_all(Store()) == [run.id]
+
+
+def test_when_all_ranks_have_said_their_end_the_record_is_completed(home, lost, going_on):
+    run = lost(*SAID, *END, pid=going_on)
     store = Store()
     assert complete_all(store) == [run.id]
     found = store.load(run.id)
@@ -106,9 +128,9 @@ def test_to_read_a_record_writes_nothing(home, lost):
     assert snapshot(home) == before
 
 
-def test_a_cluster_that_was_set_aside_goes_when_its_records_are_complete(home, lost):
+def test_a_cluster_that_was_set_aside_goes_when_its_records_are_complete(home, lost, going_on):
     ended = lost(*SAID, *END, pid=gone_process().pid, name="local.1a2b")
-    goes_on = lost(*SAID, pid=os.getpid(), name="local.3c4d")
+    goes_on = lost(*SAID, pid=going_on, name="local.3c4d")
     store = Store()
     assert complete_all(store) == [ended.id]
     assert not ClusterPaths("local.1a2b").folder.exists()
@@ -121,7 +143,11 @@ def test_a_record_whose_job_took_its_writer_along_is_completed_from_any_machine(
     run = lost(*SAID, pid=os.getpid())
     paths, store = ClusterPaths("local"), Store()
     raw = store.paths(run.id)
-    raw.run.write_text(raw.run.read_text().replace(socket.gethostname(), "c1"))
+    about = json.loads(raw.run.read_text())
+    for each in (*about["ranks"], about["owner"]):
+        each["host"] = "c1"
+    about["owner"]["space"] = "c1/another/boot/pid"
+    raw.run.write_text(json.dumps(about))
     assert complete_all(store) == [], "it was written to a moment ago"
     os.utime(raw.events, (0, 0))
     assert complete_all(store) == [], "of other machines only a job's end is known"

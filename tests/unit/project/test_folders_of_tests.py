@@ -11,7 +11,7 @@ from checkout import SUPPORT, TESTS
 
 FILES = [file for file in TESTS.rglob("*.py") if "node_modules" not in file.parts]
 # What starts something, by folder: without a marker, `-m "not cluster"` would run it all the same.
-MARKERS = {"cluster": "cluster", "faults": "cluster", "ui": "ui"}
+MARKERS = {"cluster": "cluster", "faults": "cluster", "machines": "cluster", "ui": "ui"}
 
 
 def names(file: Path) -> set[str]:

@@ -52,7 +52,7 @@ def test_what_was_written_just_now_is_not_pruned_for_size(tmp_path: Path):
 
 def test_a_live_run_is_never_pruned(tmp_path: Path):
     store, run, writer = start_record(tmp_path)
-    _, remote, other = start_record(tmp_path, owner=Owner("another-host", 1, 1.0))
+    _, remote, other = start_record(tmp_path, owner=Owner("another-host", 1))
     _, lost, third = start_record(tmp_path, owner=gone_process())
     for r in (run, lost):
         for path in store.paths(r.id).folder.iterdir():
@@ -90,7 +90,8 @@ def test_damaged_records_are_pruned_too_and_those_made_for_no_run(tmp_path: Path
         os.utime(path, (1000, 1000))
     store.prepare()
     [mine] = names(store.runs)[:1]
-    (store.runs / f".{gone_process().pid}-0a1b.blank").mkdir()
+    left = mine.replace(str(os.getpid()), str(gone_process().pid))
+    (store.runs / left).mkdir()
     assert [p.id for p in store.prune()] == [old]
     assert names(store.runs) == [mine]
     store.forget()

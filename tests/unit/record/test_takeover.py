@@ -22,7 +22,7 @@ def left_alone(root, *lines, **fields):
 
 def test_a_writer_on_another_host_is_left_alone(tmp_path):
     owner = gone_process()
-    owner.host = "elsewhere"
+    owner.host = owner.space = "elsewhere"
     _, run, writer = start_record(tmp_path, owner=owner)
     writer.close()
     with pytest.raises(RecordError, match="another process"):

@@ -175,6 +175,16 @@ def test_sockets_lie_with_the_records(monkeypatch: pytest.MonkeyPatch):
         assert list(path.parent.iterdir()) == []  # the probe has left nothing
 
 
+@pytest.mark.parametrize("name", ["a b", 'a"b', "a#b", "a$b", "a\\b"])
+def test_a_home_whose_path_ssh_would_read_otherwise_holds_no_sockets(
+    monkeypatch: pytest.MonkeyPatch, name: str
+):
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setenv("RANKROOM_HOME", str(Path(short, name)))
+        path = socket_folder.control_path("ssh", "alice@login")
+        assert path.parent == Path("/tmp", f"rankroom-{os.getuid()}")
+
+
 def test_a_long_path_has_its_sockets_in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / ("long" * 20)))
     path = socket_folder.control_path("ssh", "alice@login")

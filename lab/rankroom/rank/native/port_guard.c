@@ -6,6 +6,8 @@
  * accepted only if the process at its other end is of the same user (or root's), and with
  * RANKROOM_PEERS set, one from another machine only if that is among them. Others are hung up on.
  *
+ * It also has the name of this host lead to RANKROOM_BIND where nothing resolves it.
+ *
  * The variables are read when a port is opened or a connection comes: a rank in a job learns its
  * address after it has started.
  */
@@ -17,6 +19,7 @@
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdint.h>
@@ -32,6 +35,22 @@ typedef union {
     struct sockaddr_in6 v6;
     struct sockaddr_storage room;
 } address_t;
+
+/* The name of a host, where nothing resolves it, is that address. Gloo looks it up whatever interface
+ * it is told, and Horovod ends with a segmentation fault where it finds none. */
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+                struct addrinfo **found) {
+    static int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    char own[256];
+    const char *address = getenv("RANKROOM_BIND");
+    if (!real)
+        real = (int (*)(const char *, const char *, const struct addrinfo *,
+                        struct addrinfo **))dlsym(RTLD_NEXT, "getaddrinfo");
+    int failed = real(name, service, hints, found);
+    if (failed && name && address && gethostname(own, sizeof own) == 0 && !strcmp(name, own))
+        return real(address, service, hints, found);
+    return failed;
+}
 
 static int is_stream(int fd) {
     int type = 0;

@@ -1,0 +1,134 @@
+"""Whether a cluster's supervisor runs: it does, it is gone, or that cannot be told from here.
+
+Login nodes and containers share homes, and a process of another one cannot be looked up. What
+cannot be told is not gone: nothing of it is removed, restarted, or used by another.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import time
+from typing import Literal
+
+import psutil
+
+from rankroom.config import names
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.rpc.client import ask
+from rankroom.scheduler import job_end
+from rankroom.system import file_lock, pid_space, process_tree
+from rankroom.system.pid_space import PidSpace
+
+ANSWER_S = 2.0  # for a supervisor on another machine
+SUPERVISOR = "rankroom.supervisor.supervisor"
+# The second one keeps a cluster on a site.
+SUPERVISORS = (*names(SUPERVISOR), *names("rankroom.remote.agent"))
+State = Literal["runs", "gone", "unknown"]
+
+
+def state(info: ClusterInfo | None) -> State:
+    """How the process that keeps this cluster stands, as far as can be told; one that has said its
+    end counts as gone."""
+    return "gone" if info is None or info.state in ("failed", "stopped") else process_state(info)
+
+
+def process_state(info: ClusterInfo) -> State:
+    """The same of the process alone, whatever it has said."""
+    if is_elsewhere(info):
+        return _elsewhere(info)
+    if not info.supervisor:
+        return "gone"
+    if not here(info.host, info):
+        return "runs" if _answers(info) else "gone"
+    runs = process_tree.lives(info.supervisor, info.began)
+    return "runs" if runs and (info.began or _is_supervisor(info.supervisor)) else "gone"
+
+
+def alive(info: ClusterInfo | None) -> bool:
+    """True unless the process that keeps this cluster is known to be gone."""
+    return state(info) != "gone"
+
+
+def remote_on(info: ClusterInfo) -> bool:
+    """Whether a cluster on a site may go on there, as its job is not known to be over."""
+    remote = info.remote
+    return remote is not None and bool(remote.job) and remote.state not in ("ended", "failed")
+
+
+def here(host: str, info: ClusterInfo) -> bool:
+    """Whether a process of a cluster, which `host` has, is one of this machine's.
+
+    Without an allocation it is, whatever name the machine has by now, unless all of it is not.
+    """
+    if info.allocation is None:
+        return not is_elsewhere(info)
+    is_ours = host != info.host or not info.space or pid_space.is_here(_space(info))
+    return host == socket.gethostname() and is_ours
+
+
+def is_elsewhere(info: ClusterInfo) -> bool:
+    """Whether all of the cluster is on another machine, or in another container, that has the same
+    home: it is not reached from here. An allocation's supervisor is, over the network."""
+    return bool(info.allocation is None and info.space) and not pid_space.is_here(_space(info))
+
+
+def where(info: ClusterInfo) -> str:
+    """Where a cluster that is elsewhere was started, for people."""
+    namesake = info.host == socket.gethostname()
+    return f"another container or boot of {info.host}" if namesake else info.host
+
+
+def _space(info: ClusterInfo) -> PidSpace:
+    return PidSpace.read(info.space)
+
+
+def _elsewhere(info: ClusterInfo) -> State:
+    """By the lock that a supervisor has while it runs. That it is free is known to the kernel that
+    gave it only: over a network some file systems give everybody every lock."""
+    lock = _lock(ClusterPaths(info.name)) if info.locked else "none"
+    if lock == "busy":
+        return "runs"
+    if pid_space.was_rebooted(_space(info)):
+        return "gone"
+    return "gone" if lock == "taken" and pid_space.is_same_boot(_space(info)) else "unknown"
+
+
+def _lock(paths: ClusterPaths) -> file_lock.Outcome:
+    try:
+        descriptor = os.open(paths.lock, os.O_RDWR)
+    except OSError:
+        return "none"
+    try:
+        return file_lock.take(descriptor, file_lock.SHARED)
+    finally:
+        os.close(descriptor)
+
+
+def _is_supervisor(pid: int) -> bool:
+    """The same for a process of an earlier version, which did not say when it began."""
+    try:
+        return any(each in psutil.Process(pid).cmdline() for each in SUPERVISORS)
+    except psutil.Error:
+        return False
+    except OSError:  # this process is out of descriptors, say: nothing was found out
+        return True
+
+
+def _answers(info: ClusterInfo) -> bool:
+    """Whether a supervisor on another node of a job runs; one that is only silent does, while its
+    job is not known to be over."""
+    try:
+        ask(info.rpc, info.rpc_key, ANSWER_S, do="alive")
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return info.allocation is None or not _over(info.allocation.job, time.monotonic() // 10)
+    return True
+
+
+@functools.lru_cache(maxsize=32)
+def _over(job: str, moment: float) -> bool:
+    """Whether Slurm says that a job is over; it is asked once in a `moment`."""
+    return bool(job_end.why_over(job_end.asked(job, job_end.QUICK_S), job))

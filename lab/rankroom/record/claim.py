@@ -1,0 +1,39 @@
+"""A process becomes the one that keeps a cluster, so that others can tell whether it still does."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.system import file_lock, pid_space, process_tree
+from rankroom.system.polling import poll_until
+
+LOOKED_AT_S = 5.0  # others that look have the lock for a moment
+
+
+def claim(paths: ClusterPaths, info: ClusterInfo) -> int:
+    """Note in `info` that this process keeps the cluster, and lock a file of it until it ends.
+
+    Returns the open file. Raises OSError, and SystemExit if another process keeps the cluster: what
+    that wrote is left alone.
+    """
+    info.host, info.space = socket.gethostname(), str(pid_space.here())
+    info.supervisor = os.getpid()
+    info.began = process_tree.began(info.supervisor) or 0
+    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    outcome: file_lock.Outcome = "busy"
+
+    def is_known() -> bool:
+        nonlocal outcome
+        outcome = file_lock.take(descriptor, file_lock.EXCLUSIVE)
+        return outcome != "busy"
+
+    if not poll_until(is_known, LOOKED_AT_S):
+        os.close(descriptor)
+        raise SystemExit(TAKEN.format(name=info.name))
+    info.locked = outcome == "taken"
+    return descriptor
+
+
+TAKEN = "another process keeps cluster {name} already"

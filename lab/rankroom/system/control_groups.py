@@ -1,0 +1,50 @@
+"""The control groups of this process, version 1 or 2, and how many cores they leave it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from pathlib import Path
+
+
+def groups(controller: str, root: Path = Path("/")) -> list[Path]:
+    """The folders of this process's groups for a controller (`memory`, `cpu`), its own first."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    mounted = root / "sys/fs/cgroup"
+    found = []
+    for line in lines:
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if number == "0" and not names:
+            bases = [mounted, mounted / "unified"]
+        elif controller in names.split(","):
+            bases = [mounted / controller, mounted / names]
+        else:
+            continue
+        for base in bases:
+            # In a container the path may be the host's; what is there is its root then.
+            own = base / path.lstrip("/")
+            chain = [own, *own.parents]
+            found += [each for each in chain if each == base or base in each.parents]
+    return [each for each in dict.fromkeys(found) if each.is_dir()]
+
+
+def cores(root: Path = Path("/")) -> int:
+    """How many cores this process can keep busy: those that it may run on, or as much of their time
+    as it is given, which is how containers are limited."""
+    most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    shares = [float(most or 1)]
+    for folder in groups("cpu", root):
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (folder / "cpu.max").read_text().split()
+            shares.append(int(quota) / int(period))
+        with contextlib.suppress(OSError, ValueError):
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            quota_us, period_us = (int((folder / name).read_text()) for name in names)
+            if quota_us > 0:
+                shares.append(quota_us / period_us)
+    return max(1, math.ceil(min(shares)))
