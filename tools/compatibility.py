@@ -3,7 +3,8 @@
 `tools/compatibility.py [PART …] [--source NAME=DIR …] [--write docs/compatibility.md]`. Parts are
 horovod, ipyparallel and examples; all of them unless said. Everything is fetched once into the
 cache (`tools/foreign.py`); `--source` takes a clone of a repository instead. A line for each when
-it has ended. Ends with 1 if something failed that is not known to, or passed that is known to fail.
+it has ended; in the document it takes the place of its line there. Ends with 1 if something failed
+that is not known to, or an example works that is known not to.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import ipyparallel_suite
 from examples import Example, Trial
 from foreign import REPOSITORIES, fetched, packages
 from horovod_suites import Outcome
-from known import KNOWN
+from known import FOR_TWO, KNOWN
 
 PARTS = ("horovod", "ipyparallel", "examples")
 RANKS = (2, 3)
@@ -74,15 +75,15 @@ def main() -> int:
     news: list[str] = []
     for part in parts:
         if part == "examples":
-            trials = list(try_examples(asked.only, sources))
-            news += [f"{t.example.name}: {t.why}" for t in trials if is_news(t)]
-            table = TRIALS + "".join(f"{trial_line(trial)}\n" for trial in trials)
+            for trial in try_examples(asked.only, sources):
+                news += [f"{trial.example.name}: {trial.why}"] if is_news(trial) else []
+                if asked.write:
+                    write(asked.write, part, trial_line(trial))
         else:
-            rows = list(run_suites(part, asked.only, sources))
-            news += [each for row in rows for each in row.news()]
-            table = suites_table(rows)
-        if asked.write:
-            write(asked.write, part, table)
+            for row in run_suites(part, asked.only, sources):
+                news += row.news()
+                if asked.write:
+                    write(asked.write, part, row.line)
     print("\n".join(["", *news] if news else ["nothing new"]))
     return 1 if news else 0
 
@@ -93,8 +94,11 @@ def run_suites(part: str, only: Sequence[str], sources: dict[str, Path]) -> Iter
         tests = fetched(part, sources.get(part)) / "test"
         for name in only or horovod_suites.SUITES:
             for ranks in RANKS:
-                outcome = horovod_suites.run(tests, horovod_suites.SUITES[name], ranks)
-                yield told(Row(name, ranks, outcome))
+                left_out = FOR_TWO.get(name, ()) if ranks > 2 else ()
+                suite = horovod_suites.SUITES[name]
+                yield told(
+                    Row(name, ranks, horovod_suites.run(tests, suite, ranks, deselect=left_out))
+                )
     else:
         for name in only or ipyparallel_suite.FILES:
             yield told(Row(name, ipyparallel_suite.RANKS, ipyparallel_suite.run(name)))
@@ -143,37 +147,48 @@ def source_of(example: Example) -> str:
     return REPOSITORIES[example.repository].name if example.repository else "accelerate"
 
 
-def suites_table(rows: Sequence[Row]) -> str:
-    """The rows, and under them why what is known to fail does."""
-    reasons: dict[str, set[str]] = {}
-    for row in rows:
-        for test, why in row.known().items():
-            reasons.setdefault(why, set()).add(test)
-    lines = [ROWS, *(f"{row.line}\n" for row in rows)]
-    if reasons:
-        lines.append("\nWhat fails, and why:\n\n")
-        for why, tests in reasons.items():
-            lines.append(f"- {why}: {', '.join(f'`{test}`' for test in sorted(tests))}\n")
-    return "".join(lines)
-
-
 def _why(suite: str, test: str) -> str:
     """Why a test is known to fail; empty if it is not."""
     return next((why for at, what, why in KNOWN if at == suite and re.fullmatch(what, test)), "")
 
 
-def write(path: Path, part: str, table: str) -> None:
-    """Put a part's table between its marks in a document."""
+def write(path: Path, part: str, line: str) -> None:
+    """Put a line into a part's table in a document, in the place of the one that begins alike."""
     mark, end = f"<!-- tools/compatibility.py {part} -->\n", f"<!-- end of {part} -->\n"
     before, begun, rest = path.read_text("utf-8").partition(mark)
-    _, ended, after = rest.partition(end)
+    table, ended, after = rest.partition(end)
     if not (begun and ended):
         raise SystemExit(f"{path} lacks the lines that say where {part} belongs")
+    lines = {_key(each): each for each in table.splitlines() if each.startswith("| ")}
+    lines.pop(_key(TITLES[part].splitlines()[0]), None)
+    lines[_key(line)] = line
+    table = "".join(
+        f"{each}\n" for each in [TITLES[part].rstrip(), *lines.values(), *known_of(part)]
+    )
     path.write_text(f"{before}{mark}{table}{end}{after}", "utf-8")
 
 
-ROWS = "| tests | ranks | pass | fail | skipped |\n|---|---|---|---|---|\n"
-TRIALS = "| from | example | as a cell on two ranks |\n|---|---|---|\n"
+def _key(line: str) -> tuple[str, ...]:
+    return tuple(line.split("|")[1:3])
+
+
+def known_of(part: str) -> list[str]:
+    """Why tests fail that are known to."""
+    suites = {"horovod": horovod_suites.SUITES, "ipyparallel": ipyparallel_suite.FILES}
+    reasons: dict[str, list[str]] = {}
+    for suite, tests, why in KNOWN:
+        if suite in suites.get(part, ()):
+            reasons.setdefault(why, []).append(f"`{tests}`")
+    lines = [f"- {why}: {', '.join(tests)}" for why, tests in reasons.items()]
+    return ["", "What fails, and why:", "", *lines] if lines else []
+
+
+SUITES = "| tests | ranks | pass | fail | skipped |\n|---|---|---|---|---|\n"
+TITLES = {
+    "horovod": SUITES,
+    "ipyparallel": SUITES,
+    "examples": "| from | example | as a cell on two ranks |\n|---|---|---|\n",
+}
 
 if __name__ == "__main__":
     sys.exit(main())

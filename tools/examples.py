@@ -7,7 +7,6 @@ would, and data in place of what the example would download; then comes its sour
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -17,32 +16,51 @@ from pathlib import Path
 
 from foreign import packages
 from rankroom.cluster.local import Cluster
+from rankroom.record.store import Store
 from rankroom.run.run import Run
 
 LIMIT_S = 420
 END_S = 60.0  # for a run to end that was interrupted
 LOOK_S = 0.5
 
-# The images that scikit-learn has, in the size of MNIST's, where Keras would download these.
+# scikit-learn's images, as many and as large as MNIST's, where Keras would download these.
 DIGITS = """
 import keras, numpy, sklearn.datasets, sys
 def load_data(path=None):
     digits = sklearn.datasets.load_digits()
     images = numpy.pad(numpy.kron(digits.images, numpy.ones((3, 3))), [(0, 0), (2, 2), (2, 2)])
     images, labels = (images * 255 / 16).astype("uint8"), digits.target.astype("uint8")
-    return (images[:1500], labels[:1500]), (images[1500:], labels[1500:])
+    images, labels = numpy.resize(images, (70000, 28, 28)), numpy.resize(labels, 70000)
+    return (images[:60000], labels[:60000]), (images[60000:], labels[60000:])
 for name, module in list(sys.modules.items()):
     if name.endswith("datasets.mnist"):
         module.load_data = load_data
 """
-# Noise, of torchvision's own making, where it would download images.
-NOISE = """
-import functools, torchvision
+# torchvision is on the index for CUDA only. Beside a PyTorch for the CPU its compiled part does not
+# load, and what it would register there is missed as soon as the rest is imported.
+VISION = """
+import sys, torch
+try:
+    import torchvision
+except RuntimeError:
+    boxes = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        boxes.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    import torchvision
+"""
+# Noise, of torchvision's own making, where an example would download images.
+NOISE = (
+    VISION
+    + """
+import functools
 def noise(root, train=True, download=False, transform=None, *, size):
     return torchvision.datasets.FakeData(256 if train else 64, size, transform=transform)
 torchvision.datasets.CIFAR10 = functools.partial(noise, size=(3, 32, 32))
 torchvision.datasets.MNIST = functools.partial(noise, size=(1, 28, 28))
 """
+)
 # Where an example has tf.losses and the like of Keras 2.
 LEGACY = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\nimport tf_keras as keras\n"
 
@@ -79,33 +97,37 @@ EXAMPLES = (
         "horovod", "examples/pytorch/pytorch_synthetic_benchmark.py", "Total img/sec on 2",
         "--no-cuda --model resnet18 --batch-size 2 --num-warmup-batches 1 "
         "--num-batches-per-iter 2 --num-iters 2",
+        VISION,
     ),
     Example(
         "horovod", "examples/adasum/adasum_small_model.py", "Adasum 0.1 2",
         "--op Adasum",
     ),
     Example(
-        "horovod", "examples/tensorflow2/tensorflow2_mnist.py", "Step #20", "", DIGITS, enough=True,
+        "horovod", "examples/tensorflow2/tensorflow2_mnist.py", "Step #20", "", LEGACY + DIGITS,
+        enough=True,
     ),
     Example(
-        "horovod", "examples/tensorflow2/tensorflow2_keras_mnist.py", "Epoch 2/24", "", DIGITS,
-        enough=True,
+        "horovod", "examples/tensorflow2/tensorflow2_keras_mnist.py", "Epoch 2/24", "",
+        LEGACY + DIGITS, enough=True,
     ),
     Example(
         "horovod", "examples/tensorflow2/tensorflow2_synthetic_benchmark.py", "Total img/sec on 2",
         "--no-cuda --model MobileNetV2 --batch-size 2 --num-warmup-batches 1 "
-        "--num-batches-per-iter 2 --num-iters 2",
+        "--num-batches-per-iter 2 --num-iters 2", LEGACY,
     ),
     Example(
         "horovod", "examples/tensorflow2/tensorflow2_keras_synthetic_benchmark.py",
         "Total img/sec on 2",
         "--no-cuda --model MobileNetV2 --batch-size 2 --num-batches-per-iter 2 --num-iters 2",
+        LEGACY,
     ),
     Example(
         "horovod", "examples/elastic/pytorch/pytorch_synthetic_benchmark_elastic.py",
         "Total img/sec on 2",
         "--no-cuda --model resnet18 --batch-size 2 --num-warmup-batches 1 "
         "--num-batches-per-iter 2 --num-iters 2",
+        VISION,
     ),
     Example("torch", "distributed/ddp/example.py", "training completed in rank 1!", gpus=2),
     Example("torch", "distributed/FSDP2/example.py", "(output): ", gpus=2),
@@ -122,7 +144,7 @@ EXAMPLES = (
     ),
     Example("", f"{SCRIPTS}/test_script.py", "Test reinstantiated state"),
     Example("", f"{SCRIPTS}/test_sync.py", "gradient accumulation with optimizer and scheduler"),
-    Example("", f"{SCRIPTS}/test_distributed_data_loop.py", "sampler as an instance of"),
+    Example("", f"{SCRIPTS}/test_distributed_data_loop.py", "sampler as an instance of", gpus=2),
     Example("", f"{SCRIPTS}/test_ops.py", "testing sending tensors across devices"),
     Example(
         "deepspeed", "training/cifar/cifar10_deepspeed.py", "Accuracy of truck",
@@ -173,7 +195,7 @@ def tried(example: Example, root: Path, scratch: Path, ranks: int = 2) -> Trial:
         if not first.wait(LIMIT_S) or first.state != "done":
             return Trial(example, f"before it: {_failure(first)}", time.monotonic() - begun)
         run = cluster.run(sources[_main(example)], name=Path(example.path).name)
-        why = _followed(run, example)
+        why = _followed(run, cluster.store, example)
     finally:
         cluster.stop()
     return Trial(example, why, time.monotonic() - begun)
@@ -214,30 +236,32 @@ def _begin(example: Example, folder: Path) -> str:
     return f"import sys\nsys.path += {path}\nsys.argv = {words}\n{example.before}"
 
 
-def _followed(run: Run, example: Example) -> str:
+def _followed(run: Run, store: Store, example: Example) -> str:
     """Wait for a run's end, or until it is enough; "" if it did what it is for, else why not."""
     until = time.monotonic() + LIMIT_S
     while not run.wait(LOOK_S):
-        enough = example.enough and _says(run, example)
+        enough = example.enough and _says(run, store, example)
         if enough or time.monotonic() > until:
             run.interrupt()
             run.wait(END_S)
             return "" if enough and run.state == "interrupted" else f"not over after {LIMIT_S} s"
     if run.state != "done":
         return _failure(run)
-    return "" if _says(run, example) else f"ended without {example.words!r}"
+    return "" if _says(run, store, example) else f"ended without {example.words!r}"
 
 
-def _says(run: Run, example: Example) -> bool:
-    said = "".join(str(event["text"]) for event in run.events if event["kind"] == "log")
-    return example.words in said
+def _says(run: Run, store: Store, example: Example) -> bool:
+    logs = (event for event in store.events(run.id) if event["kind"] == "log")
+    return example.words in "".join(str(log["text"]) for log in logs)
 
 
 def _failure(run: Run) -> str:
     first = run.info.failure
     if first is None:
         return run.state
-    line = first.evalue.strip().partition(os.linesep)[0]
+    lines = first.evalue.strip().splitlines() or [""]
+    # Some begin with where it was only.
+    line = lines[-1].strip() if lines[0].endswith(":") else lines[0]
     return f"{first.ename}: {line}" if line else first.ename
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from rankroom.horovod_build.cache import cache_folder
+from rankroom.horovod_build.cache import cache_folder, keep_folder
 from rankroom.horovod_build.edits.edit import VERSION
 
 URL = "https://codeload.github.com/{name}/tar.gz/{ref}"
@@ -60,9 +60,7 @@ def fetched(key: str, source: Path | None = None) -> Path:
     """The root of a repository's folders; from a clone of it in `source` where that is given."""
     repository = REPOSITORIES[key]
     place = _folder() / f"{key}-{repository.ref[:12]}"
-    if source is not None:
-        shutil.rmtree(place, ignore_errors=True)
-    if not place.is_dir():
+    if source is not None or not place.is_dir():
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
             archive, root = Path(scratch, "source.tar.gz"), Path(scratch, "source")
@@ -72,7 +70,7 @@ def fetched(key: str, source: Path | None = None) -> Path:
                 _archive(repository, source, archive)
             shutil.unpack_archive(archive, root)
             [top] = root.iterdir()
-            top.rename(place)
+            keep_folder(top, place)
     return place
 
 

@@ -41,6 +41,11 @@ def test_what_a_client_runs_shows_it_its_output(client: ipyparallel.Client):
     assert [each[0]["data"]["text/html"] for each in shown.outputs] == ["<b>", "<b>"]
     results = [each["data"]["text/plain"] for each in shown.execute_result]
     assert results == ["10", "11"]
+    failed = client[:].execute("1 / (rank - rank)", silent=False)
+    with pytest.raises(ipyparallel.CompositeError, match="ZeroDivisionError"):
+        failed.get(30)
+    failed.wait_for_output(30)
+    assert all("ZeroDivisionError" in each["error"]["ename"] for each in failed.metadata)
 
 
 def test_a_run_keeps_its_output_for_its_record(cluster: Cluster, client: ipyparallel.Client):

@@ -73,7 +73,7 @@ print(heard.hex())
 
 
 # Every way in which a framework opens a port: tf.distribute's workers, a server for graphs and
-# parameters, both kinds of torch's store, DeepSpeed's groups, torch's RPC, Horovod's mesh.
+# parameters, both kinds of torch's store, DeepSpeed's groups, Horovod's mesh.
 FRAMEWORKS = """
 import importlib.util, socket
 import torch, torch.distributed as dist, horovod.torch as hvd, tensorflow as tf
@@ -94,8 +94,6 @@ if importlib.util.find_spec("deepspeed"):
 else:
     dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
-dist.rpc.init_rpc(f"rank {rank}", rank=rank, world_size=size)
-assert dist.rpc.rpc_sync(f"rank {1 - rank}", abs, (-1,)) == 1
 hvd.init()
 hvd.allreduce(torch.ones(1))
 """
@@ -153,12 +151,12 @@ def job(machines: Machines) -> Iterator[Inside]:
     """Two ranks of alice's on two nodes, with all that frameworks open, and a home that all may
     enter."""
     machines.home("alice").chmod(0o755)
-    with Inside(machines, "alice", "--nodes=2", "--ntasks-per-node=1") as job:
+    with Inside(machines, "alice", "--nodes=2", "--ntasks-per-node=1", "--time=20") as job:
         job.do(
             "from cells import finish, values\nfrom rankroom.cluster.local import Cluster\n"
             "cluster = Cluster.local()\nvalues(cluster, 'rank')"
         )
-        job.do(f"frameworks = finish(cluster, {FRAMEWORKS!r})")
+        job.do(f"frameworks = finish(cluster, {FRAMEWORKS!r}, 400)", 480)
         assert job.do("frameworks.state") == "done"
         yield job
         assert job.do("values(cluster, 'rank')") == [0, 1]

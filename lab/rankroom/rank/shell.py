@@ -163,6 +163,9 @@ class RankShell(ZMQInteractiveShell):
         super().showsyntaxerror(*args, **kwargs)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        if is_clients(self.reporter):
+            super()._showtraceback(etype, evalue, stb)
+            return
         self._last_traceback = stb
         error = {
             "ename": etype.__name__,
