@@ -30,6 +30,7 @@ def setup() -> None:
     error.RemoteError = tests.RemoteErrorWithTB
     cluster = Cluster.local(ranks=RANKS, auto_restart=True)
     running.append(cluster)
+    cluster.run("%colors nocolor").wait()  # what their own engines are started with
     folder = Path(get_ipython_dir(), f"profile_{PROFILE}", "security")
     folder.mkdir(parents=True)
     (folder / cluster.paths.client_file.name).symlink_to(cluster.paths.client_file)
