@@ -122,7 +122,7 @@ def try_examples(only: Sequence[str], sources: dict[str, Path]) -> Iterable[Tria
             roots[name] = fetched(name, sources.get(name))
         with tempfile.TemporaryDirectory(prefix="rankroom-example-") as scratch:
             trial = examples.tried(example, roots[name], Path(scratch))
-        print(trial_line(trial), flush=True)
+        print(f"{trial_line(trial)} {trial.seconds:.0f} s", flush=True)
         yield trial
 
 
@@ -137,7 +137,7 @@ def trial_line(trial: Trial) -> str:
     if not trial.tried:
         how = f"not tried: {trial.why}"
     elif not trial.why:
-        how = f"works ({trial.seconds:.0f} s)"
+        how = "works"
     else:
         how = _why("examples", trial.example.path) or f"fails: {trial.why}"
     return f"| {source_of(trial.example)} | `{trial.example.name}` | {how} |"
