@@ -142,3 +142,4 @@ BROKEN = "the supervisor of cluster {name} failed to do that: {error}; its log s
 UNKNOWN = "the supervisor of cluster {name} is of another version of Rankroom: it cannot do {do!r}"
 NO_CLUSTER = "no cluster yet: start one with `%cluster start --ranks 2`"
 STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
+ENDED = "cluster {name} is over: {why}; `%cluster start` starts a new one"

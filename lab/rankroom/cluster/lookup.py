@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from rankroom.cluster import launch, liveness
-from rankroom.errors import EARLIER_SITE, NO_CLUSTER, STOPPED, NoClusterError
+from rankroom.errors import EARLIER_SITE, ENDED, NO_CLUSTER, STOPPED, NoClusterError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters, clusters_folder
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
@@ -104,7 +104,6 @@ MAY_RUN = (
     "cluster {name} was started on {where}, and whether it runs cannot be told from here: use it "
     "there; `rankroom doctor` says what to do if that machine is gone for good"
 )
-ENDED = "cluster {name} is over: {why}; `%cluster start` starts a new one"
 UNKEPT = (
     "the agent of cluster {name} here is gone; its job may go on: "
     "`%cluster attach {name}` starts one again"

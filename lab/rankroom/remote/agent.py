@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rankroom import config, errors
-from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
+from rankroom.errors import NoClusterError, RankroomError, SchedulerError, SshError, StartError
 from rankroom.record.claim import claim
 from rankroom.record.cluster_file import (
     ClusterInfo,
@@ -299,6 +299,8 @@ class Agent:
 
     async def _pass_on(self, question: Question) -> Answer:
         """What the supervisor answers."""
+        if self.status.over.is_set():  # it can still be asked while it tidies up
+            raise NoClusterError(errors.ENDED.format(name=self.info.name, why=self.remote.words))
         if not self.status.ready:
             raise SshError(NOT_NOW.format(name=self.info.name, words=self.remote.words))
         try:
