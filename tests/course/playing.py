@@ -14,6 +14,8 @@ import nbformat
 
 from checkout import NOTEBOOKS
 from kernel import Kernel, Shown
+from rankroom.cluster.lookup import end
+from rankroom.record.cluster_file import ClusterPaths
 
 SOLUTION = re.compile(r"<summary>Solution</summary>\s+```python\n(.*?)```", re.DOTALL)
 CHECK = re.compile(r"%%check (\S+)\n")
@@ -89,4 +91,7 @@ def play(name: str, folder: Path, **env: str) -> Played:
         kernel.run("%cluster stop", timeout=60)
     finally:
         kernel.close()
+        # A cell that took too long leaves its ranks, which would disturb all tests after it.
+        for cluster in Path(env["RANKROOM_HOME"]).glob("clusters/*"):
+            end(ClusterPaths(cluster.name, cluster.parent))
     return played
