@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
     with Laptop(machines, {"test": SHARED_WITH_NOBODY}) as laptop:
         own = [
             *settings(laptop.home), f"RANKROOM_UI_HOME={laptop.home}", "RANKROOM_UI_SITE=test",
-            "RANKROOM_TEST_PORT=8899",
+            "RANKROOM_TEST_PORT=8899", f"RANKROOM_PYTHON={sys.executable}",
         ]  # fmt: skip
         argv = [PLAYWRIGHT, "test", "site.spec.ts", "--config", UI / "playwright.config.ts"]
         argv += ["--output", laptop.home / "results"]

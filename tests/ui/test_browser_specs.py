@@ -1,6 +1,8 @@
 """The browser tests (tests/ui, Playwright): a pytest test for each file; for `make test` one."""
 
+import os
 import subprocess
+import sys
 
 import pytest
 
@@ -33,6 +35,7 @@ def test_in_the_browser(chosen, tmp_path, monkeypatch):
     )
     monkeypatch.setenv("RANKROOM_UI_HOME", str(tmp_path))
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RANKROOM_PYTHON", os.environ.get("RANKROOM_PYTHON", sys.executable))
     try:
         done = subprocess.run(
             [PLAYWRIGHT, "test", chosen],
