@@ -192,6 +192,7 @@ class NodeAgent:
         elif do == "signal":
             for pid in self.processes(order["ranks"]):
                 os.kill(pid, getattr(signal, order["signal"]))  # a child of ours until it is reaped
+            self.supervisor.tell(signalled=order["number"])
         elif do == "end":
             self.end(order["ranks"])
         elif do == "look":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import signal
 import subprocess
@@ -63,6 +64,8 @@ class AgentProcess:
         self.ranks: dict[int, RankProcess] = {}
         self._hear = hear
         self._looks: list[Future[dict[int, Load]]] = []
+        self._signals: dict[int, Future[None]] = {}  # those that are on their way, by number
+        self._numbers = itertools.count(1)
         self._news = threading.Condition()
         self._writing = threading.Lock()
         with log.open("ab") as file:
@@ -98,6 +101,18 @@ class AgentProcess:
             self._looks.append(asked)
         self.tell(do="look")
         return asked
+
+    def signal(self, ranks: Collection[int], name: str) -> Future[None]:
+        """Have a signal sent to the processes of ranks; done once it was, or they have ended."""
+        sent: Future[None] = Future()
+        number = next(self._numbers)
+        with self._news:
+            if self.is_over:
+                sent.set_result(None)
+                return sent
+            self._signals[number] = sent
+        self.tell(do="signal", ranks=sorted(ranks), signal=name, number=number)
+        return sent
 
     def tell(self, **order: Any) -> None:
         """Tell it something; nothing happens if it is gone."""
@@ -159,6 +174,8 @@ class AgentProcess:
             for each in self._looks:
                 each.set_result(loads)
             self._looks.clear()
+        elif "signalled" in said:
+            self._signals.pop(said["signalled"]).set_result(None)
         elif "imported" in said:
             self.imported.add(said["imported"])
         elif "note" in said:
@@ -185,5 +202,8 @@ class AgentProcess:
             for each in self._looks:
                 each.set_result({})
             self._looks.clear()
+            for sent in self._signals.values():
+                sent.set_result(None)
+            self._signals.clear()
             self._news.notify_all()
         self._hear()

@@ -114,10 +114,9 @@ class Processes:
         """How busy ranks are, by node."""
         return [agent.look() for agent in self.agents]
 
-    def signal(self, ranks: Collection[int], name: str) -> None:
-        """Send a signal to the processes of ranks."""
-        for agent, its in self._by_agent(ranks):
-            agent.tell(do="signal", ranks=its, signal=name)
+    def signal(self, ranks: Collection[int], name: str) -> list[Future[None]]:
+        """Send a signal to the processes of ranks; all are done once it was sent."""
+        return [agent.signal(its, name) for agent, its in self._by_agent(ranks)]
 
     # -- starting
 

@@ -18,6 +18,7 @@ from rankroom.rpc.loop import Call
 from rankroom.rpc.server import Question, Server
 
 Receive = Callable[[dict[str, Any], bytes], None]
+Signal = Callable[[Collection[int], str], Sequence[Future[None]]]
 
 
 class RankGoneError(NoClusterError):
@@ -27,10 +28,11 @@ class RankGoneError(NoClusterError):
 class RankConnections:
     """The connections of a cluster's ranks.
 
-    `signal(ranks, name)` sends a signal to the processes of ranks, whatever they do.
+    `signal(ranks, name)` sends a signal to the processes of ranks, whatever they do; what it
+    returns is done once that was sent.
     """
 
-    def __init__(self, server: Server, signal: Callable[[Collection[int], str], None]) -> None:
+    def __init__(self, server: Server, signal: Signal) -> None:
         self._server = server
         self.signal = signal
         self.modules: set[str] = set()  # of PRELOADABLE, those that cells have imported

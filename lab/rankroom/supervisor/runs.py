@@ -32,6 +32,7 @@ COMES_S = 2.0  # for a rank that is neither down nor starting to be connected
 CLOCKS_S = 0.5  # for a comparison of clocks that is going on
 NEXT_S = 0.01  # after a run, before the files of the next record are made
 FREE_S = 3.5  # for ranks to end their cell after an interrupt, released collectives included
+SIGNAL_S = 3.0  # for agents to send a signal
 RELEASED_S = 3.0  # for ranks to say what they released
 AT_ONCE_S = 0.02  # for a run to be over, before its client is answered that it is on
 CLOSED_S = 10.0  # for a record to be closed when its cluster ends
@@ -111,7 +112,8 @@ class Runs:
         if recorder := self.current:
             for warning in self._limit.news(self._info.allocation):
                 recorder.remark(warning)
-            self._clocks.compare(recorder.info.ranks, recorder.set_clocks)
+            if not self._clocks.comparing:  # a host that does not answer keeps it up for long
+                self._clocks.compare(recorder.info.ranks, recorder.set_clocks)
         self._late.look()
 
     def close(self, why: dict[int, str]) -> None:
@@ -209,8 +211,9 @@ class Runs:
             return
         if recorder is None:
             # Who works on the ranks is another client of ipyparallel's controller.
-            self._connections.signal(range(self._info.size), "SIGINT")
-            question.answer()
+            sent = self._connections.signal(range(self._info.size), "SIGINT")
+            # It must not hit the next cell.
+            self._once(lambda: all(each.done() for each in sent), SIGNAL_S, question.answer)
             return
         recorder.interrupt()
         self._once(lambda: recorder.wait(0), FREE_S, question.answer)
