@@ -136,7 +136,10 @@ def test_a_horovod_for_the_cpu_refuses_a_gpus_tensor_with_the_remedy() -> None:
 def test_check_proves_it() -> None:
     result = CliRunner().invoke(horovod, ["check"])
     assert result.exit_code == 0, result.output
-    assert "a native timeline on every rank, Keras 3" in result.output
+    features_there = (
+        "a native timeline on every rank, every rank's collectives in the timeline, Keras"
+    )
+    assert features_there in result.output
     for framework in features.features().frameworks:
         assert f"{framework:12}allreduce on 2 ranks is right (Gloo" in result.output
 
