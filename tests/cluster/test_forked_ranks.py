@@ -269,15 +269,15 @@ def test_ranks_that_are_brought_back_have_an_agent_again(home: Path, beside: Pat
 def test_a_client_of_ipyparallel_can_interrupt_a_forked_rank(home: Path):
     cluster = Cluster.local(ranks=1)
     try:
-        client = ipyparallel.Client(str(cluster.paths.client_file))
-        client.wait_for_engines(1, timeout=20)
-        view = client[:]
-        begun = time.monotonic()
-        sleeping = view.execute("import time; time.sleep(60)", block=False)
-        time.sleep(0.5)
-        view.client.send_signal("SIGINT", targets=0, block=True)
-        with pytest.raises(Exception, match="KeyboardInterrupt"):
-            sleeping.get(timeout=20)
-        assert time.monotonic() - begun < 20
+        with ipyparallel.Client(str(cluster.paths.client_file)) as client:
+            client.wait_for_engines(1, timeout=20)
+            view = client[:]
+            begun = time.monotonic()
+            sleeping = view.execute("import time; time.sleep(60)", block=False)
+            time.sleep(0.5)
+            view.client.send_signal("SIGINT", targets=0, block=True)
+            with pytest.raises(Exception, match="KeyboardInterrupt"):
+                sleeping.get(timeout=20)
+            assert time.monotonic() - begun < 20
     finally:
         cluster.stop()

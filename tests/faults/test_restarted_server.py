@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Jupyter:
     folder: Path
     process: subprocess.Popen[bytes] | None = None
     port: int = 0
+    clients: list[BlockingKernelClient] = field(default_factory=list)
 
     def start(self) -> None:
         [self.port] = free_ports(1)
@@ -84,6 +85,7 @@ class Jupyter:
         file = self.folder / "runtime" / f"kernel-{made['id']}.json"
         client = BlockingKernelClient(connection_file=str(file))
         client.load_connection_file()
+        self.clients.append(client)
         client.start_channels()
         wait_for(lambda: is_ready(client))
         run(client, "%load_ext rankroom")
@@ -127,6 +129,9 @@ def jupyter(home, tmp_path) -> Iterator[Jupyter]:
         yield made
     finally:
         made.end(signal.SIGTERM)
+        for client in made.clients:
+            # One that is collected with its sockets open waits for them, and hangs a later test.
+            client.stop_channels()
         for info in running_clusters():
             Cluster.attach(info.name).stop()
 
@@ -149,7 +154,6 @@ def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
         _, headers, piece = jupyter.ask(f"rankroom/runs/{run_id}/events?after={after}&wait=5")
         read, after = read + piece, int(headers["X-Rankroom-Next"])
     mine = psutil.Process(int(run(kernel, "import os; print(os.getpid())")))
-    kernel.stop_channels()
     jupyter.end(signal_)
     # Kernels end with their server, by themselves if it could not tell them.
     wait_for(lambda: not process_tree.running(mine))
