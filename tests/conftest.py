@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
 from fake_scheduler import FakeScheduler, put_first
 from rankroom.cluster.local import Cluster
@@ -20,6 +21,10 @@ os.environ.setdefault("RANKROOM_START_SECONDS", "120")
 # A shell ignores interrupts in what it starts in the background, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A context of ZeroMQ that is collected waits for its sockets, which nobody can close any more: for
+# ever, in whatever test the collector runs. Those that other packages leave open stay so.
+zmq.Context.__del__ = lambda context: None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # In tests/conftest.py's order, not by how many tests a file has: the longest have one or two.
-# A test that hangs takes its worker with it and begins again in a new one: twice, and no more.
-TOGETHER = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart", "2"]
+# A test that hangs takes its worker with it, and the run ends: a new worker may wait without end.
+TOGETHER = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart", "0"]
 PARTS = (["-m", "alone", "--cache-clear"], ["-m", "not alone", *TOGETHER])
 AGAIN = ["--last-failed", "--last-failed-no-failures", "none", "-rA", "--show-capture", "no"]
 FEW = 8  # more failures than this are no accident of a busy machine
