@@ -28,6 +28,7 @@ FEW = 8  # more failures than this are no accident of a busy machine
 THOROUGH = ["--repeat", "20"]
 LIMIT_S = 3600.0  # three to four times what all tests take on two cores
 OTHER = ["--other", "--torch", "cuda"]
+DIED = "crashed while running"  # of a worker, in pytest's summary
 # pytest's exit statuses when tests failed, and when it found none
 FAILED, NOTHING = 1, 5
 # As pytest closes: `1 failed, 240 passed in 107.45s (0:01:47)`
@@ -43,13 +44,15 @@ def main(options: list[str]) -> int:
     options = [each for each in options if each != "--all"] + ([*THOROUGH] if everything else [])
     pytest = [sys.executable, "-m", "pytest"]
     until = float("inf") if everything else begun + LIMIT_S
+    cut_off = False  # some tests were not run, and whatever failed is no matter of chance
     for part in PARTS:
-        status, closing = run([*pytest, *part, *options], until)
+        status, closing, died = run([*pytest, *part, *options], until)
+        cut_off |= died
         statuses.append(status)
         counts.update(counted(closing))
-    if FAILED in statuses and broken(counts) <= FEW:
+    if FAILED in statuses and broken(counts) <= FEW and not cut_off:
         print(f"{broken(counts)} failed: once more, alone", flush=True)
-        status, closing = run([*pytest, *AGAIN, *options], until)
+        status, closing, _ = run([*pytest, *AGAIN, *options], until)
         if status in (0, FAILED) and (again := counted(closing)).get("passed"):
             counts["passed"] += again["passed"]
             counts["failed"] = broken(Counter(again))
@@ -57,7 +60,7 @@ def main(options: list[str]) -> int:
             counts["passed alone only"] = again["passed"]
             statuses = [status if each == FAILED else each for each in statuses]
     if everything:
-        status, closing = run(
+        status, closing, _ = run(
             [sys.executable, str(ROOT / "tools" / "interpreters.py"), *OTHER], until
         )
         statuses.append(status)
@@ -67,8 +70,9 @@ def main(options: list[str]) -> int:
     return max(found, key=abs) if found else NOTHING
 
 
-def run(argv: list[str], until: float) -> tuple[int, str]:
-    """Run pytest, passing on what it prints as it comes; its exit status and its closing line."""
+def run(argv: list[str], until: float) -> tuple[int, str, bool]:
+    """Run pytest, passing on what it prints as it comes; its exit status, its closing line, and
+    whether one of its workers died."""
     print(time.strftime("%H:%M:%S"), *argv[1:], flush=True)
     tests = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE)
     assert tests.stdout is not None
@@ -86,7 +90,8 @@ def run(argv: list[str], until: float) -> tuple[int, str]:
         tests.wait()  # it was interrupted as well, and tidies up
         raise
     lines = kept.decode("utf-8", "replace").splitlines()
-    return tests.wait(), next((line for line in reversed(lines) if CLOSING.match(line)), "")
+    closing = next((line for line in reversed(lines) if CLOSING.match(line)), "")
+    return tests.wait(), closing, any(DIED in line for line in lines)
 
 
 def broken(counts: Counter[str]) -> int:

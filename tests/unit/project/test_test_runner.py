@@ -100,3 +100,17 @@ def test_a_run_that_is_ended_says_what_it_was_at(tmp_path: Path):
         said, _ = run.communicate(timeout=60)
     assert re.search(r"running for \d+ s: test_it.py::test_slow", said)
     assert run.returncode == pytest.ExitCode.INTERRUPTED
+
+
+def test_a_worker_that_died_is_not_forgiven(tmp_path: Path):
+    """Tests that it had before it were not run: that its own passes alone says nothing of them."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\naddopts = -q\n")
+    (tmp_path / "test_it.py").write_text(
+        f"import os, pathlib\nbefore = pathlib.Path({str(tmp_path / 'before')!r})\n"
+        "def test_dies_once():\n    if not before.exists(): before.touch(); os._exit(1)\n"
+        "def test_after(): pass\n"
+    )
+    argv = [sys.executable, TOOL, f"--rootdir={tmp_path}", "-c", tmp_path / "pytest.ini", tmp_path]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert ", 1 failed" in done.stdout.splitlines()[-1], done.stdout
