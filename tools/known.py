@@ -49,6 +49,7 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
 )
 
-# Tests of Horovod that never end on more than two ranks, whatever Horovod: they call operations
-# without a name after a join, and ranks then number these differently.
+# Tests of Horovod that are not run on more than two ranks. The first was seen not to end on three:
+# by its source, ranks number operations without a name differently after a join. The second does
+# the same. Neither was tried with a plain build.
 FOR_TWO = {"torch": ("join_allgather", "join_broadcast")}

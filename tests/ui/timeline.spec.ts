@@ -440,6 +440,8 @@ test('a long run is seen before all of it is read', ALWAYS, async ({ page }) => 
   await expect(view.locator('.rr-tl-note')).toHaveText(/^an overview, until all spans are read: \d %$/);
   expect(await painted(body)).toBeGreaterThan(0.01);
   await picture(page, 'timeline-overview');
+  await page.theme.setDarkTheme();
+  await picture(page, 'timeline-overview-dark');
   await body.focus();
   const whole = await range(body);
   await page.keyboard.press('w');

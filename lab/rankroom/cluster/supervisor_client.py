@@ -32,7 +32,7 @@ class SupervisorClient:
         self._refresh = refresh
         self._take = take
         self._client: Client | None = None
-        self._directs: list[Direct] = []  # connections that nobody waits at now
+        self._directs: list[Direct] = []  # idle connections, for the next cell
         self._asks = ("", "")  # whom all of them ask: address and key
 
     def ask(self, do: str, *buffers: bytes, patience: float = ASK_S, **question: Any) -> Answer:

@@ -57,7 +57,7 @@ class Blank:
             *done, events = self._files
             self._files = [events]
             for file in done:
-                os.close(file)  # where a quota may be told of
+                os.close(file)  # NFS reports an exceeded quota here
             os.rename(self.folder, folder)  # noqa: PTH104
         except OSError:
             self.discard()

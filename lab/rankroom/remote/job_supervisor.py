@@ -26,7 +26,7 @@ class JobSupervisor:
     """
 
     def __init__(self, site: Site, place: Host, folder: Path, remote: Remote, told: Tell) -> None:
-        self.address = self.node = ""  # while nobody knows
+        self.address = self.node = ""  # empty until the job has told them
         self.cut = asyncio.Event()  # set while the ssh connection is lost
         self._key = ""
         self._site = site

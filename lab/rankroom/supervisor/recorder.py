@@ -310,7 +310,7 @@ class Recorder:
             self._summary.note(f"output is missing from the record: {error}")
 
     def _tidy(self) -> None:
-        """What nobody waits for, once the record is closed."""
+        """Remove the ranks' copies and compute the profile, once the record is closed."""
         if not any("missing from the record" in note for note in self.info.notes):
             self._assembly.clear(self.given_up)
         if self._summary.has_profile:
@@ -367,7 +367,7 @@ class Recorder:
 
 
 def _clock_less_boot_us() -> int:
-    """The clock without the time since boot, which sleep counts for and nobody sets."""
+    """Wall-clock time less the time since boot; it changes only when the clock is set."""
     return (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // 1000
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rankroom.rank.frameworks.tensorflow.tensorflow_adapter import _keep_to_own_gpu
+from rankroom.rank.frameworks.tensorflow.tensorflow_adapter import keep_to_own_gpu
 
 
 class Context:
@@ -31,18 +31,18 @@ class Context:
 )
 def test_a_strategy_has_the_ranks_own_gpu(gpus: int, device: str, visible: list[str]):
     context = Context(gpus)
-    _keep_to_own_gpu(context, device)
+    keep_to_own_gpu(context, device)
     assert context.visible == visible
 
 
 def test_gpus_that_the_user_chose_stay():
     context = Context(4)
     context.set_visible_devices(["GPU:0", "GPU:1"], "GPU")
-    _keep_to_own_gpu(context, "cuda:3")
+    keep_to_own_gpu(context, "cuda:3")
     assert context.visible == ["GPU:0", "GPU:1"]
 
 
 def test_where_it_is_too_late_a_line_says_so(capsys: pytest.CaptureFixture[str]):
     context = Context(4, is_in_use=True)
-    _keep_to_own_gpu(context, "cuda:1")
+    keep_to_own_gpu(context, "cuda:1")
     assert "uses all 4 GPUs of the node" in capsys.readouterr().err

@@ -119,7 +119,7 @@ def _wrap_context(module: Any, world: World) -> None:
         global _strategy
         if world.partial:
             raise world.refuse("a multi-worker strategy", "Make it in a cell on all ranks.")
-        _keep_to_own_gpu(self, world.device)
+        keep_to_own_gpu(self, world.device)
         _strategy = True
         open_ports.tell("tf.distribute")
         return enable(self, *args, **kwargs)
@@ -128,7 +128,7 @@ def _wrap_context(module: Any, world: World) -> None:
     context.enable_collective_ops = enable_collective_ops
 
 
-def _keep_to_own_gpu(context: Any, device: str) -> None:
+def keep_to_own_gpu(context: Any, device: str) -> None:
     """Have a strategy take this rank's own GPU rather than all of its node's.
 
     What the user has chosen stays.
