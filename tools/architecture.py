@@ -163,6 +163,9 @@ def arrow(start: tuple[float, float], end: tuple[float, float], kind: str) -> st
         y2, bend = y2 + BOX[1], ROW / 3
         x1, x2 = x1 + 18, x2 + 18
         way = f"M{x1:g} {y1:g}C{x1:g} {y1 - bend:g} {x2:g} {y2 + bend:g} {x2:g} {y2:g}"
+    elif abs(x2 - x1) > BOX[0] + GAP:  # below the boxes between them
+        y1, bend = y1 + BOX[1], TOP
+        way = f"M{x1:g} {y1:g}C{x1:g} {y1 + bend:g} {x2:g} {y1 + bend:g} {x2:g} {y1:g}"
     else:
         side = BOX[0] / 2 if x2 > x1 else -BOX[0] / 2
         middle = y1 + BOX[1] / 2

@@ -78,9 +78,13 @@ test('of many ranks some are chosen in a strip or typed, and each says how it st
   await expect(field).toHaveValue('3-6,8-9');
   await expect(cells.nth(9)).toHaveAttribute('aria-selected', 'true');
   await expect(strip).toBeFocused();
+  const said = view.locator('.rr-strip-said');
+  await expect(said).toHaveText(/^rank 9: ok/);
   await page.theme.setDarkTheme();
   await picture(page, 'strip-dark');
+  await expect(said, 'the pointer rests on another').toHaveText(/^rank 9: ok/);
   await page.setViewportSize({ width: 620, height: 800 });
+  await expect(said).toHaveText(/^rank 9: ok/);
   await picture(page, 'strip-narrow');
 
   await field.fill('0,2-3');

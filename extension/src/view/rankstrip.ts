@@ -57,10 +57,10 @@ export class RankStrip {
     'aria-label': trans.__('ranks to show: arrows move, Space chooses, with Shift arrows choose several, Escape shows all'),
     onkeydown: (event: KeyboardEvent) => this.onKey(event),
     onclick: (event: MouseEvent) => this.onClick(event),
-    onmouseover: (event: MouseEvent) => this.say(this.placeOf(event)),
-    onmouseleave: () => this.say(-1),
+    onmousemove: (event: MouseEvent) => this.onMove(event),
+    onmouseleave: () => this.rest(),
     onfocus: () => this.move(this.at),
-    onblur: () => this.say(-1)
+    onblur: () => this.rest()
   });
 
   /** `change` is told what is chosen; none of them stands for all. */
@@ -73,7 +73,7 @@ export class RankStrip {
     this.list.classList.toggle('rr-strip-narrow', cells.length > WIDE);
     setChildren(this.list, cells.map(cell => this.cell(cell)));
     this.choose(this.chosen);
-    this.say(this.list.matches(':focus') ? this.at : -1);
+    this.rest();
   }
 
   /** Show which are chosen. */
@@ -104,6 +104,13 @@ export class RankStrip {
       const from = this.at;
       this.move(at);
       this.change(event.shiftKey ? withRange(this.cells, this.chosen, from, at) : this.toggled(at));
+    }
+  }
+
+  private onMove(event: MouseEvent): void {
+    // A browser reports one that did not move, too, when something else has moved below it.
+    if (event.movementX || event.movementY) {
+      this.say(this.placeOf(event));
     }
   }
 
@@ -142,6 +149,11 @@ export class RankStrip {
     node?.classList.add('rr-cell-active');
     this.list.setAttribute('aria-activedescendant', node?.id ?? '');
     this.say(at);
+  }
+
+  /** No cell is pointed at: the words are of the one that keys act on, if they do. */
+  private rest(): void {
+    this.say(this.list.matches(':focus') ? this.at : -1);
   }
 
   /** Show in words what a cell stands for; for -1, what the colour does. */
