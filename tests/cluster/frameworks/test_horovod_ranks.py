@@ -6,9 +6,12 @@ script holds many.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ from rankroom.horovod_build import check, features
 from rankroom.horovod_build.ranks import run_ranks
 
 pytestmark = pytest.mark.cluster
+
+LISTENS = ("0100007F", "0A")  # in /proc/net/tcp: on 127.0.0.1
 
 
 def thorough(case: Any) -> Any:
@@ -86,6 +91,47 @@ def test_it_starts_again_many_times_beside_other_work(size: int, times: int) -> 
             loop.kill()
             loop.wait()
     assert ranks == [{"started": times}] * size
+
+
+@pytest.mark.parametrize(
+    "says",
+    [b"", b"\xff\0\0\0\0\0\0\0\1\x7f", bytes(64)],
+    ids=["nothing", "ZeroMQ's greeting", "zeros"],
+)
+def test_ranks_meet_whoever_else_connects_to_their_ports(says: bytes) -> None:
+    """Clients that look for a server that is gone (ZeroMQ's go on for days), or scan ports."""
+    over = threading.Event()
+    reached: list[socket.socket] = []
+    intruder = threading.Thread(target=intrude, args=(says, reached, over))
+    intruder.start()
+    try:
+        ranks = on_ranks("start_again.py", size=3, env={"TIMES": "20"})
+    finally:
+        over.set()
+        intruder.join()
+        for each in reached:
+            each.close()
+    assert ranks == [{"started": 20}] * 3
+    assert reached
+
+
+def intrude(says: bytes, reached: list[socket.socket], over: threading.Event) -> None:
+    """Connect to each port on which something begins to listen, before its peer does, and stay."""
+    known = listening()
+    while not over.is_set():
+        now = listening()
+        for port in now - known:
+            with contextlib.suppress(OSError):
+                reached.append(socket.create_connection(("127.0.0.1", port), 1))
+                reached[-1].sendall(says)
+        known = now
+
+
+def listening() -> set[int]:
+    """The ports of this machine where something listens on loopback."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    ends = [(*line.split()[1].split(":"), line.split()[3]) for line in lines]
+    return {int(port, 16) for address, port, state in ends if (address, state) == LISTENS}
 
 
 @pytest.mark.thorough

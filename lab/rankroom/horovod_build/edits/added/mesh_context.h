@@ -25,7 +25,8 @@ public:
   void SetPatience(std::chrono::milliseconds time);
 
 private:
-  // The other ranks' addresses for this one, in the order of their ranks; its own is left out.
+  // The greeting of the mesh, and the other ranks' addresses for this one, in the order of their
+  // ranks; its own is left out.
   std::vector<char> Exchange(GlooStore& store, const std::vector<char>& mine,
                              std::size_t length);
 };
