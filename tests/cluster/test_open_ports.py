@@ -89,6 +89,27 @@ REDUCED = """
 total = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.ones(1)))
 assert float(total[0]) == 2.0
 """
+SERVER = """
+import tensorflow as tf
+server = tf.distribute.Server.create_local_server()
+{int(server.target.rpartition(":")[2])}
+"""
+SERVED = """
+with (graph := tf.Graph()).as_default():
+    two = tf.constant(1) + 1
+with tf.compat.v1.Session(server.target, graph=graph) as session:
+    assert session.run(two) == 2
+"""
+DEEPSPEED = """
+import deepspeed, os
+deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
+{int(os.environ["MASTER_PORT"])}
+"""
+DEEPSPED = """
+import torch
+deepspeed.comm.all_reduce(total := torch.ones(1))
+assert float(total) == 2.0
+"""
 OWN = """
 import contextlib, socket, threading
 doors = [socket.socket(family) for family in (socket.AF_INET, socket.AF_INET6)]
@@ -108,8 +129,14 @@ for each in (*doors, unbound):
 
 @pytest.mark.parametrize(
     ("source", "again"),
-    [(STORE, STORED), (STRATEGY, REDUCED), (OWN, "rank")],
-    ids=["torch.distributed", "tf.distribute", "its own"],
+    [
+        (STORE, STORED),
+        (STRATEGY, REDUCED),
+        (SERVER, SERVED),
+        (DEEPSPEED, DEEPSPED),
+        (OWN, "rank"),
+    ],
+    ids=["torch.distributed", "tf.distribute", "TensorFlow's server", "DeepSpeed", "its own"],
 )
 @needs_root
 def test_ports_of_ranks_are_closed_to_strangers(home: Path, source: str, again: str):
@@ -135,6 +162,65 @@ def test_ports_of_ranks_are_closed_to_strangers(home: Path, source: str, again: 
         assert finish(cluster, "rank").results == {0: "0", 1: "1"}
     finally:
         cluster.stop()
+
+
+MEETING = """
+import horovod.torch as hvd, torch
+for _ in range(30):
+    hvd.init()
+    assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum)) == 3
+    hvd.shutdown()
+"""
+# Connects to each port on which something begins to listen, stays, and says what it has heard.
+MEET = """
+import select, socket, sys, threading
+LISTEN = "0A"
+def listening():
+    found = set()
+    for name in ("tcp", "tcp6"):
+        for line in open("/proc/net/" + name).readlines()[1:]:
+            words = line.split()
+            if words[3] == LISTEN and int(words[7]) == int(sys.argv[1]):
+                found.add(int(words[1].rpartition(":")[2], 16))
+    return found
+known, reached, heard = listening(), {}, b""
+print("here", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    now = listening()
+    for port in now - known:
+        try:
+            door = socket.create_connection(("127.0.0.1", port), 1)
+            door.sendall(bytes(64))
+            reached[door] = port
+        except OSError:
+            pass
+    known = now
+for door in reached:
+    door.settimeout(0.2)
+    try:
+        heard += door.recv(100)
+    except OSError:
+        pass
+print(len(reached), heard)
+"""
+
+
+@pytest.mark.alone  # it knocks at every door of this machine
+@needs_root
+def test_horovod_meets_whatever_a_stranger_connects_to(home: Path):
+    cluster = Cluster.local(ranks=3)
+    with another_user.start(MEET, str(os.geteuid())) as stranger:
+        try:
+            assert stranger.stdout is not None and stranger.stdout.readline() == "here\n"
+            run = finish(cluster, MEETING)
+            assert run.state == "done", run.info.failure
+            said, _ = stranger.communicate("over\n", timeout=60)
+            reached, heard = said.strip().split(" ", 1)
+            assert int(reached) > 0
+            # The rendezvous is one of the ports: whoever does not belong is hung up on, unheard.
+            assert heard == "b''"
+        finally:
+            cluster.stop()
 
 
 def test_a_cell_can_open_a_port_for_others(home: Path):

@@ -11,6 +11,14 @@ UID = 54321  # a uid that no one has
 
 def run(script: str, *arguments: str, uid: int = UID) -> str:
     """What a script prints that another user runs; the test is skipped where that cannot be."""
+    with start(script, *arguments, uid=uid) as running:
+        said, complaints = running.communicate(timeout=120)
+    assert not complaints, complaints
+    return said.strip()
+
+
+def start(script: str, *arguments: str, uid: int = UID) -> subprocess.Popen[str]:
+    """A script that another user runs, with its streams; skipped as above."""
     if os.geteuid() != 0:
         pytest.skip("another user is needed")
     # One that they may run: this checkout's may be in a home that is closed.
@@ -19,6 +27,5 @@ def run(script: str, *arguments: str, uid: int = UID) -> str:
         pytest.skip("no Python for another user")
     become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
     argv = [*become, "/usr/bin/env", "-i", python, "-c", script, *arguments]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
-    assert not done.stderr, done.stderr
-    return done.stdout.strip()
+    pipe = subprocess.PIPE
+    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True)

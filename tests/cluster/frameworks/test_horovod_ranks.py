@@ -93,6 +93,7 @@ def test_it_starts_again_many_times_beside_other_work(size: int, times: int) -> 
     assert ranks == [{"started": times}] * size
 
 
+@pytest.mark.alone  # it knocks at every door of this machine
 @pytest.mark.parametrize(
     "says",
     [b"", b"\xff\0\0\0\0\0\0\0\1\x7f", bytes(64)],
