@@ -94,8 +94,8 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
             if time.monotonic() > until:
                 until = float("inf")
                 threading.Thread(target=begun.interrupt, daemon=True).start()
-            if not read:
-                time.sleep(PAUSE_S)
+            if not read:  # the ranks need the cores
+                reader.rest(PAUSE_S, until)
         except KeyboardInterrupt:
             pressed += 1
             if pressed > 1:

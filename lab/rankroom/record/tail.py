@@ -102,6 +102,14 @@ class Tail:
             if time.monotonic() >= until:
                 return chunk
 
+    def rest(self, seconds: float, until: float = float("inf")) -> None:
+        """Wait for so long, and on while nothing changes, till `until` or a recheck is due."""
+        recheck = time.monotonic() + RECHECK
+        while True:
+            time.sleep(seconds)
+            if self._look() != self._seen or time.monotonic() >= min(until, recheck):
+                return
+
     def _look(self) -> _Seen:
         try:
             run = self._events.with_name("run.json").stat()
