@@ -28,6 +28,12 @@ export function how(run: Run, now: number): string {
   }
 }
 
+/** `ValueError: no such rank`; an error without a message is its name alone. */
+export function errorWords({ ename, evalue }: { ename: string; evalue: string }, most: number): string {
+  const said = evalue.trim().split('\n', 1)[0].slice(0, most);
+  return said ? `${ename}: ${said}` : ename;
+}
+
 /** `4 ranks`, or `ranks 0,2 of 4` when the run left some out. */
 export function who(run: Run): string {
   const ranks = run.ranks.map(rank => rank.rank).sort((a, b) => a - b);

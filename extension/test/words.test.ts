@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { formatRanks, nameRanks, parseRanks } from '../src/ranks';
 import { parseBundle, parseEvent } from '../src/record';
 import type { Run } from '../src/schema';
-import { duration, grouped, how, who } from '../src/words';
+import { duration, errorWords, grouped, how, who } from '../src/words';
 
 const run: Run = {
   version: 1, id: 'r', state: 'done', start: 1_000_000, end: 13_400_000, cluster: 'local', size: 4,
@@ -60,4 +60,9 @@ test('the bundle of a cell’s output', () => {
   assert.equal(parseBundle({ version: 7, run })?.version, 7);
   assert.equal(parseBundle({ version: 1 }), null);
   assert.equal(parseBundle('x'), null);
+});
+
+test('an error without a message is its name', () => {
+  assert.equal(errorWords({ ename: 'KeyboardInterrupt', evalue: '' }, 80), 'KeyboardInterrupt');
+  assert.equal(errorWords({ ename: 'ValueError', evalue: 'no such rank\nor any' }, 80), 'ValueError: no such rank');
 });

@@ -10,6 +10,7 @@ import type { Overview } from '../timeline/overview';
 import { Samples } from '../timeline/samples';
 import { Spans } from '../timeline/spans';
 import { trans } from '../translation';
+import { errorWords } from '../words';
 import { Derived } from './derived';
 import { Outputs } from './outputs';
 
@@ -186,7 +187,7 @@ export class RunModel {
         break;
       case 'error':
         this.errors.push(event);
-        this.remark(`${event.ename}: ${firstLine(event.evalue)}`, event, ERROR);
+        this.remark(errorWords(event, 500), event, ERROR);
         break;
       case 'status':
         this.states.set(event.rank, event.state);

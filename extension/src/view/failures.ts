@@ -6,7 +6,7 @@ import type { ErrorEvent } from '../schema';
 import type { RunModel } from '../run/model';
 import { ownLine } from '../run/ownline';
 import { trans } from '../translation';
-import { grouped } from '../words';
+import { errorWords, grouped } from '../words';
 import { ansiNodes } from './ansitext';
 import { h } from './dom';
 
@@ -33,7 +33,7 @@ export class Failures extends Widget {
     this.setHidden(first === null);
     if (first) {
       this.node.replaceChildren(
-        h('div', 'rr-cause', {}, title([first.rank], what(first), first)),
+        h('div', 'rr-cause', {}, title([first.rank], errorWords(first, 300), first)),
         traceback(first),
         ...this.alike(others).map(([words, error, ranks]) =>
           h('details', 'rr-other', {}, h('summary', '', {}, title(ranks, words, error)), traceback(error))
@@ -46,7 +46,7 @@ export class Failures extends Widget {
   private alike(errors: ErrorEvent[]): Array<[string, ErrorEvent, number[]]> {
     const groups = new Map<string, [string, ErrorEvent, number[]]>();
     for (const error of errors) {
-      const words = this.model.releaseOf(error) ?? what(error);
+      const words = this.model.releaseOf(error) ?? errorWords(error, 300);
       const group = groups.get(words) ?? [words, error, []];
       group[2].push(error.rank);
       groups.set(words, group);
@@ -56,16 +56,12 @@ export class Failures extends Widget {
   }
 }
 
-function what(error: ErrorEvent): string {
-  return `${error.ename}: ${error.evalue.trim().split('\n', 1)[0].slice(0, 300)}`;
-}
-
 function title(ranks: number[], words: string, error: ErrorEvent): string {
   return [nameRanks(ranks), words, ...(error.cell_line ? [trans.__('cell line %1', error.cell_line)] : [])].join(' · ');
 }
 
 function traceback(error: ErrorEvent): HTMLElement {
-  let text = error.traceback.join('\n') || `${error.ename}: ${error.evalue}`;
+  let text = error.traceback.join('\n') || errorWords(error, 2 * END);
   if (text.length > 2 * END) {
     const cut = text.length - 2 * END;
     const words = trans._n('… %2 character left out …', '… %2 characters left out …', cut, grouped(cut));

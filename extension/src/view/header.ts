@@ -4,7 +4,7 @@ import { Widget } from '@lumino/widgets';
 import type { Filter } from '../log/rows';
 import type { RunModel } from '../run/model';
 import { trans } from '../translation';
-import { grouped, how, SIGNS, slowest, who } from '../words';
+import { errorWords, grouped, how, SIGNS, slowest, who } from '../words';
 import { h, setText } from './dom';
 import { RankPicker } from './rankpicker';
 import { setUnderWay, stepButton } from './step';
@@ -96,7 +96,7 @@ export class Header extends Widget {
     if (run.failure) {
       const line = run.failure.cell_line;
       const where = line ? ` ${trans.__('(cell line %1)', line)}` : '';
-      words.push(`${run.failure.ename}: ${run.failure.evalue.split('\n', 1)[0].slice(0, 200)}${where}`);
+      words.push(`${errorWords(run.failure, 200)}${where}`);
     }
     if (lines || model.isComplete) {
       words.push(lines ? trans._n('%2 line', '%2 lines', lines, grouped(lines)) : trans.__('no output'));

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from rankroom.display.lines import Group
 from rankroom.display.text import clean, clip, one_line, overprint, to_html
-from rankroom.display.words import headline, label
+from rankroom.display.words import error_words, headline, label
 from rankroom.record.model import Hang, Json, RunInfo
 from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import format_ranks
@@ -66,7 +66,7 @@ class Page:
         """The traceback that explains the failure: whole, unless it is huge."""
         lines = [line for part in error["traceback"] for line in str(part).split("\n")]
         if not lines:
-            lines = [f"{error['ename']}: {error['evalue']}"]
+            lines = [error_words(error["ename"], error["evalue"], _LINE)]
         first, last = lines[:_TRACE_LINES], lines[_TRACE_LINES:][-_TRACE_LINES:]
         rows, rest = [self._row("", line) for line in first], [self._row("", t) for t in last]
         cut = len(lines) - len(first) - len(last)
@@ -87,7 +87,7 @@ class Page:
             if released := error.get("released"):
                 text = f"released from {one_line(str(released), 120)}"
             else:
-                text = f"{one_line(error['ename'], 80)}: {one_line(error['evalue'], 120)}"
+                text = error_words(error["ename"], error["evalue"], 120)
             same.setdefault(text, []).append(error["rank"])
         rows = [self._row("", f"{label(ranks)}: {text}") for text, ranks in same.items()]
         kept, _ = _ends(rows, [], int(self._whole * _ERRORS_SHARE))

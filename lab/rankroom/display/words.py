@@ -14,12 +14,18 @@ def headline(run: RunInfo) -> str:
     """One line on how the run went: `4 ranks · done in 12.4 s`."""
     parts = [who(run), how(run)]
     if run.failure is not None:
-        why = f"{one_line(run.failure.ename, 80)}: {one_line(run.failure.evalue, 200)}"
+        why = error_words(run.failure.ename, run.failure.evalue, 200)
         line = run.failure.cell_line
         parts.append(f"{why} (cell line {line})" if isinstance(line, int) else why)
     if run.name:
         parts.append(one_line(run.name, 40))
     return " · ".join(parts)
+
+
+def error_words(name: str, value: str, most: int) -> str:
+    """`ValueError: no such rank`; an error without a message is its name alone."""
+    said = one_line(value, most)
+    return f"{one_line(name, 80)}: {said}" if said else one_line(name, 80)
 
 
 def who(run: RunInfo) -> str:

@@ -197,11 +197,8 @@ class RankroomMagics(Magics):
         if run.state == "failed" and run.info.failure is not None:
             failure = run.info.failure
             where = f" (cell line {failure.cell_line})" if failure.cell_line else ""
-            what = (
-                f"{failure.ename}: {failure.evalue}"
-                if failure.ename != "RankLost"
-                else (failure.evalue)
-            )
+            ename = "" if failure.ename == "RankLost" else failure.ename
+            what = ": ".join(part for part in (ename, failure.evalue) if part)
             raise RunFailed(f"rank {failure.rank} failed first{where}: {what[:500]}")
 
     # -- clusters

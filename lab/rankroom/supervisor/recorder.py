@@ -192,6 +192,8 @@ class Recorder:
         with self._lock:
             if self._ended or self._writer is None:
                 return
+            if hang and self.info.hang and (self._release.interrupted or self.was_released):
+                return  # where they stand while it is ended is not why it was
             self._summary.hang(hang)
             self._update()
 

@@ -489,3 +489,8 @@ def test_golden_records_can_be_shown(folder: Path):
     data = bundle(run, There(RECORDS))
     assert saved(data) <= LIMIT
     read(data["text/html"])
+
+
+def test_an_error_without_a_message_is_its_name():
+    assert words.error_words("KeyboardInterrupt", "", 80) == "KeyboardInterrupt"
+    assert words.error_words("ValueError", "no such rank\nor any", 80) == "ValueError: no such rank"
