@@ -22,7 +22,7 @@ from rankroom.text.amounts import duration
 
 FITS = 0.1  # of a time; a law that is farther from one of them says nothing
 # Okabe and Ito's, which colour-blind people tell apart, on white and on black.
-_COLOURS = {
+COLOURS = {
     "compute": "#8d99a3", "data": "#009e73", "waiting": "#e69f00", "exposed": "#0072b2",
     "idle": "#c9c9c9",
 }  # fmt: skip
@@ -233,7 +233,7 @@ class Scaling:
         ]
         axis = {"values": [size.ranks for size in self.sizes], "format": "d"}
         ranks = {"field": "ranks", "type": "quantitative", "title": "ranks", "axis": axis}
-        blue = _COLOURS["compute"]
+        blue = COLOURS["compute"]
         return {
             "title": "weak scaling" if self.weak else "strong scaling",
             "width": 240, "height": 200, "data": {"values": rows},
@@ -258,7 +258,7 @@ class Scaling:
             for part, micros in size.causes.items()
         ]  # fmt: skip
         scale = {"domain": [WORDS[part] for part in PARTS],
-                 "range": [_COLOURS[part] for part in PARTS]}  # fmt: skip
+                 "range": [COLOURS[part] for part in PARTS]}  # fmt: skip
         return {
             "title": "a rank's time",
             "width": 200, "height": 200, "data": {"values": rows},

@@ -282,8 +282,9 @@ def _fitting(rows: list[str], room: int) -> tuple[list[str], int]:
 
 
 _GREY = "#8a939c"
-_PRE = "white-space:pre-wrap;word-break:break-word;margin:2px;padding:0;font-size:90%"
-_TABLE = "white-space:pre;overflow-x:auto;margin:6px 2px;padding:0;font-size:85%"
+_MONO = "font-family:monospace;padding:0"  # nbconvert's pages have another for <pre>
+_PRE = f"{_MONO};white-space:pre-wrap;word-break:break-word;margin:2px;font-size:90%"
+_TABLE = f"{_MONO};white-space:pre;overflow-x:auto;margin:6px 2px;font-size:85%"
 _DOTS = {
     "running": "#2b7de9",
     "done": "#2f9e44",

@@ -87,6 +87,7 @@ class RankroomMagics(Magics):
         """
         # NumPy comes with it.
         from rankroom.analysis.scaling import Scaling, bundle, counts
+        from rankroom.display.scaling_picture import picture
         from rankroom.notebook.scaling_magic import Plan, scale
 
         chosen = self._read(scaling_options(), line)
@@ -113,7 +114,12 @@ class RankroomMagics(Magics):
         output.show(dict(bundle(outcome.scaling, outcome.notes)))
         if outcome.scaling.sizes:
             # Beside the table rather than in its place, where both can be shown.
-            show({VEGA: outcome.scaling.chart(), "text/plain": "(a plot of it)"}, raw=True)
+            plot = {
+                VEGA: outcome.scaling.chart(),
+                "image/svg+xml": picture(outcome.scaling),
+                "text/plain": "(a plot of it)",
+            }
+            show(plot, raw=True)
         if (run := outcome.broken) is not None:
             CellOutput(self.shell, run.id).show(display.bundle(run.info, cluster.store))
             self._raise(run, None)
