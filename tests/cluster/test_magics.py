@@ -171,6 +171,24 @@ def test_push_and_pull(started):
     assert started.run("rank").text == "{0: 0, 1: 1}"
 
 
+def test_who(started):
+    started.run(
+        "%%distributed\nimport torch\ntorch.manual_seed(0)\nnet = torch.nn.Linear(2, 2)\n"
+        "loss = torch.tensor(float(rank))"
+    )
+    text = started.run("%ranks who").text
+    lines = {line.split()[0]: line for line in text.splitlines()}
+    said = " ".join(lines["net"].split())
+    assert said == "net 0–1 Linear 6 parameters float32 cpu 24 B equal"
+    assert lines["loss"].endswith("differ: 0 | 1")
+    assert not {"rank", "size", "device", "torch"} & lines.keys()
+    assert "loss" not in started.run("%ranks who net").text
+    assert started.run("%ranks who nothing").error == (
+        "%ranks who: no variable 'nothing' on these ranks"
+    )
+    assert started.run("%ranks push").error == "%ranks push needs a variable's name"
+
+
 def test_every_cell_distributed_and_the_escape(started):
     started.run("%distributed on")
     try:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from rankroom.cluster import actions, liveness, lookup, repair
 from rankroom.cluster.supervisor_client import SupervisorClient
 from rankroom.errors import NoClusterError, RecordError, SshError
-from rankroom.rank import packed_values
+from rankroom.rank import packed_values, variables
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths
 from rankroom.record.model import Json, RankInfo, RunInfo
 from rankroom.record.owner import this_process
@@ -217,6 +217,12 @@ class AnyCluster:
     def pull(self, name: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
         """The value of a variable (or attribute, `a.b`) on each rank."""
         return self._apply("give", choose_ranks(ranks, self.size), name=name)
+
+    def variables(
+        self, ranks: Sequence[int] | None = None
+    ) -> dict[int, dict[str, variables.Variable]]:
+        """What the user's variables on each rank are, by name; they stay where they are."""
+        return self._apply("who", choose_ranks(ranks, self.size))
 
     def apply(
         self, rank: int, function: Callable[..., Any], *args: Any, patience: float = LONG_S

@@ -229,20 +229,26 @@ class RankroomMagics(Magics):
     @line_magic  # type: ignore[untyped-decorator]
     @plain
     def ranks(self, line: str) -> None:
-        """%ranks push NAME… | pull NAME… [--ranks 0,2-3]
+        """%ranks push NAME… | pull NAME… | who [NAME…] [--ranks 0,2-3]
 
         Pushing copies the notebook's variables to the ranks. Pulling makes each NAME in the
-        notebook a dictionary: rank to value.
+        notebook a dictionary: rank to value. `who` shows what the ranks' variables are, and where
+        ranks have different values; these stay where they are.
         """
         options = Options("%ranks")
-        options.add_argument("word", choices=["push", "pull"])
-        options.add_argument("names", nargs="+", metavar="NAME")
+        options.add_argument("word", choices=["push", "pull", "who"])
+        options.add_argument("names", nargs="*", metavar="NAME")
         options.add_argument("--ranks", metavar="0,2-3")
         chosen = options.read(line)
         cluster = the_cluster()
         ranks = (
             parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else list(range(cluster.size))
         )
+        if chosen.word == "who":
+            self._show_variables(cluster.variables(ranks), chosen.names)
+            return
+        if not chosen.names:
+            raise UsageError(f"%ranks {chosen.word} needs a variable's name")
         if chosen.word == "push":
             missing = [name for name in chosen.names if name not in self.shell.user_ns]
             if missing:
@@ -256,6 +262,18 @@ class RankroomMagics(Magics):
             f"pulled {', '.join(chosen.names)} from ranks {format_ranks(ranks)}: "
             "a dictionary by rank"
         )
+
+    def _show_variables(self, found: dict[int, Any], names: list[str]) -> None:
+        from rankroom.display.variables import table  # NumPy comes with it
+
+        missing = set(names) - {name for each in found.values() for name in each}
+        if missing:
+            raise UsageError(f"%ranks who: no variable {min(missing)!r} on these ranks")
+        made = table(found, names)
+        if made.rows:
+            show({"text/plain": made.text(), "text/html": made.html()}, raw=True)
+        else:
+            print("no variables on these ranks yet")
 
     @line_magic  # type: ignore[untyped-decorator]
     @plain

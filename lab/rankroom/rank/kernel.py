@@ -25,7 +25,7 @@ from rankroom.rank.shell import RankShell, ignore_interrupts
 from rankroom.rank.supervisor_connection import Done
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.watchdog import Watchdog, is_running
-from rankroom.rank.world import World
+from rankroom.rank.world import GIVEN, World
 from rankroom.reporting import call_line
 from rankroom.reporting.reporter import Reporter
 from rankroom.reporting.samples import Sampler
@@ -90,9 +90,9 @@ class RankKernel(IPythonParallelKernel):
     def greet(self) -> None:
         """The names a cell finds on every rank, unless the user defined them."""
         world = self.world
-        for name in ("rank", "size", "local_rank", "device"):
-            self.shell.user_ns.setdefault(name, getattr(world, name))
-        self.shell.user_ns.setdefault("span", span)
+        for name in GIVEN:
+            own = span if name == "span" else getattr(world, name)
+            self.shell.user_ns.setdefault(name, own)
 
     def do_soon(self, what: dict[str, Any], buffers: list[bytes], done: Done) -> None:
         """Have the main thread run a cell, or look at variables; called from another one."""

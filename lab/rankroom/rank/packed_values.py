@@ -10,6 +10,9 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+from rankroom.rank import variables
+from rankroom.rank.world import GIVEN
+
 PART = 1 << 25  # bytes of a part of a message, at most
 
 
@@ -30,9 +33,11 @@ def unpack(parts: Sequence[bytes], names: dict[str, Any] | None = None) -> Any:
 
 
 def do(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:
-    """On a rank: `take` variables, `give` the value of one (or of an attribute, `a.b`), or `call`
-    a function with its arguments."""
-    names = _names()
+    """On a rank: `take` variables, `give` the value of one (or of an attribute, `a.b`), say `who`
+    they are, or `call` a function with its arguments."""
+    names: dict[str, Any] = _shell().user_ns
+    if how == "who":
+        return pack(variables.describe(names, {*_shell().user_ns_hidden, *GIVEN}))
     if how == "take":
         names.update(unpack(parts, names))
         return []
@@ -42,8 +47,7 @@ def do(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:
     return pack(function(*args))
 
 
-def _names() -> dict[str, Any]:
+def _shell() -> Any:
     from IPython import get_ipython
 
-    names: dict[str, Any] = get_ipython().user_ns
-    return names
+    return get_ipython()

@@ -13,6 +13,7 @@ from typing import Any
 from rankroom.rank.waiting import Waiting
 from rankroom.rpc.client import ask
 
+GIVEN = ("rank", "size", "local_rank", "device", "span")  # names that a cell finds on every rank
 PATIENCE_S = 5.0  # a rank that waits longer than this for others says so
 
 

@@ -1,0 +1,62 @@
+"""The variables of all ranks as one table: what they are, and where ranks differ."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from rankroom.analysis.profile.tables import Table
+from rankroom.rank.variables import Variable
+from rankroom.text.amounts import size
+from rankroom.text.rank_ranges import format_ranks
+
+HEAD = ["name", "ranks", "type", "shape or value", "dtype", "device", "bytes", "values"]
+MOST = 3  # groups of ranks with equal values that are named, and devices
+EQUAL, UNKNOWN = "equal", "–"
+
+Ranks = Mapping[int, Mapping[str, Variable]]
+
+
+def table(found: Ranks, names: Collection[str] = ()) -> Table:
+    """A row for each name, or several where ranks have different things under it."""
+    every = sorted({name for each in found.values() for name in each})
+    rows = []
+    for name in every:
+        if not names or name in names:
+            rows += _rows(name, {rank: each[name] for rank, each in found.items() if name in each})
+    return Table(HEAD, rows)
+
+
+def _rows(name: str, on: Mapping[int, Variable]) -> list[list[str]]:
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for rank, each in on.items():
+        # Each rank has a device of its own, and a value of few bytes is shown as its shape.
+        key = (each.type, each.shape if each.dtype or not each.mark else "", each.dtype)
+        alike.setdefault(key, []).append(rank)
+    return [_row(name, {rank: on[rank] for rank in ranks}) for ranks in alike.values()]
+
+
+def _row(name: str, on: Mapping[int, Variable]) -> list[str]:
+    first = next(iter(on.values()))
+    shapes = list(dict.fromkeys(each.shape for each in on.values()))
+    shape = ", ".join(shapes) if len(shapes) <= MOST else f"{', '.join(shapes[:MOST])}, …"
+    devices = list(dict.fromkeys(each.device for each in on.values()))
+    device = ", ".join(devices) if len(devices) <= MOST else f"{len(devices)} devices"
+    most = max(each.bytes for each in on.values())
+    held = size(most) if most else UNKNOWN
+    return [name, format_ranks(on), first.type, shape, first.dtype, device, held, _values(on)]
+
+
+def _values(on: Mapping[int, Variable]) -> str:
+    """Where the values are equal: `equal`, or `differ: 0,2–3 | 1`."""
+    marks: dict[str, list[int]] = {}
+    for rank, each in on.items():
+        marks.setdefault(each.mark, []).append(rank)
+    if "" in marks:
+        return UNKNOWN
+    if len(marks) == 1:
+        return EQUAL if len(on) > 1 else ""
+    if len(marks) == len(on) and len(on) > MOST:
+        return "differ on all"
+    groups = sorted(marks.values(), key=len, reverse=True)
+    named = [format_ranks(ranks) for ranks in groups[:MOST]]
+    return f"differ: {' | '.join(named)}{' | …' if len(groups) > MOST else ''}"

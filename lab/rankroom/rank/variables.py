@@ -1,0 +1,182 @@
+"""What the user's variables on a rank are, so that ranks can be compared: for `%ranks who`.
+
+Nothing of the user's own is called: no `__repr__`, no property. Frameworks are looked up, never
+imported.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+MOST = 64 << 20  # bytes of an array that its mark is computed from; of a larger one, a sample
+ITEMS, DEPTH = 10_000, 20  # of containers within one another, that a mark is computed from
+SHORT = 40  # characters of a value that is shown
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+CONTAINERS = (list, tuple, set, frozenset, dict)
+LEFT_OUT = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+
+
+class Variable(NamedTuple):
+    """`mark` is the same where values are, "" where that cannot be told; `bytes` of arrays only."""
+
+    type: str
+    shape: str = ""
+    dtype: str = ""
+    device: str = ""
+    bytes: int = 0
+    mark: str = ""
+
+
+def describe(names: Mapping[str, Any], hidden: Iterable[str] = ()) -> dict[str, Variable]:
+    """The variables among `names`, by name: no modules, functions and classes."""
+    left_out = set(hidden)
+    return {
+        name: of(value)
+        for name, value in sorted(names.items())
+        if not name.startswith("_") and name not in left_out and not isinstance(value, LEFT_OUT)
+    }
+
+
+def of(value: Any) -> Variable:
+    """What one value is."""
+    for kind, fits in _KINDS:
+        try:
+            if fits(value):
+                return kind(value)
+        except Exception as error:  # such as a tensor without data, or a GPU that has failed
+            return Variable(_name(value), shape=f"({type(error).__name__})")
+    return Variable(_name(value))
+
+
+def _plain(value: Any) -> Variable:
+    text = repr(value)
+    shown = text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
+    return Variable(_name(value), shown, mark=_crc(text.encode()))
+
+
+def _container(value: Any) -> Variable:
+    items = "1 item" if len(value) == 1 else f"{len(value):,} items"
+    return Variable(_name(value), items, mark=_mark_of(value, [ITEMS]))
+
+
+def _tensor(value: Any) -> Variable:
+    dtype = str(value.dtype).removeprefix("torch.")
+    held = value.to_local() if hasattr(value, "to_local") else value  # a rank's own part
+    size = held.numel() * held.element_size()
+    mark = "" if value.is_meta else _crc(_bytes_of_tensor(held))
+    return Variable(_name(value), _shape(value.shape), dtype, str(value.device), size, mark)
+
+
+def _module(value: Any) -> Variable:
+    # Not of its state_dict, which is a collective where parameters are sharded.
+    tensors = [_tensor(each) for each in (*value.parameters(), *value.buffers())]
+    count = sum(parameter.numel() for parameter in value.parameters())
+    mark = "" if any(not each.mark for each in tensors) else _crc(_joined(tensors))
+    return Variable(
+        _name(value), f"{count:,} parameters", _each(each.dtype for each in tensors),
+        _each(each.device for each in tensors), sum(each.bytes for each in tensors), mark,
+    )  # fmt: skip
+
+
+def _array(value: Any) -> Variable:
+    flat = value.reshape(-1)
+    sample = flat[:: _step(value.nbytes)]
+    mark = "" if value.dtype.hasobject else _crc(sample.tobytes())
+    return Variable(_name(value), _shape(value.shape), str(value.dtype), "", value.nbytes, mark)
+
+
+def _tensorflow(value: Any) -> Variable:
+    made = _array(value.numpy())
+    device = value.device.rpartition("device:")[2].lower()
+    return made._replace(type=_name(value), device=device)
+
+
+def _keras(value: Any) -> Variable:
+    weights = [_array(each) for each in value.get_weights()]
+    return Variable(
+        _name(value), f"{value.count_params():,} parameters", _each(w.dtype for w in weights),
+        bytes=sum(each.bytes for each in weights), mark=_crc(_joined(weights)),
+    )  # fmt: skip
+
+
+def _is_tensor(value: Any) -> bool:
+    return _is(value, "torch", "Tensor")
+
+
+def _is(value: Any, module: str, *names: str) -> bool:
+    """Whether a value is of such a class, of a module that has been imported."""
+    place: Any = sys.modules.get(module)
+    for name in names:
+        place = getattr(place, name, None)
+    return isinstance(place, type) and isinstance(value, place)
+
+
+_KINDS: tuple[tuple[Callable[[Any], Variable], Callable[[Any], bool]], ...] = (
+    (_plain, lambda value: type(value) in PLAIN),
+    (_container, lambda value: type(value) in CONTAINERS),
+    (_tensor, _is_tensor),
+    (_module, lambda value: _is(value, "torch.nn", "Module")),
+    (_array, lambda value: _is(value, "numpy", "ndarray")),
+    (_keras, lambda value: _is(value, "keras", "Model") and value.built),
+    (
+        _tensorflow,
+        lambda value: (
+            (_is(value, "tensorflow", "Tensor") or _is(value, "tensorflow", "Variable"))
+            and hasattr(value, "numpy")
+        ),
+    ),
+)
+
+
+def _bytes_of_tensor(value: Any) -> bytes:
+    import torch
+
+    flat = value.detach().reshape(-1)
+    sample = flat[:: _step(value.numel() * value.element_size())].cpu().contiguous()
+    return bytes(sample.view(torch.uint8).numpy())
+
+
+def _mark_of(value: Any, left: list[int], depth: int = DEPTH) -> str:
+    """The mark of plain values within containers; "" for others, too many, and too deep ones."""
+    left[0] -= 1
+    if left[0] < 0 or depth < 0:
+        return ""
+    if type(value) in PLAIN:
+        return repr(value)
+    if type(value) not in CONTAINERS:
+        return of(value).mark if _is_tensor(value) or _is(value, "numpy", "ndarray") else ""
+    items = value.items() if type(value) is dict else value
+    marks = [_mark_of(each, left, depth - 1) for each in items]
+    if not all(marks):
+        return ""
+    if isinstance(value, (set, frozenset)):
+        marks.sort()
+    return _crc(",".join([_name(value), *marks]).encode())
+
+
+def _joined(parts: Iterable[Variable]) -> bytes:
+    return ",".join(f"{part.shape} {part.mark}" for part in parts).encode()
+
+
+def _each(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def _step(size: int) -> int:
+    return max(1, -(-size // MOST))
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def _crc(data: bytes) -> str:
+    return f"{zlib.crc32(data):08x}"
+
+
+def _name(value: Any) -> str:
+    return type(value).__name__

@@ -1,0 +1,127 @@
+"""What `%ranks who` says of the variables on a rank."""
+
+from __future__ import annotations
+
+import collections
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rankroom.display.variables import table
+from rankroom.rank import variables
+from rankroom.rank.variables import Variable, describe, of
+
+
+class Unsayable:
+    """Nothing of the user's is called."""
+
+    def __repr__(self) -> str:
+        raise AssertionError
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+def test_modules_functions_and_hidden_names_are_left_out():
+    names = {"math": math, "f": len, "g": lambda: 1, "C": Unsayable, "_": 3, "In": [], "x": 1}
+    assert list(describe(names, {"In"})) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (3, Variable("int", "3")),
+        ("x" * 50, Variable("str", "'" + "x" * 38 + "…")),
+        ([1, [2, {"a": None}]], Variable("list", "2 items")),
+        ({}, Variable("dict", "0 items")),
+        (np.zeros((2, 3), "f4"), Variable("ndarray", "2×3", "float32", "", 24)),
+        (torch.zeros(5, dtype=torch.bfloat16), Variable("Tensor", "5", "bfloat16", "cpu", 10)),
+        (torch.tensor(1), Variable("Tensor", "scalar", "int64", "cpu", 8)),
+        (torch.nn.Linear(2, 3),
+         Variable("Linear", "9 parameters", "float32", "cpu", 36)),
+        (torch.empty(0), Variable("Tensor", "0", "float32", "cpu", 0)),
+    ],
+)  # fmt: skip
+def test_what_can_be_compared(value: Any, said: Variable):
+    found = of(value)
+    assert found._replace(mark="") == said
+    assert found.mark
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (Unsayable(), Variable("Unsayable")),
+        ([Unsayable()], Variable("list", "1 item")),
+        (list(range(20_000)), Variable("list", "20,000 items")),
+        (np.array([object()]), Variable("ndarray", "1", "object", "", 8)),
+        (torch.empty(2, device="meta"), Variable("Tensor", "2", "float32", "meta", 8)),
+        (collections.Counter("a"), Variable("Counter")),
+    ],
+    ids=["own", "of own", "long", "of objects", "without data", "of another type"],
+)
+def test_what_cannot(value: Any, said: Variable):
+    assert of(value) == said
+
+
+def test_a_list_that_holds_itself():
+    endless: list[Any] = []
+    endless.append(endless)
+    assert of(endless) == Variable("list", "1 item")
+
+
+def test_marks_are_of_values():
+    assert of([1.0, torch.ones(2)]).mark == of([1.0, torch.ones(2)]).mark
+    assert of([1.0, torch.ones(2)]).mark != of([1.0, torch.zeros(2)]).mark
+    assert of({"b", "a", "c"}).mark == of({"c", "b", "a"}).mark
+    assert of([1, 2]).mark != of((1, 2)).mark
+    wide = torch.arange(12.0).reshape(3, 4)
+    assert of(wide.T).mark == of(wide.T.contiguous()).mark
+    net = torch.nn.Linear(2, 2)
+    before = of(net).mark
+    with torch.no_grad():
+        net.bias += 1
+    assert of(net).mark != before
+
+
+def test_of_a_large_array_a_sample_is_compared(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(variables, "MOST", 100)
+    assert of(np.arange(1000)).mark == of(np.arange(1000)).mark
+    assert of(np.arange(1000)).mark != of(np.arange(1000) + 1).mark
+    assert of(torch.arange(1000)).mark != of(torch.arange(1000) + 1).mark
+
+
+def tensor(mark: str, device: str = "cpu", shape: str = "2×3") -> Variable:
+    return Variable("Tensor", shape, "float32", device, 24, mark)
+
+
+@pytest.mark.parametrize(
+    ("on", "rows"),
+    [
+        ({0: tensor("a"), 1: tensor("a")}, [["0–1", "Tensor", "2×3", "float32", "cpu", "24 B",
+                                             "equal"]]),
+        ({0: tensor("a", "cuda:0"), 1: tensor("b", "cuda:1"), 2: tensor("a", "cuda:2")},
+         [["0–2", "Tensor", "2×3", "float32", "cuda:0, cuda:1, cuda:2", "24 B",
+           "differ: 0,2 | 1"]]),
+        ({n: tensor(str(n), f"cuda:{n}") for n in range(8)},
+         [["0–7", "Tensor", "2×3", "float32", "8 devices", "24 B", "differ on all"]]),
+        ({0: tensor("a"), 1: tensor("a", shape="2×2"), 2: tensor("a")},
+         [["0,2", "Tensor", "2×3", "float32", "cpu", "24 B", "equal"],
+          ["1", "Tensor", "2×2", "float32", "cpu", "24 B", ""]]),
+        ({0: of(0.5), 1: of(0.25)}, [["0–1", "float", "0.5, 0.25", "", "", "–", "differ: 0 | 1"]]),
+        ({0: of(Unsayable()), 1: of(Unsayable())}, [["0–1", "Unsayable", "", "", "", "–", "–"]]),
+    ],
+    ids=["equal", "devices", "all differ", "shapes", "numbers", "own"],
+)  # fmt: skip
+def test_ranks_side_by_side(on: dict[int, Variable], rows: list[list[str]]):
+    made = table({rank: {"x": each} for rank, each in on.items()})
+    assert [list(row) for row in made.rows] == [["x", *row] for row in rows]
+
+
+def test_only_what_is_asked_for_and_where_it_is():
+    made = table({0: {"x": of(1)}, 1: {"x": of(1), "y": of(2)}}, ["y"])
+    assert made.rows == [["y", "1", "int", "2", "", "", "–", ""]]
+    assert table({0: {}, 1: {}}).rows == []
