@@ -90,7 +90,7 @@ def _array(value: Any) -> Variable:
 
 
 def _tensorflow(value: Any) -> Variable:
-    made = _array(value.numpy())
+    made = _array(sys.modules["numpy"].asarray(value.numpy()))
     device = value.device.rpartition("device:")[2].lower()
     return made._replace(type=_name(value), device=device)
 
