@@ -249,10 +249,10 @@ def diagnosis(
         exposed = sum(r["exposed"] for r in ranks) / len(ranks)
         if waiting >= 0.1 * wall and waiting >= exposed:
             why = "ranks that come no more" if given_up else "each other in turn"
-            parts.append(f"they wait for {why}, {_percent(waiting, wall)} of the cell")
+            parts.append(f"they wait for {why}, {_percent(waiting, wall)} of the run")
         elif exposed >= 0.2 * wall:
             share = _percent(exposed, wall)
-            parts.append(f"{share} of the cell is communication that nothing overlaps")
+            parts.append(f"{share} of the run is communication that nothing overlaps")
         return "; ".join(parts)
     who = sorted(s["rank"] for s in named)
     one = len(who) == 1
@@ -264,7 +264,7 @@ def diagnosis(
     cost = min(sum(s["cost"] for s in named), wall)
     sentence = (
         f"{names} {'arrives' if one else 'arrive'} last in {in_what}"
-        f" and {'costs' if one else 'cost'} {_percent(cost, wall)} of the cell"
+        f" and {'costs' if one else 'cost'} {_percent(cost, wall)} of the run"
     )
     spent = []
     for name, times in own.items():

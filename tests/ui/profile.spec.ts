@@ -23,7 +23,7 @@ function column(table: Locator, key: string): Promise<string[]> {
 
 test('the sentence, the ranks, the collectives and the straggler', ALWAYS, async ({ page }) => {
   const tab = await openProfile(page, 'trace-slow_loader');
-  await expect(tab.locator('.rr-diagnosis')).toHaveText(/^rank 2 arrives last in \d+ % of 40 allreduces and costs \d+ % of the cell; its data loading takes \d\.\d × the others'$/);
+  await expect(tab.locator('.rr-diagnosis')).toHaveText(/^rank 2 arrives last in \d+ % of 40 allreduces and costs \d+ % of the run; its data loading takes \d\.\d × the others'$/);
   const ranks = section(tab, 'Time of each rank');
   await expect(ranks.locator('tbody tr')).toHaveCount(4);
   await expect(ranks.locator('tbody tr').nth(2).locator('.rr-stack')).toHaveAttribute('aria-label', /^computing \d+ %, data loading \d+ %/);

@@ -213,7 +213,7 @@ test('who waits for whom: said in a line, drawn, and in numbers', async ({ page 
   await expect(body).toHaveAttribute('aria-label', /rank 1 arrives last in .* of 40 allreduces/);
   await view.screenshot({ path: join(__dirname, 'test-results', 'pictures', 'timeline.png') });
   await view.getByRole('tab', { name: 'Profile' }).click();
-  await expect(view.locator('.rr-diagnosis')).toContainText(/rank 1 arrives last in .* of 40 allreduces and costs \d+ % of the cell/);
+  await expect(view.locator('.rr-diagnosis')).toContainText(/rank 1 arrives last in .* of 40 allreduces and costs \d+ % of the run/);
   await view.screenshot({ path: join(__dirname, 'test-results', 'pictures', 'profile.png') });
   await page.notebook.runCell(3);
 });

@@ -100,7 +100,7 @@ test('tabs: the log first, the timeline when asked for, and again when the cell 
   await expect(view.getByRole('tab', { name: 'Timeline' })).toBeFocused();
   await expect(view.getByRole('log')).toBeHidden();
   const body = view.locator('.rr-tl-body');
-  await expect(body).toHaveAttribute('aria-label', /^Timeline of ranks 0–1: 82 spans over 1.00 s. rank 1 arrives last in 100 % of 10 allreduces and costs 30 % of the cell/);
+  await expect(body).toHaveAttribute('aria-label', /^Timeline of ranks 0–1: 82 spans over 1.00 s. rank 1 arrives last in 100 % of 10 allreduces and costs 30 % of the run/);
   const again = await openRuns(page, ['tl-tabs']);
   await expect(again.locator('.rr-tl-body')).toHaveAttribute('data-spans', '82');
   const without = await openRuns(page, ['ok']);

@@ -129,7 +129,7 @@ def test_the_output_tells_who_held_the_others_up(tmp_path: Path):
     loop(trace, 40, lambda rank, step: (12_000 if rank == 2 else 4_000, 9_000))
     store, run = record_of(trace, tmp_path)
     data = bundle(run, store)
-    sentence = "rank 2 arrives last in 100 % of 40 allreduces and costs 34 % of the cell"
+    sentence = "rank 2 arrives last in 100 % of 40 allreduces and costs 34 % of the run"
     lines = data["text/plain"].splitlines()
     assert lines[0].startswith("● 4 ranks · done")
     assert lines[1].startswith(f"{sentence}; its data loading takes 3.0 ×")

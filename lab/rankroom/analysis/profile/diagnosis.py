@@ -68,7 +68,7 @@ def diagnosis(
     names = f"rank {who[0]}" if one else f"ranks {', '.join(map(str, who[:-1]))} and {who[-1]}"
     arrive, costs = ("arrives", "costs") if one else ("arrive", "cost")
     where = _of(last, shared, ops)
-    found = f"{names} {arrive} last in {where} and {costs} {percent(cost, wall)} of the cell"
+    found = f"{names} {arrive} last in {where} and {costs} {percent(cost, wall)} of the run"
     return found + (_own(cost, who, own(who, cost)) or _cause(cost, who, rows))
 
 
@@ -90,10 +90,10 @@ def _nobody(wall: int, rows: Sequence[Row], given_up: bool) -> str:
     exposed = sum(row.exposed for row in rows) / len(rows)
     if waiting >= 0.1 * wall and waiting >= exposed:
         what = "ranks that come no more" if given_up else "each other in turn"
-        return f"{NO_STRAGGLER}; they wait for {what}, {percent(waiting, wall)} of the cell"
+        return f"{NO_STRAGGLER}; they wait for {what}, {percent(waiting, wall)} of the run"
     if exposed >= 0.2 * wall:
         share = percent(exposed, wall)
-        return f"{NO_STRAGGLER}; {share} of the cell is communication that nothing overlaps"
+        return f"{NO_STRAGGLER}; {share} of the run is communication that nothing overlaps"
     return NO_STRAGGLER
 
 
