@@ -22,6 +22,9 @@ export interface HeaderActions {
   downloadUrl(ranks: readonly number[] | null): string;
 }
 
+/** So many lines are seen at once: there is nothing to filter. */
+const FEW = 3;
+
 export class Header extends Widget {
   private filter: Filter = { ranks: null, text: null, collapsed: true };
 
@@ -108,7 +111,11 @@ export class Header extends Widget {
     this.stop.hidden = !model.isLive;
     setUnderWay(this.stop, this.actions.isInterrupting());
     this.error.hidden = model.errors.length === 0;
-    this.sameLabel.hidden = model.ranks.length < 2;
+    // What there is nothing for is not shown; what is in use stays.
+    const isIdle = this.filter.text === null && this.filter.collapsed && this.complaint.hidden;
+    this.find.hidden = lines <= FEW && isIdle;
+    this.sameLabel.hidden = model.ranks.length < 2 || (lines <= FEW && isIdle);
+    this.log.hidden = lines === 0;
     this.ranks.refresh();
     this.log.href = this.actions.downloadUrl(this.filter.ranks ? [...this.filter.ranks] : null);
   }
