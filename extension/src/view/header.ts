@@ -22,8 +22,9 @@ export interface HeaderActions {
   downloadUrl(ranks: readonly number[] | null): string;
 }
 
-/** So many lines are seen at once: there is nothing to filter. */
+/** So many lines, in so many bytes of a record, are seen at once: there is nothing to filter. */
 const FEW = 3;
+const LITTLE = 64 << 10;
 
 export class Header extends Widget {
   private filter: Filter = { ranks: null, text: null, collapsed: true };
@@ -113,8 +114,9 @@ export class Header extends Widget {
     this.error.hidden = model.errors.length === 0;
     // What there is nothing for is not shown; what is in use stays.
     const isIdle = this.filter.text === null && this.filter.collapsed && this.complaint.hidden;
-    this.find.hidden = lines <= FEW && isIdle;
-    this.sameLabel.hidden = model.ranks.length < 2 || (lines <= FEW && isIdle);
+    const isLittle = lines <= FEW && model.read <= LITTLE && isIdle;
+    this.find.hidden = isLittle;
+    this.sameLabel.hidden = model.ranks.length < 2 || isLittle;
     this.log.hidden = lines === 0;
     this.ranks.refresh();
     this.log.href = this.actions.downloadUrl(this.filter.ranks ? [...this.filter.ranks] : null);
