@@ -246,6 +246,25 @@ def test_the_first_cell_that_fails_is_the_last(home, written):
 
 
 @pytest.mark.cluster
+def test_a_cell_that_may_fail_ends_nothing_and_is_in_the_notebook_at_once(home, written):
+    """The notebook is written after each cell, so the next one finds there what became of it."""
+    file = written("1 / 0", SEEN)
+    made = json.loads(file.read_text())
+    made["cells"][0]["metadata"] = {"tags": ["raises-exception"]}
+    file.write_text(json.dumps(made))
+    status, said, copy = run_here(file)
+    assert status == 0, said
+    assert copy["cells"][1]["outputs"][0]["data"]["text/plain"] == ["'ZeroDivisionError'"]
+
+
+SEEN = """
+import json, os, pathlib
+so_far = json.loads(pathlib.Path(os.environ["RANKROOM_BATCH"], "executed.ipynb").read_text())
+so_far["cells"][0]["outputs"][-1]["ename"]
+"""
+
+
+@pytest.mark.cluster
 def test_a_kernel_that_dies_ends_the_job_and_leaves_nothing(home, written):
     status, said, _ = run_here(written(START, "import os; os._exit(3)"))
     assert status == 1

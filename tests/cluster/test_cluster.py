@@ -16,6 +16,8 @@ from rankroom.errors import NoClusterError, StartError, UsageError
 from rankroom.notebook import cluster_magic as notebook
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote
 from rankroom.remote.cluster import RemoteCluster
+from rankroom.supervisor import start_limit
+from rankroom.system import control_groups
 from rankroom.system.polling import poll_until
 
 pytestmark = pytest.mark.cluster
@@ -123,15 +125,29 @@ def test_a_failing_start_shows_the_cause_and_leaves_nothing(home, monkeypatch, t
     assert processes_of(ClusterPaths("broken")) == []
 
 
-def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path):
+@pytest.mark.alone
+def test_ranks_that_share_cores_start_within_the_limit_that_users_have(home, monkeypatch):
+    monkeypatch.delenv("RANKROOM_START_SECONDS")
+    cluster = Cluster.local(ranks=16)
+    try:
+        assert len(cluster.alive) == 16
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize("seconds", ["3", "as users have it"])
+def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path, seconds):
     slow = tmp_path / "sitecustomize.py"
     slow.write_text(
         "import sys, time\nif 'rankroom.rank.engine' in sys.orig_argv: time.sleep(600)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("RANKROOM_START_SECONDS", "3")
+    monkeypatch.setenv("RANKROOM_START_SECONDS", seconds)
+    if not seconds.isdigit():
+        monkeypatch.delenv("RANKROOM_START_SECONDS")
+        seconds = f"{start_limit.START_S + start_limit.RANK_S / control_groups.cores():.0f}"
     monkeypatch.setenv("RANKROOM_PRELOAD", "none")
-    with pytest.raises(StartError, match="rank 0 not ready after 3 s"):
+    with pytest.raises(StartError, match=f"rank 0 not ready after {seconds} s"):
         Cluster.local(ranks=1, name="slow")
     assert processes_of(ClusterPaths("slow")) == []
 

@@ -8,6 +8,7 @@ import signal
 import time
 from collections import defaultdict
 from pathlib import Path
+from statistics import median
 
 import ipyparallel
 import psutil
@@ -18,6 +19,8 @@ from rankroom.errors import StartError
 from rankroom.system import process_tree
 
 pytestmark = pytest.mark.cluster
+
+AT_ONCE_S = 2.0  # from the command to a rank that has what was preloaded
 
 IMPORTED = "import sys; [name in sys.modules for name in ('torch', 'slow_module')]"
 OWN = """
@@ -189,6 +192,22 @@ while counts[0] == before: time.sleep(0.01)
         run = cluster.run(fork, ranks=[0])
         assert run.wait(60) and run.results == {0: "(0, True)"}, run.info
         assert values(cluster, "'counts' in globals()") == {0: True, 1: False}
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.alone
+def test_a_restarted_rank_is_back_at_once(home: Path):
+    """Long before a process of its own would have imported what it needs."""
+    cluster = Cluster.local(ranks=2, preload="torch,horovod.torch")
+    try:
+        taken = []
+        for _ in range(3):
+            begun = time.monotonic()
+            cluster.restart([1])
+            values(cluster, "import torch, horovod.torch")
+            taken.append(time.monotonic() - begun)
+        assert median(taken) < AT_ONCE_S, taken
     finally:
         cluster.stop()
 

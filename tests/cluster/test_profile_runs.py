@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import time
 from typing import Any
@@ -15,7 +14,6 @@ from rankroom.analysis.profile import Profile
 from rankroom.analysis.profile.of_run import stored_profile
 from rankroom.cluster.local import Cluster
 from rankroom.display import bundle
-from rankroom.horovod_build.features import features
 from rankroom.run.run import Run
 
 pytestmark = pytest.mark.cluster
@@ -83,14 +81,6 @@ def meet():
     reduced()
 meet()
 """
-needs_spans = pytest.mark.skipif(
-    features() is None or "every rank's collectives in the timeline" in features().lacks,
-    reason="Horovod is another build",
-)
-needs_hooks = pytest.mark.skipif(
-    importlib.util.find_spec("rankroom.rank.frameworks.torch.torch_spans") is None,
-    reason="torch.distributed is not recorded",
-)
 
 
 def ran(cluster: Cluster, source: str) -> Run:
@@ -103,9 +93,9 @@ def ran(cluster: Cluster, source: str) -> Run:
     "setup, kind",
     [
         pytest.param(OWN, ("own", "meet"), id="own"),
-        pytest.param(HOROVOD, ("hvd.torch", "allreduce"), id="horovod", marks=needs_spans),
-        pytest.param(TENSORFLOW, ("hvd.tensorflow", "allreduce"), id="graph", marks=needs_spans),
-        pytest.param(DISTRIBUTED, ("dist", "all_reduce"), id="distributed", marks=needs_hooks),
+        pytest.param(HOROVOD, ("hvd.torch", "allreduce"), id="horovod"),
+        pytest.param(TENSORFLOW, ("hvd.tensorflow", "allreduce"), id="graph"),
+        pytest.param(DISTRIBUTED, ("dist", "all_reduce"), id="distributed"),
     ],
 )
 def test_a_profile_agrees_with_what_the_cell_measured(

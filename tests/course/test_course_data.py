@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from PIL import Image
 
 from rankroom.course.data import PIXELS, digits, load, read_idx
 from rankroom.errors import UsageError
@@ -80,13 +81,12 @@ def test_numbers_of_other_kinds(tmp_path: Path):
 
 
 def test_folders_by_class(tmp_path: Path):
-    image = pytest.importorskip("PIL.Image")
     for which, count in (("train", 4), ("val", 2)):
         for label, name in enumerate(("n01440764", "n02102040")):
             folder = tmp_path / which / name
             folder.mkdir(parents=True)
             for number in range(count):
-                image.new("RGB", (50, 40), (200 * label, 10, 10)).save(folder / f"{number}.JPEG")
+                Image.new("RGB", (50, 40), (200 * label, 10, 10)).save(folder / f"{number}.JPEG")
     found = load(tmp_path)
     assert found.classes == 2 and found.train.images.shape == (8, PIXELS * PIXELS)
     assert sorted(found.test.labels) == [0, 0, 1, 1]

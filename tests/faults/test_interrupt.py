@@ -4,8 +4,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from statistics import median
 from textwrap import dedent
 
 import pytest
@@ -25,8 +25,7 @@ pytestmark = [
     ),
 ]
 
-SECONDS = 2.0  # the promise
-TOOK: list[float] = []  # seconds from each interrupt until the cell had ended on all ranks
+SECONDS = 2.0  # the promise, for each kind of cell
 SETUP = """
 import asyncio, concurrent.futures, ctypes, gc, os, queue, select, socket, subprocess, sys
 import threading, time
@@ -169,11 +168,21 @@ def inside(cluster: Cluster, source: str):
     return run
 
 
+def demand_in_time(once: Callable[[], float], limit: float = SECONDS) -> float:
+    """Do it until two of at most three took less than the limit, so that their median does."""
+    taken = [once()]
+    while len(taken) < 3 and sum(each < limit for each in taken) < 2:
+        taken.append(once())
+    assert sum(each < limit for each in taken) == 2, taken
+    return taken[-1]
+
+
 # One of each kind; the others are variations of them.
 ALWAYS = {
-    "Python", "sleep of the C library", "await", "a lock", "a subprocess", "a shell line",
-    "workers of a loader", "horovod.torch", "horovod.tensorflow", "a TensorFlow graph",
-    "torch.distributed", "two libraries",
+    "Python", "time.sleep", "sleep of the C library",
+    "sleep of the C library with the interpreter's lock", "await", "a pipe", "a lock",
+    "a subprocess", "a shell line", "workers of a loader", "horovod.torch", "horovod.tensorflow",
+    "a TensorFlow graph", "torch.distributed", "two libraries",
 }  # fmt: skip
 
 
@@ -185,33 +194,41 @@ ALWAYS = {
     ],
 )
 def test_an_interrupt_ends_the_cell_on_all_ranks(ready, source, record_property):
-    run = inside(ready, source)
-    begun = time.monotonic()
-    run.interrupt()
-    if not run.wait(SECONDS):
-        print("\n".join(["late:", *ready.stacks(run.running).values()]))
-    # Cells that would end by themselves do so after a minute.
-    assert run.wait(30)
-    TOOK.append(time.monotonic() - begun)
-    record_property("ms", TOOK[-1] * 1000)
-    assert run.state == "interrupted", failure(run)
-    assert set(states(run).values()) <= {"interrupted", "released", "error"}
-    assert values(ready, AFTER) == expected()
+    def once() -> float:
+        run = inside(ready, source)
+        begun = time.monotonic()
+        run.interrupt()
+        if not run.wait(SECONDS):
+            print("\n".join(["late:", *ready.stacks(run.running).values()]))
+        # Cells that would end by themselves do so after a minute.
+        assert run.wait(30)
+        took = time.monotonic() - begun
+        assert run.state == "interrupted", failure(run)
+        assert set(states(run).values()) <= {"interrupted", "released", "error"}
+        assert values(ready, AFTER) == expected()
+        return took
+
+    record_property("ms", demand_in_time(once) * 1000)
 
 
-def test_an_interrupt_ends_the_cell_in_time():
-    assert not TOOK or median(TOOK) < SECONDS
+def test_every_kind_that_is_always_interrupted_is_there():
+    assert INSIDE.keys() >= ALWAYS
 
 
 @pytest.mark.parametrize(("source", "read"), READING.values(), ids=READING.keys())
 def test_a_cell_that_reads_what_nobody_types_ends_by_itself(ready, source, read):
     assert values(ready, source) == [read, read]
+    demand_in_time(lambda: finish(ready, source).duration)
 
 
 @pytest.mark.parametrize("source", ["input('name? ')", "import getpass; getpass.getpass()"])
 def test_a_question_is_refused_instead_of_waiting(ready, source):
-    run = finish(ready, source)
-    assert "cannot be answered on a rank" in failure(run)
+    def once() -> float:
+        run = finish(ready, source)
+        assert "cannot be answered on a rank" in failure(run)
+        return run.duration
+
+    demand_in_time(once)
     assert values(ready, AFTER) == expected()
 
 
@@ -263,9 +280,6 @@ KERNEL = {
 }
 
 
-PRESSED: list[float] = []  # seconds from the button to the prompt
-
-
 def texts(store: Store, before: set[str]) -> set[int]:
     """The ranks that have said something in the run that is new."""
     new = [each for each in store.ids() if each not in before]
@@ -275,35 +289,39 @@ def texts(store: Store, before: set[str]) -> set[int]:
 @pytest.mark.parametrize("source", KERNEL.values(), ids=KERNEL.keys())
 def test_the_stop_button_gives_the_prompt_back(kernel, source):
     store = Store(kernel.home)
-    before = set(store.ids())
-    pressed = []
+    cell = f"%%distributed\nprint('here', flush=True)\n{source}"
 
-    def press() -> None:
-        until(lambda: texts(store, before) == {0, 1})
-        pressed.append(time.monotonic())
-        kernel.interrupt()
+    def once() -> float:
+        before = set(store.ids())
+        pressed = []
 
-    # As soon as the cell is there, which may be before the notebook follows it.
-    presser = threading.Thread(target=press)
-    shown = kernel.run(f"%%distributed\nprint('here', flush=True)\n{source}", after=presser.start)
-    presser.join()
-    PRESSED.append(time.monotonic() - pressed[0])
-    assert shown.error == "interrupted; the ranks' variables are kept"
-    assert shown.run["state"] == "interrupted"
+        def press() -> None:
+            until(lambda: texts(store, before) == {0, 1})
+            pressed.append(time.monotonic())
+            kernel.interrupt()
+
+        # As soon as the cell is there, which may be before the notebook follows it.
+        presser = threading.Thread(target=press)
+        shown = kernel.run(cell, after=presser.start)
+        took = time.monotonic() - pressed[0]
+        presser.join()
+        assert shown.error == "interrupted; the ranks' variables are kept"
+        assert shown.run["state"] == "interrupted"
+        return took
+
+    demand_in_time(once)
     assert "ranks 0–1: 2" in kernel.run("%distributed kept[0] * 0 + size").text
-
-
-def test_the_prompt_is_back_in_time():
-    assert not PRESSED or median(PRESSED) < SECONDS
 
 
 @pytest.mark.parametrize("source", KERNEL.values(), ids=KERNEL.keys())
 def test_a_timeout_ends_a_run_the_same_way(kernel, source):
-    shown = kernel.run(f"%%distributed --timeout 0.5\n{source}")
-    # From its start to its end: long before the cell's own minute is over.
-    assert shown.run["end"] - shown.run["start"] < 30e6
-    assert shown.error == "stopped after --timeout 0.5 s"
-    assert shown.run["state"] == "interrupted"
+    def once() -> float:
+        shown = kernel.run(f"%%distributed --timeout 0.5\n{source}")
+        assert shown.error == "stopped after --timeout 0.5 s"
+        assert shown.run["state"] == "interrupted"
+        return (shown.run["end"] - shown.run["start"]) / 1e6
+
+    demand_in_time(once, 0.5 + SECONDS)
     assert "rank 0: [0]" in kernel.run("%distributed kept").text
 
 

@@ -3,15 +3,10 @@
 import pytest
 
 from cells import finish, log, states, values
-from rankroom.horovod_build.features import features
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.fault("a rank is killed while there are process sets", "the others live on"),
-    pytest.mark.skipif(
-        "finalize-alone" not in getattr(features(), "edits", ()),
-        reason="only Rankroom's build of Horovod survives that",
-    ),
 ]
 
 

@@ -189,6 +189,7 @@ def test_a_cluster_that_nobody_holds_ends_after_its_lease(home, monkeypatch, tmp
     # Held by another process's object: it stays beyond its lease.
     with pytest.raises(psutil.TimeoutExpired):
         supervisor.wait(4)
+    assert cluster.paths.read().state == "running"
     gate = tmp_path / "gate"
     run = other.run(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.1)")
     # What the rank keeps of a run says that it is on.
@@ -197,9 +198,10 @@ def test_a_cluster_that_nobody_holds_ends_after_its_lease(home, monkeypatch, tmp
     # A run that is on keeps it, too.
     with pytest.raises(psutil.TimeoutExpired):
         supervisor.wait(4)
-    assert run.state == "running"
+    assert cluster.paths.read().state == "running"
     gate.touch()
     supervisor.wait(120)
+    assert Store().load(run.id).state == "done"
     assert own_processes(cluster.paths) == []
 
 

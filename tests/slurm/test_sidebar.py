@@ -18,11 +18,9 @@ SHARED_WITH_NOBODY = profile(nodes=2, ranks_per_node=1, extra=["--exclusive"])
 
 
 @pytest.mark.ui
-@pytest.mark.skipif(
-    not (PLAYWRIGHT.exists() and CHROMIUM.exists()), reason="needs Playwright and Chromium"
-)
 def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
     """From the form to ranks on two nodes, a job that waits, one that is refused, and back."""
+    assert PLAYWRIGHT.exists() and CHROMIUM.exists(), "`make test` sets up Playwright and Chromium"
     with Laptop(machines, {"test": SHARED_WITH_NOBODY}) as laptop:
         own = [
             *settings(laptop.home), f"RANKROOM_UI_HOME={laptop.home}", "RANKROOM_UI_SITE=test",

@@ -31,7 +31,6 @@ def on_ranks(
 
     The ports of the further meeting points are in the ranks' MORE_PORTS.
     """
-    pytest.importorskip("horovod")
     with contextlib.ExitStack() as stack:
         more = [stack.enter_context(rendezvous(size)) for _ in range(worlds - 1)]
         ended = run_ranks(

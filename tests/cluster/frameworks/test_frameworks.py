@@ -2,7 +2,6 @@
 
 import ast
 import os
-from importlib.util import find_spec
 
 import pytest
 
@@ -181,7 +180,6 @@ def test_ddp_trains_with_a_sampler_and_loader_processes(frameworks):
     assert again == ranks
 
 
-@pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 def test_deepspeed_trains(frameworks, request):
     # Its first start compiles a small extension. Kept for the next time, but not in the user's own
     # cache: what a killed compilation leaves there makes every later one wait for ever.

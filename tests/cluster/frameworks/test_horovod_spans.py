@@ -15,7 +15,6 @@ import pytest
 
 from cells import failure, finish
 from rankroom.cluster.local import Cluster
-from rankroom.horovod_build.features import features
 from rankroom.rank.frameworks.horovod import (
     horovod_calls,
     horovod_spans,
@@ -28,11 +27,6 @@ from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 from rankroom.run.run import Run
 
-# Rankroom's own build, which `make test` makes first.
-needs_native = pytest.mark.skipif(
-    features() is None or "every rank's collectives in the timeline" in features().lacks,
-    reason="Horovod is another build",
-)
 HOSTILE = ["a b", 'a"b', "a\nb", "a\\b", "größe", "", " ", "a:b", "]", '},{"ph": "B"']
 
 
@@ -415,7 +409,6 @@ def done(cluster: Cluster, source: str, seconds: float = 120) -> Run:
 
 
 @pytest.mark.cluster
-@needs_native
 def test_torch_on_both_ranks(frameworks: Cluster) -> None:
     made = done(
         frameworks,
@@ -478,7 +471,6 @@ def test_torch_on_both_ranks(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-@needs_native
 def test_fused_tensors_share_their_phases(frameworks: Cluster) -> None:
     made = done(
         frameworks,
@@ -502,7 +494,6 @@ def test_fused_tensors_share_their_phases(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-@needs_native
 def test_a_process_set_is_told_apart(frameworks: Cluster) -> None:
     made = done(
         frameworks,
@@ -528,7 +519,6 @@ def test_a_process_set_is_told_apart(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-@needs_native
 def test_nameless_collectives_are_numbered_up_to_a_thousand(frameworks: Cluster) -> None:
     made = done(
         frameworks,
@@ -547,7 +537,6 @@ def test_nameless_collectives_are_numbered_up_to_a_thousand(frameworks: Cluster)
 
 
 @pytest.mark.cluster
-@needs_native
 def test_a_name_that_is_used_for_other_things(frameworks: Cluster) -> None:
     """What is known of a tensor's last collective is not told of its next one."""
     made = done(
@@ -578,7 +567,6 @@ def test_a_name_that_is_used_for_other_things(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-@needs_native
 def test_what_is_handed_over_in_one_cell_and_over_in_the_next(frameworks: Cluster) -> None:
     first = done(
         frameworks,
@@ -605,7 +593,6 @@ def test_what_is_handed_over_in_one_cell_and_over_in_the_next(frameworks: Cluste
 
 
 @pytest.mark.cluster
-@needs_native
 def test_what_was_given_up_is_recorded_and_the_next_cell_is_whole(
     frameworks: Cluster, tmp_path: Path
 ) -> None:
@@ -639,7 +626,6 @@ raise ValueError('planned')
 
 
 @pytest.mark.cluster
-@needs_native
 def test_a_cell_without_collectives_has_none(frameworks: Cluster) -> None:
     done(frameworks, "import torch, horovod.torch as hvd; hvd.init(); hvd.allreduce(torch.ones(1))")
     made = done(frameworks, "pass")
@@ -647,7 +633,6 @@ def test_a_cell_without_collectives_has_none(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-@needs_native
 def test_tensorflow_eager_and_in_a_graph(frameworks: Cluster) -> None:
     made = done(
         frameworks,
@@ -694,7 +679,6 @@ def test_tensorflow_eager_and_in_a_graph(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-@needs_native
 def test_keras_fit_and_both_libraries_in_one_run(frameworks: Cluster) -> None:
     made = done(
         frameworks,
@@ -724,7 +708,6 @@ def test_keras_fit_and_both_libraries_in_one_run(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-@needs_native
 def test_the_users_own_timeline_is_written_beside(frameworks: Cluster, tmp_path: Path) -> None:
     made = done(
         frameworks,

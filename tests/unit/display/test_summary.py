@@ -9,7 +9,9 @@ import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
+import nbformat
 import pytest
+from nbconvert import exporters
 from test_display import saved
 
 from rankroom.analysis.profile import Shares
@@ -215,8 +217,6 @@ def test_any_record_can_be_shown(name: str, tmp_path: Path):
 
 
 def test_nbconvert_shows_the_picture(tmp_path: Path):
-    nbformat = pytest.importorskip("nbformat")
-    exporters = pytest.importorskip("nbconvert.exporters")
     trace = Trace(2)
     loop(trace, 20, lambda rank, step: (0, 1_000 + 4_000 * rank))
     store, run = record_of(trace, tmp_path)

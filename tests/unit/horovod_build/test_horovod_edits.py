@@ -14,7 +14,7 @@ from rankroom.horovod_build.edits.edit import Addition, Edit, apply, digest
 from rankroom.horovod_build.edits.native_edits import NATIVE
 from rankroom.horovod_build.edits.python_edits import PYTHON_EDITS
 from rankroom.horovod_build.plan import ALL_EDITS
-from rankroom.horovod_build.source import ARCHIVE, unpack
+from rankroom.horovod_build.source import fetch, unpack
 
 EDIT = Edit("twice", "a/b.txt", "old", "new", "a reason", count=2)
 
@@ -78,10 +78,7 @@ def test_the_features_name_edits_that_exist() -> None:
 
 
 def test_the_native_edits_fit_horovods_source(tmp_path: Path) -> None:
-    archive = cache_folder() / "source" / ARCHIVE
-    if not archive.is_file():
-        pytest.skip("Horovod's source was not fetched here")
-    root = unpack(archive, tmp_path)
+    root = unpack(fetch(cache_folder() / "source"), tmp_path)
     assert apply(root, NATIVE) == [edit.id for edit in NATIVE]
 
 

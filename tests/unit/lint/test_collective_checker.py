@@ -49,8 +49,9 @@ def test_what_some_ranks_do_not_reach_is_named_with_its_line(name: str, size: in
 @pytest.mark.parametrize("name", FINE)
 def test_usual_code_raises_no_alarm(name: str, size: int):
     source = FINE[name]
-    if name in ("never here", "equal shares") and size == 64:
-        pytest.skip("would wait on so many")
+    if name == "equal shares" and size == 64:
+        assert said(source, size=size) != []  # some of so many would wait
+        return
     # Not only because the quick look finds nothing.
     assert checker._all(source, ast.parse(source).body, size) == []
     assert said(source, size=size) == []

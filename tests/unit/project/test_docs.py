@@ -9,8 +9,14 @@ from IPython.core.interactiveshell import InteractiveShell
 import rankroom
 from architecture import LAYERS
 from checkout import ROOT
+from rankroom import config
+from rankroom.analysis.importers import trace_file, trace_repair
 from rankroom.cli import main
 from rankroom.errors import RankroomError
+from rankroom.rpc import rendezvous
+from rankroom.scheduler import status_cache
+from rankroom.ssh.command import IDLE_S
+from rankroom.supervisor import restarts, time_limit
 
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 DOCS = {
@@ -137,6 +143,38 @@ def modules_and_folders():
     package = ROOT / "lab" / "rankroom"
     yield from package.glob("[a-z]*.py")
     yield from (init.parent for init in package.glob("*/__init__.py"))
+
+
+# What a page says with a figure in it, and the figure as the code has it.
+FIGURES = [
+    ("README.md", "is explained ({:g} unless set)", config.hang_seconds),
+    ("README.md", "has been attached for {:g} hours", config.lease_hours),
+    ("README.md", "up to {} times a minute", lambda: words(restarts.AGAIN)),
+    ("README.md", "after the first {:g} million events", lambda: trace_file.MOST_EVENTS / 1e6),
+    ("README.md", "after {} minutes of reading", lambda: words(trace_repair.LONGEST_S / 60)),
+    ("docs/ranks-on-a-site.md", "has been attached for {:g} hours", config.lease_hours),
+    ("docs/ranks-on-a-site.md", "one `squeue` every {:g} seconds", lambda: status_cache.PERIOD_S),
+    ("docs/sites.md", "(or `qstat`) every {} seconds", lambda: words(status_cache.PERIOD_S)),
+    ("docs/security.md", "{} minutes after its last use", lambda: words(IDLE_S / 60).title()),
+    ("docs/security.md", "for {} minutes at most", lambda: words(rendezvous.OPEN_S / 60)),
+    ("docs/sidebar.md", "{} before its end", lambda: warnings().capitalize()),
+    ("docs/in-an-allocation.md", "warned {} before", lambda: warnings().replace(" minutes", "", 1)),
+]
+
+
+def words(number):
+    return {2: "two", 3: "three", 5: "five", 10: "ten"}[number]
+
+
+def warnings():
+    return " and ".join(f"{words(seconds / 60)} minutes" for seconds in time_limit.WARN_S)
+
+
+@pytest.mark.parametrize(("page", "text", "figure"), FIGURES, ids=[text for _, text, _ in FIGURES])
+def test_a_figure_is_what_the_code_has(page, text, figure, monkeypatch):
+    for name in ("RANKROOM_HANG_SECONDS", "RANKROOM_LEASE_HOURS"):
+        monkeypatch.delenv(name, raising=False)
+    assert text.format(figure()) in " ".join(DOCS[page].split())
 
 
 def test_the_changelog_knows_this_version():

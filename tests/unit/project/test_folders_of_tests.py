@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,23 @@ def test_unit_tests_start_no_ranks():
         text = file.read_text("utf-8")
         assert "pytest.mark.cluster" not in text, file.name
         assert "shared_ranks" not in text and "Cluster.local(" not in text, file.name
+
+
+def test_nothing_is_skipped_for_what_rankroom_or_its_set_up_lacks():
+    """A test is skipped for what a machine lacks, like root, and says so; all else is a failure."""
+    found = 0
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            where = f"{file.relative_to(TESTS)}:{node.lineno}"
+            assert node.func.attr != "importorskip", f"{where}: `make test` installs packages"
+            if node.func.attr in ("skip", "skipif"):
+                words = ast.unparse(node)
+                assert not re.search("features|find_spec|rankroom", words), f"{where}: {words}"
+                assert node.func.attr == "skip" or "reason=" in words, where
+                found += 1
+    assert found > 5
 
 
 def test_no_two_files_of_tests_have_one_name():

@@ -27,6 +27,8 @@ from rankroom.record.owner import this_process
 from record_makers import finished_record, gone_process, log, make_run, snapshot, start_record
 from served import BASE, TOKEN, Reply, Server, serve
 
+AT_ONCE_S = 5.0  # for a reader that would wait ten times as long, however busy the machine
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -241,14 +243,14 @@ def test_a_waiting_reader_gets_a_line_at_once_and_then_the_end(server: Server):
     took = time.monotonic() - written[0]
     thread.join()
     assert reply.body == line
-    assert took < 40
+    assert took < AT_ONCE_S
     assert reply.headers["X-Rankroom-State"] == "running"
     run.state = "failed"
     threading.Timer(0.2, writer.finish, [run]).start()
     began = time.monotonic()
     reply = server.get(f"rankroom/runs/{run.id}/events?after={len(line)}&wait=50")
     assert (reply.body, reply.headers["X-Rankroom-State"]) == (b"", "failed")
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < AT_ONCE_S
 
 
 def test_a_waiting_reader_is_told_that_the_run_changed(server: Server):
@@ -272,14 +274,14 @@ def test_a_waiting_reader_is_told_that_the_run_changed(server: Server):
     took = time.monotonic() - began
     told.set()
     changes.join()
-    assert took < 40
+    assert took < AT_ONCE_S
     assert (reply.body, reply.headers["X-Rankroom-State"]) == (b"", "running")
     assert reply.headers["X-Rankroom-Changed"] != before
     after = server.get(events).headers["X-Rankroom-Changed"]
     # One that missed the change, as it was not waiting then, need not wait.
     began = time.monotonic()
     reply = server.get(f"{events}?wait=50&changed={before}")
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < AT_ONCE_S
     assert reply.headers["X-Rankroom-Changed"] == after
     assert server.get(f"rankroom/runs/{run.id}").json["hang"]["text"] == run.hang.text
     writer.close()

@@ -1,0 +1,32 @@
+"""How long a start may take for users, who have set nothing, and for who has."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankroom.record.cluster_file import Allocation, ClusterInfo, Node
+from rankroom.supervisor import start_limit
+from rankroom.system import control_groups
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests have set a longer one for themselves."""
+    monkeypatch.delenv("RANKROOM_START_SECONDS", raising=False)
+    monkeypatch.setattr(control_groups, "cores", lambda: 2)
+
+
+@pytest.mark.parametrize(("ranks", "seconds"), [(1, 31), (2, 32), (16, 46), (64, 94)])
+def test_ranks_that_share_cores_may_take_longer(ranks: int, seconds: float):
+    assert start_limit.seconds(ClusterInfo("many", ranks)) == seconds
+
+
+def test_in_a_job_the_fullest_node_counts():
+    nodes = (Node("c1", 4, 4, 64), Node("c2", 8, 0, 2), Node("c3", 1, 0, 0))
+    info = ClusterInfo("job", 13, allocation=Allocation("7", nodes))
+    assert start_limit.seconds(info) == 98
+
+
+def test_what_the_environment_says_counts_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANKROOM_START_SECONDS", "7.5")
+    assert start_limit.seconds(ClusterInfo("many", 64)) == 7.5
