@@ -29,7 +29,7 @@ from rankroom.agent.memory import Memory
 from rankroom.agent.node_ranks import NodeRanks
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.reporting.samples import Sampler
-from rankroom.system import process_tree, shared_memory
+from rankroom.system import gpus, process_tree, shared_memory
 
 END_S = 1.0  # for a rank to end by itself whose successor somebody waits for
 STOP_S = 3.0  # the same for all ranks, with their agent
@@ -70,7 +70,9 @@ def import_all(supervisor: Supervisor, ranks: NodeRanks, modules: list[str]) -> 
     """Import what all ranks share; a module that must not be in a process that forks is left out,
     by beginning again without it."""
     supervisor.tell(doing="imports the rank's engine")
-    os.environ.update(ranks.environment(ranks.ranks[0], 0))
+    first = ranks.environment(ranks.ranks[0], 0)
+    first.pop(gpus.VISIBLE, None)  # from all of the node's, each rank is given its own
+    os.environ.update(first)
     forking.prepare()
     for name in modules:
         supervisor.tell(doing=f"imports {name}")

@@ -87,7 +87,8 @@ def _prove(frameworks: list[str], say: Callable[[str], None], timeout: float) ->
         names = {"gloo": "Gloo", "nccl": "NCCL", "mpi": "MPI"}
         with_ = ", ".join(names[what] for what in built)
         about = f"{with_}; {seconds:.0f} s" if name != "both" else f"{seconds:.0f} s"
-        say(f"  {name:12}allreduce on {RANKS} ranks{first_loaded} is right ({about})")
+        on = "GPUs" if proofs[0]["gpus"] == len(frameworks) else "ranks"
+        say(f"  {name:12}allreduce on {RANKS} {on}{first_loaded} is right ({about})")
         return True
     rank = first_failure(done) or 0
     first = done[rank]

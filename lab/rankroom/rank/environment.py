@@ -12,6 +12,7 @@ from pathlib import Path
 from rankroom.rank.frameworks.horovod import horovod_adapter
 from rankroom.rank.frameworks.tensorflow import tensorflow_adapter
 from rankroom.rank.frameworks.torch import torch_adapter
+from rankroom.system import gpus
 
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -74,7 +75,8 @@ def rank_environment(
     """What `rank` of `size` finds set; all are on one host without a `position`.
 
     `devices` GPUs are visible to every rank and its own is its local_rank, as tutorials expect;
-    `cores` are shared out unless the user's own environment `own` already limits threads.
+    of instances of MIG each sees its own only. `cores` are shared out unless the user's own
+    environment `own` already limits threads.
     """
     position = position or Position(rank, size)
     share = max(1, cores // position.local_size)
@@ -87,6 +89,8 @@ def rank_environment(
         # A crash in C says where: the stack goes to the rank's log.
         "PYTHONFAULTHANDLER": "1",
     }
+    if devices and (mine := gpus.own_instance(own.get(gpus.VISIBLE, ""), position.local_rank)):
+        env |= {gpus.VISIBLE: mine, "RANKROOM_DEVICE": "cuda:0"}
     env |= horovod_adapter.environment(
         rank, size, position.local_rank, position.local_size, position.cross_rank,
         position.cross_size, wiring.host, wiring.interface,

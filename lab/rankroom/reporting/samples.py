@@ -112,17 +112,15 @@ def _gpu(number: int) -> Callable[[], dict[str, int]]:
             if name.isdigit()
             else pynvml.nvmlDeviceGetHandleByUUID(name)
         )
-    except Exception:  # no driver, no such GPU, a part of one
+    except Exception:  # no driver, no such GPU
         return dict
 
     def ask() -> dict[str, int]:
-        try:
-            rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
-            return {
-                "gpu": int(rates.gpu),
-                "gpu_memory": int(pynvml.nvmlDeviceGetMemoryInfo(handle).used),
-            }
-        except pynvml.NVMLError:
-            return {}
+        found = {}
+        with contextlib.suppress(pynvml.NVMLError):
+            found["gpu_memory"] = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+        with contextlib.suppress(pynvml.NVMLError):  # an instance of MIG has none
+            found["gpu"] = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        return found
 
     return ask

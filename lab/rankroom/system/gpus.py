@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+MIG = "MIG-"  # begins the name of an instance: a part of a GPU
 
 
 def gpus_of_driver() -> int:
@@ -19,9 +23,28 @@ def gpus_of_driver() -> int:
 
 
 def visible_gpus() -> int:
-    """GPUs of this machine that CUDA programs may use: CUDA_VISIBLE_DEVICES counts."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = gpus_of_driver()
-    if visible is None:
+    """GPUs of this machine that ranks may use: CUDA_VISIBLE_DEVICES counts, as CUDA reads it.
+
+    Of what is listed there, the first that is no GPU of this machine hides all that follow.
+    """
+    count, visible = gpus_of_driver(), os.environ.get(VISIBLE)
+    if visible is None or not count:
         return count
-    return min(count, len([each for each in visible.split(",") if each.strip() not in ("", "-1")]))
+
+    def is_here(name: str) -> bool:
+        return name.startswith(("GPU-", MIG)) or (name.isdigit() and int(name) < count)
+
+    return len(list(itertools.takewhile(is_here, _names(visible))))
+
+
+def own_instance(visible: str, local_rank: int) -> str:
+    """The MIG instance of a rank, of those in CUDA_VISIBLE_DEVICES; empty if there are none.
+
+    A process sees the first instance that is listed there and no other: each rank is given one.
+    """
+    instances = [name for name in _names(visible) if name.startswith(MIG)]
+    return instances[local_rank % len(instances)] if instances else ""
+
+
+def _names(visible: str) -> list[str]:
+    return [name.strip() for name in visible.split(",")]

@@ -81,7 +81,7 @@ def release() -> list[str]:
     _released = True
     sockets.break_off(_sockets)
     # NCCL's collectives run on the device and end by its own means only.
-    if c10d.is_initialized() and "nccl" in str(c10d.get_backend()):
+    if c10d.is_initialized() and torch_internals.uses_nccl(c10d):
         torch_internals.abort(c10d)
     return ["torch.distributed"]
 

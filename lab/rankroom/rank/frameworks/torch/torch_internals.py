@@ -117,6 +117,13 @@ def backends_in_use(c10d: Any) -> dict[str, str]:
     return _by_device(c10d.get_backend_config())
 
 
+def uses_nccl(c10d: Any) -> bool:
+    """Whether the default group has NCCL; where PyTorch chose that, `get_backend` does not say."""
+    with contextlib.suppress(ValueError):  # the group is another's
+        return "nccl" in backends_in_use(c10d).values()
+    return False
+
+
 def _by_device(config: Any) -> dict[str, str]:
     pairs = (each.partition(":") for each in str(config).split(","))
     return {device: name for device, _, name in pairs}

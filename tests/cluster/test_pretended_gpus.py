@@ -1,0 +1,58 @@
+"""Ranks on a machine that seems to have 8 GPUs: one for each that may be used."""
+
+import pytest
+
+from cells import finish, values
+from eight_gpus import pretend_gpus
+from rankroom.cluster import actions
+from rankroom.cluster.local import Cluster
+
+pytestmark = pytest.mark.cluster
+
+ABOUT = """
+import os
+device, os.environ["CUDA_VISIBLE_DEVICES"], int(os.environ["LOCAL_RANK"])
+"""
+SAMPLED = "import time; time.sleep(2.5)"  # one sample a second
+
+
+@pytest.fixture
+def start(home, monkeypatch):
+    made = []
+
+    def start(visible, ranks=None):
+        pretend_gpus(monkeypatch, visible)
+        made.append(Cluster.local(ranks=ranks))
+        return made[-1]
+
+    yield start
+    for cluster in made:
+        cluster.stop()
+
+
+def test_ranks_have_the_gpus_that_are_visible(start):
+    cluster = start("GPU-2,GPU-5")
+    assert cluster.size == 2 and cluster.describe().endswith("(one GPU each)")
+    assert values(cluster, ABOUT) == [("cuda:0", "GPU-2,GPU-5", 0), ("cuda:1", "GPU-2,GPU-5", 1)]
+    assert cluster.warning() == ""
+    run = finish(cluster, SAMPLED)
+    for rank, gpu in enumerate((2, 5)):
+        own = [each for each in run.events if (each["kind"], each["rank"]) == ("sample", rank)]
+        assert own and {each["gpu"] for each in own} == {10 * gpu}
+        assert {each["gpu_memory"] for each in own} == {(1 + gpu) << 30}
+    cluster.restart([1])
+    assert values(cluster, ABOUT)[1] == ("cuda:1", "GPU-2,GPU-5", 1)
+
+
+def test_ranks_on_instances_of_mig_see_their_own(start):
+    cluster = start("MIG-a,MIG-b")
+    assert values(cluster, ABOUT) == [("cuda:0", "MIG-a", 0), ("cuda:0", "MIG-b", 1)]
+    assert cluster.warning() == ""
+    loads = actions.look(cluster.name)["ranks"]
+    assert {load["gpu_memory"] for load in loads.values()} == {5 << 30} and len(loads) == 2
+
+
+def test_two_ranks_on_one_gpu_are_warned_about(start):
+    cluster = start("6", ranks=2)
+    assert [rank.device for rank in cluster.ranks] == ["cuda:0", "cuda:0"]
+    assert cluster.warning().startswith("2 ranks share 1 GPUs: one rank per GPU")

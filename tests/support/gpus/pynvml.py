@@ -1,0 +1,43 @@
+"""NVIDIA's driver as Rankroom asks it, pretended: 8 GPUs, and instances of MIG of any name."""
+
+from types import SimpleNamespace
+
+GPUS = 8
+
+
+class NVMLError(Exception):
+    """What the driver answers to what it does not have."""
+
+
+def nvmlInit():  # noqa: N802 - the library's names
+    """There is a driver."""
+
+
+def nvmlShutdown():  # noqa: N802
+    """It stays."""
+
+
+def nvmlDeviceGetCount():  # noqa: N802
+    return GPUS
+
+
+def nvmlDeviceGetHandleByIndex(index):  # noqa: N802
+    if not 0 <= index < GPUS:
+        raise NVMLError("Invalid Argument")
+    return index
+
+
+def nvmlDeviceGetHandleByUUID(name):  # noqa: N802
+    if name.startswith("MIG-"):
+        return name
+    return nvmlDeviceGetHandleByIndex(int(name.removeprefix("GPU-")))
+
+
+def nvmlDeviceGetMemoryInfo(handle):  # noqa: N802
+    return SimpleNamespace(used=5 << 30 if isinstance(handle, str) else (1 + handle) << 30)
+
+
+def nvmlDeviceGetUtilizationRates(handle):  # noqa: N802
+    if isinstance(handle, str):
+        raise NVMLError("Not Supported")
+    return SimpleNamespace(gpu=10 * handle)
