@@ -264,7 +264,7 @@ class RankroomMagics(Magics):
         )
 
     def _show_variables(self, found: dict[int, Any], names: list[str]) -> None:
-        from rankroom.display.variables import table  # NumPy comes with it
+        from rankroom.display.variable_table import table  # NumPy comes with it
 
         missing = set(names) - {name for each in found.values() for name in each}
         if missing:

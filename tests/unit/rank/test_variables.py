@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankroom.display.variables import table
+from rankroom.display.variable_table import table
 from rankroom.rank import variables
 from rankroom.rank.variables import Variable, describe, of
 
