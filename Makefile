@@ -1,7 +1,8 @@
-# make lab | demo | test | test-all | interpreters | compatibility | faults | lint | bench | docs | dist. Everything is set up in .venv by the first of them.
+# make lab | demo | test | test-all | interpreters | gpu-build | compatibility | faults | lint | bench | docs | dist. Everything is set up in .venv by the first of them.
 #   make lab ARGS="--port 9999"      passes options on to JupyterLab
 #   make test ARGS="-k magics"       passes options on to pytest
 #   make faults ARGS="--repeat 3"    injects each racy fault 3 times instead of 20
+#   make gpu-build                  builds Horovod with CUDA and NCCL, GPU or not: minutes, and GBs
 #   make lab PYTHON=python3.12       chooses the Python that .venv is made with
 #   make lab TORCH=cpu               takes PyTorch's build for the CPU, or the one for CUDA (cuda)
 
@@ -16,7 +17,7 @@ IN := PATH="$(CURDIR)/.venv/bin:$$PATH"
 ROOT_MAY := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .NOTPARALLEL:
-.PHONY: lab demo test test-all interpreters compatibility faults lint bench docs dist set-up set-up-test python lint-only
+.PHONY: lab demo test test-all interpreters gpu-build compatibility faults lint bench docs dist set-up set-up-test python lint-only
 
 lab: set-up
 	@$(IN) jupyter lab $(ROOT_MAY) notebooks/quickstart.ipynb $(ARGS)
@@ -32,6 +33,9 @@ test-all: set-up-test lint-only
 
 interpreters: set-up
 	$(IN) python tools/interpreters.py --write docs/pythons.md $(ARGS)
+
+gpu-build: set-up
+	$(IN) python tools/gpu_build.py $(ARGS)
 
 compatibility: set-up-test
 	$(IN) python tools/compatibility.py --write docs/compatibility.md $(ARGS)

@@ -16,6 +16,7 @@ from rankroom.horovod_build.source import PIP
 from rankroom.system.commands import run_sync
 
 FETCH_S = 1800
+USUAL_HOME = "/usr/local/cuda"
 # From this CUDA on, the package index has the whole compiler; before, only parts of it.
 OLDEST_FETCHED = 13
 COMPILER_PACKAGES = (
@@ -88,7 +89,7 @@ def _toolkit(major: int) -> tuple[Path | None, str]:
     """The machine's CUDA toolkit of this major version, and its exact version."""
     chosen = os.environ.get("HOROVOD_CUDA_HOME")
     on_path = shutil.which("nvcc")
-    homes = [chosen, os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    homes = [chosen, os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), USUAL_HOME]
     homes += [str(Path(on_path).resolve().parent.parent) if on_path else None]
     for home in filter(None, homes):
         if Path(home, "bin", "nvcc").is_file():
