@@ -1,0 +1,181 @@
+"""The cells of `bench/gpu_checks.py`; `device`, `rank` and `size` are a rank's own."""
+
+# What was imported before the rank was forked: nothing else runs before that is asked.
+PRELOADED = """
+import sys
+all(name in sys.modules for name in ("torch", "horovod.torch"))
+"""
+SETUP = """
+import os, time
+import torch, torch.distributed as dist
+import horovod.torch as hvd
+on_gpu = device != "cpu"
+if on_gpu:
+    torch.cuda.set_device(device)
+def sync():
+    if on_gpu:
+        torch.cuda.synchronize()
+def connect(backend):
+    if size == 1 and dist.is_initialized():  # one rank is as a process without Rankroom
+        dist.destroy_process_group()
+    dist.init_process_group(backend)
+0
+"""
+ABOUT = """
+about = [torch.cuda.get_device_name(device) if on_gpu else "cpu", f"PyTorch {torch.__version__}"]
+if on_gpu:
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    about += [f"CUDA {torch.version.cuda}", f"NCCL {version}"]
+", ".join(about)
+"""
+OWN = """
+uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", device)) if on_gpu else "cpu"
+device, uuid, int(os.environ["LOCAL_RANK"])
+"""
+COLLECTIVES = """
+hvd.init()
+def hvd_sum():
+    mine = torch.full((1000,), rank + 1.0, device=device)
+    return hvd.allreduce(mine, op=hvd.Sum, name="sum").unique().item()
+def dist_sum():
+    mine = torch.full((1000,), rank + 1.0, device=device)
+    dist.all_reduce(mine)
+    return mine.unique().item()
+total = size * (size + 1) / 2
+connect("gloo")
+dist.all_reduce(on_host := torch.ones(3))
+connect("{backend}")  # instead of what is up
+gathered = hvd.allgather(torch.full((1,), float(rank), device=device), name="gather").tolist()
+sent = hvd.broadcast(torch.full((4,), float(rank), device=device), size - 1, name="last")
+parts = [torch.zeros(2, device=device) for _ in range(size)]
+dist.all_gather(parts, torch.full((2,), float(rank), device=device))
+right = {{
+    "hvd.allreduce": hvd_sum() == total,
+    "hvd.allgather": gathered == [float(each) for each in range(size)],
+    "hvd.broadcast": sent.unique().item() == size - 1,
+    "dist.all_reduce": dist_sum() == total,
+    "dist.all_gather": [part[0].item() for part in parts] == [float(n) for n in range(size)],
+}}
+{{"right": right, "backend": str(dist.get_backend())}}
+"""
+ALLREDUCE = """
+hvd.init()
+connect("{backend}")
+block = torch.ones({count}, device=device)
+calls = {{
+    "hvd.allreduce": lambda: hvd.allreduce_(block, op=hvd.Average, name="block"),
+    "dist.all_reduce": lambda: dist.all_reduce(block, op=dist.ReduceOp.MAX),
+}}
+taken = {{}}
+for library, call in calls.items():
+    taken[library] = []
+    for turn in range(25):
+        sync()
+        begun = time.perf_counter()
+        call()
+        sync()
+        if turn >= 5:
+            taken[library].append(time.perf_counter() - begun)
+taken
+"""
+# The same text in a cell and under torchrun.
+DDP = """
+import time
+import torch, torch.distributed as dist
+dist.init_process_group("{backend}")
+torch.manual_seed(0)
+net = torch.nn.Sequential(
+    torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU(),
+    torch.nn.Linear(512, 10),
+).to(device)
+model = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+images = torch.randn(64, 256, device=device)
+labels = torch.arange(64, device=device) % 10
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    return net[0].weight[0, 0].item()  # all that was begun on the device is over
+def timed(steps):
+    dist.barrier()
+    begun = time.perf_counter()
+    train(steps)
+    return time.perf_counter() - begun
+timed(20)
+steps = torch.tensor(max(5, int({seconds} * 20 / timed(20))), device=device)
+dist.broadcast(steps, 0)
+measured = [steps.item() / timed(steps.item()) for _ in range(5)]
+def speeds():
+    return measured
+"""
+TORCHRUN = """
+import json, os
+import torch
+rank = int(os.environ["RANK"])
+device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
+if device != "cpu":
+    torch.cuda.set_device(device)
+"""
+_RAISE = """
+mine = torch.ones(1000, device=device)
+try:
+    if rank == size - 1:
+        time.sleep(0.3)  # the others are in their collective by then
+        raise ValueError("mine")
+    {call}
+    sync()
+finally:
+    let_go = time.time()
+"""
+RAISES = {
+    "Horovod": _RAISE.format(call='hvd.allreduce(mine, name="blocked")'),
+    "torch.distributed": _RAISE.format(call="dist.all_reduce(mine)"),
+}
+LOOP = """
+turns, product = 0, torch.rand(512, 512, device=device)
+while True:
+    product = (product @ product).sin()
+    if turns % 8 == 0:
+        sync()
+    turns += 1
+    if turns == 16 and rank == size - 1:
+        open({sign!r}, "w").close()
+"""
+WORK = """
+begun, product = time.monotonic(), torch.rand(1024, 1024, device=device)
+while time.monotonic() - begun < 2.5:
+    product = (product @ product).sin()
+    sync()
+    time.sleep(0.001)
+0
+"""
+_SEEN = """
+import os
+import tensorflow as tf
+everything = [each.name for each in tf.config.list_physical_devices("GPU")]
+"""
+_FOUND = """
+visible = [each.name for each in tf.config.get_visible_devices("GPU")]
+everything, [each.removeprefix("/physical_device:") for each in visible], float(total)
+"""
+STRATEGY = {
+    "a strategy": _SEEN
+    + """
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+def one():
+    return tf.distribute.get_replica_context().all_reduce("sum", tf.ones(()))
+total = tf.function(lambda: strategy.run(one))().numpy()
+"""
+    + _FOUND,
+    "Horovod": _SEEN
+    + """
+import horovod.tensorflow as hvd
+hvd.init()
+if gpus := tf.config.list_physical_devices("GPU"):
+    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+total = hvd.allreduce(tf.ones(()), op=hvd.Sum).numpy()
+"""
+    + _FOUND,
+}

@@ -1,0 +1,40 @@
+"""`bench/gpu.sh` on a machine without GPUs: it says so, and its cells run on the CPU."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from checkout import ROOT
+
+pytestmark = pytest.mark.cluster
+
+
+def gpu(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, ROOT / "bench" / "gpu.py", *words], capture_output=True, text=True,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment, timeout=500,
+    )  # fmt: skip
+
+
+def test_without_a_gpu_there_is_one_line():
+    done = gpu()
+    assert done.returncode == 2
+    assert re.fullmatch(r"no GPU: .* `bench/gpu.sh --rehearse` runs .*\n", done.stderr)
+
+
+def test_what_fails_is_in_the_table_and_in_the_status():
+    done = gpu("--rehearse", "own", RANKROOM_START_SECONDS="0.01")
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"^failed +own .*not ready after", done.stdout, re.M), done.stdout
+    assert done.stdout.rstrip().endswith("1 failed")
+
+
+@pytest.mark.thorough
+def test_all_its_cells_run_on_the_cpu():
+    done = gpu("--rehearse")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith("10 passed, 2 measured"), done.stdout
+    assert "left behind" not in done.stderr
