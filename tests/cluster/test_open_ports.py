@@ -221,7 +221,7 @@ def test_horovod_meets_whatever_a_stranger_connects_to(home: Path):
             said, _ = stranger.communicate("over\n", timeout=60)
             reached, heard = said.strip().split(" ", 1)
             assert int(reached) > 0
-            # The rendezvous is one of the ports: whoever does not belong is hung up on, unheard.
+            # The rendezvous is one of the ports: it closes strangers' connections without a word.
             assert heard == "b''"
         finally:
             cluster.stop()

@@ -95,7 +95,7 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
                 until = float("inf")
                 threading.Thread(target=begun.interrupt, daemon=True).start()
             if not read:  # the ranks need the cores
-                reader.rest(PAUSE_S, until)
+                reader.pause(PAUSE_S, until)
         except KeyboardInterrupt:
             pressed += 1
             if pressed > 1:

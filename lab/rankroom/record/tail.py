@@ -102,7 +102,7 @@ class Tail:
             if time.monotonic() >= until:
                 return chunk
 
-    def rest(self, seconds: float, until: float = float("inf")) -> None:
+    def pause(self, seconds: float, until: float = float("inf")) -> None:
         """Wait for so long, and on while nothing changes, till `until` or a recheck is due."""
         recheck = time.monotonic() + RECHECK
         while True:

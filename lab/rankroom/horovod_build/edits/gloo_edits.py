@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rankroom.horovod_build.edits.edit import Addition, Change, Edit, added
+from rankroom.horovod_build.edits.greeting_edits import GREETING, TCP
 
 _MESH = "ranks asked the rendezvous store 10 N² times: 64 of them for three quarters of a minute"
 _SMALL = (
@@ -17,12 +18,7 @@ _STOPPED = (
     "a rank that is stopped (in a debugger), or does not get a core, for half a minute ended "
     "Horovod on all: it cannot be told from one that is gone by waiting, but by its connection"
 )
-_GREETING = (
-    "a rank took what connected to its port first for the other rank: a client that looks for a "
-    "server that is gone, or another user; the two ranks did not meet then"
-)
 _CONTEXT = "horovod/common/gloo/gloo_context.cc"
-_TCP = "third_party/gloo/gloo/transport/tcp/"
 
 GLOO: tuple[Change, ...] = (
     Addition("mesh-header", "horovod/common/gloo/mesh_context.h", "mesh_context.h", _MESH),
@@ -120,7 +116,7 @@ GLOO: tuple[Change, ...] = (
     ),
     added(
         "stopped-keepalive",
-        _TCP + "pair.cc",
+        TCP + "pair.cc",
         """\
   // A node that is gone says nothing; its rank would be waited for without end.
   for (auto option : {std::array<int, 3>{SOL_SOCKET, SO_KEEPALIVE, 1},
@@ -135,209 +131,7 @@ GLOO: tuple[Change, ...] = (
         _STOPPED,
         before="  // Set timeout\n  struct timeval tv = {};\n",
     ),
-    added(
-        "greeting-text",
-        _TCP + "context.h",
-        """\
-  // What the connecting side of each pair says first; empty if nothing.
-  std::string greeting;
-
-""",
-        _GREETING,
-        after="      size_t size) override;\n\n",
-        before=" protected:\n  std::shared_ptr<Device> device_;\n",
-    ),
-    added(
-        "greeting-include",
-        _TCP + "context.h",
-        "#include <string>\n",
-        _GREETING,
-        after="#include <mutex>\n",
-        before="#include <tuple>\n",
-    ),
-    added(
-        "greeting-declare",
-        _TCP + "pair.h",
-        """\
-  // A connection that was accepted, and has not said yet that it is the peer's.
-  struct Arrival final : public Handler {
-    Arrival(Pair* pair, int fd) : pair(pair), fd(fd) {}
-
-    void handleEvents(int /* unused */) override {
-      pair->handleArrival(*this);
-    }
-
-    Pair* const pair;
-    int fd;
-  };
-
-  // They stay until the pair is gone: the loop may hold an event of one that is closed.
-  std::list<Arrival> arrivals_;
-
-  // Sees whether it is the peer; called from the device's thread.
-  void handleArrival(Arrival& arrival);
-
-  void closeArrival(Arrival& arrival);
-
-  void closeArrivals();
-
-  // Makes an accepted connection the pair's; the pair mutex is held.
-  void adopt(int fd);
-
-""",
-        _GREETING,
-        before=(
-            "  // Finishes connection setup if this side of the pair is on the\n"
-            "  // connecting side"
-        ),
-    ),
-    Edit(
-        "greeting-listen",
-        _TCP + "pair.cc",
-        """\
-  changeState(LISTENING);
-  device_->registerDescriptor(fd_, EPOLLIN, this);
-""",
-        """\
-  // once connect() has been told what the peer will say.
-  setSocketBlocking(fd_, false);
-  changeState(LISTENING);
-  device_->registerDescriptor(fd_, 0, this);
-""",
-        _GREETING,
-    ),
-    added(
-        "greeting-await",
-        _TCP + "pair.cc",
-        "    device_->registerDescriptor(fd_, EPOLLIN, this);\n",
-        _GREETING,
-        after="  if (!is_client_) {\n",
-        before="    waitUntilConnected(lock, true);\n",
-    ),
-    Edit(
-        "greeting-accept",
-        _TCP + "pair.cc",
-        """\
-  struct sockaddr_storage addr;
-  socklen_t addrlen = sizeof(addr);
-  int rv;
-
-  rv = accept(fd_, (struct sockaddr*)&addr, &addrlen);
-
-  // Close the listening file descriptor whether we've successfully connected
-  // or run into an error and will throw an exception.
-  device_->unregisterDescriptor(fd_, this);
-  ::close(fd_);
-  fd_ = FD_INVALID;
-
-  if (rv == -1) {
-    signalException(GLOO_ERROR_MSG("accept: ", strerror(errno)));
-    return;
-  }
-
-  // Connected, replace file descriptor
-  fd_ = rv;
-
-  // Common connection-made code
-  handleConnected();
-}
-""",
-        """\
-  const int fd = accept(fd_, nullptr, nullptr);
-  if (fd == -1) {
-    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-      signalException(GLOO_ERROR_MSG("accept: ", strerror(errno)));
-    }
-    return;
-  }
-  if (context_->greeting.empty()) {
-    adopt(fd);
-    return;
-  }
-  setSocketBlocking(fd, false);
-  arrivals_.emplace_back(this, fd);
-  device_->registerDescriptor(fd, EPOLLIN, &arrivals_.back());
-}
-
-void Pair::handleArrival(Arrival& arrival) {
-  // As in handleEvents.
-  std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
-  if (!lock || arrival.fd == FD_INVALID) {
-    return;
-  }
-  const auto& greeting = context_->greeting;
-  std::vector<char> said(greeting.size());
-  const auto count = ::recv(arrival.fd, said.data(), said.size(), MSG_PEEK);
-  if (count == -1 && (errno == EAGAIN || errno == EINTR)) {
-    return;
-  }
-  if (count <= 0 || greeting.compare(0, count, said.data(), count) != 0) {
-    closeArrival(arrival);
-    return;
-  }
-  if (static_cast<size_t>(count) < greeting.size()) {
-    return;
-  }
-  // It is all there, so that this does not wait.
-  GLOO_ENFORCE_EQ(::recv(arrival.fd, said.data(), said.size(), 0), count);
-  device_->unregisterDescriptor(arrival.fd, &arrival);
-  const int fd = arrival.fd;
-  arrival.fd = FD_INVALID;
-  adopt(fd);
-}
-
-void Pair::closeArrival(Arrival& arrival) {
-  if (arrival.fd != FD_INVALID) {
-    device_->unregisterDescriptor(arrival.fd, &arrival);
-    ::close(arrival.fd);
-    arrival.fd = FD_INVALID;
-  }
-}
-
-void Pair::closeArrivals() {
-  for (auto& arrival : arrivals_) {
-    closeArrival(arrival);
-  }
-}
-
-void Pair::adopt(int fd) {
-  closeArrivals();
-  device_->unregisterDescriptor(fd_, this);
-  ::close(fd_);
-  fd_ = fd;
-  handleConnected();
-}
-""",
-        _GREETING,
-    ),
-    added(
-        "greeting-say",
-        _TCP + "pair.cc",
-        """\
-  // There is room for it, as nothing was sent before.
-  const auto& greeting = context_->greeting;
-  const auto sent = ::send(fd_, greeting.data(), greeting.size(), MSG_NOSIGNAL);
-  if (sent != static_cast<ssize_t>(greeting.size())) {
-    signalException(GLOO_ERROR_MSG("send ", peer_.str(), ": ", strerror(errno)));
-    return;
-  }
-
-""",
-        _GREETING,
-        after="""\
-        GLOO_ERROR_MSG("connect ", peer_.str(), ": ", strerror(optval)));
-    return;
-  }
-
-""",
-    ),
-    added(
-        "greeting-close",
-        _TCP + "pair.cc",
-        "        closeArrivals();\n",
-        _GREETING,
-        after="        // The pair may be in the LISTENING state when it is destructed.\n",
-    ),
+    *GREETING,
     added(
         "small-include",
         "horovod/common/gloo/gloo_controller.cc",
@@ -404,14 +198,14 @@ void Pair::adopt(int fd) {
     ),
     added(
         "tick-count",
-        _TCP + "loop.h",
+        TCP + "loop.h",
         "  uint64_t ticks_{0};\n",
         _TICK,
         after="  std::condition_variable cv_;\n",
     ),
     Edit(
         "tick-wait",
-        _TCP + "loop.cc",
+        TCP + "loop.cc",
         "    std::unique_lock<std::mutex> lock(m_);\n    cv_.wait(lock);\n",
         """\
     std::unique_lock<std::mutex> lock(m_);
@@ -425,16 +219,16 @@ void Pair::adopt(int fd) {
     ),
     added(
         "tick-tell",
-        _TCP + "loop.cc",
+        TCP + "loop.cc",
         "    {\n      std::lock_guard<std::mutex> guard(m_);\n      ticks_++;\n    }\n",
         _TICK,
         after="    // Wakeup everyone waiting for a loop tick to finish.\n",
         before="    cv_.notify_all();\n",
     ),
-    Edit("tick-sleep", _TCP + "loop.cc", "events.size(), 10);", "events.size(), -1);", _TICK),
+    Edit("tick-sleep", TCP + "loop.cc", "events.size(), 10);", "events.size(), -1);", _TICK),
     added(
         "tick-end",
-        _TCP + "loop.cc",
+        TCP + "loop.cc",
         "    defer([] {});\n",
         _TICK,
         after="    done_ = true;\n",
