@@ -2,6 +2,8 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
+import type { MetricsAnswer } from './metrics/answer';
+import type { Question } from './metrics/source';
 import type { Profile, Run, RunState } from './schema';
 import type { CollectivesAnswer } from './timeline/collectives';
 import { trans } from './translation';
@@ -22,7 +24,8 @@ export interface Chunk {
 export type Step = 'interrupt' | 'release' | 'restart';
 
 interface Query {
-  [name: string]: string | number;
+  /** What has several values is repeated. */
+  [name: string]: string | number | readonly string[];
 }
 
 export class ApiError extends Error {
@@ -58,6 +61,12 @@ export class Api {
   /** Which spans belong together; of a live run, so far. */
   async collectives(id: string): Promise<CollectivesAnswer> {
     return (await (await this.get(['runs', id, 'collectives'], {})).json()) as CollectivesAnswer;
+  }
+
+  /** Curves of what ranks reported, in a range; of a live run, so far. */
+  async metrics(id: string, { axis, range, points, names }: Question): Promise<MetricsAnswer> {
+    const query: Query = { axis, points, ...(range ?? {}), name: names };
+    return (await (await this.get(['runs', id, 'metrics'], query)).json()) as MetricsAnswer;
   }
 
   /**
@@ -130,7 +139,10 @@ export class Api {
 
   private url(parts: string[], query: Query): string {
     const path = parts.map(encodeURIComponent).join('/');
-    return URLExt.join(this.settings.baseUrl, 'rankroom', path) + URLExt.objectToQueryString(query);
+    const pairs = Object.entries(query).flatMap(([name, value]) =>
+      (typeof value === 'object' ? value : [String(value)]).map(each => `${name}=${encodeURIComponent(each)}`)
+    );
+    return URLExt.join(this.settings.baseUrl, 'rankroom', path) + (pairs.length ? `?${pairs.join('&')}` : '');
   }
 
   private get(parts: string[], query: Query, signal?: AbortSignal): Promise<Response> {

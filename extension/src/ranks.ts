@@ -1,7 +1,8 @@
 /** How ranks are named: `0,2-3` as typed, `0,2–3` as shown; and the colour each has. */
 import { trans } from './translation';
 
-const COLOURS = 8;
+/** So many colours there are; ranks share them. */
+export const COLOURS = 8;
 
 /** Runs become `0–3`, the rest is joined by commas. `ranks` ascend. */
 export function formatRanks(ranks: readonly number[]): string {

@@ -32,6 +32,8 @@ export class RunModel {
   outputs = new Outputs();
   spans = new Spans();
   samples = new Samples();
+  /** Pieces of metrics that ranks have reported; their points stay with the server. */
+  metricEvents = 0;
   /** What is shown of a long run until all of its spans are here. */
   overview: Overview | null = null;
   /** Which spans belong to one collective, for the picture; those that came since are not in it. */
@@ -163,6 +165,7 @@ export class RunModel {
     this.outputs = new Outputs();
     this.spans = new Spans();
     this.samples = new Samples();
+    this.metricEvents = 0;
     this.overview = null;
     this.collectives.forget();
     this.profile.forget();
@@ -204,6 +207,9 @@ export class RunModel {
         break;
       case 'sample':
         this.samples.take(event);
+        break;
+      case 'metrics':
+        this.metricEvents += 1;
         break;
     }
   }

@@ -1,12 +1,13 @@
 /** The runs that are open, each once, however many views show it; read only while one is seen. */
 import type { Api } from '../api';
+import { Choice } from '../metrics/choice';
 import type { Run } from '../schema';
 import { Look } from '../timeline/look';
 import { follow } from './follow';
 import { RunModel } from './model';
 
 /** The parts of a run's view. */
-export type Tab = 'logs' | 'timeline' | 'profile';
+export type Tab = 'logs' | 'metrics' | 'timeline' | 'profile';
 
 /** Characters of log that runs out of view may keep in memory. */
 const UNSEEN_CHARS = 50_000_000;
@@ -15,6 +16,8 @@ const UNSEEN_CHARS = 50_000_000;
 export interface Memory {
   tab: Tab;
   look: Look;
+  /** Of the metrics. */
+  choice: Choice;
 }
 
 interface Open {
@@ -51,7 +54,8 @@ export class Runs {
     const key = `${place} ${id}`;
     let memory = this.memories.get(key);
     if (!memory) {
-      memory = { tab: 'logs', look: new Look() };
+      const look = new Look();
+      memory = { tab: 'logs', look, choice: new Choice(look) };
       this.memories.set(key, memory);
     }
     return memory;

@@ -51,7 +51,18 @@ export class Look {
   }
 
   zoomTo(what: Range): void {
-    this.set(inside(aired(what), this.bounds));
+    this.goTo(aired(what));
+  }
+
+  /** Show just this range. */
+  goTo(range: Range): void {
+    this.set(inside(range, this.bounds));
+  }
+
+  /** Select a part of time, and no span. */
+  select(part: Range): void {
+    this.part = part;
+    this.chosen = null;
   }
 
   /** What is selected, then the run, then all there is. */

@@ -37,9 +37,9 @@ export function aired({ from, to }: Range): Range {
 }
 
 /** Zoom so that `at` stays where it is; a factor below 1 comes nearer. */
-export function zoomed({ from, to }: Range, at: number, factor: number, bounds: Range): Range {
+export function zoomed({ from, to }: Range, at: number, factor: number, bounds: Range, shortest = SHORTEST): Range {
   const most = bounds.to - bounds.from;
-  const span = Math.min(Math.max((to - from) * factor, Math.min(SHORTEST, most)), most);
+  const span = Math.min(Math.max((to - from) * factor, Math.min(shortest, most)), most);
   const share = (at - from) / (to - from);
   return inside({ from: at - share * span, to: at + (1 - share) * span }, bounds);
 }

@@ -147,7 +147,7 @@ function counted<Row>(key: string, head: string, title: string, value: (row: Row
 }
 
 /** A spreadsheet would calculate what begins like a formula. */
-function quoted(cell: string): string {
+export function quoted(cell: string): string {
   const safe = /^[=+@\t\r]|^-(?![\d.])/.test(cell) ? `'${cell}` : cell;
   return /[",\n\r]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;
 }

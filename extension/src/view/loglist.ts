@@ -12,7 +12,7 @@ import { runSlice } from '../run/slices';
 import { trans } from '../translation';
 import { grouped } from '../words';
 import { Frame, h, setChildren, setText } from './dom';
-import { Metrics } from './metrics';
+import { CharSize } from './charsize';
 import { openRows, type OpenRow } from './openrows';
 import { rowNode, updateRanks } from './row';
 import { ScrollBox } from './scrollbox';
@@ -30,13 +30,13 @@ export class LogList extends Widget {
   private shown = new Map<number, HTMLElement>();
   private open: OpenRow[] = [];
   private pending: Iterator<void> | null = null;
-  private metrics = new Metrics();
+  private chars = new CharSize();
   private marked = -1;
   /** The line to go to, or to stay at, while rows are made, with so many rows above it. */
   private keep: { line: number; above: number } | null = null;
 
   private content = h('div', 'rr-rows');
-  private space = h('pre', 'rr-space', {}, this.metrics.probe, this.content);
+  private space = h('pre', 'rr-space', {}, this.chars.probe, this.content);
   private box = new ScrollBox(this.space, byReader => {
     this.keep = byReader ? null : this.keep;
     this.frame.request();
@@ -59,7 +59,7 @@ export class LogList extends Widget {
     this.content.addEventListener('click', event => this.onClick(event));
     this.box.node.addEventListener('keydown', event => this.onKey(event));
     this.observer.observe(this.box.node);
-    this.observer.observe(this.metrics.probe);
+    this.observer.observe(this.chars.probe);
   }
 
   dispose(): void {
@@ -143,8 +143,8 @@ export class LogList extends Widget {
       this.begin();
     }
     const { ranks } = this.model;
-    if (this.metrics.measure(this.space, this.box.node.clientWidth, ranks[ranks.length - 1] ?? 0)) {
-      this.rows.wrap(this.metrics.columns);
+    if (this.chars.measure(this.space, this.box.node.clientWidth, ranks[ranks.length - 1] ?? 0)) {
+      this.rows.wrap(this.chars.columns);
       this.dropNodes();
     }
     this.box.lineHeight = this.lineHeight;
@@ -154,8 +154,8 @@ export class LogList extends Widget {
     } else {
       this.frame.request();
     }
-    const { rows, model, metrics } = this;
-    this.open = openRows(model.log.unfinished, rows.filter, rows.height, metrics.columns);
+    const { rows, model, chars } = this;
+    this.open = openRows(model.log.unfinished, rows.filter, rows.height, chars.columns);
     this.place();
     this.fill();
     this.say();
@@ -167,7 +167,7 @@ export class LogList extends Widget {
     this.rows.dispose();
     this.rows = new Rows(this.model.log.lines, this.model.log.collapse);
     this.rows.setFilter(filter);
-    this.rows.wrap(this.metrics.columns);
+    this.rows.wrap(this.chars.columns);
     this.generation = this.model.generation;
     this.pending = null;
     this.dropNodes();
@@ -179,7 +179,7 @@ export class LogList extends Widget {
   }
 
   private get lineHeight(): number {
-    return this.metrics.lineHeight;
+    return this.chars.lineHeight;
   }
 
   private get textRows(): number {

@@ -43,7 +43,7 @@ export function addPanels(
 }
 
 function isTab(tab: unknown): tab is Tab {
-  return tab === 'logs' || tab === 'timeline' || tab === 'profile';
+  return tab === 'logs' || tab === 'metrics' || tab === 'timeline' || tab === 'profile';
 }
 
 function makePanel(run: Run, parts: Omit<RendererParts, 'open'>, tab: unknown): MainAreaWidget<RunView> {

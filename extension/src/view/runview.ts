@@ -19,6 +19,7 @@ import { HangBanner } from './hang';
 import { Header, type HeaderActions } from './header';
 import { keepKeys } from './keys';
 import { LogList } from './loglist';
+import { MetricsTab } from './plots/metricstab';
 import { ProfileTab } from './profiletab';
 import { Sight } from './sight';
 import { Tabs } from './tabs';
@@ -54,6 +55,7 @@ export class RunView extends Panel {
   private memory: Memory;
   private tabs: Tabs;
   private timeline: Timeline | null = null;
+  private metrics: MetricsTab | null = null;
   private profile: ProfileTab | null = null;
   private displays: Displays;
   private notes = new Widget();
@@ -69,7 +71,7 @@ export class RunView extends Panel {
     this.node.dataset.run = options.run.id;
     this.model = options.runs.acquire(options.run);
     this.memory = options.runs.memory(options.run.id, options.isInline ? CELL : PANEL);
-    this.tabs = new Tabs(['logs', 'timeline', 'profile'], tab => this.setTab(tab));
+    this.tabs = new Tabs(['logs', 'metrics', 'timeline', 'profile'], tab => this.setTab(tab));
     const ladder = new Ladder(this.model, options.api);
     this.header = new Header(this.model, {
       filter: filter => this.setFilter(filter),
@@ -132,6 +134,7 @@ export class RunView extends Panel {
     this.filter = filter;
     this.list.setFilter(filter);
     this.timeline?.setRanks(filter.ranks);
+    this.metrics?.setRanks(filter.ranks);
     this.frame.request();
   }
 
@@ -146,7 +149,7 @@ export class RunView extends Panel {
     return this.memory.tab;
   }
 
-  /** Show the log, the timeline or the profile. */
+  /** Show the log, the metrics, the timeline or the profile. */
   setTab(tab: Tab): void {
     this.memory.tab = tab;
     this.refresh();
@@ -170,6 +173,11 @@ export class RunView extends Panel {
   private showTab(): void {
     const { model, tab } = this;
     const hasSpans = model.overview !== null || model.spans.count > 0 || model.spans.dropped.size > 0;
+    if (tab === 'metrics' && !this.metrics) {
+      this.metrics = new MetricsTab(model, this.options.api, this.memory.choice, this.memory.look);
+      this.metrics.setRanks(this.filter.ranks);
+      this.insertWidget(this.widgets.indexOf(this.displays), this.metrics);
+    }
     if (tab === 'timeline' && !this.timeline) {
       const actions = {
         toLog: (t: number, rank: number | null) => this.toLog(t, rank),
@@ -183,13 +191,15 @@ export class RunView extends Panel {
       this.profile = new ProfileTab(model);
       this.insertWidget(this.widgets.indexOf(this.displays), this.profile);
     }
+    this.metrics?.setHidden(tab !== 'metrics');
     this.timeline?.setHidden(tab !== 'timeline');
     this.profile?.setHidden(tab !== 'profile');
     this.list.setHidden(tab !== 'logs');
     this.node.dataset.tab = tab;
     this.list.setTimed(hasSpans);
-    const shown = { logs: this.list, timeline: this.timeline, profile: this.profile }[tab];
-    this.tabs.refresh(tab, !hasSpans && tab === 'logs', shown?.id ?? '');
+    const shown = { logs: this.list, metrics: this.metrics, timeline: this.timeline, profile: this.profile }[tab];
+    this.tabs.refresh(tab, this.thereAre(hasSpans), shown?.id ?? '');
+    this.metrics?.refresh();
     if (tab === 'timeline') {
       this.timeline?.refresh();
     }
@@ -198,6 +208,16 @@ export class RunView extends Panel {
       // Whom the others waited for is said in the header, once all is known.
       model.profile.refresh();
     }
+  }
+
+  /** The tabs that have something to show, or are shown. */
+  private thereAre(hasSpans: boolean): Set<Tab> {
+    const there: Tab[] = [
+      'logs',
+      ...(this.model.metricEvents ? ['metrics' as const] : []),
+      ...(hasSpans ? ['timeline' as const, 'profile' as const] : [])
+    ];
+    return new Set([...there, this.tab]);
   }
 
   private onChanged(): void {

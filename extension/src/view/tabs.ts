@@ -1,4 +1,4 @@
-/** Logs | Timeline | Profile: which of them is shown. */
+/** Logs | Metrics | Timeline | Profile: which of them is shown. */
 import type { Tab } from '../run/runs';
 import { trans } from '../translation';
 import { h } from './dom';
@@ -14,6 +14,7 @@ export class Tabs {
   ) {
     const names: { [tab in Tab]: string } = {
       logs: trans.__('Logs'),
+      metrics: trans.__('Metrics'),
       timeline: trans.__('Timeline'),
       profile: trans.__('Profile')
     };
@@ -26,11 +27,12 @@ export class Tabs {
     this.node.addEventListener('keydown', event => this.onKey(event));
   }
 
-  /** Show which one is chosen; `panel` is the id of what it shows. */
-  refresh(chosen: Tab, isHidden: boolean, panel: string): void {
-    this.node.hidden = isHidden;
+  /** Show which ones there are, and which of them is chosen; `panel` is the id of what it shows. */
+  refresh(chosen: Tab, there: ReadonlySet<Tab>, panel: string): void {
+    this.node.hidden = there.size < 2;
     this.buttons.forEach((button, tab) => {
       const isChosen = tab === chosen;
+      button.hidden = !there.has(tab);
       button.setAttribute('aria-selected', String(isChosen));
       button.tabIndex = isChosen ? 0 : -1;
       button.toggleAttribute('aria-controls', false);
@@ -42,7 +44,7 @@ export class Tabs {
 
   /** As in all lists of tabs: arrows go from one to the next. */
   private onKey(event: KeyboardEvent): void {
-    const tabs = [...this.buttons.keys()];
+    const tabs = [...this.buttons].filter(([, button]) => !button.hidden).map(([tab]) => tab);
     const at = tabs.findIndex(tab => this.buttons.get(tab) === document.activeElement);
     const to: { [key: string]: number } = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: tabs.length - 1 };
     const next = tabs[((to[event.key] ?? NaN) + tabs.length) % tabs.length];

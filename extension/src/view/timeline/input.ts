@@ -1,11 +1,18 @@
 /** Mouse and keys over the picture, told as what the reader wants. */
-import type { Look } from '../../timeline/look';
-import { TimeScale } from '../../timeline/range';
+import { TimeScale, type Range } from '../../timeline/range';
 
 /** Pixels that a click may move. */
 const STILL = 4;
 const ZOOM = 0.8;
 const STEP = 0.15;
+
+/** What is moved: a range, in which a part can be selected. */
+export interface Movable {
+  readonly range: Range;
+  zoom(at: number, factor: number): void;
+  pan(by: number): void;
+  select(part: Range): void;
+}
 
 export interface InputActions {
   /** The range changed. */
@@ -29,7 +36,7 @@ export class Input {
   constructor(
     private node: HTMLElement,
     private body: HTMLElement,
-    private look: Look,
+    private look: Movable,
     private actions: InputActions
   ) {
     node.addEventListener('pointerdown', event => this.onDown(event));
@@ -79,8 +86,7 @@ export class Input {
       look.pan(drag.t - this.scale.t(x));
     } else {
       const t = this.scale.t(Math.min(Math.max(x, 0), this.node.clientWidth));
-      look.part = { from: Math.min(t, drag.t), to: Math.max(t, drag.t) };
-      look.chosen = null;
+      look.select({ from: Math.min(t, drag.t), to: Math.max(t, drag.t) });
     }
     this.actions.moved();
   }

@@ -1,4 +1,5 @@
 /** The picture's colours, from the style sheet: they differ between light and dark themes. */
+import { COLOURS } from '../../ranks';
 import { pack, type Colour, type Palette } from '../../timeline/colours';
 
 const CATS = ['cell', 'step', 'data', 'user', 'wait', 'collective'];
@@ -12,6 +13,8 @@ export interface Theme {
   accent: string;
   font: string;
   meters: { [meter: string]: string };
+  /** Of ranks 0 to 7; others share them. */
+  ranks: string[];
   /** Differs when anything does. */
   key: string;
 }
@@ -38,7 +41,8 @@ export function readTheme(node: HTMLElement): Theme {
       gpu: text('--rr-t-name1'),
       memory: text('--rr-t-user'),
       gpu_memory: text('--rr-t-name4')
-    }
+    },
+    ranks: Array.from({ length: COLOURS }, (_, i) => text(`--rr-c${i}`))
   };
   return { ...theme, key: JSON.stringify(theme) };
 }

@@ -40,8 +40,7 @@ export class Tip {
   }
 
   /** Beside a place of the window; never beyond its edges. */
-  show(lines: readonly string[], x: number, y: number): void {
-    const [first, ...others] = lines;
+  show([first, ...others]: readonly [string, ...Array<string | Node>], x: number, y: number): void {
     this.node.replaceChildren(h('b', '', {}, first.slice(0, 300)), ...others.map(line => h('div', '', {}, line)));
     this.node.hidden = false;
     if (!this.node.isConnected) {

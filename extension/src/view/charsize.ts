@@ -6,7 +6,7 @@ const PROBE = 100;
 const BAR = 3;
 const LEAST = 10;
 
-export class Metrics {
+export class CharSize {
   readonly probe = h('span', 'rr-probe', { 'aria-hidden': 'true' }, '0'.repeat(PROBE));
   lineHeight = 17;
   columns = 80;

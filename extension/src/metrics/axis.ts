@@ -1,0 +1,122 @@
+/** The axes of a plot: where a value is, and ticks that are easy to read. */
+import { grouped } from '../words';
+import type { Range } from '../timeline/range';
+
+export interface Tick {
+  at: number;
+  label: string;
+}
+
+/** From values to pixels, upwards; logarithmic if need be. */
+export class Axis {
+  private from: number;
+  private perPixel: number;
+
+  constructor(
+    readonly range: Range,
+    readonly length: number,
+    readonly isLog = false
+  ) {
+    this.from = this.of(range.from);
+    this.perPixel = (this.of(range.to) - this.from) / Math.max(1, length);
+  }
+
+  /** Pixels from the beginning; NaN for what a logarithmic axis cannot show. */
+  pixel(value: number): number {
+    return (this.of(value) - this.from) / this.perPixel;
+  }
+
+  private of(value: number): number {
+    return this.isLog ? (value > 0 ? Math.log10(value) : NaN) : value;
+  }
+}
+
+/** What of the values is shown, with some air: never empty, and of a logarithmic axis above 0. Null for no value. */
+export function shownValues(least: number, most: number, isLog: boolean): Range | null {
+  if (!(least <= most)) {
+    return null;
+  }
+  if (isLog) {
+    const air = Math.max(Math.log10(most / least) * 0.05, 0.02);
+    return { from: least / 10 ** air, to: most * 10 ** air };
+  }
+  const air = most > least ? (most - least) * 0.06 : Math.abs(most) * 0.05 || 1;
+  return { from: least - air, to: most + air };
+}
+
+/** Round numbers of a range, at most so many; `least` is the smallest step. */
+export function linearTicks({ from, to }: Range, most: number, least = 0): Tick[] {
+  const step = Math.max(roundStep((to - from) / Math.max(1, most)), least);
+  if (!(step > 0) || !Number.isFinite(step)) {
+    return [];
+  }
+  const found: Tick[] = [];
+  const largest = Math.max(Math.abs(from), Math.abs(to));
+  for (let i = Math.ceil(from / step - 1e-9); i * step <= to + step * 1e-9 && found.length <= most + 1; i++) {
+    found.push({ at: i * step, label: tickLabel(i * step, step, largest) });
+  }
+  return found;
+}
+
+/** Powers of ten; between them 2 and 5 where there are few, and round numbers where there is none. */
+export function logTicks(range: Range, most: number): Tick[] {
+  const [first, last] = [Math.floor(Math.log10(range.from)), Math.ceil(Math.log10(range.to))];
+  const decades = Math.log10(range.to / range.from);
+  const every = Math.max(1, Math.ceil(decades / Math.max(1, most)));
+  const factors = decades * 3 <= most ? [1, 2, 5] : [1];
+  const found: Tick[] = [];
+  for (let power = first; power <= last; power++) {
+    for (const factor of power % every === 0 ? factors : []) {
+      const at = factor * 10 ** power;
+      if (at >= range.from && at <= range.to) {
+        found.push({ at, label: reading(at) });
+      }
+    }
+  }
+  return found.length > 1 ? found : linearTicks(range, most);
+}
+
+/** The next round number that is no smaller: 1, 2 or 5 times a power of ten. */
+export function roundStep(least: number): number {
+  const power = 10 ** Math.floor(Math.log10(least));
+  // What computing has added must not make it the next one.
+  return power * ([1, 2, 5].find(factor => factor * power >= least * (1 - 1e-9)) ?? 10);
+}
+
+/** A tick with the digits that its neighbours need to be told apart. */
+function tickLabel(value: number, step: number, largest: number): string {
+  const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  if (Math.abs(value) < step / 2) {
+    return '0';
+  }
+  if (largest >= 1e9 || digits > 5) {
+    const precise = Math.max(0, Math.floor(Math.log10(Math.abs(value)) + 1e-9) - Math.floor(Math.log10(step) + 1e-9));
+    return signed(exponential(value, precise));
+  }
+  return signed(digits ? value.toFixed(digits) : grouped(Math.round(value)));
+}
+
+/** A value as one reads it, with four digits: `0.4123`, `1,200`, `3.1e-5`. */
+export function reading(value: number): string {
+  const size = Math.abs(value);
+  if (!Number.isFinite(value)) {
+    return Number.isNaN(value) ? 'NaN' : value > 0 ? '∞' : '−∞';
+  }
+  if (value === 0 || (Number.isInteger(value) && size < 1e9)) {
+    return signed(grouped(value));
+  }
+  if (size < 1e-3 || size >= 1e6) {
+    return signed(exponential(value, 3));
+  }
+  return signed(size >= 1e4 ? grouped(Math.round(value)) : String(Number(value.toPrecision(4))));
+}
+
+/** `3.1e-5`, without zeros that say nothing. */
+function exponential(value: number, digits: number): string {
+  const [number, power] = value.toExponential(digits).split('e');
+  return `${String(Number(number))}e${power.replace('+', '')}`;
+}
+
+function signed(text: string): string {
+  return text.replace(/^-/, '−');
+}

@@ -1,0 +1,127 @@
+/** How one looks at the metrics of a run: what is drawn, and over which steps or which time. */
+import type { Look } from '../timeline/look';
+import { inside, panned, zoomed, type Range } from '../timeline/range';
+
+export type XAxis = 'step' | 'time';
+
+/** Room at each end when all is shown. */
+const AIR = 0.02;
+/** A plot of fewer steps than this says nothing. */
+const FEWEST_STEPS = 1e-3;
+/** Microseconds. */
+const SHORTEST_TIME = 10;
+
+/** What the plots show along x, and can be moved. */
+export abstract class Window {
+  /** A part that is selected just now. */
+  part: Range | null = null;
+  /** All points. */
+  protected all: Range = { from: 0, to: 1 };
+
+  abstract get range(): Range;
+  abstract get isFitted(): boolean;
+  abstract fit(): void;
+  protected abstract get bounds(): Range;
+  protected abstract set(range: Range): void;
+  protected shortest = FEWEST_STEPS;
+
+  setExtent({ from, to }: Range): void {
+    const air = (to - from) * AIR || 0.5;
+    this.all = { from: from - air, to: to + air };
+  }
+
+  zoom(at: number, factor: number): void {
+    this.set(zoomed(this.range, at, factor, this.bounds, this.shortest));
+  }
+
+  pan(by: number): void {
+    this.set(panned(this.range, by, this.bounds));
+  }
+
+  select(part: Range): void {
+    this.part = part;
+  }
+
+  zoomTo(range: Range): void {
+    if (range.to - range.from > this.shortest) {
+      this.set(inside(range, this.bounds));
+    }
+  }
+}
+
+class StepWindow extends Window {
+  private chosen: Range | null = null;
+
+  get range(): Range {
+    return this.chosen ? inside(this.chosen, this.all) : this.all;
+  }
+
+  get isFitted(): boolean {
+    return this.chosen === null;
+  }
+
+  fit(): void {
+    this.chosen = null;
+  }
+
+  protected get bounds(): Range {
+    return this.all;
+  }
+
+  protected set(range: Range): void {
+    const isAll = range.to - range.from >= (this.all.to - this.all.from) * (1 - 1e-6);
+    this.chosen = isAll ? null : range;
+  }
+}
+
+/** The timeline's range, unless that shows all: then the plots show all points. */
+class TimeWindow extends Window {
+  protected shortest = SHORTEST_TIME;
+
+  constructor(private look: Look) {
+    super();
+  }
+
+  get range(): Range {
+    return this.look.isFitted ? this.all : this.look.range;
+  }
+
+  get isFitted(): boolean {
+    return this.look.isFitted;
+  }
+
+  fit(): void {
+    this.look.fit(null);
+  }
+
+  protected get bounds(): Range {
+    const { from, to } = this.look.bounds;
+    return { from: Math.min(from, this.all.from), to: Math.max(to, this.all.to) };
+  }
+
+  protected set(range: Range): void {
+    this.look.goTo(range);
+  }
+}
+
+export class Choice {
+  axis: XAxis = 'step';
+  isLog = false;
+  /** What one more point leaves of those before it; 0 for no smoothing. */
+  smoothing = 0;
+  /** Mean and spread instead of a curve for each rank; null until the reader says so. */
+  isMean: boolean | null = null;
+  /** What names are filtered by. */
+  text = '';
+  /** Names that are shown besides the first. */
+  readonly pinned = new Set<string>();
+  private windows: { [axis in XAxis]: Window };
+
+  constructor(look: Look) {
+    this.windows = { step: new StepWindow(), time: new TimeWindow(look) };
+  }
+
+  get window(): Window {
+    return this.windows[this.axis];
+  }
+}

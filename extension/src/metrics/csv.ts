@@ -1,0 +1,61 @@
+/** Metrics as comma-separated values: every point, in as many questions as that takes. */
+import type { Range } from '../timeline/range';
+import { quoted } from '../timeline/tables';
+import type { MetricsAnswer } from './answer';
+import type { XAxis } from './choice';
+import type { MetricsServer } from './source';
+
+/** More than the server answers at once. */
+const MOST = 1_000_000;
+/** Where a range is not divided any more, though points share a bucket. */
+const SHORTEST: { [axis in XAxis]: number } = { step: 1e-3, time: 1 };
+
+/** The lines of a file, each metric for itself. */
+export async function metricsCsv(server: MetricsServer, id: string, axis: XAxis, names: readonly string[]): Promise<string> {
+  const head = axis === 'time' ? 'seconds' : 'step';
+  const lines = [`name,rank,${head},value,lowest,highest,points\n`];
+  for (const name of names) {
+    const ask = (range: Range | null): Promise<MetricsAnswer> =>
+      server.metrics(id, { axis, range, names: [name], points: MOST });
+    const whole = await ask(null);
+    const about = whole.names.find(each => each.name === name);
+    if (about) {
+      const [from, to] = axis === 'time' ? about.t : about.steps;
+      lines.push(...(await linesIn({ from, to }, whole, axis, ask)));
+    }
+  }
+  return lines.join('');
+}
+
+/** What an answer says, or of buckets of several points what its two halves say. */
+async function linesIn(
+  { from, to }: Range,
+  answer: MetricsAnswer,
+  axis: XAxis,
+  ask: (range: Range) => Promise<MetricsAnswer>
+): Promise<string[]> {
+  const isCut = answer.curves.some(({ count }) => {
+    const points = count.reduce((sum, each) => sum + Math.max(1, each), 0);
+    return points > answer.points && points > count.length;
+  });
+  if (!isCut || to - from <= SHORTEST[axis]) {
+    return answer.curves.flatMap(curve => curve.x.map((x, i) => line(curve, x, i, axis)));
+  }
+  // Where no whole number is: a point on the edge would be in both.
+  const middle = to - from > 1 ? Math.floor((from + to) / 2) + 0.5 : (from + to) / 2;
+  const halves: Range[] = [{ from, to: middle }, { from: middle, to }];
+  const lines: string[] = [];
+  for (const half of halves) {
+    lines.push(...(await linesIn(half, await ask(half), axis, ask)));
+  }
+  return lines;
+}
+
+function line(curve: MetricsAnswer['curves'][number], x: number, i: number, axis: XAxis): string {
+  const { name, rank, mean, low, high, count, bad = [] } = curve;
+  const before = bad.filter(each => each.x <= x);
+  const value = mean[i] ?? before[before.length - 1]?.value ?? 'NaN';
+  const place = axis === 'time' ? x / 1e6 : x;
+  const spread = (count[i] ?? 1) > 1 ? `${low[i]},${high[i]},${count[i]}` : ',,1';
+  return `${quoted(name)},${rank},${place},${value},${spread}\n`;
+}

@@ -1,0 +1,114 @@
+/** What is said of metrics: under the pointer, beside a plot's name, and to those who do not see the plots. */
+import { trans } from '../translation';
+import { grouped, moment } from '../words';
+import type { Curve, RankCurve } from './answer';
+import { reading } from './axis';
+import type { XAxis } from './choice';
+import { badAt, lastOf, nearest, reach } from './curves';
+import type { Line } from './lines';
+
+/** The values of more ranks than these are summed up. */
+const EACH = 8;
+
+export interface TipRow {
+  /** Whose colour it has; null for none. */
+  rank: number | null;
+  text: string;
+}
+
+interface Reading {
+  rank: number | null;
+  /** As it is drawn: smoothed, if that is chosen. */
+  value: number;
+  text: string;
+}
+
+/** `step 41` or `+1.200 s`. */
+export function placeWords(axis: XAxis, x: number): string {
+  return axis === 'time' ? moment(x) : trans.__('step %1', Number.isInteger(x) ? grouped(x) : reading(x));
+}
+
+/** What the lines say at a place. */
+export function tipRows(lines: readonly Line[], ranks: readonly RankCurve[], x: number): TipRow[] {
+  const rows = lines.flatMap(line => {
+    const said = readingAt(line, x);
+    return said ? [said] : [];
+  });
+  if (rows.length === 0) {
+    return [{ rank: null, text: trans.__('no value here') }];
+  }
+  if (lines.length === 1 && lines[0].rank === null) {
+    return [{ rank: null, text: trans.__('mean of ranks: %1', rows[0].text) }, ...spread(ranks, x)];
+  }
+  if (rows.length > EACH) {
+    return spread(ranks, x, true);
+  }
+  return rows.map(({ rank, text }) => ({ rank, text: trans.__('rank %1: %2', rank, text) }));
+}
+
+/** Which ranks have the lowest and the highest value, and if need be the mean. */
+function spread(ranks: readonly RankCurve[], x: number, withMean = false): TipRow[] {
+  const values = ranks.flatMap(curve => {
+    const i = at(curve, x);
+    return i >= 0 ? [{ rank: curve.rank, value: curve.mean[i] }] : [];
+  });
+  const finite = values.filter(({ value }) => Number.isFinite(value)).sort((a, b) => a.value - b.value);
+  const gone = values.length - finite.length;
+  const [least, most] = [finite[0], finite[finite.length - 1]];
+  const mean = finite.reduce((sum, { value }) => sum + value, 0) / finite.length;
+  return [
+    ...(withMean && least ? [{ rank: null, text: trans._n('mean of %1 rank: %2', 'mean of %1 ranks: %2', finite.length, reading(mean)) }] : []),
+    ...(least ? [{ rank: least.rank, text: trans.__('lowest: %1 (rank %2)', reading(least.value), least.rank) }] : []),
+    ...(most ? [{ rank: most.rank, text: trans.__('highest: %1 (rank %2)', reading(most.value), most.rank) }] : []),
+    ...(gone ? [{ rank: null, text: trans._n('not finite on %1 rank', 'not finite on %1 ranks', gone) }] : [])
+  ];
+}
+
+function readingAt({ rank, curve, smooth }: Line, x: number): Reading | null {
+  const i = at(curve, x);
+  if (i < 0) {
+    return null;
+  }
+  const value = curve.mean[i];
+  if (!Number.isFinite(value)) {
+    return { rank, value, text: reading(Number(badAt(curve.bad, curve.x[i]) ?? NaN)) };
+  }
+  const raw = reading(value);
+  const more: string[] = [];
+  if (curve.count[i] > 1 && rank !== null) {
+    more.push(trans.__('mean of %1 points, %2 to %3', grouped(curve.count[i]), reading(curve.low[i]), reading(curve.high[i])));
+  }
+  if (smooth) {
+    more.push(trans.__('smoothed %1', reading(smooth[i])));
+  }
+  return { rank, value: smooth ? smooth[i] : value, text: more.length ? `${raw} (${more.join('; ')})` : raw };
+}
+
+/** The bucket that stands for a place, or -1. */
+function at(curve: Curve, x: number): number {
+  const i = nearest(curve, x);
+  return i >= 0 && Math.abs(curve.x[i] - x) <= reach(curve, i) ? i : -1;
+}
+
+/** The last value, at the right of a plot's name: of several ranks the lowest and the highest, or the mean. */
+export function lastWords(lines: readonly Line[]): string {
+  const values = lines.flatMap(({ curve }) => lastOf(curve)?.value ?? []);
+  if (lines.length === 1 && lines[0].rank === null && values.length) {
+    return trans.__('mean %1', reading(Number(values[0])));
+  }
+  const numbers = values.map(Number);
+  const bad = numbers.find(value => !Number.isFinite(value));
+  const finite = numbers.filter(Number.isFinite);
+  const texts = finite.length ? [...new Set([Math.min(...finite), Math.max(...finite)].map(reading))] : [];
+  return [texts.join(' – '), ...(bad === undefined ? [] : [reading(bad)])].filter(Boolean).join(', ');
+}
+
+/** A metric in a sentence, for those who do not see its plot. */
+export function summary(name: string, lines: readonly Line[], axis: XAxis): string {
+  const ends = lines.flatMap(({ curve: { x } }) => (x.length ? [x[0], x[x.length - 1]] : []));
+  if (ends.length === 0) {
+    return trans.__('%1: no points', name);
+  }
+  const [from, to] = [Math.min(...ends), Math.max(...ends)].map(x => placeWords(axis, x));
+  return trans.__('%1, from %2 to %3; last: %4', name, from, to, lastWords(lines));
+}

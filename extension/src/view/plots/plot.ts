@@ -1,0 +1,187 @@
+/** The plot of one metric: its name, its last value, its curves, and a line where the pointer is. */
+import type { Metric, RankCurve } from '../../metrics/answer';
+import type { Choice } from '../../metrics/choice';
+import { nearest } from '../../metrics/curves';
+import { linesOf, snap, type Line, type LineChoice } from '../../metrics/lines';
+import { MARGIN, paintOver, paintPlot, type Colours, type Plot } from '../../metrics/paint';
+import { lastWords, summary } from '../../metrics/phrases';
+import { TimeScale } from '../../timeline/range';
+import { trans } from '../../translation';
+import { h, setText } from '../dom';
+import { Input, type Movable } from '../timeline/input';
+
+const HEIGHT = 168;
+/** The keys that belong to a plot while it has the focus, beside arrows, Home and End. */
+const KEYS = 'w a s d f 0 + - W A S D F Escape';
+
+export interface PlotActions {
+  /** The range changed, or a part of it was selected. */
+  moved(): void;
+  /** The pointer, or a key, is at a place; null when it left. The window's pixels say where a tip goes. */
+  point(plot: PlotView, x: number | null, left: number, top: number): void;
+  fit(): void;
+}
+
+export class PlotView {
+  lines: Line[] = [];
+  /** Of the whole run, also while a part of it is shown. */
+  wholeLines: Line[] = [];
+  /** The curves of the ranks that are shown. */
+  ranks: readonly RankCurve[] = [];
+  isSeen = false;
+
+  /** Where the keyboard, or the pointer, is. */
+  private cursor: number | null = null;
+  private metric: Metric | null = null;
+  private whole: Metric | null = null;
+  private dressed = '';
+  private painted = '';
+  private overPainted = '';
+  /** Counts changes of the lines. */
+  private version = 0;
+  private last = h('span', 'rr-mt-last');
+  private canvas = h('canvas', 'rr-mt-canvas', { 'aria-hidden': 'true' });
+  private over = h('canvas', 'rr-mt-canvas', { 'aria-hidden': 'true' });
+  private area = h('div', 'rr-mt-area');
+  private none = h('div', 'rr-mt-none', { hidden: true });
+  readonly node: HTMLElement;
+  private input: Input;
+
+  constructor(
+    readonly name: string,
+    private choice: Choice,
+    movable: Movable,
+    private actions: PlotActions
+  ) {
+    this.area.style.inset = `${MARGIN.top}px ${MARGIN.right}px ${MARGIN.bottom}px ${MARGIN.left}px`;
+    this.none.style.inset = this.area.style.inset;
+    this.node = h(
+      'figure', 'rr-mt-plot',
+      { tabindex: '0', role: 'application', 'aria-roledescription': trans.__('plot'), 'data-rr-keys': KEYS, 'data-name': name },
+      h('figcaption', 'rr-mt-title', {}, h('b', '', { title: name }, name), this.last),
+      h('div', 'rr-mt-frame', { style: `height: ${HEIGHT}px` }, this.canvas, this.over, this.none, this.area)
+    );
+    this.input = new Input(this.area, this.node, movable, {
+      moved: () => actions.moved(),
+      hover: (x, y) => this.hover(x, y),
+      leave: () => actions.point(this, null, 0, 0),
+      click: (x, y) => this.hover(x, y),
+      zoomHere: () => actions.fit(),
+      key: key => this.key(key)
+    });
+    this.node.addEventListener('blur', () => actions.point(this, null, 0, 0));
+  }
+
+  get isDragging(): boolean {
+    return this.input.isDragging;
+  }
+
+  /** Pixels that a curve has. */
+  get width(): number {
+    return this.area.clientWidth;
+  }
+
+  /** Take these curves, unless they are what it has; the last value is that of the whole run. */
+  dress(metric: Metric | null, whole: Metric | null, chosen: LineChoice): void {
+    const key = JSON.stringify([chosen.isMean, chosen.smoothing, chosen.ranks && [...chosen.ranks], this.choice.axis]);
+    if (metric === this.metric && whole === this.whole && key === this.dressed) {
+      return;
+    }
+    this.metric = metric;
+    this.whole = whole;
+    this.dressed = key;
+    this.version += 1;
+    this.lines = metric ? linesOf(metric, chosen) : [];
+    this.ranks = metric?.ranks.filter(({ rank }) => chosen.ranks?.has(rank) ?? true) ?? [];
+    this.wholeLines = !whole || whole === metric ? this.lines : linesOf(whole, { ...chosen, smoothing: 0 });
+    setText(this.last, lastWords(this.wholeLines));
+    this.node.setAttribute('aria-label', metric ? summary(this.name, this.wholeLines, this.choice.axis) : this.name);
+    this.node.dataset.lines = String(this.lines.length);
+    this.node.dataset.points = String(Math.max(0, ...this.lines.map(({ curve }) => curve.x.length)));
+  }
+
+  /** Paint what differs from what is there. */
+  paint(colours: Colours, key: string, cursor: number | null): void {
+    this.cursor = cursor;
+    const { window, isLog, axis } = this.choice;
+    const ratio = globalThis.devicePixelRatio || 1;
+    const width = this.canvas.clientWidth;
+    const plot: Plot = {
+      lines: this.lines, axis, range: window.range, isLog, width, height: HEIGHT, ratio, colours,
+      cursor, part: window.part
+    };
+    const base = [this.version, window.range.from, window.range.to, isLog, axis, width, ratio, key].join();
+    if (base !== this.painted) {
+      this.painted = base;
+      const context = sized(this.canvas, width, ratio);
+      const isThere = context === null || paintPlot(context, plot);
+      this.none.hidden = isThere;
+      setText(this.none, isThere ? '' : this.why());
+    }
+    const over = [base, cursor, window.part?.from, window.part?.to].join();
+    if (over !== this.overPainted) {
+      this.overPainted = over;
+      const context = sized(this.over, width, ratio);
+      if (context) {
+        paintOver(context, plot);
+      }
+    }
+  }
+
+  /** Why nothing is to be seen. */
+  private why(): string {
+    if (!this.metric) {
+      return trans.__('Reading …');
+    }
+    const hasAny = this.lines.some(({ curve }) => curve.mean.some(Number.isFinite));
+    if (!hasAny) {
+      return trans.__('no finite value in this range');
+    }
+    return this.choice.isLog ? trans.__('no value above 0 in this range') : trans.__('no points in this range');
+  }
+
+  private hover(x: number, y: number): void {
+    const box = this.area.getBoundingClientRect();
+    const at = new TimeScale(this.choice.window.range, Math.max(1, box.width)).t(x);
+    this.actions.point(this, snap(this.lines, at, nearest), box.left + x, box.top + y);
+  }
+
+  /** Point at a place with the keyboard. */
+  private pointAt(x: number): void {
+    const box = this.area.getBoundingClientRect();
+    const left = new TimeScale(this.choice.window.range, Math.max(1, box.width)).x(x);
+    this.actions.point(this, x, box.left + left, box.top + box.height / 3);
+  }
+
+  private key(key: string): boolean {
+    if (key === 'Escape' || key === '0' || key.toLowerCase() === 'f') {
+      this.actions.point(this, null, 0, 0);
+      this.actions.fit();
+      return true;
+    }
+    const { from, to } = this.choice.window.range;
+    const seen = [...(this.lines[0]?.curve.x ?? [])].filter(place => place >= from && place <= to);
+    const at = this.cursor === null ? -1 : seen.indexOf(this.cursor);
+    const places: { [key: string]: number } = {
+      ArrowLeft: at < 0 ? seen.length - 1 : Math.max(0, at - 1),
+      ArrowRight: at < 0 ? 0 : Math.min(seen.length - 1, at + 1),
+      Home: 0,
+      End: seen.length - 1
+    };
+    const next = places[key];
+    if (next !== undefined && seen.length) {
+      this.pointAt(seen[next]);
+    }
+    return next !== undefined;
+  }
+}
+
+/** The canvas as large as it is on the screen, in its own pixels. */
+function sized(canvas: HTMLCanvasElement, width: number, ratio: number): CanvasRenderingContext2D | null {
+  const [wide, high] = [Math.max(1, Math.round(width * ratio)), Math.round(HEIGHT * ratio)];
+  if (canvas.width !== wide || canvas.height !== high) {
+    canvas.width = wide;
+    canvas.height = high;
+  }
+  return canvas.getContext('2d');
+}
