@@ -109,8 +109,8 @@ class Run:
 
     @property
     def events(self) -> list[Json]:
-        """What ranks reported but logs and spans, as far as it is known."""
-        skipped = (b'{"kind":"log"', b'{"kind":"spans"')
+        """What ranks reported but logs, spans and metrics, as far as it is known."""
+        skipped = (b'{"kind":"log"', b'{"kind":"spans"', b'{"kind":"metrics"')
         return [json.loads(line) for line in self._lines() if not line.startswith(skipped)]
 
     @property
