@@ -136,13 +136,13 @@ def _of_name(
 
 
 def _drawn(x: Floats, columns: Columns) -> Json:
-    mean = np.where(columns.count > 1, shortened(columns.mean), columns.mean)
+    mean = np.where(columns.finite > 1, shortened(columns.mean), columns.mean)
     return {
         "x": plain(shortened(x)),
         "mean": plain(mean),
         "low": plain(columns.low),
         "high": plain(columns.high),
-        "count": columns.count.tolist(),
+        "count": columns.finite.astype(np.int64).tolist(),
     }
 
 
@@ -188,6 +188,6 @@ def _over_ranks(cells: Sequence[tuple[Floats, Floats, Ints]], points: int) -> Js
     return {
         "x": plain(shortened(x)),
         "mean": plain(shortened(mean)),
-        "low": plain(np.where(count > 0, low, np.nan)[seen]),
-        "high": plain(np.where(count > 0, high, np.nan)[seen]),
+        "low": plain(shortened(np.where(count > 0, low, np.nan)[seen])),
+        "high": plain(shortened(np.where(count > 0, high, np.nan)[seen])),
     }

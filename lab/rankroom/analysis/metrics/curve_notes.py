@@ -50,7 +50,7 @@ def _bad(name: str, ranks: Mapping[int, Curve]) -> list[str]:
 def _stays(curve: Curve) -> bool:
     """Whether all values since the first that is not finite are none, either."""
     columns = curve.columns()
-    return not columns.count[columns.t > curve.bad[0][1]].any()
+    return not columns.finite[columns.t > curve.bad[0][1]].any()
 
 
 def _difference(name: str, ranks: Mapping[int, Curve]) -> str:
@@ -89,7 +89,7 @@ def _together(columns: list[Columns]) -> tuple[Floats, npt.NDArray[np.float64]]:
 
 def _ordered(columns: Columns) -> tuple[Floats, Floats]:
     """Steps that came once, in order, and their values; those not finite are left out."""
-    finite = columns.count > 0
+    finite = columns.finite > 0
     steps, values = columns.step[finite], columns.mean[finite]
     if len(steps) > 1 and not (steps[1:] > steps[:-1]).all():
         kept, first, count = np.unique(steps, return_index=True, return_counts=True)

@@ -15,8 +15,8 @@ MOST_BAD = 100  # values of a curve that are not finite, of which is kept where 
 class Columns(NamedTuple):
     """Buckets in the order in which they were reported; a point is a bucket of itself.
 
-    `step` and `t` (microseconds) are means; `mean`, `low` and `high` are of the `count` values that
-    are finite, NaN if none is.
+    `step` and `t` (microseconds) are means; `mean`, `low` and `high` are of its values that are
+    finite, NaN if none is; `finite` counts these.
     """
 
     step: Floats
@@ -24,7 +24,7 @@ class Columns(NamedTuple):
     mean: Floats
     low: Floats
     high: Floats
-    count: Ints
+    finite: Floats
 
     def part(self, which: npt.NDArray[np.bool_] | Ints) -> Columns:
         """Those that are chosen."""
@@ -35,7 +35,7 @@ def of_points(step: Floats, t: Floats, value: Floats) -> Columns:
     """Points as buckets; values that are not finite are NaN."""
     finite = np.isfinite(value)
     value = np.where(finite, value, np.nan)
-    return Columns(step, t, value, value, value, finite.astype(np.int64))
+    return Columns(step, t, value, value, value, finite.astype(np.float64))
 
 
 def joined(parts: list[Columns]) -> Columns:
@@ -50,16 +50,16 @@ def grouped(columns: Columns, heads: Ints) -> Columns:
     if len(heads) == len(columns.step):
         return columns
     sizes = np.diff(heads, append=len(columns.step))
-    count = np.add.reduceat(columns.count, heads)
-    known = np.where(columns.count > 0, columns.mean, 0.0)
+    finite = np.add.reduceat(columns.finite, heads)
+    known = np.where(columns.finite > 0, columns.mean, 0.0)
     low, high = np.fmin.reduceat(columns.low, heads), np.fmax.reduceat(columns.high, heads)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         # Divided first: a sum of large values may be too large.
-        share = columns.count / np.repeat(np.maximum(count, 1), sizes)
+        share = columns.finite / np.repeat(np.maximum(finite, 1), sizes)
         mean = np.clip(np.add.reduceat(known * share, heads), low, high)
         step = np.add.reduceat(columns.step, heads) / sizes
         t = np.add.reduceat(columns.t, heads) / sizes
-    return Columns(step, t, mean, low, high, count)
+    return Columns(step, t, mean, low, high, finite)
 
 
 class Curve:
@@ -70,6 +70,7 @@ class Curve:
         self.is_exact = True  # False once its buckets are of more than one point
         # The least and the largest step, and time.
         self.extent = (np.inf, -np.inf, np.inf, -np.inf)
+        self.last_step = self.last = np.nan
         self.bad: list[tuple[float, int, str]] = []  # step, time and value of some
         self._kept: Columns | None = None
         self._new: list[tuple[Floats, Floats, Floats]] = []  # steps, times and values
@@ -78,6 +79,7 @@ class Curve:
         """More points; one at least."""
         self.points += len(step)
         self._new.append((step, t, value))
+        self.last_step, self.last = float(step[-1]), float(value[-1])
         least, most, first, last = self.extent
         self.extent = (
             min(least, float(step.min())),

@@ -233,16 +233,16 @@ def _to_json(name: str, rank: int, curve: Curve, most: int) -> Json:
         "mean": plain(columns.mean if is_points else shortened(columns.mean)),
         "low": [] if is_points else plain(columns.low),
         "high": [] if is_points else plain(columns.high),
-        "count": [] if is_points else columns.count.tolist(),
+        "count": [] if is_points else columns.finite.astype(np.int64).tolist(),
     }
 
 
 def _columns(kept: Json) -> Columns:
     step, t, mean = (np.array(kept[key], np.float64) for key in ("step", "t", "mean"))
     if not kept["count"]:
-        return Columns(step, t, mean, mean, mean, np.isfinite(mean).astype(np.int64))
+        return Columns(step, t, mean, mean, mean, np.isfinite(mean).astype(np.float64))
     low, high = (np.array(kept[key], np.float64) for key in ("low", "high"))
-    return Columns(step, t, mean, low, high, np.array(kept["count"], np.int64))
+    return Columns(step, t, mean, low, high, np.array(kept["count"], np.float64))
 
 
 def shortened(values: Floats) -> Floats:
