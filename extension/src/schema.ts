@@ -99,7 +99,7 @@ export interface Run {
   [key: string]: unknown;
 }
 
-export type Event = LogEvent | DisplayEvent | ErrorEvent | StatusEvent | MarkEvent | SampleEvent | SpansEvent;
+export type Event = LogEvent | DisplayEvent | ErrorEvent | StatusEvent | MarkEvent | SampleEvent | SpansEvent | MetricsEvent;
 
 /** Consecutive output of one stream of one rank. Text may begin or end in the middle of a line; at most 1 MiB. */
 export interface LogEvent {
@@ -229,6 +229,27 @@ export interface SpanName {
   [key: string]: unknown;
 }
 
+/** What user code reported of its training, in columns: the i-th point belongs to the metric that the rank's table of metrics holds at name[i]. */
+export interface MetricsEvent {
+  kind: 'metrics';
+  rank: number;
+  seq: number;
+  t: number;
+  /** The number of define[0] in the rank's table of metrics. */
+  from?: number;
+  /** Names added to the rank's table before this event's points. */
+  define?: string[];
+  /** Numbers in the rank's table of metrics. */
+  name: number[];
+  /** As the user gave it, else counted from 0 for each name. */
+  step: number[];
+  /** The first in microseconds since the run's start, each other one relative to the one before it. */
+  at: number[];
+  /** Numbers, or NaN, Infinity or -Infinity as words. */
+  value: Array<number | string>;
+  [key: string]: unknown;
+}
+
 /** What the overview of a long run was made from. */
 export interface OverviewHead {
   /** The version of the rules. */
@@ -257,6 +278,49 @@ export interface OverviewLane {
   dur: number[];
   /** Microseconds that are covered; empty if all are. */
   busy: number[];
+}
+
+/** The metrics of a run, in buckets of points that followed one another where there are many. */
+export interface Curves {
+  /** The version of the rules. */
+  rules: number;
+  /** The bytes of events.jsonl that it was computed from. */
+  read: number;
+  /** True if each bucket is a point. */
+  exact: boolean;
+  /** Points that made no sense and were left out, by reason. */
+  dropped: { [key: string]: number };
+  /** Values that are no finite numbers, and ranks that differ where they had agreed. */
+  notes: string[];
+  curves: Curve[];
+}
+
+/** One metric of one rank: each bucket's mean step and time, and the mean, lowest and highest of its finite values; null if there is none. */
+export interface Curve {
+  name: string;
+  rank: number;
+  points: number;
+  /** The least and the largest. */
+  steps: number[];
+  /** The first and the last, in microseconds since the run's start. */
+  times: number[];
+  /** The first of the values that are not finite. */
+  bad: BadPoint[];
+  step: number[];
+  /** Microseconds since the run's start. */
+  t: number[];
+  mean: Array<number | null>;
+  /** Empty if each bucket is a point, as are high and count. */
+  low: Array<number | null>;
+  high: Array<number | null>;
+  /** Finite values. */
+  count: number[];
+}
+
+export interface BadPoint {
+  step: number;
+  t: number;
+  value: 'NaN' | 'Infinity' | '-Infinity';
 }
 
 /** Where the time of a run went; docs/profile-rules.md says how it is computed. All times are in microseconds. */
@@ -325,5 +389,6 @@ export const REQUIRED: { [what: string]: { [field: string]: 'number' | 'string' 
   status: { kind: 'string', rank: 'number', seq: 'number', t: 'number', state: 'string' },
   mark: { kind: 'string', rank: 'number', seq: 'number', t: 'number', name: 'string' },
   sample: { kind: 'string', rank: 'number', seq: 'number', t: 'number' },
-  spans: { kind: 'string', rank: 'number', seq: 'number', t: 'number', cat: 'string', name: 'array', start: 'array', dur: 'array' }
+  spans: { kind: 'string', rank: 'number', seq: 'number', t: 'number', cat: 'string', name: 'array', start: 'array', dur: 'array' },
+  metrics: { kind: 'string', rank: 'number', seq: 'number', t: 'number', name: 'array', step: 'array', at: 'array', value: 'array' }
 };

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rankroom.cluster.local import Cluster as Cluster
     from rankroom.rank.deadline import on_time_limit as on_time_limit
     from rankroom.rank.deadline import time_left as time_left
+    from rankroom.reporting.metrics import log as log
     from rankroom.reporting.spans import span as span
     from rankroom.run.run import Run as Run
 
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Cluster": "rankroom.cluster.local",
     "Run": "rankroom.run.run",
+    "log": "rankroom.reporting.metrics",
     "on_time_limit": "rankroom.rank.deadline",
     "span": "rankroom.reporting.spans",
     "time_left": "rankroom.rank.deadline",
@@ -27,7 +29,8 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        found = globals()[name] = getattr(import_module(_LAZY[name]), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

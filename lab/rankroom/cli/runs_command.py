@@ -80,6 +80,8 @@ def show(run: str, ranks: str | None, no_collapse: bool) -> None:
         values.setdefault(text, []).append(event["rank"])
     for text, who in values.items():
         _value(who, text)
+    if table := _last_values(store, info):
+        click.echo(f"metrics:\n{keep_colours(table)}")
 
 
 @runs.command()
@@ -197,6 +199,20 @@ def repair() -> None:
 
 def _chosen_ranks(info: RunInfo, ranks: str | None) -> Container[int]:
     return range(info.size) if ranks is None else parse_ranks(ranks, info.size)
+
+
+def _last_values(store: Store, info: RunInfo) -> str:
+    """The last values of the run's metrics, and what is to be said of them; "" without any."""
+    paths = store.paths(info.id)
+    with contextlib.suppress(OSError), paths.events.open("rb") as file:
+        if not any(line.startswith(b'{"kind":"metrics"') for line in file):
+            return ""
+    from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
+    from rankroom.display.metric_picture import last_values
+
+    found = GrowingMetrics(paths, info)
+    found.look()
+    return "\n".join([last_values(found), *found.notes()])
 
 
 def _group(line: Line) -> Group:

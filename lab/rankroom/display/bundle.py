@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rankroom.display.digest import Digest, digest
+from rankroom.display.metric_picture import MetricSummary, metric_summary
 from rankroom.display.page import Html, Page, Text, weight
 from rankroom.display.summary import Summary, summary
 from rankroom.display.text import clean, clip, one_line
@@ -50,13 +51,15 @@ def bundle(run: RunInfo, store: Store | None = None) -> Json:
     file = None if store is None else store.paths(run.id).events
     parts = digest(run, file)
     told = summary(run, file)
+    metrics = metric_summary(run, file)
     data, used = _run(run)
-    text = Text(_TEXT_MOST, told.table)
-    _fill(text, run, parts, told)
+    text = Text(_TEXT_MOST, told.table, metrics=(metrics.table, ""))
+    _fill(text, run, parts, told, metrics)
     plain = text.done()
     room = _TOTAL - used - weight(plain)
-    html = Html(room, told.table, told.picture(int(room * _PICTURE_SHARE)))
-    _fill(html, run, parts, told)
+    timeline = told.picture(int(room * _PICTURE_SHARE))
+    html = Html(room, told.table, timeline, (metrics.table, metrics.picture))
+    _fill(html, run, parts, told, metrics)
     return {MIME: data, "text/html": html.done(), "text/plain": plain}
 
 
@@ -85,7 +88,7 @@ def runs_table(runs: Sequence[RunInfo]) -> str:
     )
 
 
-def _fill(page: Page, run: RunInfo, parts: Digest, told: Summary) -> None:
+def _fill(page: Page, run: RunInfo, parts: Digest, told: Summary, metrics: MetricSummary) -> None:
     page.headline(run)
     if told.sentence:
         page.finding(told.sentence)
@@ -100,9 +103,11 @@ def _fill(page: Page, run: RunInfo, parts: Digest, told: Summary) -> None:
     page.log(parts.head, parts.tail, parts.left_out)
     page.values(parts.displays)
     page.values(parts.results)
+    page.metrics()
     page.timeline()
-    if told.note:
-        page.note(told.note)
+    for note in (metrics.note, told.note):
+        if note:
+            page.note(note)
     for text in run.notes[:10]:
         page.note(text)
     if page.cut:

@@ -28,7 +28,7 @@ _TEXT = 64 << 10
 _ALL = 2_000
 # As `event_line` writes them.
 _SHOWN = (b'{"kind":"error"', b'{"kind":"display"')
-_NOT_SHOWN = (b'{"kind":"spans"', b'{"kind":"status"')
+_NOT_SHOWN = (b'{"kind":"spans"', b'{"kind":"metrics"', b'{"kind":"status"')
 
 
 @dataclass

@@ -26,13 +26,17 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
 class Page:
     """Order and bounds, the same for HTML and text; `cut` says whether something was left out.
 
-    `table` and `picture` are of the run's timeline; their room is theirs.
+    `table` and `picture` are of the run's timeline, `metrics` are a table and a picture of its
+    curves; their room is theirs.
     """
 
-    def __init__(self, room: int, table: str = "", picture: str = "") -> None:
+    def __init__(
+        self, room: int, table: str = "", picture: str = "", metrics: tuple[str, str] = ("", "")
+    ) -> None:
         self.cut = False
         self._timeline = self._framed(table, picture) if table else ""
-        room -= weight(self._timeline)
+        self._metrics = self._framed(*metrics) if metrics[0] else ""
+        room -= weight(self._timeline) + weight(self._metrics)
         self._whole = room
         self._room = room
         self._out: list[str] = []
@@ -57,6 +61,11 @@ class Page:
         """Where each rank's time went, as a table and as a picture."""
         if self._timeline:
             self._out.append(self._timeline)
+
+    def metrics(self) -> None:
+        """What the ranks reported: the last values as a table, curves as a picture."""
+        if self._metrics:
+            self._out.append(self._metrics)
 
     def hang(self, hang: Hang) -> None:
         """Why a live run is stuck, in one line."""
@@ -209,8 +218,10 @@ class Html(Page):
     """For nbconvert, VS Code and viewers without the extension: no script, no class, no colour
     that needs a light or a dark background."""
 
-    def __init__(self, room: int, table: str = "", picture: str = "") -> None:
-        super().__init__(room, table, picture)
+    def __init__(
+        self, room: int, table: str = "", picture: str = "", metrics: tuple[str, str] = ("", "")
+    ) -> None:
+        super().__init__(room, table, picture, metrics)
         self._add(['<div style="line-height:1.4">'])
 
     def done(self) -> str:

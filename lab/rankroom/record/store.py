@@ -2,8 +2,9 @@
 
 A record is a directory `runs/<id>` with run.json, source.py and events.jsonl, and a profile.json
 once the run is over and there is something to say of where its time went; with it comes an
-overview.jsonl if there are many spans. It appears whole (made under a hidden name, often before
-there is a run, then renamed); run.json is replaced atomically; events are only appended.
+overview.jsonl if there are many spans, and a metrics.json if user code reported some. It appears
+whole (made under a hidden name, often before there is a run, then renamed); run.json is replaced
+atomically; events are only appended.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class RecordPaths:
         self.events = self.folder / "events.jsonl"
         self.profile = self.folder / "profile.json"
         self.overview = self.folder / "overview.jsonl"
+        self.metrics = self.folder / "metrics.json"
 
 
 class Writer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ LIMIT = 1 << 20
 # No event is this long (a log event holds at most 1 MiB); such a line is garbage and passed over.
 LONGEST = 64 << 20
 PAUSE = 0.025
+_PIECE = 4 << 20
 # How often a reader that waits asks again whether the owner of the run still lives.
 RECHECK = 1.0
 
@@ -178,6 +180,19 @@ class Events:
                     yield event
                 elif line.strip():
                     self.dropped += 1
+
+
+def lines_after(path: Path, begin: int) -> Iterator[tuple[list[bytes], int]]:
+    """Whole lines from byte `begin` on in pieces, each with the place where the next one begins.
+
+    Nothing if there is no such file.
+    """
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(begin)
+        rest = b""
+        while piece := file.read(_PIECE):
+            whole, _, rest = (rest + piece).rpartition(b"\n")
+            yield whole.split(b"\n"), file.tell() - len(rest)
 
 
 def line_near_end(path: Path, *backs: int) -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.record.model import event_line, spans_line
-from rankroom.reporting import spans
+from rankroom.reporting import metrics, spans
 from rankroom.reporting.overflow import Overflow
 from rankroom.reporting.samples import Sampler
 from rankroom.reporting.streams import CStdio, RankStream, Spooled
@@ -30,7 +30,7 @@ from rankroom.reporting.streams import CStdio, RankStream, Spooled
 BATCH_S = 0.05  # between two messages while output keeps coming, of up to FEW ranks
 FEW = 128  # with more ranks, each sends less often: their supervisor takes in as many messages
 QUIET_S = 0.5  # between two looks for output of C while none comes; Python's own wakes the pump
-REPORT_S = 1.0  # between two reports of spans and of how busy this rank is
+REPORT_S = 1.0  # between two reports of spans, of metrics and of how busy this rank is
 IDLE_S = 0.5  # between two looks for a run, which does not wake the pump as cells may be short
 BLANK = "blank"  # a run's spool file before there is that run
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -113,6 +113,7 @@ class Reporter:
             self.run = run
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
+            metrics.points.begin()
             spans.recorder.begin()
             self._reported = int(time.time() / REPORT_S)
 
@@ -162,6 +163,7 @@ class Reporter:
             if self.run is None:
                 return
             self._take_in(final=True)
+            metrics.points.settle()
             self._take_spans()
             spans.recorder.on = False
             self._append("status", at or time.time_ns() // 1000, state=state, **fields)
@@ -203,6 +205,8 @@ class Reporter:
             columns = {key: fields.pop(key) for key in ("name", "start", "dur")}
             line = spans_line(self.rank, self._seq, now - self._start, fields, columns)
             self._add(line)
+        for fields in metrics.points.take(self._start):
+            self._append("metrics", now, **fields)
         for note in spans.recorder.new_notes():
             self._append("mark", now, name="note", args={"text": note})
 

@@ -147,7 +147,7 @@ class SpanRecorder:
             self._seen[key] += count
             if first + count > WHOLE:
                 self.note(THINNED.format(cat=key[0], count=WHOLE))
-                spans = [each for at, each in enumerate(spans, first) if _is_sampled(key[0], at)]
+                spans = [each for at, each in enumerate(spans, first) if is_sampled(key[0], at)]
             for at in range(0, len(spans), BATCH):
                 part = tuple(zip(*spans[at : at + BATCH], strict=True))
                 yield self._fields(key[0], part, zero)
@@ -181,8 +181,8 @@ class SpanRecorder:
         self._columns.clear()
 
 
-def _is_sampled(cat: str, at: int) -> bool:
-    """Whether the span with this number, from 0, goes into the record."""
+def is_sampled(cat: str, at: int) -> bool:
+    """Whether the span, or the point of a metric, with this number from 0 goes into the record."""
     if at < WHOLE:
         return True
     if cat in DETAILS:

@@ -15,6 +15,7 @@ from rankroom.record.model import RANK_ENDED, Json, RunInfo, RunState
 from rankroom.record.store import Store
 
 if TYPE_CHECKING:  # they need NumPy, which a kernel loads when there is something to compute
+    from rankroom.analysis.metrics.metric_rows import MetricRows
     from rankroom.analysis.profile import Profile
     from rankroom.analysis.timeline import Timeline
 
@@ -109,8 +110,8 @@ class Run:
 
     @property
     def events(self) -> list[Json]:
-        """What ranks reported but logs and spans, as far as it is known."""
-        skipped = (b'{"kind":"log"', b'{"kind":"spans"')
+        """What ranks reported but logs, spans and metrics, as far as it is known."""
+        skipped = (b'{"kind":"log"', b'{"kind":"spans"', b'{"kind":"metrics"')
         return [json.loads(line) for line in self._lines() if not line.startswith(skipped)]
 
     @property
@@ -134,6 +135,13 @@ class Run:
         from rankroom.analysis.profile.of_run import profile_of
 
         return profile_of(self._store, self.info)
+
+    def metrics(self) -> MetricRows:
+        """What ranks reported with `rankroom.log`, and what was recorded of Keras and of writers
+        for TensorBoard: rows of name, rank, step, t (seconds) and value; of a live run, so far."""
+        from rankroom.analysis.metrics.metric_rows import rows_of
+
+        return rows_of(self.info, self._lines())
 
     @property
     def duration(self) -> float:

@@ -14,6 +14,7 @@ from jupyter_server.utils import url_path_join
 from rankroom.cluster import repair
 from rankroom.record.store import Store
 from rankroom.server import cluster_routes, question_routes, run_routes, site_routes
+from rankroom.server.metric_routes import MetricCurves
 from rankroom.server.profile_routes import Profiles
 from rankroom.server.threads import Threads
 
@@ -26,5 +27,10 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
     base = web_app.settings["base_url"]
     store = Store()
     repair.begin(store)
-    parts = {"store": store, "threads": Threads(), "profiles": Profiles(store)}
+    parts = {
+        "store": store,
+        "threads": Threads(),
+        "profiles": Profiles(store),
+        "curves": MetricCurves(store),
+    }
     web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])

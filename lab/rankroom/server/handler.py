@@ -26,6 +26,7 @@ from rankroom.errors import (
     of_file,
 )
 from rankroom.record.store import Store
+from rankroom.server.metric_routes import MetricCurves
 from rankroom.server.profile_routes import Profiles
 from rankroom.server.threads import Threads
 
@@ -55,10 +56,13 @@ class Handler(APIHandler):
 
     auth_resource = "rankroom"  # what a server's authorizer is asked about: to read it, to write it
 
-    def initialize(self, store: Store, threads: Threads, profiles: Profiles) -> None:
+    def initialize(
+        self, store: Store, threads: Threads, profiles: Profiles, curves: MetricCurves
+    ) -> None:
         self.store = store
         self.threads = threads
         self.profiles = profiles
+        self.curves = curves
         self.gone = False
 
     def on_connection_close(self) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
+from typing import TYPE_CHECKING
+
+from tornado.web import HTTPError
 
 from rankroom import __version__
 from rankroom.cluster import actions
@@ -15,10 +19,14 @@ from rankroom.record.tail import LIMIT
 from rankroom.server.handler import PLAIN, Handler, allowed
 from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
+if TYPE_CHECKING:  # importing it loads NumPy, which most servers never need
+    from rankroom.analysis.metrics.curve_answer import Asked
+
 # A proxy in front may cut idle requests at a minute; a browser asks again anyway.
 LONGEST_WAIT = 50.0
 LARGEST = 16 * LIMIT
 GZIP = "application/gzip"
+MOST_NAMES = 1000  # of metrics in one question
 
 
 class Version(Handler):
@@ -97,6 +105,40 @@ class Overview(Handler):
         self.finish(lines, set_content_type="application/x-ndjson")
 
 
+class Metrics(Handler):
+    """Curves of what user code reported: `axis`, `from`, `to`, `points`, `name` (repeated)."""
+
+    @allowed
+    async def get(self, run_id: str) -> None:
+        run = await asyncio.to_thread(self.store.load, run_id)
+        asked = await asyncio.to_thread(self._asked)
+        what = f"metrics {run_id} {asked}"
+        found = await self.threads.look(what, lambda: self.curves.of(run, asked))
+        self.finish(found, set_content_type="application/json")
+
+    def _asked(self) -> Asked:
+        from rankroom.analysis.metrics import curve_answer
+
+        axis = self.get_query_argument("axis", "step")
+        if axis != "step" and axis != "time":
+            raise HTTPError(400, f"axis={axis!r}: give step or time")
+        names = tuple(self.get_query_arguments("name", strip=False)[:MOST_NAMES])
+        points = int(self.number("points", curve_answer.POINTS, curve_answer.MOST_POINTS))
+        begin, end = self._place("from"), self._place("to")
+        return curve_answer.Asked(axis, begin, end, max(points, 2), names)
+
+    def _place(self, name: str) -> float | None:
+        """Where on the axis; None if it is not said. A bad one is answered with 400."""
+        text = self.get_query_argument(name, "")
+        try:
+            value = float(text) if text else None
+        except ValueError:
+            value = math.nan
+        if value is not None and not math.isfinite(value):
+            raise HTTPError(400, f"{name}={text!r}: give a number")
+        return value
+
+
 class Collectives(Handler):
     @allowed
     async def get(self, run_id: str) -> None:
@@ -168,6 +210,7 @@ ROUTES: list[tuple[str, type[Handler]]] = [
     (_RUN + "/trace", Trace),
     (_RUN + "/profile", Profile),
     (_RUN + "/overview", Overview),
+    (_RUN + "/metrics", Metrics),
     (_RUN + "/collectives", Collectives),
     (_RUN + "/source", Source),
     (_RUN + "/stacks", Stacks),

@@ -312,18 +312,24 @@ class Recorder:
             self._summary.note(f"output is missing from the record: {error}")
 
     def _tidy(self) -> None:
-        """Remove the ranks' copies and compute the profile, once the record is closed."""
+        """Remove the ranks' copies, compute profile and metrics, once the record is closed."""
         if not any("missing from the record" in note for note in self.info.notes):
             self._assembly.clear(self.given_up)
-        if self._summary.has_profile:
+        if self._summary.has_profile or self._summary.has_metrics:
             with contextlib.suppress(RuntimeError):  # no thread can be started: as with a full disk
-                threading.Thread(target=self._write_profile, args=(self.info,)).start()
+                threading.Thread(target=self._write_found, args=(self.info,)).start()
 
-    def _write_profile(self, info: RunInfo) -> None:
+    def _write_found(self, info: RunInfo) -> None:
+        from rankroom.analysis.metrics.metrics_of_run import write_metrics
         from rankroom.analysis.profile.of_run import write_profile
 
-        with contextlib.suppress(OSError):  # its readers compute it then
-            write_profile(self._store, info)
+        # Readers compute what the disk refuses.
+        if self._summary.has_profile:
+            with contextlib.suppress(OSError):
+                write_profile(self._store, info)
+        if self._summary.has_metrics:
+            with contextlib.suppress(OSError):
+                write_metrics(self._store, info)
 
     def _close_later(self, writer: PatientWriter, note: str) -> None:
         """The run is over, but the disk of its record is full: try until there is room."""

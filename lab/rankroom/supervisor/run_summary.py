@@ -13,8 +13,9 @@ MOST_NOTES = 20
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
 _STREAM = re.compile(rb'"stream":"(\w+)"')
 _TO = re.compile(rb'"to":(\d+)}$')
-# As `event_line` writes spans, and those that every cell has.
+# As `event_line` writes spans, those that every cell has, and metrics.
 SPANS, ONLY_CELL = b'{"kind":"spans"', b'"cat":"cell"'
+METRICS = b'{"kind":"metrics"'
 
 
 class RunSummary:
@@ -28,6 +29,7 @@ class RunSummary:
         self.spooled: dict[int, dict[str, int]] = {rank: {} for rank in ranks}
         self.raised: dict[int, int] = {}  # when each rank's error left its cell
         self.has_profile = False  # more was seen than that the cell ran
+        self.has_metrics = False
 
     def take(self, rank: int, lines: bytes) -> Iterator[Json]:
         """Take in a rank's events; those that more may follow from, one by one."""
@@ -42,6 +44,8 @@ class RunSummary:
                     self.spooled[rank][stream[1].decode()] = int(to[1])
             elif line.startswith(SPANS):  # they are for readers of the timeline
                 self.has_profile |= ONLY_CELL not in line
+            elif line.startswith(METRICS):
+                self.has_metrics = True
             else:
                 event = json.loads(line)
                 self._take_in(rank, event)

@@ -17,10 +17,10 @@ from rankroom.analysis.profile.report import Profile
 from rankroom.analysis.timeline import Timeline
 from rankroom.record.model import RunInfo
 from rankroom.record.store import RecordPaths, Store
+from rankroom.record.tail import lines_after
 from rankroom.system.files import write_atomically
 
 RULES = 1  # of docs/profile-rules.md; a profile.json that followed others is not taken
-_PIECE = 4 << 20
 
 
 def profile_of(store: Store, run: RunInfo) -> Profile:
@@ -95,13 +95,9 @@ class GrowingProfile:
         return self._collectives
 
     def _read_on(self) -> None:
-        with contextlib.suppress(FileNotFoundError), self._events.open("rb") as file:
-            file.seek(self.read)
-            rest = b""
-            while piece := file.read(_PIECE):
-                whole, _, rest = (rest + piece).rpartition(b"\n")
-                self._timeline.take(whole.split(b"\n"))
-                self.read = file.tell() - len(rest)
+        for lines, at in lines_after(self._events, self.read):
+            self._timeline.take(lines)
+            self.read = at
 
 
 def stored_profile(paths: RecordPaths) -> Profile | None:

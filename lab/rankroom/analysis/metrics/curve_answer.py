@@ -1,0 +1,193 @@
+"""What a view draws of a run's metrics: the curves of some names in a range, in few buckets.
+
+A curve with few points in the range is answered as it is. Of others, the range is divided into
+equal parts, the same for all ranks, so that curves can be laid over one another, and what lies in a
+part is one bucket: the mean of its values, the lowest and the highest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rankroom.analysis.metrics.curves import Columns, Curve, Floats, Ints, grouped
+from rankroom.analysis.metrics.metrics_of_run import (
+    GrowingMetrics,
+    KeptMetrics,
+    Metrics,
+    plain,
+    shortened,
+)
+from rankroom.record.model import Json, RunState
+
+VERSION = 1
+POINTS, MOST_POINTS, FEWEST_POINTS = 600, 4000, 40  # of a curve
+NAMES = 20  # that are answered where none is asked for
+MOST_BUCKETS = 100_000  # in one answer, about
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which curves, on which axis, from where to where (in steps, or µs since the run's start)."""
+
+    axis: Literal["step", "time"] = "step"
+    begin: float | None = None
+    end: float | None = None
+    points: int = POINTS
+    names: tuple[str, ...] = ()
+
+    @property
+    def is_part(self) -> bool:
+        """True if not all of the curves is asked for."""
+        return self.begin is not None or self.end is not None
+
+
+def answer(found: GrowingMetrics | KeptMetrics, asked: Asked, state: RunState = "done") -> Json:
+    """The curves as JSON can hold them."""
+    metrics = found.metrics
+    names = [name for name in asked.names or list(metrics.curves)[:NAMES] if name in metrics.curves]
+    count = sum(len(metrics.curves[name]) for name in names)
+    points = min(asked.points, max(FEWEST_POINTS, MOST_BUCKETS // max(1, count)))
+    curves, over_ranks = [], []
+    for name in names:
+        drawn, together = _of_name(metrics.curves[name], asked, points)
+        curves += [{"name": name, **each} for each in drawn]
+        over_ranks += [{"name": name, **each} for each in together]
+    return {
+        "version": VERSION,
+        "state": state,
+        "names": [_about(name, ranks) for name, ranks in metrics.curves.items()],
+        "points": points,
+        "curves": curves,
+        "over_ranks": over_ranks,
+        "notes": found.notes(),
+        "dropped": metrics.dropped,
+        "exact": metrics.is_exact,
+    }
+
+
+def is_fine(metrics: Metrics, asked: Asked) -> bool:
+    """Whether what there is of the curves shows all that can be seen in the range."""
+    if metrics.is_exact:
+        return True
+    names = asked.names or tuple(metrics.curves)[:NAMES]
+    for name in names:
+        for curve in metrics.curves.get(name, {}).values():
+            if not curve.is_exact and len(_within(curve, asked)[0]) < asked.points:
+                return not asked.is_part
+    return True
+
+
+def _about(name: str, ranks: Mapping[int, Curve]) -> Json:
+    extents = np.array([curve.extent for curve in ranks.values()])
+    low, high = extents.min(0), extents.max(0)
+    return {
+        "name": name,
+        "ranks": sorted(ranks),
+        "points": max(curve.points for curve in ranks.values()),
+        "steps": plain(np.array([low[0], high[1]])),
+        "t": plain(np.array([low[2], high[3]])),
+    }
+
+
+def _within(curve: Curve, asked: Asked) -> tuple[Floats, Columns]:
+    """Where the curve's buckets in the range are, in order, and these buckets."""
+    columns = curve.columns()
+    x = columns.step if asked.axis == "step" else columns.t
+    if asked.is_part:
+        low = -np.inf if asked.begin is None else asked.begin
+        high = np.inf if asked.end is None else asked.end
+        inside = (x >= low) & (x <= high)
+        x, columns = x[inside], columns.part(inside)
+    if (x[1:] < x[:-1]).any():
+        order = np.argsort(x, kind="stable")
+        x, columns = x[order], columns.part(order)
+    return x, columns
+
+
+def _of_name(
+    ranks: Mapping[int, Curve], asked: Asked, points: int
+) -> tuple[list[Json], list[Json]]:
+    """The curves of one metric, and what they are over ranks if there are several."""
+    found = {rank: _within(ranks[rank], asked) for rank in sorted(ranks)}
+    places = [x for x, _ in found.values() if len(x)]
+    low = min((float(x[0]) for x in places), default=0.0)
+    high = max((float(x[-1]) for x in places), default=0.0)
+    low = low if asked.begin is None else asked.begin
+    high = high if asked.end is None else asked.end
+    edges = np.linspace(low, high, points + 1)[1:-1]
+    drawn: list[Json] = []
+    cells: list[tuple[Floats, Floats, Ints]] = []  # for each rank: places, means and parts
+    for rank, (x, columns) in found.items():
+        if len(x) > points:
+            part = np.searchsorted(edges, x, "right")
+            heads = np.flatnonzero(np.diff(part, prepend=-1))
+            columns = grouped(columns, heads)
+            sizes = np.diff(heads, append=len(x))
+            x, part = np.add.reduceat(x, heads) / sizes, part[heads]
+        else:
+            part = np.searchsorted(edges, x, "right")
+        drawn.append({"rank": rank, **_drawn(x, columns), "bad": _bad(ranks[rank], asked)})
+        cells.append((x, columns.mean, part))
+    return drawn, [_over_ranks(cells, points)] if len(cells) > 1 else []
+
+
+def _drawn(x: Floats, columns: Columns) -> Json:
+    mean = np.where(columns.finite > 1, shortened(columns.mean), columns.mean)
+    return {
+        "x": plain(shortened(x)),
+        "mean": plain(mean),
+        "low": plain(columns.low),
+        "high": plain(columns.high),
+        "count": columns.finite.astype(np.int64).tolist(),
+    }
+
+
+def _bad(curve: Curve, asked: Asked) -> list[Json]:
+    out = []
+    for step, t, value in curve.bad:
+        x = step if asked.axis == "step" else t
+        if (asked.begin is None or x >= asked.begin) and (asked.end is None or x <= asked.end):
+            out.append({"x": plain(np.array([x]))[0], "value": value})
+    return out
+
+
+def _over_ranks(cells: Sequence[tuple[Floats, Floats, Ints]], points: int) -> Json:
+    """Mean, lowest and highest rank at each place: at the same steps, else in the same parts."""
+    shared = np.unique(np.concatenate([x for x, _, _ in cells]))
+    if len(shared) <= points:
+        keys = [np.searchsorted(shared, x) for x, _, _ in cells]
+        length = len(shared)
+    else:
+        keys, length = [part for _, _, part in cells], points
+    total, count, place, here = (np.zeros(length) for _ in range(4))
+    low, high = np.full(length, np.inf), np.full(length, -np.inf)
+    for (x, mean, _), key in zip(cells, keys, strict=True):
+        heads = np.flatnonzero(np.diff(key, prepend=-1))
+        if not len(heads):
+            continue
+        at, sizes = key[heads], np.diff(heads, append=len(key))
+        place[at] += np.add.reduceat(x, heads)
+        here[at] += sizes
+        known = np.isfinite(mean)
+        number = np.add.reduceat(known.astype(np.int64), heads)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            of_rank = np.add.reduceat(np.where(known, mean, 0.0), heads) / number
+        has = number > 0
+        at, of_rank = at[has], of_rank[has]
+        total[at] += of_rank
+        count[at] += 1
+        low[at], high[at] = np.minimum(low[at], of_rank), np.maximum(high[at], of_rank)
+    seen = here > 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(count > 0, total / count, np.nan)[seen]
+        x = (place / here)[seen]
+    return {
+        "x": plain(shortened(x)),
+        "mean": plain(shortened(mean)),
+        "low": plain(shortened(np.where(count > 0, low, np.nan)[seen])),
+        "high": plain(shortened(np.where(count > 0, high, np.nan)[seen])),
+    }

@@ -1,0 +1,133 @@
+"""One metric of one rank in columns: points, and buckets of points that followed one another."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+MOST_BAD = 100  # values of a curve that are not finite, of which is kept where they are
+
+
+class Columns(NamedTuple):
+    """Buckets in the order in which they were reported; a point is a bucket of itself.
+
+    `step` and `t` (microseconds) are means; `mean`, `low` and `high` are of its values that are
+    finite, NaN if none is; `finite` counts these.
+    """
+
+    step: Floats
+    t: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+    finite: Floats
+
+    def part(self, which: npt.NDArray[np.bool_] | Ints) -> Columns:
+        """Those that are chosen."""
+        return Columns(*(column[which] for column in self))
+
+
+def of_points(step: Floats, t: Floats, value: Floats) -> Columns:
+    """Points as buckets; values that are not finite are NaN."""
+    finite = np.isfinite(value)
+    value = np.where(finite, value, np.nan)
+    return Columns(step, t, value, value, value, finite.astype(np.float64))
+
+
+def joined(parts: list[Columns]) -> Columns:
+    """One behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Columns(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def grouped(columns: Columns, heads: Ints) -> Columns:
+    """Buckets made of those from each of `heads` to the one before the next."""
+    if len(heads) == len(columns.step):
+        return columns
+    sizes = np.diff(heads, append=len(columns.step))
+    finite = np.add.reduceat(columns.finite, heads)
+    known = np.where(columns.finite > 0, columns.mean, 0.0)
+    low, high = np.fmin.reduceat(columns.low, heads), np.fmax.reduceat(columns.high, heads)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        # Divided first: a sum of large values may be too large.
+        share = columns.finite / np.repeat(np.maximum(finite, 1), sizes)
+        mean = np.clip(np.add.reduceat(known * share, heads), low, high)
+        step = np.add.reduceat(columns.step, heads) / sizes
+        t = np.add.reduceat(columns.t, heads) / sizes
+    return Columns(step, t, mean, low, high, finite)
+
+
+class Curve:
+    """A metric of a rank, as far as it has been read."""
+
+    def __init__(self) -> None:
+        self.points = 0
+        self.is_exact = True  # False once its buckets are of more than one point
+        # The least and the largest step, and time.
+        self.extent = (np.inf, -np.inf, np.inf, -np.inf)
+        self.last_step = self.last = np.nan
+        self.bad: list[tuple[float, int, str]] = []  # step, time and value of some
+        self._kept: Columns | None = None
+        self._new: list[tuple[Floats, Floats, Floats]] = []  # steps, times and values
+
+    def add(self, step: Floats, t: Floats, value: Floats) -> None:
+        """More points; one at least."""
+        self.points += len(step)
+        self._new.append((step, t, value))
+        self.last_step, self.last = float(step[-1]), float(value[-1])
+        least, most, first, last = self.extent
+        self.extent = (
+            min(least, float(step.min())),
+            max(most, float(step.max())),
+            min(first, float(t.min())),
+            max(last, float(t.max())),
+        )
+        if len(self.bad) < MOST_BAD and not (finite := np.isfinite(value)).all():
+            for at in np.flatnonzero(~finite)[: MOST_BAD - len(self.bad)].tolist():
+                self.bad.append((float(step[at]), int(t[at]), word(float(value[at]))))
+
+    def restore(
+        self,
+        columns: Columns,
+        points: int,
+        extent: tuple[float, float, float, float],
+        bad: list[tuple[float, int, str]],
+    ) -> None:
+        """What was kept of it elsewhere."""
+        self._kept, self.points, self.extent, self.bad = columns, points, extent, bad
+        self.is_exact = len(columns.step) == points
+
+    def columns(self) -> Columns:
+        """All of it."""
+        if self._new:
+            parts = [np.concatenate(each) for each in zip(*self._new, strict=True)]
+            fresh = of_points(*parts)
+            self._kept = fresh if self._kept is None else joined([self._kept, fresh])
+            self._new.clear()
+        if self._kept is None:
+            none = np.empty(0)
+            self._kept = of_points(none, none, none)
+        return self._kept
+
+    def coarse(self, most: int) -> Columns:
+        """The same in at most so many buckets, of equally many points that followed one another."""
+        columns = self.columns()
+        length = len(columns.step)
+        return grouped(columns, np.arange(0, length, max(1, -(-length // most))))
+
+    def shrink(self, most: int) -> None:
+        """Keep no more than that of it."""
+        self._kept = self.coarse(most)
+        self.is_exact = len(self._kept.step) == self.points
+
+
+def word(value: float) -> str:
+    """How a record spells a value that is not finite."""
+    if value != value:
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"

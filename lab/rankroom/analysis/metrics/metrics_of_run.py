@@ -1,0 +1,268 @@
+"""The metrics of a run, read from its events as they grow, and kept coarsely when it is over.
+
+What makes no sense is dropped and counted, never an error. Memory is bounded: of very many points
+buckets are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rankroom.analysis.metrics.curve_notes import notes_of
+from rankroom.analysis.metrics.curves import Columns, Curve, Floats
+from rankroom.analysis.timeline import TEN_YEARS_US
+from rankroom.record.model import Json, RunInfo, parse_event
+from rankroom.record.store import RecordPaths, Store
+from rankroom.record.tail import lines_after
+from rankroom.system.files import write_atomically
+
+RULES = 1  # of what metrics.json holds; one that followed others is not taken
+MOST_POINTS = 8_000_000  # in memory, of one run
+MOST_CURVES = 50_000  # of one run
+KEPT = 200_000  # about so many buckets in metrics.json: some megabytes
+MOST_KEPT, FEWEST_KEPT = 2048, 20  # of one curve
+_METRICS = b'{"kind":"metrics"'
+_EXACT = 1 << 53
+
+
+class Metrics:
+    """All curves of a run, by name and rank. `dropped` counts by reason what was no point."""
+
+    def __init__(self, run: RunInfo) -> None:
+        self.curves: dict[str, dict[int, Curve]] = {}
+        self.dropped: dict[str, int] = {}
+        self.version = 0  # counts what was taken in
+        self._names: dict[int, dict[int, str]] = {rank.rank: {} for rank in run.ranks}
+        self._offset = {r.rank: r.clock.offset if r.clock else 0 for r in run.ranks}
+        self._count = 0
+        self._held = 0  # points and buckets
+
+    @property
+    def is_exact(self) -> bool:
+        """True if each bucket is a point."""
+        return all(curve.is_exact for _, _, curve in self.all())
+
+    @property
+    def held(self) -> int:
+        """So many points and buckets are in memory."""
+        return self._held
+
+    def all(self) -> Iterator[tuple[str, int, Curve]]:
+        """Names, ranks and curves, names in the order in which they came."""
+        for name, curves in self.curves.items():
+            for rank in sorted(curves):
+                yield name, rank, curves[rank]
+
+    def take(self, lines: Iterable[bytes]) -> None:
+        """Take in more lines of the record; those of other kinds are passed over unread."""
+        for line in lines:
+            if line.startswith(_METRICS) and (event := parse_event(line)) is not None:
+                self.add(event)
+
+    def add(self, event: Json) -> None:
+        """Take in one event of metrics."""
+        self.version += 1
+        columns = [event[key] for key in ("name", "step", "at", "value")]
+        longest = max(map(len, columns))
+        rank = event["rank"]
+        if rank not in self._names:
+            self._drop("rank", longest)
+            return
+        self._define(self._names[rank], event)
+        if min(map(len, columns)) != longest:
+            self._drop("length", longest)
+        elif longest:
+            try:
+                name, step, t, value = (np.array(column, np.float64) for column in columns)
+                self._add_points(rank, name, step, np.cumsum(t), value)
+            except (TypeError, ValueError, OverflowError):
+                self._drop("number", longest)
+
+    def curve(self, name: str, rank: int) -> Curve | None:
+        """The curve of this name and rank, made if need be; None if there are too many."""
+        ranks = self.curves.setdefault(name, {})
+        if rank not in ranks:
+            if self._count >= MOST_CURVES:
+                if not ranks:
+                    del self.curves[name]
+                return None
+            self._count += 1
+            ranks[rank] = Curve()
+        return ranks[rank]
+
+    def _add_points(self, rank: int, name: Floats, step: Floats, t: Floats, value: Floats) -> None:
+        sound = np.isfinite(step) & (np.abs(step) < _EXACT) & (np.abs(t) <= TEN_YEARS_US)
+        if not sound.all():
+            self._drop("far", int((~sound).sum()))
+            name, step, t, value = (column[sound] for column in (name, step, t, value))
+        t = t - self._offset[rank]
+        order = np.argsort(name, kind="stable")
+        numbers, firsts = np.unique(name[order], return_index=True)
+        ends = np.append(firsts[1:], len(order)).tolist()
+        for number, begin, end in zip(numbers.tolist(), firsts.tolist(), ends, strict=True):
+            which = order[begin:end]
+            named = self._names[rank].get(number)
+            if named is None:
+                self._drop("name", len(which))
+            elif (curve := self.curve(named, rank)) is None:
+                self._drop("curves", len(which))
+            else:
+                curve.add(step[which], t[which], value[which])
+                self._held += len(which)
+        if self._held > MOST_POINTS:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        curves = [curve for _, _, curve in self.all()]
+        most = max(FEWEST_KEPT, MOST_POINTS // 2 // len(curves))
+        for curve in curves:
+            curve.shrink(most)
+        self._held = sum(len(curve.columns().step) for curve in curves)
+
+    def _define(self, names: dict[int, str], event: Json) -> None:
+        defined, first = event.get("define"), event.get("from", 0)
+        if isinstance(defined, list) and type(first) is int and 0 <= first < _EXACT:
+            for number, name in enumerate(defined, first):
+                if isinstance(name, str):
+                    names[number] = name
+
+    def _drop(self, why: str, count: int) -> None:
+        if count:
+            self.dropped[why] = self.dropped.get(why, 0) + count
+
+
+class GrowingMetrics:
+    """The metrics of a run; each look reads what is new, from byte `read` of its events on."""
+
+    def __init__(self, paths: RecordPaths, run: RunInfo) -> None:
+        self.read = 0
+        self.metrics = Metrics(run)
+        self.lock = threading.Lock()  # for who looks at them
+        self._events = paths.events
+        self._clocks = _clocks(run)
+        self._noted = -1
+        self._notes: list[str] = []
+
+    def fits(self, run: RunInfo) -> bool:
+        """False if what was read before is another by now: the ranks' clocks, or all the events."""
+        try:
+            size = self._events.stat().st_size
+        except OSError:
+            size = 0
+        return size >= self.read and _clocks(run) == self._clocks
+
+    def look(self) -> Metrics:
+        """The metrics of all whole lines by now."""
+        for lines, at in lines_after(self._events, self.read):
+            self.metrics.take(lines)
+            self.read = at
+        return self.metrics
+
+    def notes(self) -> list[str]:
+        """What to say of what was read."""
+        if self._noted != self.metrics.version:
+            self._noted = self.metrics.version
+            self._notes = notes_of(self.metrics.curves)
+        return self._notes
+
+
+class KeptMetrics:
+    """What metrics.json says."""
+
+    def __init__(self, metrics: Metrics, notes: list[str]) -> None:
+        self.metrics = metrics
+        self._notes = notes
+
+    def notes(self) -> list[str]:
+        return self._notes
+
+
+def write_metrics(store: Store, run: RunInfo) -> None:
+    """Keep the metrics of a run that has just ended, coarsely if there are many points.
+
+    Raises OSError when the disk refuses them.
+    """
+    paths = store.paths(run.id)
+    growing = GrowingMetrics(paths, run)
+    metrics = growing.look()
+    curves = list(metrics.all())
+    most = min(MOST_KEPT, max(FEWEST_KEPT, KEPT // max(1, len(curves))))
+    kept = [_to_json(name, rank, curve, most) for name, rank, curve in curves]
+    exact = all(len(each["step"]) == each["points"] for each in kept)
+    about = {"rules": RULES, "read": growing.read, "exact": exact, "dropped": metrics.dropped}
+    said = json.dumps({**about, "notes": growing.notes(), "curves": kept}, separators=(",", ":"))
+    write_atomically(paths.metrics, said + "\n")
+
+
+def stored_metrics(paths: RecordPaths, run: RunInfo) -> KeptMetrics | None:
+    """What metrics.json says, if it is of all the events that there are and follows our rules."""
+    try:
+        kept = json.loads(paths.metrics.read_bytes())
+        if kept["rules"] != RULES or kept["read"] != paths.events.stat().st_size:
+            return None
+        metrics = Metrics(run)
+        metrics.dropped = dict(kept["dropped"])
+        for each in kept["curves"]:
+            curve = metrics.curve(each["name"], each["rank"])
+            if curve is not None:
+                bad = [(point["step"], point["t"], point["value"]) for point in each["bad"]]
+                extent = (*each["steps"], *each["times"])
+                curve.restore(_columns(each), each["points"], extent, bad)
+        return KeptMetrics(metrics, [str(note) for note in kept["notes"]])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _to_json(name: str, rank: int, curve: Curve, most: int) -> Json:
+    columns = curve.coarse(most)
+    is_points = curve.is_exact and len(columns.step) == curve.points
+    return {
+        "name": name,
+        "rank": rank,
+        "points": curve.points,
+        "steps": plain(np.array(curve.extent[:2])),
+        "times": plain(np.array(curve.extent[2:])),
+        "bad": [dict(zip(("step", "t", "value"), each, strict=True)) for each in curve.bad],
+        "step": plain(columns.step if is_points else shortened(columns.step)),
+        "t": np.round(columns.t).astype(np.int64).tolist(),
+        "mean": plain(columns.mean if is_points else shortened(columns.mean)),
+        "low": [] if is_points else plain(columns.low),
+        "high": [] if is_points else plain(columns.high),
+        "count": [] if is_points else columns.finite.astype(np.int64).tolist(),
+    }
+
+
+def _columns(kept: Json) -> Columns:
+    step, t, mean = (np.array(kept[key], np.float64) for key in ("step", "t", "mean"))
+    if not kept["count"]:
+        return Columns(step, t, mean, mean, mean, np.isfinite(mean).astype(np.float64))
+    low, high = (np.array(kept[key], np.float64) for key in ("low", "high"))
+    return Columns(step, t, mean, low, high, np.array(kept["count"], np.float64))
+
+
+def shortened(values: Floats) -> Floats:
+    """Of means so many digits as matter."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        digits = 8 - np.floor(np.log10(np.abs(values)))
+        scale = 10.0 ** np.clip(np.where(np.isfinite(digits), digits, 0), -300, 300)
+        short = np.round(values * scale) / scale
+    return np.where(np.isfinite(short), short, values)
+
+
+def plain(values: Floats) -> list[Any]:
+    """As JSON can hold them: whole numbers without a fraction, null for what is not finite."""
+    found: list[Any] = values.tolist()
+    if not np.isfinite(values).all():
+        return [None if v != v or abs(v) == np.inf else v for v in found]
+    if (np.abs(values) < _EXACT).all() and (values == np.floor(values)).all():
+        return [int(v) for v in found]
+    return found
+
+
+def _clocks(run: RunInfo) -> list[tuple[int, int]]:
+    return [(rank.rank, rank.clock.offset if rank.clock else 0) for rank in run.ranks]

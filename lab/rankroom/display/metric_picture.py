@@ -1,0 +1,214 @@
+"""A run's curves as a static SVG, its last values as a table: for where the view cannot run.
+
+A panel for each of the first metrics: a line for each of few ranks, of more their mean between the
+lowest and the highest. No script; what has no colour of its own has that of the text.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rankroom.display.digest import SEARCHED
+from rankroom.display.page import weight
+from rankroom.display.text import one_line
+from rankroom.record.model import Json, RunInfo
+
+if TYPE_CHECKING:  # importing it loads NumPy, which most cells do not need
+    from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
+
+MOST = 2 << 20  # bytes of events with metrics: some 80,000 points
+ROOM = 9_000  # of a picture
+PANELS, FEW_RANKS, ROWS = 6, 4, 12
+WIDTH, PANEL, GAP, LEFT, PLOT = 720, 340, 40, 52, 90
+_TOP, _PITCH = 20, 144  # of a panel: where its plot begins, and the next row of panels
+# Okabe and Ito's, which colour-blind people tell apart, on white and on black.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")
+_METRICS = b'{"kind":"metrics"'
+
+
+class MetricSummary(NamedTuple):
+    """What a run's output shows of its metrics."""
+
+    table: str = ""
+    picture: str = ""
+    note: str = ""
+
+
+def metric_summary(run: RunInfo, events: Path | None) -> MetricSummary:
+    """The summary of a run, from its events if they are there."""
+    lines = [] if events is None else _lines(events)
+    if lines is None:
+        return MetricSummary(note=LARGE)
+    if not lines or events is None:
+        return MetricSummary()  # most cells
+    from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
+    from rankroom.record.store import RecordPaths
+
+    found = GrowingMetrics(RecordPaths(events.parent.parent, events.parent.name), run)
+    found.metrics.take(lines)
+    notes = found.notes()
+    return MetricSummary(last_values(found), metric_picture(found, ROOM), "; ".join(notes[:3]))
+
+
+def last_values(found: GrowingMetrics, most: int = ROWS) -> str:
+    """A table of the last values of each metric; "" if there are none."""
+    from rankroom.analysis.profile.tables import Table
+
+    metrics = found.metrics
+    ranks = sorted({rank for _, rank, _ in metrics.all()})
+    if not ranks:
+        return ""
+    few = len(ranks) <= FEW_RANKS
+    head = ["metric", "step", *([f"rank {r}" for r in ranks] if few else ["mean", "from", "to"])]
+    rows = []
+    for name, curves in list(metrics.curves.items())[:most]:
+        values = {rank: curve.last for rank, curve in curves.items()}
+        step = max(curve.last_step for curve in curves.values())
+        if few:
+            cells = [f"{values[rank]:.5g}" if rank in values else "–" for rank in ranks]
+        else:
+            mean = sum(values.values()) / len(values)
+            cells = [f"{each:.5g}" for each in (mean, min(values.values()), max(values.values()))]
+        rows.append([one_line(name, 40), f"{step:g}", *cells])
+    more = len(metrics.curves) - len(rows)
+    return Table(head, rows).text() + (f"\n… and {more:,} more metrics" if more else "")
+
+
+def metric_picture(found: GrowingMetrics, room: int) -> str:
+    """The SVG, or "" if there is nothing to show or it does not fit into `room` bytes."""
+    from rankroom.analysis.metrics.curve_answer import Asked, answer
+
+    names = list(found.metrics.curves)
+    for panels in range(min(PANELS, len(names)), 0, -1):
+        shown = tuple(names[:panels])
+        ranks = [len(found.metrics.curves[name]) for name in shown]
+        lines = sum(count if count <= FEW_RANKS else 3 for count in ranks)
+        points = max(12, min(120, (room - 1_200 - 500 * panels) // (11 * lines)))
+        svg = _svg(answer(found, Asked(points=points, names=shown)), shown)
+        if weight(svg) <= room:
+            return svg
+    return ""
+
+
+def _svg(said: Json, names: Sequence[str]) -> str:
+    title = f"curves of {', '.join(one_line(name, 30) for name in names)}"
+    height = _PITCH * -(-len(names) // 2)
+    out = [
+        f"<svg role=img aria-label='{html.escape(title)}' viewBox='0 0 {WIDTH} {height}'"
+        f" style='width:100%;max-width:{WIDTH}px;display:block' fill=none font-size=11"
+        f" font-family=sans-serif><title>{html.escape(title)}</title>"
+    ]
+    for place, name in enumerate(names):
+        x, y = (PANEL + GAP) * (place % 2), _PITCH * (place // 2)
+        out.append(f"<g transform='translate({x} {y})'>{_panel(said, name)}</g>")
+    return "".join(out) + "</svg>"
+
+
+def _panel(said: Json, name: str) -> str:
+    curves = [curve for curve in said["curves"] if curve["name"] == name]
+    band = [each for each in said["over_ranks"] if each["name"] == name]
+    many = len(curves) > FEW_RANKS
+    drawn = band if many else curves
+    values = [v for c in drawn for key in ("low", "high") for v in c[key] if v is not None]
+    places = [x for c in drawn for x in c["x"]]
+    out = [_text(LEFT, 12, one_line(name, 24), "start")]
+    if not values:
+        return "".join([*out, _text(LEFT, _TOP + PLOT // 2, "no finite value", "start")])
+    scale = _Scale(min(places), max(places), min(values), max(values))
+    out.append(_axes(scale))
+    if many:
+        out.append(_band(band[0], scale))
+    for place, curve in enumerate(drawn):
+        path = "".join(_strokes(curve["x"], curve["mean"], scale))
+        colour = COLOURS[place % len(COLOURS)]
+        out.append(f"<path stroke={colour} stroke-width=1.5 d='{path}'></path>")
+        words = f"mean of {len(curves)} ranks" if many else f"rank {curve['rank']}"
+        x = PANEL - 44 * (len(drawn) - place - 1)
+        out.append(f"<text fill={colour} x={x} y=12 text-anchor=end>{words}</text>")
+    return "".join(out)
+
+
+class _Scale(NamedTuple):
+    left: float
+    right: float
+    low: float
+    high: float
+
+    def x(self, place: float) -> float:
+        # Halved, as the difference of two large numbers may be too large.
+        width = self.right / 2 - self.left / 2
+        share = (place / 2 - self.left / 2) / width if width else 0.5
+        return LEFT + (PANEL - LEFT) * share
+
+    def y(self, value: float) -> float:
+        height = self.high / 2 - self.low / 2
+        share = (value / 2 - self.low / 2) / height if height else 0.5
+        return _TOP + PLOT * (1 - share)
+
+
+def _axes(scale: _Scale) -> str:
+    bottom = _TOP + PLOT
+    lines = f"M{LEFT} {_TOP}H{PANEL}M{LEFT} {bottom}H{PANEL}"
+    out = [f"<path stroke=currentColor stroke-opacity=.3 d='{lines}'></path>"]
+    out.append(_text(LEFT - 4, _TOP + 6, f"{scale.high:.3g}"))
+    if scale.low != scale.high:
+        out.append(_text(LEFT - 4, bottom + 2, f"{scale.low:.3g}"))
+    out.append(_text(LEFT, bottom + 14, f"{scale.left:g}", "start"))
+    out.append(_text(PANEL, bottom + 14, f"step {scale.right:g}"))
+    return "".join(out)
+
+
+def _strokes(
+    places: Sequence[float], values: Sequence[float | None], scale: _Scale
+) -> Iterator[str]:
+    """A line through the values, broken where one is missing."""
+    command = "M"
+    for place, value in zip(places, values, strict=True):
+        if value is None:
+            command = "M"
+            continue
+        yield f"{command}{scale.x(place):.1f} {scale.y(value):.1f}"
+        if command == "M":  # a point between two gaps is seen as well
+            yield "h.1"
+        command = "L"
+
+
+def _band(band: Json, scale: _Scale) -> str:
+    there = [
+        (scale.x(x), scale.y(low), scale.y(high))
+        for x, low, high in zip(band["x"], band["low"], band["high"], strict=True)
+        if low is not None
+    ]
+    edge = [f"{x:.1f} {high:.1f}" for x, _, high in there]
+    edge += [f"{x:.1f} {low:.1f}" for x, low, _ in reversed(there)]
+    return f"<path fill={COLOURS[0]} fill-opacity=.25 d='M{'L'.join(edge)}z'></path>"
+
+
+def _text(x: float, y: float, words: str, anchor: str = "end") -> str:
+    return (
+        f"<text fill=currentColor x={x:g} y={y:g} text-anchor={anchor}>{html.escape(words)}</text>"
+    )
+
+
+def _lines(events: Path) -> list[bytes] | None:
+    """The lines with metrics; None if the file, or what matters of it, is too large."""
+    kept, size = [], 0
+    try:
+        if events.stat().st_size > SEARCHED:
+            return []
+        with events.open("rb") as file:
+            for line in file:
+                if line.startswith(_METRICS):
+                    kept.append(line)
+                    size += len(line)
+                    if size > MOST:
+                        return None
+    except OSError:
+        return []
+    return kept
+
+
+LARGE = "it has many metrics: open the run in JupyterLab, or use run.metrics()"

@@ -1,0 +1,295 @@
+"""What user code reports of its training: numbers by name and step, in columns of points.
+
+`log` comes in each step of a training loop, so it only keeps what it is called with; names, columns
+and what is left out of a long run are seen to when the rank reports, as with spans. A loop that
+logs faster than that does it itself now and then, so that memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from operator import sub
+from time import time_ns
+from typing import Any, NamedTuple
+
+from rankroom.reporting import spans
+
+MOST_NAMES = 10_000  # of a rank in one run
+LONGEST_NAME = 200  # characters
+MOST_WAITING = 20_000  # calls that are kept as they came
+MOST_REMARKS = 10  # names of which a note says that they were given what is no number
+LAST_S = 1.0  # at the end of a run, for values that a GPU has not computed yet
+_EXACT = 1 << 53  # larger whole numbers are kept as fractions are
+_PLAIN = (float, int)
+_SPELLED = {math.inf: "Infinity", -math.inf: "-Infinity"}
+_GPUS = ("cuda", "gpu", "xpu", "mps", "tpu")
+
+Point = tuple[int, Any, int, Any]  # name, step, microseconds since the epoch, value
+Call = tuple[int, Any, Mapping[str, Any]]  # nanoseconds since the epoch, step, values by name
+
+
+class _Strange(NamedTuple):
+    """Stands for a value that is no number."""
+
+    kind: str
+
+
+class _OnGpu(NamedTuple):
+    """A value that a GPU may not have computed yet; `read` waits for it."""
+
+    read: Callable[[], Any]
+
+
+class MetricRecorder:
+    """The points of the present run that have not been reported yet."""
+
+    def __init__(self) -> None:
+        # A handler of a signal may log while its own thread is in here.
+        self._sorting = threading.RLock()
+        self._calls: list[Call] = []
+        self._points: list[Point] = []
+        self._on_gpu: list[tuple[int, Any, int, _OnGpu]] = []
+        self._numbers: dict[str, int] = {}
+        self._counts: list[int] = []  # by name's number
+        self._told = 0  # names that were reported
+        self._strange: set[str] = set()
+        self._run = 0
+        self._fetching: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """A run starts: with a table of names of its own."""
+        with self._sorting:
+            self._calls.clear()
+            self._points.clear()
+            self._on_gpu.clear()
+            self._numbers.clear()
+            self._counts.clear()
+            self._strange.clear()
+            self._told = 0
+            self._run += 1
+            self._fetching = None
+
+    def add(self, values: Mapping[str, Any], step: Any = None) -> None:
+        """One value of each of these names, now; the mapping is the recorder's from here on."""
+        for value in values.values():
+            if type(value) not in _PLAIN:
+                values = {name: _snapshot(each) for name, each in values.items()}
+                break
+        if step is not None and type(step) is not int:
+            step = _as_step(step)
+        calls = self._calls
+        calls.append((time_ns(), step, values))
+        if len(calls) > MOST_WAITING:
+            self._sort_in()
+
+    def take(self, zero: int) -> Iterator[dict[str, Any]]:
+        """The fields of events with all points since the last call; `zero` is the run's start."""
+        self._sort_in()
+        self._fetch()
+        # Others may append meanwhile: each of these steps is one for them.
+        points = self._points[:]
+        del self._points[: len(points)]
+        for begin in range(0, len(points), spans.BATCH):
+            names, steps, times, values = zip(*points[begin : begin + spans.BATCH], strict=True)
+            fields: dict[str, Any] = {}
+            if len(self._numbers) > self._told:
+                fields = {"from": self._told, "define": list(self._numbers)[self._told :]}
+                self._told += len(fields["define"])
+            apart = list(map(sub, times, (zero, *times)))
+            yield fields | {"name": names, "step": steps, "at": apart, "value": values}
+
+    def settle(self) -> None:
+        """The run ends: have the values that are still on a GPU come, unless that is stuck."""
+        self._sort_in()
+        while self._on_gpu or self._fetching is not None:
+            self._fetch()
+            fetching = self._fetching
+            if fetching is None:
+                return
+            fetching.join(LAST_S)
+            if fetching.is_alive():
+                spans.recorder.note(ON_GPU)
+                return
+            self._fetching = None
+
+    def leave(self) -> None:
+        """This process is a copy of a rank, whose points are not read."""
+        self._sorting = threading.RLock()
+        self.begin()
+
+    def _sort_in(self) -> None:
+        """Give the points of all calls so far their names' numbers and their steps."""
+        with self._sorting:
+            calls = self._calls[:]
+            del self._calls[: len(calls)]
+            for ns, step, values in calls:
+                for name, value in values.items():
+                    self._sort_one(name, step, ns // 1000, value)
+
+    def _sort_one(self, name: str, step: Any, t: int, value: Any) -> None:
+        if type(value) is _Strange:
+            self._remark(name, value.kind)
+            return
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._number(name)
+            if number is None:
+                return
+        seen = self._counts[number]
+        self._counts[number] = seen + 1
+        if seen >= spans.WHOLE:
+            spans.recorder.note(THINNED.format(count=spans.WHOLE))
+            if not spans.is_sampled("metrics", seen):
+                return
+        if step is None:
+            step = seen
+        if type(value) is _OnGpu:
+            self._on_gpu.append((number, step, t, value))
+        else:
+            self._points.append((number, step, t, _plain(value)))
+
+    def _number(self, name: str) -> int | None:
+        """The number of a name that may be new; None if there are too many."""
+        name = str(name)[:LONGEST_NAME]
+        number = self._numbers.get(name)
+        if number is None:
+            if len(self._numbers) >= MOST_NAMES:
+                spans.recorder.note(TOO_MANY.format(count=MOST_NAMES))
+                return None
+            number = self._numbers[name] = len(self._numbers)
+            self._counts.append(0)
+        return number
+
+    def _remark(self, name: str, kind: str) -> None:
+        if name not in self._strange and len(self._strange) < MOST_REMARKS:
+            self._strange.add(name)
+            spans.recorder.note(NO_NUMBER.format(name=name[:LONGEST_NAME], kind=kind))
+
+    def _fetch(self) -> None:
+        """Have a thread wait for what is on a GPU: nobody else may, as a GPU can be stuck."""
+        if self._fetching is not None and self._fetching.is_alive():
+            return
+        self._fetching = None
+        if self._on_gpu:
+            with self._sorting:
+                waiting, self._on_gpu = self._on_gpu, []
+            thread = threading.Thread(target=self._read, args=(waiting, self._run), daemon=True)
+            self._fetching = thread
+            thread.start()
+
+    def _read(self, waiting: list[tuple[int, Any, int, _OnGpu]], run: int) -> None:
+        names = list(self._numbers)
+        for number, step, t, value in waiting:
+            try:
+                read = _plain(_as_number(value.read()))
+            except Exception as error:
+                read = _Strange(type(error).__name__)
+            if run != self._run:
+                return
+            if isinstance(read, _Strange):
+                self._remark(names[number], read.kind)
+            else:
+                self._points.append((number, step, t, read))
+
+
+def _snapshot(value: Any) -> Any:
+    """What a value is now, as it may be changed in place afterwards."""
+    if type(value) in _PLAIN:
+        return value
+    try:
+        device = getattr(value, "device", None)
+        if device is not None:
+            where = str(getattr(device, "type", device)).lower()
+            if any(gpu in where for gpu in _GPUS):
+                return _copied(value)
+        return _as_number(value)
+    except Exception:
+        return _Strange(type(value).__name__)
+
+
+def _copied(value: Any) -> Any:
+    """A copy that stays on its GPU; nobody waits for it now."""
+    if hasattr(value, "detach"):  # PyTorch
+        if value.numel() != 1:
+            return _Strange(f"{type(value).__name__} of {value.numel()} numbers")
+        copy = value.detach().clone()
+        if not copy.is_cuda:
+            return _OnGpu(copy.item)
+        cuda = sys.modules["torch"].cuda
+        copied = cuda.Event()
+        # The thread that reads it has another stream.
+        copied.record(cuda.current_stream(copy.device))
+        return _OnGpu(lambda: (copied.synchronize(), copy.item())[1])
+    if hasattr(value, "read_value"):  # a variable of TensorFlow; its tensors never change
+        value = value.read_value()
+    return _OnGpu(lambda: value)
+
+
+def _as_number(value: Any) -> Any:
+    """A value as a number; something strange if it is none."""
+    if isinstance(value, (str, bytes, bytearray)):  # float() would read them
+        return _Strange(type(value).__name__)
+    if isinstance(value, int):  # True and False, too
+        return int(value)
+    try:
+        item = getattr(value, "item", None)  # NumPy's and PyTorch's, of any shape with one number
+        return float(value if item is None else item())
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except Exception:
+        return _Strange(type(value).__name__)
+
+
+def _as_step(step: Any) -> Any:
+    """The step that a user gave, if it can be one: else points are counted."""
+    number = _as_number(step)
+    if isinstance(number, _Strange) or not math.isfinite(number) or abs(number) >= _EXACT:
+        spans.recorder.note(NO_STEP)
+        return None
+    return int(number) if number == int(number) else number
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if type(value) is _Strange:
+        return value
+    if type(value) is int:
+        if -_EXACT < value < _EXACT:
+            return value
+        try:
+            value = float(value)
+        except OverflowError:
+            value = math.inf if value > 0 else -math.inf
+    elif type(value) is not float:
+        value = float(value)
+    if math.isfinite(value):
+        return value
+    return _SPELLED.get(value, "NaN")
+
+
+points = MetricRecorder()
+os.register_at_fork(after_in_child=points.leave)
+
+
+def log(*, step: Any = None, **values: Any) -> None:
+    """Report metrics of this rank, such as `rankroom.log(loss=loss, acc=acc, step=step)`.
+
+    They are curves in the view's tab Metrics, live, and rows in `run.metrics()`. A name that Python
+    does not allow is given as `log(**{"val/loss": …})`. Without `step`, the values of each name are
+    counted from 0. Values are numbers: Python's, NumPy's, tensors of PyTorch or TensorFlow with one
+    element. Nothing waits for a GPU here: of a tensor there a copy is made on the GPU, and read
+    when the rank reports, about once a second. Off the ranks this does nothing.
+    """
+    if spans.recorder.on:
+        points.add(values, step)
+
+
+NO_NUMBER = "metric {name!r}: what is no number ({kind}) is not a point of its curve"
+NO_STEP = "metrics: a step that is no number was counted instead"
+TOO_MANY = "metrics of more than {count:,} names: those of other names are not kept"
+THINNED = "of more than {count:,} points of a metric on a rank, its curve holds some stretches only"
+ON_GPU = "metrics: the last values were still on a GPU that did not answer, and are not kept"

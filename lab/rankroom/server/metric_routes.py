@@ -1,0 +1,82 @@
+"""Curves that browsers ask for, again and again while a run is live or somebody pans."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Store
+
+if TYPE_CHECKING:  # importing it loads NumPy, which most servers never need
+    from rankroom.analysis.metrics.curve_answer import Asked
+    from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, KeptMetrics
+
+MOST = 8  # runs whose curves stay in memory for the next look
+MOST_HELD = 12_000_000  # points of them all: some 300 MB
+
+
+class MetricCurves:
+    """The metrics of runs, read once for all who look at them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._whole: OrderedDict[str, GrowingMetrics] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[int, KeptMetrics]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, run: RunInfo, asked: Asked) -> str:
+        """The curves of the run by now, as JSON."""
+        from rankroom.analysis.metrics.curve_answer import answer, is_fine
+
+        kept = None if run.state == "running" or run.id in self._whole else self._coarse(run)
+        if kept is not None and is_fine(kept.metrics, asked):
+            return json.dumps(answer(kept, asked, run.state), separators=(",", ":"))
+        growing = self._growing(run)
+        with growing.lock:
+            growing.look()
+            said = answer(growing, asked, run.state)
+        self._forget()
+        return json.dumps(said, separators=(",", ":"))
+
+    def _coarse(self, run: RunInfo) -> KeptMetrics | None:
+        """What was kept when the run ended, if it was."""
+        from rankroom.analysis.metrics.metrics_of_run import stored_metrics
+
+        paths = self._store.paths(run.id)
+        try:
+            written = paths.metrics.stat().st_mtime_ns
+        except OSError:
+            return None
+        with self._lock:
+            known = self._kept.get(run.id)
+        if known is not None and known[0] == written:
+            return known[1]
+        found = stored_metrics(paths, run)
+        if found is not None:
+            with self._lock:
+                self._kept[run.id] = written, found
+                while len(self._kept) > MOST:
+                    self._kept.popitem(last=False)
+        return found
+
+    def _growing(self, run: RunInfo) -> GrowingMetrics:
+        from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
+
+        with self._lock:
+            growing = self._whole.pop(run.id, None)
+            if growing is None or not growing.fits(run):
+                growing = GrowingMetrics(self._store.paths(run.id), run)
+            self._whole[run.id] = growing
+        return growing
+
+    def _forget(self) -> None:
+        """Those that were looked at longest ago, if there are too many."""
+        with self._lock:
+            while len(self._whole) > 1 and (
+                len(self._whole) > MOST
+                or sum(each.metrics.held for each in self._whole.values()) > MOST_HELD
+            ):
+                self._whole.popitem(last=False)
