@@ -49,6 +49,7 @@ export function readRun(id: string): Json {
 /** A record that a test writes as it goes, as a kernel would. */
 export class LiveRecord {
   private seq = new Map<number, number>();
+  private names = new Map<number, string[]>();
 
   constructor(
     readonly id: string,
@@ -87,6 +88,22 @@ export class LiveRecord {
 
   print(rank: number, text: string, stream = 'stdout'): void {
     this.add('log', rank, { stream, text });
+  }
+
+  /** Report values of a metric, a step and `every` microseconds apart. */
+  report(rank: number, name: string, values: ReadonlyArray<number | string>, first = 0, every = 10_000): void {
+    const names = this.names.get(rank) ?? [];
+    const isNew = !names.includes(name);
+    const number = isNew ? names.push(name) - 1 : names.indexOf(name);
+    this.names.set(rank, names);
+    this.add('metrics', rank, {
+      t: every * (first + values.length),
+      ...(isNew ? { from: number, define: [name] } : {}),
+      name: values.map(() => number),
+      step: values.map((_, i) => first + i),
+      at: values.map((_, i) => (i ? every : every * first)),
+      value: values
+    });
   }
 
   /** Let the record be untouched for so many seconds. */

@@ -40,6 +40,30 @@ for step in range(40):
             time.sleep(0.1)
     hvd.allreduce(torch.tensor([float(step)]), name="loss")`;
 
+// A network that learns, and one that is asked how well it does by then.
+const REPORTING = `%%distributed
+import rankroom
+import torch
+import horovod.torch as hvd
+from sklearn.datasets import load_digits
+
+hvd.init()
+torch.manual_seed(0)
+x, y = (torch.tensor(each) for each in load_digits(return_X_y=True))
+x, y = x[rank::size].float() / 16, y[rank::size]
+model = torch.nn.Linear(64, 10)
+sgd = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+decay = torch.optim.lr_scheduler.ExponentialLR(sgd, 0.99)
+for step in range(200):
+    batch = torch.randint(len(x), (64,))
+    sgd.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(x[batch]), y[batch])
+    loss.backward()
+    sgd.step()
+    decay.step()
+    right = (model(x).argmax(1) == y).float().mean()
+    rankroom.log(loss=loss.item(), accuracy=right.item(), lr=decay.get_last_lr()[0], step=step)`;
+
 // Galata's stand-ins for kernels do not know how to be interrupted.
 test.use({ kernels: null });
 
@@ -216,4 +240,20 @@ test('who waits for whom: said in a line, drawn, and in numbers', async ({ page 
   await expect(view.locator('.rr-diagnosis')).toContainText(/rank 1 arrives last in .* of 40 allreduces and costs \d+ % of the run/);
   await view.screenshot({ path: join(__dirname, 'test-results', 'pictures', 'profile.png') });
   await page.notebook.runCell(3);
+});
+
+test('what ranks report: a curve for each rank, in the run’s own colours', async ({ page }) => {
+  await page.setViewportSize({ width: 1000, height: 700 });
+  await notebookWith(page, REPORTING);
+  await page.notebook.runCell(1);
+  const view = cell(page, 1).locator('.rr-view');
+  await whole(view);
+  await view.getByRole('tab', { name: 'Metrics' }).click();
+  const tab = view.locator('.rr-metrics');
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+  await expect(tab.locator('.rr-mt-title > b')).toHaveText(['loss', 'accuracy', 'lr']);
+  await expect(tab.locator('.rr-mt-plot').first()).toHaveAttribute('aria-label', /^loss, from step 0 to step 199; last: 0\.\d+/);
+  await tab.getByRole('slider', { name: 'smoothing' }).fill('0.8');
+  await view.screenshot({ path: join(__dirname, 'test-results', 'pictures', 'metrics.png') });
+  await stopRanks(page);
 });

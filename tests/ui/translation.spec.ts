@@ -2,7 +2,7 @@
 import { galata } from '@jupyterlab/galata';
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, openRuns, picture, test, whole } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, test, whole } from './rankroom';
 import { openRanks } from './sidebar';
 
 const MARK = '¡';
@@ -70,4 +70,22 @@ test('the run view: log, timeline and profile', ALWAYS, async ({ page }) => {
     expect(await unmarked(view, given)).toEqual([]);
   }
   await picture(page, 'translated-view');
+});
+
+test('the metrics of a run', ALWAYS, async ({ page }) => {
+  const record = new LiveRecord('translated');
+  for (let i = 0; i < 25; i++) {
+    [0, 1].forEach(rank => record.report(rank, `m${i}`, [1, 2, 3 + rank]));
+  }
+  record.save('done');
+  const view = await openRuns(page, ['translated']);
+  await whole(view);
+  await view.getByRole('tab').nth(1).click();
+  await expect(view.locator('.rr-metrics')).toHaveAttribute('data-ready', 'true');
+  await view.locator('.rr-mt-others > summary').click();
+  await view.locator('.rr-mt-area').first().hover();
+  // Names are the user's.
+  expect(await unmarked(view, '.rr-mt-title > b, .rr-list, .rr-words')).toEqual([]);
+  expect(await unmarked(page.locator('.rr-tl-tip'), 'b')).toEqual([]);
+  await picture(page, 'translated-metrics');
 });

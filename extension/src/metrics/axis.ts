@@ -68,7 +68,8 @@ export function logTicks(range: Range, most: number): Tick[] {
   for (let power = first; power <= last; power++) {
     for (const factor of power % every === 0 ? factors : []) {
       const at = factor * 10 ** power;
-      if (at >= range.from && at <= range.to) {
+      // Powers are computed, and may be a little off.
+      if (at >= range.from * (1 - 1e-9) && at <= range.to * (1 + 1e-9)) {
         found.push({ at, label: reading(at) });
       }
     }

@@ -147,7 +147,7 @@ export class MetricsSource {
     const isClose = (name: string): boolean => range !== null && !whole.get(name)!.metric.isFinest;
     const coarse = names.filter(name => isClose(name) && !fits(part.get(name), range!, points, names.length));
     if (coarse.length) {
-      return { axis, range: around(range!), names, points, isNew: true };
+      return { ...around(range!, points), axis, names, isNew: true };
     }
     const rough = names.filter(name => isRough(whole.get(name)!, points, names.length));
     if (rough.length) {
@@ -156,7 +156,7 @@ export class MetricsSource {
     const isOld = (known: Known | undefined): boolean => known?.stamp !== this.stamp;
     const close = names.filter(name => isClose(name) && isOld(part.get(name)));
     if (close.length) {
-      return { axis, range: around(range!), names, points, isNew: false };
+      return { ...around(range!, points), axis, names, isNew: false };
     }
     const old = names.filter(name => !isClose(name) && isOld(whole.get(name)));
     return old.length ? { axis, range: null, names: old, points, isNew: false } : null;
@@ -198,10 +198,10 @@ export class MetricsSource {
   }
 }
 
-/** With what is beside it. */
-function around({ from, to }: Range): Range {
+/** With what is beside it, and as many points in the range itself. */
+function around({ from, to }: Range, points: number): Pick<Question, 'range' | 'points'> {
   const beside = (to - from) * BESIDE;
-  return { from: from - beside, to: to + beside };
+  return { range: { from: from - beside, to: to + beside }, points: Math.ceil(points * (1 + 2 * BESIDE)) };
 }
 
 function covers(outer: Range | null, inner: Range): boolean {

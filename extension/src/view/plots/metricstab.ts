@@ -28,6 +28,8 @@ const MOST_POINTS = 1_200;
 const HELP = (): string =>
   trans.__('W and S zoom, A and D move, arrows go from point to point, 0 and Escape show all.');
 
+let tabs = 0;
+
 export class MetricsTab extends Widget {
   private source: MetricsSource;
   private ranks: ReadonlySet<number> | null = null;
@@ -60,7 +62,7 @@ export class MetricsTab extends Widget {
     this.source = new MetricsSource(model, server);
     this.source.changed.connect(this.refresh, this);
     const changed = (): void => this.frame.request();
-    this.controls = new Controls(choice, { changed, fit: () => this.fit(), download: () => this.download() });
+    this.controls = new Controls(choice, { changed, fit: () => this.showAll(), download: () => this.download() });
     this.picker = new NamePicker(choice, changed);
     this.movable = {
       get range() {
@@ -70,7 +72,7 @@ export class MetricsTab extends Widget {
       pan: by => choice.window.pan(by),
       select: part => choice.window.select(part)
     };
-    this.help.id = `rr-mt-help-${model.id}-${this.id || Math.random().toString(36).slice(2)}`;
+    this.help.id = `rr-mt-help-${++tabs}`;
     this.node.append(
       this.controls.node, this.picker.node, this.notes, this.empty, this.grid, this.lasts, this.said, this.help
     );
@@ -204,7 +206,7 @@ export class MetricsTab extends Widget {
     const plot = new PlotView(name, this.choice, this.movable, {
       moved: () => this.moved(plot),
       point: (which, x, left, top) => this.point(which, x, left, top),
-      fit: () => this.fit()
+      fit: () => this.showAll()
     });
     plot.node.setAttribute('aria-describedby', this.help.id);
     this.sight.observe(plot.node);
@@ -234,7 +236,7 @@ export class MetricsTab extends Widget {
     this.frame.request();
   }
 
-  private fit(): void {
+  private showAll(): void {
     this.choice.window.part = null;
     this.choice.window.fit();
     this.frame.request();

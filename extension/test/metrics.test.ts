@@ -1,0 +1,320 @@
+import { strict as assert } from 'node:assert';
+import { test } from 'node:test';
+
+import { curveOf, readAnswer, type Curve, type MetricsAnswer, type NameInfo } from '../src/metrics/answer';
+import { Axis, linearTicks, logTicks, reading, shownValues } from '../src/metrics/axis';
+import { Choice } from '../src/metrics/choice';
+import { metricsCsv } from '../src/metrics/csv';
+import { inSight, lastOf, nearest, overRanks, smoothed } from '../src/metrics/curves';
+import { extremes, linesOf, snap } from '../src/metrics/lines';
+import { lastWords, tipRows } from '../src/metrics/phrases';
+import { pick } from '../src/metrics/pick';
+import { MetricsSource, type Question, type Sought } from '../src/metrics/source';
+import { Look } from '../src/timeline/look';
+
+const CLOSE = 1e-12;
+
+/** A curve through these values at 0, 1, 2, …; null for a gap. */
+function curve(values: Array<number | null>, count: number[] = [], x = values.map((_, i) => i)): Curve {
+  return curveOf({ x, mean: values, low: values, high: values }, count, []);
+}
+
+function info(name: string, ranks = [0, 1], points = 100): NameInfo {
+  return { name, ranks, points, steps: [0, points - 1], t: [0, points * 1000] };
+}
+
+/** What a server says of curves that fall from 100, one point a step, in as many buckets as are asked for. */
+function answerTo({ axis, range, points, names }: Question, all: NameInfo[], most = 4000): MetricsAnswer {
+  const told = names.length ? all.filter(({ name }) => names.includes(name)) : all.slice(0, 20);
+  const room = Math.min(points, most);
+  const curves = told.flatMap(({ name, ranks, points: length, t, steps }) =>
+    ranks.map(rank => {
+      const place = (i: number): number => (axis === 'time' ? t[0] + 1000 * i : steps[0] + i);
+      const seen = Array.from({ length }, (_, i) => i).filter(i => !range || (place(i) >= range.from && place(i) <= range.to));
+      const size = seen.length > room ? Math.ceil(seen.length / room) : 1;
+      const heads = seen.filter((_, k) => k % size === 0);
+      const last = (k: number): number => Math.min(k * size + size - 1, seen.length - 1);
+      const value = (i: number): number => 100 - i + rank;
+      return {
+        name, rank,
+        x: heads.map((i, k) => (place(i) + place(seen[last(k)])) / 2),
+        mean: heads.map((i, k) => (value(i) + value(seen[last(k)])) / 2),
+        high: heads.map(value),
+        low: heads.map((_, k) => value(seen[last(k)])),
+        count: heads.map((_, k) => last(k) - k * size + 1),
+        bad: []
+      };
+    })
+  );
+  return { state: 'done', names: all, points: room, curves, over_ranks: [], notes: [], exact: true };
+}
+
+class Server {
+  asked: Question[] = [];
+  failure = '';
+
+  constructor(
+    private all: NameInfo[],
+    private most = 4000
+  ) {}
+
+  async metrics(_id: string, question: Question): Promise<MetricsAnswer> {
+    this.asked.push(question);
+    await Promise.resolve();
+    if (this.failure) {
+      throw new Error(this.failure);
+    }
+    return answerTo(question, this.all, this.most);
+  }
+}
+
+function answered(source: MetricsSource): Promise<void> {
+  return new Promise(resolve => {
+    const listen = (): void => {
+      source.changed.disconnect(listen);
+      resolve();
+    };
+    source.changed.connect(listen);
+  });
+}
+
+test('a smoothed curve does not begin at 0, and keeps its gaps', () => {
+  assert.deepEqual([...smoothed(curve([5, 5, 5, 5]), 0.9)].map(value => Math.abs(value - 5) < CLOSE), [true, true, true, true]);
+  const found = smoothed(curve([1, null, 3]), 0.5);
+  assert.equal(found[0], 1);
+  assert.ok(Number.isNaN(found[1]));
+  // (0.25 · 1 + 0.5 · 3) / 0.75
+  assert.ok(Math.abs(found[2] - 7 / 3) < CLOSE);
+  assert.deepEqual([...smoothed(curve([4, 2]), 0)], [4, 2]);
+});
+
+test('a bucket of several points is smoothed as they are', () => {
+  const points = smoothed(curve([1, 2, 2, 2, 2]), 0.8);
+  const buckets = smoothed(curve([1, 2], [1, 4]), 0.8);
+  assert.ok(Math.abs(points[4] - buckets[1]) < CLOSE);
+});
+
+test('ticks are round, have the digits they need, and are not too many', () => {
+  const labels = (from: number, to: number, most: number): string[] => linearTicks({ from, to }, most).map(({ label }) => label);
+  assert.deepEqual(labels(0, 1, 5), ['0', '0.2', '0.4', '0.6', '0.8', '1.0']);
+  assert.deepEqual(labels(-1.1, 1.2, 5), ['−1.0', '−0.5', '0', '0.5', '1.0']);
+  assert.deepEqual(labels(0, 12_000, 3), ['0', '5,000', '10,000']);
+  assert.deepEqual(labels(1e-7, 4e-7, 4), ['1e-7', '2e-7', '3e-7', '4e-7']);
+  assert.deepEqual(labels(100_000, 100_030, 3), ['100,000', '100,010', '100,020', '100,030']);
+  assert.deepEqual(linearTicks({ from: 3, to: 5 }, 8, 1).map(({ at }) => at), [3, 4, 5]);
+  assert.deepEqual(labels(0, Infinity, 4), []);
+});
+
+test('logarithmic ticks: powers of ten, with 2 and 5 where there are few', () => {
+  const labels = (from: number, to: number): string[] => logTicks({ from, to }, 6).map(({ label }) => label);
+  assert.deepEqual(labels(0.5, 20), ['0.5', '1', '2', '5', '10', '20']);
+  assert.deepEqual(labels(1e-5, 10), ['1e-5', '1e-4', '0.001', '0.01', '0.1', '1', '10']);
+  assert.equal(logTicks({ from: 1e-30, to: 1e30 }, 6).length <= 8, true);
+  assert.deepEqual(labels(3.1, 3.9).length > 1, true);
+});
+
+test('values as one reads them', () => {
+  assert.deepEqual(
+    [0, 0.41234, 1234567, 12, -0.5, 0.00003125, 2.5e7 + 0.5, NaN, Infinity, -Infinity, 12345.6].map(reading),
+    ['0', '0.4123', '1,234,567', '12', '−0.5', '3.125e-5', '2.5e7', 'NaN', '∞', '−∞', '12,346']
+  );
+});
+
+test('an axis is never empty, and a logarithmic one has nothing at or below 0', () => {
+  const flat = shownValues(3, 3, false)!;
+  assert.ok(flat.from < 3 && flat.to > 3);
+  assert.ok(shownValues(0, 0, false)!.to > 0);
+  assert.equal(shownValues(Infinity, -Infinity, false), null);
+  const axis = new Axis({ from: 0.01, to: 100 }, 400, true);
+  assert.ok(Math.abs(axis.pixel(1) - 200) < 1e-9);
+  assert.ok(Number.isNaN(axis.pixel(0)) && Number.isNaN(axis.pixel(-1)));
+});
+
+test('the nearest bucket, also of steps that go back', () => {
+  const ascending = curve([1, 2, 3], [], [0, 10, 20]);
+  assert.deepEqual([-5, 4, 6, 15.1, 99].map(x => nearest(ascending, x)), [0, 0, 1, 2, 2]);
+  const back = curve([1, 2, 3, 4], [], [0, 10, 5, 6]);
+  assert.deepEqual([nearest(back, 5.4), nearest(back, 9), nearest(curve([]), 1)], [2, 1, -1]);
+  assert.deepEqual(inSight(ascending, { from: 9, to: 11 }), [0, 3]);
+  assert.deepEqual(inSight(ascending, { from: 12, to: 13 }), [1, 3]);
+  assert.deepEqual(inSight(back, { from: 9, to: 11 }), [0, 4]);
+});
+
+test('mean and spread of ranks, which may have other steps and gaps', () => {
+  const over = overRanks([curve([1, 2, null, 4]), curve([3, null, null, 6]), curve([10], [], [9])]);
+  assert.deepEqual([...over.mean], [2, 2, NaN, 5]);
+  assert.deepEqual([...over.low], [1, 2, NaN, 4]);
+  assert.deepEqual([...over.high], [3, 2, NaN, 6]);
+  const between = overRanks([curve([0, 0, 0]), curve([0, 10], [], [0, 2])]);
+  assert.deepEqual([...between.high], [0, 5, 10]);
+});
+
+test('an answer as it came: gaps, what is bad, and whether a closer look would show more', () => {
+  const answer = answerTo({ axis: 'step', range: null, points: 50, names: [] }, [info('loss')]);
+  answer.curves[0].mean = answer.curves[0].mean.map((value, i) => (i === 3 ? null : value));
+  answer.curves[0].bad = [{ x: 6.5, value: 'NaN' }];
+  const loss = readAnswer(answer).get('loss')!;
+  assert.equal(loss.ranks.length, 2);
+  assert.ok(Number.isNaN(loss.ranks[0].mean[3]));
+  assert.equal(loss.isFinest, false);
+  assert.equal(readAnswer(answerTo({ axis: 'step', range: null, points: 100, names: [] }, [info('loss')])).get('loss')!.isFinest, true);
+  // Columns that do not fit one another are cut, not believed.
+  const torn = curveOf({ x: [0, 1, 2], mean: [5, 6], low: [1], high: [] }, [7], []);
+  assert.deepEqual([[...torn.x], [...torn.low], [...torn.high], [...torn.count]], [[0, 1], [5, 6], [5, 6], [1, 1]]);
+});
+
+test('lines: a curve for each rank or one for all, with what is to be seen of them', () => {
+  const metric = readAnswer(answerTo({ axis: 'step', range: null, points: 100, names: [] }, [info('loss', [0, 1, 2])])).get('loss')!;
+  const each = linesOf(metric, { ranks: new Set([0, 2]), isMean: false, smoothing: 0 });
+  assert.deepEqual(each.map(({ rank }) => rank), [0, 2]);
+  assert.deepEqual(extremes(each, { from: 0, to: 0.5 }, false), [99, 102]);
+  const [mean, ...none] = linesOf(metric, { ranks: null, isMean: true, smoothing: 0.5 });
+  assert.deepEqual([mean.rank, none.length, mean.curve.mean[0], mean.curve.high[0]], [null, 0, 101, 102]);
+  assert.equal(linesOf(metric, { ranks: new Set([1]), isMean: true, smoothing: 0 })[0].rank, 1);
+  assert.equal(snap(each, 41.4, nearest), 41);
+  assert.equal(snap([], 41.4, nearest), null);
+  assert.deepEqual(extremes([], { from: 0, to: 1 }, false), [Infinity, -Infinity]);
+});
+
+test('what is said under the pointer: each of few ranks, of many the mean and the extremes', () => {
+  const of = (count: number): ReturnType<typeof readAnswer> =>
+    readAnswer(answerTo({ axis: 'step', range: null, points: 100, names: [] }, [info('loss', Array.from({ length: count }, (_, i) => i))]));
+  const few = of(2).get('loss')!;
+  const said = (metric: typeof few, isMean: boolean, x = 10): string[] => {
+    const lines = linesOf(metric, { ranks: null, isMean, smoothing: 0 });
+    return tipRows(lines, metric.ranks, x).map(({ text }) => text);
+  };
+  assert.deepEqual(said(few, false), ['rank 0: 90', 'rank 1: 91']);
+  assert.deepEqual(said(few, true), ['mean of ranks: 90.5', 'lowest: 90 (rank 0)', 'highest: 91 (rank 1)']);
+  assert.deepEqual(said(of(20).get('loss')!, false), ['mean of 20 ranks: 99.5', 'lowest: 90 (rank 0)', 'highest: 109 (rank 19)']);
+  assert.deepEqual(said(few, false, 500), ['no value here']);
+});
+
+test('a value that is not finite is said as what it is, also at the end', () => {
+  const broken = { ...curve([1, null]), bad: [{ x: 1, value: 'Infinity' as const }] };
+  assert.deepEqual(lastOf(broken), { x: 1, value: 'Infinity' });
+  const line = { rank: 0, curve: broken, smooth: null, hasBand: false };
+  assert.equal(lastWords([line]), '∞');
+  assert.deepEqual(tipRows([line], [], 1), [{ rank: 0, text: 'rank 0: ∞' }]);
+  assert.equal(lastWords([{ ...line, curve: curve([0.5]) }, { ...line, curve: curve([0.25]) }]), '0.25 – 0.5');
+  assert.equal(lastWords([]), '');
+});
+
+test('of many metrics the first are shown, those that match, and those that were added', () => {
+  const names = Array.from({ length: 30 }, (_, i) => info(`m${i}`, i === 5 ? [3] : [0]));
+  const shown = (...given: [Set<number> | null, ((name: string) => boolean) | null, Set<string>]): string[] =>
+    pick(names, ...given).shown.map(({ name }) => name);
+  assert.equal(shown(null, null, new Set()).length, 20);
+  assert.deepEqual(shown(null, null, new Set(['m25'])).slice(-2), ['m19', 'm25']);
+  assert.deepEqual(shown(new Set([3]), null, new Set()), ['m5']);
+  assert.deepEqual(shown(null, name => name.endsWith('9'), new Set()), ['m9', 'm19', 'm29']);
+  assert.equal(pick(names, null, null, new Set()).others.length, 10);
+});
+
+test('steps are zoomed and moved inside their bounds, and all of them follow a run that goes on', () => {
+  const { window } = new Choice(new Look());
+  window.setExtent({ from: 0, to: 100 });
+  assert.deepEqual([window.range, window.isFitted], [{ from: -2, to: 102 }, true]);
+  window.zoom(50, 0.5);
+  assert.deepEqual([window.range, window.isFitted], [{ from: 24, to: 76 }, false]);
+  window.setExtent({ from: 0, to: 200 });
+  assert.deepEqual(window.range, { from: 24, to: 76 });
+  window.pan(1000);
+  assert.equal(window.range.to, 204);
+  window.zoom(150, 100);
+  assert.ok(window.isFitted);
+  window.zoomTo({ from: 3, to: 4 });
+  assert.deepEqual(window.range, { from: 3, to: 4 });
+  window.fit();
+  window.setExtent({ from: 7, to: 7 });
+  assert.ok(window.range.to > window.range.from);
+});
+
+test('time is the timeline’s: a range chosen here is chosen there, and the other way round', () => {
+  const look = new Look();
+  const choice = new Choice(look);
+  choice.axis = 'time';
+  look.setExtent({ from: 0, to: 10e6 }, null);
+  choice.window.setExtent({ from: 5e6, to: 9e6 });
+  assert.ok(choice.window.isFitted);
+  assert.equal(choice.window.range.from, 5e6 - 0.08e6);
+  choice.window.zoomTo({ from: 6e6, to: 7e6 });
+  assert.deepEqual(look.range, { from: 6e6, to: 7e6 });
+  look.goTo({ from: 1e6, to: 2e6 });
+  assert.deepEqual(choice.window.range, { from: 1e6, to: 2e6 });
+  choice.window.fit();
+  assert.ok(look.isFitted);
+});
+
+test('what is looked at is asked for once, a part of it when that shows more', async () => {
+  const server = new Server([info('loss', [0, 1], 10_000), info('few', [0], 10)]);
+  const source = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3 }, server);
+  const all: Sought = { axis: 'step', range: null, names: [], points: 600 };
+  const look = async (sought: Sought): Promise<void> => {
+    source.refresh(sought);
+    source.refresh(sought);
+    while (!source.isUpToDate(sought)) {
+      await answered(source);
+      source.refresh(sought);
+    }
+  };
+  await look(all);
+  const names = ['loss', 'few'];
+  await look({ ...all, names });
+  assert.equal(server.asked.length, 1);
+  await look({ ...all, names, range: { from: 100, to: 200 } });
+  assert.deepEqual(server.asked[1].range, { from: 50, to: 250 });
+  assert.equal(source.metric('loss', 'step', { from: 100, to: 200 })!.isFinest, true);
+  // Beside it is known, far away only coarsely, and what has few points is known anyway.
+  await look({ ...all, names, range: { from: 140, to: 240 } });
+  await look({ ...all, names: ['few'], range: { from: 3, to: 4 } });
+  assert.equal(server.asked.length, 2);
+  assert.equal(source.metric('loss', 'step', { from: 5000, to: 5100 })!.isFinest, false);
+  await look({ ...all, axis: 'time', names });
+  assert.equal(server.asked.length, 3);
+  await look({ ...all, names });
+  assert.equal(server.asked.length, 3);
+  source.dispose();
+});
+
+test('a live run is asked again when more was reported, after a rest; a failure is said and tried again', async () => {
+  const model = { id: 'run', isLive: true, metricEvents: 1 };
+  const server = new Server([info('loss', [0], 10)]);
+  const source = new MetricsSource(model, server);
+  const sought: Sought = { axis: 'step', range: null, names: ['loss'], points: 600 };
+  source.refresh(sought);
+  await answered(source);
+  source.refresh(sought);
+  assert.ok(source.isUpToDate(sought));
+  model.metricEvents = 2;
+  const begin = performance.now();
+  source.refresh(sought);
+  await answered(source);
+  assert.equal(server.asked.length, 1);
+  source.refresh(sought);
+  await answered(source);
+  assert.equal(server.asked.length, 2);
+  assert.ok(performance.now() - begin > 900);
+  model.isLive = false;
+  server.failure = 'no answer';
+  await new Promise(resolve => setTimeout(resolve, 1_000));
+  source.refresh(sought);
+  await answered(source);
+  assert.equal(source.trouble, 'no answer');
+  assert.ok(source.metric('loss', 'step', null), 'what is known stays');
+  source.refresh(sought);
+  source.dispose();
+});
+
+test('as CSV: every point, though the server answers with buckets', async () => {
+  const server = new Server([info('=loss', [0, 1], 1_000)], 100);
+  const text = await metricsCsv(server, 'run', 'step', ['=loss', 'gone']);
+  const lines = text.trim().split('\n');
+  assert.equal(lines[0], 'name,rank,step,value,lowest,highest,points');
+  assert.equal(lines.length, 2_001);
+  assert.equal(new Set(lines).size, 2_001);
+  assert.ok(lines.includes("'=loss,1,500,-399,,,1"));
+  // Points that cannot be told apart end the asking.
+  const same = new Server([{ ...info('same', [0], 1_000), steps: [5, 5] }], 100);
+  assert.ok((await metricsCsv(same, 'run', 'step', ['same'])).split('\n').length > 100);
+});

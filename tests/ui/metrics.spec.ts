@@ -1,0 +1,392 @@
+/** The metrics of a run: plots of what ranks reported, and what can be done with them. */
+import { readFileSync } from 'node:fs';
+
+import type { Locator } from '@playwright/test';
+
+import { ALWAYS, expect, LiveRecord, openRuns, picture, test, whole, type Page } from './rankroom';
+
+const STEPS = 400;
+
+/** A loss that falls, noisily, and differently on each rank. */
+function loss(rank: number, steps = STEPS, first = 0): number[] {
+  return Array.from({ length: steps }, (_, i) => {
+    const step = first + i;
+    return (0.4 + 2.2 * Math.exp(-step / 90)) * (1 + 0.12 * Math.sin(step * (1.7 + rank)) + 0.05 * Math.cos(step * 11.3 + rank));
+  });
+}
+
+/** A run of ranks that report a loss, an accuracy and a learning rate. */
+function reported(id: string, ranks = 2, steps = STEPS): LiveRecord {
+  const record = new LiveRecord(id, ranks);
+  for (let rank = 0; rank < ranks; rank++) {
+    const values = loss(rank, steps);
+    record.report(rank, 'train/loss', values);
+    record.report(rank, 'train/accuracy', values.map((value, i) => Math.min(0.99, 1 - value / 3 + i / 4000)));
+    record.report(rank, 'lr', values.map((_, i) => 0.1 * 0.985 ** i));
+  }
+  return record;
+}
+
+async function metrics(view: Locator): Promise<Locator> {
+  await view.getByRole('tab', { name: 'Metrics' }).click();
+  const tab = view.locator('.rr-metrics');
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+  return tab;
+}
+
+async function openMetrics(page: Page, id: string): Promise<Locator> {
+  const view = await openRuns(page, [id]);
+  await whole(view);
+  return metrics(view);
+}
+
+function plot(tab: Locator, name: string): Locator {
+  return tab.locator(`.rr-mt-plot[data-name="${name}"]`);
+}
+
+async function range(tab: Locator): Promise<{ from: number; to: number }> {
+  return tab.evaluate(node => ({ from: Number((node as HTMLElement).dataset.from), to: Number((node as HTMLElement).dataset.to) }));
+}
+
+/** Where a place of the axis is in a plot. */
+async function place(tab: Locator, name: string, x: number): Promise<{ x: number; y: number }> {
+  const area = plot(tab, name).locator('.rr-mt-area');
+  await area.scrollIntoViewIfNeeded();
+  const box = (await area.boundingBox())!;
+  const { from, to } = await range(tab);
+  return { x: box.x + ((x - from) / (to - from)) * box.width, y: box.y + box.height / 2 };
+}
+
+/** How many pixels of a plot have a rank's colour, or nearly. */
+async function pixels(tab: Locator, name: string, rank: number): Promise<number> {
+  return plot(tab, name).locator('canvas').first().evaluate((node, rank) => {
+    const canvas = node as HTMLCanvasElement;
+    const probe = document.createElement('canvas').getContext('2d')!;
+    probe.fillStyle = getComputedStyle(canvas).getPropertyValue(`--rr-c${rank}`).trim();
+    probe.fillRect(0, 0, 1, 1);
+    const [r, g, b] = probe.getImageData(0, 0, 1, 1).data;
+    const { data } = canvas.getContext('2d')!.getImageData(0, 0, canvas.width, canvas.height);
+    let found = 0;
+    for (let i = 0; i < data.length; i += 4) {
+      found += Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 24 ? 1 : 0;
+    }
+    return found;
+  }, rank);
+}
+
+/** The questions to the server about a run's metrics, as they come. */
+function questions(page: Page, id: string): URL[] {
+  const asked: URL[] = [];
+  page.on('request', request => {
+    const url = new URL(request.url());
+    if (url.pathname.endsWith(`/runs/${id}/metrics`)) {
+      asked.push(url);
+    }
+  });
+  return asked;
+}
+
+test('a plot for each metric, with a curve for each rank; what the pointer is on is said', ALWAYS, async ({ page }) => {
+  reported('mt-plots').save('done');
+  const view = await openRuns(page, ['mt-plots']);
+  await whole(view);
+  await expect(view.getByRole('tab')).toHaveText(['Logs', 'Metrics']);
+  const tab = await metrics(view);
+  await expect(tab.locator('.rr-mt-title > b')).toHaveText(['train/loss', 'train/accuracy', 'lr']);
+  await expect(plot(tab, 'lr')).toHaveAttribute('aria-label', /^lr, from step 0 to step 399; last: 2\.4\d\de-4$/);
+  await expect(tab.getByRole('table', { name: 'last values' }).locator('tr').first()).toHaveText(/^train\/lossrank 0: 0\.\d+rank 1: 0\.\d+$/);
+  await expect.poll(() => pixels(tab, 'train/loss', 0)).toBeGreaterThan(200);
+  expect(await pixels(tab, 'train/loss', 1)).toBeGreaterThan(200);
+  await picture(page, 'metrics-light');
+
+  const at = await place(tab, 'train/loss', 100);
+  await page.mouse.move(at.x, at.y);
+  const tip = page.locator('.rr-tl-tip');
+  await expect(tip.locator('b')).toHaveText(/^train\/loss · step (99|100|101)$/);
+  await expect(tip.locator('.rr-mt-tip')).toHaveText([/^rank 0: [\d.]+$/, /^rank 1: [\d.]+$/]);
+  await page.theme.setDarkTheme();
+  await page.mouse.move(at.x + 1, at.y);
+  await expect(tip).toBeVisible();
+  await picture(page, 'metrics-dark');
+  await page.mouse.move(2, 2);
+  await expect(tip).toBeHidden();
+
+  await view.getByRole('button', { name: '1', exact: true }).click();
+  await expect(plot(tab, 'train/loss')).toHaveAttribute('data-lines', '1');
+  await expect(tab.getByRole('button', { name: 'mean' })).toBeHidden();
+  await expect.poll(() => pixels(tab, 'train/loss', 0)).toBe(0);
+});
+
+test('in a narrow window the plots stand one below the other, and nothing is cut off', ALWAYS, async ({ page }) => {
+  reported('mt-narrow', 3).save('done');
+  await page.setViewportSize({ width: 600, height: 860 });
+  const tab = await openMetrics(page, 'mt-narrow');
+  const boxes = await Promise.all(['train/loss', 'train/accuracy', 'lr'].map(async name => (await plot(tab, name).boundingBox())!));
+  expect(new Set(boxes.map(({ x }) => x)).size).toBe(1);
+  expect(await tab.evaluate(node => node.scrollWidth <= node.clientWidth)).toBe(true);
+  await picture(page, 'metrics-narrow');
+});
+
+test('along time, on a logarithmic scale, smoothed, and as the mean of the ranks', ALWAYS, async ({ page }) => {
+  reported('mt-choices', 4).save('done');
+  const tab = await openMetrics(page, 'mt-choices');
+  await tab.getByLabel('log scale').check();
+  await tab.getByRole('slider', { name: 'smoothing' }).fill('0.9');
+  await expect(tab.locator('.rr-mt-amount')).toHaveText('0.90');
+  const at = await place(tab, 'lr', 200);
+  await page.mouse.move(at.x, at.y);
+  await expect(page.locator('.rr-tl-tip')).toContainText(/rank 0: .* \(smoothed .*\)/);
+  await picture(page, 'metrics-smoothed');
+  await page.mouse.move(2, 2);
+  await tab.getByRole('button', { name: 'mean', exact: true }).click();
+  await expect(plot(tab, 'train/loss')).toHaveAttribute('data-lines', '1');
+  await expect(plot(tab, 'train/loss').locator('.rr-mt-last')).toHaveText(/^mean 0\.\d+$/);
+  await tab.getByRole('button', { name: 'time' }).click();
+  await expect(plot(tab, 'train/loss')).toHaveAttribute('aria-label', /from \+0\.000 s to \+3\.990 s/);
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+  await picture(page, 'metrics-mean');
+});
+
+test('zoom by wheel, drag and keys; what is near is asked for, and all is shown again', ALWAYS, async ({ page }) => {
+  reported('mt-zoom', 2, 20_000).save('done');
+  const asked = questions(page, 'mt-zoom');
+  const tab = await openMetrics(page, 'mt-zoom');
+  const all = await range(tab);
+  const points = async (): Promise<number> => Number(await plot(tab, 'train/loss').getAttribute('data-points'));
+  await expect.poll(points).toBeGreaterThan(150);
+  expect(asked.every(url => !url.searchParams.has('from'))).toBe(true);
+
+  const middle = await place(tab, 'train/loss', 10_000);
+  await page.mouse.move(middle.x, middle.y);
+  await page.keyboard.down('Control');
+  await page.mouse.wheel(0, -600);
+  await page.keyboard.up('Control');
+  await expect.poll(async () => (await range(tab)).from).toBeGreaterThan(500);
+  await expect.poll(() => asked.some(url => Number(url.searchParams.get('from')) > 0)).toBe(true);
+
+  const [from, to] = [await place(tab, 'train/loss', 9_900), await place(tab, 'train/loss', 10_100)];
+  await page.mouse.move(from.x, from.y);
+  await page.mouse.down();
+  await page.mouse.move(to.x + 4, to.y, { steps: 4 });
+  await picture(page, 'metrics-drag');
+  await page.mouse.up();
+  await expect.poll(async () => { const { from, to } = await range(tab); return to - from; }).toBeLessThan(500);
+  // Close enough, each bucket is a point: the curve is as it was reported.
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+  const near = await range(tab);
+  const at = await place(tab, 'train/loss', 10_000);
+  await page.mouse.move(at.x, at.y);
+  const step = Number((await page.locator('.rr-tl-tip b').textContent())!.replace(/^.*step |,/g, ''));
+  const value = loss(0, 1, step)[0];
+  await expect(page.locator('.rr-mt-tip').first()).toHaveText(`rank 0: ${Number(value.toPrecision(4))}`);
+  await picture(page, 'metrics-zoomed');
+
+  await plot(tab, 'lr').focus();
+  await page.keyboard.press('d');
+  await expect.poll(async () => (await range(tab)).from).toBeGreaterThan(near.from);
+  await page.keyboard.press('0');
+  await expect.poll(() => range(tab)).toEqual(all);
+  await page.keyboard.press('Home');
+  await expect(page.locator('.rr-tl-tip b')).toHaveText(/^lr · step \d+$/);
+  await page.keyboard.press('w');
+  await expect.poll(() => range(tab)).not.toEqual(all);
+  await tab.getByRole('button', { name: 'show all' }).click();
+  await expect.poll(() => range(tab)).toEqual(all);
+  await plot(tab, 'lr').locator('.rr-mt-area').dblclick();
+  expect(await range(tab)).toEqual(all);
+  await expect(page.locator('.jp-Notebook .jp-Cell')).toHaveCount(1);
+});
+
+test('a range of time that is chosen here is the timeline’s', ALWAYS, async ({ page }) => {
+  const record = reported('mt-shared');
+  for (const rank of [0, 1]) {
+    const define = [{ name: 'for step in range(400):' }];
+    record.add('spans', rank, { t: 4_000_000, cat: 'cell', from: 0, define, name: [0], start: [0], dur: [4_000_000] });
+  }
+  record.save('done');
+  const view = await openRuns(page, ['mt-shared']);
+  await whole(view);
+  const tab = await metrics(view);
+  await tab.getByRole('button', { name: 'time' }).click();
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+  await plot(tab, 'lr').focus();
+  await page.keyboard.press('w');
+  await page.keyboard.press('w');
+  const chosen = await range(tab);
+  expect(chosen.to - chosen.from).toBeLessThan(3_000_000);
+  await view.getByRole('tab', { name: 'Timeline' }).click();
+  const body = view.locator('.rr-tl-body');
+  await expect(body).toHaveAttribute('data-ranks', '2');
+  const there = await range(body);
+  expect(there.from).toBeCloseTo(chosen.from, 3);
+  expect(there.to).toBeCloseTo(chosen.to, 3);
+  await body.focus();
+  await page.keyboard.press('w');
+  await expect.poll(async () => (await range(body)).from).toBeGreaterThan(there.from);
+  const closer = await range(body);
+  await view.getByRole('tab', { name: 'Metrics' }).click();
+  await expect.poll(async () => (await range(tab)).from).toBeCloseTo(closer.from, 3);
+});
+
+test('a live run is followed while its metrics are looked at, at most once a second', ALWAYS, async ({ page }) => {
+  const record = new LiveRecord('mt-live');
+  const asked = questions(page, 'mt-live');
+  record.print(0, 'begun\n');
+  const view = await openRuns(page, ['mt-live']);
+  await expect(view.locator('.rr-row')).toHaveCount(1);
+  await expect(view.getByRole('tablist')).toBeHidden();
+  const add = (first: number): void => [0, 1].forEach(rank => record.report(rank, 'loss', loss(rank, 50, first), first));
+  add(0);
+  const tab = await metrics(view);
+  await expect(plot(tab, 'loss')).toHaveAttribute('data-points', '50');
+  const begin = Date.now();
+  const before = asked.length;
+  for (let first = 50; first < 400; first += 50) {
+    add(first);
+    await page.evaluate(() => new Promise(done => requestAnimationFrame(done)));
+  }
+  await expect(plot(tab, 'loss')).toHaveAttribute('data-points', '400');
+  expect(asked.length - before).toBeLessThanOrEqual(1 + (Date.now() - begin) / 1000);
+  // Out of sight nothing is asked for.
+  await view.getByRole('tab', { name: 'Logs' }).click();
+  const hidden = asked.length;
+  add(400);
+  record.print(0, 'more\n');
+  await expect(view.locator('.rr-row')).toHaveCount(2);
+  expect(asked.length).toBe(hidden);
+  await view.getByRole('tab', { name: 'Metrics' }).click();
+  await expect(plot(tab, 'loss')).toHaveAttribute('data-points', '450');
+  [0, 1].forEach(rank => record.report(rank, 'late', [1, 2, 3]));
+  await expect(tab.locator('.rr-mt-title > b')).toHaveText(['loss', 'late']);
+  record.save('done');
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+});
+
+test('what is no finite number, steps that go back, and ranks that report different metrics', ALWAYS, async ({ page }) => {
+  const record = new LiveRecord('mt-bad', 3);
+  const values: Array<number | string> = loss(0, 100);
+  record.report(0, 'loss', [...values.slice(0, 41), ...Array.from({ length: 59 }, () => 'NaN')]);
+  record.report(1, 'loss', [...values.slice(0, 20), 'Infinity', ...values.slice(21, 60), '-Infinity', ...values.slice(61)]);
+  record.report(0, 'restarted', loss(0, 60));
+  record.report(0, 'restarted', loss(0, 60).map(value => value / 2), 30);
+  record.report(2, 'only rank 2', [1e-9, 2e-9, 3e-9]);
+  record.report(1, 'never a number', ['NaN', 'NaN']);
+  record.report(1, 'negative', [-3, -2, -1]);
+  record.report(0, 'constant', [7, 7, 7, 7]);
+  record.report(0, 'once', [0.25]);
+  record.save('done');
+  const tab = await openMetrics(page, 'mt-bad');
+  await expect(tab.locator('.rr-mt-notes')).toContainText('loss is NaN on rank 0 since step 41');
+  await expect(plot(tab, 'loss').locator('.rr-mt-last')).toHaveText(/, NaN$/);
+  await expect(plot(tab, 'never a number').locator('.rr-mt-none')).toHaveText('no finite value in this range');
+  await expect(plot(tab, 'once').locator('.rr-mt-last')).toHaveText('0.25');
+  const at = await place(tab, 'loss', 50);
+  await page.mouse.move(at.x, at.y);
+  await expect(page.locator('.rr-mt-tip')).toHaveText(['rank 0: NaN', /^rank 1: \d/]);
+  await picture(page, 'metrics-bad');
+  await page.mouse.move(2, 2);
+  await tab.getByLabel('log scale').check();
+  await expect(plot(tab, 'negative').locator('.rr-mt-none')).toHaveText('no value above 0 in this range');
+});
+
+test('of many metrics the first are shown; others are found, and added', ALWAYS, async ({ page }) => {
+  const record = new LiveRecord('mt-names');
+  for (let i = 0; i < 300; i++) {
+    record.report(i % 2, `layer.${i}/norm`, [1, 2, i]);
+  }
+  record.save('done');
+  const tab = await openMetrics(page, 'mt-names');
+  await expect(tab.locator('.rr-mt-count').first()).toHaveText('20 of 300 metrics');
+  await expect(tab.locator('.rr-mt-plot')).toHaveCount(20);
+  const find = tab.getByRole('searchbox', { name: 'show only metrics' });
+  await find.fill('layer.29');
+  await expect(tab.locator('.rr-mt-title > b').first()).toHaveText('layer.29/norm');
+  await expect(tab.locator('.rr-mt-plot')).toHaveCount(11);
+  await find.fill('/[/');
+  await expect(tab.locator('.rr-complaint').filter({ hasText: 'no regular expression' })).toBeVisible();
+  await find.fill('nothing like it');
+  await expect(tab.locator('.rr-mt-empty')).toHaveText('No metric of the ranks shown has this text.');
+  await find.fill('');
+  await tab.locator('.rr-mt-others > summary').click();
+  const add = tab.getByRole('group', { name: 'metrics to add' }).getByRole('button', { name: 'layer.77/norm' });
+  await add.press('Enter');
+  await expect(add).toBeFocused();
+  await expect(tab.locator('.rr-mt-plot')).toHaveCount(21);
+  await expect(plot(tab, 'layer.77/norm')).toBeAttached();
+  await picture(page, 'metrics-names');
+});
+
+test('every point of the metrics shown can be downloaded', ALWAYS, async ({ page }) => {
+  reported('mt-csv', 2, 6_000).save('done');
+  const tab = await openMetrics(page, 'mt-csv');
+  const [download] = await Promise.all([page.waitForEvent('download'), tab.getByRole('button', { name: 'CSV' }).click()]);
+  expect(download.suggestedFilename()).toBe('mt-csv.metrics.csv');
+  const lines = readFileSync(await download.path(), 'utf8').trim().split('\n');
+  expect(lines).toHaveLength(1 + 3 * 2 * 6_000);
+  expect(lines[0]).toBe('name,rank,step,value,lowest,highest,points');
+  expect(lines).toContain(`train/loss,1,5999,${loss(1, 1, 5_999)[0]},,,1`);
+});
+
+test('a server that does not answer: it is said, and tried again', async ({ page }) => {
+  reported('mt-away').save('done');
+  await page.route(/mt-away\/metrics/, route => route.abort());
+  const view = await openRuns(page, ['mt-away']);
+  await whole(view);
+  await view.getByRole('tab', { name: 'Metrics' }).click();
+  await expect(view.locator('.rr-mt-empty')).toHaveText(
+    'The metrics cannot be shown now: the Jupyter server does not answer; trying again.'
+  );
+  await picture(page, 'metrics-unanswered');
+  await page.unroute(/mt-away\/metrics/);
+  await expect(view.locator('.rr-mt-plot')).toHaveCount(3);
+  await expect(view.locator('.rr-mt-empty')).toBeHidden();
+});
+
+test('64 ranks: their mean and spread; panned at 60 frames a second, also with all of their curves', ALWAYS, async ({ page }) => {
+  reported('mt-many', 64, 2_000).save('done');
+  const tab = await openMetrics(page, 'mt-many');
+  await expect(plot(tab, 'train/loss')).toHaveAttribute('data-lines', '1');
+  await picture(page, 'metrics-64');
+  const mean = await frameCost(page, tab);
+  await tab.getByRole('button', { name: 'ranks', exact: true }).click();
+  await expect(plot(tab, 'train/loss')).toHaveAttribute('data-lines', '64');
+  const each = await frameCost(page, tab);
+  await picture(page, 'metrics-64-ranks');
+  console.log(`a frame while 64 ranks are panned: mean ${mean.toFixed(1)} ms, each rank ${each.toFixed(1)} ms`);
+  expect(mean).toBeLessThan(1000 / 60);
+  expect(each).toBeLessThan(1000 / 60);
+});
+
+interface TraceEvent {
+  name: string;
+  pid: number;
+  tid: number;
+  /** Microseconds of processor time. */
+  tdur?: number;
+  args: { name?: string };
+}
+
+/** Milliseconds of the page's processor time in a frame while the plots are panned. */
+async function frameCost(page: Page, tab: Locator): Promise<number> {
+  await plot(tab, 'train/loss').focus();
+  await page.keyboard.press('w');
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+  const browser = page.context().browser()!;
+  await browser.startTracing(page.context().pages()[0], { categories: ['toplevel'] });
+  const frames = await page.evaluate(async () => {
+    const node = document.activeElement!;
+    let frames = 0;
+    for (let i = 0; i < 60; i++) {
+      node.dispatchEvent(new KeyboardEvent('keydown', { key: i % 2 ? 'a' : 'd', bubbles: true }));
+      await new Promise(done => requestAnimationFrame(done));
+      frames += 1;
+    }
+    return frames;
+  });
+  const { traceEvents } = JSON.parse((await browser.stopTracing()).toString()) as { traceEvents: TraceEvent[] };
+  const threadOf = ({ pid, tid }: TraceEvent): string => `${pid} ${tid}`;
+  const main = new Set(traceEvents.filter(({ args }) => args.name === 'CrRendererMain').map(threadOf));
+  const tasks = traceEvents.filter(event => event.name.endsWith('RunTask') && main.has(threadOf(event)));
+  expect(tasks.length).toBeGreaterThan(frames / 2);
+  return tasks.reduce((sum, { tdur = 0 }) => sum + tdur / 1000, 0) / frames;
+}
