@@ -95,8 +95,8 @@ test('a plot for each metric, with a curve for each rank; what the pointer is on
   await expect(tab.locator('.rr-mt-title > b')).toHaveText(['train/loss', 'train/accuracy', 'lr']);
   await expect(plot(tab, 'lr')).toHaveAttribute('aria-label', /^lr, from step 0 to step 399; last: 2\.4\d\de-4$/);
   await expect(tab.getByRole('table', { name: 'last values' }).locator('tr').first()).toHaveText(/^train\/lossrank 0: 0\.\d+rank 1: 0\.\d+$/);
-  await expect.poll(() => pixels(tab, 'train/loss', 0)).toBeGreaterThan(200);
-  expect(await pixels(tab, 'train/loss', 1)).toBeGreaterThan(200);
+  await expect.poll(() => pixels(tab, 'train/loss', 0)).toBeGreaterThan(50);
+  expect(await pixels(tab, 'train/loss', 1)).toBeGreaterThan(50);
   await picture(page, 'metrics-light');
 
   const at = await place(tab, 'train/loss', 100);
@@ -162,7 +162,7 @@ test('zoom by wheel, drag and keys; what is near is asked for, and all is shown 
   await page.mouse.wheel(0, -600);
   await page.keyboard.up('Control');
   await expect.poll(async () => (await range(tab)).from).toBeGreaterThan(500);
-  await expect.poll(() => asked.some(url => Number(url.searchParams.get('from')) > 0)).toBe(true);
+  await expect.poll(() => asked.some(url => url.searchParams.has('from'))).toBe(true);
 
   const [from, to] = [await place(tab, 'train/loss', 9_900), await place(tab, 'train/loss', 10_100)];
   await page.mouse.move(from.x, from.y);
@@ -187,7 +187,7 @@ test('zoom by wheel, drag and keys; what is near is asked for, and all is shown 
   await page.keyboard.press('0');
   await expect.poll(() => range(tab)).toEqual(all);
   await page.keyboard.press('Home');
-  await expect(page.locator('.rr-tl-tip b')).toHaveText(/^lr · step \d+$/);
+  await expect(page.locator('.rr-tl-tip b')).toHaveText(/^lr · near step \d+$/);
   await page.keyboard.press('w');
   await expect.poll(() => range(tab)).not.toEqual(all);
   await tab.getByRole('button', { name: 'show all' }).click();
@@ -235,27 +235,27 @@ test('a live run is followed while its metrics are looked at, at most once a sec
   const view = await openRuns(page, ['mt-live']);
   await expect(view.locator('.rr-row')).toHaveCount(1);
   await expect(view.getByRole('tablist')).toBeHidden();
-  const add = (first: number): void => [0, 1].forEach(rank => record.report(rank, 'loss', loss(rank, 50, first), first));
+  const add = (first: number): void => [0, 1].forEach(rank => record.report(rank, 'loss', loss(rank, 20, first), first));
   add(0);
   const tab = await metrics(view);
-  await expect(plot(tab, 'loss')).toHaveAttribute('data-points', '50');
+  await expect(plot(tab, 'loss')).toHaveAttribute('data-points', '20');
   const begin = Date.now();
   const before = asked.length;
-  for (let first = 50; first < 400; first += 50) {
+  for (let first = 20; first < 160; first += 20) {
     add(first);
     await page.evaluate(() => new Promise(done => requestAnimationFrame(done)));
   }
-  await expect(plot(tab, 'loss')).toHaveAttribute('data-points', '400');
+  await expect(plot(tab, 'loss')).toHaveAttribute('data-points', '160');
   expect(asked.length - before).toBeLessThanOrEqual(1 + (Date.now() - begin) / 1000);
   // Out of sight nothing is asked for.
   await view.getByRole('tab', { name: 'Logs' }).click();
   const hidden = asked.length;
-  add(400);
+  add(160);
   record.print(0, 'more\n');
   await expect(view.locator('.rr-row')).toHaveCount(2);
   expect(asked.length).toBe(hidden);
   await view.getByRole('tab', { name: 'Metrics' }).click();
-  await expect(plot(tab, 'loss')).toHaveAttribute('data-points', '450');
+  await expect(plot(tab, 'loss')).toHaveAttribute('data-points', '180');
   [0, 1].forEach(rank => record.report(rank, 'late', [1, 2, 3]));
   await expect(tab.locator('.rr-mt-title > b')).toHaveText(['loss', 'late']);
   record.save('done');

@@ -9,7 +9,7 @@ import { extremes, type Line } from './lines';
 /** Room for the labels of the axes; style/metrics.css has the same. */
 export const MARGIN = { left: 46, right: 8, top: 6, bottom: 18 };
 /** Pixels between labels. */
-const APART = { x: 84, y: 34 };
+const APART = { x: 64, y: 28 };
 const MARK = 3.5;
 /** Points that are farther apart than this are dots as well. */
 const DOTTED = 14;

@@ -1,7 +1,7 @@
 /** What is said of metrics: under the pointer, beside a plot's name, and to those who do not see the plots. */
 import { trans } from '../translation';
 import { grouped, moment } from '../words';
-import type { Curve, RankCurve } from './answer';
+import type { Curve, NameInfo, RankCurve } from './answer';
 import { reading } from './axis';
 import type { XAxis } from './choice';
 import { badAt, lastOf, nearest, reach } from './curves';
@@ -23,8 +23,11 @@ interface Reading {
   text: string;
 }
 
-/** `step 41` or `+1.200 s`. */
-export function placeWords(axis: XAxis, x: number): string {
+/** `step 41` or `+1.200 s`; what stands for several points is near it. */
+export function placeWords(axis: XAxis, x: number, isEachPoint = true): string {
+  if (axis === 'step' && !isEachPoint) {
+    return trans.__('near step %1', grouped(Math.round(x)));
+  }
   return axis === 'time' ? moment(x) : trans.__('step %1', Number.isInteger(x) ? grouped(x) : reading(x));
 }
 
@@ -104,11 +107,7 @@ export function lastWords(lines: readonly Line[]): string {
 }
 
 /** A metric in a sentence, for those who do not see its plot. */
-export function summary(name: string, lines: readonly Line[], axis: XAxis): string {
-  const ends = lines.flatMap(({ curve: { x } }) => (x.length ? [x[0], x[x.length - 1]] : []));
-  if (ends.length === 0) {
-    return trans.__('%1: no points', name);
-  }
-  const [from, to] = [Math.min(...ends), Math.max(...ends)].map(x => placeWords(axis, x));
+export function summary({ name, steps, t }: NameInfo, lines: readonly Line[], axis: XAxis): string {
+  const [from, to] = (axis === 'time' ? t : steps).map(x => placeWords(axis, x));
   return trans.__('%1, from %2 to %3; last: %4', name, from, to, lastWords(lines));
 }

@@ -133,7 +133,7 @@ export class MetricsTab extends Widget {
     const chosen = this.lineChoice(picked.shown);
     this.controls.refresh({ isThere: picked.shown.length > 0, isMany, isMean: chosen.isMean });
     const theme = readTheme(this.node);
-    this.plots.forEach(plot => this.paintPlot(plot, chosen, coloursOf(theme), theme.key));
+    picked.shown.forEach(info => this.paintPlot(info, chosen, coloursOf(theme), theme.key));
     this.tellLasts();
     const { range } = choice.window;
     Object.assign(this.node.dataset, {
@@ -142,11 +142,12 @@ export class MetricsTab extends Widget {
     });
   }
 
-  private paintPlot(plot: PlotView, chosen: LineChoice, colours: Colours, key: string): void {
+  private paintPlot(info: NameInfo, chosen: LineChoice, colours: Colours, key: string): void {
     const { axis, window } = this.choice;
-    const whole = this.source.metric(plot.name, axis, null);
-    const metric = window.isFitted ? whole : this.source.metric(plot.name, axis, window.range);
-    plot.dress(metric, whole, chosen);
+    const plot = this.plots.get(info.name)!;
+    const whole = this.source.metric(info.name, axis, null);
+    const metric = window.isFitted ? whole : this.source.metric(info.name, axis, window.range);
+    plot.dress(info, metric, whole, chosen);
     if (plot.isSeen) {
       plot.paint(colours, key, this.cursor);
     }
@@ -227,6 +228,7 @@ export class MetricsTab extends Widget {
   private moved(plot: PlotView): void {
     const { window } = this.choice;
     if (window.part) {
+      this.cursor = null;
       this.tip.hide();
     }
     if (window.part && !plot.isDragging) {
@@ -251,7 +253,7 @@ export class MetricsTab extends Widget {
       setText(this.said, '');
       return;
     }
-    const place = placeWords(this.choice.axis, x);
+    const place = placeWords(this.choice.axis, x, plot.ranks.every(({ isEachPoint }) => isEachPoint));
     const rows = tipRows(plot.lines, plot.ranks, x);
     const { ranks } = readTheme(this.node);
     const lines = rows.map(({ rank, text }) => {

@@ -1,5 +1,5 @@
 /** The plot of one metric: its name, its last value, its curves, and a line where the pointer is. */
-import type { Metric, RankCurve } from '../../metrics/answer';
+import type { Metric, NameInfo, RankCurve } from '../../metrics/answer';
 import type { Choice } from '../../metrics/choice';
 import { nearest } from '../../metrics/curves';
 import { linesOf, snap, type Line, type LineChoice } from '../../metrics/lines';
@@ -82,7 +82,7 @@ export class PlotView {
   }
 
   /** Take these curves, unless they are what it has; the last value is that of the whole run. */
-  dress(metric: Metric | null, whole: Metric | null, chosen: LineChoice): void {
+  dress(info: NameInfo, metric: Metric | null, whole: Metric | null, chosen: LineChoice): void {
     const key = JSON.stringify([chosen.isMean, chosen.smoothing, chosen.ranks && [...chosen.ranks], this.choice.axis]);
     if (metric === this.metric && whole === this.whole && key === this.dressed) {
       return;
@@ -95,7 +95,7 @@ export class PlotView {
     this.ranks = metric?.ranks.filter(({ rank }) => chosen.ranks?.has(rank) ?? true) ?? [];
     this.wholeLines = !whole || whole === metric ? this.lines : linesOf(whole, { ...chosen, smoothing: 0 });
     setText(this.last, lastWords(this.wholeLines));
-    this.node.setAttribute('aria-label', metric ? summary(this.name, this.wholeLines, this.choice.axis) : this.name);
+    this.node.setAttribute('aria-label', metric ? summary(info, this.wholeLines, this.choice.axis) : this.name);
     this.node.dataset.lines = String(this.lines.length);
     this.node.dataset.points = String(Math.max(0, ...this.lines.map(({ curve }) => curve.x.length)));
   }
