@@ -21,6 +21,11 @@ export function parseEvent(line: string): Event | 'unknown' | null {
   return isKnown ? (value as unknown as Event) : 'unknown';
 }
 
+/** Whether a line is an event of metrics, whose points are the server's to read: most of a long record may be such. */
+export function isMetrics(line: string): boolean {
+  return line.startsWith('{"kind":"metrics",') && line.endsWith(']}');
+}
+
 /** JSON, or undefined; among numbers a NaN becomes null, so that the numbers around it are kept. */
 function parse(line: string): unknown {
   try {

@@ -10,6 +10,7 @@ import { extremes, linesOf, snap } from '../src/metrics/lines';
 import { lastWords, tipRows } from '../src/metrics/phrases';
 import { pick } from '../src/metrics/pick';
 import { MetricsSource, type Question, type Sought } from '../src/metrics/source';
+import { RunModel } from '../src/run/model';
 import { Look } from '../src/timeline/look';
 
 const CLOSE = 1e-12;
@@ -317,4 +318,17 @@ test('as CSV: every point, though the server answers with buckets', async () => 
   // Points that cannot be told apart end the asking.
   const same = new Server([{ ...info('same', [0], 1_000), steps: [5, 5] }], 100);
   assert.ok((await metricsCsv(same, 'run', 'step', ['same'])).split('\n').length > 100);
+});
+
+test('of a record it is known that there are metrics; their points are not read', () => {
+  const rank = { rank: 0, host: 'here', pid: 1, device: 'cpu' };
+  const model = new RunModel({ version: 1, id: 'run', state: 'running', start: 0, cluster: 'local', size: 1, ranks: [rank] });
+  const event = { kind: 'metrics', rank: 0, seq: 0, t: 1, from: 0, define: ['loss'], name: [0], step: [0], at: [1], value: ['NaN'] };
+  const whole = JSON.stringify(event);
+  const { kind, ...others } = event;
+  const reordered = JSON.stringify({ ...others, kind });
+  [...model.take(`${whole}\n${reordered}\n${whole.slice(0, -2)}\n`)];
+  assert.deepEqual([model.metricEvents, model.damaged], [2, 1]);
+  model.forget();
+  assert.equal(model.metricEvents, 0);
 });

@@ -243,15 +243,17 @@ test('who waits for whom: said in a line, drawn, and in numbers', async ({ page 
 });
 
 test('what ranks report: a curve for each rank, in the run’s own colours', async ({ page }) => {
-  await page.setViewportSize({ width: 1000, height: 700 });
+  await page.setViewportSize({ width: 1000, height: 1000 });
   await notebookWith(page, REPORTING);
   await page.notebook.runCell(1);
   const view = cell(page, 1).locator('.rr-view');
   await whole(view);
   await view.getByRole('tab', { name: 'Metrics' }).click();
   const tab = view.locator('.rr-metrics');
-  await expect(tab).toHaveAttribute('data-ready', 'true');
   await expect(tab.locator('.rr-mt-title > b')).toHaveText(['loss', 'accuracy', 'lr']);
+  // What is out of sight is not drawn.
+  await tab.locator('.rr-mt-plot').last().scrollIntoViewIfNeeded();
+  await expect(tab).toHaveAttribute('data-ready', 'true');
   await expect(tab.locator('.rr-mt-plot').first()).toHaveAttribute('aria-label', /^loss, from step 0 to step 199; last: 0\.\d+/);
   await tab.getByRole('slider', { name: 'smoothing' }).fill('0.8');
   await view.screenshot({ path: join(__dirname, 'test-results', 'pictures', 'metrics.png') });

@@ -3,7 +3,7 @@ import { Signal, type ISignal } from '@lumino/signaling';
 
 import { Log } from '../log/log';
 import { ERROR, NOTE } from '../log/lines';
-import { linesOf, parseEvent } from '../record';
+import { isMetrics, linesOf, parseEvent } from '../record';
 import type { ErrorEvent, Event, Hang, Profile, RankState, Run } from '../schema';
 import { Collectives, type CollectivesAnswer } from '../timeline/collectives';
 import type { Overview } from '../timeline/overview';
@@ -143,6 +143,11 @@ export class RunModel {
   /** Take in a piece of the record; every step takes about a millisecond at most. */
   *take(text: string): Generator<void> {
     for (const line of linesOf(text)) {
+      if (isMetrics(line)) {
+        this.metricEvents += 1;
+        yield;
+        continue;
+      }
       const event = parseEvent(line);
       if (event === null) {
         this.damaged += 1;
