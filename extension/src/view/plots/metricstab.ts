@@ -6,7 +6,7 @@ import type { Choice } from '../../metrics/choice';
 import { metricsCsv } from '../../metrics/csv';
 import { CURVES, type LineChoice } from '../../metrics/lines';
 import type { Colours } from '../../metrics/paint';
-import { lastWords, placeWords, tipRows } from '../../metrics/phrases';
+import { placeWords, tipRows } from '../../metrics/phrases';
 import { pick } from '../../metrics/pick';
 import { MetricsSource, type MetricsServer, type Sought } from '../../metrics/source';
 import type { RunModel } from '../../run/model';
@@ -20,10 +20,13 @@ import { Tip } from '../timeline/tip';
 import { Controls } from './controls';
 import { NamePicker } from './namepicker';
 import { PlotView } from './plot';
+import { Told } from './told';
 
 /** Pixels a bucket has at least, of few curves and of many. */
 const BUCKET = { few: 1, many: 2 };
 const LEAST_POINTS = 200;
+/** How long a file is there for the browser to take. */
+const KEPT_MS = 60_000;
 const MOST_POINTS = 1_200;
 const HELP = (): string =>
   trans.__('W and S zoom, A and D move, arrows go from point to point, 0 and Escape show all.');
@@ -41,15 +44,13 @@ export class MetricsTab extends Widget {
   private sight = new IntersectionObserver(entries => this.onSight(entries), { rootMargin: '150px' });
   private movable: Movable;
 
-  private notes = h('div', 'rr-notes rr-mt-notes', { role: 'status', hidden: true });
-  private empty = h('div', 'rr-mt-empty', { role: 'status' });
   private grid = h('div', 'rr-mt-grid', { role: 'group', 'aria-label': trans.__('metrics') });
-  private lasts = h('table', 'rr-hidden');
   private said = h('span', 'rr-hidden', { 'aria-live': 'polite' });
   private help = h('span', 'rr-hidden', {}, HELP());
   private tip = new Tip();
   private controls: Controls;
   private picker: NamePicker;
+  private told: Told;
 
   constructor(
     private model: RunModel,
@@ -64,6 +65,7 @@ export class MetricsTab extends Widget {
     const changed = (): void => this.frame.request();
     this.controls = new Controls(choice, { changed, fit: () => this.showAll(), download: () => this.download() });
     this.picker = new NamePicker(choice, changed);
+    this.told = new Told(model, this.source);
     this.movable = {
       get range() {
         return choice.window.range;
@@ -73,9 +75,8 @@ export class MetricsTab extends Widget {
       select: part => choice.window.select(part)
     };
     this.help.id = `rr-mt-help-${++tabs}`;
-    this.node.append(
-      this.controls.node, this.picker.node, this.notes, this.empty, this.grid, this.lasts, this.said, this.help
-    );
+    const { notes, empty, lasts } = this.told;
+    this.node.append(this.controls.node, this.picker.node, notes, empty, this.grid, lasts, this.said, this.help);
     this.observer.observe(this.grid);
     this.themed.observe(document.body, { attributes: true, attributeFilter: ['data-jp-theme-name', 'data-jp-theme-light'] });
   }
@@ -128,13 +129,13 @@ export class MetricsTab extends Widget {
     this.picker.refresh(names.length, picked);
     const sought = this.sought();
     source.refresh(sought);
-    this.say(names, picked.shown);
+    this.told.refresh(picked.shown.length, this.picker.test !== null);
     const isMany = picked.shown.some(({ ranks }) => this.of(ranks).length > 1);
     const chosen = this.lineChoice(picked.shown);
     this.controls.refresh({ isThere: picked.shown.length > 0, isMany, isMean: chosen.isMean });
     const theme = readTheme(this.node);
     picked.shown.forEach(info => this.paintPlot(info, chosen, coloursOf(theme), theme.key));
-    this.tellLasts();
+    this.told.refreshLasts([...this.plots.values()]);
     const { range } = choice.window;
     Object.assign(this.node.dataset, {
       from: String(range.from), to: String(range.to), answers: String(source.version),
@@ -267,64 +268,13 @@ export class MetricsTab extends Widget {
     }
   }
 
-  /** Notes above the plots, and what is there instead of them. */
-  private say(names: readonly NameInfo[], shown: readonly NameInfo[]): void {
-    const { source } = this;
-    const notes = [
-      ...source.notes,
-      ...(source.trouble && names.length ? [trans.__('not up to date: %1; trying again', source.trouble)] : [])
-    ];
-    const key = notes.join('\n');
-    if (this.notes.dataset.key !== key) {
-      this.notes.dataset.key = key;
-      this.notes.replaceChildren(...notes.map(note => h('div', 'rr-remark', {}, note)));
-      this.notes.hidden = notes.length === 0;
-    }
-    this.empty.hidden = shown.length > 0;
-    setText(this.empty, shown.length > 0 ? '' : this.why(names));
-  }
-
-  /** Why there are no plots. */
-  private why(names: readonly NameInfo[]): string {
-    const { source, model } = this;
-    if (names.length > 0) {
-      return this.picker.test ? trans.__('No metric of the ranks shown has this text.') : trans.__('The ranks shown have no metrics.');
-    }
-    if (source.trouble) {
-      return trans.__('The metrics cannot be shown now: %1; trying again.', source.trouble);
-    }
-    if (source.names === null) {
-      return trans.__('Reading the metrics …');
-    }
-    return model.isLive ? trans.__('No metrics yet: they come while the cell runs.') : trans.__('This run has no metrics to show.');
-  }
-
-  /** The last values as a table, for those who do not see the plots. */
-  private tellLasts(): void {
-    const rows = [...this.plots.values()].map(({ name, wholeLines }) => ({
-      name,
-      values: wholeLines.slice(0, CURVES).map(line => [
-        line.rank === null ? trans.__('mean of ranks') : trans.__('rank %1', line.rank), lastWords([line])
-      ])
-    }));
-    const key = JSON.stringify(rows);
-    if (this.lasts.dataset.key === key) {
-      return;
-    }
-    this.lasts.dataset.key = key;
-    this.lasts.replaceChildren(
-      h('caption', '', {}, trans.__('last values')),
-      h('tbody', '', {}, ...rows.map(({ name, values }) =>
-        h('tr', '', {}, h('th', '', { scope: 'row' }, name), ...values.map(([who, value]) => h('td', '', {}, `${who}: ${value}`)))))
-    );
-  }
-
   private async download(): Promise<void> {
     const { axis } = this.choice;
     const text = await metricsCsv(this.server, this.model.id, axis, [...this.plots.keys()]);
     const href = URL.createObjectURL(new Blob([text], { type: 'text/csv' }));
     h('a', '', { href, download: `${this.model.id}.metrics.csv` }).click();
-    URL.revokeObjectURL(href);
+    // Not before the browser has begun to read it.
+    setTimeout(() => URL.revokeObjectURL(href), KEPT_MS);
   }
 }
 

@@ -133,11 +133,13 @@ export class PlotView {
     if (!this.metric) {
       return trans.__('Reading …');
     }
-    const hasAny = this.lines.some(({ curve }) => curve.mean.some(Number.isFinite));
-    if (!hasAny) {
-      return trans.__('no finite value in this range');
+    const { isLog, window } = this.choice;
+    const { from, to } = window.range;
+    const values = this.lines.flatMap(({ curve: { x, mean } }) => [...mean].filter((_, i) => x[i] >= from && x[i] <= to));
+    if (values.length === 0) {
+      return trans.__('no points in this range');
     }
-    return this.choice.isLog ? trans.__('no value above 0 in this range') : trans.__('no points in this range');
+    return isLog && values.some(Number.isFinite) ? trans.__('no value above 0 in this range') : trans.__('no finite value in this range');
   }
 
   private hover(x: number, y: number): void {
