@@ -147,6 +147,9 @@ class MetricRecorder:
                 return
         if step is None:
             step = seen
+        elif not -_EXACT < step < _EXACT:
+            spans.recorder.note(NO_STEP)
+            step = seen
         if type(value) is _OnGpu:
             self._on_gpu.append((number, step, t, value))
         else:
@@ -247,7 +250,7 @@ def _as_number(value: Any) -> Any:
 def _as_step(step: Any) -> Any:
     """The step that a user gave, if it can be one: else points are counted."""
     number = _as_number(step)
-    if isinstance(number, _Strange) or not math.isfinite(number) or abs(number) >= _EXACT:
+    if isinstance(number, _Strange) or not math.isfinite(number):
         spans.recorder.note(NO_STEP)
         return None
     return int(number) if number == int(number) else number
@@ -289,7 +292,7 @@ def log(*, step: Any = None, **values: Any) -> None:
 
 
 NO_NUMBER = "metric {name!r}: what is no number ({kind}) is not a point of its curve"
-NO_STEP = "metrics: a step that is no number was counted instead"
+NO_STEP = "metrics: for a step that is no number, or too large, values were counted"
 TOO_MANY = "metrics of more than {count:,} names: those of other names are not kept"
 THINNED = "of more than {count:,} points of a metric on a rank, its curve holds some stretches only"
 ON_GPU = "metrics: the last values were still on a GPU that did not answer, and are not kept"

@@ -176,14 +176,14 @@ def _over_ranks(cells: Sequence[tuple[Floats, Floats, Ints]], points: int) -> Js
         number = np.add.reduceat(known.astype(np.int64), heads)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             of_rank = np.add.reduceat(np.where(known, mean, 0.0), heads) / number
-        has = number > 0
-        at, of_rank = at[has], of_rank[has]
-        total[at] += of_rank
+            has = number > 0
+            at, of_rank = at[has], of_rank[has]
+            total[at] += of_rank
         count[at] += 1
         low[at], high[at] = np.minimum(low[at], of_rank), np.maximum(high[at], of_rank)
     seen = here > 0
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(count > 0, total / count, np.nan)[seen]
+        mean = np.where(count > 0, np.clip(total / count, low, high), np.nan)[seen]
         x = (place / here)[seen]
     return {
         "x": plain(shortened(x)),

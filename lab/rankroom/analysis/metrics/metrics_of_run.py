@@ -99,6 +99,8 @@ class Metrics:
         sound = np.isfinite(step) & (np.abs(step) < _EXACT) & (np.abs(t) <= TEN_YEARS_US)
         if not sound.all():
             self._drop("far", int((~sound).sum()))
+            if not sound.any():
+                return
             name, step, t, value = (column[sound] for column in (name, step, t, value))
         t = t - self._offset[rank]
         order = np.argsort(name, kind="stable")
