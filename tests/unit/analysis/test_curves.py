@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ from rankroom.analysis.metrics.curve_notes import notes_of
 from rankroom.analysis.metrics.metric_rows import rows_of
 from rankroom.analysis.metrics.metrics_of_run import (
     GrowingMetrics,
-    Metrics,
     shortened,
     stored_metrics,
     write_metrics,
@@ -26,6 +27,7 @@ from rankroom.analysis.metrics.metrics_of_run import (
 from rankroom.analysis.timeline import Timeline
 from rankroom.errors import UsageError
 from rankroom.record.model import SCHEMA_FILE, Clock, Json, RunInfo, event_line
+from rankroom.record.store import RecordPaths
 from record_makers import finished_record, make_run, start_record
 
 DEFS = json.loads(SCHEMA_FILE.read_text())["$defs"]
@@ -40,7 +42,7 @@ def line(rank: int, curves: dict[str, list[Point]], first: int = 0) -> bytes:
         for point in points
     ]
     name, step, t, value = map(list, zip(*rows, strict=True))
-    at = [t[0], *(b - a for a, b in zip(t, t[1:], strict=False))]
+    at = [t[0], *(b - a for a, b in pairwise(t))]
     columns = {"name": name, "step": step, "at": at, "value": value}
     return event_line("metrics", rank, 1, 0, **{"from": first, "define": list(curves), **columns})
 
@@ -51,8 +53,7 @@ def simple(values: list[Any], begin: int = 0) -> list[Point]:
 
 
 def found(run: RunInfo, *lines: bytes) -> GrowingMetrics:
-    growing = GrowingMetrics.__new__(GrowingMetrics)
-    growing.metrics, growing._noted = Metrics(run), -1
+    growing = GrowingMetrics(RecordPaths(Path("none"), run.id), run)
     growing.metrics.take(lines)
     return growing
 
@@ -372,7 +373,7 @@ def test_rows_are_the_points_as_they_were_reported(monkeypatch: pytest.MonkeyPat
         {"name": "loss", "rank": 0, "step": 1, "t": 0.001, "value": math.inf},
         {"name": "acc", "rank": 0, "step": 0, "t": 0.0, "value": 0.5},
     ]
-    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match="pip install pandas"):
         rows.to_pandas()
 
