@@ -17,6 +17,7 @@ from time import time_ns
 from typing import Any, NamedTuple
 
 from rankroom.reporting import spans
+from rankroom.reporting.log_metrics import PREFIX
 
 MOST_NAMES = 10_000  # of a rank in one run
 LONGEST_NAME = 200  # characters
@@ -59,6 +60,7 @@ class MetricRecorder:
         self._strange: set[str] = set()
         self._run = 0
         self._fetching: threading.Thread | None = None
+        self.is_used = False  # whether anything but the log has reported metrics
 
     def begin(self) -> None:
         """A run starts: with a table of names of its own."""
@@ -72,6 +74,7 @@ class MetricRecorder:
             self._told = 0
             self._run += 1
             self._fetching = None
+            self.is_used = False
 
     def add(self, values: Mapping[str, Any], step: Any = None) -> None:
         """One value of each of these names, now; the mapping is the recorder's from here on."""
@@ -81,10 +84,17 @@ class MetricRecorder:
                 break
         if step is not None and type(step) is not int:
             step = _as_step(step)
+        self.is_used = True
         calls = self._calls
         calls.append((time_ns(), step, values))
         if len(calls) > MOST_WAITING:
             self._sort_in()
+
+    def add_logged(self, t: int, step: int, values: Mapping[str, float]) -> None:
+        """What a line of the log says that was written at `t`, in microseconds since the epoch."""
+        if not self.is_used:
+            named = {f"{PREFIX}{name}": value for name, value in values.items()}
+            self._calls.append((1000 * t, step, named))
 
     def take(self, zero: int) -> Iterator[dict[str, Any]]:
         """The fields of events with all points since the last call; `zero` is the run's start."""

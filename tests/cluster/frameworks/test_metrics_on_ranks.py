@@ -1,8 +1,7 @@
-"""Metrics of real ranks: a loop of PyTorch, Keras' fit, writers for TensorBoard, and odd cells."""
+"""Metrics of real ranks: a loop of PyTorch, Keras' fit, lines of a log, and odd cells."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import time
 from typing import Any
@@ -159,30 +158,18 @@ def test_keras_fit_needs_no_word(frameworks: Cluster):
         assert len(curve(run, "mae", rank)) == 12
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("tensorboard") is None, reason="TensorBoard is not installed"
-)
-def test_writers_for_tensorboard(frameworks: Cluster, tmp_path: Any):
+def test_lines_of_a_log_are_metrics_of_ranks_that_report_none(frameworks: Cluster):
     run = done(
         frameworks,
-        f"""
-        import tensorflow as tf
-        from torch.utils.tensorboard import SummaryWriter
-        writer = SummaryWriter({str(tmp_path)!r} + f"/torch{{rank}}")
-        with tf.summary.create_file_writer({str(tmp_path)!r} + f"/tf{{rank}}").as_default():
-            for step in range(3):
-                writer.add_scalar("torch/loss", torch.tensor(step / 2), step)
-                tf.summary.scalar("tf/loss", tf.constant(step / 4), step=step)
-            @tf.function
-            def graph():
-                tf.summary.scalar("graph", 1.0, step=1)
-            graph()
-        tf.summary.scalar("nowhere", 1.0, step=1)
-        writer.close()
+        """
+        import time
+        for epoch in range(1, 5):
+            print(f"epoch {epoch}/4  loss {1 / epoch:.3f}  acc 0.9{epoch}", flush=True)
+            time.sleep(0.02)
+            if rank:
+                rankroom.log(own=epoch)
         """,
     )
-    for rank in (0, 1):
-        assert curve(run, "torch/loss", rank) == [(0, 0.0), (1, 0.5), (2, 1.0)]
-        assert curve(run, "tf/loss", rank) == [(0, 0.0), (1, 0.25), (2, 0.5)]
-    assert {row["name"] for row in run.metrics()} == {"torch/loss", "tf/loss"}
-    assert len(list(tmp_path.glob("*/events.*"))) == 4
+    assert curve(run, "log/loss") == [(1, 1.0), (2, 0.5), (3, 0.333), (4, 0.25)]
+    assert [value for _, value in curve(run, "log/acc")] == [0.91, 0.92, 0.93, 0.94]
+    assert {row["name"] for row in run.metrics() if row["rank"] == 1} == {"own"}

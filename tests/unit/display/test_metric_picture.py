@@ -1,4 +1,4 @@
-"""The curves and last values in a cell's output: well-formed, bounded, and only if there are any."""
+"""Curves and last values in a cell's output: well-formed, bounded, and only if there are any."""
 
 from __future__ import annotations
 
