@@ -162,7 +162,7 @@ def test_lines_of_a_log_are_metrics_of_ranks_that_report_none(frameworks: Cluste
     run = done(
         frameworks,
         """
-        import time
+        import rankroom, time
         for epoch in range(1, 5):
             print(f"epoch {epoch}/4  loss {1 / epoch:.3f}  acc 0.9{epoch}", flush=True)
             time.sleep(0.02)
