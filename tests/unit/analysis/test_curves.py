@@ -235,6 +235,29 @@ def test_what_is_kept_follows_the_schema_and_gives_the_same_answer(tmp_path: Pat
             assert (min(a["low"]), max(a["high"])) == (min(b["low"]), max(b["high"]))
 
 
+def test_a_part_is_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(metrics_of_run, "PART", 100_000)
+    store, run = record(tmp_path, 2, 40_000)
+    write_metrics(store, run)
+    paths = store.paths(run.id)
+    kept, whole = stored_metrics(paths, run), GrowingMetrics(paths, run)
+    whole.look()
+    assert kept is not None
+    for axis, factor in (("step", 1), ("time", 1000)):
+        low, high = 20_000 * factor, 20_100 * factor
+        part = kept.part(paths.events, run, axis, low, high)
+        assert part is not None
+        assert all(101 <= curve.points <= 10_000 for _, _, curve in part.all())
+        asked = Asked(axis=axis, begin=low, end=high, points=200)
+        assert answer(kept, asked, part=part) == answer(whole, asked)
+    nothing = kept.part(paths.events, run, "step", 50_000, 60_000)
+    assert nothing is not None
+    said = answer(kept, Asked(begin=50_000), part=nothing)
+    assert said["curves"] == [] and len(said["names"]) == 1
+    monkeypatch.setattr(metrics_of_run, "MOST_READ", 1000)
+    assert kept.part(paths.events, run, "step", 20_000, 20_100) is None
+
+
 def test_few_points_are_kept_as_they_are(tmp_path: Path):
     values = [1.5, "NaN", 0.1, "-Infinity", 1e-300]
     store, run = finished_record(tmp_path, line(0, {"loss": simple(values)}), size=1)

@@ -45,15 +45,21 @@ class Asked:
         return self.begin is not None or self.end is not None
 
 
-def answer(found: GrowingMetrics | KeptMetrics, asked: Asked, state: RunState = "done") -> Json:
-    """The curves as JSON can hold them."""
+def answer(
+    found: GrowingMetrics | KeptMetrics,
+    asked: Asked,
+    state: RunState = "done",
+    part: Metrics | None = None,
+) -> Json:
+    """The curves as JSON can hold them; those of a `part` if that is given."""
     metrics = found.metrics
+    drawn_from = part or metrics
     names = [name for name in asked.names or list(metrics.curves)[:NAMES] if name in metrics.curves]
     count = sum(len(metrics.curves[name]) for name in names)
     points = min(asked.points, max(FEWEST_POINTS, MOST_BUCKETS // max(1, count)))
     curves, over_ranks = [], []
     for name in names:
-        drawn, together = _of_name(metrics.curves[name], asked, points)
+        drawn, together = _of_name(drawn_from.curves.get(name, {}), asked, points)
         curves += [{"name": name, **each} for each in drawn]
         over_ranks += [{"name": name, **each} for each in together]
     return {
@@ -65,7 +71,7 @@ def answer(found: GrowingMetrics | KeptMetrics, asked: Asked, state: RunState = 
         "over_ranks": over_ranks,
         "notes": found.notes(),
         "dropped": metrics.dropped,
-        "exact": metrics.is_exact,
+        "exact": drawn_from.is_exact,
     }
 
 
