@@ -133,7 +133,8 @@ def test_keras_batches_and_epochs_are_on_one_axis(points: metrics.MetricRecorder
         for epoch in range(2):
             for batch in range(3):
                 callbacks.on_train_batch_end(batch, {"loss": batch, "of": {"a": 1}})
-            callbacks.on_epoch_end(epoch, {"loss": 2, "of": {"a": 1}, "val_loss": 10 + epoch})
+            logs = {"loss": 2, "of": {"a": 1}, "val_loss": 10 + epoch}
+            callbacks.on_epoch_end(epoch=epoch, logs=logs)
         assert len(callbacks.told) == 8
 
     fit()

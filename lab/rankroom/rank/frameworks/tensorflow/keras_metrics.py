@@ -36,10 +36,13 @@ def watch_training(module: Any) -> None:
 
 def _before(original: Callable[..., Any], report: Callable[[int, Any], None]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def told(self: Any, index: Any, logs: Any = None) -> Any:
-        if spans.recorder.on and isinstance(index, int):
-            report(index, logs)
-        return original(self, index, logs)
+    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if spans.recorder.on:
+            # Called as `on_epoch_end(epoch, logs)`, and `batch` instead of `epoch`.
+            index = args[0] if args else kwargs.get("epoch", kwargs.get("batch"))
+            if isinstance(index, int):
+                report(index, args[1] if len(args) > 1 else kwargs.get("logs"))
+        return original(self, *args, **kwargs)
 
     return told
 
