@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 ALIKE = 3  # lines of one form, before any is taken
 MOST_FORMS = 8  # in one run; with more it would be guessing
-LONGEST, FLOOD = 400, 16 << 10  # characters of a line, and of what came at once
+LONGEST, FLOOD = 400, 4 << 10  # characters of a line, and of what came at once
 PREFIX = "log/"
 _STEP = r"(?:epoch|step|iter|iteration|batch)"
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf"
