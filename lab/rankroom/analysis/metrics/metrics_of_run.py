@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ MOST_CURVES = 50_000  # of one run
 KEPT = 200_000  # about so many buckets in metrics.json: some megabytes
 MOST_KEPT, FEWEST_KEPT = 2048, 20  # of one curve
 MOST_TABLED = 20_000  # names of all ranks that are kept for who reads a part of the events
+NOTES_APART = 10  # times as long as notes take passes before they are made again
 PART, MOST_READ = 256 << 10, 8 << 20  # bytes of a part of the events, and to be read for an answer
 _METRICS = b'{"kind":"metrics"'
 _EXACT = 1 << 53
@@ -170,6 +172,7 @@ class GrowingMetrics:
         self._clocks = _clocks(run)
         self._noted = -1
         self._notes: list[str] = []
+        self._next = 0.0  # when notes are due again
 
     def fits(self, run: RunInfo) -> bool:
         """False if what was read before is another by now: the ranks' clocks, or all the events."""
@@ -187,10 +190,12 @@ class GrowingMetrics:
         return self.metrics
 
     def notes(self) -> list[str]:
-        """What to say of what was read."""
-        if self._noted != self.metrics.version:
+        """What to say of what was read; of a live run with very many points, a little late."""
+        begin = time.monotonic()
+        if self._noted != self.metrics.version and begin >= self._next:
             self._noted = self.metrics.version
             self._notes = notes_of(self.metrics.curves)
+            self._next = begin + NOTES_APART * (time.monotonic() - begin)
         return self._notes
 
 
