@@ -93,7 +93,7 @@ def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int)
             yield from _spans(timeline, number, together, threads, zero, where)
     found = Collectives(timeline)
     late = np.flatnonzero(found.shared & (found.cost >= LATE_US))
-    yield from (_straggler(found[place], zero) for place in late.tolist())
+    yield from (_straggler(found[place], where, zero) for place in late.tolist())
     yield from _flows(found, late[np.argsort(-found.cost[late], kind="stable")], where, zero)
     for number, at, values in samples:
         for key, value in values.items():
@@ -189,14 +189,20 @@ def _spans(
         yield f'{{"ph":"X",{heads[which]},{when},{name}}}'
 
 
-def _straggler(collective: Collective, zero: int) -> str:
-    """The moment at which the last rank came to a collective, and what that cost the others."""
+def _straggler(collective: Collective, where: dict[tuple[int, int, int], int], zero: int) -> str:
+    """The moment at which the last rank came to a collective, and what that cost the others.
+
+    On the collective's own thread: Perfetto shows processes with moments of their own first.
+    """
     rank, key = collective.straggler, collective.key
     what = " ".join(filter(None, (key.op, key.tensor)))
     waited = sum(collective.last - arrival for arrival in collective.arrivals)
     args = {"late_us": collective.cost, "others_waited_us": waited, "ranks": collective.ranks}
-    return _text({"ph": "i", "s": "p", "cat": MARKS, "name": f"last in {what}", "pid": rank,
-                  "tid": rank, "ts": collective.last - zero, "args": args})  # fmt: skip
+    end = collective.ends[collective.ranks.index(rank)]
+    thread = where.get((rank, collective.last, end))
+    place = {"s": "p", "tid": rank} if thread is None else {"s": "t", "tid": thread}
+    return _text({"ph": "i", "cat": MARKS, "name": f"last in {what}", "pid": rank,
+                  "ts": collective.last - zero, "args": args, **place})  # fmt: skip
 
 
 def _flows(
