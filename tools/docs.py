@@ -77,10 +77,9 @@ def main(argv: list[str]) -> int:
     with (PAGES / "index.md").open("a") as index:
         index.write(contents())
     shutil.rmtree(SITE, ignore_errors=True)
-    build = [tools() / "bin" / "python", "-m", "sphinx", "--fail-on-warning", "--keep-going"]
-    done = subprocess.run(
-        [*build, "-q", "-c", DOCS, "-d", CACHE / "trees", PAGES, SITE], check=False
-    )
+    build: list[str | Path] = [tools() / "bin" / "python", "-m", "sphinx", "-q", "-c", DOCS]
+    build += ["--fail-on-warning", "--keep-going", "-d", CACHE / "trees", PAGES, SITE]
+    done = subprocess.run(build, check=False)
     if done.returncode == 0:
         print(f"{SITE.relative_to(ROOT)}/index.html")
     return done.returncode
