@@ -76,8 +76,9 @@ def _about(run: RunInfo, zero: int) -> Json:
 
 def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int) -> Iterator[str]:
     stride = max(timeline.ranks, default=0) + 1
+    width = len(str(max((rank.rank for rank in run.ranks), default=0)))
     for rank in run.ranks:
-        yield from _process(rank)
+        yield from _process(rank, width)
     where: dict[tuple[int, int, int], int] = {}  # the thread of a collective's span
     for number in timeline.ranks:
         lanes = timeline.lanes[number]
@@ -93,7 +94,7 @@ def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int)
             yield from _spans(timeline, number, together, threads, zero, where)
     found = Collectives(timeline)
     late = np.flatnonzero(found.shared & (found.cost >= LATE_US))
-    yield from (_straggler(found[place], where, zero) for place in late.tolist())
+    yield from (_straggler(found[place], zero) for place in late.tolist())
     yield from _flows(found, late[np.argsort(-found.cost[late], kind="stable")], where, zero)
     for number, at, values in samples:
         for key, value in values.items():
@@ -102,11 +103,11 @@ def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int)
                          "ts": at - zero, "args": {unit: value}})  # fmt: skip
 
 
-def _process(rank: RankInfo) -> Iterator[str]:
+def _process(rank: RankInfo, width: int) -> Iterator[str]:
     number = rank.rank
     where = " on ".join(filter(None, (rank.device, rank.host)))
     for what, args in (
-        ("process_name", {"name": f"rank {number}"}),
+        ("process_name", {"name": f"rank {number:{width}}"}),  # names are put in order as text
         ("process_sort_index", {"sort_index": number}),
         ("process_labels", {"labels": where}),
     ):
@@ -189,20 +190,18 @@ def _spans(
         yield f'{{"ph":"X",{heads[which]},{when},{name}}}'
 
 
-def _straggler(collective: Collective, where: dict[tuple[int, int, int], int], zero: int) -> str:
+def _straggler(collective: Collective, zero: int) -> str:
     """The moment at which the last rank came to a collective, and what that cost the others.
 
-    On the collective's own thread: Perfetto shows processes with moments of their own first.
+    In a row above all ranks: Perfetto shows the processes with the most events first, and ranks are
+    in order only while they have as many.
     """
     rank, key = collective.straggler, collective.key
-    what = " ".join(filter(None, (key.op, key.tensor)))
+    what = " ".join(filter(None, (f"rank {rank} last in", key.op, key.tensor)))
     waited = sum(collective.last - arrival for arrival in collective.arrivals)
     args = {"late_us": collective.cost, "others_waited_us": waited, "ranks": collective.ranks}
-    end = collective.ends[collective.ranks.index(rank)]
-    thread = where.get((rank, collective.last, end))
-    place = {"s": "p", "tid": rank} if thread is None else {"s": "t", "tid": thread}
-    return _text({"ph": "i", "cat": MARKS, "name": f"last in {what}", "pid": rank,
-                  "ts": collective.last - zero, "args": args, **place})  # fmt: skip
+    return _text({"ph": "i", "s": "g", "cat": MARKS, "name": what, "pid": rank,
+                  "tid": rank, "ts": collective.last - zero, "args": args})  # fmt: skip
 
 
 def _flows(

@@ -141,7 +141,7 @@ def test_who_comes_late_is_marked(tmp_path: Path):
     assert breaches(data) == []
     marks = [e for e in events if e["ph"] == "i"]
     assert [(e["pid"], e["ts"], e["name"]) for e in marks] == [
-        (1, 6000, "last in allreduce g"), (2, 47_000, "last in allreduce g"),
+        (1, 6000, "rank 1 last in allreduce g"), (2, 47_000, "rank 2 last in allreduce g"),
     ]  # fmt: skip
     args = marks[0]["args"]
     assert args == {"late_us": 4900, "others_waited_us": 5000 + 4800, "ranks": [0, 1, 2]}
