@@ -39,6 +39,7 @@ NAMES = [
     "horovod_init",
     "browser",
     "profile",
+    "metrics",
     "timeline_view",
     "wide_view",
     "timeline_import",

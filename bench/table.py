@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-UNITS = {"ms": 1e-3, "s": 1.0, "KiB": 1024.0, "MB": 1e6}
+UNITS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "KiB": 1024.0, "MB": 1e6}
 
 
 class NotMeasured(Exception):

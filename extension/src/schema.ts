@@ -292,7 +292,24 @@ export interface Curves {
   dropped: { [key: string]: number };
   /** Values that are no finite numbers, and ranks that differ where they had agreed. */
   notes: string[];
+  /** The ranks' tables of metrics; empty without parts. */
+  names: RankMetrics[];
+  /** Where in events.jsonl points are, in the file's order; empty if the curves are exact. */
+  parts: EventsPart[];
   curves: Curve[];
+}
+
+export interface RankMetrics {
+  rank: number;
+  define: string[];
+}
+
+/** Whole lines of events.jsonl from one byte to another, and the least and the largest step and time in them. */
+export interface EventsPart {
+  from: number;
+  to: number;
+  steps: number[];
+  times: number[];
 }
 
 /** One metric of one rank: each bucket's mean step and time, and the mean, lowest and highest of its finite values; null if there is none. */

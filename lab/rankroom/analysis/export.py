@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from rankroom.analysis.collectives import Collective, Collectives
+from rankroom.analysis.collectives import CATEGORY, Collective, Collectives
 from rankroom.analysis.importers.foreign_names import MARKS, OURS
-from rankroom.analysis.timeline import TEN_YEARS_US, Lane, Timeline
+from rankroom.analysis.timeline import TEN_YEARS_US, Timeline
 from rankroom.record.model import Json, RankInfo, RunInfo, parse_event
 from rankroom.record.store import Store
 
 MOST_ROWS = 32  # of spans that overlap, in one category; more go without a thread
 DEEPEST = 500  # spans within one another; importers stop somewhat above
 LATE_US = 1000  # µs that a rank comes after the others to be marked
+MOST_FLOWS = 20_000  # arrows from who came last to who waited; the costliest collectives have them
+PHASES = "phase"  # of collectives: they lie within these, where that can be
 _PIECE = 1 << 18
 _KIND, _SAMPLE = b'{"kind":"', b'{"kind":"sample"'  # as `event_line` writes them
 _EXACT = 1 << 63
@@ -73,17 +76,26 @@ def _about(run: RunInfo, zero: int) -> Json:
 
 def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int) -> Iterator[str]:
     stride = max(timeline.ranks, default=0) + 1
+    width = len(str(max((rank.rank for rank in run.ranks), default=0)))
     for rank in run.ranks:
-        yield from _process(rank)
+        yield from _process(rank, width)
+    where: dict[tuple[int, int, int], int] = {}  # the thread of a collective's span
     for number in timeline.ranks:
-        own = [cat for cat in timeline.lanes[number] if cat not in OURS]
-        for category, lane in timeline.lanes[number].items():
+        lanes = timeline.lanes[number]
+        own = [cat for cat in lanes if cat not in OURS]
+        for category in lanes:
+            if category == PHASES and CATEGORY in lanes:
+                continue  # with those
             place = OURS.index(category) if category in OURS else len(OURS) + own.index(category)
             threads = _Threads(number, place, stride)
-            yield from _spans(timeline, number, category, lane, threads, zero)
+            together = [category]
+            if category == CATEGORY and PHASES in lanes:
+                together.append(PHASES)
+            yield from _spans(timeline, number, together, threads, zero, where)
     found = Collectives(timeline)
-    for place in np.flatnonzero(found.shared & (found.cost >= LATE_US)).tolist():
-        yield _straggler(found[place], zero)
+    late = np.flatnonzero(found.shared & (found.cost >= LATE_US))
+    yield from (_straggler(found[place], zero) for place in late.tolist())
+    yield from _flows(found, late[np.argsort(-found.cost[late], kind="stable")], where, zero)
     for number, at, values in samples:
         for key, value in values.items():
             name, unit = _COUNTERS[key]
@@ -91,11 +103,11 @@ def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int)
                          "ts": at - zero, "args": {unit: value}})  # fmt: skip
 
 
-def _process(rank: RankInfo) -> Iterator[str]:
+def _process(rank: RankInfo, width: int) -> Iterator[str]:
     number = rank.rank
     where = " on ".join(filter(None, (rank.device, rank.host)))
     for what, args in (
-        ("process_name", {"name": f"rank {number}"}),
+        ("process_name", {"name": f"rank {number:{width}}"}),  # names are put in order as text
         ("process_sort_index", {"sort_index": number}),
         ("process_labels", {"labels": where}),
     ):
@@ -136,14 +148,24 @@ class _Threads:
 
 
 def _spans(
-    timeline: Timeline, rank: int, category: str, lane: Lane, threads: _Threads, zero: int
+    timeline: Timeline,
+    rank: int,
+    categories: list[str],
+    threads: _Threads,
+    zero: int,
+    where: dict[tuple[int, int, int], int],
 ) -> Iterator[str]:
-    heads: list[str] = []
+    """The spans of categories that share threads; `where` learns those of collectives."""
+    lanes = [timeline.lanes[rank][category] for category in categories]
+    heads = [f'"cat":{_text(category)},"pid":{rank}' for category in categories]
     names: dict[int, str] = {}
-    cat = f'"cat":{_text(category)},"pid":{rank}'
-    order = sorted(range(len(lane)), key=lambda i: (lane.start[i], -lane.end[i]))
-    for i in order:
-        number, start, end = lane.name[i], lane.start[i], lane.end[i]
+    rows = 0
+    order = sorted(
+        ((lane.start[i], -lane.end[i], which, i) for which, lane in enumerate(lanes)
+         for i in range(len(lane)))
+    )  # fmt: skip
+    for start, less_end, which, i in order:
+        end, number = -less_end, lanes[which].name[i]
         name = names.get(number)
         if name is None:
             named = timeline.named(rank, number)
@@ -154,25 +176,62 @@ def _spans(
         row = threads.take(start, end)
         if row < 0:
             for phase, at in (("b", start), ("e", end)):
-                yield f'{{"ph":"{phase}","id":{i},{cat},"ts":{at - zero},{name}}}'
+                yield f'{{"ph":"{phase}","id":{i},{heads[which]},"ts":{at - zero},{name}}}'
             continue
-        if row == len(heads):
-            tid = threads.tid(row)
-            title = category if row == 0 else f"{category} {row + 1}"
+        tid = threads.tid(row)
+        if row == rows:
+            rows += 1
+            title = categories[0] if row == 0 else f"{categories[0]} {rows}"
             yield _described("thread_name", rank, tid, {"name": title})
             yield _described("thread_sort_index", rank, tid, {"sort_index": threads.place + row})
-            heads.append(f'{{"ph":"X",{cat},"tid":{tid}')
-        yield f'{heads[row]},"ts":{start - zero},"dur":{end - start},{name}}}'
+        if categories[which] == CATEGORY:
+            where[rank, start, end] = tid
+        when = f'"tid":{tid},"ts":{start - zero},"dur":{end - start}'
+        yield f'{{"ph":"X",{heads[which]},{when},{name}}}'
 
 
 def _straggler(collective: Collective, zero: int) -> str:
-    """The moment at which the last rank came to a collective, and what that cost the others."""
+    """The moment at which the last rank came to a collective, and what that cost the others.
+
+    In a row above all ranks: Perfetto shows the processes with the most events first, and ranks are
+    in order only while they have as many.
+    """
     rank, key = collective.straggler, collective.key
-    what = " ".join(filter(None, (key.op, key.tensor)))
+    what = " ".join(filter(None, (f"rank {rank} last in", key.op, key.tensor)))
     waited = sum(collective.last - arrival for arrival in collective.arrivals)
     args = {"late_us": collective.cost, "others_waited_us": waited, "ranks": collective.ranks}
-    return _text({"ph": "i", "s": "p", "cat": MARKS, "name": f"last in {what}", "pid": rank,
+    return _text({"ph": "i", "s": "g", "cat": MARKS, "name": what, "pid": rank,
                   "tid": rank, "ts": collective.last - zero, "args": args})  # fmt: skip
+
+
+def _flows(
+    found: Collectives,
+    places: npt.NDArray[np.int64],
+    where: dict[tuple[int, int, int], int],
+    zero: int,
+) -> Iterator[str]:
+    """Arrows from the last rank's arrival at a collective to the spans of those that waited."""
+    count = 0
+    for place in places.tolist():
+        one = found[place]
+        threads = {
+            rank: where.get((rank, arrival, end))
+            for rank, arrival, end in zip(one.ranks, one.arrivals, one.ends, strict=True)
+            if arrival <= one.last <= end
+        }
+        source = threads.pop(one.straggler, None)
+        if source is None:
+            continue
+        for rank, thread in threads.items():
+            if thread is None:
+                continue
+            if count == MOST_FLOWS:
+                return
+            count += 1
+            about = {"cat": MARKS, "name": f"waited for rank {one.straggler}", "id": count,
+                     "ts": one.last - zero}  # fmt: skip
+            yield _text({"ph": "s", "pid": one.straggler, "tid": source, **about})
+            yield _text({"ph": "f", "bp": "e", "pid": rank, "tid": thread, **about})
 
 
 def _samples(run: RunInfo, events: Path) -> Iterator[_Sample]:

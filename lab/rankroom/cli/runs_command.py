@@ -9,10 +9,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Container, Iterable, Iterator
-from pathlib import Path
 
 import click
 
+from rankroom.cli.output_file import write_file
 from rankroom.display import runs_table
 from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
@@ -52,10 +52,21 @@ def list_(number: int) -> None:
 @RUN
 @RANKS
 @click.option("--no-collapse", is_flag=True, help="Show equal lines once for each rank.")
-def show(run: str, ranks: str | None, no_collapse: bool) -> None:
-    """Show a whole run: how it ended, every traceback, every line, every value."""
+@click.option("--html", "as_page", is_flag=True, help="Write it as one page for any browser.")
+@click.option("-o", "--output", metavar="FILE", help="Of the page; - prints it.")
+def show(run: str, ranks: str | None, no_collapse: bool, as_page: bool, output: str | None) -> None:
+    """Show a whole run: how it ended, every traceback, every line, every value.
+
+    With --html, as a page that can be mailed: the view of the notebook with log, timeline and
+    profile in one file, which opens without Rankroom and without a network.
+    """
     store = Store()
     info = store.load(store.find(run))
+    if as_page or output:
+        from rankroom.display.run_page import run_page
+
+        write_file(run_page(store, info), output or f"{info.id}.html", "any browser shows it")
+        return
     chosen = _chosen_ranks(info, ranks)
     events = store.events(info.id)
     others = [e for e in events if e["kind"] in ("error", "display") and e["rank"] in chosen]
@@ -120,18 +131,10 @@ def export(run: str, output: str | None, kind: str) -> None:
     store = Store()
     run_id = store.find(run)
     pieces = chrome_json(store, run_id)
-    if output == "-":
-        for piece in pieces:
-            click.echo(piece, nl=False)
-        return
-    file = Path(output or f"{run_id}.trace.json.gz")
-    try:
-        with file.open("wb") as out:
-            for piece in compressed(pieces) if file.suffix == ".gz" else pieces:
-                out.write(piece)
-    except OSError as error:
-        raise click.ClickException(f"cannot write {file}: {error.strerror or error}") from None
-    click.echo(f"wrote {file} ({size(file.stat().st_size)}): https://ui.perfetto.dev opens it")
+    file = output or f"{run_id}.trace.json.gz"
+    if file.endswith(".gz"):
+        pieces = compressed(pieces)
+    write_file(pieces, file, "https://ui.perfetto.dev opens it")
 
 
 @runs.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import json
 import tempfile
 import time
@@ -16,6 +15,7 @@ import click
 from rankroom import config, display
 from rankroom.analysis.importers import import_files
 from rankroom.analysis.profile.of_run import profile_of, write_profile
+from rankroom.cli.output_file import write_file
 from rankroom.display.text import keep_colours
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
@@ -54,20 +54,13 @@ def timeline(
         if show:
             _open(made.run, display.bundle(made.run, store))
         if page is not None:
-            _write_page(page, made.run, str(display.bundle(made.run, store)["text/html"]))
+            from rankroom.display.run_page import run_page
+
+            write_file(run_page(store, made.run), str(page), "any browser shows it")
         with contextlib.suppress(OSError):  # its readers compute it then
             write_profile(store, made.run)
         profile = profile_of(store, made.run)
         click.echo(f"\n{keep_colours(str(profile))}\n")
-
-
-def _write_page(path: Path, run: RunInfo, body: str) -> None:
-    title = html.escape(run.title or run.id)
-    try:
-        path.write_text(f"<!doctype html>\n{_META}<title>{title}</title>\n{body}\n", "utf-8")
-    except OSError as error:
-        raise click.ClickException(f"cannot write {path}: {error.strerror or error}") from None
-    click.echo(f"wrote {path}")
 
 
 def _open(run: RunInfo, bundle: Json) -> None:
@@ -115,7 +108,6 @@ def _write_notebook(path: Path, run: RunInfo, bundle: Json) -> None:
     nbformat.write(notebook, path)
 
 
-_META = '<meta charset="utf-8">'
 NO_SERVER = (
     "no Jupyter server of yours runs: start `jupyter lab`, and `%runs {id}` shows it in a notebook"
 )

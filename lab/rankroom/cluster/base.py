@@ -69,10 +69,12 @@ class AnyCluster:
 
     @property
     def name(self) -> str:
+        """What `%cluster attach` and the sidebar call it."""
         return self.info.name
 
     @property
     def size(self) -> int:
+        """How many ranks it has."""
         return self.info.size
 
     @property

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # importing it loads NumPy, which most cells do not need
 MOST = 2 << 20  # bytes of events with metrics: some 80,000 points
 ROOM = 9_000  # of a picture
 PANELS, FEW_RANKS, ROWS = 6, 4, 12
+FEWEST_POINTS = 16  # of a line
 WIDTH, PANEL, GAP, LEFT, PLOT = 720, 340, 40, 52, 90
 _TOP, _PITCH = 20, 144  # of a panel: where its plot begins, and the next row of panels
 # Okabe and Ito's, which colour-blind people tell apart, on white and on black.
@@ -86,10 +87,12 @@ def metric_picture(found: GrowingMetrics, room: int) -> str:
         shown = tuple(names[:panels])
         ranks = [len(found.metrics.curves[name]) for name in shown]
         lines = sum(count if count <= FEW_RANKS else 3 for count in ranks)
-        points = max(12, min(120, (room - 1_200 - 500 * panels) // (11 * lines)))
-        svg = _svg(answer(found, Asked(points=points, names=shown)), shown)
-        if weight(svg) <= room:
-            return svg
+        points = min(120, (room - 1_200 - 500 * panels) // (11 * lines))
+        while points >= FEWEST_POINTS:
+            svg = _svg(answer(found, Asked(points=points, names=shown)), shown)
+            if weight(svg) <= room:
+                return svg
+            points = points * 4 // 5
     return ""
 
 
@@ -118,7 +121,8 @@ def _panel(said: Json, name: str) -> str:
     if not values:
         return "".join([*out, _text(LEFT, _TOP + PLOT // 2, "no finite value", "start")])
     scale = _Scale(min(places), max(places), min(values), max(values))
-    out.append(_axes(scale))
+    steps = next(each["steps"] for each in said["names"] if each["name"] == name)
+    out.append(_axes(scale, steps))
     if many:
         out.append(_band(band[0], scale))
     for place, curve in enumerate(drawn):
@@ -149,15 +153,15 @@ class _Scale(NamedTuple):
         return _TOP + PLOT * (1 - share)
 
 
-def _axes(scale: _Scale) -> str:
+def _axes(scale: _Scale, steps: Sequence[float]) -> str:
     bottom = _TOP + PLOT
     lines = f"M{LEFT} {_TOP}H{PANEL}M{LEFT} {bottom}H{PANEL}"
     out = [f"<path stroke=currentColor stroke-opacity=.3 d='{lines}'></path>"]
     out.append(_text(LEFT - 4, _TOP + 6, f"{scale.high:.3g}"))
     if scale.low != scale.high:
         out.append(_text(LEFT - 4, bottom + 2, f"{scale.low:.3g}"))
-    out.append(_text(LEFT, bottom + 14, f"{scale.left:g}", "start"))
-    out.append(_text(PANEL, bottom + 14, f"step {scale.right:g}"))
+    out.append(_text(LEFT, bottom + 14, f"{steps[0]:g}", "start"))
+    out.append(_text(PANEL, bottom + 14, f"step {steps[1]:g}"))
     return "".join(out)
 
 

@@ -31,7 +31,7 @@ class Options(argparse.ArgumentParser):
     def read(self, line: str) -> argparse.Namespace:
         """The options in `line`. Raises UsageError."""
         try:
-            words = shlex.split(line)
+            words = shlex.split(line) if line else []  # as with most cells
         except ValueError as error:
             self.error(f"cannot read {line!r} ({str(error).lower()})")
         known, extra = self.parse_known_args(words)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from rankroom.rank.frameworks import tensorboard_writers
 from rankroom.rank.frameworks.horovod import horovod_adapter, horovod_calls, horovod_spans
 from rankroom.rank.frameworks.tensorflow import tensorflow_adapter
 from rankroom.rank.frameworks.torch import torch_adapter
@@ -62,6 +63,7 @@ class Recovery:
         self._reported = False
         for adapter in ADAPTERS.values():
             adapter.install(world)
+        tensorboard_writers.install()
 
     def begin(
         self, run: str, ranks: Sequence[int], epoch: int, settle: bool, own: bool = False

@@ -48,18 +48,39 @@ def new_id(start: int) -> str:
 
 
 class RecordPaths:
-    """Every path of one record."""
+    """Every path of one record; made when it is asked for, as most are not."""
 
     def __init__(self, runs: Path, run_id: str) -> None:
         self.id = run_id
         self.folder = runs / run_id
-        self.run = self.folder / "run.json"
-        self.next_run = self.folder / NEXT_RUN
-        self.source = self.folder / "source.py"
-        self.events = self.folder / "events.jsonl"
-        self.profile = self.folder / "profile.json"
-        self.overview = self.folder / "overview.jsonl"
-        self.metrics = self.folder / "metrics.json"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run.json"
+
+    @property
+    def next_run(self) -> Path:
+        return self.folder / NEXT_RUN
+
+    @property
+    def source(self) -> Path:
+        return self.folder / "source.py"
+
+    @property
+    def events(self) -> Path:
+        return self.folder / "events.jsonl"
+
+    @property
+    def profile(self) -> Path:
+        return self.folder / "profile.json"
+
+    @property
+    def overview(self) -> Path:
+        return self.folder / "overview.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.json"
 
 
 class Writer:

@@ -17,6 +17,7 @@ from time import time_ns
 from typing import Any, NamedTuple
 
 from rankroom.reporting import spans
+from rankroom.reporting.log_metrics import PREFIX
 
 MOST_NAMES = 10_000  # of a rank in one run
 LONGEST_NAME = 200  # characters
@@ -44,13 +45,18 @@ class _OnGpu(NamedTuple):
     read: Callable[[], Any]
 
 
+class _Logged(dict[str, Any]):
+    """Values that were found in a log."""
+
+
 class MetricRecorder:
     """The points of the present run that have not been reported yet."""
 
     def __init__(self) -> None:
         # A handler of a signal may log while its own thread is in here.
         self._sorting = threading.RLock()
-        self._calls: list[Call] = []
+        self.calls: list[Call] = []  # this list, always
+        self.keep = self.calls.append
         self._points: list[Point] = []
         self._on_gpu: list[tuple[int, Any, int, _OnGpu]] = []
         self._numbers: dict[str, int] = {}
@@ -59,11 +65,12 @@ class MetricRecorder:
         self._strange: set[str] = set()
         self._run = 0
         self._fetching: threading.Thread | None = None
+        self._is_used = False  # whether anything but the log has reported metrics
 
     def begin(self) -> None:
         """A run starts: with a table of names of its own."""
         with self._sorting:
-            self._calls.clear()
+            self.calls.clear()
             self._points.clear()
             self._on_gpu.clear()
             self._numbers.clear()
@@ -72,6 +79,7 @@ class MetricRecorder:
             self._told = 0
             self._run += 1
             self._fetching = None
+            self._is_used = False
 
     def add(self, values: Mapping[str, Any], step: Any = None) -> None:
         """One value of each of these names, now; the mapping is the recorder's from here on."""
@@ -81,14 +89,17 @@ class MetricRecorder:
                 break
         if step is not None and type(step) is not int:
             step = _as_step(step)
-        calls = self._calls
-        calls.append((time_ns(), step, values))
-        if len(calls) > MOST_WAITING:
-            self._sort_in()
+        self.keep((time_ns(), step, values))
+        if len(self.calls) > MOST_WAITING:
+            self.sort_in()
+
+    def add_logged(self, t: int, step: int, values: Mapping[str, float]) -> None:
+        """What a line of the log says that was written at `t`, in microseconds since the epoch."""
+        self.keep((1000 * t, step, _Logged(values)))
 
     def take(self, zero: int) -> Iterator[dict[str, Any]]:
         """The fields of events with all points since the last call; `zero` is the run's start."""
-        self._sort_in()
+        self.sort_in()
         self._fetch()
         # Others may append meanwhile: each of these steps is one for them.
         points = self._points[:]
@@ -104,7 +115,7 @@ class MetricRecorder:
 
     def settle(self) -> None:
         """The run ends: have the values that are still on a GPU come, unless that is stuck."""
-        self._sort_in()
+        self.sort_in()
         while self._on_gpu or self._fetching is not None:
             self._fetch()
             fetching = self._fetching
@@ -121,12 +132,18 @@ class MetricRecorder:
         self._sorting = threading.RLock()
         self.begin()
 
-    def _sort_in(self) -> None:
+    def sort_in(self) -> None:
         """Give the points of all calls so far their names' numbers and their steps."""
         with self._sorting:
-            calls = self._calls[:]
-            del self._calls[: len(calls)]
+            calls = self.calls[:]
+            del self.calls[: len(calls)]
             for ns, step, values in calls:
+                if type(values) is not _Logged:
+                    self._is_used = True
+                elif self._is_used:
+                    continue
+                else:
+                    values = {f"{PREFIX}{name}": value for name, value in values.items()}
                 for name, value in values.items():
                     self._sort_one(name, step, ns // 1000, value)
 
@@ -146,6 +163,9 @@ class MetricRecorder:
             if not spans.is_sampled("metrics", seen):
                 return
         if step is None:
+            step = seen
+        elif not -_EXACT < step < _EXACT:
+            spans.recorder.note(NO_STEP)
             step = seen
         if type(value) is _OnGpu:
             self._on_gpu.append((number, step, t, value))
@@ -247,7 +267,7 @@ def _as_number(value: Any) -> Any:
 def _as_step(step: Any) -> Any:
     """The step that a user gave, if it can be one: else points are counted."""
     number = _as_number(step)
-    if isinstance(number, _Strange) or not math.isfinite(number) or abs(number) >= _EXACT:
+    if isinstance(number, _Strange) or not math.isfinite(number):
         spans.recorder.note(NO_STEP)
         return None
     return int(number) if number == int(number) else number
@@ -272,6 +292,7 @@ def _plain(value: Any) -> Any:
 
 
 points = MetricRecorder()
+_spans, _calls, _keep = spans.recorder, points.calls, points.keep
 os.register_at_fork(after_in_child=points.leave)
 
 
@@ -284,12 +305,21 @@ def log(*, step: Any = None, **values: Any) -> None:
     element. Nothing waits for a GPU here: of a tensor there a copy is made on the GPU, and read
     when the rank reports, about once a second. Off the ranks this does nothing.
     """
-    if spans.recorder.on:
+    if not _spans.on:
+        return
+    for value in values.values():
+        if type(value) is not float:
+            points.add(values, step)
+            return
+    # As `add` does it, without a call of Python's: between other things each of them takes long.
+    if (step is None or type(step) is int) and len(_calls) < MOST_WAITING:
+        _keep((time_ns(), step, values))
+    else:
         points.add(values, step)
 
 
 NO_NUMBER = "metric {name!r}: what is no number ({kind}) is not a point of its curve"
-NO_STEP = "metrics: a step that is no number was counted instead"
+NO_STEP = "metrics: for a step that is no number, or too large, values were counted"
 TOO_MANY = "metrics of more than {count:,} names: those of other names are not kept"
 THINNED = "of more than {count:,} points of a metric on a rank, its curve holds some stretches only"
 ON_GPU = "metrics: the last values were still on a GPU that did not answer, and are not kept"

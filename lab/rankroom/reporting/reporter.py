@@ -23,6 +23,7 @@ from typing import Any
 
 from rankroom.record.model import event_line, spans_line
 from rankroom.reporting import metrics, spans
+from rankroom.reporting.log_metrics import LogMetrics
 from rankroom.reporting.overflow import Overflow
 from rankroom.reporting.samples import Sampler
 from rankroom.reporting.streams import CStdio, RankStream, Spooled
@@ -73,6 +74,7 @@ class Reporter:
         self.sources: list[Callable[[], None]] = []
         self.sampler: Sampler | None = None
         self._sampled: str | None = None  # the run that samples are taken of
+        self._log_metrics = LogMetrics(metrics.points.add_logged)
         self._overflow = Overflow(spool)
         self._told = False  # that the spool does not keep everything
         self._unsent: list[bytes] = []
@@ -114,6 +116,7 @@ class Reporter:
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
             metrics.points.begin()
+            self._log_metrics.begin()
             spans.recorder.begin()
             self._reported = int(time.time() / REPORT_S)
 
@@ -186,6 +189,7 @@ class Reporter:
         ]
         pieces.sort(key=lambda item: item[0])
         for t, name, piece in pieces:
+            self._log_metrics.take(t, name, piece.text)
             self._append("log", t, stream=name, text=piece.text, to=piece.to)
         # Reading tries the disk again, so some may be over by now and others be new.
         troubles += [stream.trouble for stream in self._streams.values()]

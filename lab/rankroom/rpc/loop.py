@@ -19,6 +19,8 @@ import zmq
 
 Call = Callable[[], object]
 Frames = Sequence[bytes]
+# As a number: with pyzmq's own constants, each part of a message takes longer to flag than to send.
+MORE = int(zmq.SNDMORE)
 
 
 class Loop:
@@ -58,7 +60,7 @@ class Loop:
         self._to_send.append((frames, copy))
         if self.is_own_thread:
             self._send_all()
-        elif not at_once or self._send_all():
+        elif not at_once or (self._send_all() and self._has_come()):
             self._wake()
 
     def later(self, seconds: float, call: Call) -> None:
@@ -109,11 +111,23 @@ class Loop:
         return None
 
     def _send_all(self) -> bool:
-        """Send what is to be sent; True if a message has come, which the poller may not see."""
+        """Send what is to be sent; True unless the connection is closed."""
         with self._lock:
             while self._to_send and not self._socket.closed:
                 frames, copy = self._to_send.popleft()
-                self._safely(partial(self._socket.send_multipart, frames, copy=copy))
+                self._safely(partial(self._send_one, frames, copy))
+            return not self._socket.closed
+
+    def _send_one(self, frames: Frames, copy: bool) -> None:
+        *others, last = frames
+        send: Callable[..., object] = self._socket.send
+        for part in others:
+            send(part, MORE, copy)
+        send(last, 0, copy)
+
+    def _has_come(self) -> bool:
+        """Whether a message has come while another was sent: the poller may not see it."""
+        with self._lock:
             return not self._socket.closed and bool(int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
     def _wait_ms(self) -> int | None:

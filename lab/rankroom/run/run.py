@@ -88,14 +88,17 @@ class Run:
 
     @property
     def id(self) -> str:
+        """Its name on disk and in `%runs`."""
         return self._info.id
 
     @property
     def source(self) -> str:
+        """The cell."""
         return self._store.source(self.id)
 
     @property
     def state(self) -> RunState:
+        """running, done, failed, interrupted, or lost when the process that ran it is gone."""
         return self.info.state
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -34,6 +35,12 @@ class MetricCurves:
         kept = None if run.state == "running" or run.id in self._whole else self._coarse(run)
         if kept is not None and is_fine(kept.metrics, asked):
             return json.dumps(answer(kept, asked, run.state), separators=(",", ":"))
+        if kept is not None:
+            low = -math.inf if asked.begin is None else asked.begin
+            high = math.inf if asked.end is None else asked.end
+            part = kept.part(self._store.paths(run.id).events, run, asked.axis, low, high)
+            if part is not None:
+                return json.dumps(answer(kept, asked, run.state, part), separators=(",", ":"))
         growing = self._growing(run)
         with growing.lock:
             growing.look()

@@ -18,7 +18,7 @@ from rankroom.analysis import export
 from rankroom.analysis.export import chrome_json, compressed
 from rankroom.analysis.importers import import_files
 from rankroom.analysis.timeline import Timeline
-from rankroom.record.model import Clock, RankInfo, event_line
+from rankroom.record.model import Clock, RankInfo, RunInfo, event_line
 from rankroom.record.store import Store
 from record_makers import finished_record
 
@@ -82,7 +82,9 @@ def test_an_export_has_a_process_per_rank_and_obeys_perfetto(tmp_path: Path):
     assert names == {0: "rank 0", 1: "rank 1"}
     threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert threads[0] == threads[1] == "cell"
-    assert all(threads[e["tid"]].startswith(e["cat"]) for e in events if e["ph"] == "X")
+    of = {"phase": "collective"}  # they lie within those, where they can
+    spans = [e for e in events if e["ph"] == "X"]
+    assert all(threads[e["tid"]].startswith(of.get(e["cat"], e["cat"])) for e in spans)
     assert sum(e["ph"] == "X" for e in events) == 2 * 4 * 400
     last = max(len(line) for line in data.splitlines())
     assert last < 1 << 12, "a line for each event"
@@ -118,7 +120,8 @@ def test_samples_are_counters(tmp_path: Path):
     ]  # fmt: skip
 
 
-def test_who_comes_late_is_marked(tmp_path: Path):
+def record_of_late_ranks(root: Path) -> tuple[Store, RunInfo]:
+    """Three allreduces of three ranks; rank 1 is late in the first, rank 2 in the last."""
     named = {"name": "allreduce g", "op": "allreduce", "tensor": "g", "library": "hvd.torch"}
 
     def rank(number: int, *starts: int) -> bytes:
@@ -129,15 +132,51 @@ def test_who_comes_late_is_marked(tmp_path: Path):
     lines = [rank(0, 1000, 20_000, 40_000), rank(1, 6000, 20_400, 40_000)]
     lines += [rank(2, 1200, 20_000, 47_000)]
     infos = [RankInfo(number, "a", number, "cpu") for number in range(3)]
-    store, run = finished_record(tmp_path, *lines, ranks=infos, size=3)
+    return finished_record(root, *lines, ranks=infos, size=3)
+
+
+def test_who_comes_late_is_marked(tmp_path: Path):
+    store, run = record_of_late_ranks(tmp_path)
     data, events = exported(store, run.id)
     assert breaches(data) == []
     marks = [e for e in events if e["ph"] == "i"]
     assert [(e["pid"], e["ts"], e["name"]) for e in marks] == [
-        (1, 6000, "last in allreduce g"), (2, 47_000, "last in allreduce g"),
+        (1, 6000, "rank 1 last in allreduce g"), (2, 47_000, "rank 2 last in allreduce g"),
     ]  # fmt: skip
     args = marks[0]["args"]
     assert args == {"late_us": 4900, "others_waited_us": 5000 + 4800, "ranks": [0, 1, 2]}
+    # An arrow to each that waited, the costliest collective first.
+    flows = [(e["ph"], e["id"], e["pid"], e["ts"]) for e in events if e["ph"] in "sf"]
+    assert flows == [
+        ("s", 1, 2, 47_000), ("f", 1, 0, 47_000), ("s", 2, 2, 47_000), ("f", 2, 1, 47_000),
+        ("s", 3, 1, 6000), ("f", 3, 0, 6000), ("s", 4, 1, 6000), ("f", 4, 2, 6000),
+    ]  # fmt: skip
+    ends = {(e["pid"], e["tid"]) for e in events if e["ph"] in "sf"}
+    assert ends <= {(e["pid"], e["tid"]) for e in events if e.get("cat") == "collective"}
+
+
+def test_arrows_of_an_export_are_not_missed_when_it_is_read(tmp_path: Path):
+    store, run = record_of_late_ranks(tmp_path / "from")
+    file = tmp_path / "t.json"
+    file.write_bytes(b"".join(chrome_json(store, run.id)))
+    assert b'"ph":"s"' in file.read_bytes()
+    made = import_files([file], Store(tmp_path / "to"))
+    assert not made.files[0].dropped["flows"]
+
+
+def test_phases_lie_within_their_collectives(tmp_path: Path):
+    names = [{"name": "allreduce g", "op": "allreduce", "tensor": "g", "library": "horovod"}]
+    spans = {"define": names, "from": 0, "name": [0], "start": [1000], "dur": [5000]}
+    parts = {"define": [{"name": "negotiate"}, {"name": "transfer"}], "from": 1, "name": [1, 2]}
+    parts |= {"start": [1000, 3000], "dur": [3000, 2000]}
+    lines = [
+        event_line("spans", 0, 0, 10**5, cat="collective", **spans),
+        event_line("spans", 0, 1, 10**5, cat="phase", **parts),
+    ]
+    store, run = finished_record(tmp_path, *lines, ranks=[RankInfo(0, "a", 1, "cpu")], size=1)
+    data, events = exported(store, run.id)
+    assert breaches(data) == []
+    assert len({e["tid"] for e in events if e["ph"] == "X"}) == 1
     (tmp_path / "t.json").write_bytes(data)
     made = import_files([tmp_path / "t.json"], Store(tmp_path / "to"))
     assert spans_of(Store(tmp_path / "to"), made.run.id) == spans_of(store, run.id)

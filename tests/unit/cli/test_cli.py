@@ -49,6 +49,23 @@ def bad(*args: str, code: int = 1) -> str:
     return line
 
 
+def test_show_ends_with_the_last_values_of_metrics(home: Path):
+    columns = {"name": [0, 0, 1], "step": [0, 7, 7], "at": [1, 1, 1], "value": [2, 0.123456, "NaN"]}
+    lines = [
+        event_line("metrics", rank, 1, 1, **{"from": 0, "define": ["loss", "\x1b[2J"]}, **columns)
+        for rank in range(2)
+    ]
+    finished_record(home, log(0, "one\n", 0), *lines)
+    shown = good("runs", "show").splitlines()
+    at = shown.index("metrics:")
+    assert shown[at - 1] == "0 │ one"
+    assert shown[at + 1].split() == ["metric", "step", "rank", "0", "rank", "1"]
+    assert shown[at + 3].split() == ["loss", "7", "0.12346", "0.12346"]
+    assert "\x1b[2J" not in "\n".join(shown)
+    assert shown[-1].endswith("is NaN on ranks 0–1 since step 7")
+    assert "metrics:" not in good("runs", "show", finished_record(home, log(0, "x\n"))[1].id)
+
+
 def test_repair_says_which_records_it_completed(home: Path):
     assert good("runs", "repair") == "no record can be completed\n"
     run = lost_record(home, log(0, "one\n", 0), log(0, "two\n"), pid=gone_process().pid)

@@ -20,10 +20,12 @@ import pytest
 
 from made_up_clusters import NAMES
 from rankroom.analysis import overview
+from rankroom.analysis.metrics.metrics_of_run import write_metrics
 from rankroom.analysis.profile.of_run import write_profile
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Hang, event_line
 from rankroom.record.owner import this_process
+from rankroom.record.store import Store
 from record_makers import finished_record, gone_process, log, make_run, snapshot, start_record
 from served import BASE, TOKEN, Reply, Server, serve
 
@@ -147,6 +149,62 @@ def test_a_long_run_has_an_overview_once_it_is_over(
     assert head["spans"] == 6
     assert [(lane["rank"], lane["cat"]) for lane in lanes] == [(0, "collective"), (1, "collective")]
     assert server.get("rankroom/runs/none/overview").status == 404
+
+
+def metrics(rank: int, first: int, count: int) -> bytes:
+    """So many points of a loss, as a line of a record."""
+    more = {"from": 0, "define": ["loss"]} if not first else {}
+    columns = {
+        "name": [0] * count,
+        "step": list(range(first, first + count)),
+        "at": [1_000 * first] + [1_000] * (count - 1),
+        "value": [1 / (1 + step) for step in range(first, first + count)],
+    }
+    return event_line("metrics", rank, first, 0, **more, **columns)
+
+
+def test_metrics_grow_with_their_run_and_are_kept_when_it_is_over(server: Server):
+    store, run, writer = start_record(server.home)
+    path = f"rankroom/runs/{run.id}/metrics"
+    said = server.get(path).json
+    assert (said["state"], said["names"], said["curves"]) == ("running", [], [])
+    writer.append(metrics(0, 0, 3) + metrics(1, 0, 3))
+    assert [len(each["x"]) for each in server.get(path).json["curves"]] == [3, 3]
+    writer.append(metrics(0, 3, 5_000))
+    said = server.get(f"{path}?points=100&axis=time&from=0&to=2e6").json
+    assert said["exact"] and [len(each["x"]) for each in said["curves"]] == [100, 3]
+    assert said["curves"][0]["x"][0] >= 0 and said["curves"][0]["x"][-1] <= 2e6
+    run.state, run.end = "done", run.start + 6_000_000
+    writer.finish(run)
+    write_metrics(store, run)
+    assert server.get(path).json["state"] == "done"
+
+
+def test_a_part_of_a_long_curve_is_read_from_the_events(server: Server):
+    _, run = finished_record(server.home, metrics(0, 0, 50_000))
+    write_metrics(Store(server.home), run)
+    path = f"rankroom/runs/{run.id}/metrics"
+    whole = server.get(path).json
+    assert whole["exact"] is False and sum(whole["curves"][0]["count"]) == 50_000
+    part = server.get(f"{path}?from=1000&to=1009").json
+    assert part["exact"] and part["curves"][0]["x"] == list(range(1000, 1010))
+    assert part["curves"][0]["mean"][0] == 1 / 1001
+
+
+def test_metrics_of_names_and_questions_that_make_no_sense(server: Server):
+    fields = {"define": ["a,b", "ü/€", "c"], "name": [0, 1, 2], "step": [0, 0, 0]}
+    line = event_line("metrics", 0, 1, 1, **fields, at=[1, 1, 1], value=[1, 2, "NaN"])
+    _, run = finished_record(server.home, line)
+    path = f"rankroom/runs/{run.id}/metrics"
+    said = server.get(f"{path}?name=a%2Cb&name=%C3%BC%2F%E2%82%AC&name=none").json
+    assert [each["name"] for each in said["curves"]] == ["a,b", "ü/€"]
+    assert [each["name"] for each in said["names"]] == ["a,b", "ü/€", "c"]
+    assert said["notes"] == ["c is NaN on rank 0 since step 0"]
+    assert server.get(f"{path}?from=5&to=1&points=1e9").json["curves"][0]["x"] == []
+    for wrong in ("axis=mood", "from=x", "to=nan", "points=-1", "from=inf"):
+        reply = server.get(f"{path}?{wrong}")
+        assert reply.status == 400 and set(reply.json) == {"message"}, wrong
+    assert server.get("rankroom/runs/none/metrics").status == 404
 
 
 def test_collectives_are_told_while_the_run_goes_on_and_when_it_is_over(server: Server):

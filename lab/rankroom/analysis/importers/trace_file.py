@@ -106,6 +106,7 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
     ours = _object(about)
     ranks = _ranks(reader, events.about, ours, path, alone)
     if ours:
+        dropped.pop("flows", None)  # who was late is worked out again
         start = ours["start"] if isinstance(ours.get("start"), int) else None
         zero = start + int(ours.get("zero") or 0) if start is not None else None
     else:

@@ -45,15 +45,21 @@ class Asked:
         return self.begin is not None or self.end is not None
 
 
-def answer(found: GrowingMetrics | KeptMetrics, asked: Asked, state: RunState = "done") -> Json:
-    """The curves as JSON can hold them."""
+def answer(
+    found: GrowingMetrics | KeptMetrics,
+    asked: Asked,
+    state: RunState = "done",
+    part: Metrics | None = None,
+) -> Json:
+    """The curves as JSON can hold them; those of a `part` if that is given."""
     metrics = found.metrics
+    drawn_from = part or metrics
     names = [name for name in asked.names or list(metrics.curves)[:NAMES] if name in metrics.curves]
     count = sum(len(metrics.curves[name]) for name in names)
     points = min(asked.points, max(FEWEST_POINTS, MOST_BUCKETS // max(1, count)))
     curves, over_ranks = [], []
     for name in names:
-        drawn, together = _of_name(metrics.curves[name], asked, points)
+        drawn, together = _of_name(drawn_from.curves.get(name, {}), asked, points)
         curves += [{"name": name, **each} for each in drawn]
         over_ranks += [{"name": name, **each} for each in together]
     return {
@@ -65,7 +71,7 @@ def answer(found: GrowingMetrics | KeptMetrics, asked: Asked, state: RunState = 
         "over_ranks": over_ranks,
         "notes": found.notes(),
         "dropped": metrics.dropped,
-        "exact": metrics.is_exact,
+        "exact": drawn_from.is_exact,
     }
 
 
@@ -176,14 +182,14 @@ def _over_ranks(cells: Sequence[tuple[Floats, Floats, Ints]], points: int) -> Js
         number = np.add.reduceat(known.astype(np.int64), heads)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             of_rank = np.add.reduceat(np.where(known, mean, 0.0), heads) / number
-        has = number > 0
-        at, of_rank = at[has], of_rank[has]
-        total[at] += of_rank
+            has = number > 0
+            at, of_rank = at[has], of_rank[has]
+            total[at] += of_rank
         count[at] += 1
         low[at], high[at] = np.minimum(low[at], of_rank), np.maximum(high[at], of_rank)
     seen = here > 0
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(count > 0, total / count, np.nan)[seen]
+        mean = np.where(count > 0, np.clip(total / count, low, high), np.nan)[seen]
         x = (place / here)[seen]
     return {
         "x": plain(shortened(x)),

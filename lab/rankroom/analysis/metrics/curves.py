@@ -12,6 +12,10 @@ Ints = npt.NDArray[np.int64]
 MOST_BAD = 100  # values of a curve that are not finite, of which is kept where they are
 
 
+Extent = tuple[float, float, float, float]  # the least and the largest step, and time
+NOWHERE: Extent = (np.inf, -np.inf, np.inf, -np.inf)
+
+
 class Columns(NamedTuple):
     """Buckets in the order in which they were reported; a point is a bucket of itself.
 
@@ -69,7 +73,7 @@ class Curve:
         self.points = 0
         self.is_exact = True  # False once its buckets are of more than one point
         # The least and the largest step, and time.
-        self.extent = (np.inf, -np.inf, np.inf, -np.inf)
+        self.extent = NOWHERE
         self.last_step = self.last = np.nan
         self.bad: list[tuple[float, int, str]] = []  # step, time and value of some
         self._kept: Columns | None = None
@@ -80,13 +84,7 @@ class Curve:
         self.points += len(step)
         self._new.append((step, t, value))
         self.last_step, self.last = float(step[-1]), float(value[-1])
-        least, most, first, last = self.extent
-        self.extent = (
-            min(least, float(step.min())),
-            max(most, float(step.max())),
-            min(first, float(t.min())),
-            max(last, float(t.max())),
-        )
+        self.extent = wider(self.extent, step, t)
         if len(self.bad) < MOST_BAD and not (finite := np.isfinite(value)).all():
             for at in np.flatnonzero(~finite)[: MOST_BAD - len(self.bad)].tolist():
                 self.bad.append((float(step[at]), int(t[at]), word(float(value[at]))))
@@ -95,7 +93,7 @@ class Curve:
         self,
         columns: Columns,
         points: int,
-        extent: tuple[float, float, float, float],
+        extent: Extent,
         bad: list[tuple[float, int, str]],
     ) -> None:
         """What was kept of it elsewhere."""
@@ -124,6 +122,17 @@ class Curve:
         """Keep no more than that of it."""
         self._kept = self.coarse(most)
         self.is_exact = len(self._kept.step) == self.points
+
+
+def wider(extent: Extent, step: Floats, t: Floats) -> Extent:
+    """With some points, one at least."""
+    least, most, first, last = extent
+    return (
+        min(least, float(step.min())),
+        max(most, float(step.max())),
+        min(first, float(t.min())),
+        max(last, float(t.max())),
+    )
 
 
 def word(value: float) -> str:

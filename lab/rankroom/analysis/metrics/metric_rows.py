@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any
 
-from rankroom.analysis.timeline import whole
+from rankroom.analysis.timeline import TEN_YEARS_US, whole
 from rankroom.errors import UsageError
 from rankroom.record.model import Json, RunInfo, parse_event
 
@@ -47,13 +48,15 @@ def _rows(event: Json, rank: int, names: dict[int, str], offset: int) -> Iterato
         return
     columns = event["name"], event["step"], accumulate(event["at"]), event["value"]
     for number, step, t, value in zip(*columns, strict=False):
-        name = names.get(number) if isinstance(number, int) else None
-        if name is not None and isinstance(step, (int, float)):
-            try:
+        if type(number) is int and number in names and _is_sound(step, t):
+            with contextlib.suppress(TypeError, ValueError):
                 value = float(value) if isinstance(value, str) else value + 0
-            except (TypeError, ValueError):
-                continue
-            yield dict(zip(COLUMNS, (name, rank, step, (t - offset) / 1e6, value), strict=True))
+                row = names[number], rank, step, (t - offset) / 1e6, value
+                yield dict(zip(COLUMNS, row, strict=True))
+
+
+def _is_sound(step: Any, t: float) -> bool:
+    return isinstance(step, (int, float)) and abs(t) <= TEN_YEARS_US
 
 
 NO_PANDAS = (

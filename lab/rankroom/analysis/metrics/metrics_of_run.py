@@ -6,15 +6,18 @@ buckets are kept.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rankroom.analysis.metrics.curve_notes import notes_of
-from rankroom.analysis.metrics.curves import Columns, Curve, Floats
+from rankroom.analysis.metrics.curves import NOWHERE, Columns, Curve, Floats, wider
 from rankroom.analysis.timeline import TEN_YEARS_US
 from rankroom.record.model import Json, RunInfo, parse_event
 from rankroom.record.store import RecordPaths, Store
@@ -26,6 +29,9 @@ MOST_POINTS = 8_000_000  # in memory, of one run
 MOST_CURVES = 50_000  # of one run
 KEPT = 200_000  # about so many buckets in metrics.json: some megabytes
 MOST_KEPT, FEWEST_KEPT = 2048, 20  # of one curve
+MOST_TABLED = 20_000  # names of all ranks that are kept for who reads a part of the events
+NOTES_APART = 10  # times as long as notes take passes before they are made again
+PART, MOST_READ = 256 << 10, 8 << 20  # bytes of a part of the events, and to be read for an answer
 _METRICS = b'{"kind":"metrics"'
 _EXACT = 1 << 53
 
@@ -37,6 +43,7 @@ class Metrics:
         self.curves: dict[str, dict[int, Curve]] = {}
         self.dropped: dict[str, int] = {}
         self.version = 0  # counts what was taken in
+        self.seen = NOWHERE  # where points were that came since somebody set it
         self._names: dict[int, dict[int, str]] = {rank.rank: {} for rank in run.ranks}
         self._offset = {r.rank: r.clock.offset if r.clock else 0 for r in run.ranks}
         self._count = 0
@@ -83,6 +90,21 @@ class Metrics:
             except (TypeError, ValueError, OverflowError):
                 self._drop("number", longest)
 
+    @property
+    def names(self) -> list[Json]:
+        """The ranks' tables of names; nothing if they are large or have gaps."""
+        tables = [
+            {"rank": rank, "define": list(names.values())} for rank, names in self._names.items()
+        ]
+        whole = all(list(names) == list(range(len(names))) for names in self._names.values())
+        return tables if whole and sum(map(len, self._names.values())) <= MOST_TABLED else []
+
+    def restore_names(self, tables: list[Json]) -> None:
+        """What was kept of `names`: the events that define them need not be read."""
+        for table in tables:
+            if table["rank"] in self._names:
+                self._define(self._names[table["rank"]], table)
+
     def curve(self, name: str, rank: int) -> Curve | None:
         """The curve of this name and rank, made if need be; None if there are too many."""
         ranks = self.curves.setdefault(name, {})
@@ -99,8 +121,11 @@ class Metrics:
         sound = np.isfinite(step) & (np.abs(step) < _EXACT) & (np.abs(t) <= TEN_YEARS_US)
         if not sound.all():
             self._drop("far", int((~sound).sum()))
+            if not sound.any():
+                return
             name, step, t, value = (column[sound] for column in (name, step, t, value))
         t = t - self._offset[rank]
+        self.seen = wider(self.seen, step, t)
         order = np.argsort(name, kind="stable")
         numbers, firsts = np.unique(name[order], return_index=True)
         ends = np.append(firsts[1:], len(order)).tolist()
@@ -147,6 +172,7 @@ class GrowingMetrics:
         self._clocks = _clocks(run)
         self._noted = -1
         self._notes: list[str] = []
+        self._next = 0.0  # when notes are due again
 
     def fits(self, run: RunInfo) -> bool:
         """False if what was read before is another by now: the ranks' clocks, or all the events."""
@@ -164,22 +190,43 @@ class GrowingMetrics:
         return self.metrics
 
     def notes(self) -> list[str]:
-        """What to say of what was read."""
-        if self._noted != self.metrics.version:
+        """What to say of what was read; of a live run with very many points, a little late."""
+        begin = time.monotonic()
+        if self._noted != self.metrics.version and begin >= self._next:
             self._noted = self.metrics.version
             self._notes = notes_of(self.metrics.curves)
+            self._next = begin + NOTES_APART * (time.monotonic() - begin)
         return self._notes
 
 
 class KeptMetrics:
     """What metrics.json says."""
 
-    def __init__(self, metrics: Metrics, notes: list[str]) -> None:
+    def __init__(self, metrics: Metrics, kept: Json) -> None:
         self.metrics = metrics
-        self._notes = notes
+        self._notes = [str(note) for note in kept["notes"]]
+        self._names: list[Json] = kept["names"]
+        self._parts: list[Json] = kept["parts"]
 
     def notes(self) -> list[str]:
+        """What was to say of the metrics."""
         return self._notes
+
+    def part(
+        self, events: Path, run: RunInfo, axis: str, low: float, high: float
+    ) -> Metrics | None:
+        """All points from `low` to `high`, and some around; None if too much is to be read."""
+        extent = f"{axis}s"
+        parts = [part for part in self._parts if part[extent][0] <= high and part[extent][1] >= low]
+        if not self._parts or sum(part["to"] - part["from"] for part in parts) > MOST_READ:
+            return None
+        metrics = Metrics(run)
+        metrics.restore_names(self._names)
+        with contextlib.suppress(OSError), events.open("rb") as file:
+            for part in parts:
+                file.seek(part["from"])
+                metrics.take(file.read(part["to"] - part["from"]).split(b"\n"))
+        return metrics
 
 
 def write_metrics(store: Store, run: RunInfo) -> None:
@@ -188,15 +235,46 @@ def write_metrics(store: Store, run: RunInfo) -> None:
     Raises OSError when the disk refuses them.
     """
     paths = store.paths(run.id)
-    growing = GrowingMetrics(paths, run)
-    metrics = growing.look()
+    metrics = Metrics(run)
+    parts, read = _read_in_parts(paths.events, metrics)
     curves = list(metrics.all())
     most = min(MOST_KEPT, max(FEWEST_KEPT, KEPT // max(1, len(curves))))
     kept = [_to_json(name, rank, curve, most) for name, rank, curve in curves]
     exact = all(len(each["step"]) == each["points"] for each in kept)
-    about = {"rules": RULES, "read": growing.read, "exact": exact, "dropped": metrics.dropped}
-    said = json.dumps({**about, "notes": growing.notes(), "curves": kept}, separators=(",", ":"))
-    write_atomically(paths.metrics, said + "\n")
+    names = [] if exact else metrics.names
+    said = {
+        "rules": RULES,
+        "read": read,
+        "exact": exact,
+        "dropped": metrics.dropped,
+        "notes": notes_of(metrics.curves),
+        "names": names,
+        "parts": parts if names else [],
+        "curves": kept,
+    }
+    write_atomically(paths.metrics, json.dumps(said, separators=(",", ":")) + "\n")
+
+
+def _read_in_parts(events: Path, metrics: Metrics) -> tuple[list[Json], int]:
+    """Take in all events; where their points are in the file, and how much of it was read."""
+    parts: list[Json] = []
+    begin = 0
+    for lines, end in lines_after(events, 0):
+        group: list[bytes] = []
+        size = 0
+        for line in lines:
+            group.append(line)
+            size += len(line) + 1
+            if size >= PART or begin + size == end:
+                metrics.seen = NOWHERE
+                metrics.take(group)
+                if metrics.seen != NOWHERE:
+                    seen = plain(np.array(metrics.seen))
+                    where = {"from": begin, "to": begin + size}
+                    parts.append({**where, "steps": seen[:2], "times": seen[2:]})
+                begin += size
+                group, size = [], 0
+    return parts, begin
 
 
 def stored_metrics(paths: RecordPaths, run: RunInfo) -> KeptMetrics | None:
@@ -213,7 +291,7 @@ def stored_metrics(paths: RecordPaths, run: RunInfo) -> KeptMetrics | None:
                 bad = [(point["step"], point["t"], point["value"]) for point in each["bad"]]
                 extent = (*each["steps"], *each["times"])
                 curve.restore(_columns(each), each["points"], extent, bad)
-        return KeptMetrics(metrics, [str(note) for note in kept["notes"]])
+        return KeptMetrics(metrics, kept)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rankroom.rank.frameworks.tensorflow import keras_metrics
 from rankroom.rank.import_hooks import when_imported
 from rankroom.reporting.spans import recorder
 
@@ -54,6 +55,7 @@ def _watch_training(module: Any) -> None:
         if hasattr(kind, begin) and hasattr(kind, end):
             setattr(kind, begin, _before(getattr(kind, begin), name))
             setattr(kind, end, _after(getattr(kind, end), name))
+    keras_metrics.watch_training(module)
 
 
 def _before(original: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -1,0 +1,57 @@
+/** Rich outputs of ranks in a page of its own: pictures, text, and HTML that runs nothing. */
+import { Widget } from '@lumino/widgets';
+
+import { ansiNodes } from '../view/ansitext';
+import { h } from '../view/dom';
+
+type Draw = (data: unknown) => Node;
+const HIGHEST = 600;
+const PLAIN = 'text/plain';
+
+/** In the order in which they are preferred. */
+const DRAW = new Map<string, Draw>([
+  ['image/svg+xml', data => picture(`data:image/svg+xml;charset=utf-8,${encodeURIComponent(text(data))}`)],
+  ...['image/png', 'image/jpeg', 'image/gif', 'image/webp'].map((type): [string, Draw] => [
+    type,
+    data => picture(`data:${type};base64,${text(data).replace(/\s/g, '')}`)
+  ]),
+  ['text/html', data => framed(text(data))],
+  [PLAIN, data => h('pre', '', {}, ...ansiNodes(text(data)))],
+  ['text/markdown', data => h('pre', '', {}, text(data))],
+  ['text/latex', data => h('pre', '', {}, text(data))],
+  ['application/json', data => h('pre', '', {}, JSON.stringify(data, null, 2))]
+]);
+
+/** As much of JupyterLab's registry as the view uses. */
+export const registry = {
+  preferredMimeType: (data: object): string | undefined => [...DRAW.keys()].find(type => type in data),
+
+  createRenderer(type: string): Widget & { renderModel(model: { data: { [type: string]: unknown } }): Promise<void> } {
+    const renderModel = async (model: { data: { [type: string]: unknown } }): Promise<void> => {
+      const draw = DRAW.get(type);
+      if (draw) {
+        widget.node.replaceChildren(draw(model.data[type]));
+      }
+    };
+    const widget = Object.assign(new Widget(), { renderModel });
+    return widget;
+  }
+};
+
+function text(data: unknown): string {
+  return Array.isArray(data) ? data.join('') : String(data);
+}
+
+function picture(src: string): Node {
+  return h('img', 'rr-page-picture', { src, alt: '' });
+}
+
+/** No script of it runs, and nothing is loaded, by the frame's sandbox and the page's own policy. */
+function framed(html: string): Node {
+  const frame = h('iframe', 'rr-page-frame', { sandbox: 'allow-same-origin', srcdoc: html });
+  frame.addEventListener('load', () => {
+    const { scrollHeight = HIGHEST } = frame.contentDocument?.documentElement ?? {};
+    frame.style.height = `${Math.min(HIGHEST, scrollHeight)}px`;
+  });
+  return frame;
+}

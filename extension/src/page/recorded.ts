@@ -1,0 +1,102 @@
+/** A record that is in the page itself: answers what a run's view asks a Jupyter server for. */
+import { trans } from '../translation';
+
+/** The routes of a run that are there whole, by their last part; the run itself is ''. */
+const TYPES: { [route: string]: string } = {
+  '': 'application/json',
+  profile: 'application/json',
+  collectives: 'application/json',
+  overview: 'application/x-ndjson',
+  events: 'application/x-ndjson',
+  log: 'text/plain; charset=utf-8',
+  trace: 'application/gzip'
+};
+const NEWLINE = 10;
+
+export class Recorded {
+  private whole = new Map<string, Promise<Uint8Array>>();
+
+  /** `part(name)` is a part of the record, compressed by gzip, as base64; '' of one that is not there. */
+  constructor(private part: (name: string) => string) {}
+
+  /** What `ServerConnection` is given, so that it asks here. */
+  get settings(): { baseUrl: string; appendToken: boolean; token: string; fetch: (url: unknown) => Promise<Response> } {
+    return { baseUrl: '/', appendToken: false, token: '', fetch: url => this.answer(String(url)) };
+  }
+
+  /** The answer to a question for `url`, whose path ends with `runs/ID/ROUTE`. */
+  async answer(url: string): Promise<Response> {
+    const { pathname, searchParams } = new URL(url, 'http://page/');
+    const [, route = ''] = /\/runs\/[^/]+\/?([^/]*)$/.exec(pathname) ?? [];
+    if (!(route in TYPES)) {
+      return refused(404, trans.__('this page holds a record, and no ranks to ask'));
+    }
+    if (route === 'events') {
+      return this.events(searchParams);
+    }
+    if (route === 'trace') {
+      return answered(unpacked(this.part(route)), TYPES[route]);
+    }
+    const data = await this.get(route);
+    const ranks = route === 'log' ? searchParams.get('rank') : null;
+    return answered(ranks ? linesOf(data, ranks) : data, TYPES[route]);
+  }
+
+  /** Whole lines from a byte on, as the server's route has it. */
+  private async events(query: URLSearchParams): Promise<Response> {
+    const data = await this.get('events');
+    const { state } = JSON.parse(new TextDecoder().decode(await this.get(''))) as { state: string };
+    const after = Math.min(Number(query.get('after') ?? 0), data.length);
+    const limit = Math.max(1, Number(query.get('limit') ?? data.length));
+    // A line that is longer than the limit is given whole.
+    let next = data.lastIndexOf(NEWLINE, after + limit - 1) + 1;
+    if (next <= after) {
+      next = data.indexOf(NEWLINE, after) + 1 || data.length;
+    }
+    return answered(data.subarray(after, next), TYPES.events, {
+      'X-Rankroom-Next': String(next),
+      'X-Rankroom-Size': String(data.length),
+      'X-Rankroom-State': state,
+      'X-Rankroom-Changed': 'kept'
+    });
+  }
+
+  private get(name: string): Promise<Uint8Array> {
+    const known = this.whole.get(name) ?? gunzipped(unpacked(this.part(name)));
+    this.whole.set(name, known);
+    return known;
+  }
+}
+
+function answered(data: Uint8Array, type: string, headers: { [name: string]: string } = {}): Response {
+  return new Response(data, { headers: { 'Content-Type': type, ...headers } });
+}
+
+function refused(status: number, message: string): Response {
+  return new Response(JSON.stringify({ message }), { status });
+}
+
+/** The lines of these ranks, of a log in which each line begins with its rank. */
+function linesOf(log: Uint8Array, ranks: string): Uint8Array {
+  const wanted = new Set(ranks.split(','));
+  const lines = new TextDecoder().decode(log).split('\n');
+  const kept = lines.filter(line => wanted.has(line.slice(0, line.indexOf(' '))));
+  return new TextEncoder().encode(kept.map(line => `${line}\n`).join(''));
+}
+
+function unpacked(base64: string): Uint8Array {
+  const text = atob(base64);
+  const data = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) {
+    data[i] = text.charCodeAt(i);
+  }
+  return data;
+}
+
+async function gunzipped(data: Uint8Array): Promise<Uint8Array> {
+  if (data.length === 0) {
+    return data;
+  }
+  const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream('gzip'));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}

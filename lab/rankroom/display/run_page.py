@@ -1,0 +1,120 @@
+"""A run as one page of HTML, for people without Rankroom: it needs no server and no network.
+
+The page holds JupyterLab's view of a run (extension/src/page) and the record, and shows logs,
+timeline and profile as the notebook does. Its policy has the browser run that one script and load
+nothing, whatever the ranks' outputs contain.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import html
+import json
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rankroom import __version__
+from rankroom.analysis.export import compressed
+from rankroom.display.bundle import bundle
+from rankroom.display.text import clean
+from rankroom.errors import RankroomError, RecordError, UsageError
+from rankroom.record.download import log_text
+from rankroom.record.model import Json, RunInfo
+from rankroom.record.store import Store
+
+SCRIPT = Path(__file__).parent.parent / "labextension" / "page.js"
+_PIECE = 1 << 20  # bytes that are read at once
+
+
+def run_page(store: Store, run: RunInfo) -> Iterator[bytes]:
+    """The page in pieces. Raises UsageError for a run that is on, RankroomError where the
+    extension was not built."""
+    if run.state == "running":
+        raise UsageError(f"run {run.id} is still on: a page can be made of it when it is over")
+    try:
+        # In an element of its own, nothing of it may look like that element's end.
+        script = SCRIPT.read_text().replace("</script", "<\\/script")
+    except OSError as error:
+        raise RankroomError(f"{SCRIPT}: {error.strerror}; `make lab` builds it") from None
+    return _pieces(store, run, script, _head(store, run, script))
+
+
+def _pieces(store: Store, run: RunInfo, script: str, head: str) -> Iterator[bytes]:
+    yield head.encode()
+    for part, data in _parts(store, run):
+        yield f'<script type="text/plain" id="part-{part}">'.encode()
+        yield from _base64(compressed(data))
+        yield b"</script>\n"
+    yield b"<script>" + script.encode() + b"</script>\n</body></html>\n"
+
+
+def _head(store: Store, run: RunInfo, script: str) -> str:
+    name = clean(run.name or run.title or run.id)
+    began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.start / 1e6))
+    cell = ""
+    with contextlib.suppress(RecordError):  # an imported trace has none
+        cell = _CELL.format(source=html.escape(clean(store.source(run.id))))
+    return _HEAD.format(
+        seal=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        id=html.escape(run.id),
+        name=html.escape(name),
+        about=html.escape(f"{run.id} · {began} · Rankroom {__version__}"),
+        cell=cell,
+        # For readers without scripts, and until the view is there.
+        summary=bundle(run, store)["text/html"],
+    )
+
+
+def _parts(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]:
+    """What the server answers about the run, by the names that extension/src/page has for it."""
+    # NumPy comes with them.
+    from rankroom.analysis.collectives import CATEGORY, Collectives
+    from rankroom.analysis.export import chrome_json
+    from rankroom.analysis.profile.of_run import profile_of, stored_overview
+    from rankroom.analysis.timeline import Timeline
+
+    paths = store.paths(run.id)
+    together = Collectives(Timeline.read(run, paths.events, only=CATEGORY))
+    yield "run", [_json(run.to_json())]
+    yield "events", _contents(paths.events)
+    yield "log", log_text(store.events(run.id))
+    yield "profile", [_json(profile_of(store, run).to_json())]
+    yield "collectives", [_json(together.to_json())]
+    yield "overview", [stored_overview(paths)]
+    yield "trace", chrome_json(store, run.id)
+
+
+def _json(value: Json) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _contents(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def _base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for piece in pieces:
+        data = rest + piece
+        whole = len(data) - len(data) % 3
+        rest = data[whole:]
+        yield base64.b64encode(data[:whole])
+    yield base64.b64encode(rest)
+
+
+_CELL = "<details><summary>the cell</summary><pre>{source}</pre></details>"
+_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; base-uri 'none';
+ form-action 'none'; script-src 'sha256-{seal}'; style-src 'unsafe-inline'; img-src data: blob:">
+<title>{name}</title></head>
+<body data-run="{id}">
+<header><h1>{name}</h1><p>{about}</p>{cell}</header>
+<main id="run"><div id="summary">{summary}</div></main>
+"""

@@ -1,0 +1,70 @@
+"""Metrics in a log: lines such as `epoch 3  loss 0.412  acc 0.91`, of ranks that report none.
+
+Only lines that are such pairs from end to end are taken, once three of the same names have come
+whose steps go up. Their names begin with `log/`, so that one sees where they are from. It is given
+up for a run where lines come in too many forms, and passes over floods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+ALIKE = 3  # lines of one form, before any is taken
+MOST_FORMS = 8  # in one run; with more it would be guessing
+LONGEST, FLOOD = 400, 4 << 10  # characters of a line, and of what came at once
+PREFIX = "log/"
+_STEP = r"(?:epoch|step|iter|iteration|batch)"
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf"
+_PAIR = re.compile(rf"([a-z][\w./-]*?)\s*[:= ]\s*({_NUMBER})%?(?![\w.])", re.IGNORECASE)
+_LINE = re.compile(
+    rf"^[ \t\[(]*{_STEP}[ \t:=#]*(\d+)(?:\s*(?:/|of)\s*\d+)?(?![\w.])[\])]?"
+    rf"((?:[ \t,;|:-]+(?!of\b)[a-z][\w./-]*?\s*[:= ]\s*(?:{_NUMBER})%?(?![\w.]))+)[ \t\r,;|]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+Values = dict[str, float]
+Add = Callable[[int, int, Values], None]
+
+
+class LogMetrics:
+    """The lines of one rank; `add(t, step, values)` is called for those that are taken."""
+
+    def __init__(self, add: Add) -> None:
+        self._add = add
+        self.begin()
+
+    def begin(self) -> None:
+        """A run starts."""
+        self._rest: dict[str, str] = {}  # by stream: the line that is not over
+        self._waiting: dict[tuple[str, ...], list[tuple[int, int, Values]]] = {}
+        self._known: set[tuple[str, ...]] = set()
+        self._is_off = False
+
+    def take(self, t: int, stream: str, text: str) -> None:
+        """What was written at `t`, in microseconds since the epoch."""
+        if self._is_off:
+            return
+        lines, _, rest = (self._rest.get(stream, "") + text).rpartition("\n")
+        self._rest[stream] = rest[-LONGEST:]
+        if len(lines) > FLOOD:
+            return
+        for match in _LINE.finditer(lines):
+            if match.end() - match.start() <= LONGEST:
+                self._line(t, stream, int(match[1]), match[2])
+
+    def _line(self, t: int, stream: str, step: int, pairs: str) -> None:
+        values = {name: float(value) for name, value in _PAIR.findall(pairs)}
+        form = stream, *values
+        if form in self._known:
+            self._add(t, step, values)
+            return
+        waiting = self._waiting.setdefault(form, [])
+        if waiting and waiting[-1][1] >= step:
+            waiting.clear()
+        waiting.append((t, step, values))
+        if len(waiting) == ALIKE:
+            self._known.add(form)
+            for each in self._waiting.pop(form):
+                self._add(*each)
+        self._is_off = len(self._waiting) + len(self._known) > MOST_FORMS

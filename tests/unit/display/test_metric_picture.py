@@ -1,0 +1,130 @@
+"""Curves and last values in a cell's output: well-formed, bounded, and only if there are any."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from test_display import saved
+
+from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
+from rankroom.display import bundle, metric_picture
+from rankroom.display.metric_picture import ROOM, last_values, metric_summary
+from rankroom.display.page import weight
+from rankroom.record.model import event_line
+from rankroom.record.store import Store
+from record_makers import finished_record
+
+LIMIT = 64 << 10
+
+
+def recorded(root: Path, curves: dict[str, list[Any]], ranks: int = 1) -> tuple[Store, Any]:
+    """A run whose ranks all report these values, and their number on top."""
+    lines = []
+    for rank in range(ranks):
+        rows = [
+            (number, step, value if isinstance(value, str) else value + rank)
+            for number, values in enumerate(curves.values())
+            for step, value in enumerate(values)
+        ]
+        name, step, value = map(list, zip(*rows, strict=True))
+        columns = {"name": name, "step": step, "at": [1000] * len(rows), "value": value}
+        fields = {"from": 0, "define": list(curves), **columns}
+        lines.append(event_line("metrics", rank, 1, 1, **fields))
+    return finished_record(root, *lines, size=ranks)
+
+
+def parsed(svg: str) -> ElementTree.Element:
+    """The SVG as XML, after what HTML allows and XML does not."""
+    return ElementTree.fromstring(re.sub(r"(\s[a-z-]+)=([^'\s>]+)", r"\1='\2'", svg))
+
+
+def drawn(svg: str, colour: str) -> list[list[tuple[float, float]]]:
+    """The pieces of all lines of a colour, as points."""
+    paths = [path.get("d", "") for path in parsed(svg).iter("path") if path.get("stroke") == colour]
+    pieces = [piece.replace("h.1", "") for path in paths for piece in path.split("M")[1:]]
+    return [
+        [tuple(map(float, place.split())) for place in piece.split("L")]  # type: ignore[misc]
+        for piece in pieces
+    ]
+
+
+def test_a_line_is_where_the_values_are(tmp_path: Path):
+    store, run = recorded(tmp_path, {"loss": [4, 2, "NaN", 0, 1]})
+    svg = metric_summary(run, store.paths(run.id).events).picture
+    first, second = drawn(svg, metric_picture.COLOURS[0])
+    (left, top), (_, middle) = first
+    (_, bottom), (right, low) = second
+    assert (left, right) == (metric_picture.LEFT, metric_picture.PANEL)
+    assert middle == pytest.approx((top + bottom) / 2)
+    assert low == pytest.approx(bottom - (bottom - top) / 4)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 64])
+@pytest.mark.parametrize("names", [1, 2, 5, 40])
+@pytest.mark.parametrize("count", [1, 2, 400])
+def test_a_picture_keeps_to_its_room_and_is_well_formed(
+    tmp_path: Path, ranks: int, names: int, count: int
+):
+    chance = random.Random(names)
+    curves = {f"a <b> '{at}' & more": [chance.gauss(0, 1) for _ in range(count)]
+              for at in range(names)}  # fmt: skip
+    store, run = recorded(tmp_path, curves, ranks)
+    found = GrowingMetrics(store.paths(run.id), run)
+    found.look()
+    svg = metric_picture.metric_picture(found, ROOM)
+    assert svg and weight(svg) <= ROOM
+    tags = {each.tag for each in parsed(svg).iter()}
+    assert tags <= {"svg", "g", "title", "path", "text"}
+    assert not re.search(r"nan|inf(?!i)", svg)
+    words = " ".join(text.text or "" for text in parsed(svg).iter("text"))
+    assert ("mean of 64 ranks" if ranks == 64 else "rank 0") in words
+
+
+def test_values_that_are_not_finite_or_never_change(tmp_path: Path):
+    curves = {"none": ["NaN", "NaN"], "even": [3, 3, 3], "far": [-1.7e308, 1.7e308]}
+    store, run = recorded(tmp_path, curves, 2)
+    said = metric_summary(run, store.paths(run.id).events)
+    assert "no finite value" in said.picture and not re.search(r"[ML]-?(nan|inf)", said.picture)
+    assert said.note.startswith("none is NaN on ranks 0–1 since step 0")
+
+
+def test_last_values_of_few_ranks_and_of_many(tmp_path: Path):
+    store, run = recorded(tmp_path / "few", {"loss": [9, 0.5], "acc": [0.25]}, 2)
+    found = GrowingMetrics(store.paths(run.id), run)
+    found.look()
+    rows = [line.split() for line in last_values(found).splitlines()]
+    assert rows[2:] == [["loss", "1", "0.5", "1.5"], ["acc", "0", "0.25", "1.25"]]
+    store, run = recorded(tmp_path / "many", {f"m{at}": [0.5] for at in range(20)}, 9)
+    found = GrowingMetrics(store.paths(run.id), run)
+    found.look()
+    lines = last_values(found).splitlines()
+    assert lines[2].split() == ["m0", "0", "4.5", "0.5", "8.5"]
+    assert lines[-1] == "… and 8 more metrics"
+
+
+def test_the_output_has_them_and_stays_small(tmp_path: Path):
+    curves = {f"loss{at}": [math.sin(step / (at + 1)) for step in range(500)] for at in range(8)}
+    store, run = recorded(tmp_path, curves, 6)
+    data = bundle(run, store)
+    assert "<svg" in data["text/html"] and "loss7" in data["text/html"]
+    assert "loss7" in data["text/plain"] and "<svg" not in data["text/plain"]
+    assert saved(data) < LIMIT
+
+
+def test_a_run_without_metrics_has_none(tmp_path: Path):
+    store, run = finished_record(tmp_path)
+    assert metric_summary(run, store.paths(run.id).events) == ("", "", "")
+    assert "<svg" not in json.dumps(bundle(run, store))
+
+
+def test_of_very_many_only_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(metric_picture, "MOST", 100)
+    store, run = recorded(tmp_path, {"loss": [1.0] * 100})
+    assert "run.metrics()" in bundle(run, store)["text/plain"]

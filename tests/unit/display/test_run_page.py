@@ -1,0 +1,76 @@
+"""A run as one page of HTML: what it holds, and what it lets a browser do."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from test_summary import record_of
+
+from rankroom.display import run_page
+from rankroom.errors import RankroomError, UsageError
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Store
+from record_makers import finished_record, log, start_record
+from trace_makers import slow_loader
+
+PART = re.compile(r'<script type="text/plain" id="part-(\w+)">([^<]*)</script>')
+
+
+def page_of(store: Store, run: RunInfo) -> str:
+    return b"".join(run_page.run_page(store, run)).decode()
+
+
+def parts_of(page: str) -> dict[str, bytes]:
+    return {name: gzip.decompress(base64.b64decode(text)) for name, text in PART.findall(page)}
+
+
+def test_it_holds_what_the_server_would_answer(tmp_path: Path):
+    store, run = record_of(slow_loader(), tmp_path)
+    parts = parts_of(page_of(store, run))
+    paths = store.paths(run.id)
+    assert json.loads(parts["run"]) == run.to_json()
+    assert parts["events"] == paths.events.read_bytes()
+    assert json.loads(parts["profile"])["diagnosis"].startswith("rank 2 ")
+    assert json.loads(parts["trace"])["traceEvents"]
+    assert set(parts) == {"run", "events", "log", "profile", "collectives", "overview", "trace"}
+
+
+def test_only_its_own_script_runs(tmp_path: Path):
+    hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    source = f"print({hostile!r})\n"
+    line = log(0, f"{hostile}\n", seq=0)
+    store, run = finished_record(tmp_path, line, source=source, title=hostile, name=hostile)
+    page = page_of(store, store.load(run.id))
+    assert "alert(1)</script>" not in page
+    assert "<img src=x" not in page
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert script is not None
+    seal = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{seal}'" in page
+    assert "default-src 'none'" in page
+    assert hostile.encode() in parts_of(page)["log"]
+
+
+def test_a_run_without_source_has_a_page(tmp_path: Path):
+    store, run = record_of(slow_loader(), tmp_path)
+    store.paths(run.id).source.unlink()
+    assert "the cell" not in page_of(store, run).partition("<main")[0]
+
+
+def test_a_live_run_has_none_yet(tmp_path: Path):
+    store, run, _ = start_record(tmp_path)
+    with pytest.raises(UsageError, match="is still on"):
+        run_page.run_page(store, run)
+
+
+def test_without_the_extension_it_says_so(tmp_path: Path, monkeypatch):
+    store, run = record_of(slow_loader(), tmp_path)
+    monkeypatch.setattr(run_page, "SCRIPT", tmp_path / "page.js")
+    with pytest.raises(RankroomError, match="`make lab` builds it"):
+        run_page.run_page(store, run)

@@ -1,0 +1,116 @@
+"""Lines of a log that are metrics, and the many more that are not."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rankroom.reporting import log_metrics, metrics
+from rankroom.reporting.log_metrics import LogMetrics, Values
+
+Taken = list[tuple[int, int, Values]]
+
+
+def looked(*texts: str) -> Taken:
+    found: Taken = []
+    made = LogMetrics(lambda *each: found.append(each))
+    for t, text in enumerate(texts):
+        made.take(t, "stdout", text)
+    return found
+
+
+def lines(form: Callable[[int], str], count: int = 3) -> list[str]:
+    return [f"{form(step)}\n" for step in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("form", "first"),
+    [
+        (lambda n: f"epoch {n}  loss 0.41{n}  acc 0.91", {"loss": 0.411, "acc": 0.91}),
+        (lambda n: f"Epoch {n}/3, loss: 0.4, val_loss: 0.5", {"loss": 0.4, "val_loss": 0.5}),
+        (lambda n: f"[epoch {n}] loss=4e-1 acc=91%", {"loss": 0.4, "acc": 91}),
+        (lambda n: f"step {n} | train/loss -1.5 | lr 1e-04", {"train/loss": -1.5, "lr": 1e-4}),
+        (lambda n: f"iter={n} loss=.5", {"loss": 0.5}),
+        (lambda n: f"  step: {n} - loss: 2", {"loss": 2}),
+        (lambda n: f"Iteration #{n}: loss inf", {"loss": math.inf}),
+    ],
+)
+def test_lines_of_pairs_are_metrics(form: Callable[[int], str], first: Values):
+    found = looked(*lines(form))
+    assert [(t, step) for t, step, _ in found] == [(0, 1), (1, 2), (2, 3)]
+    assert found[0][2] == first
+
+
+def test_a_value_that_is_nan():
+    assert math.isnan(looked(*lines(lambda n: f"step {n} loss nan"))[0][2]["loss"])
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda n: f"epoch {n} took 3.4 s",
+        lambda n: f"step {n} of 3",
+        lambda n: f"Epoch {n}/3",
+        lambda n: f"step {n}: download file 7 from the server",
+        lambda n: f"loss {n}.5 acc 3",
+        lambda n: f"step {n} loss 0.5.3",
+        lambda n: f"step {n} at 12:30:0{n}",
+        lambda n: f"epoch {n} loss 0.4 (best so far)",
+        lambda n: f"{n}/3 ━━━━ 1s 5ms/step - loss: 0.{n}",
+        lambda n: f"epochs {n} loss 0.5",
+        lambda n: f"step {n} version 1.2rc3",
+        lambda n: f"epoch {n} " + "loss 0.5 " * 100,
+        lambda n: f"step 4 loss 0.{n}",
+        lambda n: f"step {4 - n} loss 0.5",
+    ],
+)
+def test_other_lines_are_not(form: Callable[[int], str]):
+    assert looked(*lines(form)) == []
+
+
+def test_two_lines_are_too_few_and_later_ones_come_as_they_are_written():
+    form = lambda n: f"step {n} loss 0.5\n"  # noqa: E731
+    assert looked(form(1), form(2)) == []
+    assert [step for _, step, _ in looked(*map(form, (1, 2, 3, 4, 2)))] == [1, 2, 3, 4, 2]
+
+
+def test_lines_that_are_written_in_pieces_and_on_both_streams():
+    found: Taken = []
+    made = LogMetrics(lambda *each: found.append(each))
+    for step in range(1, 4):
+        for stream in ("stdout", "stderr"):
+            made.take(step, stream, f"step {step} lo")
+        for stream in ("stdout", "stderr"):
+            made.take(step, stream, "ss 0.5\n")
+    made.take(9, "stdout", "step 9 loss 0.5")
+    assert [step for _, step, _ in found] == [1, 2, 3] * 2, "each stream counts by itself"
+
+
+def test_too_many_forms_are_guessing():
+    texts = [f"step 1 m{at} 0.5\n" for at in range(log_metrics.MOST_FORMS + 1)]
+    assert looked(*texts, *lines(lambda n: f"step {n} loss 0.5")) == []
+
+
+def test_a_flood_is_passed_over_quickly():
+    flood = "".join(lines(lambda n: f"step {n} loss 0.5 and more words", 40_000))
+    began = time.perf_counter()
+    assert looked(flood) == []
+    assert time.perf_counter() - began < 1.0
+    nasty = "step 1 " + "a 1 " * 90 + "!\n"
+    began = time.perf_counter()
+    assert looked(*[nasty] * 100) == []
+    assert time.perf_counter() - began < 2.0, "no line takes long to be none"
+
+
+def test_a_rank_that_reports_itself_needs_no_guesses():
+    made = metrics.MetricRecorder()
+    made.begin()
+    made.add_logged(5, 1, {"loss": 0.5})
+    (fields,) = made.take(0)
+    assert (fields["define"], fields["step"], fields["at"]) == (["log/loss"], (1,), [5])
+    made.add({"loss": 0.5})
+    made.add_logged(6, 2, {"loss": 0.5})
+    assert [fields["define"] for fields in made.take(0)] == [["loss"]]
