@@ -3,6 +3,7 @@ import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 import { gzipSync } from 'node:zlib';
 
+import type { MetricsAnswer } from '../src/metrics/answer';
 import { Recorded } from '../src/page/recorded';
 
 const EVENTS = '{"a":1}\n{"bb":2}\n{"ccc":"ü"}\n';
@@ -10,7 +11,14 @@ const PARTS: { [name: string]: string } = {
   '': '{"id":"r","state":"failed"}',
   events: EVENTS,
   log: '0 │ one\n1 │ two\n11 │ three\n1 ┆ four\n',
-  overview: ''
+  overview: '',
+  metrics_time: JSON.stringify({
+    names: [], notes: [], points: 600, state: 'done', exact: true,
+    curves: ['loss', 'lr'].map(name => ({
+      name, rank: 0, x: [0, 10, 20], mean: [1, null, 3], low: [1, null, 3], high: [1, null, 3], count: [1, 0, 1], bad: [{ x: 10, value: 'NaN' }]
+    })),
+    over_ranks: [{ name: 'lr', x: [0, 20], mean: [1, 2], low: [0, 1], high: [2, 3] }]
+  })
 };
 
 const recorded = new Recorded(name => (name in PARTS ? gzipSync(PARTS[name]).toString('base64') : ''));
@@ -48,4 +56,13 @@ test('whole lines of events from a byte on', async () => {
 test('the log of some ranks', async () => {
   assert.equal((await ask('/log?rank=1')).text, '1 │ two\n1 ┆ four\n');
   assert.equal((await ask('/log?rank=0,11')).text, '0 │ one\n11 │ three\n');
+});
+
+test('the curves of some metrics in a range', async () => {
+  const of = async (query: string): Promise<MetricsAnswer> => JSON.parse((await ask(`/metrics?axis=time${query}`)).text) as MetricsAnswer;
+  const all = await of('');
+  assert.deepEqual([all.curves.length, all.over_ranks.length, all.curves[0].x], [2, 1, [0, 10, 20]]);
+  const part = await of('&name=lr&from=5&to=30&points=2');
+  assert.deepEqual(part.curves.map(({ name, x, mean, count, bad }) => [name, x, mean, count, bad?.length]), [['lr', [10, 20], [null, 3], [0, 1], 1]]);
+  assert.deepEqual(part.over_ranks.map(({ x, high }) => [x, high]), [[[20], [3]]]);
 });

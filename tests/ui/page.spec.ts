@@ -6,7 +6,7 @@ import { gunzipSync } from 'node:zlib';
 
 import { expect, test, type Page } from '@playwright/test';
 
-import { ALWAYS } from './rankroom';
+import { ALWAYS, LiveRecord } from './rankroom';
 
 const HOME = join(process.env.RANKROOM_UI_HOME ?? '', 'home');
 const PYTHON = process.env.RANKROOM_PYTHON ?? join(__dirname, '..', '..', '.venv', 'bin', 'python');
@@ -41,6 +41,24 @@ test('log, timeline and profile, as in a notebook', ALWAYS, async ({ page }) => 
   await page.emulateMedia({ colorScheme: 'dark' });
   await expect(page.locator('body')).toHaveAttribute('data-jp-theme-light', 'false');
   await picture(page, 'page-dark');
+  expect(complaints).toEqual([]);
+});
+
+test('metrics, zoomed without a server', ALWAYS, async ({ page }) => {
+  const record = new LiveRecord('page-metrics');
+  [0, 1].forEach(rank => record.report(rank, 'loss', Array.from({ length: 2_000 }, (_, i) => 2 / (1 + i / 100) + rank)));
+  record.save('done');
+  const complaints = await open(page, 'page-metrics');
+  await page.getByRole('tab', { name: 'Metrics' }).click();
+  const tab = page.locator('.rr-metrics');
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+  const plot = tab.locator('.rr-mt-plot');
+  await expect(plot).toHaveAttribute('aria-label', /^loss, from step 0 to step 1,999; last: /);
+  await plot.focus();
+  await page.keyboard.press('w');
+  await expect.poll(async () => Number(await tab.getAttribute('data-from'))).toBeGreaterThan(100);
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+  await picture(page, 'page-metrics');
   expect(complaints).toEqual([]);
 });
 

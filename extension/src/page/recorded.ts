@@ -1,4 +1,5 @@
 /** A record that is in the page itself: answers what a run's view asks a Jupyter server for. */
+import type { MetricsAnswer } from '../metrics/answer';
 import { trans } from '../translation';
 
 /** The routes of a run that are there whole, by their last part; the run itself is ''. */
@@ -8,6 +9,7 @@ const TYPES: { [route: string]: string } = {
   collectives: 'application/json',
   overview: 'application/x-ndjson',
   events: 'application/x-ndjson',
+  metrics: 'application/json',
   log: 'text/plain; charset=utf-8',
   trace: 'application/gzip'
 };
@@ -33,6 +35,9 @@ export class Recorded {
     }
     if (route === 'events') {
       return this.events(searchParams);
+    }
+    if (route === 'metrics') {
+      return this.metrics(searchParams);
     }
     if (route === 'trace') {
       return answered(unpacked(this.part(route)), TYPES[route]);
@@ -61,11 +66,37 @@ export class Recorded {
     });
   }
 
+  /** Curves of some names in a range: in no more points than the page has. */
+  private async metrics(query: URLSearchParams): Promise<Response> {
+    const data = await this.get(query.get('axis') === 'time' ? 'metrics_time' : 'metrics_step');
+    const found = JSON.parse(new TextDecoder().decode(data)) as MetricsAnswer;
+    const names = query.getAll('name');
+    const [from, to] = [Number(query.get('from') ?? -Infinity), Number(query.get('to') ?? Infinity)];
+    const isAsked = ({ name }: { name: string }): boolean => names.length === 0 || names.includes(name);
+    const isInside = (x: number): boolean => x >= from && x <= to;
+    const curves = found.curves.filter(isAsked).map(curve => {
+      const at = curve.x.flatMap((x, i) => (isInside(x) ? [i] : []));
+      const bad = curve.bad?.filter(({ x }) => isInside(x));
+      return { ...curve, ...columns(curve, at), count: at.map(i => curve.count[i]), bad };
+    });
+    const over_ranks = found.over_ranks.filter(isAsked).map(curve => {
+      const at = curve.x.flatMap((x, i) => (isInside(x) ? [i] : []));
+      return { ...curve, ...columns(curve, at) };
+    });
+    const answer: MetricsAnswer = { ...found, curves, over_ranks };
+    return answered(new TextEncoder().encode(JSON.stringify(answer)), TYPES.metrics);
+  }
+
   private get(name: string): Promise<Uint8Array> {
     const known = this.whole.get(name) ?? gunzipped(unpacked(this.part(name)));
     this.whole.set(name, known);
     return known;
   }
+}
+
+/** These places of a curve. */
+function columns<T extends MetricsAnswer['over_ranks'][number]>({ x, mean, low, high }: T, at: number[]): Pick<T, 'x' | 'mean' | 'low' | 'high'> {
+  return { x: at.map(i => x[i]), mean: at.map(i => mean[i]), low: at.map(i => low[i]), high: at.map(i => high[i]) };
 }
 
 function answered(data: Uint8Array, type: string, headers: { [name: string]: string } = {}): Response {

@@ -1,8 +1,8 @@
 """A run as one page of HTML, for people without Rankroom: it needs no server and no network.
 
 The page holds JupyterLab's view of a run (extension/src/page) and the record, and shows logs,
-timeline and profile as the notebook does. Its policy has the browser run that one script and load
-nothing, whatever the ranks' outputs contain.
+metrics, timeline and profile as the notebook does. Its policy has the browser run that one script
+and load nothing, whatever the ranks' outputs contain.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from rankroom import __version__
 from rankroom.analysis.export import compressed
@@ -27,6 +28,8 @@ from rankroom.record.store import Store
 
 SCRIPT = Path(__file__).parent.parent / "labextension" / "page.js"
 _PIECE = 1 << 20  # bytes that are read at once
+_METRICS = 100  # of which the page has curves
+_AXES: tuple[Literal["step", "time"], ...] = ("step", "time")
 
 
 def run_page(store: Store, run: RunInfo) -> Iterator[bytes]:
@@ -85,6 +88,23 @@ def _parts(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]:
     yield "collectives", [_json(together.to_json())]
     yield "overview", [stored_overview(paths)]
     yield "trace", chrome_json(store, run.id)
+    yield from _curves(store, run)
+
+
+def _curves(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]:
+    """Along steps and along time, of no more metrics than the page has room for."""
+    from rankroom.analysis.metrics.curve_answer import Asked, answer
+    from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, stored_metrics
+
+    found = stored_metrics(store.paths(run.id), run)
+    if found is None:
+        growing = GrowingMetrics(store.paths(run.id), run)
+        growing.look()
+    curves = found or growing
+    names = tuple(curves.metrics.curves)[:_METRICS]
+    for axis in _AXES:
+        said = answer(curves, Asked(axis, names=names), run.state)
+        yield f"metrics_{axis}", [_json(said | {"names": said["names"][: len(names)]})]
 
 
 def _json(value: Json) -> bytes:

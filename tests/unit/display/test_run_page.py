@@ -30,6 +30,20 @@ def parts_of(page: str) -> dict[str, bytes]:
     return {name: gzip.decompress(base64.b64decode(text)) for name, text in PART.findall(page)}
 
 
+def test_it_has_curves_along_steps_and_time(tmp_path: Path):
+    store, run = record_of(slow_loader(), tmp_path)
+    event = {"kind": "metrics", "rank": 0, "seq": 9999, "t": 9, "from": 0, "define": ["loss"],
+             "name": [0, 0], "step": [5, 6], "at": [1000, 1000], "value": [0.5, 0.25]}  # fmt: skip
+    with store.paths(run.id).events.open("a") as file:
+        file.write(json.dumps(event, separators=(",", ":")) + "\n")
+    parts = parts_of(page_of(store, run))
+    for part, x in (("metrics_step", [5, 6]), ("metrics_time", [1000, 2000])):
+        told = json.loads(parts[part])
+        assert [each["name"] for each in told["names"]] == ["loss"]
+        assert told["curves"][0]["x"] == x
+        assert told["curves"][0]["mean"] == [0.5, 0.25]
+
+
 def test_it_holds_what_the_server_would_answer(tmp_path: Path):
     store, run = record_of(slow_loader(), tmp_path)
     parts = parts_of(page_of(store, run))
@@ -38,7 +52,8 @@ def test_it_holds_what_the_server_would_answer(tmp_path: Path):
     assert parts["events"] == paths.events.read_bytes()
     assert json.loads(parts["profile"])["diagnosis"].startswith("rank 2 ")
     assert json.loads(parts["trace"])["traceEvents"]
-    assert set(parts) == {"run", "events", "log", "profile", "collectives", "overview", "trace"}
+    others = {"log", "collectives", "overview", "metrics_step", "metrics_time"}
+    assert set(parts) == {"run", "events", "profile", "trace"} | others
 
 
 def test_only_its_own_script_runs(tmp_path: Path):
