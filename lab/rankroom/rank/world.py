@@ -31,6 +31,10 @@ class ReleasedError(RuntimeError):
     """This rank waited for others that will not come, as one of them has failed."""
 
 
+class RegroupedError(RuntimeError):
+    """This rank waited for others with one that has died: they are to meet again."""
+
+
 @dataclass
 class World:
     """This rank among the others. `epoch` counts how often the ranks were wired again.
@@ -49,6 +53,12 @@ class World:
     present: tuple[int, ...] = ()
     run: str = ""
     whole: int = 1
+    # In an elastic run of which ranks have died: how often, how this one did if it has not got the
+    # others' state yet, and the first rank that has it.
+    meeting: int = 0
+    behind: str = ""
+    first_with_state: int = 0
+    elastic: bool = False  # within one, with its state
     _waits: str = ""
     _released: bool = False
     _rounds: dict[str, int] = field(default_factory=dict)
@@ -85,12 +95,35 @@ class World:
         with contextlib.suppress(OSError):
             self._ask(do="out of step")
 
-    def begin(self, run: str, ranks: tuple[int, ...], epoch: int, own: bool = False) -> None:
+    def note_elastic(self, inside: bool) -> None:
+        """Have others that die waited for; or no more."""
+        self.elastic = inside
+        if not self.alone:
+            with contextlib.suppress(OSError):
+                self._ask(do="elastic", run=self.run, inside=inside)
+
+    def regroup(self, meeting: int) -> None:
+        """Have this rank's main thread meet the others again if it waits; from another thread."""
+        self.meeting = meeting
+        if self._waits:
+            self._ask(do="leave", topic=self._waits)
+
+    def begin(
+        self,
+        run: str,
+        ranks: tuple[int, ...],
+        epoch: int,
+        own: bool = False,
+        meeting: int = 0,
+        back: str = "",
+    ) -> None:
         """A cell starts on `ranks`; `epoch` differs from before when ranks were wired again.
 
-        With `own`, these ranks (0, 1, …) are the whole world of the cell.
+        With `own`, these ranks (0, 1, …) are the whole world of the cell. `meeting` and `back` are
+        for a rank that died in it and is there again.
         """
         self.run, self.present, self.epoch = run, ranks, epoch
+        self.meeting, self.behind, self.elastic, self.first_with_state = meeting, back, False, 0
         self.size = len(ranks) if own else self.whole
         self._released = False
 
@@ -117,6 +150,7 @@ class World:
             return self._gather(topic, value)
 
     def _gather(self, topic: str, value: Any) -> list[Any]:
+        meeting = self.meeting  # first: a later one must not be taken for that of the topic
         topic = f"{topic}/{self._scope}"
         number: int | None = None
         told = time.monotonic() + PATIENCE_S
@@ -132,6 +166,8 @@ class World:
                     values: list[Any] = answer["values"]
                     return values
                 missing = sorted(set(range(self.size)) - {self.rank, *answer["ranks"]})
+                if self.meeting != meeting:
+                    raise RegroupedError(DIED.format(what=_words(topic)))
                 if self._released:
                     raise ReleasedError(NEVER_CAME.format(what=_words(topic), ranks=_list(missing)))
                 if time.monotonic() > told:
@@ -157,6 +193,8 @@ class World:
     @property
     def _scope(self) -> str:
         """Where these ranks meet, and only they: a smaller world's rounds are its own."""
+        if self.meeting:
+            return f"{self.epoch}/{self.run}/{self.meeting}"
         return f"{self.epoch}" if self.size == self.whole else f"{self.epoch}/{self.run}"
 
     def meet(self, library: str) -> str:
@@ -195,3 +233,4 @@ def _list(ranks: list[int]) -> str:
 
 WAITS = "rank {rank} waits in {what} for rank {ranks}"
 NEVER_CAME = "{what} was given up: rank {ranks} failed before it came to the same call"
+DIED = "{what} was given up: another rank has died, and is waited for"
