@@ -100,6 +100,12 @@ def pair(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def other_pair(tmp_path_factory):
+    """A rank is brought back three times a minute only."""
+    yield from cluster_of(2, tmp_path_factory, auto_restart=True)
+
+
+@pytest.fixture(scope="module")
 def three(tmp_path_factory):
     yield from cluster_of(3, tmp_path_factory, auto_restart=True)
 
@@ -148,14 +154,14 @@ def test_it_goes_on_from_the_last_commit(pair, tmp_path, rank, step, goes_on):
 def test_collectives_are_matched_after_a_rank_came_back(three, tmp_path):
     from rankroom.analysis.collectives import Collectives
 
-    die = "rank == 2 and state.batch == 5 and once('flag') and die()"
+    die = "time.sleep(0.4); rank == 2 and state.batch == 5 and once('flag') and die()"
     _, run = trained(three, training(tmp_path, die))
     gradients = [
         each for each in Collectives(run.timeline) if each.key.tensor.endswith("weight")
         and each.key.op == "allreduce"
     ]  # fmt: skip
     whole = [each.ranks for each in gradients if len(each.ranks) == 3]
-    assert len(whole) >= 5 + 4 - 1  # what the rank did in its last second need not be known
+    assert len(whole) > 4  # what the rank did in its last second is not known
     last = gradients[-4:]
     assert [each.ranks for each in last] == [[0, 1, 2]] * 4
     assert max(each.spread for each in last) < 5_000_000
@@ -171,14 +177,14 @@ def test_two_ranks_die_in_turn(pair, tmp_path):
     assert len(run.info.notes) == 2
 
 
-def test_the_one_that_came_back_is_then_the_one_that_has_the_state(pair, tmp_path):
+def test_the_one_that_came_back_is_then_the_one_that_has_the_state(three, tmp_path):
     # Rank 1 has made no commit of its own when rank 0 dies.
     die = (
         "rank == 1 and state.batch == 2 and once('first') and die(); "
         "rank == 0 and state.batch == 3 and "
         f"pathlib.Path({str(tmp_path)!r}, 'first').exists() and once('second') and die()"
     )
-    seen, _ = trained(pair, training(tmp_path, die))
+    seen, _ = trained(three, training(tmp_path, die))
     assert seen[0] == [2, 3, 4, 5, 6, 7] and seen[1] == [2, 3, 2, 3, 4, 5, 6, 7]
 
 
@@ -202,15 +208,15 @@ def test_a_rank_dies_just_when_it_has_come_back(three, tmp_path):
     assert seen[1] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
 
 
-def test_a_rank_dies_while_horovod_connects_it(pair, tmp_path):
+def test_a_rank_dies_while_horovod_connects_it(other_pair, tmp_path):
     first, second = (f"pathlib.Path({str(tmp_path)!r}, {name!r})" for name in ("flag", "again"))
     dies = (
         f"if rank == 1 and {first}.exists() and not {second}.exists():\n"
         f"    from rankroom.rank.world import World\n    {second}.touch()\n"
-        "    World.meet = lambda self, library: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    World.meet = lambda *about: os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     die = "rank == 1 and state.batch == 5 and once('flag') and die()"
-    seen, run = trained(pair, training(tmp_path, die, first=dies))
+    seen, run = trained(other_pair, training(tmp_path, die, first=dies))
     assert seen[0] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
     assert run.duration < 25  # Horovod itself would look for it for 30 s
 
@@ -231,10 +237,10 @@ def test_a_rank_that_dies_each_time_is_left_down_soon(tmp_path, home):
         cluster.stop()
 
 
-def test_names_of_earlier_cells_are_missing_on_it(pair, tmp_path):
-    finish(pair, "limit = 5")
+def test_names_of_earlier_cells_are_missing_on_it(other_pair, tmp_path):
+    finish(other_pair, "limit = 5")
     die = "rank == 1 and state.batch == limit and once('flag') and die()"
-    run = finish(pair, training(tmp_path, die))
+    run = finish(other_pair, training(tmp_path, die))
     assert states(run)[1] == "error"
     assert failure(run) == "rank 1: NameError: name 'limit' is not defined"
     assert any("have this cell define all it needs" in note for note in run.info.notes)
@@ -308,9 +314,8 @@ def test_who_restarts_it_meanwhile_brings_it_back(alone, tmp_path):
 
 
 def test_a_living_rank_can_be_restarted_in_it(alone, tmp_path):
-    pause = "time.sleep(0.3)"
-    run = alone.run(training(tmp_path, pause))
-    until(lambda: any(each.get("name") == "stands" for each in run.events) or run.duration > 3)
+    run = alone.run(training(tmp_path, "print(f'step {state.batch}'); time.sleep(0.5)"))
+    until(lambda: "step 3" in log(run, 0))
     alone.restart([0])
     assert run.wait(60) and run.state == "done", failure(run)
     assert "rank 0 was restarted; started again, it goes on" in run.info.notes[0]
@@ -342,7 +347,8 @@ def test_who_waits_for_it_can_be_ended(alone, tmp_path, how):
     assert values(alone, "rank") == [0, 1]
 
 
-def test_a_cluster_is_stopped_meanwhile(home, tmp_path):
+def test_a_cluster_is_stopped_meanwhile(home, tmp_path, monkeypatch):
+    monkeypatch.delenv("RANKROOM_ELASTIC_SECONDS", raising=False)
     cluster = Cluster.local(ranks=2, preload="torch,horovod.torch")
     try:
         die = "rank == 1 and state.batch == 5 and once('flag') and die()"

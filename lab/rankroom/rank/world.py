@@ -141,17 +141,19 @@ class World:
             f"{remedy}"
         )
 
-    def gather(self, topic: str, value: Any) -> list[Any]:
+    def gather(self, topic: str, value: Any, meeting: int | None = None) -> list[Any]:
         """What every rank says about `topic`, in the order of ranks: a collective of our own.
 
-        An interrupt leaves it, and so does `release` from another thread (ReleasedError).
+        An interrupt leaves it, and so does `release` from another thread (ReleasedError), or
+        `regroup` (RegroupedError), also before if it must be in this `meeting`.
         """
         with Waiting(topic):
-            return self._gather(topic, value)
+            now = self.meeting
+            if meeting not in (None, now):
+                raise RegroupedError(DIED.format(what=topic))
+            return self._gather(f"{topic}/{self._scope(now)}", value, now)
 
-    def _gather(self, topic: str, value: Any) -> list[Any]:
-        meeting = self.meeting  # first: a later one must not be taken for that of the topic
-        topic = f"{topic}/{self._scope}"
+    def _gather(self, topic: str, value: Any, meeting: int) -> list[Any]:
         number: int | None = None
         told = time.monotonic() + PATIENCE_S
         self._waits = topic
@@ -188,19 +190,19 @@ class World:
 
     def round(self, topic: str) -> int:
         """How often all ranks have gathered at `topic`: the same number on every rank."""
-        return self._rounds.get(f"{topic}/{self._scope}", 0)
+        return self._rounds.get(f"{topic}/{self._scope(self.meeting)}", 0)
 
-    @property
-    def _scope(self) -> str:
+    def _scope(self, meeting: int) -> str:
         """Where these ranks meet, and only they: a smaller world's rounds are its own."""
-        if self.meeting:
-            return f"{self.epoch}/{self.run}/{self.meeting}"
+        if meeting:
+            return f"{self.epoch}/{self.run}/{meeting}"
         return f"{self.epoch}" if self.size == self.whole else f"{self.epoch}/{self.run}"
 
-    def meet(self, library: str) -> str:
+    def meet(self, library: str, meeting: int) -> str:
         """Open the store for the latest gathered initialisation of `library`, and point Horovod
         at it. Process sets that are added later use it again. Returns the store's name."""
-        key = f"{library}/{self._scope}/{self.round(library)}"
+        scope = self._scope(meeting)
+        key = f"{library}/{scope}/{self._rounds.get(f'{library}/{scope}', 0)}"
         answer = self._ask(do="meet", key=key)
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = answer["address"]
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(answer["port"])

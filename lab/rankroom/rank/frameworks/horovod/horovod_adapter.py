@@ -219,8 +219,8 @@ class Library:
         while True:
             meeting = self._world.meeting
             try:
-                if not self._agreed_on() or not self._has(wanted):
-                    self._start(comm, wanted)
+                if not self._agreed_on(meeting) or not self._has(wanted):
+                    self._start(comm, wanted, meeting)
                 return
             except Exception:
                 if self._world.meeting == meeting:
@@ -235,15 +235,16 @@ class Library:
         if any(each != asked[0] for each in asked):
             raise ValueError(UNLIKE.format(asked=", ".join(map(str, asked))))
         if horovod_sets.find(self.name, ranks, world.size) is None:
-            self._agreed_on()
-            self._start(None, [], also=[ranks])
+            meeting = world.meeting
+            self._agreed_on(meeting)
+            self._start(None, [], meeting, also=[ranks])
         return horovod_sets.find(self.name, ranks, world.size)
 
-    def _agreed_on(self) -> bool:
+    def _agreed_on(self, meeting: int) -> bool:
         """Meet the other ranks; True if Horovod is on everywhere."""
         behind = bool(self._world.behind)
         mine = {"on": self.basics.is_initialized(), "spoilt": self.spoilt, "behind": behind}
-        ranks = self._world.gather(self.topic, mine)
+        ranks = self._world.gather(self.topic, mine, meeting)
         have = [rank for rank, each in enumerate(ranks) if not each["behind"]]
         self._world.first_with_state = have[0] if have else 0
         if any(each["spoilt"] for each in ranks):
@@ -258,15 +259,15 @@ class Library:
         self,
         comm: Any,
         wanted: list[Any],
+        meeting: int,
         also: list[list[int]] | None = None,
         tries: int = TRIES,
     ) -> None:
-        meeting = self._world.run, self._world.meeting
         self.shut_down()
         horovod_sets.focus(self.basics)
         ranks = [each.ranks for each in wanted] + (also or [])
         sets = horovod_sets.to_start_with(self.name, ranks, self._world.size)
-        key = self._world.meet(self.topic)
+        key = self._world.meet(self.topic, meeting)
         failed = None
         try:
             self._sockets.clear()
@@ -276,15 +277,15 @@ class Library:
             failed = error
         finally:
             self._world.met(key)
-        said = self._world.gather(self.topic, {"failed": str(failed or "")})
+        said = self._world.gather(self.topic, {"failed": str(failed or "")}, meeting)
         if causes := [each["failed"] for each in said if each.get("failed")]:
             if tries > 1 and all(_MAY_BE_MADE in each for each in causes):
-                self._start(comm, wanted, also, tries - 1)
+                self._start(comm, wanted, meeting, also, tries - 1)
                 return
             raise failed or RuntimeError(NOT_UP.format(library=self.name, cause=causes[0]))
         self.released, self.started, self._made_for = False, True, self._world.size
         self._started_whole |= self._made_for == self._world.whole
-        self._epoch, self.meeting = self._world.epoch, meeting
+        self._epoch, self.meeting = self._world.epoch, (self._world.run, meeting)
         horovod_calls.begin(self.name)
         self.spans.started()
 

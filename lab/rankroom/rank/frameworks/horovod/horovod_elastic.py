@@ -163,6 +163,24 @@ def _broadcast_from_who_has_it(module: ModuleType, library: str, world: World) -
         setattr(module, name, redirected(getattr(module, name)))
     if library == "torch":
         module.broadcast_optimizer_state = _stepping_nowhere(module.broadcast_optimizer_state)
+    else:
+        module.broadcast_variables = _by_order(module, world)
+
+
+def _by_order(module: ModuleType, world: World) -> Any:
+    """TensorFlow's variables are matched by their names, in which Keras counts the models that a
+    process has made: one that was started again has made fewer."""
+    original = module.broadcast_variables
+    plain = getattr(module, "plain_variable", lambda variable: variable)
+
+    @functools.wraps(original)
+    def broadcast(variables: Any, root_rank: int, *args: Any, **kwargs: Any) -> Any:
+        if not _syncing or root_rank or args or kwargs or not module._executing_eagerly():
+            return original(variables, root_rank, *args, **kwargs)
+        for variable in map(plain, variables):
+            variable.assign(module.broadcast(variable, world.first_with_state))
+
+    return broadcast
 
 
 def _stepping_nowhere(original: Any) -> Any:
