@@ -122,11 +122,14 @@ def test_ranks_that_are_regrouped_meet_again_without_one_that_is_gone(worlds):
     threading.Timer(0.1, worlds[0].regroup, [1]).start()
     with pytest.raises(RegroupedError):
         worlds[0].gather("topic", "old")
-    threading.Thread(target=gone.gather, args=("topic", "gone"), daemon=True).start()
+    threading.Timer(0.3, gone.release).start()
+    with pytest.raises(ReleasedError):
+        gone.gather("topic", "gone")
     worlds[1].begin("", (0, 1), 0, meeting=1, back="was killed")
     found = together(*(lambda w=w: w.gather("topic", w.rank) for w in worlds))
     assert found == [[0, 1]] * 2
-    gone.release()
+    with pytest.raises(RegroupedError):  # what was begun in a meeting is not ended in another
+        worlds[0].gather("topic", 0, meeting=0)
 
 
 class Asked:

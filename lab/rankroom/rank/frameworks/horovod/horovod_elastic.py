@@ -14,7 +14,6 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 from rankroom.rank.import_hooks import when_imported
@@ -41,7 +40,7 @@ def install(world: World, let_go: Callable[[], Any]) -> None:
         when_imported(f"horovod.{library}.functions", hook)
 
 
-def _adapt(module: ModuleType, world: World, let_go: Callable[[], Any]) -> None:
+def _adapt(module: Any, world: World, let_go: Callable[[], Any]) -> None:
     def init(*args: Any, **kwargs: Any) -> None:
         """Look for no driver."""
 
@@ -150,7 +149,7 @@ def _synced(state: Any, world: World) -> None:
         world.note_elastic(True)
 
 
-def _broadcast_from_who_has_it(module: ModuleType, library: str, world: World) -> None:
+def _broadcast_from_who_has_it(module: Any, library: str, world: World) -> None:
     def redirected(original: Any) -> Any:
         @functools.wraps(original)
         def broadcast(what: Any, root_rank: int = 0, *args: Any, **kwargs: Any) -> Any:
@@ -167,7 +166,7 @@ def _broadcast_from_who_has_it(module: ModuleType, library: str, world: World) -
         module.broadcast_variables = _by_order(module, world)
 
 
-def _by_order(module: ModuleType, world: World) -> Any:
+def _by_order(module: Any, world: World) -> Any:
     """TensorFlow's variables are matched by their names, in which Keras counts the models that a
     process has made: one that was started again has made fewer."""
     original = module.broadcast_variables
