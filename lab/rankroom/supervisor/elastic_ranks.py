@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from rankroom.text.rank_ranges import name_ranks
 
+TRIES = 3  # to start a rank so that it gets the state
+
 
 @dataclass
 class Absence:
@@ -33,12 +35,14 @@ class ElasticRanks:
         self.absent: dict[int, Absence] = {}
         self.behind: set[int] = set()  # ranks that were started again and have not got the state
         self.starts = dict.fromkeys(ranks, 0)  # how often each was, in this run
+        self._tries = dict.fromkeys(ranks, 0)  # the same since it last had the state
 
     def note(self, rank: int, inside: bool) -> None:
         """`rank` has the state of an elastic run now, or has left that."""
         if inside:
             self.inside.add(rank)
             self.behind.discard(rank)
+            self._tries[rank] = 0
         else:
             self.inside.discard(rank)
 
@@ -46,6 +50,10 @@ class ElasticRanks:
         """Whether the others can wait for `rank`, as all have the state or are about to get it."""
         others = self.starts.keys() - {rank} - self.absent.keys() - self.behind
         return bool(others) and others <= self.inside
+
+    def is_hopeless(self, rank: int) -> bool:
+        """Whether `rank` has died as often as it may before it had the state."""
+        return self._tries[rank] >= TRIES
 
     def wait_for(self, rank: int, how: str, seconds: float) -> list[int]:
         """`rank` has died and is waited for; the ranks that are to meet anew."""
@@ -64,6 +72,7 @@ class ElasticRanks:
         """`rank` is there again; how it had ended."""
         self.behind.add(rank)
         self.starts[rank] += 1
+        self._tries[rank] += 1
         return self.absent.pop(rank).how
 
     def give_up(self) -> dict[int, str]:
@@ -98,6 +107,9 @@ COMES_BACK = "rank {rank} {how}: it is started again, and the others go back to 
 WAITS = (
     "rank {rank} {how}: the others wait {seconds:.0f} s for it: `%cluster restart --ranks {rank}` "
     "starts it again (`%cluster start --auto-restart` has that done for you)\n"
+)
+HOPELESS = (
+    f"{{how}}; it was started again {TRIES} times, and died before it came as far as the others"
 )
 NOT_BACK = (
     "{how}, and was not started again within {seconds:.0f} s: `%cluster restart` does that, and "

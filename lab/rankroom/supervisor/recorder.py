@@ -31,7 +31,7 @@ from rankroom.record.store import Store, Writer
 from rankroom.supervisor.agent_process import GIVEN_UP
 from rankroom.supervisor.assembly import Assembly, Spool
 from rankroom.supervisor.clock import hull
-from rankroom.supervisor.elastic_ranks import ElasticRanks
+from rankroom.supervisor.elastic_ranks import HOPELESS, ElasticRanks
 from rankroom.supervisor.rank_connections import RankConnections, RankGoneError
 from rankroom.supervisor.release import Release
 from rankroom.supervisor.run_summary import RunSummary
@@ -336,6 +336,9 @@ class Recorder:
             if self._ended or not is_whole or self._release.interrupted or self.was_released:
                 return False
             if not seconds:
+                return False
+            if self._elastic.is_hopeless(rank):
+                self._lost(rank, HOPELESS.format(how=how))
                 return False
             if rank in self._elastic.absent:
                 self._elastic.wait_longer(rank, seconds)

@@ -53,6 +53,17 @@ def test_it_is_not_waited_for_without_end():
     assert made.give_up() == {1: KILLED} and made.words() == ""
 
 
+def test_nor_is_one_that_dies_each_time_it_is_started():
+    made = inside(0, 1, of=2)
+    for _ in range(elastic_ranks.TRIES):
+        assert not made.is_hopeless(1)
+        made.wait_for(1, KILLED, 9)
+        made.come_back(1)
+    assert made.is_hopeless(1)
+    made.note(1, True)
+    assert not made.is_hopeless(1)
+
+
 class Ranks:
     """The connections of two ranks: what they are sent and asked is noted."""
 
