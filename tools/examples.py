@@ -146,12 +146,14 @@ EXAMPLES = (
         "horovod", "examples/elastic/tensorflow2/tensorflow2_keras_mnist_elastic.py", "Epoch 2/",
         "", LEGACY + DIGITS, enough=True, killed="Epoch 1/24",
     ),
+    # None of its ranks is killed: it averages gradients before it comes to hvd.elastic.run, which
+    # one that is started again would do alone.
     Example(
         "horovod", "examples/elastic/tensorflow2/tensorflow2_synthetic_benchmark_elastic.py",
         "Total img/sec on 2",
         "--no-cuda --model MobileNetV2 --batch-size 2 --num-warmup-batches 1 "
-        "--num-batches-per-iter 2 --num-iters 9",
-        LEGACY, killed="Iter #0",
+        "--num-batches-per-iter 2 --num-iters 2",
+        LEGACY,
     ),
     Example("torch", "distributed/ddp/example.py", "training completed in rank 1!", gpus=2),
     Example("torch", "distributed/FSDP2/example.py", "(output): ", gpus=2),
