@@ -1,13 +1,16 @@
 """Other people's examples, unmodified, as cells on the ranks of a cluster.
 
 Each has a cluster of its own. A cell before it sets the folder, the arguments as a command line
-would, and data in place of what the example would download; then comes its source.
+would, and data in place of what the example would download; then comes its source. Of elastic ones
+that is a single cell, as a rank that is killed runs nothing else when it comes back.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,7 +72,8 @@ LEGACY = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\nimport tf_keras as
 class Example:
     """One, and how one sees that it did what it is for: the words it ends with.
 
-    With `enough`, it goes on for long after these words, and is interrupted then.
+    With `enough`, it goes on for long after these words, and is interrupted then. Elastic ones have
+    words after which their last rank is `killed`.
     """
 
     repository: str  # "" for what a package brings along
@@ -80,6 +84,7 @@ class Example:
     gpus: int = 0  # that it demands
     enough: bool = False
     module: str = ""  # which it cannot do without
+    killed: str = ""
 
     @property
     def name(self) -> str:
@@ -126,8 +131,29 @@ EXAMPLES = (
         "horovod", "examples/elastic/pytorch/pytorch_synthetic_benchmark_elastic.py",
         "Total img/sec on 2",
         "--no-cuda --model resnet18 --batch-size 2 --num-warmup-batches 1 "
+        "--num-batches-per-iter 2 --num-iters 9",
+        VISION, killed="Iter #0",
+    ),
+    Example(
+        "horovod", "examples/elastic/pytorch/pytorch_mnist_elastic.py", "Test set: Average loss",
+        "--no-cuda --epochs 40 --log-interval 1", NOISE, killed="Train Epoch: 2",
+    ),
+    Example(
+        "horovod", "examples/elastic/tensorflow2/tensorflow2_mnist_elastic.py", "Step #40", "",
+        LEGACY + DIGITS, killed="Step #10",
+    ),
+    Example(
+        "horovod", "examples/elastic/tensorflow2/tensorflow2_keras_mnist_elastic.py", "Epoch 2/",
+        "", LEGACY + DIGITS, enough=True, killed="Epoch 1/24",
+    ),
+    # None of its ranks is killed: it averages gradients before it comes to hvd.elastic.run, which
+    # one that is started again would do alone.
+    Example(
+        "horovod", "examples/elastic/tensorflow2/tensorflow2_synthetic_benchmark_elastic.py",
+        "Total img/sec on 2",
+        "--no-cuda --model MobileNetV2 --batch-size 2 --num-warmup-batches 1 "
         "--num-batches-per-iter 2 --num-iters 2",
-        VISION,
+        LEGACY,
     ),
     Example("torch", "distributed/ddp/example.py", "training completed in rank 1!", gpus=2),
     Example("torch", "distributed/FSDP2/example.py", "(output): ", gpus=2),
@@ -189,13 +215,18 @@ def tried(example: Example, root: Path, scratch: Path, ranks: int = 2) -> Trial:
     for name, source in sources.items():
         (folder / name).write_text(source)
     begun = time.monotonic()
-    cluster = Cluster.local(ranks=ranks, cwd=str(folder), preload="none")
+    cluster = Cluster.local(
+        ranks=ranks, cwd=str(folder), preload="none", auto_restart=bool(example.killed)
+    )
     try:
-        first = cluster.run(_begin(example, folder))
+        before, source = _begin(example, folder), sources[_main(example)]
+        if example.killed:
+            before, source = "", f"{before}\n{source}"
+        first = cluster.run(before)
         if not first.wait(LIMIT_S) or first.state != "done":
             return Trial(example, f"before it: {_failure(first)}", time.monotonic() - begun)
-        run = cluster.run(sources[_main(example)], name=Path(example.path).name)
-        why = _followed(run, cluster.store, example)
+        run = cluster.run(source, name=Path(example.path).name)
+        why = _killed(run, cluster.store, example) or _followed(run, cluster.store, example)
     finally:
         cluster.stop()
     return Trial(example, why, time.monotonic() - begun)
@@ -236,23 +267,38 @@ def _begin(example: Example, folder: Path) -> str:
     return f"import sys\nsys.path += {path}\nsys.argv = {words}\n{example.before}"
 
 
+def _killed(run: Run, store: Store, example: Example) -> str:
+    """Kill the last rank once it is time to, and wait until it is back; "" if it came back."""
+    if not example.killed:
+        return ""
+    until = time.monotonic() + LIMIT_S
+    while not _says(run, store, example.killed):
+        if run.wait(LOOK_S) or time.monotonic() > until:
+            return f"no {example.killed!r} after which a rank could be killed: {_failure(run)}"
+    os.kill(run.info.ranks[-1].pid, signal.SIGKILL)
+    while not _says(run, store, "goes on from the last commit"):
+        if run.wait(LOOK_S) or time.monotonic() > until:
+            return f"the rank that was killed did not come back: {_failure(run)}"
+    return ""
+
+
 def _followed(run: Run, store: Store, example: Example) -> str:
     """Wait for a run's end, or until it is enough; "" if it did what it is for, else why not."""
     until = time.monotonic() + LIMIT_S
     while not run.wait(LOOK_S):
-        enough = example.enough and _says(run, store, example)
+        enough = example.enough and _says(run, store, example.words)
         if enough or time.monotonic() > until:
             run.interrupt()
             run.wait(END_S)
             return "" if enough and run.state == "interrupted" else f"not over after {LIMIT_S} s"
     if run.state != "done":
         return _failure(run)
-    return "" if _says(run, store, example) else f"ended without {example.words!r}"
+    return "" if _says(run, store, example.words) else f"ended without {example.words!r}"
 
 
-def _says(run: Run, store: Store, example: Example) -> bool:
+def _says(run: Run, store: Store, words: str) -> bool:
     logs = (event for event in store.events(run.id) if event["kind"] == "log")
-    return example.words in "".join(str(log["text"]) for log in logs)
+    return words in "".join(str(log["text"]) for log in logs)
 
 
 def _failure(run: Run) -> str:

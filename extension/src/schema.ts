@@ -152,7 +152,7 @@ export interface ErrorEvent {
   [key: string]: unknown;
 }
 
-/** The first event of a rank says running, its last one how it ended. */
+/** The first event of a rank says running, its last one how it ended. One that died and was started again within the run says running once more, after a mark `away`. */
 export interface StatusEvent {
   kind: 'status';
   rank: number;
@@ -163,7 +163,7 @@ export interface StatusEvent {
   [key: string]: unknown;
 }
 
-/** A named moment. */
+/** A named moment: where a rank that is waited for has died, `away`; where others hear that ranks meet again, `regrouped`, with the number of the meeting. */
 export interface MarkEvent {
   kind: 'mark';
   rank: number;

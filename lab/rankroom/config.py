@@ -124,6 +124,12 @@ def hang_seconds() -> float:
     return _number("hang_seconds", 4.0)
 
 
+def elastic_seconds() -> float:
+    """In `hvd.elastic.run`, ranks wait this long for one that died to be started again
+    (RANKROOM_ELASTIC_SECONDS)."""
+    return _number("elastic_seconds", 60.0)
+
+
 def preload() -> str:
     """Modules that are imported before ranks are forked, or `none` (RANKROOM_PRELOAD)."""
     return _text("preload")

@@ -1,7 +1,8 @@
 """Collectives: operations matched across ranks, with who came last and what each rank waited.
 
-The n-th time that a rank calls an operation on a tensor belongs to the n-th time of the others. A
-run may have millions of them, so they are columns; `Collective` is one, to look at.
+The n-th time that a rank calls an operation on a tensor belongs to the n-th time of the others;
+where ranks died in an elastic run and were met again, it is counted from there. A run may have
+millions of them, so they are columns; `Collective` is one, to look at.
 """
 
 from __future__ import annotations
@@ -137,17 +138,20 @@ class Collectives:
     def _number(self, named: dict[int, _Named]) -> None:
         """Tell which collective each call belongs to, and put them in order."""
         place = {key: i for i, key in enumerate(self.keys)}
-        most = np.zeros(len(self.keys) + 1, np.int64)
+        met = np.unique(np.concatenate([[0], *(each.meetings for each in named.values())]))
+        count = len(self.keys) * len(met)
+        most = np.zeros(count + 1, np.int64)
         found = {}
         for rank, each in named.items():
             keys = np.array([place[key] for key in each.keys], np.int64)[each.which]
-            n, counts = _occurrences(keys, len(self.keys))
+            keys = keys * len(met) + np.searchsorted(met, each.meetings)
+            n, counts = _occurrences(keys, count)
             np.maximum(most[1:], counts, out=most[1:])
             found[rank] = keys, n
         begins = most.cumsum()
         total = int(begins[-1])
-        key = np.repeat(np.arange(len(self.keys)), most[1:])
-        n = np.arange(total) - begins[key]
+        key = np.repeat(np.arange(count) // len(met), most[1:])
+        n = np.arange(total) - begins[key * len(met)]
         first = np.full(total, np.iinfo(np.int64).max)
         for rank, (keys, numbers) in found.items():
             at = begins[keys] + numbers
@@ -231,6 +235,10 @@ class _Named:
         names = [timeline.named(rank, number) for number in numbers.tolist()]
         self.keys = [key_of(named) for named in names]
         self.members = [_members(named) for named in names]
+        since = timeline.regrouped.get(rank, [])
+        numbered = np.array([0, *(meeting for _, meeting in since)], np.int64)
+        times = np.array([t for t, _ in since], np.int64)
+        self.meetings = numbered[np.searchsorted(times, self.start, side="right")]
 
 
 def _occurrences(keys: Column, count: int) -> tuple[Column, Column]:

@@ -23,7 +23,7 @@ NO_NAME = -1  # the number of a name that no table can hold
 _UNKNOWN: Json = {"name": "?"}
 # How `event_line` writes what matters here; what begins otherwise is parsed to find out.
 _KIND = b'{"kind":"'
-_MATTERS = (b'{"kind":"spans"', b'{"kind":"status"')
+_MATTERS = (b'{"kind":"spans"', b'{"kind":"status"', b'{"kind":"mark"')
 _CAT, _DEFINE = b'"cat":"', b'"define"'
 
 
@@ -64,6 +64,11 @@ class Timeline:
         self.lanes: dict[int, dict[str, Lane]] = {rank: {} for rank in self.ranks}
         self.begun: dict[int, int] = {}
         self.ended: dict[int, int] = {}
+        # Of ranks that died in an elastic run: since when, and from when to when they were away.
+        self._left: dict[int, int] = {}
+        self.away: dict[int, list[tuple[int, int]]] = {}
+        # When a rank heard that ranks meet again in such a run, and for which time.
+        self.regrouped: dict[int, list[tuple[int, int]]] = {}
         self.latest = -TEN_YEARS_US  # the latest time that a rank reported spans at
         self.dropped: dict[str, int] = {}
         self.version = 0  # counts what was taken in
@@ -112,11 +117,23 @@ class Timeline:
                 self._drop("rank", max(map(len, columns)))
         elif kind == "status" and rank in self.lanes and abs(event["t"]) <= TEN_YEARS_US:
             if event["state"] == "running":
-                self.begun.setdefault(rank, event["t"] - self._offset[rank])
+                t = event["t"] - self._offset[rank]
+                self.begun.setdefault(rank, t)
             else:
                 # A rank that is lost cannot say so itself: the writer of the record does.
                 lost = event["state"] == "lost"
-                self.ended[rank] = event["t"] - (0 if lost else self._offset[rank])
+                self.ended[rank] = t = event["t"] - (0 if lost else self._offset[rank])
+            if rank in self._left:
+                self.away.setdefault(rank, []).append((self._left.pop(rank), t))
+        elif kind == "mark" and rank in self.lanes and abs(event["t"]) <= TEN_YEARS_US:
+            self._add_mark(rank, event)
+
+    def _add_mark(self, rank: int, event: Json) -> None:
+        match event:
+            case {"name": "away", "t": t}:
+                self._left[rank] = t  # the writer of the record says it
+            case {"name": "regrouped", "t": t, "args": {"meeting": int(meeting)}}:
+                self.regrouped.setdefault(rank, []).append((t - self._offset[rank], meeting))
 
     def named(self, rank: int, number: int) -> Json:
         """What a number in a lane's column of names stands for."""

@@ -20,10 +20,10 @@ from rankroom.rank import packed_values, stacks
 from rankroom.rank.client_output import ClientOutput
 from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.profiler import Profile, profiled
-from rankroom.rank.recovery import Recovery, looks_released
+from rankroom.rank.recovery import Recovery
 from rankroom.rank.shell import RankShell, ignore_interrupts
 from rankroom.rank.supervisor_connection import Done
-from rankroom.rank.waiting import Waiting
+from rankroom.rank.waiting import Waiting, looks_released
 from rankroom.rank.watchdog import Watchdog, is_running
 from rankroom.rank.world import GIVEN, World
 from rankroom.reporting import call_line
@@ -45,7 +45,8 @@ _NO_INPUT = (
 class RankKernel(IPythonParallelKernel):
     """An engine's kernel that runs the cells of Rankroom's runs, too.
 
-    Such a cell is `{source, run, start, ranks, epoch, count, settle, profile, own}`.
+    Such a cell is `{source, run, start, ranks, epoch, count, settle, profile, own}`. One that this
+    rank is to go on with, as its process before died in it, is `{back, meeting, seq, starts}` too.
     """
 
     shell_class = Type(RankShell)
@@ -145,11 +146,15 @@ class RankKernel(IPythonParallelKernel):
         self.released = False
         ended: int | None = None
         # First of all: from here on, whatever goes wrong is in the record.
-        self.reporter.begin(run["run"], run["start"])
+        self.reporter.begin(run["run"], run["start"], run.get("seq", 0), run.get("starts", 0))
         self._forward_input(False)
+        if run.get("meeting"):
+            self._tell_regrouped(run["meeting"])
         try:
-            own = bool(run.get("own"))
-            self.recovery.begin(run["run"], run["ranks"], run["epoch"], run["settle"], own)
+            self.recovery.begin(
+                run["run"], run["ranks"], run["epoch"], run["settle"], bool(run.get("own")),
+                run.get("meeting", 0), run.get("back", ""),
+            )  # fmt: skip
             self._tell_size(self.world.whole)
             with profiled(run.get("profile", False)):
                 await self._run_cell(run["source"])
@@ -166,8 +171,14 @@ class RankKernel(IPythonParallelKernel):
             failure = self.shell.failure
             if failure is not None and shared_memory.is_too_small(failure["evalue"]):
                 recorder.note(f"rank {self.world.rank}: {shared_memory.words()}")
+            if failure is not None and failure["ename"] == "NameError" and run.get("back"):
+                recorder.note(NOT_DEFINED.format(rank=self.world.rank))
             # What making a profile took is not the cell's.
             self.reporter.end(self._outcome(), ended)
+
+    def _tell_regrouped(self, meeting: int) -> None:
+        """From here on, collectives are those of the ranks that meet again in an elastic run."""
+        self.reporter.emit("mark", name="regrouped", args={"meeting": meeting})
 
     def _tell_size(self, before: int) -> None:
         """Have `size` say how many ranks there are, unless it is the user's own variable now."""
@@ -257,6 +268,9 @@ class RankKernel(IPythonParallelKernel):
             if first:
                 self.let_go = bool(done)
             return {"released": done}
+        if question["do"] == "regroup":
+            self._tell_regrouped(question["meeting"])
+            return {"released": self.recovery.regroup(question["run"], question["meeting"])}
         if question["do"] == "stacks":
             return {"run": busy, "stacks": stacks.stacks(self.shell.cells())}
         return {
@@ -266,3 +280,9 @@ class RankKernel(IPythonParallelKernel):
             "stands": self.watchdog.standing(),
             "computes": Waiting.current is None and is_running(),
         }
+
+
+NOT_DEFINED = (
+    "rank {rank} was started again and runs this cell only: names that earlier cells defined are "
+    "missing there, so have this cell define all it needs"
+)

@@ -13,15 +13,6 @@ from rankroom.rank.frameworks.torch import torch_adapter
 from rankroom.rank.subworld import Subworld
 from rankroom.rank.world import World
 
-# What a blocked collective says when another rank shut its library down or closed a connection.
-RELEASED_WORDS = (
-    "Horovod has been shut down",
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "Collective ops is aborted",
-)
-
 
 class Adapter(Protocol):
     """What each framework's module offers."""
@@ -61,21 +52,32 @@ class Recovery:
         self._lock = threading.Lock()
         self._subworld = Subworld(world)
         self._reported = False
+        self._early = "", 0  # a run that has not begun here, and which meeting it has come to
         for adapter in ADAPTERS.values():
             adapter.install(world)
         tensorboard_writers.install()
 
     def begin(
-        self, run: str, ranks: Sequence[int], epoch: int, settle: bool, own: bool = False
+        self,
+        run: str,
+        ranks: Sequence[int],
+        epoch: int,
+        settle: bool,
+        own: bool = False,
+        meeting: int = 0,
+        back: str = "",
     ) -> None:
         """A cell starts; with `settle`, a cell before it failed on some rank.
 
         All ranks of a cell get the same `settle`, so that all of them come to compare. With `own`,
-        the cell's ranks are a world of their own until it ends.
+        the cell's ranks are a world of their own until it ends. `back` says how this rank had ended
+        in this very run, which the others go on with.
         """
         with self._lock:
             # A release that is under way ends first; one that comes later is not for this cell.
-            self._world.begin(run, tuple(ranks), epoch, own)
+            if self._early[0] == run:
+                meeting = self._early[1]
+            self._world.begin(run, tuple(ranks), epoch, own, meeting, back)
         self._reported = False
         horovod_calls.mend_refused()
         horovod_spans.begin()
@@ -102,6 +104,15 @@ class Recovery:
             self._reported = True
             self._world.report_out_of_step()
 
+    def regroup(self, run: str, meeting: int) -> list[str]:
+        """A rank has died in an elastic run of ours: meet the others again, it among them, from any
+        thread; what was set up with it and is let go."""
+        with self._lock:
+            if run != self._world.run:
+                self._early = run, meeting
+                return []
+            return horovod_adapter.regroup(self._world, meeting)
+
     def release(self, run: str) -> list[str]:
         """Let go of blocked collectives of this run, from any thread; what was released."""
         with self._lock:
@@ -109,10 +120,3 @@ class Recovery:
                 return []
             self._world.release()
             return [each for adapter in ADAPTERS.values() for each in adapter.release()]
-
-
-def looks_released(ename: str, evalue: str) -> bool:
-    """True for the error of a collective that ended because another rank let go."""
-    return ename in ("HorovodInternalError", "ReleasedError") or any(
-        words in evalue for words in RELEASED_WORDS
-    )

@@ -20,8 +20,7 @@ from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
 from traitlets import Any as AnyTrait
 from traitlets import Type
 
-from rankroom.rank.recovery import looks_released
-from rankroom.rank.waiting import Waiting
+from rankroom.rank.waiting import Waiting, looks_released
 from rankroom.reporting import spans
 from rankroom.reporting.reporter import Reporter
 

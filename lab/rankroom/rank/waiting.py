@@ -15,6 +15,23 @@ SHORTEST_S = 1e-5
 _main = threading.main_thread().ident
 
 
+# What a blocked collective says when another rank shut its library down or closed a connection.
+RELEASED_WORDS = (
+    "Horovod has been shut down",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Collective ops is aborted",
+)
+
+
+def looks_released(ename: str, evalue: str) -> bool:
+    """True for the error of a collective that ended because another rank let go."""
+    return ename in ("HorovodInternalError", "ReleasedError") or any(
+        words in evalue for words in RELEASED_WORDS
+    )
+
+
 class Waiting:
     """While its block runs, the main thread of this rank waits in `what`.
 

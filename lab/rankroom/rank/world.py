@@ -31,6 +31,10 @@ class ReleasedError(RuntimeError):
     """This rank waited for others that will not come, as one of them has failed."""
 
 
+class RegroupedError(RuntimeError):
+    """This rank waited for others with one that has died: they are to meet again."""
+
+
 @dataclass
 class World:
     """This rank among the others. `epoch` counts how often the ranks were wired again.
@@ -49,6 +53,12 @@ class World:
     present: tuple[int, ...] = ()
     run: str = ""
     whole: int = 1
+    # In an elastic run of which ranks have died: how often, how this one did if it has not got the
+    # others' state yet, and the first rank that has it.
+    meeting: int = 0
+    behind: str = ""
+    first_with_state: int = 0
+    elastic: bool = False  # within one, with its state
     _waits: str = ""
     _released: bool = False
     _rounds: dict[str, int] = field(default_factory=dict)
@@ -85,12 +95,35 @@ class World:
         with contextlib.suppress(OSError):
             self._ask(do="out of step")
 
-    def begin(self, run: str, ranks: tuple[int, ...], epoch: int, own: bool = False) -> None:
+    def note_elastic(self, inside: bool) -> None:
+        """Have others that die waited for; or no more."""
+        self.elastic = inside
+        if not self.alone:
+            with contextlib.suppress(OSError):
+                self._ask(do="elastic", run=self.run, inside=inside)
+
+    def regroup(self, meeting: int) -> None:
+        """Have this rank's main thread meet the others again if it waits; from another thread."""
+        self.meeting = meeting
+        if self._waits:
+            self._ask(do="leave", topic=self._waits)
+
+    def begin(
+        self,
+        run: str,
+        ranks: tuple[int, ...],
+        epoch: int,
+        own: bool = False,
+        meeting: int = 0,
+        back: str = "",
+    ) -> None:
         """A cell starts on `ranks`; `epoch` differs from before when ranks were wired again.
 
-        With `own`, these ranks (0, 1, …) are the whole world of the cell.
+        With `own`, these ranks (0, 1, …) are the whole world of the cell. `meeting` and `back` are
+        for a rank that died in it and is there again.
         """
         self.run, self.present, self.epoch = run, ranks, epoch
+        self.meeting, self.behind, self.elastic, self.first_with_state = meeting, back, False, 0
         self.size = len(ranks) if own else self.whole
         self._released = False
 
@@ -108,16 +141,19 @@ class World:
             f"{remedy}"
         )
 
-    def gather(self, topic: str, value: Any) -> list[Any]:
+    def gather(self, topic: str, value: Any, meeting: int | None = None) -> list[Any]:
         """What every rank says about `topic`, in the order of ranks: a collective of our own.
 
-        An interrupt leaves it, and so does `release` from another thread (ReleasedError).
+        An interrupt leaves it, and so does `release` from another thread (ReleasedError), or
+        `regroup` (RegroupedError), also before if it must be in this `meeting`.
         """
         with Waiting(topic):
-            return self._gather(topic, value)
+            now = self.meeting
+            if meeting not in (None, now):
+                raise RegroupedError(DIED.format(what=topic))
+            return self._gather(f"{topic}/{self._scope(now)}", value, now)
 
-    def _gather(self, topic: str, value: Any) -> list[Any]:
-        topic = f"{topic}/{self._scope}"
+    def _gather(self, topic: str, value: Any, meeting: int) -> list[Any]:
         number: int | None = None
         told = time.monotonic() + PATIENCE_S
         self._waits = topic
@@ -132,6 +168,8 @@ class World:
                     values: list[Any] = answer["values"]
                     return values
                 missing = sorted(set(range(self.size)) - {self.rank, *answer["ranks"]})
+                if self.meeting != meeting:
+                    raise RegroupedError(DIED.format(what=_words(topic)))
                 if self._released:
                     raise ReleasedError(NEVER_CAME.format(what=_words(topic), ranks=_list(missing)))
                 if time.monotonic() > told:
@@ -152,17 +190,19 @@ class World:
 
     def round(self, topic: str) -> int:
         """How often all ranks have gathered at `topic`: the same number on every rank."""
-        return self._rounds.get(f"{topic}/{self._scope}", 0)
+        return self._rounds.get(f"{topic}/{self._scope(self.meeting)}", 0)
 
-    @property
-    def _scope(self) -> str:
+    def _scope(self, meeting: int) -> str:
         """Where these ranks meet, and only they: a smaller world's rounds are its own."""
+        if meeting:
+            return f"{self.epoch}/{self.run}/{meeting}"
         return f"{self.epoch}" if self.size == self.whole else f"{self.epoch}/{self.run}"
 
-    def meet(self, library: str) -> str:
+    def meet(self, library: str, meeting: int) -> str:
         """Open the store for the latest gathered initialisation of `library`, and point Horovod
         at it. Process sets that are added later use it again. Returns the store's name."""
-        key = f"{library}/{self._scope}/{self.round(library)}"
+        scope = self._scope(meeting)
+        key = f"{library}/{scope}/{self._rounds.get(f'{library}/{scope}', 0)}"
         answer = self._ask(do="meet", key=key)
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = answer["address"]
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(answer["port"])
@@ -195,3 +235,4 @@ def _list(ranks: list[int]) -> str:
 
 WAITS = "rank {rank} waits in {what} for rank {ranks}"
 NEVER_CAME = "{what} was given up: rank {ranks} failed before it came to the same call"
+DIED = "{what} was given up: another rank has died, and is waited for"

@@ -65,7 +65,7 @@ class Reporter:
         self.run: str | None = None
         self._send = send
         self._start = 0
-        self._seq = 0
+        self._seq = self._before = 0  # events in all, and those of processes before this one
         self._file = self._blank = -1
         self._at = 0
         self._end = 0
@@ -100,16 +100,18 @@ class Reporter:
             setattr(owner, name, self._draining(getattr(owner, name)))
         self._thread.start()
 
-    def begin(self, run: str, start: int) -> None:
+    def begin(self, run: str, start: int, seq: int = 0, starts: int = 0) -> None:
         """A run starts; `start` (epoch microseconds) is the zero of its events' times.
 
         Output that came after the previous run's end belongs to this one, with negative times.
+        Where processes before this one died in the run, they have reported `seq` events.
         """
         with self._lock:
             for stream in self._streams.values():
                 stream.trim()
             self._file = self._open(run)
-            self._start, self._seq, self._at, self._end = start, 0, 0, 0
+            self._start, self._at, self._end = start, 0, 0
+            self._seq = self._before = seq
             self._told = False
             self._overflow.begin(run)
             self.run = run
@@ -117,7 +119,7 @@ class Reporter:
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
             metrics.points.begin()
             self._log_metrics.begin()
-            spans.recorder.begin()
+            spans.recorder.begin(starts)
             self._reported = int(time.time() / REPORT_S)
 
     def prepare(self) -> None:
@@ -284,7 +286,7 @@ class Reporter:
                     self._take_spans()
                     if sample and self.run == self._sampled:
                         self._append("sample", time.time_ns() // 1000, **sample)
-                if self._seq > 1 and self._unsent:
+                if self._seq > self._before + 1 and self._unsent:
                     # Not for "running" alone: that would make the first line wait a whole batch.
                     self._flush()
                     sent = time.monotonic()

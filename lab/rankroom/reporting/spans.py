@@ -47,6 +47,7 @@ class SpanRecorder:
         self._numbers: dict[Hashable, int] = {}
         self._waits: dict[str, int] = {}
         self._defined: list[dict[str, Any]] = []
+        self._first = 0  # number of a name
         self._told = 0  # definitions that were reported
         self._late: list[tuple[Any, ...]] = []
         self.late = self._late.append  # of `(function, *arguments)`, to be called later
@@ -56,8 +57,12 @@ class SpanRecorder:
         self._seen: Counter[tuple[str, str]] = Counter()
         self._notes: dict[str, bool] = {}  # what the reader of the record must know: told or not
 
-    def begin(self) -> None:
-        """A run starts: with a table of names of its own."""
+    def begin(self, starts: int = 0) -> None:
+        """A run starts: with a table of names of its own.
+
+        `starts` processes before this one have begun tables in this run, which go on to be valid.
+        """
+        self._first = starts * (MOST_NAMES + 1)
         self._numbers.clear()
         self._waits.clear()
         self._defined.clear()
@@ -85,10 +90,10 @@ class SpanRecorder:
         number = len(self._defined)
         if number < MOST_NAMES:
             self._defined.append(define())
-            return number
+            return self._first + number
         if number == MOST_NAMES:
             self._defined.append(_OTHER)
-        return MOST_NAMES
+        return self._first + MOST_NAMES
 
     def add(self, cat: str, number: int, start: int, dur: int) -> None:
         """One span; `start` in microseconds since the epoch, `dur` in microseconds."""
@@ -167,7 +172,8 @@ class SpanRecorder:
         before = (zero, *starts)
         fields: dict[str, Any] = {"cat": cat}
         if len(self._defined) > self._told:
-            fields |= {"from": self._told, "define": self._defined[self._told :]}
+            first = self._first + self._told
+            fields |= {"from": first, "define": self._defined[self._told :]}
             self._told += len(fields["define"])
         apart = list(map(sub, starts, before))
         return fields | {"name": names, "start": apart, "dur": durs}

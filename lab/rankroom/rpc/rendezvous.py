@@ -79,6 +79,13 @@ class Rendezvous:
                 return False
         return True
 
+    def break_up(self, rank: int) -> None:
+        """`rank` is gone: what waits for it in a gathering or at a store does so in vain."""
+        for topic in list(self._rounds):
+            self._leave(topic, rank)
+        for key in list(self._open):
+            self._close(key)
+
     def _gather(self, question: Question) -> None:
         """Answer what all ranks said about a topic, once they have; else who has, after a while.
 

@@ -44,6 +44,10 @@ class Assembly:
             with contextlib.suppress(OSError), (folder / self._file).open("rb") as file:
                 self._received[rank] = _place_of(file, seq)
 
+    def restart(self, rank: int) -> None:
+        """Another process reports for this rank from here on."""
+        self._received[rank] = 0
+
     def take(self, rank: int, at: int, lines: bytes) -> bytes:
         """What is new in a batch that begins at byte `at`, with what was missing before it."""
         have = self._received[rank]

@@ -52,6 +52,8 @@ class RankConnections:
         """Take what a rank says, if this is of that kind."""
         said = question.content
         if said["do"] == "events":
+            if self._peers.get(said["rank"], question.peer) != question.peer:
+                return True  # of a process that is gone, and was read from its spool
             self.modules.update(said.get("modules", ()))
             if receive := self._receivers.get(said["run"]):
                 receive(said, question.buffers[0])

@@ -21,6 +21,7 @@ from rankroom.record.model import (
     RANK_ENDED,
     Clock,
     Hang,
+    RankInfo,
     RunInfo,
     event_line,
     parse_event,
@@ -30,6 +31,7 @@ from rankroom.record.store import Store, Writer
 from rankroom.supervisor.agent_process import GIVEN_UP
 from rankroom.supervisor.assembly import Assembly, Spool
 from rankroom.supervisor.clock import hull
+from rankroom.supervisor.elastic_ranks import HOPELESS, ElasticRanks
 from rankroom.supervisor.rank_connections import RankConnections, RankGoneError
 from rankroom.supervisor.release import Release
 from rankroom.supervisor.run_summary import RunSummary
@@ -71,6 +73,8 @@ class Recorder:
         self._tells = False  # soon, what has changed
         self._assembly = Assembly(self.id, self._ranks, spool, self._summary.note)
         self.given_up: set[int] = set()  # ranks on nodes that did not answer any more
+        self._elastic = ElasticRanks(self._ranks)
+        self._about: dict[str, Any] = {}  # what ranks are told beside the cell
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._ended = False
@@ -78,7 +82,7 @@ class Recorder:
         self._replaying = False
         self._drift = _clock_less_boot_us()
         self._release = Release(
-            self.id, sorted(self._ranks), ranks, lambda: [] if self._ended else self.running,
+            self.id, sorted(self._ranks), ranks, self._present,
             self._summary.raised, self._finish_if_over,
         )  # fmt: skip
         begun = self.info.start
@@ -95,6 +99,11 @@ class Recorder:
         """The ranks that have not ended."""
         return list(self._running)
 
+    def _present(self) -> list[int]:
+        """Those of them whose processes are there."""
+        gone = self._elastic.absent
+        return [] if self._ended else [rank for rank in self.running if rank not in gone]
+
     @property
     def is_over(self) -> bool:
         """True once the run has ended, whether or not a full disk keeps its record open."""
@@ -107,10 +116,13 @@ class Recorder:
     def interrupt(self) -> None:
         """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
         self._release.interrupt()
+        self._wait_for_none()
 
     def release(self) -> list[Future[Any]]:
         """Release blocked collectives on all ranks, if any still runs; what they answer."""
-        return self._release.release()
+        asked = self._release.release()
+        self._wait_for_none()
+        return asked
 
     @property
     def was_released(self) -> bool:
@@ -132,8 +144,12 @@ class Recorder:
         """
         self._writer = PatientWriter(self._store.create(self.info, self.source))
         about |= {"run": self.id, "start": self.info.start, "ranks": sorted(self._ranks)}
+        self._about = about
         self._connections.subscribe(self.id, self._receive)
-        sent = self._connections.execute(list(self._ranks), self.source, **about)
+        self._send(list(self._ranks), about)
+
+    def _send(self, ranks: list[int], about: dict[str, Any]) -> None:
+        sent = self._connections.execute(ranks, self.source, **about)
         for rank, future in sent.items():
             future.add_done_callback(partial(self._replied, rank))
 
@@ -194,6 +210,8 @@ class Recorder:
                 return
             if hang and self.info.hang and (self._release.interrupted or self.was_released):
                 return  # where they stand while it is ended is not why it was
+            if hang and (absent := self._elastic.words()):
+                hang.text = f"{hang.text}; {absent}"
             self._summary.hang(hang)
             self._update()
 
@@ -228,6 +246,7 @@ class Recorder:
         self._ranks[rank].state = state
         if state in RANK_ENDED:
             self._running.pop(rank, None)
+            self._wait_for_none()  # who has ended the cell does not meet others in it
         if not self._running:
             self._finish_if_over()
         elif state in ("error", "lost"):
@@ -277,11 +296,8 @@ class Recorder:
         with self._lock:
             if self._ended or self._ranks[rank].state in RANK_ENDED:
                 return
-            self._take_rest(rank)
-            if self._ranks[rank].state in RANK_ENDED:
+            if not self._take_last(rank):
                 return
-            for stream, text, to in self._assembly.last_words(rank, self._summary.spooled[rank]):
-                self._add(rank, "log", stream=stream, text=text, to=to)
             self._summary.blame(rank, how)
             more: dict[str, Any] = {}
             if how.startswith(GIVEN_UP):
@@ -290,11 +306,83 @@ class Recorder:
                 self.given_up.add(rank)
             self._add(rank, "status", state="lost", note=how, **more)
 
+    def _take_last(self, rank: int) -> bool:
+        """Take in what a process that is gone left; False if it had ended the cell before."""
+        self._take_rest(rank)
+        if self._ranks[rank].state in RANK_ENDED:
+            return False
+        for stream, text, to in self._assembly.last_words(rank, self._summary.spooled[rank]):
+            self._add(rank, "log", stream=stream, text=text, to=to)
+        return True
+
     def lose(self, ranks: Mapping[int, str]) -> None:
         """These ranks are gone, and how; take in what they left."""
         for rank in self.running:
             if rank in ranks:
                 self._lost(rank, ranks[rank])
+
+    # -- ranks that come back, as the others train elastically
+
+    def note_elastic(self, rank: int, inside: bool) -> None:
+        """A rank has the state of an elastic run, or has left that."""
+        self._elastic.note(rank, inside)
+
+    def wait_for(self, rank: int, how: str, seconds: float, words: str) -> bool:
+        """`rank` is gone, and may be started again: if the others train elastically, have them go
+        back to their last commit and wait `seconds` for it; False if they do not. `words` are for
+        the record."""
+        with self._lock:
+            is_whole = len(self._running) == len(self._ranks) == self.info.size
+            if self._ended or not is_whole or self._release.interrupted or self.was_released:
+                return False
+            if not seconds:
+                return False
+            if self._elastic.is_hopeless(rank):
+                self._lost(rank, HOPELESS.format(how=how))
+                return False
+            if rank in self._elastic.absent:
+                self._elastic.wait_longer(rank, seconds)
+            else:
+                if not self._elastic.go_on_without(rank) or not self._take_last(rank):
+                    return False
+                self._add(rank, "mark", name="away", args={"why": how})
+                self._add(rank, "log", stream="stderr", text=words)
+                others = self._elastic.wait_for(rank, how, seconds)
+                about = {"run": self.id, "meeting": self._elastic.meeting}
+                self._connections.request(others, do="regroup", **about)
+            self._connections.later(seconds, self._give_up_overdue)
+            return True
+
+    def resume(self, place: RankInfo) -> bool:
+        """A rank is there again: if it is waited for, send it the cell."""
+        with self._lock:
+            rank = place.rank
+            if self._ended or rank not in self._elastic.absent:
+                return False
+            how = self._elastic.come_back(rank)
+            self._ranks[rank].pid, self._ranks[rank].host = place.pid, place.host
+            self._assembly.restart(rank)
+            self._summary.spooled[rank].clear()
+            again = {
+                "back": how,
+                "meeting": self._elastic.meeting,
+                "seq": self._summary.next_seq[rank],
+                "starts": self._elastic.starts[rank],
+                "settle": False,  # the others did, when the run began
+            }
+            self._send([rank], self._about | again)
+            self._update()
+            return True
+
+    def _give_up_overdue(self) -> None:
+        with self._lock:
+            for rank, how in self._elastic.overdue().items():
+                self._lost(rank, how)
+
+    def _wait_for_none(self) -> None:
+        with self._lock:
+            for rank, how in self._elastic.give_up().items():
+                self._lost(rank, how)
 
     def _add(self, rank: int, kind: str, **fields: Any) -> None:
         """An event that the run itself adds on behalf of a rank that cannot."""

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Collection
 
+from rankroom import config
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.supervisor import start_limit
 from rankroom.supervisor.processes import Processes
@@ -48,6 +49,12 @@ class Restarts:
             return False, LEFT_DOWN.format(how=how, times=AGAIN, seconds=WITHIN_S)
         self._brought_back[rank] = [*lately, now]
         return True, how
+
+    def comes_back_s(self, rank: int) -> float:
+        """How long others may wait for a rank that has ended; 0 if it is left down."""
+        if rank in self.asked:
+            return start_limit.seconds(self._info)
+        return 0.0 if self._info.auto_restart else config.elastic_seconds()
 
 
 TWICE = "rank {rank} is being restarted already: wait until it is ready"

@@ -18,7 +18,7 @@ from rankroom.record.model import Client, Owner, RankInfo, RunInfo, title_of
 from rankroom.record.owner import is_gone, this_process
 from rankroom.record.store import Store, new_id
 from rankroom.rpc.server import Question, Server
-from rankroom.supervisor import start_limit
+from rankroom.supervisor import elastic_ranks, start_limit
 from rankroom.supervisor.clock import Clocks
 from rankroom.supervisor.late_output import LateOutput
 from rankroom.supervisor.rank_connections import RankConnections
@@ -75,9 +75,10 @@ class Runs:
         self._out_of_step = False
         self._settled = 0
         self.is_ending = False  # the cluster is: what ends now was not interrupted
+        self._rejoined: dict[int, int] = {}  # by rank, how often it was restarted when it last did
         self._actions = {
             "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
-            "release": self._release, "forget": self._forget,
+            "release": self._release, "forget": self._forget, "elastic": self._elastic,
         }  # fmt: skip
 
     @property
@@ -106,6 +107,18 @@ class Runs:
         """The processes of these ranks have ended, and how."""
         if recorder := self.current:
             recorder.lose(ranks)
+
+    def wait_for(self, rank: int, how: str, seconds: float, comes: bool) -> bool:
+        """The process of this rank has ended: whether the run goes on and waits for it, so many
+        `seconds`; `comes` if it is being started again."""
+        recorder = None if self.is_ending else self.current
+        words = elastic_ranks.wait_words(rank, how, seconds, comes)
+        return recorder is not None and recorder.wait_for(rank, how, seconds, words)
+
+    def came(self, rank: int) -> None:
+        """A rank is connected: it takes part in the run that waits for it, if one does."""
+        if self.current and self.current.resume(self._places()[rank]):
+            self._rejoined[rank] = self._info.restarts.get(str(rank), 0)
 
     def look(self) -> None:
         """What is due from time to time, in the supervisor's own thread."""
@@ -237,6 +250,13 @@ class Runs:
 
         self._once(lambda: all(future.done() for future in asked), RELEASED_S, answer)
 
+    def _elastic(self, question: Question) -> None:
+        """A rank has the state of an elastic run, or has left that."""
+        asked = question.content
+        if self.current is not None and self.current.id == asked["run"]:
+            self.current.note_elastic(asked["rank"], asked["inside"])
+        question.answer()
+
     def _forget(self, question: Question) -> None:
         """Remove the record of a run that the user wrote no cell for."""
         if self.current is None or self.current.id != question.content["run"]:
@@ -313,7 +333,8 @@ class Runs:
         return [
             RESTARTED.format(rank=rank, why=f" after it {past[rank]}" if past[rank] else "")
             for rank in ranks
-            if self._info.restarts.get(str(rank), 0) > told.get(str(rank), 0)
+            if self._info.restarts.get(str(rank), 0)
+            > max(told.get(str(rank), 0), self._rejoined.get(rank, 0))
         ]
 
     def _told(self, recorder: Recorder, settle: bool, epoch: int) -> None:

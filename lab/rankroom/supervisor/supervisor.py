@@ -155,14 +155,19 @@ class Supervisor:
             self.changed = True
             if len(self.ready) == self.info.size:
                 self.runs.ready()
+        self.runs.came(rank)
         self.wake()
 
     def lose(self, rank: int, how: str) -> None:
         """The process of a rank has ended."""
+        seconds, comes = self.restarts.comes_back_s(rank), rank in self.restarts.asked
 
         def note() -> None:
             self.connections.gone(rank)
-            self.runs.lose({rank: how})
+            if self.runs.wait_for(rank, how, seconds, comes):
+                self.rendezvous.break_up(rank)  # others may be meeting it
+            else:
+                self.runs.lose({rank: how})
 
         # In the thread that begins runs: one that has begun learns of it, the next does without.
         self.server.call(note)

@@ -14,7 +14,7 @@ from rankroom.analysis.collectives import Collectives
 from rankroom.analysis.profile import Profile
 from rankroom.analysis.timeline import Timeline
 from rankroom.errors import UsageError
-from rankroom.record.model import RunInfo, event_line
+from rankroom.record.model import Json, RankInfo, RunInfo, event_line, spans_line
 from trace_makers import ALL, FOLDER, Trace, collective, files
 from trace_truth import expected as truth
 
@@ -290,3 +290,34 @@ def test_many_spans_are_no_harder_than_few():
     profile = Profile.of(Timeline.of(run, lines))
     assert profile.kinds[0].calls == count
     assert [row.exposed for row in profile.ranks] == [60 * count] * 2
+
+
+def test_collectives_are_matched_anew_where_a_rank_came_back() -> None:
+    define = {"from": 0, "define": [{"name": "allreduce g", "op": "allreduce", "tensor": "g"}]}
+    again = {**define, "from": 50_001}
+
+    def spans(rank: int, seq: int, names: Json, number: int, *starts: int) -> bytes:
+        apart = [now - before for before, now in zip((0, *starts), starts, strict=False)]
+        columns = {"name": [number] * len(starts), "start": apart, "dur": [9] * len(starts)}
+        return spans_line(rank, seq, 0, {"cat": "collective", **names}, columns)
+
+    met = {"name": "regrouped", "args": {"meeting": 1}}
+    lines = [
+        event_line("status", 0, 0, 0, state="running"),
+        event_line("status", 1, 0, 0, state="running"),
+        spans(0, 1, define, 0, 10, 20, 30, 510),
+        spans(1, 1, define, 0, 10, 20),
+        event_line("mark", 1, 2, 40, name="away", args={"why": "was killed"}),
+        event_line("mark", 0, 2, 50, **met),
+        event_line("status", 1, 3, 400, state="running"),
+        event_line("mark", 1, 4, 401, **met),
+        spans(1, 5, again, 50_001, 500),
+        event_line("status", 0, 3, 600, state="ok"),
+        event_line("status", 1, 6, 600, state="ok"),
+    ]
+    run = RunInfo("r", "c", 2, 0, [RankInfo(rank, "h", 1, "cpu", state="ok") for rank in (0, 1)])
+    timeline = Timeline.of(run, lines)
+    found = [(each.n, each.arrivals) for each in Collectives(timeline)]
+    assert found == [(0, [10, 10]), (1, [20, 20]), (2, [30]), (3, [510, 500])]
+    idle = {each.rank: each.idle for each in Profile.of(timeline).ranks}
+    assert idle == {0: 0, 1: 400 - 40}

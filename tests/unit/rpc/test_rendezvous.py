@@ -15,7 +15,7 @@ import pytest
 
 import another_user
 from rankroom.rank import world
-from rankroom.rank.world import ReleasedError, World
+from rankroom.rank.world import RegroupedError, ReleasedError, World
 from rankroom.rpc import horovod_store, rendezvous
 from rankroom.rpc.client import ask
 from rankroom.rpc.rendezvous import Rendezvous
@@ -115,6 +115,49 @@ def test_an_epoch_does_not_meet_the_one_before(worlds):
     for each in worlds:
         each.begin("run", (0, 1), epoch=1)
     assert together(*(lambda w=w: w.gather("topic", w.rank) for w in worlds)) == [[0, 1]] * 2
+
+
+def test_ranks_that_are_regrouped_meet_again_without_one_that_is_gone(worlds):
+    gone = World(1, 2, rpc=worlds[0].rpc, rpc_key=worlds[0].rpc_key, present=(0, 1))
+    threading.Timer(0.1, worlds[0].regroup, [1]).start()
+    with pytest.raises(RegroupedError):
+        worlds[0].gather("topic", "old")
+    threading.Timer(0.3, gone.release).start()
+    with pytest.raises(ReleasedError):
+        gone.gather("topic", "gone")
+    worlds[1].begin("", (0, 1), 0, meeting=1, back="was killed")
+    found = together(*(lambda w=w: w.gather("topic", w.rank) for w in worlds))
+    assert found == [[0, 1]] * 2
+    with pytest.raises(RegroupedError):  # what was begun in a meeting is not ended in another
+        worlds[0].gather("topic", 0, meeting=0)
+
+
+class Asked:
+    """A question, and what was answered."""
+
+    def __init__(self, **content):
+        self.content = content
+        self.answered = {}
+
+    def answer(self, **answer):
+        self.answered = answer
+
+
+def test_who_is_gone_is_taken_out_of_what_waits_for_it():
+    made = Rendezvous("127.0.0.1", lambda seconds, call: None, lambda peer, here: True)
+    gather = {"do": "gather", "topic": "t", "round": None, "size": 2}
+    gone, store = Asked(**gather, rank=1, value="gone"), Asked(do="meet", key="horovod")
+    made.take(gone)
+    made.take(store)
+    made.break_up(1)
+    assert gone.answered["ranks"] == [] and not gone.answered["complete"]
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{store.answered['port']}/scope/key", timeout=5)
+    here, again = Asked(**gather, rank=0, value=0), Asked(**gather, rank=1, value=1)
+    made.take(here)
+    assert not here.answered
+    made.take(again)
+    assert here.answered["values"] == again.answered["values"] == [0, 1]
 
 
 def test_a_store_serves_until_all_have_met(where):

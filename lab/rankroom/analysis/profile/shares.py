@@ -57,6 +57,8 @@ class Shares:
     def _times(self, rank: int) -> Times:
         whole = one(self.begin, self.end)
         active = both(one(*self.timeline.active(rank, (self.begin, self.end))), whole)
+        for begin, end in self.timeline.away.get(rank, ()):
+            active = without(active, one(begin, max(begin, end)))
         blocked = both(self._blocks(rank), active)
         calls = self.collectives.calls[rank]
         waits = self.within(calls.start, calls.until)

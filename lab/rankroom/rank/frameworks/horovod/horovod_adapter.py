@@ -74,7 +74,7 @@ def install(world: World) -> None:
     """Prepare for the user's `import horovod.…`; nothing is imported now."""
     when_imported("horovod.common.basics", lambda module: _wrap_basics(module, world))
     when_imported("horovod.common.process_sets", horovod_sets.wrap)
-    horovod_elastic.install()
+    horovod_elastic.install(world, functools.partial(_let_outdated_go, world))
     if world.size > 1:
         for name, compiled in (("torch", "mpi_lib"), ("tensorflow", "MPI_LIB")):
             when_imported(
@@ -97,6 +97,24 @@ def release() -> list[str]:
     for thread in threads:
         thread.join(SHUTDOWN_S)
     return [f"horovod.{library.name}" for library in on]
+
+
+def regroup(world: World, meeting: int) -> list[str]:
+    """A rank has died in an elastic run, and the others meet again with it.
+
+    One that has not got the state yet is let go as it gets there: its cell may ask Horovod things.
+    """
+    # In this order: what is set up in the new meeting must not be let go.
+    released = release() if world.elastic else []
+    world.regroup(meeting)
+    return released
+
+
+def _let_outdated_go(world: World) -> None:
+    """Let go of what was started with a rank that has died since in this elastic run."""
+    meeting = world.run, world.meeting
+    if world.meeting and any(each.meeting != meeting for each in _libraries.values()):
+        release()
 
 
 def state() -> dict[str, Any]:
@@ -167,6 +185,7 @@ class Library:
         self.basics = basics
         self.released = False
         self.started = False
+        self.meeting = "", 0  # the run in which it was started, and which meeting of that
         self._made_for = 0  # the size of the world that it was started in
         self._started_whole = False
         self._epoch = 0
@@ -191,9 +210,21 @@ class Library:
         if world.partial:
             if not self.basics.is_initialized():
                 raise world.refuse("hvd.init()", "Run hvd.init() in a cell on all ranks first.")
-        elif not self._agreed_on() or not self._has(wanted):
-            self._start(comm, wanted)
+        else:
+            self._init_with_all(comm, wanted)
         horovod_sets.register(self.name, self.basics, wanted, world.size)
+
+    def _init_with_all(self, comm: Any, wanted: list[Any]) -> None:
+        """All ranks; again where one of them dies meanwhile and is waited for."""
+        while True:
+            meeting = self._world.meeting
+            try:
+                if not self._agreed_on(meeting) or not self._has(wanted):
+                    self._start(comm, wanted, meeting)
+                return
+            except Exception:
+                if self._world.meeting == meeting:
+                    raise
 
     def add_process_set(self, ranks: list[int]) -> int | None:
         """The number of the set of `ranks`, made now if it is new; called on all ranks."""
@@ -204,14 +235,18 @@ class Library:
         if any(each != asked[0] for each in asked):
             raise ValueError(UNLIKE.format(asked=", ".join(map(str, asked))))
         if horovod_sets.find(self.name, ranks, world.size) is None:
-            self._agreed_on()
-            self._start(None, [], also=[ranks])
+            meeting = world.meeting
+            self._agreed_on(meeting)
+            self._start(None, [], meeting, also=[ranks])
         return horovod_sets.find(self.name, ranks, world.size)
 
-    def _agreed_on(self) -> bool:
+    def _agreed_on(self, meeting: int) -> bool:
         """Meet the other ranks; True if Horovod is on everywhere."""
-        mine = {"on": self.basics.is_initialized(), "spoilt": self.spoilt}
-        ranks = self._world.gather(self.topic, mine)
+        behind = bool(self._world.behind)
+        mine = {"on": self.basics.is_initialized(), "spoilt": self.spoilt, "behind": behind}
+        ranks = self._world.gather(self.topic, mine, meeting)
+        have = [rank for rank, each in enumerate(ranks) if not each["behind"]]
+        self._world.first_with_state = have[0] if have else 0
         if any(each["spoilt"] for each in ranks):
             raise RuntimeError(SPOILT)
         return all(each["on"] for each in ranks)
@@ -224,6 +259,7 @@ class Library:
         self,
         comm: Any,
         wanted: list[Any],
+        meeting: int,
         also: list[list[int]] | None = None,
         tries: int = TRIES,
     ) -> None:
@@ -231,7 +267,7 @@ class Library:
         horovod_sets.focus(self.basics)
         ranks = [each.ranks for each in wanted] + (also or [])
         sets = horovod_sets.to_start_with(self.name, ranks, self._world.size)
-        key = self._world.meet(self.topic)
+        key = self._world.meet(self.topic, meeting)
         failed = None
         try:
             self._sockets.clear()
@@ -241,15 +277,16 @@ class Library:
             failed = error
         finally:
             self._world.met(key)
-        said = self._world.gather(self.topic, {"failed": str(failed or "")})
+        said = self._world.gather(self.topic, {"failed": str(failed or "")}, meeting)
         if causes := [each["failed"] for each in said if each.get("failed")]:
             if tries > 1 and all(_MAY_BE_MADE in each for each in causes):
-                self._start(comm, wanted, also, tries - 1)
+                self._start(comm, wanted, meeting, also, tries - 1)
                 return
             raise failed or RuntimeError(NOT_UP.format(library=self.name, cause=causes[0]))
         self.released, self.started, self._made_for = False, True, self._world.size
         self._started_whole |= self._made_for == self._world.whole
-        self._epoch = self._world.epoch
+        self._epoch, self.meeting = self._world.epoch, (self._world.run, meeting)
+        horovod_calls.begin(self.name)
         self.spans.started()
 
     @property

@@ -31,7 +31,8 @@ _COLLECTIVES = (
 
 _WAIT = "wait_and_clear"  # where horovod.torch waits for what it began before
 
-_calls: Counter[str] = Counter()
+_calls: Counter[str] = Counter()  # since a library was started
+_starts: Counter[str] = Counter()
 _spoilt: set[str] = set()
 _refused = False  # True once a call was refused, perhaps in the middle of an optimizer's backward
 _optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -65,6 +66,12 @@ def spoilt(library: str) -> bool:
     return library in _spoilt
 
 
+def begin(library: str) -> None:
+    """A library was started, by all ranks together: one may be a new process."""
+    _calls[library] = 0
+    _starts[library] += 1
+
+
 def count(library: str) -> int:
     """Collectives of all ranks that this rank asked `library` for: the same on ranks in step."""
     return _calls[library]
@@ -76,12 +83,12 @@ class Guarded:
     It also names torch's nameless collectives. Horovod matches collectives by name and makes up
     names by counting calls; ranks that failed at different places, or that used a process set
     without the others, would count differently and wait for one another for ever. Here the count
-    begins again with each cell, for each process set.
+    begins again with each cell and each start of the library, for each process set.
     """
 
     def __init__(self, module: Any, library: str, world: World) -> None:
         self.__dict__.update(_module=module, _library=library, _world=world)
-        self.__dict__.update(_run="", _named=Counter(), _begun={})
+        self.__dict__.update(_counts=None, _named=Counter(), _begun={})
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._module, name)
@@ -134,11 +141,12 @@ class Guarded:
         # torch's library passes "" for a call without a name; names that users gave are bytes.
         if not any(isinstance(arg, str) and not arg for arg in args):
             return args
-        if self._run != self._world.run:
-            self.__dict__["_run"] = self._world.run
+        counts = self._world.run, _starts[self._library]
+        if self._counts != counts:
+            self.__dict__["_counts"] = counts
             self._named.clear()
         self._named[number] += 1
-        name = f"noname.{self._run}.{self._named[number]}"
+        name = f"noname.{self._world.run}.{self._named[number]}"
         return tuple(name if isinstance(arg, str) and not arg else arg for arg in args)
 
 
