@@ -19,7 +19,7 @@ from rankroom.record.model import RunInfo
 from rankroom.record.store import RecordPaths, Store
 from rankroom.system.files import write_atomically
 
-RULES = 1  # of docs/profile-rules.md; a profile.json that followed others is not taken
+RULES = 2  # of docs/profile-rules.md; a profile.json that followed others is not taken
 _PIECE = 4 << 20
 
 
