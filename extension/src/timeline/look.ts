@@ -14,6 +14,8 @@ export class Look {
   core: Range = { from: 0, to: 1e6 };
   /** Whether all is shown, so that a live run stays in sight as it grows. */
   isFitted = true;
+  /** Whether somebody has looked at some part, or at a run that went on: nothing else is shown then. */
+  isChosen = false;
   /** What is open; null until the reader says so. */
   open: Set<string> | null = null;
   meters = false;
@@ -38,6 +40,13 @@ export class Look {
     return this.bounds.to - this.bounds.from > FAR * (this.core.to - this.core.from);
   }
 
+  /** Show this part at first. */
+  begin(what: Range): void {
+    if (!this.isChosen) {
+      this.zoomTo(what);
+    }
+  }
+
   zoom(at: number, factor: number): void {
     this.set(zoomed(this.range, at, factor, this.bounds));
   }
@@ -56,6 +65,7 @@ export class Look {
 
   /** What is selected, then the run, then all there is. */
   fit(what: Range | null): void {
+    this.isChosen = true;
     const wanted = what ? inside(aired(what), this.bounds) : this.core;
     if (what && !same(wanted, this.range)) {
       this.set(wanted);
@@ -68,6 +78,7 @@ export class Look {
   }
 
   private set(range: Range): void {
+    this.isChosen = true;
     this.range = range;
     this.isFitted = same(range, this.core);
   }
