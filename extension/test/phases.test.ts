@@ -61,13 +61,14 @@ test('what somebody looks at stays, and F shows everything as ever', () => {
   const look = new Look();
   look.setExtent({ from: 0, to: 1e6 }, 1e6);
   look.begin({ from: 400_000, to: 500_000 });
-  assert.ok(look.range.from > 390_000 && look.range.to < 510_000 && !look.isFitted);
+  assert.ok(look.range.from > 390_000 && look.range.to < 510_000 && !look.isFitted && look.isFirst);
   look.begin({ from: 0, to: 10 });
   assert.ok(look.range.from > 390_000);
   look.setExtent({ from: 0, to: 2e6 }, 2e6);
   assert.ok(look.range.from > 390_000 && look.range.to < 510_000);
   look.fit(null);
   assert.deepEqual(look.range, look.bounds);
+  assert.equal(look.isFirst, false);
   look.begin({ from: 400_000, to: 500_000 });
   assert.deepEqual(look.range, look.bounds);
 });

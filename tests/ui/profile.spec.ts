@@ -63,6 +63,7 @@ test('a table for each phase: the loop first, its speed, and what is not counted
   await expect(ranks.locator('tbody .rr-col-waiting').first()).toContainText('6 %');
   await expect(section(tab, 'Collectives').locator('tbody .rr-col-calls')).toHaveText('80');
   await phases.getByRole('button', { name: 'start-up' }).click();
+  await expect(tab.locator('.rr-facts')).toHaveText('10.1 s · 10.0 s of it imports · 0 collectives');
   await expect(section(tab, 'Collectives').locator('tbody tr')).toHaveCount(0);
   await page.setViewportSize({ width: 600, height: 900 });
   await tab.scrollIntoViewIfNeeded();

@@ -185,6 +185,8 @@ test('a run that is over opens with some steps of its loop, and F shows everythi
   const first = await range(body);
   expect(first.to - first.from).toBeGreaterThan(100_000);
   expect(first.to - first.from).toBeLessThan(160_000);
+  const note = view.locator('.rr-tl-note');
+  await expect(note).toHaveText('some steps of the loop: F shows everything');
   await picture(page, 'timeline-loop-light');
   await page.theme.setDarkTheme();
   await picture(page, 'timeline-loop-dark');
@@ -197,6 +199,7 @@ test('a run that is over opens with some steps of its loop, and F shows everythi
   await expect.poll(async () => (await range(body)).from).toBeLessThanOrEqual(0);
   const all = await range(body);
   expect(all.to).toBeGreaterThan(11_000_000);
+  await expect(note).toBeHidden();
   await page.setViewportSize({ width: 620, height: 800 });
   await view.getByRole('tab', { name: 'Logs' }).click();
   await view.getByRole('tab', { name: 'Timeline' }).click();

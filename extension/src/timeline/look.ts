@@ -16,6 +16,8 @@ export class Look {
   isFitted = true;
   /** Whether somebody has looked at some part, or at a run that went on: nothing else is shown then. */
   isChosen = false;
+  /** Whether it is what was shown at first. */
+  isFirst = false;
   /** What is open; null until the reader says so. */
   open: Set<string> | null = null;
   meters = false;
@@ -44,6 +46,7 @@ export class Look {
   begin(what: Range): void {
     if (!this.isChosen) {
       this.zoomTo(what);
+      this.isFirst = true;
     }
   }
 
@@ -66,6 +69,7 @@ export class Look {
   /** What is selected, then the run, then all there is. */
   fit(what: Range | null): void {
     this.isChosen = true;
+    this.isFirst = false;
     const wanted = what ? inside(aired(what), this.bounds) : this.core;
     if (what && !same(wanted, this.range)) {
       this.set(wanted);
@@ -79,6 +83,7 @@ export class Look {
 
   private set(range: Range): void {
     this.isChosen = true;
+    this.isFirst = false;
     this.range = range;
     this.isFitted = same(range, this.core);
   }

@@ -70,6 +70,12 @@ export function loopFacts(loop: Loop): string[] {
   ];
 }
 
+/** How long ranks imported modules in a phase; '' where they did not. */
+export function importsOf(profile: Profile, key: ProfilePart['key']): string {
+  const imports = profile.phases?.find(({ phase }) => phase === key)?.imports ?? 0;
+  return imports ? trans.__('%1 of it imports', duration(imports)) : '';
+}
+
 /** Some steps of the loop, to look at first; null where they are no small part of the run. */
 export function firstSteps(profile: Profile | null): Range | null {
   const phase = profile?.phases?.find(each => each.phase === 'loop');

@@ -5,7 +5,7 @@ import { rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
 import type { Kind, Profile, RankTimes, Straggler } from '../schema';
 import { percent } from '../timeline/amounts';
-import { loopFacts, meaning, partsOf, type ProfilePart } from '../timeline/phases';
+import { importsOf, loopFacts, meaning, partsOf, type ProfilePart } from '../timeline/phases';
 import { droppedWords } from '../timeline/phrases';
 import { kindTable, PARTS, rankTable, stragglerTable, type Column } from '../timeline/tables';
 import { trans } from '../translation';
@@ -129,7 +129,7 @@ export class ProfileTab extends Widget {
     const isLoop = part?.key === 'loop';
     const facts = profile && part && spans
       ? [
-          ...(isLoop && profile.loop ? loopFacts(profile.loop) : [duration(part.rows.wall)]),
+          ...(isLoop && profile.loop ? loopFacts(profile.loop) : [duration(part.rows.wall), importsOf(profile, part.key)]),
           ...(part.key === 'run' ? [trans._n('%2 span', '%2 spans', spans, grouped(spans))] : []),
           trans._n('%2 collective', '%2 collectives', collectives, grouped(collectives)),
           ...(model.isComplete ? [] : [trans.__('the run goes on')]),
