@@ -73,9 +73,10 @@ class Row {
   private node: HTMLElement;
 
   constructor(run: Run, open: () => void) {
-    const title = run.name || run.title || run.id;
+    // Of a scaling its entry says the rest.
+    const title = SCALING.exec(run.name ?? '')?.[2] ?? (run.name || run.title || run.id);
     const when = new Date(run.start / 1000).toLocaleString();
-    const tip = `${title}\n${trans.__('%1, %2: open in a panel', run.id, when)}`;
+    const tip = `${run.name || title}\n${trans.__('%1, %2: open in a panel', run.id, when)}`;
     this.node = h(
       'div', '', { role: 'listitem' },
       h(
