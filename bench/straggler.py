@@ -81,7 +81,7 @@ def late(cluster: Cluster, rank: int) -> tuple[float, float, str]:
     profile, results = done(cluster, LATE)
     if not profile.stragglers or profile.stragglers[0].rank != rank:
         raise NotMeasured(f"rank {rank} is not the first straggler:\n{profile}")
-    if not profile.diagnosis.startswith(f"rank {rank} arrives last in "):
+    if f": rank {rank} arrives last in " not in profile.diagnosis:
         raise NotMeasured(f"rank {rank} is not named: {profile.diagnosis}")
     if profile.stragglers[0].of != CALLS:
         raise NotMeasured(f"{profile.stragglers[0].of} collectives, not {CALLS}")

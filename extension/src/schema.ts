@@ -193,7 +193,7 @@ export interface SpansEvent {
   rank: number;
   seq: number;
   t: number;
-  /** cell: a statement; import: a module's; wait: the main thread is blocked; collective: from the rank's call to its end; phase: a part of a collective; step, data, user; op, kernel: from a profiler. */
+  /** cell: a statement; setup: of frameworks, by Rankroom itself before the cell; import: a module's; wait: the main thread is blocked; collective: from the rank's call to its end; phase: a part of a collective; step, data, user; op, kernel: from a profiler. */
   cat: string;
   /** The number of define[0] in the rank's table of names. */
   from?: number;
@@ -342,7 +342,7 @@ export interface BadPoint {
 
 /** Where the time of a run went; docs/profile-rules.md says how it is computed. All times are in microseconds. */
 export interface Profile {
-  /** How long the cell ran on any rank. */
+  /** How long the run lasted on any rank. */
   wall: number;
   ranks: RankTimes[];
   /** The longest first. */
@@ -355,10 +355,64 @@ export interface Profile {
   diagnosis: string;
   /** Spans that made no sense and were left out, by reason. */
   dropped: { [key: string]: number };
+  loop?: Loop;
+  /** In order of time; left out, as is the loop, if nothing repeats. */
+  phases?: Phase[];
   /** Of profile.json: the version of the rules. */
   rules?: number;
   /** Of profile.json: the bytes of events.jsonl that it was computed from. */
   read?: number;
+}
+
+/** A part of a run: before its loop, the loop's first steps, the loop, and the rest, which may be between steps, too. Every moment is in one of them. */
+export interface Phase {
+  phase: 'startup' | 'warmup' | 'loop' | 'rest';
+  /** Microseconds since the run's start. */
+  begin: number;
+  end: number;
+  /** From begin to end, without what is of other phases. */
+  wall: number;
+  /** How long a rank imported modules, on average. */
+  imports: number;
+  ranks: RankTimes[];
+  kinds: Kind[];
+  stragglers: Straggler[];
+}
+
+/** The part of a run that repeats. */
+export interface Loop {
+  /** What ends a step: an optimizer's step, or a collective. */
+  name: string;
+  /** Of the cell, from 1. */
+  line: number | null;
+  /** The first step that counts, from 1; those before it are the warm-up. */
+  first: number;
+  last: number;
+  /** How many of them count. */
+  steps: number;
+  /** How many do not, as all ranks did something else as well. */
+  apart: number;
+  /** Of the steps that count. */
+  time: number;
+  /** Steps per second. */
+  rate: number;
+  /** Samples per second of all ranks, if a span says how many it is of. */
+  samples: number | null;
+  /** Steps of the rank with the fewest. */
+  fewest: number;
+  most: number;
+  /** The ranks that held the others up in it. */
+  named: number[];
+  /** The longest first. */
+  others: OtherLoop[];
+}
+
+/** A shorter loop of the same run. */
+export interface OtherLoop {
+  name: string;
+  line: number | null;
+  steps: number;
+  time: number;
 }
 
 /** One rank: compute, data, waiting, exposed and idle add up to the wall. */
@@ -374,7 +428,7 @@ export interface RankTimes {
   communication: number;
 }
 
-/** All collectives of one operation; times are the mean of the ranks that took part. */
+/** All collectives of one operation; times are the mean of the ranks that took part in any. */
 export interface Kind {
   library: string;
   op: string;
@@ -393,7 +447,7 @@ export interface Straggler {
   rank: number;
   last: number;
   of: number;
-  /** How long others waited for it. */
+  /** How long any other rank waited because of it: time of the run, not a mean of the ranks. */
   cost: number;
 }
 

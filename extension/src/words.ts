@@ -57,13 +57,22 @@ export function stateWord(state: RankState): string {
   return words[state] ?? state;
 }
 
-/** Whom the others waited for: `slowest: rank 2, +18 % waiting caused`; '' if no rank stands out. */
-export function slowest({ named, stragglers, wall }: Profile): string {
+/**
+ * Whom the others waited for: `slowest: rank 2, +41 % of a step`, or where there are no steps
+ * `slowest: rank 2, +18 % waiting caused`; '' if no rank stands out.
+ */
+export function slowest(profile: Profile): string {
+  const { named, loop, phases } = profile;
   if (named.length === 0) {
     return '';
   }
+  const steps = loop?.named.length ? phases?.find(({ phase }) => phase === 'loop') : undefined;
+  const { stragglers, wall } = steps ?? profile;
   const cost = stragglers.reduce((sum, one) => sum + (named.includes(one.rank) ? one.cost : 0), 0);
-  return trans.__('slowest: %1, +%2 waiting caused', nameRanks(named), percent(Math.min(cost, wall), wall));
+  const share = percent(Math.min(cost, wall), wall);
+  return steps
+    ? trans.__('slowest: %1, +%2 of a step', nameRanks(named), share)
+    : trans.__('slowest: %1, +%2 waiting caused', nameRanks(named), share);
 }
 
 /** Microseconds as a person says them: `85 ms`, `12.4 s`, `2 min 05 s`, `1 h 02 min`. */

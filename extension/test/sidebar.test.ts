@@ -2,7 +2,9 @@ import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
 import type { ClusterStatus, RankStatus } from '../src/cluster_status';
+import type { Run } from '../src/schema';
 import { attachCell } from '../src/sidebar/attach';
+import { entriesOf } from '../src/sidebar/runlist';
 import { expectedAt, isMoving, secondsLeft, shown, summary, timeLeft, where } from '../src/sidebar/phrases';
 import { Warnings } from '../src/sidebar/warnings';
 
@@ -106,4 +108,18 @@ test('a warning says how long, and what goes', () => {
 
 test('the cell that attaches', () => {
   assert.equal(attachCell('one').source, '%load_ext rankroom\n%cluster attach one');
+});
+
+test('the runs of one %%scaling are one entry, and those of the next are another', () => {
+  let start = 0;
+  const run = (name: string | null, title = 'train()'): Run => ({
+    version: 1, id: `run-${start}`, state: 'done', start: start++, cluster: 'local', size: 2, ranks: [], name, title
+  });
+  const scaling = (title?: string): Run[] =>
+    ['1 rank, to warm up', '1 rank, 1 of 1', '2 ranks, to warm up', '2 ranks, 1 of 1'].map(words => run(`scaling: ${words}`, title));
+  const runs = [run(null), ...scaling(), ...scaling(), ...scaling('other()'), run('scaling: mine'), run(null)];
+  const entries = entriesOf(runs.reverse());
+  assert.deepEqual(entries.map(entry => entry.length), [1, 1, 4, 4, 4, 1]);
+  assert.deepEqual(entries.flat(), runs);
+  assert.deepEqual(entriesOf([]), []);
 });

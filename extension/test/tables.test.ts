@@ -52,9 +52,9 @@ test('as text, aligned', () => {
   assert.equal(
     asText(stragglerTable(profile)),
     [
-      'rank         arrives last in           costs',
-      '────────────────────────────────────────────',
-      '1     11,900 of 12,001  99 %  900.0 ms  45 %',
+      'rank         arrives last in  costs (any other waits)',
+      '─────────────────────────────────────────────────────',
+      '1     11,900 of 12,001  99 %           900.0 ms  45 %',
       ''
     ].join('\n')
   );

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -636,10 +636,109 @@ def nan() -> Trace:
     return trace
 
 
+def train(
+    trace: Trace,
+    clock: dict[int, int],
+    load: Callable[[int, int], int],
+    steps: int,
+    named: Sequence[Json],
+    optimizer: str = "SGD.step",
+    samples: int | None = None,
+) -> None:
+    """Steps from the ranks' `clock` on, which moves: load, compute, collectives, optimizer."""
+    for step in range(steps):
+        for rank in clock:
+            end = trace.add(rank, "user", "load", clock[rank], load(rank, step))
+            if samples:
+                trace.add(
+                    rank, "data", {"name": "DataLoader", "samples": samples}, clock[rank], 900
+                )
+            clock[rank] = end + 3_000
+        for each in named:
+            last = max(clock.values())
+            for rank in clock:
+                trace.add(rank, "collective", each, clock[rank], last + 1_200 - clock[rank])
+                trace.add(
+                    rank, "wait", f"hvd {each['name']}", clock[rank], last + 1_210 - clock[rank]
+                )
+                clock[rank] = last + 1_215 + 3 * rank
+        for rank in clock:
+            if optimizer:
+                clock[rank] = trace.add(rank, "step", optimizer, clock[rank], 800)
+
+
+def imports() -> Trace:
+    """Four ranks import for ten seconds; then rank 2 loads five times as long in each step, and
+    the first two steps take longer."""
+    trace = Trace(4)
+    clock = {}
+    for rank in range(4):
+        trace.add(rank, "import", "import numpy", 60_000, 900_000)
+        end = trace.add(rank, "import", "import torch", 50_000, 10_000_000 + 1_000 * rank)
+        clock[rank] = trace.add(rank, "cell", {"name": "import torch", "line": 1}, 40_000, end)
+    begun = dict(clock)
+
+    def load(rank: int, step: int) -> int:
+        return (20_000 if rank == 2 else 4_000) + (150_000 if step < 2 else 100 * (step % 3))
+
+    gradients = [collective("allreduce", f"grad.{n}", size=4096 * n) for n in (1, 2)]
+    train(trace, clock, load, 40, gradients, samples=32)
+    for rank in range(4):
+        line = {"name": "for step in range(40):", "line": 3}
+        end = trace.add(rank, "cell", line, begun[rank], clock[rank] - begun[rank])
+        trace.active(rank, 1_000 * rank, end + 500)
+    return trace
+
+
+def validation() -> Trace:
+    """Three ranks train in two loops: in one of them all validate after each ten steps, and rank 1
+    does a step less; one of them was set up again before."""
+    trace = Trace(3)
+    clock = {rank: trace.add(rank, "setup", "set up again", 1_000, 400_000) for rank in range(3)}
+    gradients = [collective("allreduce", f"#{n}", size=4096) for n in range(100)]
+    for slow, line, steps, optimizer in ((0, 4, 30, "Adam.step"), (1, 9, 25, "SGD.step")):
+        begun = dict(clock)
+        work = {rank: 2_000 + 7_000 * (rank == slow) for rank in clock}
+        for step in range(steps):
+            train(trace, clock, lambda rank, _, work=work: work[rank], 1,
+                  [gradients.pop()], optimizer)  # fmt: skip
+            if line == 4 and step % 10 == 9:
+                for rank in range(3):
+                    clock[rank] = trace.add(rank, "user", "validate", clock[rank], 60_000)
+        for rank in range(3):
+            name = {"name": "for batch in loader:", "line": line}
+            trace.add(rank, "cell", name, begun[rank] - 10, clock[rank] - begun[rank] + 20)
+            clock[rank] += 5_000
+    missed = [s for s in trace.spans if s.rank == 1 and s.name["name"] == "Adam.step"][-1]
+    trace.spans = [span for span in trace.spans if span is not missed]
+    for rank in range(3):
+        trace.active(rank, 0, clock[rank])
+    return trace
+
+
+def patterns() -> Trace:
+    """Another program's spans of a loop: what repeats are three collectives of two kinds."""
+    trace = Trace(2)
+    clock = {0: 5_000_000, 1: 5_000_200}
+    for rank in range(2):
+        for n in range(3):
+            trace.add(rank, "collective", collective("broadcast", f"w.{n}", "dist"),
+                      clock[rank] + 2_000 * n, 1_500)  # fmt: skip
+        clock[rank] += 400_000
+    for step in range(12):
+        halves = [
+            collective("reducescatter", f"#{2 * step + n}", "dist", size=4096 * n) for n in (1, 2)
+        ]
+        gathered = collective("allgather", f"even #{step + 1}", "dist", size=512)
+        train(trace, clock, lambda rank, _: 9_000 * rank + 1_000, 1, [*halves, gathered], "")
+    trace.spans = [span for span in trace.spans if span.cat != "wait"]
+    return trace
+
+
 ALL: list[Callable[[], Trace]] = [
     straggler, own_span, own_spans, few_milliseconds, short, broken, slow_loader, even, turns,
     slow_host, uneven, groups, overlap, graph_mode, alone, clocks, live, imported, one_rank,
-    empty, no_spans, nested, many_names, jumping, hostile, nan,
+    empty, no_spans, nested, many_names, jumping, hostile, nan, imports, validation, patterns,
 ]  # fmt: skip
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from rankroom.text.amounts import duration
 
 Json = dict[str, Any]
 
@@ -117,8 +120,157 @@ def _wall(plan: Plan) -> tuple[int, int]:
     return begin, max(begin, *ends)
 
 
+Window = list[tuple[int, int]]  # moments, in order
+
+
 def _profile(plan: Plan, collectives: list[Json]) -> Json:
     w0, w1 = _wall(plan)
+    run, own = _part(plan, collectives, [(w0, w1)] if w0 < w1 else [])
+    shared = [c for c in collectives if len(c["ranks"]) > 1]
+    sentence = diagnosis(run["wall"], run["ranks"], run["stragglers"], [c["op"] for c in shared],
+                         own, any(c["given_up"] for c in collectives))  # fmt: skip
+    found = {**run, "diagnosis": sentence}
+    loops = _loops(plan, collectives)
+    if not loops:
+        return found
+    loop, *others = sorted(loops, key=lambda each: -each["time"])
+    ends = loop["ends"]
+    cells = [s for s in plan.spans if s.rank == loop["rank"] and s.cat == "cell"]
+    begun = [s.start for s in sorted(cells, key=lambda s: s.start)
+             if s.start < ends[0] <= s.end][-1:]  # fmt: skip
+    begin = max([w0, *begun, *(s.end for s in cells if s.end < ends[0])])
+    warm = ends[loop["warm"] - 1]
+    steps = loop["window"]
+    early: dict[str, Window] = {"startup": [(w0, begin)], "warmup": [(begin, warm)], "loop": steps}
+    taken = [each for window in early.values() for each in window]
+    rest = [piece for piece in _instants(w0, w1, taken) if not _in(piece[0], taken)]
+    phases = []
+    for name, window in {**early, "rest": rest}.items():
+        moments = [(a, b) for a, b in window if a < b]
+        if not moments:
+            continue
+        part, own = _part(plan, collectives, moments)
+        imports = sum(
+            _length(moments, [(s.start, s.end) for s in plan.spans
+                              if s.rank == rank and s.cat == "import"])
+            for rank in range(plan.size)
+        )  # fmt: skip
+        edges = {"begin": moments[0][0], "end": moments[-1][1], "imports": imports // plan.size}
+        phases.append({"phase": name, **edges, **part})
+        if name == "loop":
+            counted, title = len(steps), f"steps {loop['warm'] + 1:,}–{len(ends):,}"
+            ops = [c["op"] for c in shared if _in(c["last"], moments)]
+            words = diagnosis(part["wall"], part["ranks"], part["stragglers"], ops, own,
+                              False, counted)  # fmt: skip
+            named = _named(part["wall"], part["stragglers"], plan.size) if words else []
+    before = [p for p in phases if p["phase"] in ("startup", "warmup")]
+    took = sum(p["wall"] for p in before)
+    if words:
+        found["diagnosis"] = f"{title}: {words}"
+        if took >= 1_000_000:
+            found["diagnosis"] += f"; before that: {duration(took)}"
+            if 10 * (imports := sum(p["imports"] for p in before)) >= took:
+                found["diagnosis"] += f", {duration(imports)} of it imports"
+    samples = sum(
+        s.name["samples"] for s in plan.spans
+        if s.cat in ("data", "user") and "samples" in s.name and _in(s.start, steps)
+    )  # fmt: skip
+    seconds = loop["time"] / 1e6
+    found["loop"] = {
+        "name": loop["name"], "line": loop["line"], "first": loop["warm"] + 1, "last": len(ends),
+        "steps": counted, "apart": len(ends) - loop["warm"] - counted, "time": loop["time"],
+        "rate": counted / seconds, "samples": samples / seconds if samples else None,
+        "fewest": min(loop["counts"]), "most": max(loop["counts"]),
+        "named": [s["rank"] for s in sorted(named, key=lambda s: s["rank"])],
+        "others": [
+            {"name": o["name"], "line": o["line"], "steps": len(o["window"]), "time": o["time"]}
+            for o in others[:3]
+        ],
+    }  # fmt: skip
+    found["phases"] = phases
+    return found
+
+
+def _loops(plan: Plan, collectives: list[Json]) -> list[Json]:
+    """The loops in the order in which they are believed."""
+    w0, w1 = _wall(plan)
+    marks: dict[tuple[int, str, int | None], dict[int, list[int]]] = {}
+    for rank in range(plan.size):
+        cells = sorted((s for s in plan.spans if s.rank == rank and s.cat == "cell"),
+                       key=lambda s: s.start)  # fmt: skip
+
+        def line(moment: int, cells: list[Made] = cells) -> int | None:
+            begun = [s for s in cells if s.start <= moment]
+            return begun[-1].name.get("line") if begun and moment < begun[-1].end else None
+
+        for s in plan.spans:
+            if s.rank == rank and s.cat == "step":
+                name = s.name["name"]
+                keras = name in ("evaluate", "predict", "test batch", "predict batch")
+                key = (1 if keras else 0, name, line(s.start))
+                marks.setdefault(key, {}).setdefault(rank, []).append(s.end)
+        calls = sorted(
+            (s for c in collectives if len(c["ranks"]) > 1 for s in c["spans"] if s.rank == rank),
+            key=lambda s: s.start,
+        )
+        patterns: dict[int | None, dict[tuple[Any, ...], list[Made]]] = {}
+        for s in calls:
+            n = s.name
+            tensor = re.sub(r"(after )?#\d*$", "", n.get("tensor", ""))
+            pattern = (n.get("library"), n.get("group"), n.get("op", n["name"]), tensor,
+                       n.get("bytes"))  # fmt: skip
+            patterns.setdefault(line(s.start), {}).setdefault(pattern, []).append(s)
+        for where, found in patterns.items():
+            sizes = [len(each) for each in found.values()]
+            often = max(sizes, key=lambda n: (n * sizes.count(n), n))
+            chosen = [each for each in found.values() if len(each) == often]
+            last = max(chosen, key=lambda each: calls.index(each[0]))
+            name = last[0].name
+            tensor = re.sub(r"(after )?#\d*$", "", name.get("tensor", ""))
+            title = f"{name.get('op', name['name'])} {tensor}".rstrip()
+            marks.setdefault((2, title, where), {})[rank] = [s.end for s in last]
+    for each in marks.values():
+        for rank in list(each):
+            each[rank] = sorted(end for end in each[rank] if w0 <= end <= w1)
+            if len(each[rank]) < 5:
+                del each[rank]
+    loops: list[Json] = []
+    believed = sorted((key for key in marks if marks[key]), key=lambda key: (
+        key[0], -max(map(len, marks[key].values())), key[1], key[2] or 0))  # fmt: skip
+    for key in believed:
+        by_rank = marks[key]
+        most = max(map(len, by_rank.values()))
+        rank = min(r for r in by_rank if len(by_rank[r]) == most)
+        ends = by_rank[rank]
+        if any(
+            2 * sum(o["ends"][0] <= end <= o["ends"][-1] for end in ends) > len(ends) for o in loops
+        ):
+            continue
+        lengths = [b - a for a, b in itertools.pairwise(ends)]
+        median = statistics.median_low(lengths)
+        warm = 1
+        while warm < len(ends) // 2 and 2 * lengths[warm - 1] > 3 * median:
+            warm += 1
+        window = []
+        for a, b in itertools.pairwise(ends[warm - 1 :]):
+            rows = _part(plan, collectives, [(a, b)])[0]["ranks"] if a < b else []
+            worked = [b - a - r["waiting"] for r in rows if r["rank"] in by_rank and not r["idle"]]
+            if min([b - a, *worked]) <= 2 * median:
+                window.append((a, b))
+        time = sum(b - a for a, b in window)
+        if len(window) >= 3 and time >= 100_000:
+            loops.append({"name": key[1], "line": key[2], "rank": rank, "ends": ends, "warm": warm,
+                          "window": window, "time": time,
+                          "counts": [len(each) for each in by_rank.values()]})  # fmt: skip
+    return loops
+
+
+def _part(
+    plan: Plan, collectives: list[Json], window: Window
+) -> tuple[Json, dict[str, dict[int, int]]]:
+    """The rows of those moments, and how long each rank spent in spans of the user's own."""
+    w0, w1 = _wall(plan)
+    is_run = window == ([(w0, w1)] if w0 < w1 else [])
     any_wait = any(s.cat == "wait" for s in plan.spans)
     blocks: dict[int, list[tuple[int, int]]] = {}
     waits: dict[int, list[tuple[int, int]]] = {r: [] for r in range(plan.size)}
@@ -143,20 +295,22 @@ def _profile(plan: Plan, collectives: list[Json]) -> Json:
             or (s.cat == "collective" and not any_wait)
         ]
         loads = [(s.start, s.end) for s in mine if s.cat == "data"]
+        set_up = [(s.start, s.end) for s in mine if s.cat == "setup"]
         sums = dict.fromkeys(("compute", "data", "waiting", "exposed", "idle"), 0)
         communication = 0
         waiting_at[rank] = []
-        for a, b in _instants(
-            w0,
-            w1,
+        users = [s for s in mine if s.cat == "user"]
+        for a, b in _pieces(
+            window,
             [(begin, end)],
             blocks[rank],
             loads,
+            set_up,
             waits[rank],
             moves[rank],
-            [(s.start, s.end) for s in mine if s.cat == "user"],
+            [(s.start, s.end) for s in users],
         ):
-            if not begin <= a < end:
+            if not begin <= a < end or _in(a, set_up):
                 what = "idle"
             elif _in(a, blocks[rank]):
                 what = "waiting" if _in(a, waits[rank]) else "exposed"
@@ -164,8 +318,7 @@ def _profile(plan: Plan, collectives: list[Json]) -> Json:
                 what = "data" if _in(a, loads) else "compute"
             sums[what] += b - a
             if what in ("data", "compute"):
-                for name in {s.name["name"] for s in mine if s.cat == "user"
-                             and s.start <= a < s.end}:  # fmt: skip
+                for name in {s.name["name"] for s in users if s.start <= a < s.end}:
                     times = own.setdefault(name, dict.fromkeys(range(plan.size), 0))
                     times[rank] += b - a
             if what == "waiting":
@@ -173,61 +326,70 @@ def _profile(plan: Plan, collectives: list[Json]) -> Json:
             if what == "exposed" or (what != "idle" and _in(a, moves[rank])):
                 communication += b - a
         ranks.append({"rank": rank, **sums, "communication": communication})
-    kinds = _kinds(plan, collectives, w0, w1)
-    stragglers = _stragglers(plan, collectives, waiting_at, w0, w1)
-    shared = [c for c in collectives if len(c["ranks"]) > 1]
-    return {
-        "wall": w1 - w0,
+    belong = [c for c in collectives if is_run or _in(c["last"], window)]
+    rows = {
+        "wall": sum(b - a for a, b in window),
         "ranks": ranks,
-        "kinds": kinds,
-        "stragglers": stragglers,
-        "diagnosis": diagnosis(w1 - w0, ranks, stragglers, [c["op"] for c in shared], own,
-                               any(c["given_up"] for c in collectives)),
-    }  # fmt: skip
+        "kinds": _kinds(plan, collectives, belong, window),
+        "stragglers": _stragglers(plan, collectives, belong, waiting_at, window),
+    }
+    return rows, own
 
 
-def _kinds(plan: Plan, collectives: list[Json], w0: int, w1: int) -> list[Json]:
+def _kinds(plan: Plan, collectives: list[Json], belong: list[Json], window: Window) -> list[Json]:
     out = []
     for library, op in dict.fromkeys((c["library"], c["op"]) for c in collectives):
-        mine = [c for c in collectives if (c["library"], c["op"]) == (library, op)]
+        every = [c for c in collectives if (c["library"], c["op"]) == (library, op)]
+        mine = [c for c in belong if (c["library"], c["op"]) == (library, op)]
         by_rank: dict[int, list[tuple[int, int, int]]] = {}
-        for c in mine:
+        for c in every:
             for span, until in zip(c["spans"], c["waits"], strict=True):
                 by_rank.setdefault(span.rank, []).append((span.start, until, span.end))
         sizes = [s.name["bytes"] for c in mine for s in c["spans"] if "bytes" in s.name]
         time, wait, transfer = (
-            sum(_length(w0, w1, [(s[a], s[b]) for s in spans]) for spans in by_rank.values())
+            sum(_length(window, [(s[a], s[b]) for s in spans]) for spans in by_rank.values())
             // len(by_rank)
             for a, b in ((0, 2), (0, 1), (1, 2))
         )
         mean = sum(sizes) / len(sizes) if sizes else None
         known = mean is not None and transfer > 0
-        out.append(
-            {
-                "library": library, "op": op, "calls": len(mine), "bytes": mean,
-                "time": time, "wait": wait, "transfer": transfer,
-                "bandwidth": len(mine) * mean / (transfer / 1e6) if known else None,
-            }
-        )  # fmt: skip
+        if mine or time:
+            out.append(
+                {
+                    "library": library, "op": op, "calls": len(mine), "bytes": mean,
+                    "time": time, "wait": wait, "transfer": transfer,
+                    "bandwidth": len(mine) * mean / (transfer / 1e6) if known else None,
+                }
+            )  # fmt: skip
     return sorted(out, key=lambda k: (-k["time"], k["library"], k["op"]))
 
 
 def _stragglers(
-    plan: Plan, collectives: list[Json], waiting: dict[int, list[tuple[int, int]]], w0: int, w1: int
+    plan: Plan,
+    collectives: list[Json],
+    belong: list[Json],
+    waiting: dict[int, list[tuple[int, int]]],
+    window: Window,
 ) -> list[Json]:
-    shared = [c for c in collectives if len(c["ranks"]) > 1]
     out = []
+    of = sum(len(c["ranks"]) > 1 for c in belong)
     for rank in range(plan.size):
-        mine = [c for c in shared if c["straggler"] == rank]
+        mine = [c for c in collectives if len(c["ranks"]) > 1 and c["straggler"] == rank]
         costs = [(c["last"] - c["cost"], c["last"]) for c in mine]
         others = [w for other, found in waiting.items() if other != rank for w in found]
         cost = sum(
-            b - a for a, b in _instants(w0, w1, costs, others) if _in(a, costs) and _in(a, others)
+            b - a for a, b in _pieces(window, costs, others) if _in(a, costs) and _in(a, others)
         )
         if cost:
-            last = sum(c["spread"] > 0 for c in mine)
-            out.append({"rank": rank, "last": last, "of": len(shared), "cost": cost})
+            last = sum(c["spread"] > 0 for c in mine if c in belong)
+            out.append({"rank": rank, "last": last, "of": of, "cost": cost})
     return sorted(out, key=lambda s: (-s["cost"], s["rank"]))
+
+
+def _named(wall: int, stragglers: list[Json], ranks: int) -> list[Json]:
+    top = stragglers[0]["cost"] if stragglers else 0
+    named = [s for s in stragglers if 2 * s["cost"] >= top]
+    return [] if top < 10_000 or 100 * top < 3 * wall or 2 * len(named) > ranks else named
 
 
 def diagnosis(
@@ -237,22 +399,31 @@ def diagnosis(
     ops: list[str],
     own: dict[str, dict[int, int]],
     given_up: bool,
+    steps: int = 0,
 ) -> str:
-    """The sentence, by the rules of the README."""
+    """The sentence, by the rules of docs/profile-rules.md."""
     if len(ranks) < 2 or not ops or wall < 100_000:
         return ""
-    top = stragglers[0]["cost"] if stragglers else 0
-    named = [s for s in stragglers if 2 * s["cost"] >= top]
-    if top < 10_000 or 100 * top < 3 * wall or 2 * len(named) > len(ranks):
+    whole = "a step" if steps else "the run"
+
+    def of_step(time: int) -> str:
+        step = wall / steps
+        if step >= 10_000_000:
+            return f"{_fixed(time, steps * 1_000_000, 1)} of {_fixed(wall, steps * 1_000_000, 1)} s"
+        digits = 1 if step < 100_000 else 0
+        return f"{_fixed(time, steps * 1_000, digits)} of {_fixed(wall, steps * 1_000, digits)} ms"
+
+    named = _named(wall, stragglers, len(ranks))
+    if not named:
         parts = ["no rank stands out"]
         waiting = sum(r["waiting"] for r in ranks) / len(ranks)
         exposed = sum(r["exposed"] for r in ranks) / len(ranks)
         if waiting >= 0.1 * wall and waiting >= exposed:
             why = "ranks that come no more" if given_up else "each other in turn"
-            parts.append(f"they wait for {why}, {_percent(waiting, wall)} of the run")
+            parts.append(f"they wait for {why}, {_percent(waiting, wall)} of {whole}")
         elif exposed >= 0.2 * wall:
             share = _percent(exposed, wall)
-            parts.append(f"{share} of the run is communication that nothing overlaps")
+            parts.append(f"{share} of {whole} is communication that nothing overlaps")
         return "; ".join(parts)
     who = sorted(s["rank"] for s in named)
     one = len(who) == 1
@@ -264,7 +435,7 @@ def diagnosis(
     cost = min(sum(s["cost"] for s in named), wall)
     sentence = (
         f"{names} {'arrives' if one else 'arrive'} last in {in_what}"
-        f" and {'costs' if one else 'cost'} {_percent(cost, wall)} of the run"
+        f" and {'costs' if one else 'cost'} {_percent(cost, wall)} of {whole}"
     )
     spent = []
     for name, times in own.items():
@@ -277,7 +448,13 @@ def diagnosis(
         _, _, name, mine, rest = min(spent)
         verb = "it spends" if one else "they spend"
         if not rest:
-            return f"{sentence}; only {verb} time in {name}"
+            part = f", {of_step(mine)}" if steps else ""
+            return f"{sentence}; only {verb} time in {name}{part}"
+        if steps:
+            return (
+                f"{sentence}; {verb} {of_step(mine)} in {name}, {_times(mine, rest)}"
+                " the others' time"
+            )
         return f"{sentence}; {verb} {_times(mine, rest)} the others' time in {name}"
     causes = []
     for what in ("data", "compute"):
@@ -292,9 +469,15 @@ def diagnosis(
         verb = (
             ("loads data" if data else "computes") if one else ("load data" if data else "compute")
         )
-        return f"{sentence}; only {'it' if one else 'they'} {verb}"
+        only = f"{sentence}; only {'it' if one else 'they'} {verb}"
+        return f"{only}, {of_step(mine)}" if steps else only
     own = ("its" if one else "their") + (" data loading takes" if data else " own computing takes")
-    return f"{sentence}; {own} {_times(mine, rest)} the others'"
+    often = f"{of_step(mine)}, {_times(mine, rest)}" if steps else _times(mine, rest)
+    return f"{sentence}; {own} {often} the others'"
+
+
+def _fixed(part: int, of: int, digits: int) -> str:
+    return f"{math.floor(10**digits * part / of + 0.5) / 10**digits:.{digits}f}"
 
 
 def _percent(part: float, whole: float) -> str:
@@ -314,9 +497,15 @@ def _instants(w0: int, w1: int, *sets: Iterable[tuple[int, int]]) -> list[tuple[
     return list(itertools.pairwise(places))
 
 
+def _pieces(window: Window, *sets: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pieces of all moments of the window between which nothing of `sets` begins or ends."""
+    every = [list(each) for each in sets]
+    return [piece for a, b in window for piece in _instants(a, b, *every)]
+
+
 def _in(t: int, spans: Iterable[tuple[int, int]]) -> bool:
     return any(a <= t < b for a, b in spans)
 
 
-def _length(w0: int, w1: int, spans: list[tuple[int, int]]) -> int:
-    return sum(b - a for a, b in _instants(w0, w1, spans) if _in(a, spans))
+def _length(window: Window, spans: list[tuple[int, int]]) -> int:
+    return sum(b - a for a, b in _pieces(window, spans) if _in(a, spans))

@@ -23,18 +23,56 @@ function column(table: Locator, key: string): Promise<string[]> {
 
 test('the sentence, the ranks, the collectives and the straggler', ALWAYS, async ({ page }) => {
   const tab = await openProfile(page, 'trace-slow_loader');
-  await expect(tab.locator('.rr-diagnosis')).toHaveText(/^rank 2 arrives last in \d+ % of 40 allreduces and costs \d+ % of the run; its data loading takes \d\.\d × the others'$/);
+  await expect(tab.locator('.rr-diagnosis')).toHaveText(/^steps 2–40: rank 2 arrives last in \d+ % of 39 allreduces and costs 35 % of a step; its data loading takes 12\.0 of 23\.1 ms, 3\.0 × the others'$/);
   const ranks = section(tab, 'Time of each rank');
   await expect(ranks.locator('tbody tr')).toHaveCount(4);
   await expect(ranks.locator('tbody tr').nth(2).locator('.rr-stack')).toHaveAttribute('aria-label', /^computing \d+ %, data loading \d+ %/);
   await expect(section(tab, 'Who the others waited for').locator('tbody tr')).toHaveCount(1);
   await expect(section(tab, 'Collectives').locator('tbody .rr-col-collective')).toHaveText(['hvd.torch allreduce']);
   await expect(tab.locator('xpath=ancestor::*[contains(@class,"rr-view")]').locator('.rr-words')).toContainText(
-    /slowest: rank 2, \+\d+ % waiting caused/
+    /slowest: rank 2, \+35 % of a step/
   );
   await picture(page, 'profile-light');
   await page.theme.setDarkTheme();
   await picture(page, 'profile-dark');
+});
+
+test('a table for each phase: the loop first, its speed, and what is not counted in it', ALWAYS, async ({ page }) => {
+  const tab = await openProfile(page, 'trace-imports');
+  await expect(tab.locator('.rr-diagnosis')).toHaveText(
+    /^steps 3–40: rank 2 .* costs 61 % of a step; it spends 20\.1 of 26\.3 ms in load, 4\.9 × the others' time; before that: 10\.4 s, 10\.0 s of it imports$/
+  );
+  const phases = tab.getByRole('group', { name: 'part of the run' });
+  await expect(phases.getByRole('button')).toHaveText([
+    'steps 3–40 1.0 s', 'start-up 10.1 s', 'warm-up 354 ms', 'rest 1 ms', 'whole run 11.4 s'
+  ]);
+  const pressed = phases.locator('[aria-pressed="true"]');
+  await expect(pressed).toHaveText('steps 3–40 1.0 s');
+  await expect(tab.locator('.rr-facts')).toHaveText(
+    '38 steps/s · 26.3 ms a step · 4,859 samples/s · a step ends with SGD.step in line 3 · 76 collectives'
+  );
+  const ranks = section(tab, 'Time of each rank');
+  await expect(ranks.locator('tbody .rr-col-waiting').first()).toContainText('61 %');
+  await picture(page, 'profile-loop-light');
+  await page.theme.setDarkTheme();
+  await picture(page, 'profile-loop-dark');
+  await phases.getByRole('button', { name: 'whole run' }).focus();
+  await page.keyboard.press('Enter');
+  await expect(pressed).toHaveText('whole run 11.4 s');
+  await expect(pressed).toBeFocused();
+  await expect(ranks.locator('tbody .rr-col-waiting').first()).toContainText('6 %');
+  await expect(section(tab, 'Collectives').locator('tbody .rr-col-calls')).toHaveText('80');
+  await phases.getByRole('button', { name: 'start-up' }).click();
+  await expect(tab.locator('.rr-facts')).toHaveText('10.1 s · 10.0 s of it imports · 0 collectives');
+  await expect(section(tab, 'Collectives').locator('tbody tr')).toHaveCount(0);
+  await page.setViewportSize({ width: 600, height: 900 });
+  await tab.scrollIntoViewIfNeeded();
+  await picture(page, 'profile-loop-narrow');
+  await expect.poll(() => tab.evaluate(node => node.scrollWidth - node.clientWidth)).toBeLessThanOrEqual(1);
+  const two = await openProfile(page, 'trace-validation');
+  await expect(two.locator('.rr-facts')).toContainText(
+    'without 2 steps in which all ranks did something else as well · ranks did from 29 to 30 steps · another loop, with SGD.step in line 9: 24 steps in 336 ms'
+  );
 });
 
 test('columns sort by click and by key', ALWAYS, async ({ page }) => {
@@ -55,6 +93,7 @@ test('columns sort by click and by key', ALWAYS, async ({ page }) => {
 
 test('the tables are copied as text and as CSV', async ({ page }) => {
   const tab = await openProfile(page, 'trace-straggler');
+  await tab.getByRole('button', { name: 'whole run' }).click();
   const copied = async (title: string, button: string): Promise<string> => {
     await section(tab, title).getByRole('button', { name: button }).click();
     // What a paste would bring.
@@ -71,7 +110,7 @@ test('the tables are copied as text and as CSV', async ({ page }) => {
     /^rank,compute \(µs\),data \(µs\),waiting \(µs\),exposed \(µs\),idle \(µs\),overlapped \(µs\)\n0,325224,0,999714,102614,100,0\n/
   );
   await expect(section(tab, 'Time of each rank').getByRole('status')).toHaveText('copied 2 ranks');
-  expect(await copied('Collectives', 'Copy text')).toMatch(/^collective +calls +bytes +total.*\n─+\nhvd\.torch allreduce +50 +4\.1 kB/);
+  expect(await copied('Collectives', 'Copy text')).toMatch(/^collective +calls +bytes +time per rank.*\n─+\nhvd\.torch allreduce +50 +4\.1 kB/);
 });
 
 test('narrow, light and dark', async ({ page }) => {
@@ -99,7 +138,7 @@ test('64 ranks: the first of them, and all when asked for', async ({ page }) => 
   }
   record.save('done');
   const tab = await openProfile(page, 'profile-64');
-  await expect(tab.locator('.rr-diagnosis')).toContainText('rank 41 arrives last in 100 % of 20 allreduces');
+  await expect(tab.locator('.rr-diagnosis')).toContainText('steps 2–20: rank 41 arrives last in 100 % of 19 allreduces');
   const ranks = section(tab, 'Time of each rank');
   await expect(ranks.locator('tbody tr')).toHaveCount(16);
   await ranks.getByRole('button', { name: 'computing' }).click();

@@ -1,5 +1,6 @@
 /** `%%scaling` in JupyterLab, on two real ranks: its table and its plot can be read in both themes. */
 import { expect, picture, test, type Page } from './rankroom';
+import { openRanks } from './sidebar';
 
 interface Lab {
   jupyterapp: { commands: { execute(id: string, args: object): Promise<unknown> } };
@@ -48,6 +49,20 @@ test('the table and the plot of %%scaling fit and can be read, light and dark', 
     await expect.poll(lines).toEqual(Array(18).fill(1));
     await page.setViewportSize({ width: 620, height: 800 });
     await picture(page, 'scaling-narrow');
+    // In the list of runs it is one entry; golden records would come first, as their names are no dates.
+    await page.route(/rankroom\/runs\?limit/, async route => {
+      const all = await route.fetch({ url: route.request().url().replace(/limit=\d+/, 'limit=1000') });
+      const { runs } = (await all.json()) as { runs: Array<{ id: string }> };
+      await route.fulfill({ json: { runs: runs.filter(({ id }) => id.startsWith('20')) } });
+    });
+    const entry = (await openRanks(page)).locator('.rr-run-list > *').first();
+    const summary = entry.locator('summary');
+    await expect(summary).toContainText(/import time.*scaling on 1, 2 ranks · 6 runs$/);
+    await expect(entry.locator('.rr-run-group')).toBeHidden();
+    await summary.click();
+    await expect(entry.locator('.rr-run-group .rr-run-row')).toHaveCount(6);
+    await expect(entry.locator('.rr-run-group .rr-run-row').first()).toContainText(/2 of 2.*2 ranks · done/);
+    await picture(page, 'scaling-sidebar');
   } finally {
     await page.notebook.runCell(2);
   }

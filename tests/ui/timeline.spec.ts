@@ -100,7 +100,7 @@ test('tabs: the log first, the timeline when asked for, and again when the cell 
   await expect(view.getByRole('tab', { name: 'Timeline' })).toBeFocused();
   await expect(view.getByRole('log')).toBeHidden();
   const body = view.locator('.rr-tl-body');
-  await expect(body).toHaveAttribute('aria-label', /^Timeline of ranks 0–1: 82 spans over 1.00 s. rank 1 arrives last in 100 % of 10 allreduces and costs 30 % of the run/);
+  await expect(body).toHaveAttribute('aria-label', /^Timeline of ranks 0–1: 82 spans over 1.00 s. steps 2–10: rank 1 arrives last in 100 % of 9 allreduces and costs 30 % of a step/);
   const again = await openRuns(page, ['tl-tabs']);
   await expect(again.locator('.rr-tl-body')).toHaveAttribute('data-spans', '82');
   const without = await openRuns(page, ['ok']);
@@ -175,6 +175,66 @@ async function isInMinimap(view: Locator, label: string): Promise<boolean> {
     return Array.from({ length: width * height }, (_, i) => 4 * i).some(i => data[i] === r && data[i + 1] === g && data[i + 2] === b);
   }, colour);
 }
+
+test('a run that is over opens with some steps of its loop, and F shows everything', ALWAYS, async ({ page }) => {
+  const view = await openRuns(page, ['trace-imports']);
+  await whole(view);
+  const body = await timeline(view);
+  // Ten seconds of imports, then 40 steps of 26 ms.
+  await expect.poll(async () => (await range(body)).from).toBeGreaterThan(10_000_000);
+  const first = await range(body);
+  expect(first.to - first.from).toBeGreaterThan(100_000);
+  expect(first.to - first.from).toBeLessThan(160_000);
+  const note = view.locator('.rr-tl-note');
+  await expect(note).toHaveText('some steps of the loop: F shows everything');
+  await picture(page, 'timeline-loop-light');
+  await page.theme.setDarkTheme();
+  await picture(page, 'timeline-loop-dark');
+  // Choosing ranks changes nothing of that.
+  await view.getByRole('button', { name: '2', exact: true }).click();
+  await expect(body.locator('.rr-tl-name.rr-tl-rank')).toHaveCount(1);
+  expect(await range(body)).toEqual(first);
+  await body.focus();
+  await page.keyboard.press('f');
+  await expect.poll(async () => (await range(body)).from).toBeLessThanOrEqual(0);
+  const all = await range(body);
+  expect(all.to).toBeGreaterThan(11_000_000);
+  await expect(note).toBeHidden();
+  await page.setViewportSize({ width: 620, height: 800 });
+  await view.getByRole('tab', { name: 'Logs' }).click();
+  await view.getByRole('tab', { name: 'Timeline' }).click();
+  await expect(body).toBeVisible();
+  expect(await range(body), 'one goes on looking where one looked').toEqual(all);
+  await picture(page, 'timeline-loop-narrow');
+});
+
+test('a live run is followed, and shown as it was when it ends', async ({ page }) => {
+  const record = new LiveRecord('tl-live-loop');
+  const step = (n: number): void => {
+    const define = [{ name: 'SGD.step' }];
+    for (const rank of [0, 1]) {
+      record.add('spans', rank, { t: 50_000 * n, cat: 'step', from: 0, define, name: [0], start: [50_000 * n + 40_000], dur: [5_000] });
+    }
+  };
+  [0, 1].forEach(rank => record.add('status', rank, { state: 'running', t: 0 }));
+  Array.from({ length: 30 }, (_, n) => step(n));
+  const view = await openRuns(page, ['tl-live-loop']);
+  await view.getByRole('tab', { name: 'Timeline' }).click();
+  const body = view.locator('.rr-tl-body');
+  await expect(body).toHaveAttribute('data-spans', '60');
+  step(30);
+  await expect(body).toHaveAttribute('data-spans', '62');
+  expect((await range(body)).to).toBeGreaterThan(1_545_000);
+  [0, 1].forEach(rank => record.add('status', rank, { state: 'ok', t: 1_560_000 }));
+  record.save('done', { end: Number(readRun('tl-live-loop').start) + 1_560_000 });
+  await whole(view);
+  await view.getByRole('tab', { name: 'Profile' }).click();
+  await expect(view.locator('.rr-facts')).toContainText('20 steps/s');
+  await view.getByRole('tab', { name: 'Timeline' }).click();
+  await expect(body).toBeVisible();
+  expect((await range(body)).from).toBeLessThanOrEqual(0);
+  expect((await range(body)).to).toBeGreaterThan(1_545_000);
+});
 
 test('a click on a collective: who came last and by how much, and each rank’s arrival', ALWAYS, async ({ page }) => {
   trained('tl-late');
@@ -395,6 +455,7 @@ test('narrow, wide and many ranks; light and dark', ALWAYS, async ({ page }) => 
   const body = await timeline(view);
   await expect(body).toHaveAttribute('data-ranks', '64');
   await body.focus();
+  await page.keyboard.press('f');
   for (let i = 0; i < 8; i++) {
     await page.keyboard.press('w');
   }

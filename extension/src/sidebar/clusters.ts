@@ -14,7 +14,7 @@ const SOON_MS = 1_000;
 const AWAITED_MS = 5_000;
 const LOOK_MS = 2_000;
 const SLOWEST_MS = 30_000;
-const RUNS = 15;
+const RUNS = 40;
 
 export class Clusters {
   /** Newest first. */

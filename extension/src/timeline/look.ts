@@ -14,6 +14,10 @@ export class Look {
   core: Range = { from: 0, to: 1e6 };
   /** Whether all is shown, so that a live run stays in sight as it grows. */
   isFitted = true;
+  /** Whether somebody has looked at some part, or at a run that went on: nothing else is shown then. */
+  isChosen = false;
+  /** Whether it is what was shown at first. */
+  isFirst = false;
   /** What is open; null until the reader says so. */
   open: Set<string> | null = null;
   meters = false;
@@ -36,6 +40,14 @@ export class Look {
   /** Whether some spans lie far from the run. */
   get isFar(): boolean {
     return this.bounds.to - this.bounds.from > FAR * (this.core.to - this.core.from);
+  }
+
+  /** Show this part at first. */
+  begin(what: Range): void {
+    if (!this.isChosen) {
+      this.zoomTo(what);
+      this.isFirst = true;
+    }
   }
 
   zoom(at: number, factor: number): void {
@@ -67,6 +79,8 @@ export class Look {
 
   /** What is selected, then the run, then all there is. */
   fit(what: Range | null): void {
+    this.isChosen = true;
+    this.isFirst = false;
     const wanted = what ? inside(aired(what), this.bounds) : this.core;
     if (what && !same(wanted, this.range)) {
       this.set(wanted);
@@ -79,6 +93,8 @@ export class Look {
   }
 
   private set(range: Range): void {
+    this.isChosen = true;
+    this.isFirst = false;
     this.range = range;
     this.isFitted = same(range, this.core);
   }

@@ -12,12 +12,13 @@ export const FARTHEST = 315_576_000_000_000;
 const EXACT = 2 ** 53;
 
 /** The categories of ours, in the order of the lanes; those of other programs come after them. */
-export const CATEGORIES = ['cell', 'import', 'step', 'data', 'user', 'wait', 'collective', 'phase', 'op', 'kernel'];
+export const CATEGORIES = ['cell', 'setup', 'import', 'step', 'data', 'user', 'wait', 'collective', 'phase', 'op', 'kernel'];
 
 /** A category as people read it; one of another program as it is. */
 export function catName(cat: string): string {
   const names = new Map([
     ['cell', trans.__('cell')],
+    ['setup', trans.__('set-up')],
     ['import', trans.__('import')],
     ['step', trans.__('step')],
     ['data', trans.__('data')],

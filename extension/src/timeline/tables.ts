@@ -25,6 +25,9 @@ export interface Table<Row> {
   rows: readonly Row[];
 }
 
+/** The rows of all of a run, or of a phase. */
+export type ProfileRows = Pick<Profile, 'wall' | 'ranks' | 'kinds' | 'stragglers'>;
+
 export type Part = 'compute' | 'data' | 'waiting' | 'exposed' | 'idle';
 
 /** What a rank's time is divided into, in the order in which it is shown. */
@@ -33,10 +36,10 @@ export const PARTS = (): ReadonlyArray<[Part, string, string]> => [
   ['data', trans.__('data loading'), trans.__('in the data loader')],
   ['waiting', trans.__('waiting for others'), trans.__('blocked in a collective to which another rank has yet to come')],
   ['exposed', trans.__('exposed comm.'), trans.__('communication that nothing overlaps: all are there, and the rank is blocked')],
-  ['idle', trans.__('idle'), trans.__('the cell has not begun on this rank, or is over there')]
+  ['idle', trans.__('idle'), trans.__('nothing has begun on this rank yet, or all is over there, or Rankroom sets it up again')]
 ];
 
-export function rankTable({ ranks, wall }: Profile): Table<RankTimes> {
+export function rankTable({ ranks, wall }: ProfileRows): Table<RankTimes> {
   const scale = scaleFor(wall);
   const overlapped = (row: RankTimes): number => row.communication - row.exposed;
   return {
@@ -52,7 +55,7 @@ export function rankTable({ ranks, wall }: Profile): Table<RankTimes> {
   };
 }
 
-export function kindTable({ kinds, wall }: Profile): Table<Kind> {
+export function kindTable({ kinds, wall }: ProfileRows): Table<Kind> {
   const scale = scaleFor(Math.max(0, ...kinds.slice(0, 1).map(({ time }) => time)));
   const time = (key: 'time' | 'wait' | 'transfer', head: string, title: string): Column<Kind> =>
     timed(key, head, title, row => row[key], scale, wall);
@@ -68,9 +71,9 @@ export function kindTable({ kinds, wall }: Profile): Table<Kind> {
         key: 'bytes', head: trans.__('bytes'), title: trans.__('what one rank contributes to one call, on average'), unit: 'B',
         value: row => row.bytes, cell: row => (row.bytes === null ? '–' : size(row.bytes))
       },
-      time('time', trans.__('total'), trans.__('time in these collectives, the mean of the ranks; what overlaps counts once')),
-      time('wait', trans.__('waiting'), trans.__('of the total: until the last rank came')),
-      time('transfer', trans.__('transfer'), trans.__('of the total: from then on')),
+      time('time', trans.__('time per rank'), trans.__('time in these collectives, the mean of the ranks; what overlaps counts once')),
+      time('wait', trans.__('waiting per rank'), trans.__('of that time: until the last rank came; the mean of the ranks')),
+      time('transfer', trans.__('transfer per rank'), trans.__('of that time: from then on; the mean of the ranks')),
       {
         key: 'bandwidth', head: trans.__('bandwidth'), title: trans.__('calls × bytes ÷ transfer'), unit: 'B/s',
         value: row => row.bandwidth,
@@ -80,7 +83,7 @@ export function kindTable({ kinds, wall }: Profile): Table<Kind> {
   };
 }
 
-export function stragglerTable({ stragglers, wall }: Profile): Table<Straggler> {
+export function stragglerTable({ stragglers, wall }: ProfileRows): Table<Straggler> {
   const scale = scaleFor(Math.max(0, ...stragglers.slice(0, 1).map(({ cost }) => cost)));
   return {
     rows: stragglers,
@@ -91,12 +94,16 @@ export function stragglerTable({ stragglers, wall }: Profile): Table<Straggler> 
         cell: row => trans.__('%1 of %2', row.last.toLocaleString('en'), row.of.toLocaleString('en')),
         share: row => percent(row.last, row.of)
       },
-      timed('cost', trans.__('costs'), trans.__('how long other ranks waited because of it'), row => row.cost, scale, wall)
+      timed(
+        'cost', trans.__('costs (any other waits)'),
+        trans.__('how long any other rank waited because of it: time of the run, not a mean of the ranks'),
+        row => row.cost, scale, wall
+      )
     ]
   };
 }
 
-/** Rows in the order of a column; rows that are equal there stay as they are, and null comes last. */
+/** ProfileRows in the order of a column; rows that are equal there stay as they are, and null comes last. */
 export function sorted<Row>(rows: readonly Row[], { value }: Column<Row>, isDescending: boolean): Row[] {
   const sign = isDescending ? -1 : 1;
   return [...rows].sort((one, other) => {

@@ -5,17 +5,22 @@ import { rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
 import type { Kind, Profile, RankTimes, Straggler } from '../schema';
 import { percent } from '../timeline/amounts';
+import { importsOf, loopFacts, meaning, partsOf, type ProfilePart } from '../timeline/phases';
 import { droppedWords } from '../timeline/phrases';
 import { kindTable, PARTS, rankTable, stragglerTable, type Column } from '../timeline/tables';
 import { trans } from '../translation';
 import { duration, grouped } from '../words';
-import { h, setText } from './dom';
+import { h, setChildren, setText } from './dom';
 import { SortTable } from './sorttable';
 
 export class ProfileTab extends Widget {
   private sentence = h('div', 'rr-diagnosis');
   private facts = h('div', 'rr-facts');
+  private phases = h('div', 'rr-chips rr-phases', { role: 'group', 'aria-label': trans.__('part of the run'), hidden: true });
   private shown: Profile | null = null;
+  private part: ProfilePart | null = null;
+  /** What the reader chose; the loop, or all, until then. */
+  private chosen: ProfilePart['key'] | null = null;
   private ranks = new SortTable<RankTimes>({
     title: trans.__('Time of each rank'),
     all: n => trans._n('show all %2 rank', 'show all %2 ranks', n, grouped(n)),
@@ -39,7 +44,7 @@ export class ProfileTab extends Widget {
   constructor(private model: RunModel) {
     super();
     this.addClass('rr-profile');
-    this.node.append(this.sentence, this.facts, this.ranks.node, this.stragglers.node, this.kinds.node);
+    this.node.append(this.sentence, this.phases, this.facts, this.ranks.node, this.stragglers.node, this.kinds.node);
     this.display(null);
     model.profile.changed.connect(this.refresh, this);
   }
@@ -57,11 +62,11 @@ export class ProfileTab extends Widget {
     const { profile, isComplete } = this.model;
     profile.refresh();
     this.node.dataset.ready = String(isComplete && profile.isUpToDate);
-    this.say();
     if (profile.value !== this.shown) {
       this.shown = profile.value;
       this.display(profile.value);
     }
+    this.say();
   }
 
   protected onAfterShow(): void {
@@ -74,12 +79,42 @@ export class ProfileTab extends Widget {
 
   private display(profile: Profile | null): void {
     [this.ranks, this.stragglers, this.kinds].forEach(({ node }) => (node.hidden = profile === null));
+    this.part = null;
+    this.phases.hidden = true;
     if (profile) {
+      const parts = partsOf(profile);
+      const part = parts.find(({ key }) => key === this.chosen) ?? parts[0];
+      this.part = part;
+      this.phases.hidden = parts.length < 2;
+      this.offer(parts, part);
       // Without spans a table of statuses only would look like knowledge.
-      this.ranks.show({ ...rankTable(profile), rows: this.model.spans.count ? profile.ranks : [] });
-      this.stragglers.show(stragglerTable(profile));
-      this.kinds.show(kindTable(profile));
+      this.ranks.show({ ...rankTable(part.rows), rows: this.model.spans.count ? part.rows.ranks : [] });
+      this.stragglers.show(stragglerTable(part.rows));
+      this.kinds.show(kindTable(part.rows));
     }
+  }
+
+  /** A button for each part; those that are there stay, as one of them may have the focus. */
+  private offer(parts: readonly ProfilePart[], shown: ProfilePart): void {
+    const known = new Map([...this.phases.children].map(node => [(node as HTMLElement).dataset.part, node as HTMLElement]));
+    const buttons = parts.map(({ key, title, rows }) => {
+      const button = known.get(key) ?? h(
+        'button', 'rr-chip', { 'data-part': key, title: meaning(key), onclick: () => this.choose(key) },
+        h('span', ''), ' ', h('span', 'rr-phase-time')
+      );
+      const [name, time] = button.querySelectorAll<HTMLElement>('span');
+      setText(name, title);
+      setText(time, duration(rows.wall));
+      button.setAttribute('aria-pressed', String(key === shown.key));
+      return button;
+    });
+    setChildren(this.phases, buttons);
+  }
+
+  private choose(key: ProfilePart['key']): void {
+    this.chosen = key;
+    this.display(this.shown);
+    this.say();
   }
 
   private say(): void {
@@ -89,11 +124,13 @@ export class ProfileTab extends Widget {
     this.sentence.classList.toggle('rr-empty', !profile?.diagnosis);
     setText(this.sentence, words);
     const spans = model.spans.count;
-    const collectives = profile?.kinds.reduce((sum, { calls }) => sum + calls, 0) ?? 0;
-    const facts = profile && spans
+    const { part } = this;
+    const collectives = part?.rows.kinds.reduce((sum, { calls }) => sum + calls, 0) ?? 0;
+    const isLoop = part?.key === 'loop';
+    const facts = profile && part && spans
       ? [
-          trans.__('cell %1', duration(profile.wall)),
-          trans._n('%2 span', '%2 spans', spans, grouped(spans)),
+          ...(isLoop && profile.loop ? loopFacts(profile.loop) : [duration(part.rows.wall), importsOf(profile, part.key)]),
+          ...(part.key === 'run' ? [trans._n('%2 span', '%2 spans', spans, grouped(spans))] : []),
           trans._n('%2 collective', '%2 collectives', collectives, grouped(collectives)),
           ...(model.isComplete ? [] : [trans.__('the run goes on')]),
           droppedWords(model.spans.dropped),
@@ -132,7 +169,7 @@ export class ProfileTab extends Widget {
 
   /** A rank's time as a bar, part after part. */
   private stack(row: RankTimes): HTMLElement {
-    const wall = this.shown?.wall || 1;
+    const wall = this.part?.rows.wall || 1;
     const parts = PARTS().filter(([part]) => row[part] > 0);
     const words = parts.map(([part, head]) => `${head} ${percent(row[part], wall)}`);
     return h(

@@ -57,7 +57,9 @@ def summary(run: RunInfo, events: Path | None) -> Summary:
     if not shares.collectives.shared.any() and (brief or not _is_busy(shares)):
         return Summary()
     profile = Profile.from_shares(shares)
-    table = of_ranks(profile.wall, profile.ranks, MOST_ROWS).text()
+    part = profile.phase("loop") or profile
+    of = profile.loop.title if profile.loop else ""
+    table = of_ranks(part.wall, part.ranks, MOST_ROWS, of).text()
     return Summary(profile.diagnosis, table, shares)
 
 

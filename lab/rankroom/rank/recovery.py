@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from rankroom.rank.frameworks import tensorboard_writers
@@ -12,6 +14,9 @@ from rankroom.rank.frameworks.tensorflow import tensorflow_adapter
 from rankroom.rank.frameworks.torch import torch_adapter
 from rankroom.rank.subworld import Subworld
 from rankroom.rank.world import World
+from rankroom.reporting.spans import recorder
+
+SET_UP = "Rankroom sets frameworks up again"  # the name of that time in a timeline
 
 
 class Adapter(Protocol):
@@ -80,11 +85,16 @@ class Recovery:
             self._world.begin(run, tuple(ranks), epoch, own, meeting, back)
         self._reported = False
         horovod_calls.mend_refused()
+        smaller = self._world.size < self._world.whole
+        if smaller or (settle and not self._world.partial and not self._world.alone):
+            with _set_up():
+                self._settle(smaller)
         horovod_spans.begin()
-        if self._world.size < self._world.whole:
+
+    def _settle(self, smaller: bool) -> None:
+        """Bring the frameworks in step with those of the other ranks of this cell."""
+        if smaller:
             self._subworld.enter(ADAPTERS)
-        elif not settle or self._world.partial or self._world.alone:
-            return
         mine = {name: adapter.state() for name, adapter in ADAPTERS.items()}
         states = self._world.gather("recovery", mine)
         for name, adapter in ADAPTERS.items():
@@ -120,3 +130,14 @@ class Recovery:
                 return []
             self._world.release()
             return [each for adapter in ADAPTERS.values() for each in adapter.release()]
+
+
+@contextlib.contextmanager
+def _set_up() -> Iterator[None]:
+    """What is done meanwhile is not the cell's, and is shown as such."""
+    begin = time.time_ns() // 1000
+    try:
+        yield
+    finally:
+        number = recorder.number(("setup",), lambda: {"name": SET_UP})
+        recorder.add("setup", number, begin, time.time_ns() // 1000 - begin)

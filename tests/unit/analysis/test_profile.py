@@ -15,7 +15,7 @@ from rankroom.analysis.profile import Profile
 from rankroom.analysis.timeline import Timeline
 from rankroom.errors import UsageError
 from rankroom.record.model import Json, RankInfo, RunInfo, event_line, spans_line
-from trace_makers import ALL, FOLDER, Trace, collective, files
+from trace_makers import ALL, FOLDER, Trace, collective, files, train
 from trace_truth import expected as truth
 
 PARTS = ("compute", "data", "waiting", "exposed", "idle")
@@ -86,7 +86,7 @@ def test_the_profile_is_the_expected_one(name: str):
     found = Profile.of(timeline).to_json()
     for key, value in expected["profile"].items():
         assert close(found[key], value), (key, found[key], value)
-    assert found.keys() - expected["profile"].keys() == {"named", "dropped"}
+    assert found.keys() ^ expected["profile"].keys() == {"named", "dropped"}
     assert found["dropped"] == expected["dropped"]["why"]
     assert all(str(rank) in found["diagnosis"] for rank in found["named"])
     assert Profile.from_json(json.loads(json.dumps(found))) == Profile.of(timeline)
@@ -142,6 +142,77 @@ def test_any_schedule_gives_what_looking_at_every_instant_gives(seed: int):
     found = Profile.of(timeline).to_json()
     found = {key: found[key] for key in expected["profile"]}
     assert close(found, expected["profile"]), (found, expected["profile"])
+
+
+def in_loops(seed: int) -> Trace:
+    """One or two loops of steps as long as it happens, some of them much longer than others."""
+    dice = random.Random(seed)
+    trace = Trace(dice.randint(1, 4))
+    clock = {rank: dice.randrange(200_000) for rank in range(trace.size)}
+    for line in range(1, dice.randint(2, 3)):
+        begun = dict(clock)
+        steps, slow = dice.randint(2, 24), dice.randrange(trace.size)
+        named = [collective("allreduce", f"g.{n}") for n in range(dice.randint(0, 2))]
+        optimizer = dice.choice(["", "SGD.step", "batch", "test batch"])
+        longest = dice.choice([500, 20_000])
+        for _ in range(steps):
+            loads = [dice.randrange(100, longest) * (3 if r == slow else 1) for r in clock]
+            if dice.random() < 0.1:
+                loads = [load + dice.randrange(200_000) for load in loads]
+            samples = dice.choice([None, 8])
+            train(
+                trace, clock, lambda rank, _, loads=loads: loads[rank], 1, named, optimizer, samples
+            )
+            if dice.random() < 0.2:
+                train(trace, clock, lambda rank, _: 100, 1, [], "evaluate")
+        if dice.random() < 0.7:
+            for rank in clock:
+                name = {"name": "for …:", "line": line} if dice.random() < 0.9 else "for …:"
+                trace.add(rank, "cell", name, begun[rank], clock[rank] - begun[rank] + 1)
+                clock[rank] += dice.randrange(2, 90_000)
+    if dice.random() < 0.6:
+        for rank in clock:
+            trace.active(rank, dice.randrange(20_000), clock[rank] - dice.randrange(50_000))
+    return trace
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_any_loop_is_found_as_looking_at_every_instant_finds_it(seed: int):
+    trace = in_loops(seed)
+    lines = trace.lines()
+    found, expected = Profile.of(timeline_of(trace, lines)).to_json(), truth(trace)["profile"]
+    assert found.keys() ^ expected.keys() == {"named", "dropped"}
+    for key, value in expected.items():
+        assert close(found[key], value), (key, found[key], value)
+
+
+def test_those_loops_are_of_every_kind():
+    found = [Profile.of(timeline_of(in_loops(seed))) for seed in range(80)]
+    loops = [profile.loop for profile in found if profile.loop]
+    assert 20 < len(loops) < 75
+    assert any(loop.apart for loop in loops) and any(loop.first > 2 for loop in loops)
+    assert any(loop.others for loop in loops) and any(loop.samples for loop in loops)
+    assert any(loop.line is None for loop in loops) and any(loop.line for loop in loops)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_phases_add_up_to_the_run(seed: int):
+    timeline = timeline_of(in_loops(seed))
+    profile = Profile.of(timeline)
+    if not profile.loop:
+        assert not profile.phases
+        return
+    assert sum(phase.wall for phase in profile.phases) == profile.wall
+    for row in profile.ranks:
+        for part in (*PARTS, "communication"):
+            parts = [getattr(phase.ranks[row.rank], part) for phase in profile.phases]
+            assert sum(parts) == getattr(row, part)
+    for late in profile.stragglers:
+        rows = [s for phase in profile.phases for s in phase.stragglers if s.rank == late.rank]
+        assert sum(row.cost for row in rows) == late.cost
+    begin, end = timeline.wall
+    calls = sum(begin <= each.last < end for each in Collectives(timeline))
+    assert sum(kind.calls for phase in profile.phases for kind in phase.kinds) == calls
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -219,6 +290,71 @@ def test_a_schedule_gives_back_the_waits_it_was_made_of(seed: int):
     }
 
 
+def test_a_loop_on_one_rank_has_a_speed_and_nobody_to_name():
+    trace = Trace(1)
+    train(trace, {0: 1_000_000}, lambda rank, step: 7_000, 20, [collective("allreduce", "g")])
+    profile = Profile.of(timeline_of(trace))
+    assert profile.loop and profile.loop.steps == 19 and profile.loop.named == []
+    assert profile.loop.rate == pytest.approx(1e6 * 19 / profile.loop.time)
+    assert profile.diagnosis == "" and "steps/s" in str(profile)
+
+
+def test_a_loop_that_goes_on_has_the_steps_that_are_over():
+    trace = Trace(2)
+    clock = {rank: trace.add(rank, "cell", "import torch", 0, 5_000_000) for rank in range(2)}
+    for rank in range(2):
+        trace.active(rank, 0, None)
+    few, seen = dict(clock), []
+    train(trace, clock, lambda rank, step: 3_000 + 20_000 * rank, 4, [collective("allreduce", "g")])
+    seen.append(Profile.of(timeline_of(trace)))
+    train(
+        trace, clock, lambda rank, step: 3_000 + 20_000 * rank, 26, [collective("allreduce", "g")]
+    )
+    seen.append(Profile.of(timeline_of(trace)))
+    assert seen[0].loop is None and few != clock
+    loop = seen[1].loop
+    assert loop and (loop.first, loop.last, loop.line) == (2, 30, None)
+    assert seen[1].diagnosis.startswith("steps 2–30: rank 1 arrives last")
+    assert seen[1].diagnosis.endswith("; before that: 5.0 s")
+    warm_up = seen[1].phase("warmup")
+    assert warm_up and warm_up.begin == clock_of_import(trace)
+
+
+def clock_of_import(trace: Trace) -> int:
+    return max(span.end for span in trace.spans if span.cat == "cell" and span.rank == 0)
+
+
+def test_collectives_without_a_name_of_their_own_are_one_pattern():
+    trace = Trace(2)
+    clock = {0: 0, 1: 0}
+    for step in range(12):
+        named = [
+            collective("all_reduce", f"#{step + 1}", "dist"),
+            collective("barrier", "#", "dist"),
+        ]
+        train(trace, clock, lambda rank, _: 9_000 + 9_000 * rank, 1, named, "")
+    loop = Profile.of(timeline_of(trace)).loop
+    assert loop and (loop.name, loop.last) == ("barrier", 12)
+
+
+def test_rows_of_a_phase():
+    profile = Profile.of(golden("imports")[0])
+    part = profile.phase("loop")
+    assert part and profile.rows("kinds", "loop") == [vars(kind) for kind in part.kinds]
+    assert profile.rows("kinds", "loop") != profile.rows("kinds")
+    with pytest.raises(UsageError, match="no 'loops': it has startup, warmup, loop, rest"):
+        profile.rows("kinds", "loops")
+    with pytest.raises(UsageError, match="no phases, as nothing repeats"):
+        Profile.of(golden("broken")[0]).rows("ranks", "loop")
+
+
+def test_a_profile_of_an_earlier_version_is_read():
+    kept = Profile.of(golden("imports")[0]).to_json()
+    earlier = {key: value for key, value in kept.items() if key not in ("loop", "phases")}
+    read = Profile.from_json(earlier)
+    assert read.loop is None and read.phases == [] and "whole run" not in str(read)
+
+
 # --- the rows -------------------------------------------------------------------------------------
 
 
@@ -237,7 +373,11 @@ def test_a_profile_can_be_read():
     profile = Profile.of(timeline)
     text = repr(profile)
     assert text.startswith(expected["profile"]["diagnosis"])
-    for words in ("data loading", "480 ms  51 %", "hvd.torch allreduce", "2.0 MB/s", "40 of 40"):
+    read = (
+        "data loading", "480 ms  51 %", "hvd.torch allreduce", "2.0 MB/s", "39 of 39", "start-up",
+        "steps 2–40 end with step (line 3): 43.2 steps/s", "waiting per rank",
+    )  # fmt: skip
+    for words in read:
         assert words in text
         assert " ".join(words.split()) in profile._repr_html_().replace("\u00a0", " ")
 

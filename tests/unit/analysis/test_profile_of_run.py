@@ -81,6 +81,8 @@ def test_other_clocks_need_another_look_at_what_was_read(tmp_path: Path):
         lambda kept: kept | {"read": kept["read"] - 1},
         lambda kept: {name: kept[name] for name in kept if name != "kinds"},
         lambda kept: kept | {"ranks": [{"rank": 0}]},
+        lambda kept: kept | {"loop": {"name": "SGD.step"}},
+        lambda kept: kept | {"phases": [{"phase": "loop"}]},
         lambda kept: [kept],
         lambda kept: None,
     ],

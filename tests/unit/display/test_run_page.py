@@ -50,7 +50,7 @@ def test_it_holds_what_the_server_would_answer(tmp_path: Path):
     paths = store.paths(run.id)
     assert json.loads(parts["run"]) == run.to_json()
     assert parts["events"] == paths.events.read_bytes()
-    assert json.loads(parts["profile"])["diagnosis"].startswith("rank 2 ")
+    assert json.loads(parts["profile"])["diagnosis"].startswith("steps 2–40: rank 2 ")
     assert json.loads(parts["trace"])["traceEvents"]
     others = {"log", "collectives", "overview", "metrics_step", "metrics_time"}
     assert set(parts) == {"run", "events", "profile", "trace"} | others

@@ -131,13 +131,14 @@ def test_the_output_tells_who_held_the_others_up(tmp_path: Path):
     loop(trace, 40, lambda rank, step: (12_000 if rank == 2 else 4_000, 9_000))
     store, run = record_of(trace, tmp_path)
     data = bundle(run, store)
-    sentence = "rank 2 arrives last in 100 % of 40 allreduces and costs 34 % of the run"
+    sentence = "steps 2–40: rank 2 arrives last in 100 % of 39 allreduces and costs 35 % of a step"
     lines = data["text/plain"].splitlines()
     assert lines[0].startswith("● 4 ranks · done")
-    assert lines[1].startswith(f"{sentence}; its data loading takes 3.0 ×")
-    assert any(re.match(r"2 +384 ms +41 % +480 ms +51 %", line) for line in lines)
+    assert lines[1].startswith(f"{sentence}; its data loading takes 12.0 of 23.1 ms, 3.0 ×")
+    assert any(line.startswith("rank, steps 2–40 ") for line in lines)
+    assert any(re.match(r"2 +355 ms +39 % +468 ms +52 %", line) for line in lines)
     html = data["text/html"]
-    assert sentence in html and "480 ms" in html and html.count("<svg") == 1
+    assert sentence in html and "468 ms" in html and html.count("<svg") == 1
     assert "timeline of 4 ranks: computing" in html
 
 
@@ -224,4 +225,4 @@ def test_nbconvert_shows_the_picture(tmp_path: Path):
     cell.outputs = [nbformat.v4.new_output("display_data", data=bundle(run, store))]
     page, _ = exporters.HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
     assert "<svg " in page and "timeline of 2 ranks: computing" in page
-    assert "rank 1 arrives last in 100 % of 20 allreduces" in page
+    assert "rank 1 arrives last in 100 % of 19 allreduces" in page

@@ -29,6 +29,9 @@ export class Notes {
     if (isCoarse) {
       words.push(trans.__('an overview, until all spans are read: %1', percent(model.read, model.size)));
     }
+    if (!isEmpty && look.isFirst) {
+      words.push(trans.__('some steps of the loop: F shows everything'));
+    }
     if (!isEmpty && look.isFar) {
       words.push(trans.__('some spans lie far from the run: F twice shows all'));
     }

@@ -4,6 +4,7 @@ import { Widget } from '@lumino/widgets';
 import { Search, type Spot } from '../../timeline/find';
 import type { Lane } from '../../timeline/lanes';
 import { whenOf, type Look } from '../../timeline/look';
+import { firstSteps } from '../../timeline/phases';
 import { Pixels } from '../../timeline/pixels';
 import { TimeScale } from '../../timeline/range';
 import { meterName } from '../../timeline/samples';
@@ -254,6 +255,7 @@ export class Timeline extends Widget {
     this.toggleClass('rr-tl-narrow', this.node.clientWidth < NARROW);
     this.match();
     const isLaidOut = this.lay();
+    this.lookFirst();
     if (isLaidOut) {
       this.seek();
     } else {
@@ -300,6 +302,23 @@ export class Timeline extends Widget {
       this.takeOver();
     }
     return isDone;
+  }
+
+  /** Of a run that is over some steps are shown first, once they are known; one that goes on is followed. */
+  private lookFirst(): void {
+    const { model, look } = this;
+    if (look.isChosen || !this.laidOut) {
+      return;
+    }
+    if (model.isLive) {
+      look.isChosen = model.read > 0 && !this.isReading;
+      return;
+    }
+    model.profile.refresh();
+    const steps = firstSteps(model.profile.value);
+    if (steps && model.profile.isUpToDate) {
+      look.begin(steps);
+    }
   }
 
   /** There are other lanes than before. */

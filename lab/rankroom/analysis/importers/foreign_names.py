@@ -9,7 +9,10 @@ from typing import Any
 
 Json = dict[str, Any]
 
-OURS = ("cell", "import", "step", "data", "user", "wait", "collective", "phase", "op", "kernel")
+OURS = (
+    "cell", "setup", "import", "step", "data", "user", "wait", "collective", "phase", "op",
+    "kernel",
+)  # fmt: skip
 MARKS = "straggler"  # moments in an export, which a reader derives again
 
 _CATEGORIES = {

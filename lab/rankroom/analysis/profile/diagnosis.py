@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 CAUSES: dict[str, tuple[str, str, str]] = {
     "data": ("data loading takes", "loads data", "load data"),
@@ -49,18 +49,20 @@ def diagnosis(
     ops: Collection[str],
     own: Own = lambda who, cost: {},
     given_up: bool = False,
+    steps: int = 0,
 ) -> str:
     """The sentence, or "" if there is nothing to say.
 
     `stragglers` come with the costliest first; in `shared` collectives two or more ranks took part,
     and `ops` are theirs; `own(who, cost)` finds how long each rank spent in the user's spans that
-    may have cost so much; `given_up`: some waited for ranks that did not come any more.
+    may have cost so much; `given_up`: some waited for ranks that did not come any more. `steps`: it
+    is of so many steps of a loop, which take `wall` together.
     """
     if len(rows) < 2 or not shared or wall < SHORTEST:
         return ""
     named = named_of(wall, len(rows), stragglers)
     if not named:
-        return _nobody(wall, rows, given_up)
+        return _nobody(wall, rows, given_up, steps)
     who = sorted(late.rank for late in named)
     cost = min(sum(late.cost for late in named), wall)
     last = sum(late.last for late in named)
@@ -68,8 +70,9 @@ def diagnosis(
     names = f"rank {who[0]}" if one else f"ranks {', '.join(map(str, who[:-1]))} and {who[-1]}"
     arrive, costs = ("arrives", "costs") if one else ("arrive", "cost")
     where = _of(last, shared, ops)
-    found = f"{names} {arrive} last in {where} and {costs} {percent(cost, wall)} of the run"
-    return found + (_own(cost, who, own(who, cost)) or _cause(cost, who, rows))
+    found = f"{names} {arrive} last in {where} and {costs} {percent(cost, wall)} of {whole(steps)}"
+    said = _Said(wall, steps)
+    return found + (_own(cost, who, own(who, cost), said) or _cause(cost, who, rows, said))
 
 
 def named_of(wall: int, ranks: int, stragglers: Sequence[Straggling]) -> Sequence[Straggling]:
@@ -85,15 +88,43 @@ def percent(part: float, whole: float) -> str:
     return f"{math.floor(100 * part / whole + 0.5) if whole else 0} %"
 
 
-def _nobody(wall: int, rows: Sequence[Row], given_up: bool) -> str:
+def whole(steps: int) -> str:
+    """What the shares are shares of."""
+    return "a step" if steps else "the run"
+
+
+class _Said(NamedTuple):
+    """How a time is said: as a part of a step, where there are steps."""
+
+    wall: int
+    steps: int
+
+    def part(self, time: int) -> str:
+        """`15.2 of 21.0 ms`; "" where there are none."""
+        if not self.steps:
+            return ""
+        step = self.wall / self.steps
+        unit, scale = ("s", 1_000_000) if step >= 10_000_000 else ("ms", 1_000)
+        digits = 0 if 100_000 <= step < 10_000_000 else 1
+        mine, whole_step = (
+            _rounded(each, self.steps * scale, digits) for each in (time, self.wall)
+        )
+        return f"{mine} of {whole_step} {unit}"
+
+
+def _rounded(part: int, of: int, digits: int) -> str:
+    return f"{math.floor(10**digits * part / of + 0.5) / 10**digits:.{digits}f}"
+
+
+def _nobody(wall: int, rows: Sequence[Row], given_up: bool, steps: int) -> str:
     waiting = sum(row.waiting for row in rows) / len(rows)
     exposed = sum(row.exposed for row in rows) / len(rows)
     if waiting >= 0.1 * wall and waiting >= exposed:
         what = "ranks that come no more" if given_up else "each other in turn"
-        return f"{NO_STRAGGLER}; they wait for {what}, {percent(waiting, wall)} of the run"
+        return f"{NO_STRAGGLER}; they wait for {what}, {percent(waiting, wall)} of {whole(steps)}"
     if exposed >= 0.2 * wall:
         share = percent(exposed, wall)
-        return f"{NO_STRAGGLER}; {share} of the run is communication that nothing overlaps"
+        return f"{NO_STRAGGLER}; {share} of {whole(steps)} is communication that nothing overlaps"
     return NO_STRAGGLER
 
 
@@ -106,7 +137,7 @@ def _of(last: int, shared: int, ops: Collection[str]) -> str:
     return f"{percent(last, shared)} of {shared:,} {many}"
 
 
-def _own(cost: int, who: list[int], spans: Mapping[str, Mapping[int, int]]) -> str:
+def _own(cost: int, who: list[int], spans: Mapping[str, Mapping[int, int]], said: _Said) -> str:
     """Which of the user's own spans they spend more time in than the others."""
     found = []
     for name, times in spans.items():
@@ -117,10 +148,12 @@ def _own(cost: int, who: list[int], spans: Mapping[str, Mapping[int, int]]) -> s
     if not found:
         return ""
     _, _, name, mine, rest = min(found)
-    one = len(who) == 1
+    spend = "it spends" if len(who) == 1 else "they spend"
+    part = said.part(mine)
     if not rest:
-        return f"; only it spends time in {name}" if one else f"; only they spend time in {name}"
-    spend = "it spends" if one else "they spend"
+        return f"; only {spend} time in {name}" + (f", {part}" if part else "")
+    if part:
+        return f"; {spend} {part} in {name}, {_times(mine, rest)} × the others' time"
     return f"; {spend} {_times(mine, rest)} × the others' time in {name}"
 
 
@@ -135,12 +168,10 @@ def _explains(mine: int, rest: int, count: int, cost: int) -> bool:
 
 
 def _times(mine: int, rest: int) -> str:
-    if mine < 10 * rest:
-        return f"{math.floor(10 * mine / rest + 0.5) / 10:.1f}"
-    return f"{math.floor(mine / rest + 0.5)}"
+    return _rounded(mine, rest, 1 if mine < 10 * rest else 0)
 
 
-def _cause(cost: int, who: list[int], rows: Sequence[Row]) -> str:
+def _cause(cost: int, who: list[int], rows: Sequence[Row], said: _Said) -> str:
     """What those ranks spend more time on than the others, if that makes up half of their cost."""
     found = []
     for name in CAUSES:
@@ -151,9 +182,11 @@ def _cause(cost: int, who: list[int], rows: Sequence[Row]) -> str:
         return ""
     _, _, mine, rest, (takes, does, do) = max(found)
     one = len(who) == 1
+    part = said.part(mine)
     if not rest:
-        return f"; only it {does}" if one else f"; only they {do}"
-    return f"; {'its' if one else 'their'} {takes} {_times(mine, rest)} × the others'"
+        return (f"; only it {does}" if one else f"; only they {do}") + (f", {part}" if part else "")
+    often = f"{part}, {_times(mine, rest)}" if part else _times(mine, rest)
+    return f"; {'its' if one else 'their'} {takes} {often} × the others'"
 
 
 def _median(values: list[int]) -> int:

@@ -26,7 +26,7 @@ def kinds(shares: Shares) -> list[Kind]:
     place = {kind: i for i, kind in enumerate(named)}
     of_key = np.array([place[key.library, key.op] for key in collectives.keys], np.int64)
     kind_of = of_key[collectives.key]
-    count = np.bincount(kind_of, minlength=len(named)).tolist()
+    count = np.bincount(kind_of[shares.chosen], minlength=len(named)).tolist()
     found: list[list[tuple[int, int, int]]] = [[] for _ in named]
     sizes = [[0, 0] for _ in named]
     for rank, calls in shares.collectives.calls.items():
@@ -37,6 +37,7 @@ def kinds(shares: Shares) -> list[Kind]:
             edges = (start, end), (start, until), (until, end)
             times = [length(shares.within(*each)) for each in edges]
             found[kind].append((times[0], times[1], times[2]))
+            mine &= shares.chosen[calls.of]
             for number, many in zip(
                 *np.unique(calls.numbers[mine], return_counts=True), strict=True
             ):
@@ -47,6 +48,8 @@ def kinds(shares: Shares) -> list[Kind]:
     out = []
     for kind, (library, op) in enumerate(named):
         time, wait, transfer = (_mean(each) for each in zip(*found[kind], strict=True))
+        if not count[kind] and not time:
+            continue  # of another phase
         total, seen = sizes[kind]
         each = total / seen if seen else None
         rate = count[kind] * each / (transfer / 1e6) if each is not None and transfer else None
@@ -57,8 +60,8 @@ def kinds(shares: Shares) -> list[Kind]:
 def stragglers(shares: Shares) -> list[Straggler]:
     """The ranks that others waited for, the costliest first."""
     found = shares.collectives
-    shared = found.shared
-    many = int(shared.sum())
+    shared, chosen = found.shared, found.shared & shares.chosen
+    many = int(chosen.sum())
     waiting = [times.waiting for times in shares.ranks.values()]
     anyone, several = covered(waiting, 1), covered(waiting, 2)
     out = []
@@ -68,7 +71,7 @@ def stragglers(shares: Shares) -> list[Straggler]:
         # Being late costs nothing while no rank waits, as with collectives behind computing.
         others = joined(several, without(anyone, shares.ranks[rank].waiting))
         if cost := length(both(late, others)):
-            last = int((found.spread[mine] > 0).sum())
+            last = int((found.spread[mine & chosen] > 0).sum())
             out.append(Straggler(rank, last, many, cost))
     return sorted(out, key=lambda straggler: (-straggler.cost, straggler.rank))
 

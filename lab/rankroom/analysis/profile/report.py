@@ -1,4 +1,4 @@
-"""The profile of a run as plain rows, and as tables to look at."""
+"""The profile of a run as plain rows, and as tables to look at: of all of it, and of its phases."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from rankroom.analysis.collectives import Collectives
 from rankroom.analysis.profile import tables
 from rankroom.analysis.profile.diagnosis import diagnosis, named_of
-from rankroom.analysis.profile.intervals import length
 from rankroom.analysis.profile.kinds import kinds, stragglers
-from rankroom.analysis.profile.rows import Kind, RankTimes, Straggler
+from rankroom.analysis.profile.phases import Phase, before, split
+from rankroom.analysis.profile.rows import Kind, Loop, OtherLoop, RankTimes, Straggler
 from rankroom.analysis.profile.shares import Shares
 from rankroom.analysis.profile.user_spans import own_spans
 from rankroom.analysis.timeline import Timeline
@@ -29,9 +29,10 @@ ROWS: dict[str, Any] = {"ranks": RankTimes, "kinds": Kind, "stragglers": Straggl
 class Profile:
     """The profile of a run: `ranks`, `kinds` and `stragglers` are rows, `diagnosis` a sentence.
 
-    `wall` is how long the cell ran on any rank, in microseconds as all times; `named` are the ranks
-    that the diagnosis says held the others up. `dropped` counts by
-    reason the spans that were unsound and left out.
+    `wall` is how long the run lasted on any rank, in microseconds as all times. If a part of it
+    repeats, `loop` is about that, so is the diagnosis, and `phases` have rows of their own. `named`
+    are the ranks that the diagnosis says held the others up. `dropped` counts by reason the spans
+    that were unsound and left out.
     """
 
     wall: int
@@ -41,6 +42,8 @@ class Profile:
     diagnosis: str
     named: list[int] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
+    loop: Loop | None = None
+    phases: list[Phase] = field(default_factory=list)
 
     @classmethod
     def of(cls, timeline: Timeline, collectives: Collectives | None = None) -> Profile:
@@ -50,33 +53,40 @@ class Profile:
     @classmethod
     def from_shares(cls, shares: Shares) -> Profile:
         """The profile of a timeline whose moments are known."""
-        names = [each.name for each in dataclasses.fields(RankTimes)][1:]
-        ranks = [
-            RankTimes(rank, **{name: length(getattr(times, name)) for name in names})
-            for rank, times in shares.ranks.items()
-        ]
         late = stragglers(shares)
-        found = shares.collectives
-        ops = {found.keys[key].op for key in np.unique(found.key[found.shared])}
-        own = functools.partial(own_spans, shares)
-        shared = int(found.shared.sum())
-        words = diagnosis(shares.wall, ranks, late, shared, ops, own, found.has_given_up)
-        named = [each.rank for each in named_of(shares.wall, len(ranks), late)] if words else []
+        words, named = _diagnosed(shares, late)
         dropped = dict(sorted(shares.timeline.dropped.items()))
-        return cls(shares.wall, ranks, kinds(shares), late, words, sorted(named), dropped)
+        rows = shares.rows()
+        made = cls(shares.wall, rows, kinds(shares), late, words, named, dropped)
+        made.loop, parts = split(shares)
+        made.phases = [Phase.of(name, part) for name, part in parts.items()]
+        if made.loop and (phase := made.phase("loop")):
+            words, named = _diagnosed(parts["loop"], phase.stragglers, made.loop.steps)
+            if words:
+                made.diagnosis = f"{made.loop.title}: {words}{before(made.phases)}"
+                made.named = made.loop.named = named
+        return made
 
-    def rows(self, what: str = "ranks") -> list[Json]:
-        """The rows of `ranks`, `kinds` or `stragglers` as dictionaries."""
+    def phase(self, name: str) -> Phase | None:
+        """`startup`, `warmup`, `loop` or `rest`; None if the run has no such phase."""
+        return next((each for each in self.phases if each.phase == name), None)
+
+    def rows(self, what: str = "ranks", phase: str = "") -> list[Json]:
+        """The rows of `ranks`, `kinds` or `stragglers`, of the run or a phase, as dictionaries."""
         if what not in ROWS:
             raise UsageError(NO_ROWS.format(what=what, known=", ".join(ROWS)))
-        return [dataclasses.asdict(row) for row in getattr(self, what)]
+        part = self.phase(phase) if phase else self
+        if part is None:
+            known = ", ".join(each.phase for each in self.phases) or "no phases, as nothing repeats"
+            raise UsageError(NO_ROWS.format(what=phase, known=known))
+        return [dataclasses.asdict(row) for row in getattr(part, what)]
 
-    def to_pandas(self, what: str = "ranks") -> Any:
-        """The rows of `ranks`, `kinds` or `stragglers` as a pandas DataFrame.
+    def to_pandas(self, what: str = "ranks", phase: str = "") -> Any:
+        """The same rows as a pandas DataFrame.
 
         Raises UsageError where pandas is not installed.
         """
-        rows = self.rows(what)
+        rows = self.rows(what, phase)
         try:
             import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
         except ImportError:
@@ -87,29 +97,43 @@ class Profile:
         """As in profile.json."""
         rows = {what: self.rows(what) for what in ROWS}
         rest = {"named": self.named, "diagnosis": self.diagnosis, "dropped": self.dropped}
-        return {"wall": self.wall, **rows, **rest}
+        phases: Json = {}
+        if self.loop:
+            phases["loop"] = dataclasses.asdict(self.loop)
+            phases["phases"] = [dataclasses.asdict(phase) for phase in self.phases]
+        return {"wall": self.wall, **rows, **rest, **phases}
 
     @classmethod
     def from_json(cls, data: Json) -> Profile:
         """What `to_json` made. Raises KeyError, TypeError or ValueError if that did not make it."""
-        rows = {what: [kind(**row) for row in data[what]] for what, kind in ROWS.items()}
+        loop = None
+        if found := data.get("loop"):
+            loop = Loop(**{**found, "others": [OtherLoop(**each) for each in found["others"]]})
         return cls(
-            data["wall"], rows["ranks"], rows["kinds"], rows["stragglers"], data["diagnosis"],
-            data["named"], data["dropped"],
+            data["wall"], **_read(data), diagnosis=data["diagnosis"], named=data["named"],
+            dropped=data["dropped"], loop=loop,
+            phases=[Phase(**{**each, **_read(each)}) for each in data.get("phases", ())],
         )  # fmt: skip
 
     def tables(self) -> list[tables.Table]:
-        """Where each rank's time went, the kinds of collectives, and who came last."""
-        made = [tables.of_ranks(self.wall, self.ranks)]
-        if self.kinds:
-            made.append(tables.of_kinds(self.wall, self.kinds))
-        if self.stragglers:
-            made.append(tables.of_stragglers(self.wall, self.stragglers))
+        """Where each rank's time went, the kinds of collectives, and who came last: in the loop if
+        there is one, before what the phases took and where each rank's time went in all."""
+        part = self.phase("loop") or self
+        of = self.loop.title if self.loop else ""
+        made = [tables.of_ranks(part.wall, part.ranks, of=of)]
+        if part.kinds:
+            made.append(tables.of_kinds(part.wall, part.kinds, of))
+        if part.stragglers:
+            made.append(tables.of_stragglers(part.wall, part.stragglers, of))
+        if self.phases:
+            made.append(tables.of_phases(self.wall, self.phases))
+            made.append(tables.of_ranks(self.wall, self.ranks, of="the whole run"))
         return made
 
     def remarks(self) -> list[str]:
-        """The diagnosis, and what was left out."""
-        return [text for text in (self.diagnosis, tables.dropped(self.dropped)) if text]
+        """The diagnosis, how fast the loop is, and what was left out."""
+        facts = tables.of_loop(self.loop) if self.loop else ""
+        return [text for text in (self.diagnosis, facts, tables.dropped(self.dropped)) if text]
 
     def __str__(self) -> str:
         return "\n\n".join([*self.remarks(), *(table.text() for table in self.tables())])
@@ -119,6 +143,24 @@ class Profile:
     def _repr_html_(self) -> str:
         remarks = [f"<div>{html.escape(text)}</div>" for text in self.remarks()]
         return "".join([*remarks, *(table.html() for table in self.tables())])
+
+
+def _diagnosed(shares: Shares, late: list[Straggler], steps: int = 0) -> tuple[str, list[int]]:
+    """The sentence on a run, or on the steps of its loop, and the ranks that it names."""
+    found = shares.collectives
+    chosen = found.shared & shares.chosen
+    ops = {found.keys[key].op for key in np.unique(found.key[chosen])}
+    own = functools.partial(own_spans, shares)
+    rows, shared = shares.rows(), int(chosen.sum())
+    # Who waits for ranks that come no more is in no step that ends.
+    given_up = not steps and found.has_given_up
+    words = diagnosis(shares.wall, rows, late, shared, ops, own, given_up, steps)
+    named = [each.rank for each in named_of(shares.wall, len(rows), late)] if words else []
+    return words, sorted(named)
+
+
+def _read(data: Json) -> dict[str, Any]:
+    return {what: [kind(**row) for row in data[what]] for what, kind in ROWS.items()}
 
 
 NO_ROWS = "a profile has no {what!r}: it has {known}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -44,3 +44,43 @@ class Straggler:
     last: int
     of: int
     cost: int
+
+
+@dataclass
+class OtherLoop:
+    """A loop beside the longest: what ends its steps, in which line of the cell, how many count."""
+
+    name: str
+    line: int | None
+    steps: int
+    time: int
+
+
+@dataclass
+class Loop:
+    """The part of a run that repeats, from step `first` to step `last`, counted from 1.
+
+    `steps` of them count, in `time` µs; in `apart` others all ranks did something else as well.
+    `name` is what ends a step, in line `line` of the cell; `rate` is in steps per second and
+    `samples` in samples per second of all ranks, if any span says how many. Ranks did `fewest` to
+    `most` steps. `named` are the ranks that held the others up in it.
+    """
+
+    name: str
+    line: int | None
+    first: int
+    last: int
+    steps: int
+    apart: int
+    time: int
+    rate: float
+    samples: float | None
+    fewest: int
+    most: int
+    named: list[int] = field(default_factory=list)
+    others: list[OtherLoop] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """`steps 3–40`."""
+        return f"steps {self.first:,}–{self.last:,}"

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rankroom.analysis.collectives import Collectives
 from rankroom.analysis.profile.intervals import (
     Intervals,
     both,
     joined,
+    length,
     one,
     union,
     without,
 )
+from rankroom.analysis.profile.rows import RankTimes
 from rankroom.analysis.timeline import Column, Timeline
 
+SET_UP = "setup"  # the category of what Rankroom itself does before a rank's cell begins
 PARTS = ("compute", "data", "waiting", "exposed", "idle")
 # In graph mode the main thread's waits are not seen.
 _BLOCKS_UNSEEN = "hvd.tensorflow"
@@ -37,28 +42,63 @@ class Times(NamedTuple):
 
 
 class Shares:
-    """The moments of all ranks between `begin` and `end`, and the collectives they come from."""
+    """The moments of all ranks between `begin` and `end`, and the collectives they come from.
+
+    `window` is those of them that count, and `chosen` the collectives whose last rank came in it:
+    all, unless some are cut out.
+    """
 
     def __init__(self, timeline: Timeline, collectives: Collectives | None = None) -> None:
         self.begin, self.end = timeline.wall
         self.timeline = timeline
         self.collectives = Collectives(timeline) if collectives is None else collectives
+        self.window = one(self.begin, self.end)
+        self.chosen = np.ones(len(self.collectives), np.bool_)
         self._any_wait = any(len(timeline.lane(rank, "wait")) for rank in timeline.ranks)
         self.ranks = {rank: self._times(rank) for rank in timeline.ranks}
 
     @property
     def wall(self) -> int:
-        return self.end - self.begin
+        return length(self.window)
+
+    def cut(self, window: Intervals) -> Shares:
+        """The same of the moments in `window` only."""
+        part = copy.copy(self)
+        part.window = both(window, self.window)
+        part.chosen = self.chosen & part.holds(self.collectives.last)
+        part.ranks = {
+            rank: Times(*(both(each, part.window) for each in times))
+            for rank, times in self.ranks.items()
+        }
+        return part
+
+    def holds(self, moments: Column) -> npt.NDArray[np.bool_]:
+        """Whether each of the moments is in the window."""
+        at = np.searchsorted(self.window.ravel(), moments, "right")
+        inside: npt.NDArray[np.bool_] = at % 2 == 1
+        return inside
 
     def within(self, begins: Column, ends: Column) -> Intervals:
-        """The union of [begin, end), cut to the wall."""
-        return both(union(begins, ends), one(self.begin, self.end))
+        """The union of [begin, end), cut to the window."""
+        if len(self.window):
+            near = (ends > self.window[0, 0]) & (begins < self.window[-1, 1])
+            begins, ends = begins[near], ends[near]
+        return both(union(begins, ends), self.window)
+
+    def rows(self) -> list[RankTimes]:
+        """How long each part of each rank's time is."""
+        names = (*PARTS, "communication")
+        return [
+            RankTimes(rank, **{name: length(getattr(times, name)) for name in names})
+            for rank, times in self.ranks.items()
+        ]
 
     def _times(self, rank: int) -> Times:
-        whole = one(self.begin, self.end)
+        whole = self.window
         active = both(one(*self.timeline.active(rank, (self.begin, self.end))), whole)
         for begin, end in self.timeline.away.get(rank, ()):
             active = without(active, one(begin, max(begin, end)))
+        active = without(active, self._union(rank, SET_UP))
         blocked = both(self._blocks(rank), active)
         calls = self.collectives.calls[rank]
         waits = self.within(calls.start, calls.until)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rankroom.analysis.profile.diagnosis import percent
-from rankroom.analysis.profile.rows import Kind, RankTimes, Straggler
+from rankroom.analysis.profile.phases import TITLES, Phase
+from rankroom.analysis.profile.rows import Kind, Loop, RankTimes, Straggler
 from rankroom.text.amounts import duration, size
 
 # What the times of a rank are called, in the order in which they are shown.
@@ -57,25 +58,26 @@ class Table(NamedTuple):
         return f'<table style="{_TABLE}">{"".join(rows)}</table>'
 
 
-def of_ranks(wall: int, rows: Sequence[RankTimes], most: int | None = None) -> Table:
-    """Time and share of each rank; of more than `most` only their mean and the extremes."""
+def of_ranks(wall: int, rows: Sequence[RankTimes], most: int | None = None, of: str = "") -> Table:
+    """Time and share of each rank; of more than `most` only their mean and the extremes.
+
+    `of` says what all that is of, if there is more than one such table.
+    """
     shown: list[tuple[str, RankTimes]] = [(str(row.rank), row) for row in rows]
     if most is not None and len(rows) > most:
         ordered = sorted(rows, key=lambda row: (row.waiting, row.rank))
         kept = sorted({row.rank for row in (*ordered[: most // 2], *ordered[-(most // 2 - 1) :])})
-        mean = RankTimes(
-            *(sum(vals) // len(rows) for vals in zip(*map(_values, rows), strict=True))
-        )
-        shown = [("mean", mean), *((str(row.rank), row) for row in rows if row.rank in kept)]
-    head = ["rank", *PARTS.values(), "communication in all"]
+        shown = [("mean", _mean(rows)), *((str(row.rank), row) for row in rows if row.rank in kept)]
+    head = [_headed("rank", of), *PARTS.values(), "communication in all"]
     names = [*PARTS, "communication"]
     cells = [[label, *(_share(getattr(row, n), wall) for n in names)] for label, row in shown]
     return Table(head, cells)
 
 
-def of_kinds(wall: int, rows: Sequence[Kind]) -> Table:
+def of_kinds(wall: int, rows: Sequence[Kind], of: str = "") -> Table:
     """The flat profile of collectives."""
-    head = ["collective", "calls", "bytes", "time", "waiting", "transfer", "bandwidth"]
+    times = ("time per rank", "waiting per rank", "transfer per rank")
+    head = [_headed("collective", of), "calls", "bytes", *times, "bandwidth"]
     cells = [
         [
             f"{row.library} {row.op}".strip(),
@@ -89,15 +91,44 @@ def of_kinds(wall: int, rows: Sequence[Kind]) -> Table:
     return Table(head, cells)
 
 
-def of_stragglers(wall: int, rows: Sequence[Straggler]) -> Table:
+def of_stragglers(wall: int, rows: Sequence[Straggler], of: str = "") -> Table:
     """Who came last, how often, and what that cost."""
-    head = ["arrives last", "collectives", "share", "costs"]
+    head = [_headed("arrives last", of), "collectives", "share", "costs (any other waits)"]
     cells = [
         [f"rank {row.rank}", f"{row.last:,} of {row.of:,}", percent(row.last, row.of),
          _share(row.cost, wall)]
         for row in rows
     ]  # fmt: skip
     return Table(head, cells)
+
+
+def of_phases(wall: int, phases: Sequence[Phase]) -> Table:
+    """How long each phase took, and where a rank's time went in it on average."""
+    head = ["phase", "time", *PARTS.values()]
+    cells = []
+    for phase in phases:
+        mean = _mean(phase.ranks)
+        shares = [_share(getattr(mean, part), phase.wall) for part in PARTS]
+        cells.append([TITLES.get(phase.phase, phase.phase), _share(phase.wall, wall), *shares])
+    return Table(head, cells)
+
+
+def of_loop(loop: Loop) -> str:
+    """How fast the loop is, and what is not counted in it."""
+    line = f" (line {loop.line})" if loop.line is not None else ""
+    found = [f"{loop.title} end with {loop.name}{line}: {_rate(loop.rate)} steps/s"]
+    if loop.samples is not None:
+        found.append(f"{_rate(loop.samples)} samples/s")
+    if loop.apart:
+        many = "step" if loop.apart == 1 else "steps"
+        found.append(f"without {loop.apart:,} {many} in which all ranks did something else as well")
+    if loop.fewest < loop.most:
+        found.append(f"ranks did from {loop.fewest:,} to {loop.most:,} steps")
+    for other in loop.others:
+        line = f" (line {other.line})" if other.line is not None else ""
+        took = f"{other.steps:,} steps in {duration(other.time)}"
+        found.append(f"another loop, with {other.name}{line}: {took}")
+    return " · ".join(found)
 
 
 def dropped(reasons: dict[str, int]) -> str:
@@ -109,8 +140,18 @@ def dropped(reasons: dict[str, int]) -> str:
     return f"{count:,} unsound {'span' if count == 1 else 'spans'} left out: {why}"
 
 
-def _values(row: RankTimes) -> list[int]:
-    return list(vars(row).values())
+def _headed(what: str, of: str) -> str:
+    return f"{what}, {of}" if of else what
+
+
+def _mean(rows: Sequence[RankTimes]) -> RankTimes:
+    values = zip(*(vars(row).values() for row in rows), strict=True)
+    return RankTimes(*(sum(each) // len(rows) for each in values))
+
+
+def _rate(rate: float) -> str:
+    """With three digits."""
+    return f"{rate:,.0f}" if rate >= 99.95 else f"{rate:.3g}"
 
 
 def _share(time: int, wall: int) -> str:

@@ -111,16 +111,22 @@ def _watch_loaders(module: Any) -> None:
         if not recorder.on or _thread.loading:
             return original(self)
         _thread.loading = True
+        samples = None  # the last call of an epoch has none
         begin = time_ns()
         try:
-            return original(self)
+            batch = original(self)
+            samples = getattr(getattr(self, "_index_sampler", None), "batch_size", None)
+            return batch
         finally:
             dur = (time_ns() - begin) // 1000
             _thread.loading = False
-            recorder.add("data", recorder.number("DataLoader", _loader), begin // 1000, dur)
+            if type(samples) is not int:
+                samples = None
+            number = recorder.number(("DataLoader", samples), functools.partial(_loader, samples))
+            recorder.add("data", number, begin // 1000, dur)
 
     kind.__next__ = __next__
 
 
-def _loader() -> dict[str, Any]:
-    return {"name": "DataLoader"}
+def _loader(samples: int | None) -> dict[str, Any]:
+    return {"name": "DataLoader"} | ({} if samples is None else {"samples": samples})

@@ -1,0 +1,92 @@
+/** The phases of a run: its loop apart from what is before it, around it, and after it. */
+import type { Loop, Phase, Profile } from '../schema';
+import { trans } from '../translation';
+import { duration, grouped } from '../words';
+import { lasting, type Range } from './range';
+import type { ProfileRows } from './tables';
+
+/** So many steps are shown first. */
+const FIRST_STEPS = 5;
+/** All of the run is shown first, unless those steps are a smaller share of it. */
+const SHARE = 0.25;
+
+/** What a table can be of: a phase, or all of the run. */
+export interface ProfilePart {
+  key: Phase['phase'] | 'run';
+  title: string;
+  rows: ProfileRows;
+}
+
+/** The parts of a run in the order in which they matter; only one if nothing repeats. */
+export function partsOf(profile: Profile): ProfilePart[] {
+  const { loop, phases } = profile;
+  const run: ProfilePart = { key: 'run', title: trans.__('whole run'), rows: profile };
+  if (!loop || !phases) {
+    return [run];
+  }
+  const titles: { [phase in Phase['phase']]: string } = {
+    loop: stepsOf(loop),
+    startup: trans.__('start-up'),
+    warmup: trans.__('warm-up'),
+    rest: trans.__('rest')
+  };
+  const parts = phases.map(rows => ({ key: rows.phase, title: titles[rows.phase] ?? rows.phase, rows }));
+  return [...parts.filter(({ key }) => key === 'loop'), ...parts.filter(({ key }) => key !== 'loop'), run];
+}
+
+/** What a part is, in a sentence. */
+export function meaning(key: ProfilePart['key']): string {
+  const meanings: { [key in ProfilePart['key']]: string } = {
+    loop: trans.__('the steps that count'),
+    startup: trans.__('what is before the loop: imports, data, the model'),
+    warmup: trans.__('the first steps, which take longer or begin at an unknown moment'),
+    rest: trans.__('what all ranks do between steps, and after them'),
+    run: trans.__('all phases together')
+  };
+  return meanings[key] ?? '';
+}
+
+/** `steps 3–40`. */
+export function stepsOf({ first, last }: Loop): string {
+  return trans.__('steps %1–%2', grouped(first), grouped(last));
+}
+
+/** How fast a loop is, and what is not counted in it. */
+export function loopFacts(loop: Loop): string[] {
+  const { apart, fewest, most } = loop;
+  const end = loop.line === null ? loop.name : trans.__('%1 in line %2', loop.name, loop.line);
+  return [
+    trans.__('%1 steps/s', rate(loop.rate)),
+    trans.__('%1 a step', lasting(loop.time / loop.steps)),
+    loop.samples === null ? '' : trans.__('%1 samples/s', rate(loop.samples)),
+    trans.__('a step ends with %1', end),
+    apart ? trans._n('without %2 step in which all ranks did something else as well',
+      'without %2 steps in which all ranks did something else as well', apart, grouped(apart)) : '',
+    fewest < most ? trans.__('ranks did from %1 to %2 steps', grouped(fewest), grouped(most)) : '',
+    ...loop.others.map(other => {
+      const name = other.line === null ? other.name : trans.__('%1 in line %2', other.name, other.line);
+      return trans.__('another loop, with %1: %2 steps in %3', name, grouped(other.steps), duration(other.time));
+    })
+  ];
+}
+
+/** How long ranks imported modules in a phase; '' where they did not. */
+export function importsOf(profile: Profile, key: ProfilePart['key']): string {
+  const imports = profile.phases?.find(({ phase }) => phase === key)?.imports ?? 0;
+  return imports ? trans.__('%1 of it imports', duration(imports)) : '';
+}
+
+/** Some steps of the loop, to look at first; null where they are no small part of the run. */
+export function firstSteps(profile: Profile | null): Range | null {
+  const phase = profile?.phases?.find(each => each.phase === 'loop');
+  if (!profile?.loop || !phase) {
+    return null;
+  }
+  const length = (FIRST_STEPS * profile.loop.time) / profile.loop.steps;
+  return length < SHARE * profile.wall ? { from: phase.begin, to: phase.begin + length } : null;
+}
+
+/** With three digits. */
+function rate(value: number): string {
+  return value >= 99.95 ? grouped(Math.round(value)) : String(Number(value.toPrecision(3)));
+}
