@@ -44,7 +44,9 @@ class Row {
   refresh(run: Run, now: number): HTMLElement {
     setText(this.sign, SIGNS[run.state] ?? '?');
     this.sign.className = `rr-sign rr-is-${run.state}`;
-    setText(this.words, `${who(run)} · ${run.state === 'lost' ? trans.__('lost') : how(run, now * 1e6)}`);
+    const state = run.state === 'lost' ? trans.__('lost') : how(run, now * 1e6);
+    const asks = run.state === 'running' && run.prompts?.length ? [trans.__('waits for an answer')] : [];
+    setText(this.words, [who(run), state, ...asks].join(' · '));
     return this.node;
   }
 }
