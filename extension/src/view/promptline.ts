@@ -3,7 +3,7 @@ import { Widget } from '@lumino/widgets';
 
 import { nameRanks, rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
-import { askingWords, Prompts } from '../run/prompts';
+import { askingWords, type Prompts } from '../run/prompts';
 import type { Prompt } from '../schema';
 import { trans } from '../translation';
 import { h, setText } from './dom';
