@@ -145,7 +145,10 @@ test.describe('with real ranks', () => {
     const kernelspec = { name: 'python3', display_name: 'Python 3' };
     const path = 'debugger.ipynb';
     await page.contents.uploadContent(JSON.stringify({ cells, metadata: { kernelspec }, nbformat: 4, nbformat_minor: 5 }), 'text', path);
-    await page.notebook.open(path);
+    await page.evaluate(async path => {
+      const { jupyterapp } = window as unknown as { jupyterapp: { commands: { execute(id: string, args: Json): Promise<unknown> } } };
+      await jupyterapp.commands.execute('docmanager:open', { path });
+    }, path);
     await kernelReady(page);
     const cell = (index: number): Locator => page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell').nth(index);
     const begin = async (index: number): Promise<Locator> => {

@@ -32,7 +32,7 @@ AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
 STOP_S = 20.0  # for ranks to let go after --timeout, unless ■ is pressed again
 FOLLOW_S = 1.0  # between two looks at whether a run moves on
-_ON_RANKS = re.compile(r"--ranks?\b")
+_ON_RANKS = re.compile(r"--(?!breakpoint)")
 _OWN = (
     "%cluster", "%course", "%ranks", "%runs", "%distributed", "%debug --rank", "%load_ext",
     "%reload_ext",

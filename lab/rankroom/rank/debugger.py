@@ -14,7 +14,7 @@ from typing import Any
 
 from IPython.core.debugger import Pdb
 
-from rankroom.rank import debugger_hooks
+from rankroom.rank import prompts
 from rankroom.rank.world import ReleasedError
 
 QUIT = "the debugger was quit"
@@ -114,7 +114,7 @@ class RankDebugger(Pdb):
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
         """As IPython has it, with a cell called as in tracebacks, rather than by its file."""
-        entry = super().format_stack_entry(frame_lineno, lprefix)
+        entry: str = super().format_stack_entry(frame_lineno, lprefix)
         file = frame_lineno[0].f_code.co_filename
         if file not in self.shell.cells():
             return entry
@@ -124,9 +124,9 @@ class RankDebugger(Pdb):
 
     def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
         self.stopped_in = frame or _innermost(getattr(tb_or_exc, "__traceback__", tb_or_exc))
-        prompts = debugger_hooks.prompts
-        if prompts is not None and (why := prompts.refusal()):
-            prompts.pass_over("the debugger", self.stopped_in, why)
+        asking = prompts.of_this_rank
+        if asking is not None and (why := asking.refusal()):
+            asking.pass_over("the debugger", self.stopped_in, why)
             return
         self._interrupted = False
         try:
@@ -137,13 +137,17 @@ class RankDebugger(Pdb):
             raise KeyboardInterrupt
 
     def _cmdloop(self) -> None:
-        before, debugger_hooks.reading = debugger_hooks.reading, self
+        asking = prompts.of_this_rank
+        before = asking and asking.debugger
         try:
+            if asking is not None:
+                asking.debugger = self
             self.cmdloop()
         except KeyboardInterrupt:  # IPython's `interaction` would end with it, and the cell go on
             self._interrupted = True
         finally:
-            debugger_hooks.reading = before
+            if asking is not None:
+                asking.debugger = before
 
 
 def _innermost(trace: TracebackType | None) -> FrameType | None:

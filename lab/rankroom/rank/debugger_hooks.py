@@ -9,14 +9,13 @@ import sys
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from rankroom.rank import prompts
 from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.prompts import Prompts
 
 if TYPE_CHECKING:
     from rankroom.rank.debugger import RankDebugger
 
-prompts: Prompts | None = None  # of this rank; None elsewhere
-reading: RankDebugger | None = None  # the debugger that asks for commands now
 _kept: RankDebugger | None = None  # with the breakpoints that were set
 
 
@@ -26,8 +25,7 @@ def install(asking: Prompts) -> None:
     Python's own hook of breakpoint() looks up pdb.set_trace each time, unless PYTHONBREAKPOINT says
     otherwise. With ipykernel comes debugpy, whose hook does nothing unless its client is there.
     """
-    global prompts
-    prompts = asking
+    prompts.of_this_rank = asking
     sys.breakpointhook = sys.__breakpointhook__
     when_imported("pdb", _take_over)
 
@@ -36,8 +34,9 @@ def set_trace(frame: FrameType | None = None, *, header: str | None = None, **_:
     """In the place of pdb.set_trace."""
     __tracebackhide__ = True
     frame = frame or sys._getframe(1)
-    if prompts is not None and (why := prompts.refusal()):
-        prompts.pass_over("breakpoint()", frame, why)
+    asking = prompts.of_this_rank
+    if asking is not None and (why := asking.refusal()):
+        asking.pass_over("breakpoint()", frame, why)
         return
     debugger = _debugger()
     if header is not None:
@@ -54,11 +53,6 @@ def post_mortem(t: Any = None) -> None:
     debugger = _debugger()
     debugger.reset()
     debugger.interaction(None, getattr(error, "__traceback__", error))
-
-
-def reads(prompt: str) -> FrameType | None:
-    """Where the debugger has stopped, if it is the debugger that reads with this prompt."""
-    return reading.stopped_in if reading is not None and prompt == reading.prompt else None
 
 
 def has_traceback() -> bool:
@@ -85,4 +79,5 @@ def _debugger() -> RankDebugger:
 
     if _kept is None:
         _kept = RankDebugger()
-    return RankDebugger() if reading is _kept else _kept
+    is_busy = prompts.of_this_rank is not None and prompts.of_this_rank.debugger is _kept
+    return RankDebugger() if is_busy else _kept

@@ -232,7 +232,7 @@ class RankKernel(IPythonParallelKernel):
 
     def raw_input(self, prompt: object = "") -> str:
         __tracebackhide__ = True
-        if stopped := debugger_hooks.reads(str(prompt)):
+        if stopped := self.prompts.stopped_in(str(prompt)):
             return self._asked("debugger", str(prompt), stopped)
         return self._asked("input", str(prompt), sys._getframe(1))
 

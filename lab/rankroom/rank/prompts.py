@@ -33,6 +33,9 @@ class Question(NamedTuple):
     answers: queue.SimpleQueue[str | None]
 
 
+of_this_rank: Prompts | None = None  # None where this process is no rank
+
+
 class Prompts:
     """The questions of one rank, one at a time.
 
@@ -42,6 +45,7 @@ class Prompts:
 
     def __init__(self, emit: Callable[..., None], cells: Callable[[], set[str]]) -> None:
         self.current: Question | None = None
+        self.debugger: Any = None  # the one that reads a command now, if one does
         self._emit = emit
         self._cells = cells
         self._interactive = False  # whether somebody can answer
@@ -66,6 +70,14 @@ class Prompts:
         if threading.current_thread() is not threading.main_thread():
             return "it is not in the rank's main thread"
         return "" if self._interactive else "nobody can answer here"
+
+    def stopped_in(self, text: str) -> FrameType | None:
+        """Where the debugger has stopped, if it is the debugger that reads with this prompt."""
+        debugger = self.debugger
+        if debugger is None or debugger.prompt != text:
+            return None
+        stopped: FrameType | None = debugger.stopped_in
+        return stopped
 
     def pass_over(self, what: str, frame: FrameType | None, why: str) -> None:
         """Say that `what` is not done, once for each place of a cell."""
