@@ -4,7 +4,7 @@ import { ServerConnection } from '@jupyterlab/services';
 
 import type { MetricsAnswer } from './metrics/answer';
 import type { Question } from './metrics/source';
-import type { Profile, Run, RunState } from './schema';
+import type { Profile, Prompt, Run, RunState } from './schema';
 import type { CollectivesAnswer } from './timeline/collectives';
 import { trans } from './translation';
 
@@ -98,6 +98,12 @@ export class Api {
     const query: Query = ranks.length ? { rank: ranks.join(',') } : {};
     const response = await this.ask('POST', ['runs', id, step], query);
     return String(((await response.json()) as { message: unknown }).message);
+  }
+
+  /** Answer what ranks ask; an error says that it was not taken. */
+  async answer(id: string, text: string, prompts: readonly Prompt[]): Promise<void> {
+    const asked = prompts.map(({ rank, number }) => `${rank}:${number}`).join();
+    await this.ask('POST', ['runs', id, 'answer'], {}, undefined, { text, prompts: asked });
   }
 
   /** Where the threads of each rank are, as text. */

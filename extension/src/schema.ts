@@ -48,14 +48,30 @@ export interface Hang {
 export interface Place {
   /** Ascending. */
   ranks: number[];
-  /** waits: in a collective; still: its main thread does not move; busy: it computes; ended: the cell is over there; silent: it does not answer. */
-  state: 'waits' | 'still' | 'busy' | 'ended' | 'silent';
+  /** asks: in the debugger, or in input(); waits: in a collective; still: its main thread does not move; busy: it computes; ended: the cell is over there; silent: it does not answer. */
+  state: 'asks' | 'waits' | 'still' | 'busy' | 'ended' | 'silent';
   /** Where they stand, such as `wait in allreduce grad.3 (cell line 7)`. */
   words: string;
   /** The collective, such as `allreduce grad.3`. */
   what?: string | null;
   /** The source of the cell's line. */
   code?: string | null;
+  [key: string]: unknown;
+}
+
+/** What a rank of a live run asks, until somebody answers. */
+export interface Prompt {
+  rank: number;
+  /** Tells it from the rank's others: an answer is for this one. */
+  number: number;
+  /** debugger: the next command; input: what input() returns; password: the same, not to be shown. */
+  kind: 'debugger' | 'input' | 'password';
+  /** The prompt itself, such as `ipdb> `. */
+  text: string;
+  /** Microseconds since the run's start. */
+  since: number;
+  /** Where the rank asks, such as `cell line 5` or `train.py:12`. */
+  place?: string;
   [key: string]: unknown;
 }
 
@@ -78,6 +94,8 @@ export interface Run {
   ranks: RankInfo[];
   failure?: Failure | null;
   hang?: Hang | null;
+  /** What ranks of a live run ask now, by rank; left out if nothing. */
+  prompts?: Prompt[];
   /** What the reader must know: features missing, output missing. */
   notes?: string[];
   /** Lines of output of all ranks, once ended. */

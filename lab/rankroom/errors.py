@@ -141,5 +141,7 @@ EARLIER_SITE = (
 BROKEN = "the supervisor of cluster {name} failed to do that: {error}; its log says more"
 UNKNOWN = "the supervisor of cluster {name} is of another version of Rankroom: it cannot do {do!r}"
 NO_CLUSTER = "no cluster yet: start one with `%cluster start --ranks 2`"
+NOT_ASKED = "no rank asks anything now"
+ANSWERED = "that was answered already, or is not asked any more"
 STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
 ENDED = "cluster {name} is over: {why}; `%cluster start` starts a new one"

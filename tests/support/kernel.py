@@ -46,9 +46,12 @@ class Kernel:
         self._home = Path(env.get("RANKROOM_HOME") or config.home())
         self.shown = Shown()  # of the newest cell, as it comes
 
-    def run(self, code: str, timeout: float = 120, after: Any = None) -> Shown:
-        """Execute `code`; `after()` is called once the kernel has begun."""
-        request = self.client.execute(code, allow_stdin=False)
+    def run(
+        self, code: str, timeout: float = 120, after: Any = None, attended: bool = False
+    ) -> Shown:
+        """Execute `code`, as a front end does that can ask its user if `attended`; `after()` is
+        called once the kernel has begun."""
+        request = self.client.execute(code, allow_stdin=attended)
         shown = self.shown = Shown()
         places: dict[str, int] = {}
         deadline = time.monotonic() + timeout

@@ -56,6 +56,7 @@ class MadeUp:
         answer: dict[str, Any] = {
             "release": {"text": f"released torch on the ranks of {self.info.name}"},
             "stacks": {"stacks": {"0": "main:\n  x", "1": "<b>"}},
+            "answer": {"ranks": [int(rank) for rank in question.content.get("prompts", ())]},
         }.get(question.content["do"], {})
         for rank in question.content.get("ranks") or []:
             self.info.restarts[str(rank)] = self.info.restarts.get(str(rank), 0) + 1

@@ -4,7 +4,7 @@ import { Signal, type ISignal } from '@lumino/signaling';
 import { Log } from '../log/log';
 import { ERROR, NOTE } from '../log/lines';
 import { isMetrics, linesOf, parseEvent } from '../record';
-import type { ErrorEvent, Event, Hang, Profile, RankState, Run } from '../schema';
+import type { ErrorEvent, Event, Hang, Profile, Prompt, RankState, Run } from '../schema';
 import { Collectives, type CollectivesAnswer } from '../timeline/collectives';
 import type { Overview } from '../timeline/overview';
 import { Samples } from '../timeline/samples';
@@ -132,6 +132,11 @@ export class RunModel {
   /** Why the run is stuck, if that is so. */
   get hang(): Hang | null {
     return (this.isLive && this.run.hang) || null;
+  }
+
+  /** What ranks ask now, by rank. */
+  get prompts(): Prompt[] {
+    return (this.isLive && this.run.prompts) || [];
   }
 
   /** What the rank was released from, as another one had failed: `released from allreduce x`. */

@@ -88,7 +88,8 @@ class Row {
 
   refresh(run: Run, now: number): HTMLElement {
     setSign(this.sign, run);
-    setText(this.words, `${who(run)} · ${stands(run, now)}`);
+    const asks = run.state === 'running' && run.prompts?.length ? [trans.__('waits for an answer')] : [];
+    setText(this.words, [who(run), stands(run, now), ...asks].join(' · '));
     return this.node;
   }
 }

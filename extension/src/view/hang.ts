@@ -71,6 +71,7 @@ export class HangBanner extends Widget {
       this.text.dataset.said = sentence;
       this.text.replaceChildren(...quoted(sentence));
     }
+    this.banner.classList.toggle('rr-held', hang?.places?.some(({ state }) => state === 'asks') ?? false);
     this.refreshPlaces(hang?.places ?? []);
     this.refreshRestarts(hang ? awaited(hang) : []);
     setUnderWay(this.interrupt, ladder.isUnderWay('interrupt'));

@@ -9,6 +9,7 @@ import { ERROR } from '../log/lines';
 import type { Run } from '../schema';
 import { Ladder } from '../run/ladder';
 import type { RunModel } from '../run/model';
+import { Prompts } from '../run/prompts';
 import type { Memory, Runs, Tab } from '../run/runs';
 import { trans } from '../translation';
 import { grouped } from '../words';
@@ -21,6 +22,7 @@ import { keepKeys } from './keys';
 import { LogList } from './loglist';
 import { MetricsTab } from './plots/metricstab';
 import { ProfileTab } from './profiletab';
+import { PromptLine } from './promptline';
 import { Sight } from './sight';
 import { Tabs } from './tabs';
 import { Timeline } from './timeline/timeline';
@@ -57,6 +59,7 @@ export class RunView extends Panel {
   private timeline: Timeline | null = null;
   private metrics: MetricsTab | null = null;
   private profile: ProfileTab | null = null;
+  private prompt: PromptLine;
   private displays: Displays;
   private notes = new Widget();
   private instead: Widget | null = null;
@@ -85,9 +88,10 @@ export class RunView extends Panel {
     this.hang = new HangBanner(this.model, ladder, () => this.list.focus());
     this.failures = new Failures(this.model);
     this.list = new LogList(this.model, options.isInline, t => this.toMoment(t));
+    this.prompt = new PromptLine(this.model, new Prompts(this.model, options.api), () => this.list.focus());
     this.displays = new Displays(this.model, options.rendermime, options.isTrusted);
     this.notes.addClass('rr-notes');
-    const parts = [this.header, this.hang, this.failures, this.list, this.displays, this.notes];
+    const parts = [this.header, this.hang, this.failures, this.list, this.prompt, this.displays, this.notes];
     parts.forEach(part => this.addWidget(part));
     this.model.changed.connect(this.onChanged, this);
     this.model.profile.changed.connect(this.onChanged, this);
@@ -236,6 +240,7 @@ export class RunView extends Panel {
   private refreshTimes(): void {
     this.header.refresh();
     this.hang.refresh();
+    this.prompt.refresh();
   }
 
   private refresh(): void {

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from rankroom.cli import runs_command
+from rankroom.cli.answers import Answers, can_ask
 from rankroom.cli.job_options import ENDS, INTERRUPTED, job_options, started
 from rankroom.cluster.base import AnyCluster
 from rankroom.display.lines import Assembly, collapse
@@ -59,7 +60,7 @@ def run(
     try:
         path = script if site_name else str(Path(script).absolute())
         source = SOURCE.format(path=path, arguments=list(arguments))
-        begun = cluster.run(source, name=Path(script).name)
+        begun = cluster.run(source, name=Path(script).name, interactive=can_ask())
         status = _follow(cluster, begun, timeout)
     except KeyboardInterrupt:  # before there was a run to interrupt
         click.echo(ENDS, err=True)
@@ -73,6 +74,7 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
     """Show what ranks write until all have ended; the exit status."""
     reader, assembly = cluster.store.tail(begun.id), Assembly()
     until = float("inf") if timeout is None else time.monotonic() + timeout
+    answers = Answers(lambda text, prompts: begun.answer(text, list(prompts)))
     data, pressed, hang = b"", 0, ""
     while True:
         try:
@@ -88,6 +90,12 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
             if not read and chunk.state != "running":
                 break
             info = begun.info
+            if not read and info.prompts:
+                asked = time.monotonic()
+                if not answers.ask(info):
+                    time.sleep(PAUSE_S)
+                until += time.monotonic() - asked  # nobody is late who waits for an answer
+                continue
             if info.hang is not None and info.hang.text != hang:
                 hang = info.hang.text
                 click.echo(f"! {keep_colours(hang)}", err=True)
@@ -96,7 +104,7 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
                 threading.Thread(target=begun.interrupt, daemon=True).start()
             if not read:  # the ranks need the cores
                 reader.pause(PAUSE_S, until)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, EOFError):
             pressed += 1
             if pressed > 1:
                 click.echo(ENDS, err=True)

@@ -17,7 +17,7 @@ from rankroom.display import runs_table
 from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
-from rankroom.display.words import headline, label
+from rankroom.display.words import asking, headline, label
 from rankroom.record.model import Json, RunInfo, parse_event
 from rankroom.record.retention import DAY
 from rankroom.record.store import Store
@@ -73,6 +73,8 @@ def show(run: str, ranks: str | None, no_collapse: bool, as_page: bool, output: 
     click.echo(f"● {keep_colours(headline(info))}")
     if info.hang is not None and info.state == "running":
         click.echo(f"! {keep_colours(info.hang.text)}")
+    if words := asking(info):
+        click.echo(f"! {words}: {ATTACH.format(id=info.id)}")
     for note in info.notes:
         click.echo(keep_colours(note))
     if events.dropped:
@@ -113,9 +115,51 @@ def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
         show_groups(_group(line) for line in last)
         for event in _follow(reader, pressed) if follow else ():
             show_groups(_group(line) for line in assembly.add(event) if line.rank in chosen)
+            if _is_question(event) and event["rank"] in chosen:
+                click.echo(f"! rank {event['rank']} asks: {ATTACH.format(id=info.id)}")
     show_groups(_group(line) for line in assembly.rest() if line.rank in chosen)
     if follow:
         click.echo(f"● {keep_colours(headline(store.load(info.id)))}")
+
+
+@runs.command()
+@RUN
+@click.option("--ranks", "--rank", metavar="LIST", help="Answer these ranks only, like 0,2-3.")
+def debug(run: str, ranks: str | None) -> None:
+    """Answer ranks in the debugger, or in input(), and show what they write.
+
+    What is typed goes to all ranks that ask; `@2` goes on with rank 2 only, `@` with all again.
+    Ctrl-D leaves them as they are.
+    """
+    from rankroom.cli.answers import Answers
+    from rankroom.cluster import actions
+
+    store = Store()
+    info = actions.acted_on(store, store.find(run))
+    chosen = None if ranks is None else parse_ranks(ranks, info.size)
+    answers = Answers(lambda text, prompts: actions.answer(info, text, prompts), chosen)
+    start, assembly = line_near_end(store.paths(info.id).events, LIMIT), Assembly()
+    reader = store.tail(info.id, start)
+    with _interruptible() as pressed:
+        while not pressed:
+            chunk = reader.read()
+            lines = [line for event in events_in(chunk.data) for line in assembly.add(event)]
+            show_groups(collapse(lines))
+            if chunk.data:
+                continue
+            if chunk.state != "running":
+                break
+            try:
+                if not answers.ask(store.load(info.id)):
+                    time.sleep(PAUSE)
+            except EOFError:
+                click.echo()
+                break
+    show_groups(collapse(assembly.rest()))
+    now = store.load(info.id)
+    click.echo(f"● {keep_colours(headline(now))}")
+    if words := asking(now):
+        click.echo(f"! {words} still: {ATTACH.format(id=info.id)}, {END}")
 
 
 @runs.command()
@@ -268,6 +312,10 @@ def _interruptible() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
+def _is_question(event: Json) -> bool:
+    return (event["kind"], event.get("name")) == ("mark", "asks")
+
+
 def _follow(reader: Tail, pressed: list[int]) -> Iterator[Json]:
     """Events as they come, until the run has ended or somebody has `pressed`."""
     while not pressed:
@@ -281,3 +329,7 @@ def _follow(reader: Tail, pressed: list[int]) -> Iterator[Json]:
 
 def events_in(data: bytes) -> Iterator[Json]:
     return (event for event in map(parse_event, data.split(b"\n")) if event is not None)
+
+
+ATTACH = "`rankroom runs debug {id}` answers"
+END = "`rankroom cluster interrupt` ends it"

@@ -151,6 +151,21 @@ def release(name: str) -> str:
     return str(_ask(find(name)[1], do="release")["text"])
 
 
+def answer(run: RunInfo, text: str, prompts: Mapping[int, int]) -> list[int]:
+    """Answer prompts of a run that is on, by rank and number; the ranks that took it.
+
+    Raises UsageError if none did.
+    """
+    info = find(run.cluster)[1]
+    asked = {str(rank): number for rank, number in prompts.items()}
+    if not asked:
+        raise UsageError(errors.NOT_ASKED)
+    taken: list[int] = _ask(info, do="answer", run=run.id, text=text, prompts=asked)["ranks"]
+    if not taken:
+        raise UsageError(errors.ANSWERED)
+    return taken
+
+
 def stacks(name: str) -> dict[int, str]:
     """Where the threads of each rank are, as text."""
     said = _ask(find(name)[1], do="stacks", ranks=None)["stacks"]

@@ -16,7 +16,7 @@ from rankroom.display.metric_picture import MetricSummary, metric_summary
 from rankroom.display.page import Html, Page, Text, weight
 from rankroom.display.summary import Summary, summary
 from rankroom.display.text import clean, clip, one_line
-from rankroom.display.words import label, whole_log
+from rankroom.display.words import asking, label, whole_log
 from rankroom.record import model
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
@@ -37,6 +37,8 @@ def running_bundle(run: RunInfo) -> Json:
     text, html = Text(1_000), Html(2_500)
     for page in (text, html):
         page.headline(run)
+        if words := asking(run):
+            page.note(f"{one_line(words, 200)}: `rankroom runs debug {run.id}` answers it")
         for note in run.notes[:5]:
             page.note(one_line(note, 200))
     html.note(f"follow it in a terminal: rankroom runs tail -f {run.id}")
@@ -122,6 +124,7 @@ def _run(run: RunInfo) -> tuple[Json, int]:
     data = run.to_json()
     for key, most in (("title", 200), ("name", 60), ("cluster", 60)):
         data[key] = data[key] and _short(data[key], most)
+    data.pop("prompts", None)  # who could answer them asks the server
     data["notes"] = [_short(str(text), 200) for text in run.notes[:10]]
     if data["failure"]:
         data["failure"]["ename"] = _short(data["failure"]["ename"], 80)

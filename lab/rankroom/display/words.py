@@ -49,9 +49,27 @@ def how(run: RunInfo) -> str:
     return f"{clip(run.state, 20)}{where}" + (f" after {took}" if took else "")
 
 
+def asking(run: RunInfo) -> str:
+    """Who waits for an answer, and where; empty if nobody does."""
+    groups: dict[tuple[bool, str], list[int]] = {}
+    for prompt in run.prompts if run.state == "running" else ():
+        place = f" at {one_line(prompt.place, 60)}" if prompt.place else ""
+        groups.setdefault((prompt.kind == "debugger", place), []).append(prompt.rank)
+    return "; ".join(
+        f"{label(ranks)} {_ASKS[in_debugger][len(ranks) > 1]}{place}"
+        for (in_debugger, place), ranks in groups.items()
+    )
+
+
 def label(ranks: Iterable[int]) -> str:
     """`rank 2` or `ranks 0–3`."""
     return clip(name_ranks(list(ranks)), 66)
+
+
+_ASKS = {
+    True: ("is in the debugger", "are in the debugger"),
+    False: ("waits for input", "wait for input"),
+}
 
 
 def whole_log(run: RunInfo) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import time
 from typing import Any
 
@@ -13,6 +14,7 @@ from IPython.display import display as show
 from rankroom import display
 from rankroom.analysis.chart import VEGA
 from rankroom.errors import RunFailed, UsageError
+from rankroom.notebook.attended import is_attended
 from rankroom.notebook.cell_source import check_syntax, notes
 from rankroom.notebook.cluster_magic import ACTIONS, the_cluster
 from rankroom.notebook.complete import RankMatcher
@@ -21,15 +23,20 @@ from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.notebook.plain_errors import plain
 from rankroom.notebook.stop_button import deferred
+from rankroom.rank.debugger_hooks import has_traceback
 from rankroom.record.store import Store
 from rankroom.run.run import Run
-from rankroom.text.rank_ranges import format_ranks, parse_ranks
+from rankroom.text.rank_ranges import format_ranks, name_ranks, parse_ranks
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
 STOP_S = 20.0  # for ranks to let go after --timeout, unless ■ is pressed again
 FOLLOW_S = 1.0  # between two looks at whether a run moves on
-_OWN = ("%cluster", "%course", "%ranks", "%runs", "%distributed", "%load_ext", "%reload_ext")
+_ON_RANKS = re.compile(r"--(?!breakpoint)")
+_OWN = (
+    "%cluster", "%course", "%ranks", "%runs", "%distributed", "%debug --rank", "%load_ext",
+    "%reload_ext",
+)  # fmt: skip
 
 
 @magics_class
@@ -38,6 +45,7 @@ class RankroomMagics(Magics):
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
+        self._own_debug = shell.find_line_magic("debug")
         self.every_cell = False
         self.refuses = ""  # why the lesson of this notebook cannot be walked here
 
@@ -133,8 +141,9 @@ class RankroomMagics(Magics):
         said = notes(check_syntax(self.shell, source), ranks, cluster.size)
         with deferred() as pressed:
             run = cluster.run(
-                source, ranks, chosen.output, self.shell.execution_count, said, chosen.profile
-            )
+                source, ranks, chosen.output, self.shell.execution_count, said, chosen.profile,
+                interactive=not chosen.quiet and is_attended(self.shell),
+            )  # fmt: skip
             if chosen.output:
                 self.shell.user_ns[chosen.output] = run
             output = CellOutput(self.shell, run.id)
@@ -143,10 +152,11 @@ class RankroomMagics(Magics):
                 output.show(display.running_bundle(run.info))
         if chosen.detach:
             return
-        self._follow(run, chosen.timeout, None if chosen.quiet else output, bool(pressed))
+        shown = None if chosen.quiet else output
+        timed_out = self._follow(run, chosen.timeout, shown, bool(pressed))
         if not chosen.quiet or run.state != "done":
             output.show(display.bundle(run.info, cluster.store))
-        self._raise(run, chosen.timeout)
+        self._raise(run, chosen.timeout if timed_out else None)
 
     def _read(self, options: Options, line: str) -> Any:
         """What is asked of a cell on ranks, if it can run here."""
@@ -159,21 +169,25 @@ class RankroomMagics(Magics):
 
     def _follow(
         self, run: Run, timeout: float | None, output: CellOutput | None, pressed: bool
-    ) -> None:
-        """Wait for the run; an interrupt of the notebook becomes one of the ranks.
+    ) -> bool:
+        """Wait for the run; an interrupt of the notebook becomes one of the ranks. Whether it had
+        to be ended after `timeout` seconds.
 
         Where there is no live view, `output` tells that the run is stuck, that it moves on, and
         what is noted of it.
         """
-        until = float("inf") if timeout is None else time.monotonic() + timeout
-        told = (False, len(run.info.notes))
+        left = float("inf") if timeout is None else timeout
+        told = (False, False, len(run.info.notes))
         try:
             if pressed:
                 raise KeyboardInterrupt
-            while time.monotonic() < until:
-                if run.wait(min(FOLLOW_S, max(0.0, until - time.monotonic()))):
-                    return
-                now = (run.info.hang is not None, len(run.info.notes))
+            while left > 0:
+                looked = time.monotonic()
+                if run.wait(min(FOLLOW_S, left)):
+                    return False
+                if not run.prompts:  # nobody is late who waits for an answer
+                    left -= time.monotonic() - looked
+                now = (run.info.hang is not None, bool(run.prompts), len(run.info.notes))
                 if output is not None and now != told:
                     told = now
                     output.show(display.running_bundle(run.info))
@@ -184,9 +198,11 @@ class RankroomMagics(Magics):
             # Pressed again: the notebook gets its prompt back, and a line names what still runs.
             with contextlib.suppress(KeyboardInterrupt):
                 run.wait(INTERRUPT_S)
+        return left <= 0
 
     def _raise(self, run: Run, timeout: float | None) -> None:
-        """Make the notebook's cell end as the run did, so that "run all" stops where it should."""
+        """Make the notebook's cell end as the run did, so that "run all" stops where it should; it
+        was ended after `timeout` seconds if that is given."""
         if run.running:
             ranks = format_ranks(run.running)
             patience = INTERRUPT_S if timeout is None else STOP_S
@@ -194,7 +210,7 @@ class RankroomMagics(Magics):
                 f"rank {ranks} did not stop within {patience:.0f} s: "
                 f"`%cluster restart --ranks {ranks}` ends it"
             )
-        if timeout is not None and run.state == "interrupted" and run.duration >= timeout:
+        if timeout is not None and run.state == "interrupted":
             raise RunFailed(f"stopped after --timeout {timeout:g} s")
         if run.state == "interrupted":
             states = {rank.state for rank in run.info.ranks}
@@ -206,6 +222,28 @@ class RankroomMagics(Magics):
             ename = "" if failure.ename == "RankLost" else failure.ename
             what = ": ".join(part for part in (ename, failure.evalue) if part)
             raise RunFailed(f"rank {failure.rank} failed first{where}: {what[:500]}")
+
+    @line_magic  # type: ignore[untyped-decorator]
+    @plain
+    def debug(self, line: str) -> None:
+        """%debug --ranks 3: look around where the last cell that failed on rank 3 did.
+
+        Without ranks it is IPython's own, for the notebook's kernel.
+        """
+        if not _ON_RANKS.match(line.strip()):
+            self._own_debug(line)
+            return
+        options = Options("%debug")
+        options.add_argument("--ranks", "--rank", metavar="0,2-3", required=True)
+        chosen = options.read(line)
+        cluster = the_cluster()
+        ranks = parse_ranks(chosen.ranks, cluster.size)
+        found = {rank: cluster.apply(rank, has_traceback) for rank in ranks}
+        if missing := [rank for rank in ranks if not found[rank]]:
+            raise UsageError(NO_TRACEBACK.format(ranks=name_ranks(missing)))
+        if not is_attended(self.shell):
+            raise UsageError(UNATTENDED)
+        self._run("%debug", f"--ranks {','.join(map(str, ranks))}")
 
     # -- clusters
 
@@ -329,3 +367,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     shell.input_transformers_cleanup.append(every_cell)
     shell.Completer.custom_matchers.append(RankMatcher(magics))
+
+
+NO_TRACEBACK = "nothing to debug on {ranks}: no cell has failed there"
+UNATTENDED = "%debug passed over: nobody can answer here"

@@ -13,7 +13,7 @@ from rankroom.notebook.stop_button import deferred
 from rankroom.run.run import Run
 
 # Returns when the run has ended, or has been asked to; True if the stop button was pressed already.
-Follow = Callable[[Run, bool], None]
+Follow = Callable[[Run, bool], object]
 
 
 @dataclass

@@ -10,16 +10,18 @@ import signal
 import sys
 import time
 import traceback
+from types import FrameType
 from typing import Any
 
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
-from rankroom.rank import packed_values, stacks
+from rankroom.rank import debugger_hooks, packed_values, stacks
 from rankroom.rank.client_output import ClientOutput
 from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.profiler import Profile, profiled
+from rankroom.rank.prompts import Prompts
 from rankroom.rank.recovery import Recovery
 from rankroom.rank.shell import RankShell, ignore_interrupts
 from rankroom.rank.supervisor_connection import Done
@@ -37,7 +39,7 @@ _MAY_AWAIT = re.compile(r"\b(await|async)\b")
 ANSWERED_S = 0.1  # for an answer to leave a process that is about to end
 DONE_S = 0.03  # after the last event of a cell, until its end is told once more
 _NO_INPUT = (
-    "input() cannot be answered on a rank: it has no keyboard. "
+    "{what} cannot be answered on a rank here: {why}. "
     "Ask in a %%local cell and send the answer with `%ranks push NAME`."
 )
 
@@ -45,8 +47,9 @@ _NO_INPUT = (
 class RankKernel(IPythonParallelKernel):
     """An engine's kernel that runs the cells of Rankroom's runs, too.
 
-    Such a cell is `{source, run, start, ranks, epoch, count, settle, profile, own}`. One that this
-    rank is to go on with, as its process before died in it, is `{back, meeting, seq, starts}` too.
+    Such a cell is `{source, run, start, ranks, epoch, count, settle, profile, own, interactive}`.
+    One that this rank is to go on with, as its process before died in it, is `{back, meeting, seq,
+    starts}` too.
     """
 
     shell_class = Type(RankShell)
@@ -55,6 +58,7 @@ class RankKernel(IPythonParallelKernel):
     world: World
     recovery: Recovery
     watchdog: Watchdog
+    prompts: Prompts
     released: bool = False
     # What was known when this rank was asked to let go, and what let go then.
     failed_before: bool = False
@@ -72,11 +76,14 @@ class RankKernel(IPythonParallelKernel):
         self.shell.attach(reporter)
         reporter.sources.append(horovod_spans.take)
         reporter.sampler = Sampler(world.device)
+        self.prompts = Prompts(reporter.emit_now, self.shell.cells)
+        debugger_hooks.install(self.prompts)
         self.watchdog = Watchdog(
             lambda: reporter.run,
             lambda name, args: reporter.emit_now("mark", name=name, args=args),
             self.shell.cells,
             recovery.look,
+            self.prompts.standing,
         )
         # ipyparallel has a process beside each engine do it for its clients.
         self.control_handlers["signal_request"] = self._signal_request
@@ -148,6 +155,7 @@ class RankKernel(IPythonParallelKernel):
         # First of all: from here on, whatever goes wrong is in the record.
         self.reporter.begin(run["run"], run["start"], run.get("seq", 0), run.get("starts", 0))
         self._forward_input(False)
+        self.prompts.begin(bool(run.get("interactive")))
         if run.get("meeting"):
             self._tell_regrouped(run["meeting"])
         try:
@@ -164,6 +172,8 @@ class RankKernel(IPythonParallelKernel):
             self.shell._showtraceback(type(error), error, traceback.format_exception(error))
         finally:
             ignore_interrupts()
+            self.prompts.end()
+            debugger_hooks.stop_tracing()
             self._restore_input()
             size = self.world.size
             self.recovery.end()
@@ -232,13 +242,22 @@ class RankKernel(IPythonParallelKernel):
     def _publish_execute_input(self, *args: Any, **kwargs: Any) -> None:
         """Published to no one: the run holds the source."""
 
-    def raw_input(self, prompt: str = "") -> str:
+    def raw_input(self, prompt: object = "") -> str:
         __tracebackhide__ = True
-        raise StdinNotImplementedError(_NO_INPUT)
+        if stopped := self.prompts.stopped_in(str(prompt)):
+            return self._asked("debugger", str(prompt), stopped)
+        return self._asked("input", str(prompt), sys._getframe(1))
 
-    def getpass(self, prompt: str = "", stream: Any = None) -> str:
+    def getpass(self, prompt: str = "Password: ", stream: Any = None) -> str:
         __tracebackhide__ = True
-        raise StdinNotImplementedError(_NO_INPUT)
+        return self._asked("password", prompt, sys._getframe(1))
+
+    def _asked(self, kind: str, text: str, frame: FrameType) -> str:
+        __tracebackhide__ = True
+        if why := self.prompts.refusal():
+            what = "getpass()" if kind == "password" else "input()"
+            raise StdinNotImplementedError(_NO_INPUT.format(what=what, why=why))
+        return self.prompts.ask(kind, text, frame)
 
     def _forward_input(self, allow_stdin: bool = False) -> None:
         super()._forward_input(False)
@@ -258,13 +277,20 @@ class RankKernel(IPythonParallelKernel):
         if question["do"] == "clock":
             return {"time": time.time_ns() // 1000}
         busy = self.reporter.run
+        if question["do"] == "answer":
+            is_ours = busy == question["run"]
+            number, text = question["prompt"], question["text"]
+            return {"taken": is_ours and self.prompts.answer(number, text)}
         if question["do"] == "release" and busy in (None, question["run"]):
             first = busy is not None and not self.released
             if first:
                 self.failed_before = bool(self.shell.failing)
                 self.raised_before = self.reporter.rank in question.get("raised", ())
                 self.released = self.let_go = True
-            done = self.recovery.release(question["run"])
+            # Released once already, it may be asked again to leave a debugger.
+            done = self.recovery.release(question["run"]) if first or busy is None else []
+            if question.get("prompts"):
+                done = [*self.prompts.release(), *done]
             if first:
                 self.let_go = bool(done)
             return {"released": done}

@@ -103,6 +103,13 @@ class RankShell(ZMQInteractiveShell):
     failure: dict[str, Any] | None = None
     failing: bool = False  # from the moment an error leaves the cell; its traceback takes a while
 
+    @property
+    def debugger_cls(self) -> type:
+        """What %debug and %pdb use; imported then."""
+        from rankroom.rank.debugger import RankDebugger
+
+        return RankDebugger
+
     def attach(self, reporter: Reporter) -> None:
         """Send everything a cell shows to `reporter`."""
         self.reporter = reporter

@@ -28,7 +28,8 @@ class Watchdog:
     """Watches the main thread of a rank.
 
     `running()` is the run whose cell is on, or None; `emit(name, args)` reports a mark;
-    `cells()` gives the file names of this session's cells; `idle()` is called between cells.
+    `cells()` gives the file names of this session's cells; `idle()` is called between cells;
+    `asking()` is where the rank stands if it waits for somebody's answer.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class Watchdog:
         emit: Callable[[str, dict[str, Any]], None],
         cells: Callable[[], set[str]],
         idle: Callable[[], None] = lambda: None,
+        asking: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
         self._running = running
         self._emit = emit
         self._cells = cells
         self._idle = idle
+        self._asking = asking
         main = threading.main_thread()
         self._clock = time.pthread_getcpuclockid(main.ident) if main.ident else 0
         self._step: object = None  # where the main thread was when it last took a step
@@ -64,6 +67,8 @@ class Watchdog:
         """Where the rank stands now: state, what it waits in, for how many seconds, the place."""
         if self._running() is None:
             return {"state": "ended"}
+        if asks := self._asking():
+            return asks
         frame = stacks.main_frame()
         place = stacks.place(frame, self._cells())
         about = {"cell_line": place.cell_line, "code": place.code}
@@ -110,6 +115,8 @@ class Watchdog:
             self._since = now
 
     def _is_stuck(self) -> bool:
+        if self._asking():  # who is asked knows it already
+            return False
         now = time.monotonic()
         wait = Waiting.current
         if wait is not None:

@@ -59,7 +59,7 @@ class Place:
     """Where ranks of a run that is stuck stand; `words` say it, without the ranks."""
 
     ranks: list[int]
-    state: Literal["waits", "still", "busy", "ended", "silent"]
+    state: Literal["asks", "waits", "still", "busy", "ended", "silent"]
     words: str
     what: str | None = None
     code: str | None = None
@@ -72,6 +72,24 @@ class Hang:
     since: int
     text: str
     places: list[Place] = field(default_factory=list)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether ranks wait for somebody's answer: that is no fault of the run."""
+        return any(place.state == "asks" for place in self.places)
+
+
+@dataclass
+class Prompt:
+    """What a rank of a live run asks, until somebody answers; `number` tells it from the rank's
+    others, `place` is where it asks: `cell line 5`, `train.py:12`."""
+
+    rank: int
+    number: int
+    kind: Literal["debugger", "input", "password"]
+    text: str
+    since: int
+    place: str = ""
 
 
 @dataclass
@@ -108,6 +126,7 @@ class RunInfo:
     name: str | None = None
     failure: Failure | None = None
     hang: Hang | None = None
+    prompts: list[Prompt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lines: int = 0
     owner: Owner | None = None
@@ -124,6 +143,10 @@ class RunInfo:
             del out["hang"]
         else:
             out["hang"] = {**vars(self.hang), "places": [{**vars(p)} for p in self.hang.places]}
+        if self.prompts:
+            out["prompts"] = [{**vars(prompt)} for prompt in self.prompts]
+        else:
+            del out["prompts"]
         for key in ("owner", "client"):
             if (process := getattr(self, key)) is None:
                 del out[key]
@@ -155,6 +178,7 @@ class RunInfo:
         if kept.get("hang"):
             kept["hang"] = _pick(Hang, kept["hang"])
             kept["hang"].places = [_pick(Place, item) for item in kept["hang"].places]
+        kept["prompts"] = [_pick(Prompt, item) for item in kept.get("prompts") or []]
         if kept.get("owner"):
             kept["owner"] = _pick(Owner, kept["owner"])
         if kept.get("client"):
@@ -249,7 +273,7 @@ _TYPES = {"integer": int, "string": str, "array": list, "object": dict}
 _RUN_NEEDS = _required("Run")
 _RUN_MAY = {"title": "", "lines": 0, "notes": []}
 _PART_NEEDS: dict[Any, dict[str, type]] = {
-    kind: _required(kind.__name__) for kind in (RankInfo, Failure, Clock, Hang, Place)
+    kind: _required(kind.__name__) for kind in (RankInfo, Failure, Clock, Hang, Place, Prompt)
 } | {Owner: {"host": str, "pid": int}, Client: {"host": str, "pid": int}}
 # Of the events that say least, which is what all of them say; then of each kind.
 _EVENT_NEEDS = _required("SampleEvent")

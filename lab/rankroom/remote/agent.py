@@ -51,7 +51,10 @@ FIRST_S = 10.0  # the same for the first time
 STOP_S = 30.0
 LOOK_S = 1.0
 # Passed on to the supervisor as they are.
-PASSED = ("run", "follow", "interrupt", "release", "stacks", "restart", "look", "apply", "forget")
+PASSED = (
+    "run", "follow", "interrupt", "release", "answer", "stacks", "restart", "look", "apply",
+    "forget",
+)  # fmt: skip
 
 
 class Agent:

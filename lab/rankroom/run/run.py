@@ -6,12 +6,12 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankroom.errors import RecordError
-from rankroom.record.model import RANK_ENDED, Json, RunInfo, RunState
+from rankroom.errors import ANSWERED, NOT_ASKED, RecordError, UsageError
+from rankroom.record.model import RANK_ENDED, Json, Prompt, RunInfo, RunState
 from rankroom.record.store import Store
 
 if TYPE_CHECKING:  # they need NumPy, which a kernel loads when there is something to compute
@@ -175,8 +175,28 @@ class Run:
         self._ask("interrupt", run=self.id)
 
     def release(self) -> None:
-        """Release blocked collectives on all ranks of the run, if any of them still runs."""
+        """Release blocked collectives on all ranks of the run, if any of them still runs, and ranks
+        in the debugger."""
         self._ask("release", run=self.id)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """What ranks ask now, in the debugger or by input(), by rank."""
+        return self.info.prompts if self.state == "running" else []
+
+    def answer(self, text: str, ranks: Collection[int] | None = None) -> list[int]:
+        """Answer what ranks ask, all that do or only these: a command for the debugger, or what
+        input() returns there.
+
+        Returns the ranks that took it. Raises UsageError if none of them asks (any more).
+        """
+        asked = {p.rank: p.number for p in self.prompts if ranks is None or p.rank in ranks}
+        if not asked:
+            raise UsageError(NOT_ASKED)
+        taken: list[int] = self._ask("answer", run=self.id, text=text, prompts=asked)["ranks"]
+        if not taken:
+            raise UsageError(ANSWERED)
+        return taken
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.state} on {len(self.info.ranks)} of {self.info.size} ranks>"

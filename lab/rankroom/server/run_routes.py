@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
+import re
 from typing import TYPE_CHECKING
 
 from tornado.web import HTTPError
@@ -177,6 +178,21 @@ class Release(Step):
         self.finish({"message": said})
 
 
+class Answer(Step):
+    """An answer to what ranks ask; `prompts` are theirs, as rank:number,…"""
+
+    @allowed
+    async def post(self, run_id: str) -> None:
+        said = self.words()
+        if "text" not in said or not _PROMPTS.fullmatch(said.get("prompts", "")):
+            raise HTTPError(400, 'the body is {"text": …, "prompts": "2:7,3:9"}')
+        prompts = {int(r): int(n) for r, n in _PROMPT.findall(said["prompts"])}
+        taken = await self.threads.run(
+            lambda: actions.answer(self.live(run_id), said["text"], prompts)
+        )
+        self.finish({"message": f"{name_ranks(taken)} took the answer"})
+
+
 class Restart(Step):
     @allowed
     async def post(self, run_id: str) -> None:
@@ -200,6 +216,8 @@ class Stacks(Step):
         self.finish({"stacks": {str(rank): text for rank, text in stacks.items()}})
 
 
+_PROMPT = re.compile(r"(\d{1,9}):(\d{1,9})")
+_PROMPTS = re.compile(rf"{_PROMPT.pattern}(?:,{_PROMPT.pattern})*")
 _RUN = r"rankroom/runs/([^/]+)"
 ROUTES: list[tuple[str, type[Handler]]] = [
     (r"rankroom/version", Version),
@@ -216,5 +234,6 @@ ROUTES: list[tuple[str, type[Handler]]] = [
     (_RUN + "/stacks", Stacks),
     (_RUN + "/interrupt", Interrupt),
     (_RUN + "/release", Release),
+    (_RUN + "/answer", Answer),
     (_RUN + "/restart", Restart),
 ]

@@ -40,6 +40,7 @@ from rankroom.supervisor.stall import StallWatch
 TELL_S = 0.02  # after a rank has failed, until followers are told: others fail with it
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
 SET_US = 5_000_000  # less than that is how clocks are kept right
+HELD_S = 2.0  # after an answer, for the rank's debugger to ask again
 RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
 
 
@@ -71,6 +72,8 @@ class Recorder:
         }
         self._summary = RunSummary(info)
         self._tells = False  # soon, what has changed
+        self._updates = False  # run.json, soon
+        self._asked_at = float("-inf")  # when a rank last asked something, or was answered
         self._assembly = Assembly(self.id, self._ranks, spool, self._summary.note)
         self.given_up: set[int] = set()  # ranks on nodes that did not answer any more
         self._elastic = ElasticRanks(self._ranks)
@@ -83,7 +86,7 @@ class Recorder:
         self._drift = _clock_less_boot_us()
         self._release = Release(
             self.id, sorted(self._ranks), ranks, self._present,
-            self._summary.raised, self._finish_if_over,
+            self._summary.raised, self._finish_if_over, self._is_held,
         )  # fmt: skip
         begun = self.info.start
         self._watch = StallWatch(
@@ -119,10 +122,21 @@ class Recorder:
         self._wait_for_none()
 
     def release(self) -> list[Future[Any]]:
-        """Release blocked collectives on all ranks, if any still runs; what they answer."""
-        asked = self._release.release()
+        """Release blocked collectives on all ranks, and what waits for an answer, if any still
+        runs; what they answer."""
+        asked = self._release.release(prompts=True)
         self._wait_for_none()
         return asked
+
+    def answer(self, text: str, prompts: Mapping[int, int]) -> dict[int, Future[Any]]:
+        """Give an answer to the prompts of these numbers, by rank; whether each was `taken`."""
+        about = {"run": self.id, "text": text}
+        asked = {
+            rank: self._connections.request([rank], do="answer", prompt=number, **about)
+            for rank, number in prompts.items()
+            if rank in self._running
+        }
+        return {rank: futures[0] for rank, futures in asked.items() if futures}
 
     @property
     def was_released(self) -> bool:
@@ -200,6 +214,9 @@ class Recorder:
                     self._failed()
                 case {"kind": "mark", "name": "stands"}:
                     self._watch.begin()
+                case {"kind": "mark", "name": "asks" | "answered"}:
+                    self._asked_at = time.monotonic()
+                    self._update_soon()
                 case {"kind": "status", "state": state}:
                     self._status(rank, state)
 
@@ -222,6 +239,22 @@ class Recorder:
                 return
             self._summary.note(note)
             self._update()
+
+    def _is_held(self) -> bool:
+        """Whether somebody works with a rank's debugger, or is about to be asked by it again."""
+        return bool(self.info.prompts) or time.monotonic() < self._asked_at + HELD_S
+
+    def _update_soon(self) -> None:
+        """Put into the record what ranks ask: many may do so at once."""
+        if not self._replaying and not self._updates:
+            self._updates = True
+            self._connections.later(TELL_S, self._update_now)
+
+    def _update_now(self) -> None:
+        with self._lock:
+            self._updates = False
+            if not self._ended:
+                self._update()
 
     def _update(self) -> None:
         if self._writer is not None:

@@ -24,6 +24,7 @@ ANSWER_S = 0.3  # for a rank to say how it is
 RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
 AGAIN_S = 0.7  # after an interrupt, before ranks that did not take notice get another
 RELEASED_S = 3.0  # for ranks to confirm that they let go
+HELD_S = 0.5  # between two looks at whether somebody still works with a rank's debugger
 
 
 class Release:
@@ -31,6 +32,7 @@ class Release:
 
     `running()` are those of `ranks` that have not ended, none once the run is over; `raised` those
     known to have raised; `confirmed()` is called when ranks have let go, or do not say so in time.
+    While `is_held()`, somebody looks around on a rank: nothing is released of its own accord.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Release:
         running: Callable[[], Sequence[int]],
         raised: Collection[int],
         confirmed: Callable[[], None],
+        is_held: Callable[[], bool] = lambda: False,
     ) -> None:
         self.interrupted = False
         self._run = run
@@ -49,6 +52,7 @@ class Release:
         self._running = running
         self._raised = raised
         self._confirmed = confirmed
+        self._is_held = is_held
         self._failed_at = float("inf")  # when that was noticed of the first rank
         self._looks = False  # at what the others do, soon: once for all that fail until then
         self._asked: list[Future[Any]] = []
@@ -74,29 +78,32 @@ class Release:
         self.interrupted = True
         ranks = self._running()
         self._connections.signal(ranks, "SIGINT")
-        self._connections.later(RELEASE_S, self.release)
+        self._connections.later(RELEASE_S, partial(self.release, prompts=True))
         for rank in ranks:
             self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))
 
-    def release(self) -> list[Future[Any]]:
-        """Let go of blocked collectives on all ranks of the run, if any of them still runs.
+    def release(self, prompts: bool = False) -> list[Future[Any]]:
+        """Let go of blocked collectives on all ranks of the run, if any of them still runs; with
+        `prompts`, also of what waits for an answer.
 
         All of them, as Horovod is shut down and initialises again with the next cell on all ranks.
         Returns what the ranks answer.
         """
         with self._lock:
-            if not self._running() or self._asked:
+            if not self._running() or (self._asked and not (prompts and self._is_held())):
                 return self._asked
-            about = {"run": self._run, "raised": sorted(self._raised)}
+            about = {"run": self._run, "raised": sorted(self._raised), "prompts": prompts}
+            asked: list[Future[Any]] = []
             with contextlib.suppress(RankroomError, OSError):
-                self._asked = self._connections.request(self._ranks, do="release", **about)
+                asked = self._connections.request(self._ranks, do="release", **about)
+            self._asked = asked or self._asked
             self._confirmed_by = time.monotonic() + RELEASED_S
-            self._unconfirmed = len(self._asked)
+            self._unconfirmed += len(asked)
         # The run ends when every rank has let go: a release that came late would hit the next cell.
-        for future in self._asked:
+        for future in asked:
             future.add_done_callback(self._confirm)
         self._connections.later(RELEASED_S, self._confirmed)
-        return self._asked
+        return asked
 
     def failed(self) -> None:
         """A rank has raised, or is gone: soon see what the others do."""
@@ -139,6 +146,9 @@ class Release:
         A cell that fails alike on all ranks must not cost them their groups: one that computes, or
         waits for the processor only, may be about to fail.
         """
+        if self._is_held():
+            self._connections.later(HELD_S, self._release_if_stuck)
+            return
         self._looks = False
         running = self._running()
         if not running or self._asked:

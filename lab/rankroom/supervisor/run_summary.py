@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 
-from rankroom.record.model import Failure, Hang, Json, RunInfo
+from rankroom.record.model import RANK_ENDED, Failure, Hang, Json, Prompt, RunInfo
 
 MOST_NOTES = 20
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
@@ -59,11 +59,24 @@ class RunSummary:
                 self.note(UNSPOOLED.format(rank=rank, why=why))
             case {"kind": "mark", "name": "note", "args": {"text": text}}:
                 self.note(text)
+            case {"kind": "mark", "name": "asks", "t": t, "args": asked}:
+                kind, text, place = asked["kind"], asked["text"], asked["place"]
+                self._ask(rank, Prompt(rank, asked["number"], kind, text, t, place))
+            case {"kind": "mark", "name": "answered"}:
+                self._ask(rank, None)
             case {"kind": "error", "t": t, "ename": name, "evalue": value}:
                 if self._is_cause(rank, t):
                     self.info.failure = Failure(rank, name, value, event.get("cell_line"))
-            case {"kind": "status"}:
+            case {"kind": "status", "state": state}:
                 self.spooled[rank].update(event.get("spool", {}))
+                if state in RANK_ENDED:
+                    self._ask(rank, None)
+
+    def _ask(self, rank: int, prompt: Prompt | None) -> None:
+        """The rank asks this, or nothing any more."""
+        others = [each for each in self.info.prompts if each.rank != rank]
+        asked = others if prompt is None else [*others, prompt]
+        self.info.prompts = sorted(asked, key=lambda each: each.rank)
 
     def _is_cause(self, rank: int, t: int) -> bool:
         """True if this rank raised before all that are known: the others followed from it."""
@@ -84,12 +97,13 @@ class RunSummary:
     def hang(self, hang: Hang | None) -> None:
         """It is stuck for this reason, or not any more."""
         before, self.info.hang = self.info.hang, hang
-        if before is not None and hang is None:
+        if before is not None and hang is None and not before.is_held:
             self.note(f"it was stuck: {before.text}")
 
     def end(self, was_interrupted: bool) -> None:
         """All ranks have ended, and with them the run."""
         self.hang(None)
+        self.info.prompts = []
         states = {rank.state for rank in self.info.ranks}
         if states == {"ok"}:
             self.info.state = "done"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rankroom.errors import NoClusterError, RankroomError, UsageError
+from rankroom.errors import NoClusterError, RankroomError, RunOverError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Client, Owner, RankInfo, RunInfo, title_of
 from rankroom.record.owner import is_gone, this_process
@@ -34,6 +34,7 @@ NEXT_S = 0.01  # after a run, before the files of the next record are made
 FREE_S = 3.5  # for ranks to end their cell after an interrupt, released collectives included
 SIGNAL_S = 3.0  # for agents to send a signal
 RELEASED_S = 3.0  # for ranks to say what they released
+ANSWERED_S = 3.0  # for ranks to say that they took an answer
 AT_ONCE_S = 0.02  # for a run to be over, before its client is answered that it is on
 CLOSED_S = 10.0  # for a record to be closed when its cluster ends
 
@@ -78,7 +79,8 @@ class Runs:
         self._rejoined: dict[int, int] = {}  # by rank, how often it was restarted when it last did
         self._actions = {
             "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
-            "release": self._release, "forget": self._forget, "elastic": self._elastic,
+            "release": self._release, "answer": self._answer_ranks, "forget": self._forget,
+            "elastic": self._elastic,
         }  # fmt: skip
 
     @property
@@ -172,8 +174,9 @@ class Runs:
         before, self._current = self._current, recorder
         try:
             recorder.start(
-                epoch=epoch, count=count, settle=settle, profile=asked["profile"], own=own
-            )
+                epoch=epoch, count=count, settle=settle, profile=asked["profile"], own=own,
+                interactive=asked.get("interactive", False),
+            )  # fmt: skip
         except BaseException:  # nothing was sent
             self._current = before
             raise
@@ -256,6 +259,20 @@ class Runs:
         if self.current is not None and self.current.id == asked["run"]:
             self.current.note_elastic(asked["rank"], asked["inside"])
         question.answer()
+
+    def _answer_ranks(self, question: Question) -> None:
+        """Pass on what somebody answers to ranks that ask, and tell which of them took it."""
+        recorder, content = self.current, question.content
+        if recorder is None or recorder.id != content["run"]:
+            raise RunOverError(NOT_ON.format(run=content["run"]))
+        prompts = {int(rank): number for rank, number in content["prompts"].items()}
+        asked = recorder.answer(content["text"], prompts)
+
+        def answer() -> None:
+            said = {r: each for r, each in asked.items() if each.done() and not each.exception()}
+            question.answer(ranks=[r for r, each in said.items() if each.result()["taken"]])
+
+        self._once(lambda: all(each.done() for each in asked.values()), ANSWERED_S, answer)
 
     def _forget(self, question: Question) -> None:
         """Remove the record of a run that the user wrote no cell for."""
@@ -367,7 +384,8 @@ def _client(asked: dict[str, Any]) -> Owner:
 
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
 RESTARTED = "rank {rank} was restarted{why}: its variables are gone"
+NOT_ON = "run {run} is over: none of its ranks asks anything"
 ENDS = "cluster {name} ends: {why}; `%cluster start` starts a new one"
 DOWN = "rank {ranks} {how}: `%cluster restart --ranks {ranks}` restarts it, without its variables"
 RELEASED = "released {names} on the ranks of {cluster}"
-NOTHING_WAITS = "no rank of {cluster} waits in a collective: nothing to release"
+NOTHING_WAITS = "no rank of {cluster} waits in a collective or for an answer: nothing to release"

@@ -16,6 +16,7 @@ ANSWER_S = 0.5  # without an answer of any rank, before the rest are taken for s
 ANSWERS_S = 3.0  # for all of them
 MANY = 16  # ranks, more of which are told by their number unless they are one or two ranges
 MOST_PLACES = 4  # in a sentence
+STAND = ("waits", "still")
 
 
 class StallWatch:
@@ -80,7 +81,7 @@ class StallWatch:
         stand = {
             rank: answer["seconds"]
             for rank, answer in answers.items()
-            if answer.get("state") in ("waits", "still")
+            if answer.get("state") in STAND
         }
         if not stand and not any(answer["state"] == "silent" for answer in answers.values()):
             self._on = False
@@ -126,12 +127,14 @@ def explain(places: Sequence[Place], seconds: float) -> str:
     named = places
     if len(places) > MOST_PLACES:  # the largest, and those that others may wait for
         most = max(places, key=lambda place: len(place.ranks))
+        asked = [place for place in places if place.state == "asks"]
         few = sorted(places, key=lambda place: (place.state == "waits", len(place.ranks)))
+        few = [*asked, *(place for place in few if place not in asked)]
         chosen = (most, *few[: MOST_PLACES - 2])
         named = [place for place in places if place in chosen]
     parts = [_sentence(place) for place in named]
-    if named and named[0].state in ("waits", "still"):
-        parts[0] += f" for {seconds:.0f} s"
+    if stuck := [number for number, place in enumerate(named) if place.state in STAND]:
+        parts[stuck[0]] += f" for {seconds:.0f} s"
     if rest := sum(len(place.ranks) for place in places if place not in named):
         parts.append(f"{rest:,} ranks are in {len(places) - len(named)} other places")
     if len({place.what for place in places}) > 1 and all(each.state == "waits" for each in places):
@@ -148,7 +151,7 @@ def main_first(text: str) -> str:
 
 
 _OURS = ("/zmq/devices/", "/rankroom/rank/", "/rankroom/reporting/", "/ipykernel/")
-_ORDER = ("waits", "still", "busy", "ended", "silent")
+_ORDER = ("asks", "waits", "still", "busy", "ended", "silent")
 
 
 def _sentence(place: Place) -> str:
@@ -160,6 +163,8 @@ def _sentence(place: Place) -> str:
 
 
 def _words(many: bool, state: str, what: str | None, line: int | None) -> str:
+    if state == "asks":
+        return f"{'are' if many else 'is'} in {what}"
     at = f"at cell line {line}" if line else "outside the cell"
     if state == "waits":
         where = f" (cell line {line})" if line else ""

@@ -15,6 +15,7 @@ from rankroom.record import model
 from rankroom.record.model import (
     Failure,
     Owner,
+    Prompt,
     RankInfo,
     RunInfo,
     event_line,
@@ -48,6 +49,7 @@ def test_the_schema_is_a_schema():
         (RunInfo, DEFS["Run"]["properties"]),
         (RankInfo, DEFS["RankInfo"]["properties"]),
         (Failure, DEFS["Failure"]["properties"]),
+        (Prompt, DEFS["Prompt"]["properties"]),
         (Owner, DEFS["Run"]["properties"]["owner"]["properties"]),
     ],
 )
@@ -90,6 +92,15 @@ def test_a_run_is_written_as_the_schema_says_and_read_back(size: int, failure: F
 
 def test_a_run_without_owner_is_written_as_the_schema_says():
     validate(make_run(owner=None).to_json(), "Run")
+
+
+def test_what_ranks_ask_is_written_as_the_schema_says_and_read_back():
+    run = make_run(2, prompts=[Prompt(1, 3, "debugger", "ipdb> ", 12, "cell line 5")])
+    data = json.loads(json.dumps(run.to_json()))
+    validate(data, "Run")
+    assert RunInfo.from_json(data) == run
+    del data["prompts"]  # as all that wrote before
+    assert RunInfo.from_json(data).prompts == [] and "prompts" not in make_run(2).to_json()
 
 
 def test_to_json_gives_copies():

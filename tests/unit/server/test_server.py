@@ -55,7 +55,8 @@ def test_every_route_refuses_a_stranger(server: Server):
         path += "?rank=1" if "runs" in path and path.endswith("restart") else ""
         for method in (m for m in (server.get, server.post) if m.__name__ in vars(handler)):
             # What a cluster would be started with cannot be; others of this name there are none.
-            more = {"data": b'{"ranks": "none"}'} if method == server.post else {}
+            body = b'{"ranks": "none", "text": "c", "prompts": "0:1"}'
+            more = {"data": body} if method == server.post else {}
             absent = re.search("clusters/|questions/", path) or (
                 method == server.post and path.endswith("clusters")
             )
@@ -482,6 +483,22 @@ def test_the_steps_of_the_ladder(server: Server):
     assert "restart?rank=2" in server.post(f"{path}/restart").json["message"]
     assert server.get(f"{path}/interrupt").status == 405
     writer.close()
+
+
+def test_an_answer_to_what_ranks_ask(server: Server):
+    _, run, writer = start_record(server.home, cluster="fine", size=4)
+    path = f"rankroom/runs/{run.id}/answer"
+    acted = len(server.acted)
+    said = server.post(path, {"text": "p loss", "prompts": "0:4,2:9"})
+    assert (said.status, said.json["message"]) == (200, "ranks 0,2 took the answer")
+    assert server.acted[acted:] == ["fine answer"]
+    for prompts in ("", "2", "2:", "2:x", "2:1,", "2:1;3:1", "9999999999:1"):
+        assert server.post(path, {"text": "c", "prompts": prompts}).status == 400, prompts
+    assert server.post(path, {"prompts": "2:1"}).status == 400
+    assert server.acted[acted:] == ["fine answer"]
+    run.state = "done"
+    writer.finish(run)
+    assert server.post(path, {"text": "c", "prompts": "2:1"}).status == 409
 
 
 def test_no_other_page_takes_a_step(server: Server):

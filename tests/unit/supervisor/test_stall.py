@@ -48,6 +48,11 @@ SLEEPS = {"state": "still", "cell_line": 9, "code": "time.sleep(60)"}
             "rank 0 waits in allreduce loss (cell line 7) for 6 s; "
             "ranks 1–2 do not answer (busy in C code, or stopped)",
         ),
+        (
+            [WAITS, WAITS, {"state": "asks", "what": "the debugger at cell line 5"}],
+            "rank 2 is in the debugger at cell line 5; "
+            "ranks 0–1 wait in allreduce loss (cell line 7) for 6 s",
+        ),
         ([SLEEPS], "rank 0 stands at cell line 9: `time.sleep(60)` for 6 s"),
         ([{"state": "still"}], "rank 0 stands outside the cell for 6 s"),
     ],

@@ -1,0 +1,115 @@
+/** What ranks of a live run ask: commands for their debuggers, and input(); and the reader's answers. */
+import type { Api } from '../api';
+import { nameRanks } from '../ranks';
+import type { Prompt } from '../schema';
+import { trans } from '../translation';
+import type { RunModel } from './model';
+
+/** A debugger asks again soon after an answer: the line stays meanwhile. */
+const GRACE = 1_500;
+const MOST_HISTORY = 200;
+const PLACE = /^cell line (\d+)$/;
+
+/** What was typed in this page, the newest last; a run is often tried again. */
+const history: string[] = [];
+
+export class Prompts {
+  /** Why the last answer was not taken; '' if it was. */
+  trouble = '';
+
+  private chosen: number | null = null;
+  private given = new Map<number, number>();
+  private answered = -Infinity;
+  /** What of the history is shown; its length stands for what is being typed. */
+  private at = history.length;
+  private typed = '';
+
+  constructor(
+    private model: RunModel,
+    private api: Api,
+    private now: () => number = Date.now
+  ) {}
+
+  /** What is asked and was not answered here, by rank. */
+  get asked(): Prompt[] {
+    return this.model.prompts.filter(({ rank, number }) => this.given.get(rank) !== number);
+  }
+
+  /** What the next answer is for: the chosen rank's prompt, or all that are like the first. */
+  get targets(): Prompt[] {
+    const { asked, chosen } = this;
+    if (chosen !== null) {
+      return asked.filter(({ rank }) => rank === chosen);
+    }
+    return asked.filter(({ kind, text }) => kind === asked[0].kind && text === asked[0].text);
+  }
+
+  /** The rank that is asked alone, or null for all that ask. */
+  get choice(): number | null {
+    return this.chosen;
+  }
+
+  choose(rank: number | null): void {
+    this.chosen = rank;
+    this.model.notify();
+  }
+
+  /** Whether there is something to answer, or soon will be. */
+  get isOpen(): boolean {
+    return this.model.isLive && (this.asked.length > 0 || this.now() - this.answered < GRACE);
+  }
+
+  /** Give an answer; the prompts that it is for are asked no more. */
+  async answer(text: string): Promise<void> {
+    const { targets } = this;
+    if (targets.length === 0) {
+      return;
+    }
+    targets.forEach(({ rank, number }) => this.given.set(rank, number));
+    if (text.trim() && targets[0].kind !== 'password' && history[history.length - 1] !== text) {
+      history.push(text);
+      history.splice(0, history.length - MOST_HISTORY);
+    }
+    this.at = history.length;
+    this.typed = '';
+    this.answered = this.now();
+    this.trouble = '';
+    this.model.notify();
+    try {
+      await this.api.answer(this.model.id, text, targets);
+    } catch (error) {
+      this.trouble = error instanceof Error ? error.message : String(error);
+      targets.forEach(({ rank }) => this.given.delete(rank));
+      this.model.notify();
+    }
+  }
+
+  /** What was typed before (-1) or after (1) what is shown now. */
+  recall(by: 1 | -1, shown: string): string {
+    if (this.at === history.length) {
+      this.typed = shown;
+    }
+    this.at = Math.max(0, Math.min(history.length, this.at + by));
+    return history[this.at] ?? this.typed;
+  }
+}
+
+/** Who waits for an answer, and where: `rank 2 is in the debugger at cell line 5`. */
+export function askingWords(prompts: readonly Prompt[]): string {
+  const groups = new Map<string, Prompt[]>();
+  for (const prompt of prompts) {
+    const key = `${prompt.kind === 'debugger'} ${prompt.place ?? ''}`;
+    groups.set(key, [...(groups.get(key) ?? []), prompt]);
+  }
+  return [...groups.values()].map(sentence).join('; ');
+}
+
+function sentence(alike: readonly Prompt[]): string {
+  const { kind, place = '' } = alike[0];
+  const who = nameRanks(alike.map(({ rank }) => rank));
+  const line = PLACE.exec(place)?.[1];
+  const where = line ? trans.__('cell line %1', line) : place.slice(0, 60);
+  return kind === 'debugger'
+    ? trans._n('%2 is in the debugger at %3', '%2 are in the debugger at %3', alike.length, who, where)
+    : trans._n('%2 waits for input at %3', '%2 wait for input at %3', alike.length, who, where);
+}

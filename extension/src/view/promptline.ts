@@ -1,0 +1,119 @@
+/** Under the log: what ranks ask, and a line to answer them in. */
+import { Widget } from '@lumino/widgets';
+
+import { nameRanks, rankClass } from '../ranks';
+import type { RunModel } from '../run/model';
+import { askingWords, type Prompts } from '../run/prompts';
+import type { Prompt } from '../schema';
+import { trans } from '../translation';
+import { h, setText } from './dom';
+
+/** More ranks than these are not listed one by one. */
+const SINGLY = 64;
+const ALL = 'all';
+
+export class PromptLine extends Widget {
+  private words = h('div', 'rr-prompt-words', { role: 'status' });
+  private who = h('select', 'rr-prompt-who', {
+    'aria-label': trans.__('whom to answer'),
+    onchange: () => this.prompts.choose(this.who.value === ALL ? null : Number(this.who.value))
+  });
+  private mark = h('span', 'rr-prompt-mark');
+  private input = h('input', 'rr-prompt-input', {
+    spellcheck: 'false',
+    autocomplete: 'off',
+    autocapitalize: 'off',
+    onkeydown: (event: KeyboardEvent) => this.onKey(event)
+  });
+  private commands = h('span', 'rr-prompt-commands', { role: 'group', 'aria-label': trans.__('commands') });
+  private trouble = h('div', 'rr-said rr-trouble', { role: 'alert' });
+  private shownChoices = '';
+
+  constructor(
+    model: RunModel,
+    private prompts: Prompts,
+    /** The focus was in the line, which is gone. */
+    private refocus: () => void
+  ) {
+    super();
+    this.addClass('rr-prompt');
+    this.node.title = trans.__('also in a terminal: %1', `rankroom runs debug ${model.id}`);
+    this.commands.append(
+      this.command('n', trans.__('Next'), trans.__('run this line')),
+      this.command('s', trans.__('Step'), trans.__('run this line, and stop in functions that it calls')),
+      this.command('c', trans.__('Continue'), trans.__('run on, to the next breakpoint')),
+      this.command('w', trans.__('Where'), trans.__('show which calls led here'))
+    );
+    const line = h('div', 'rr-prompt-line', {}, this.who, this.mark, this.input, this.commands);
+    this.node.append(this.words, line, this.trouble);
+  }
+
+  refresh(): void {
+    const { prompts } = this;
+    if (!prompts.isOpen && this.node.contains(document.activeElement)) {
+      this.refocus();
+    }
+    this.setHidden(!prompts.isOpen);
+    if (!prompts.isOpen) {
+      return;
+    }
+    const { asked, targets } = prompts;
+    setText(this.words, asked.length ? askingWords(asked) : trans.__('running …'));
+    this.refreshChoices(asked);
+    const [first] = targets;
+    const isRunning = first === undefined;
+    this.node.classList.toggle('rr-prompt-waits', isRunning);
+    if (!isRunning) {
+      const ranks = targets.map(({ rank }) => rank);
+      this.mark.className = `rr-prompt-mark ${ranks.length === 1 ? rankClass(ranks[0]) : 'rr-rank-many'}`;
+      setText(this.mark, `${nameRanks(ranks)} ${first.text.trim().slice(-60)}`);
+      this.input.type = first.kind === 'password' ? 'password' : 'text';
+      this.input.setAttribute('aria-label', trans.__('answer %1: %2', nameRanks(ranks), first.text.trim()));
+      this.commands.hidden = first.kind !== 'debugger';
+    }
+    this.trouble.hidden = prompts.trouble === '';
+    setText(this.trouble, prompts.trouble);
+  }
+
+  private refreshChoices(asked: readonly Prompt[]): void {
+    const { choice } = this.prompts;
+    const ranks = asked.map(({ rank }) => rank);
+    if (choice !== null && !ranks.includes(choice)) {
+      ranks.push(choice);
+      ranks.sort((a, b) => a - b);
+    }
+    const key = ranks.join();
+    // While all of them run on, the choice stays as it is.
+    if (ranks.length && key !== this.shownChoices) {
+      this.shownChoices = key;
+      this.who.replaceChildren(
+        h('option', '', { value: ALL }, trans.__('all that wait')),
+        ...ranks.slice(0, SINGLY).map(rank => h('option', '', { value: String(rank) }, nameRanks([rank])))
+      );
+      this.who.hidden = ranks.length < 2 && choice === null;
+    }
+    this.who.value = choice === null ? ALL : String(choice);
+  }
+
+  private command(text: string, label: string, title: string): HTMLElement {
+    return h('button', 'rr-button', { title: `${text}: ${title}`, onclick: () => void this.prompts.answer(text) }, label);
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    if (event.isComposing || event.altKey || event.ctrlKey || event.metaKey) {
+      return;
+    }
+    if (event.key === 'Enter') {
+      event.preventDefault();
+      if (this.prompts.targets.length) {
+        const { value } = this.input;
+        this.input.value = '';
+        void this.prompts.answer(value);
+      }
+    } else if ((event.key === 'ArrowUp' || event.key === 'ArrowDown') && this.input.type !== 'password') {
+      event.preventDefault();
+      this.input.value = this.prompts.recall(event.key === 'ArrowUp' ? -1 : 1, this.input.value);
+      this.input.setSelectionRange(this.input.value.length, this.input.value.length);
+    }
+  }
+}

@@ -1,0 +1,106 @@
+/** What ranks ask, and the reader's answers. */
+import { strict as assert } from 'node:assert';
+import { test } from 'node:test';
+
+import type { Api } from '../src/api';
+import { RunModel } from '../src/run/model';
+import { askingWords, Prompts } from '../src/run/prompts';
+import type { Prompt, Run } from '../src/schema';
+
+function command(rank: number, number = 1, line = 5): Prompt {
+  return { rank, number, kind: 'debugger', text: 'ipdb> ', since: 0, place: `cell line ${line}` };
+}
+
+const ASKS_NAME: Prompt = { rank: 2, number: 1, kind: 'input', text: 'name? ', since: 0, place: 'cell line 1' };
+
+function run(...prompts: Prompt[]): Run {
+  const ranks = [0, 1, 2, 3].map(rank => ({ rank, host: 'here', pid: 1, device: 'cpu' }));
+  return { version: 1, id: 'r', state: 'running', start: 0, cluster: 'local', size: 4, ranks, prompts };
+}
+
+/** A model whose answers are noted, or refused. */
+function answered(first: Run, refuse = ''): { model: RunModel; prompts: Prompts; given: string[]; later: (ms: number) => void } {
+  const given: string[] = [];
+  const api = {
+    answer: (id: string, text: string, to: Prompt[]) => {
+      given.push(`${id} ${text} ${to.map(({ rank, number }) => `${rank}:${number}`).join()}`);
+      return refuse ? Promise.reject(new Error(refuse)) : Promise.resolve();
+    }
+  };
+  const model = new RunModel(first);
+  let now = 0;
+  const prompts = new Prompts(model, api as unknown as Api, () => now);
+  return { model, prompts, given, later: ms => (now += ms) };
+}
+
+test('an answer goes to all that ask alike, and to none twice', async () => {
+  const { prompts, given } = answered(run(command(0), command(1, 7), ASKS_NAME));
+  await prompts.answer('n');
+  assert.deepEqual(prompts.asked.map(({ rank }) => rank), [2]);
+  await prompts.answer('Ada');
+  await prompts.answer('too much');
+  assert.deepEqual(given, ['r n 0:1,1:7', 'r Ada 2:1']);
+});
+
+test('a rank that is chosen is answered alone, and stays chosen while it runs', async () => {
+  const { model, prompts, given } = answered(run(command(0), command(1)));
+  prompts.choose(1);
+  await prompts.answer('s');
+  await prompts.answer('s');
+  assert.deepEqual([prompts.targets, prompts.choice, prompts.isOpen], [[], 1, true]);
+  model.run = run(command(0), command(1, 2));
+  await prompts.answer('c');
+  prompts.choose(null);
+  await prompts.answer('w');
+  assert.deepEqual(given, ['r s 1:1', 'r c 1:2', 'r w 0:1']);
+});
+
+test('the line stays for a moment, in which the debugger asks again', async () => {
+  const { model, prompts, later } = answered(run(command(0)));
+  await prompts.answer('n');
+  model.run = run();
+  later(500);
+  assert.equal(prompts.isOpen, true);
+  later(5_000);
+  assert.equal(prompts.isOpen, false);
+  model.run = run(command(0, 2));
+  assert.equal(prompts.isOpen, true);
+  model.run = { ...run(command(0, 2)), state: 'done' };
+  assert.equal(prompts.isOpen, false);
+});
+
+test('an answer that was not taken says why, and can be given again', async () => {
+  const { prompts, given } = answered(run(command(0)), 'that was answered already');
+  await prompts.answer('n');
+  assert.equal(prompts.trouble, 'that was answered already');
+  await prompts.answer('n');
+  assert.equal(given.length, 2);
+});
+
+test('what was typed comes back, but no password', async () => {
+  const { model, prompts } = answered(run({ ...ASKS_NAME, kind: 'password' }));
+  await prompts.answer('s3cret');
+  model.run = run(command(0, 2));
+  await prompts.answer('p loss');
+  model.run = run(command(0, 3));
+  await prompts.answer('p loss');
+  model.run = run(command(0, 4));
+  await prompts.answer('n');
+  assert.equal(prompts.recall(-1, 'half'), 'n');
+  assert.equal(prompts.recall(-1, 'n'), 'p loss');
+  assert.notEqual(prompts.recall(-1, 'p loss'), 's3cret');
+  let shown = '';
+  for (let i = 0; i < 5; i++) {
+    shown = prompts.recall(1, shown);
+  }
+  assert.equal(shown, 'half');
+});
+
+test('who waits, in words', () => {
+  assert.equal(
+    askingWords([command(0), command(1), command(3, 1, 9), ASKS_NAME]),
+    'ranks 0–1 are in the debugger at cell line 5; rank 3 is in the debugger at cell line 9; ' +
+      'rank 2 waits for input at cell line 1'
+  );
+  assert.equal(askingWords([{ ...command(0), place: 'train.py:12' }]), 'rank 0 is in the debugger at train.py:12');
+});

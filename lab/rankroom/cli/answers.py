@@ -1,0 +1,87 @@
+"""What ranks ask, answered in a terminal: commands for their debuggers, and input()."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+
+import click
+
+from rankroom.display.text import one_line
+from rankroom.display.words import asking
+from rankroom.errors import UsageError
+from rankroom.record.model import Prompt, RunInfo
+from rankroom.text.rank_ranges import name_ranks, parse_ranks
+
+OTHERS_S = 2.0  # without a question of the rank that was chosen, before others' are asked
+Answer = Callable[[str, Mapping[int, int]], object]
+
+
+def can_ask() -> bool:
+    """Whether somebody sits at this terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+class Answers:
+    """Reads a line for what the chosen ranks ask, all of them unless said, and passes it on.
+
+    `answer(text, prompts)` gives it to prompts, by rank and number.
+    """
+
+    def __init__(self, answer: Answer, chosen: Collection[int] | None = None) -> None:
+        self._answer = answer
+        self._all = self._chosen = chosen
+        self._waited = float("inf")  # since when others ask than those that were chosen
+        self._given: dict[int, int] = {}  # the numbers of prompts that were answered
+        self._said = ""
+
+    def ask(self, run: RunInfo) -> bool:
+        """Ask the user, if ranks ask something; whether they did. Raises EOFError when the user
+        has had enough."""
+        waiting = [p for p in run.prompts if self._given.get(p.rank) != p.number]
+        waiting = [p for p in waiting if self._all is None or p.rank in self._all]
+        asked = [p for p in waiting if self._chosen is None or p.rank in self._chosen]
+        now = time.monotonic()
+        if waiting and not asked and now > self._waited + OTHERS_S:
+            asked, self._chosen = waiting, self._all
+        if not asked:
+            self._waited = min(self._waited, now) if waiting else float("inf")
+            return False
+        self._waited = float("inf")
+        first = asked[0]
+        alike = [p for p in asked if (p.kind, p.text) == (first.kind, first.text)]
+        self._say(run)
+        text = _read(f"{name_ranks([p.rank for p in alike])} {one_line(first.text, 80)} ", first)
+        if first.kind == "debugger" and text.startswith("@"):
+            self._choose(text[1:].strip(), run)
+            return True
+        self._given.update({p.rank: p.number for p in alike})
+        try:
+            self._answer(text, {p.rank: p.number for p in alike})
+        except UsageError as error:  # by another, in the meantime
+            click.echo(str(error), err=True)
+        return True
+
+    def _say(self, run: RunInfo) -> None:
+        if (words := asking(run)) != self._said:
+            click.echo(f"! {words}", err=True)
+            self._said = words
+
+    def _choose(self, text: str, run: RunInfo) -> None:
+        """Go on with other ranks: `@2`, or `@` for all of them."""
+        try:
+            self._chosen = parse_ranks(text, run.size) if text else self._all
+        except UsageError as error:
+            click.echo(str(error), err=True)
+
+
+def _read(prompt: str, asked: Prompt) -> str:
+    """A line that is typed. Raises EOFError."""
+    if asked.kind == "password":
+        return getpass.getpass(prompt)
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 - gives input() its history
+    return input(prompt)

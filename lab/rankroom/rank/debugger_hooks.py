@@ -1,0 +1,83 @@
+"""Where breakpoint(), `pdb` and IPython lead to the debugger of a rank.
+
+It is imported when it is first needed, as it brings much of IPython along.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from rankroom.rank import prompts
+from rankroom.rank.import_hooks import when_imported
+from rankroom.rank.prompts import Prompts
+
+if TYPE_CHECKING:
+    from rankroom.rank.debugger import RankDebugger
+
+_kept: RankDebugger | None = None  # with the breakpoints that were set
+
+
+def install(asking: Prompts) -> None:
+    """Have the main thread stop where its cell asks for a debugger, and ask by `asking`.
+
+    Python's own hook of breakpoint() looks up pdb.set_trace each time, unless PYTHONBREAKPOINT says
+    otherwise. With ipykernel comes debugpy, whose hook does nothing unless its client is there.
+    """
+    prompts.of_this_rank = asking
+    sys.breakpointhook = sys.__breakpointhook__
+    when_imported("pdb", _take_over)
+
+
+def set_trace(frame: FrameType | None = None, *, header: str | None = None, **_: Any) -> None:
+    """In the place of pdb.set_trace."""
+    __tracebackhide__ = True
+    frame = frame or sys._getframe(1)
+    asking = prompts.of_this_rank
+    if asking is not None and (why := asking.refusal()):
+        asking.pass_over("breakpoint()", frame, why)
+        return
+    debugger = _debugger()
+    if header is not None:
+        debugger.message(header)
+    debugger.set_trace(frame)
+
+
+def post_mortem(t: Any = None) -> None:
+    """In the place of pdb.post_mortem."""
+    __tracebackhide__ = True
+    error = sys.exc_info()[1] if t is None else t
+    if error is None:
+        raise ValueError("post_mortem() needs a traceback where no exception is handled")
+    debugger = _debugger()
+    debugger.reset()
+    debugger.interaction(None, getattr(error, "__traceback__", error))
+
+
+def has_traceback() -> bool:
+    """Whether there is something to look at: a cell has failed on this rank."""
+    return getattr(sys, "last_traceback", None) is not None
+
+
+def stop_tracing() -> None:
+    """A cell is over: breakpoints that it has set do not slow down the next, and the debugger
+    holds none of its variables."""
+    if _kept is not None and _kept.botframe is not None:
+        sys.settrace(None)
+        _kept.forget_cell()
+
+
+def _take_over(pdb: ModuleType) -> None:
+    vars(pdb).update(set_trace=set_trace, post_mortem=post_mortem)
+
+
+def _debugger() -> RankDebugger:
+    """The rank's debugger; another one while that waits for a command of its own to end."""
+    global _kept
+    from rankroom.rank.debugger import RankDebugger
+
+    if _kept is None:
+        _kept = RankDebugger()
+    is_busy = prompts.of_this_rank is not None and prompts.of_this_rank.debugger is _kept
+    return RankDebugger() if is_busy else _kept

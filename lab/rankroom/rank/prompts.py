@@ -1,0 +1,151 @@
+"""What a cell asks of those who follow its run: input(), and the debugger's next command.
+
+The question is a mark of the run, by which all clients know of it; the answer comes by the
+connection that also takes interrupts and releases while a cell runs.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from rankroom.rank import stacks
+from rankroom.rank.waiting import Waiting
+from rankroom.rank.world import ReleasedError
+from rankroom.reporting.spans import span
+
+LONGEST = 1000  # characters of a prompt that are told
+WAITS_IN = {"debugger": "the debugger", "input": "input()", "password": "getpass()"}
+
+
+class Question(NamedTuple):
+    """What the main thread asks now; an answer of None lets go of it."""
+
+    number: int
+    kind: str
+    place: str
+    answers: queue.SimpleQueue[str | None]
+
+
+of_this_rank: Prompts | None = None  # None where this process is no rank
+
+
+class Prompts:
+    """The questions of one rank, one at a time.
+
+    `emit(kind, **fields)` reports an event at once; `cells()` gives the file names of this
+    session's cells.
+    """
+
+    def __init__(self, emit: Callable[..., None], cells: Callable[[], set[str]]) -> None:
+        self.current: Question | None = None
+        self.debugger: Any = None  # the one that reads a command now, if one does
+        self._emit = emit
+        self._cells = cells
+        self._interactive = False  # whether somebody can answer
+        self._released = False
+        self._number = 0
+        self._told: set[str] = set()
+        self._pid = os.getpid()
+
+    def begin(self, interactive: bool) -> None:
+        """A cell begins, and somebody can answer, or nobody."""
+        self._interactive, self._released = interactive, False
+        self._told.clear()
+
+    def end(self) -> None:
+        """The cell is over: what runs now is nobody's run."""
+        self._interactive = False
+
+    def refusal(self) -> str:
+        """Why nothing can be asked here and now; empty if it can."""
+        if os.getpid() != self._pid:
+            return "it is in a process that the rank has started"
+        if threading.current_thread() is not threading.main_thread():
+            return "it is not in the rank's main thread"
+        return "" if self._interactive else "nobody can answer here"
+
+    def stopped_in(self, text: str) -> FrameType | None:
+        """Where the debugger has stopped, if it is the debugger that reads with this prompt."""
+        debugger = self.debugger
+        if debugger is None or debugger.prompt != text:
+            return None
+        stopped: FrameType | None = debugger.stopped_in
+        return stopped
+
+    def pass_over(self, what: str, frame: FrameType | None, why: str) -> None:
+        """Say that `what` is not done, once for each place of a cell."""
+        said = f"{what} at {self.place(frame)} passed over: {why}"
+        if said not in self._told:
+            self._told.add(said)
+            print(said, flush=True)
+
+    def place(self, frame: FrameType | None) -> str:
+        """Where a frame is: `cell line 5`, or `train.py:12` if a file's code runs there."""
+        if frame is None:
+            return "an unknown place"
+        if frame.f_code.co_filename in self._cells():
+            return f"cell line {stacks.place(frame, self._cells()).cell_line}"
+        return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+    def ask(self, kind: str, text: str, frame: FrameType | None) -> str:
+        """The answer of whoever gives it first, which the log shows behind the prompt.
+
+        An interrupt leaves it, and so does a release from another thread (ReleasedError).
+        """
+        sys.stdout.flush()
+        self._number += 1
+        place = self.place(frame)
+        answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        with span(f"in {WAITS_IN[kind]}"):
+            self.current = question = Question(self._number, kind, place, answers)
+            about = {"number": question.number, "kind": kind, "text": text[:LONGEST]}
+            try:
+                if self._released:  # before the question could be seen
+                    answers.put(None)
+                self._emit("mark", name="asks", args={**about, "place": place})
+                answer = answers.get()
+            finally:
+                self.current = None
+                self._emit("mark", name="answered", args={"number": question.number})
+        if answer is None:
+            Waiting.broken = WAITS_IN[kind]
+            raise ReleasedError(LEFT.format(what=WAITS_IN[kind]))
+        print(text if kind == "password" else f"{text}{answer}", flush=True)
+        return answer
+
+    def answer(self, number: int, text: str) -> bool:
+        """Answer the question of this number; False if it is not asked (any more)."""
+        question = self.current
+        if question is None or question.number != number or not question.answers.empty():
+            return False
+        question.answers.put(text)
+        return True
+
+    def release(self) -> list[str]:
+        """Let go of a question, also of the next ones of this cell; what was let go of."""
+        self._released, question = True, self.current
+        if question is None:
+            return []
+        question.answers.put(None)
+        return [WAITS_IN[question.kind]]
+
+    def standing(self) -> dict[str, Any] | None:
+        """Where the rank stands while it asks, as the watchdog has it."""
+        question = self.current
+        if question is None:
+            return None
+        frame = stacks.main_frame()
+        about = stacks.place(frame, self._cells())
+        what = f"{WAITS_IN[question.kind]} at {question.place}"
+        return {"state": "asks", "what": what, "seconds": 0, "cell_line": about.cell_line,
+                "code": None}  # fmt: skip
+
+
+LEFT = "{what} was left, as its run was released"

@@ -1,0 +1,300 @@
+"""The debugger of a rank: it stops, is answered by any client, and keeps nobody from ending it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from cells import failure, finish, log, states, values
+from rankroom.cluster import actions
+from rankroom.cluster.local import Cluster
+from rankroom.errors import UsageError
+from rankroom.record.model import Prompt
+from rankroom.run.run import Run
+from rankroom.text.rank_ranges import name_ranks
+
+pytestmark = pytest.mark.cluster
+
+SOON_S = 30.0  # for a rank to stop, however busy the machine
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture(autouse=True)
+def free(cluster: Cluster) -> Iterator[None]:
+    """A test that failed leaves nobody in the debugger."""
+    yield
+    cluster.interrupt()
+
+
+def begin(cluster: Cluster, source: str, **about: Any) -> Run:
+    return cluster.run(dedent(source).strip(), interactive=True, **about)
+
+
+def until(holds: Callable[[], Any], why: Callable[[], object] = str) -> Any:
+    deadline = time.monotonic() + SOON_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.01)
+    return found
+
+
+def asked(run: Run, ranks: tuple[int, ...] = (0, 1)) -> list[Prompt]:
+    """What these ranks ask, and no other does."""
+    until(
+        lambda: tuple(p.rank for p in run.prompts) == ranks or run.state != "running",
+        lambda: f"{run.info}: {log(run, 0)}",
+    )
+    assert run.state == "running", f"{name_ranks(ranks)} did not ask: {failure(run)} {log(run, 0)}"
+    return run.prompts
+
+
+def step(run: Run, *commands: str, ranks: tuple[int, ...] = (0, 1)) -> None:
+    """Have ranks do these commands, each once all of them ask for one."""
+    for command in commands:
+        before = {p.rank: p.number for p in asked(run, ranks)}
+        assert run.answer(command) == list(ranks)
+        until(lambda before=before: not [p for p in run.prompts if before.get(p.rank) == p.number])
+
+
+def said(run: Run, rank: int = 0) -> str:
+    return COLOURS.sub("", log(run, rank))
+
+
+STEPS = """
+x = 1
+breakpoint()
+def double(y):
+    z = 2 * y
+    return z
+x = double(x)
+print("x is", x)
+"""
+
+
+def test_step_where_print_and_continue(cluster):
+    run = begin(cluster, STEPS)
+    first = asked(run)
+    assert {(p.kind, p.place, p.text) for p in first} == {("debugger", "cell line 2", "ipdb> ")}
+    step(run, "p x * 21")
+    step(run, "n")  # one statement of the cell after the other
+    assert [p.place for p in asked(run)] == ["cell line 3"] * 2
+    step(run, "n", "s")
+    until(lambda: "--Call--" in said(run))
+    step(run, "n", "n", "p z, y", "w", "u", "p x", "d")
+    step(run, "r", "n")
+    until(lambda: asked(run)[0].place == "cell line 7", lambda: said(run))
+    step(run, "!x = 'mine'", "c")
+    assert run.wait(SOON_S) and run.state == "done"
+    for rank in (0, 1):
+        text = said(run, rank)
+        assert "ipdb> p x * 21\n21\n" in text, text
+        assert "> Cell In[" in text and "(2, 1)" in text and "double(x)" in text
+        assert "interactiveshell" not in text, text
+        assert text.endswith("x is mine\n")
+    assert run.info.prompts == [] and not run.info.notes
+    assert values(cluster, "import sys; sys.gettrace() is None") == [True, True]
+
+
+def test_a_breakpoint_in_the_last_line_stops_and_one_in_a_function_too(cluster):
+    run = begin(cluster, "y = 5\nbreakpoint()")
+    step(run, "p y + 1", "n")
+    assert run.wait(SOON_S) and run.state == "done" and "\n6\n" in said(run)
+    run = begin(cluster, "import pdb\ndef f(n):\n    pdb.set_trace()\n\nf(7); f(8)")
+    step(run, "p n", "c", "p n", "c")
+    assert run.wait(SOON_S) and run.state == "done"
+    assert "\n7\n" in said(run) and "\n8\n" in said(run)
+
+
+def test_breakpoints_that_are_set_end_with_the_cell(cluster):
+    source = "breakpoint()\ndef g(n):\n    return n + 1\n\nfor i in range(3):\n    g(i)"
+    run = begin(cluster, source)
+    step(run, "n", "n", "b g", "c", "p n", "c", "p n * 100")
+    assert "\n100\n" in said(run)
+    step(run, "cl 1", "c")
+    assert run.wait(SOON_S) and run.state == "done"
+    assert values(cluster, "import sys; g(1), sys.gettrace() is None") == [(2, True)] * 2
+
+
+def test_quitting_ends_the_cell_as_an_interrupt_does(cluster):
+    run = begin(cluster, "kept = 'kept'\nbreakpoint()\nkept = 'lost'")
+    step(run, "q")
+    assert run.wait(SOON_S) and run.state == "interrupted"
+    assert states(run) == {0: "interrupted", 1: "interrupted"}
+    assert values(cluster, "kept") == ["kept", "kept"]
+
+
+def test_one_rank_stops_while_the_other_waits_for_it_and_nothing_ends_that(cluster):
+    run = begin(
+        cluster,
+        """
+        import torch, torch.distributed as dist
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        if rank == 1:
+            breakpoint()
+        ones = torch.ones(2)
+        dist.all_reduce(ones)
+        ones.tolist()
+        """,
+    )
+    asked(run, (1,))
+    hang = until(lambda: run.info.hang, lambda: run.info)
+    assert hang.text.startswith("rank 1 is in the debugger at cell line 5; rank 0 waits in "), hang
+    assert "stuck" not in hang.text
+    time.sleep(1.0)
+    assert run.state == "running" and [p.rank for p in run.prompts] == [1]
+    step(run, "n", "n", "p 40 + 2", "c", ranks=(1,))
+    assert run.wait(SOON_S) and run.results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}
+    assert not any("stuck" in note for note in run.info.notes)
+
+
+def test_an_interrupt_ends_it(cluster):
+    run = begin(cluster, "a = 1\nbreakpoint()\na = 2")
+    asked(run)
+    run.interrupt()
+    assert run.wait(5) and states(run) == {0: "interrupted", 1: "interrupted"}
+    assert values(cluster, "a") == [1, 1]
+
+
+def test_an_interrupt_ends_input_and_plain_pdb(cluster):
+    for source in ("input('? ')", "from pdb import Pdb; Pdb().set_trace(); b = 1"):
+        run = begin(cluster, source)
+        asked(run)
+        run.interrupt()
+        assert run.wait(10), said(run)
+        assert run.state == "interrupted", failure(run)
+
+
+def test_a_release_ends_it(cluster):
+    run = begin(cluster, "a = 3\nbreakpoint()\na = 4")
+    asked(run)
+    assert cluster.release().startswith("released the debugger")
+    assert run.wait(5) and states(run) == {0: "released", 1: "released"}
+    assert values(cluster, "a") == [3, 3]
+
+
+def test_a_rank_that_fails_does_not_end_the_debugger_of_another(cluster):
+    run = begin(cluster, "if rank == 0:\n    1 / 0\nbreakpoint()\n'went on'")
+    asked(run, (1,))
+    time.sleep(1.5)
+    step(run, "p rank + 1", "c", ranks=(1,))
+    assert run.wait(SOON_S) and run.state == "failed"
+    assert run.results == {1: "'went on'"} and "\n2\n" in said(run, 1)
+
+
+def test_several_ranks_are_answered_one_by_one_and_a_stale_answer_by_none(cluster):
+    run = begin(cluster, "breakpoint()\nrank")
+    first = asked(run)
+    assert run.answer("p 'a' * 3", ranks=[1]) == [1]
+    until(lambda: "aaa" in said(run, 1))
+    numbers = [first[0].number, first[1].number + 1]
+    until(lambda: [p.number for p in run.prompts] == numbers, lambda: run.prompts)
+    assert "aaa" not in said(run, 0)
+    with pytest.raises(UsageError, match="answered already"):
+        actions.answer(run.info, "p 'b' * 3", {1: first[1].number})
+    assert actions.answer(run.info, "c", {p.rank: p.number for p in run.prompts}) == [0, 1]
+    assert run.wait(SOON_S) and run.results == {0: "0", 1: "1"}
+    with pytest.raises(UsageError):
+        run.answer("c")
+
+
+def test_input_and_getpass(cluster):
+    run = begin(
+        cluster, "name = input('your name? ')\nimport getpass\nkey = getpass.getpass()\nname, key"
+    )
+    assert {(p.kind, p.text, p.place) for p in asked(run)} == {
+        ("input", "your name? ", "cell line 1")
+    }
+    step(run, "Ada", "s3cret")
+    assert run.wait(SOON_S) and run.results[1] == "('Ada', 's3cret')"
+    assert said(run, 1) == "your name? Ada\nPassword: \n"
+
+
+def test_in_a_cell_on_some_ranks(cluster):
+    run = begin(cluster, "breakpoint()\nrank", ranks=[1])
+    step(run, "p rank * 10", "c", ranks=(1,))
+    assert run.wait(SOON_S) and run.results == {1: "1"} and "\n10\n" in said(run, 1)
+
+
+PASSED = "breakpoint() at cell line 1 passed over: nobody can answer here\n"
+
+
+def test_it_is_passed_over_where_nobody_answers(cluster):
+    run = finish(cluster, "for i in range(3): breakpoint()\nimport pdb; pdb.set_trace()\n'over'")
+    assert run.state == "done" and run.results == {0: "'over'", 1: "'over'"}
+    assert said(run) == PASSED + PASSED.replace("line 1", "line 2")
+
+
+def test_it_is_passed_over_outside_of_the_main_thread(cluster):
+    source = (
+        "import threading\nt = threading.Thread(target=lambda: breakpoint())\nt.start(); t.join()"
+    )
+    run = begin(cluster, source)
+    assert run.wait(SOON_S) and run.state == "done"
+    assert "passed over: it is not in the rank's main thread" in said(run)
+
+
+def test_it_is_passed_over_in_a_process_that_a_rank_has_forked(cluster):
+    run = begin(
+        cluster,
+        """
+        import os
+        child = os.fork()
+        if not child:
+            breakpoint()
+            os._exit(0)
+        os.waitpid(child, 0)[1]
+        """,
+    )
+    assert run.wait(SOON_S) and run.results == {0: "0", 1: "0"}
+    assert "passed over: it is in a process that the rank has started" in said(run)
+
+
+def test_post_mortem(cluster):
+    broken = finish(cluster, "def half(n):\n    m = n // 2\n    return 1 / m\nhalf(1)")
+    assert broken.state == "failed"
+    run = begin(cluster, "%debug")
+    step(run, "p m, n", "u", "w", "q")
+    assert run.wait(SOON_S) and run.state == "done", failure(run)
+    assert "(0, 1)" in said(run) and "ZeroDivisionError" not in said(run)
+
+
+def test_the_kernel_may_die_and_a_terminal_go_on(cluster, tmp_path):
+    """Who asked for the run is gone; another process answers."""
+    home = str(cluster.paths.folder.parent.parent)
+    source = (
+        "import os, sys; from rankroom.cluster.local import Cluster\n"
+        f"cluster = Cluster.attach({cluster.name!r})\n"
+        "run = cluster.run('breakpoint()\\nrank + 40', interactive=True)\n"
+        "print(run.id, flush=True); os._exit(0)"
+    )
+    env = {**os.environ, "RANKROOM_HOME": home}
+    asker = subprocess.run(
+        [sys.executable, "-c", source], env=env, capture_output=True, text=True, check=True
+    )
+    run_id = asker.stdout.strip()
+    other = Cluster.attach(cluster.name)
+    try:
+        run = other.latest
+        assert run is not None and run.id == run_id
+        asked(run)
+        # Not a terminal, but what is typed at one.
+        typed = "@1\np rank * 7\nc\n@\nc\n"
+        command = [sys.executable, "-m", "rankroom", "runs", "debug", run_id]
+        done = subprocess.run(
+            command, env=env, input=typed, capture_output=True, text=True, timeout=60
+        )
+        assert run.wait(SOON_S), done
+        assert run.results == {0: "40", 1: "41"}
+        assert "1 │ 7" in done.stdout and "0 │ 0" not in done.stdout
+        assert "ranks 0–1 are in the debugger at cell line 1" in done.stderr
+    finally:
+        other.close()

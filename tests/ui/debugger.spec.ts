@@ -1,0 +1,188 @@
+/** Ranks that ask: in the debugger, or by input(). */
+import type { Locator } from '@playwright/test';
+
+import { ALWAYS, expect, kernelReady, LiveRecord, openRuns, picture, rows, test, whole, type Json, type Page } from './rankroom';
+
+const STOPPED = [
+  '> Cell In[3](5)<module>()',
+  '      3 for step, (x, y) in enumerate(loader):',
+  '      4     loss = loss_of(model(x), y)',
+  '----> 5     breakpoint()',
+  '      6     loss.backward()',
+  ''
+].join('\n');
+
+function command(rank: number, number = 1): Json {
+  return { rank, number, kind: 'debugger', text: 'ipdb> ', since: 0, place: 'cell line 5' };
+}
+
+/** Note the answers that are given to a run; the server takes them, or says why not. */
+async function answers(page: Page, id: string, refusal = ''): Promise<string[]> {
+  const given: string[] = [];
+  await page.route(new RegExp(`/rankroom/runs/${id}/answer`), route => {
+    const { text, prompts } = route.request().postDataJSON() as { text: string; prompts: string };
+    given.push(`${text} → ${prompts}`);
+    return route.fulfill({ status: refusal ? 400 : 200, json: { message: refusal || 'taken' } });
+  });
+  return given;
+}
+
+const line = (view: Locator): Locator => view.locator('.rr-prompt-input');
+
+test('ranks in the debugger are answered under the log, one or all', ALWAYS, async ({ page }) => {
+  const record = new LiveRecord('debugger', 4);
+  [0, 1, 2].forEach(rank => record.print(rank, STOPPED));
+  record.save('running', { prompts: [0, 1, 2].map(rank => command(rank)) });
+  const given = await answers(page, 'debugger');
+  const view = await openRuns(page, ['debugger']);
+  const status = view.locator('.rr-prompt-words');
+  await expect(status).toHaveText('ranks 0–2 are in the debugger at cell line 5');
+  await expect(view.locator('.rr-prompt-mark')).toHaveText('ranks 0–2 ipdb>');
+
+  // Letters, arrows and Enter are the line's, not the notebook's.
+  await line(view).click();
+  await page.keyboard.type('p loss');
+  await page.keyboard.press('Enter');
+  await expect.poll(() => given).toEqual(['p loss → 0:1,1:1,2:1']);
+  await expect(line(view)).toHaveValue('');
+  await expect(line(view)).toBeFocused();
+  await page.keyboard.press('Enter');
+  record.save('running', { prompts: [0, 1, 2].map(rank => command(rank, 2)) });
+  await expect(status).toHaveText('ranks 0–2 are in the debugger at cell line 5');
+  expect(given).toHaveLength(1);
+
+  await view.getByLabel('whom to answer').selectOption('rank 2');
+  await expect(view.locator('.rr-prompt-mark')).toHaveText('rank 2 ipdb>');
+  await line(view).press('ArrowUp');
+  await expect(line(view)).toHaveValue('p loss');
+  await line(view).press('ArrowDown');
+  await expect(line(view)).toHaveValue('');
+  await view.getByRole('button', { name: 'Next' }).click();
+  await expect.poll(() => given).toEqual(['p loss → 0:1,1:1,2:1', 'n → 2:2']);
+  await expect(status).toHaveText('ranks 0–1 are in the debugger at cell line 5');
+
+  // The rank that was chosen asks again, and the focus has stayed.
+  await line(view).focus();
+  record.save('running', { prompts: [command(0, 2), command(1, 2), command(2, 3)] });
+  await expect(status).toHaveText('ranks 0–2 are in the debugger at cell line 5');
+  await expect(view.locator('.rr-prompt-mark')).toHaveText('rank 2 ipdb>');
+  await expect(line(view)).toBeFocused();
+  record.save('running');
+  await expect(view.locator('.rr-prompt')).toBeHidden();
+  await expect(view.getByRole('log')).toBeFocused();
+  record.save('done');
+  await whole(view);
+});
+
+test('an answer that was not taken says why; a password is not seen', async ({ page }) => {
+  const record = new LiveRecord('debugger-late');
+  record.print(0, 'here\n');
+  const asks = (kind: string, text: string): Json => ({ prompts: [{ rank: 0, number: 1, kind, text, since: 0, place: 'train.py:12' }] });
+  record.save('running', asks('input', 'your name? '));
+  const given = await answers(page, 'debugger-late', 'that was answered already, or is not asked any more');
+  const view = await openRuns(page, ['debugger-late']);
+  await expect(view.locator('.rr-prompt-words')).toHaveText('rank 0 waits for input at train.py:12');
+  await expect(view.getByRole('button', { name: 'Next' })).toBeHidden();
+  await line(view).fill('<b>Ada</b>');
+  await line(view).press('Enter');
+  await expect(view.locator('.rr-prompt').getByRole('alert')).toHaveText(/answered already/);
+  expect(given).toEqual(['<b>Ada</b> → 0:1']);
+  record.save('running', asks('password', 'Password: '));
+  await expect(line(view)).toHaveAttribute('type', 'password');
+  record.save('interrupted');
+  await whole(view);
+  await expect(view.locator('.rr-prompt')).toBeHidden();
+});
+
+test('64 ranks at once, one that others wait for; narrow and wide, light and dark', async ({ page }) => {
+  const many = new LiveRecord('debugger-many', 64);
+  many.print(0, STOPPED);
+  many.save('running', { prompts: Array.from({ length: 64 }, (_, rank) => command(rank)) });
+  const view = await openRuns(page, ['debugger-many']);
+  await expect(view.locator('.rr-prompt-words')).toHaveText('ranks 0–63 are in the debugger at cell line 5');
+  await expect(view.getByLabel('whom to answer').locator('option')).toHaveCount(65);
+  many.save('done');
+  await whole(view);
+
+  const record = new LiveRecord('debugger-looks', 4);
+  record.print(2, STOPPED);
+  const places = [
+    { ranks: [2], state: 'asks', words: 'is in the debugger at cell line 5', what: 'the debugger at cell line 5' },
+    { ranks: [0, 1, 3], state: 'waits', words: 'wait in hvd.allreduce loss (cell line 7)', code: 'hvd.allreduce(loss)' }
+  ];
+  const text = 'rank 2 is in the debugger at cell line 5; ranks 0–1,3 wait in hvd.allreduce loss (cell line 7) for 12 s';
+  record.save('running', { prompts: [command(2), command(3)], hang: { since: 0, text, places } });
+  const looks = await openRuns(page, ['debugger-looks']);
+  await expect(looks.locator('.rr-prompt')).toBeVisible();
+  await line(looks).fill('p loss.item()');
+  await page.setViewportSize({ width: 1100, height: 700 });
+  await picture(page, 'debugger-wide');
+  await page.setViewportSize({ width: 400, height: 800 });
+  await expect.poll(() => looks.evaluate(node => node.scrollWidth - node.clientWidth)).toBeLessThanOrEqual(1);
+  await picture(page, 'debugger-narrow');
+  await page.theme.setDarkTheme();
+  await picture(page, 'debugger-narrow-dark');
+  await page.setViewportSize({ width: 1100, height: 700 });
+  await picture(page, 'debugger-wide-dark');
+  record.save('done');
+});
+
+// Galata's stand-ins for kernels run nothing.
+test.describe('with real ranks', () => {
+  test.use({ kernels: null });
+
+  test('a rank stops, is stepped through the cell, and goes on', async ({ page }) => {
+    const sources = [
+      '%load_ext rankroom\n%cluster start --ranks 2',
+      '%%distributed\ntotal = 20\nbreakpoint()\ntotal += rank\nprint("total", total)',
+      '%%distributed\nhalf = rank // 2\n1 / half',
+      '%debug --rank 1',
+      '%cluster stop'
+    ];
+    const cells = sources.map((source, i) => ({
+      id: `cell-${i}`, cell_type: 'code', execution_count: null, metadata: {}, outputs: [], source
+    }));
+    const kernelspec = { name: 'python3', display_name: 'Python 3' };
+    const path = 'debugger.ipynb';
+    await page.contents.uploadContent(JSON.stringify({ cells, metadata: { kernelspec }, nbformat: 4, nbformat_minor: 5 }), 'text', path);
+    await page.evaluate(async path => {
+      const { jupyterapp } = window as unknown as { jupyterapp: { commands: { execute(id: string, args: Json): Promise<unknown> } } };
+      await jupyterapp.commands.execute('docmanager:open', { path });
+    }, path);
+    await kernelReady(page);
+    const cell = (index: number): Locator => page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell').nth(index);
+    const begin = async (index: number): Promise<Locator> => {
+      await page.notebook.selectCells(index);
+      await page.keyboard.press('Control+Enter');
+      return cell(index).locator('.rr-view');
+    };
+    await page.notebook.runCell(0);
+    await expect(cell(0)).toContainText('ready in');
+
+    const view = await begin(1);
+    const status = view.locator('.rr-prompt-words');
+    await expect(status).toHaveText('ranks 0–1 are in the debugger at cell line 2');
+    await view.getByRole('button', { name: 'Next' }).click();
+    await expect(status).toHaveText('ranks 0–1 are in the debugger at cell line 3');
+    await line(view).fill('p total * 2');
+    await line(view).press('Enter');
+    await expect.poll(() => rows(view)).toContain('0–1│40');
+    await picture(page, 'debugger-real-ranks');
+    await view.getByRole('button', { name: 'Continue' }).click();
+    await expect(view).toHaveAttribute('data-state', 'done');
+    await expect.poll(() => rows(view)).toContain('1│total 21');
+
+    const failed = await begin(2);
+    await expect(failed).toHaveAttribute('data-state', 'failed');
+    const mortem = await begin(3);
+    await expect(mortem.locator('.rr-prompt-words')).toHaveText('rank 1 is in the debugger at cell line 2');
+    await line(mortem).fill('p half');
+    await line(mortem).press('Enter');
+    await expect.poll(() => rows(mortem)).toContain('1│0');
+    await line(mortem).fill('q');
+    await line(mortem).press('Enter');
+    await expect(mortem).toHaveAttribute('data-state', 'done');
+    await page.notebook.runCell(4);
+    await expect(cell(4)).toContainText('stopped');
+  });
+});

@@ -1,0 +1,113 @@
+"""What ranks ask, at a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rankroom.cli import answers
+from rankroom.cli.answers import Answers
+from rankroom.display.words import asking
+from rankroom.errors import UsageError
+from rankroom.record.model import Prompt, RunInfo
+from record_makers import make_run
+
+Type = Callable[..., list[str]]
+
+
+def run_with(*prompts: Prompt) -> RunInfo:
+    return make_run(4, prompts=list(prompts), state="running")
+
+
+def command(rank: int, number: int = 1, line: int = 5) -> Prompt:
+    return Prompt(rank, number, "debugger", "ipdb> ", 0, f"cell line {line}")
+
+
+@pytest.fixture
+def type_in(monkeypatch: pytest.MonkeyPatch) -> Type:
+    """Have these lines be typed; the prompts that were shown."""
+
+    def begin(*lines: str) -> list[str]:
+        shown: list[str] = []
+        waiting = list(lines)
+
+        def read(prompt: str, asked: Prompt) -> str:
+            shown.append(prompt)
+            return waiting.pop(0)
+
+        monkeypatch.setattr(answers, "_read", read)
+        return shown
+
+    return begin
+
+
+@pytest.fixture
+def given() -> list[Any]:
+    return []
+
+
+def test_a_line_goes_to_all_that_ask_alike_and_to_none_twice(type_in: Type, given: list[Any]):
+    shown = type_in("n", "Ada")
+    terminal = Answers(lambda text, prompts: given.append((text, dict(prompts))))
+    other = Prompt(2, 1, "input", "name? ", 0, "cell line 1")
+    run = run_with(command(0), command(1, 7), other)
+    assert terminal.ask(run) and terminal.ask(run) and not terminal.ask(run)
+    assert given == [("n", {0: 1, 1: 7}), ("Ada", {2: 1})]
+    assert shown == ["ranks 0–1 ipdb> ", "rank 2 name? "]
+
+
+def test_an_at_sign_goes_on_with_other_ranks(type_in: Type, given: list[Any]):
+    type_in("@1", "n", "@", "c", "@9", "w")
+    terminal = Answers(lambda text, prompts: given.append((text, dict(prompts))))
+    first, second = run_with(command(0), command(1)), run_with(command(0), command(1, 2))
+    assert terminal.ask(first) and terminal.ask(first) and not terminal.ask(first)
+    assert terminal.ask(second), "rank 1 asks again, and is the chosen one"
+    assert terminal.ask(second)
+    third = run_with(command(0, 2))
+    assert terminal.ask(third) and terminal.ask(third)
+    assert given == [("n", {1: 1}), ("c", {0: 1, 1: 2}), ("w", {0: 2})]
+
+
+def test_others_are_asked_when_the_chosen_rank_asks_no_more(
+    type_in: Type, given: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    type_in("@1", "c", "c")
+    terminal = Answers(lambda text, prompts: given.append(dict(prompts)))
+    run, left = run_with(command(0), command(1)), run_with(command(0))
+    assert terminal.ask(run) and terminal.ask(run)
+    assert not terminal.ask(left)
+    monkeypatch.setattr(answers, "OTHERS_S", 0.0)
+    time.sleep(0.001)
+    assert terminal.ask(left) and given == [{1: 1}, {0: 1}]
+
+
+def test_an_answer_that_comes_late_is_said_and_forgotten(
+    type_in: Type, capsys: pytest.CaptureFixture[str]
+):
+    def refuse(text: str, prompts: Any) -> None:
+        raise UsageError("that was answered already")
+
+    type_in("n")
+    assert Answers(refuse).ask(run_with(command(0)))
+    said = capsys.readouterr().err
+    assert "! rank 0 is in the debugger at cell line 5" in said and "answered already" in said
+
+
+def test_only_chosen_ranks_are_asked(type_in: Type, given: list[Any]):
+    type_in("n")
+    terminal = Answers(lambda text, prompts: given.append(dict(prompts)), [1])
+    assert not terminal.ask(run_with(command(0)))
+    assert terminal.ask(run_with(command(0), command(1))) and given == [{1: 1}]
+
+
+def test_words():
+    run = run_with(command(0), command(1), command(3, line=9))
+    assert asking(run) == (
+        "ranks 0–1 are in the debugger at cell line 5; rank 3 is in the debugger at cell line 9"
+    )
+    assert asking(run_with(Prompt(2, 1, "input", "? ", 0))) == "rank 2 waits for input"
+    run.state = "done"
+    assert asking(run) == ""
