@@ -6,7 +6,7 @@ import type { RunModel } from '../run/model';
 import { askingWords, type Prompts } from '../run/prompts';
 import type { Prompt } from '../schema';
 import { trans } from '../translation';
-import { h, setText } from './dom';
+import { h, setChildren, setText } from './dom';
 
 /** More ranks than these are not listed one by one. */
 const SINGLY = 64;
@@ -26,7 +26,8 @@ export class PromptLine extends Widget {
     onkeydown: (event: KeyboardEvent) => this.onKey(event)
   });
   private commands = h('span', 'rr-prompt-commands', { role: 'group', 'aria-label': trans.__('commands') });
-  private trouble = h('div', 'rr-said rr-trouble', { role: 'alert' });
+  private line = h('div', 'rr-prompt-line');
+  private trouble = h('div', 'rr-prompt-trouble', { role: 'alert' });
   private shownChoices = '';
 
   constructor(
@@ -44,8 +45,7 @@ export class PromptLine extends Widget {
       this.command('c', trans.__('Continue'), trans.__('run on, to the next breakpoint')),
       this.command('w', trans.__('Where'), trans.__('show which calls led here'))
     );
-    const line = h('div', 'rr-prompt-line', {}, this.who, this.mark, this.input, this.commands);
-    this.node.append(this.words, line, this.trouble);
+    this.line.append(this.who, this.mark, this.input, this.commands);
   }
 
   refresh(): void {
@@ -54,6 +54,8 @@ export class PromptLine extends Widget {
       this.refocus();
     }
     this.setHidden(!prompts.isOpen);
+    // What is not asked is not there at all.
+    setChildren(this.node, prompts.isOpen ? [this.words, this.line, this.trouble] : []);
     if (!prompts.isOpen) {
       return;
     }
