@@ -1,6 +1,7 @@
 """The browser tests (tests/ui, Playwright): a pytest test for each file; for `make test` one."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -27,6 +28,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("chosen", SPECS if thorough else [ALWAYS])
 
 
+def free_port() -> int:
+    """A port of loopback that nobody has: another checkout's tests may run beside these."""
+    with socket.socket() as trying:
+        trying.bind(("127.0.0.1", 0))
+        return int(trying.getsockname()[1])
+
+
 def test_in_the_browser(chosen, tmp_path, monkeypatch):
     assert PLAYWRIGHT.exists(), "no Playwright: `make test` sets it up (npm ci in extension/)"
     assert CHROMIUM.exists(), (
@@ -35,6 +43,8 @@ def test_in_the_browser(chosen, tmp_path, monkeypatch):
     )
     monkeypatch.setenv("RANKROOM_UI_HOME", str(tmp_path))
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
+    if "RANKROOM_TEST_PORT" not in os.environ:
+        monkeypatch.setenv("RANKROOM_TEST_PORT", str(free_port()))
     monkeypatch.setenv("RANKROOM_PYTHON", os.environ.get("RANKROOM_PYTHON", sys.executable))
     try:
         done = subprocess.run(
