@@ -401,7 +401,7 @@ test('the timeline can be downloaded, for Perfetto', async ({ page }) => {
   expect(of('X')).toHaveLength(82);
   expect(new Set(of('C').map(({ name }) => name))).toEqual(new Set(['CPU', 'memory']));
   // Rank 1 is late each time.
-  expect(of('i').map(({ pid, name }) => [pid, name])).toEqual(Array(10).fill([1, 'last in allreduce grad.0']));
+  expect(of('i').map(({ pid, name }) => [pid, name])).toEqual(Array(10).fill([1, 'rank 1 last in allreduce grad.0']));
   await expect(page.locator('.jp-NotebookPanel:not(.lm-mod-hidden)')).toBeVisible();
 });
 
