@@ -11,6 +11,7 @@ from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, RankroomError, RecordError, UsageError
 from rankroom.record.model import SCHEMA_FILE
 from rankroom.record.store import Store
+from rankroom.system.polling import poll_until
 
 pytestmark = pytest.mark.cluster
 
@@ -283,7 +284,8 @@ def test_a_run_that_ended_before_it_was_followed_is_told_as_it_ended(cluster):
 
 def test_spools_of_finished_runs_are_cleared(cluster):
     run = finish(cluster, "print('x')")
-    assert not (cluster.paths.spool(0) / f"{run.id}.jsonl").exists()
+    # Its client is answered before that.
+    assert poll_until(lambda: not (cluster.paths.spool(0) / f"{run.id}.jsonl").exists(), 2, 0.01)
 
 
 def test_attach_from_another_process(cluster):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,6 +86,8 @@ def package(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, file: str,
     (folder / name / "__init__.py").write_text("raise RuntimeError('imported')")
     (folder / name / file).write_text(text)
     monkeypatch.syspath_prepend(str(folder))
+    # A test before this one may have imported the real one.
+    monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 def test_frameworks_are_found_without_importing_them(
@@ -119,6 +122,7 @@ def test_cuda_and_nccl_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (nccl / "include").mkdir(parents=True)
     header = "#define NCCL_MAJOR 2\n#define NCCL_MINOR 29\n#define NCCL_PATCH 7\n"
     (nccl / "include/nccl.h").write_text(header)
+    sysconfig.get_config_vars()  # which Python itself finds by its path, once
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
     if not Path("/usr/include/nccl.h").exists():
         assert cuda.find_gpu("12.9") == cuda.NO_NCCL
