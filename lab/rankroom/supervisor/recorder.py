@@ -71,7 +71,6 @@ class Recorder:
             rank: None for rank, info in self._ranks.items() if info.state not in RANK_ENDED
         }
         self._summary = RunSummary(info)
-        self._tells = False  # soon, what has changed
         self._updates = False  # run.json, soon
         self._asked_at = float("-inf")  # when a rank last asked something, or was answered
         self._assembly = Assembly(self.id, self._ranks, spool, self._summary.note)
@@ -245,7 +244,7 @@ class Recorder:
         return bool(self.info.prompts) or time.monotonic() < self._asked_at + HELD_S
 
     def _update_soon(self) -> None:
-        """Put into the record what ranks ask: many may do so at once."""
+        """Put into the record what ranks ask, or that some failed: many may do so at once."""
         if not self._replaying and not self._updates:
             self._updates = True
             self._connections.later(TELL_S, self._update_now)
@@ -284,15 +283,7 @@ class Recorder:
             self._finish_if_over()
         elif state in ("error", "lost"):
             self._failed()
-            if not self._tells:  # what others do from here on follows from this
-                self._tells = True
-                self._connections.later(TELL_S, self._tell_now)
-
-    def _tell_now(self) -> None:
-        with self._lock:
-            self._tells = False
-            if not self._ended:
-                self._tell(self)
+            self._update_soon()  # what others do from here on follows from this
 
     def _failed(self) -> None:
         if not self._replaying:

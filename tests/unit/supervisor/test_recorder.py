@@ -163,3 +163,17 @@ def test_each_change_of_run_json_is_told_and_at_last_that_it_is_over(tmp_path):
         ("running", False, ["the time is nearly over"]),
         ("done", True, ["the time is nearly over"]),
     ]
+
+
+def test_that_a_rank_is_lost_is_told_and_stands_in_run_json_while_the_others_go_on(tmp_path):
+    """A client is told, and reads the file now and then: one must not undo the other."""
+    ranks, store, told = Ranks(), Store(tmp_path), []
+    run = Recorder(
+        "x", make_run(2), ranks, store, lambda rank: tmp_path / str(rank),  # type: ignore[arg-type]
+        lambda run: told.append([rank.state for rank in run.info.ranks]),
+    )  # fmt: skip
+    run.start(epoch=0)
+    run.lose({1: "was killed by SIGKILL"})
+    ranks.tick()
+    assert told == [[None, "lost"]]
+    assert [rank.state for rank in store.load(run.id).ranks] == [None, "lost"]
