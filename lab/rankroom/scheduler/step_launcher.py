@@ -63,11 +63,17 @@ def returncode(code: int) -> int:
     return -(code - _SIGNALLED) if code - _SIGNALLED in named else code
 
 
+def failed_node(log: Path) -> str:
+    """The node that Slurm says has failed; empty if it says nothing of one."""
+    failed = _FAILED.search(tail(log, 8))
+    return failed[1] if failed else ""
+
+
 def how_ended(how: str, log: Path, node: str, job: str) -> str:
     """How what ran on `node` ended, in words: `how` its process did, and what Slurm said of it."""
     said = tail(log, 8)
-    if failed := _FAILED.search(said):
-        return f"{how} (node {failed[1]} has failed)"
+    if failed := failed_node(log):
+        return f"{how} (node {failed} has failed)"
     if over := why_cancelled(said, job):
         return f"was ended: {over}"
     if "oom-kill" in said or "Out Of Memory" in said:

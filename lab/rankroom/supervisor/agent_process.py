@@ -16,7 +16,7 @@ from typing import Any
 
 from rankroom.supervisor.load import Load
 
-GIVEN_UP = "was given up"  # how a rank ended whose node does not answer begins with this
+GIVEN_UP = "was given up"  # begins how a rank ended whose node is gone for us; it may live on there
 ENDS_S = 5.0  # for an agent to end with its ranks, and for its launcher to follow
 
 

@@ -21,7 +21,7 @@ from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Node
 from rankroom.record.model import RankInfo
 from rankroom.scheduler import step_launcher
 from rankroom.supervisor import port_guard
-from rankroom.supervisor.agent_process import AgentProcess, RankProcess
+from rankroom.supervisor.agent_process import GIVEN_UP, AgentProcess, RankProcess
 from rankroom.supervisor.load import Load
 from rankroom.system import control_groups, network, process_tree, python_command
 from rankroom.system.exits import describe_crash, describe_exit
@@ -88,6 +88,9 @@ class Processes:
         if process.failed:
             return f"could not be started: {process.failed}"
         if process.ended_with_agent:
+            if self.info.allocation and step_launcher.failed_node(agent.log) == agent.node:
+                # Slurm gave up the node before we did: its ranks may live on there for a while.
+                return f"{GIVEN_UP}: its node {agent.node} has failed"
             return f"ended with its node's agent, which {self.how_agent_ended(agent)}"
         how = describe_exit(code)
         if crash := describe_crash(code, self.paths.spool(rank) / "stderr"):
