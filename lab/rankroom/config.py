@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import stat
@@ -170,7 +171,11 @@ def environment() -> dict[str, str]:
 
 def config_file() -> Path:
     """Where config.toml would be."""
-    chosen = os.environ.get("XDG_CONFIG_HOME")
+    return _config_file(os.environ.get("XDG_CONFIG_HOME"), os.environ.get("HOME"))
+
+
+@functools.lru_cache  # asked for with every cell, and of the environment alone
+def _config_file(chosen: str | None, _home: str | None) -> Path:
     # A place where there is none, for who has no home.
     base = Path(chosen) if chosen and Path(chosen).is_absolute() else _dot_config()
     return base / "rankroom" / "config.toml"

@@ -143,9 +143,10 @@ class Writer:
 
     def replace(self, raw: bytes) -> None:
         """The same with the text that run.json is to hold."""
+        folder = self.paths.folder  # strings are quicker, and who asked for the run waits
         try:
-            _write(self.paths.next_run, raw)
-            self.paths.next_run.replace(self.paths.run)
+            _write(f"{folder}/{NEXT_RUN}", raw)
+            os.replace(f"{folder}/{NEXT_RUN}", f"{folder}/run.json")  # noqa: PTH105
         except OSError as error:
             with contextlib.suppress(OSError):
                 self.paths.next_run.unlink()
@@ -351,7 +352,7 @@ class Store:
         return RecordError(NO_RECORD.format(text=text, runs=self.runs, hint=hint))
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: str, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         rest = memoryview(data)

@@ -67,6 +67,7 @@ class Reporter:
         self._start = 0
         self._seq = self._before = 0  # events in all, and those of processes before this one
         self._file = self._blank = -1
+        self._blank_name = str(spool / BLANK)
         self._at = 0
         self._end = 0
         self._reported = 0  # when spans were: REPORT_S since the epoch
@@ -126,14 +127,14 @@ class Reporter:
         """Make the file of the next run, as that takes a while, and its cell may wait."""
         with self._lock, contextlib.suppress(OSError):
             if self._blank < 0:
-                self._blank = os.open(self.spool / BLANK, _NEW, 0o600)
+                self._blank = os.open(self._blank_name, _NEW, 0o600)
 
     def _open(self, run: str) -> int:
-        path = self.spool / f"{run}.jsonl"
+        path = f"{self.spool}/{run}.jsonl"  # a Path for it would take a tenth of an empty cell
         file, self._blank = self._blank, -1
         if file >= 0:
             try:
-                (self.spool / BLANK).rename(path)
+                os.rename(self._blank_name, path)  # noqa: PTH104
                 return file
             except OSError:
                 os.close(file)
