@@ -85,7 +85,7 @@ def test_the_quickstart_trains_in_two_minutes(tmp_path):
     assert code == 0, text
     for rank in (0, 1):
         assert f"hello from rank {rank} of 2" in text
-    assert len(re.findall(r"I brought \d+, and together we have 55", text)) == 2
+    assert len(re.findall(r"I brought \d+, and together we have 300", text)) == 2
     for framework in ("PyTorch", "Keras"):
         found = re.search(rf"^{framework} +accuracy (0\.\d+), weights \w+ on each of 2", text, re.M)
         assert float(found[1]) > 0.9

@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,6 +57,42 @@ def wrong_answers(notebook: str) -> dict[str, list[tuple[str, str]]]:
     """Typical wrong answers, each with a part of what is to be said of it."""
     module = importlib.import_module(f"answers.lesson_{notebook[:2]}")
     return module.WRONG
+
+
+def read_on(names: list[str], folder: Path, ranks: int, **env: str) -> dict[str, list[str]]:
+    """Walk lessons one after the other, each in a notebook of its own, with the lessons' solutions,
+    on the ranks that `%course` finds: `ranks` of them. What went wrong, by lesson."""
+    shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    wrong: dict[str, list[str]] = {}
+    try:
+        for name in names:
+            kernel = Kernel(**{**os.environ, **env})
+            try:
+                kernel.run(f"%cd -q {folder}")
+                kernel.run(f"%load_ext rankroom\n%course 0 --ranks {ranks}", timeout=120)
+                wrong[name] = list(_walk(kernel, read(name)))
+            finally:
+                kernel.close()
+    finally:
+        for cluster in Path(env["RANKROOM_HOME"]).glob("clusters/*"):
+            end(ClusterPaths(cluster.name, cluster.parent))
+    return wrong
+
+
+def _walk(kernel: Kernel, notebook: nbformat.NotebookNode) -> Iterator[str]:
+    solved = solutions(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        if match := CHECK.match(cell.source):
+            shown = kernel.run(f"%%check {match[1]}\n{solved[match[1]]}", timeout=300)
+            said = shown.error or str(shown.outputs)
+            if f"✓ {match[1]}" not in said:
+                yield f"{match[1]}: {said}"
+            continue
+        shown = kernel.run(cell.source, timeout=300)
+        if shown.error and "raises-exception" not in cell.metadata.get("tags", []):
+            yield f"cell {cell.id}: {shown.error}"
 
 
 def play(name: str, folder: Path, **env: str) -> Played:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -115,3 +115,71 @@ def test_too_few_ranks(kernel: Kernel):
     words = said(kernel, "%course 15\n")
     assert "all it needs is here" in words
     assert "ring.2 needs 2 ranks at least" in said(kernel, "%%check ring.2\nx = 1")
+
+
+@pytest.fixture
+def notebooks(tmp_path) -> Iterator[Callable[[], Kernel]]:
+    """Opens notebooks of one learner, whose ranks are stopped at the end."""
+    opened: list[Kernel] = []
+
+    def another() -> Kernel:
+        opened.append(Kernel(**{**os.environ, "RANKROOM_HOME": str(tmp_path / "home")}))
+        opened[-1].run("%load_ext rankroom")
+        return opened[-1]
+
+    try:
+        yield another
+    finally:
+        for each in opened:
+            each.run("%cluster stop")
+            each.close()
+
+
+def test_lessons_share_one_cluster_whichever_notebook_is_open(notebooks):
+    first = notebooks()
+    assert "course: 3 ranks on" in said(first, "%course 1 --ranks 3")
+    said(first, "%%distributed\nkept = rank")
+    second = notebooks()
+    words = said(second, "%course 2")
+    assert "ready in" not in words and "all it needs is here (course: 3 ranks" in words
+    assert "[0, 1, 2]" in said(
+        second, "print(sorted(__import__('rankroom').Cluster.current.pull('kept')))"
+    )
+    assert "course has 3 ranks: `%cluster resize 2` first" in said(second, "%course 2 --ranks 2")
+
+
+def test_a_lesson_that_needs_fresh_ranks_has_them_restarted(notebooks):
+    kernel = notebooks()
+    kernel.run("import rankroom.course.lessons as lessons\n"
+               "object.__setattr__(lessons.LESSONS[0], 'fresh', 'of a test')")  # fmt: skip
+    assert "restarted" not in said(kernel, "%course 0")
+    said(kernel, "%%distributed\nkept = rank")
+    assert "lesson 00 Start here needs fresh ranks, as of a test: they are restarted" in said(
+        kernel, "%course 0"
+    )
+    assert "NameError" in said(kernel, "%%distributed\nkept")
+
+
+def test_the_login_node_of_a_site_is_refused_and_a_job_proposed(notebooks, tmp_path, monkeypatch):
+    folder = tmp_path / "config" / "rankroom" / "sites"
+    folder.mkdir(parents=True)
+    (folder / "here.toml").write_text('login = "localhost"\nscheduler = "slurm"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    words = said(notebooks(), "%course 1")
+    assert "this is the login node of here" in words
+    assert "`%course 1 --site here` starts ranks in a job" in words and "Traceback" not in words
+
+
+def test_the_command_of_this_environment_is_found(notebooks, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    kernel = notebooks()
+    said(kernel, "%course 0")
+    assert "Usage: rankroom" in said(kernel, "!rankroom --help")
+
+
+def test_another_cluster_can_be_stopped_by_its_name(notebooks):
+    first, second = notebooks(), notebooks()
+    said(first, "%cluster start --ranks 1 --name other")
+    said(second, "%cluster start --ranks 1 --name mine")
+    assert "other stopped" in said(second, "%cluster stop other")
+    assert "mine: 1 rank" in said(second, "%cluster")

@@ -11,7 +11,8 @@ from rankroom.errors import UsageError
 @dataclass(frozen=True)
 class Lesson:
     """One notebook. `needs` are the packages that its cells import; `ranks` the fewest it makes
-    sense on; `minutes` how long it takes to read."""
+    sense on; `minutes` how long it takes to read; `fresh` why it needs ranks that have run nothing
+    yet, if it does."""
 
     number: int
     file: str
@@ -19,6 +20,7 @@ class Lesson:
     minutes: int
     needs: tuple[str, ...] = ()
     ranks: int = 2
+    fresh: str = ""
 
     @property
     def name(self) -> str:
@@ -38,9 +40,23 @@ LESSONS = (
     Lesson(6, "06_keras.ipynb", "Horovod and Keras", 15, (*HVD_TENSORFLOW, "sklearn")),
     Lesson(7, "07_ddp.ipynb", "PyTorch's DDP", 15, ("torch", "sklearn")),
     Lesson(8, "08_deepspeed.ipynb", "DeepSpeed", 15, ("torch", "deepspeed", "sklearn")),
-    Lesson(9, "09_tf_distribute.ipynb", "tf.distribute", 20, ("tensorflow", "sklearn")),
+    Lesson(
+        9,
+        "09_tf_distribute.ipynb",
+        "tf.distribute",
+        20,
+        ("tensorflow", "sklearn"),
+        fresh="TensorFlow can be given its devices only once",
+    ),
     Lesson(10, "10_large_batches.ipynb", "Large batches", 15, (*HVD_TORCH, "sklearn")),
-    Lesson(11, "11_scaling.ipynb", "Scaling", 15, ("torch",)),
+    Lesson(
+        11,
+        "11_scaling.ipynb",
+        "Scaling",
+        15,
+        ("torch",),
+        fresh="a strategy of TensorFlow's would have connected them for good",
+    ),
     Lesson(12, "12_find_the_straggler.ipynb", "Find the straggler", 20, (*HVD_TORCH, "sklearn")),
     Lesson(13, "13_feeding.ipynb", "Feeding the ranks", 20, ("torch",)),
     Lesson(14, "14_model_parallelism.ipynb", "Model parallelism", 20, ("torch",)),

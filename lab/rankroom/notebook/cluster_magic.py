@@ -78,13 +78,12 @@ def stop(line: str) -> None:
     options = Options("%cluster stop")
     options.add_argument("name", nargs="?", metavar="NAME")
     name = options.read(line).name
-    if name is not None and AnyCluster.current is None:
+    current = AnyCluster.current
+    if name is not None and (current is None or current.name != name):
         # Also one that cannot be attached to, as its supervisor is of another version, say.
         print(actions.stop(name) or f"{name} stopped")
         return
     cluster = the_cluster()
-    if name not in (None, cluster.name):
-        raise UsageError(f"this notebook's cluster is {cluster.name}: `%cluster attach {name}`")
     cluster.stop()
     print(f"{cluster.name} stopped")
 

@@ -8,12 +8,12 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display as show
 
 from rankroom import display
-from rankroom.cluster.base import AnyCluster
 from rankroom.course import progress, trial
 from rankroom.course.exercise import find
 from rankroom.course.lessons import LESSONS, lesson
 from rankroom.course.requirements import lacking
 from rankroom.errors import UsageError
+from rankroom.notebook import course_ranks
 from rankroom.notebook.cell_source import check_syntax
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
@@ -32,33 +32,29 @@ class CourseMagics(Magics):
     @line_magic  # type: ignore[untyped-decorator]
     @plain
     def course(self, line: str) -> None:
-        """%course [LESSON] [--ranks N]
+        """%course [LESSON] [--ranks N] [--site NAME]
 
-        Begins a lesson: starts ranks if there are none, and says what is missing for it here.
+        Begins a lesson on this notebook's ranks, or on those of the course, which all its lessons
+        share: it starts them if they do not run, and says what is missing for the lesson here.
         Without a number, lists the lessons and what you have passed of their exercises.
         """
         options = Options("%course")
         options.add_argument("lesson", nargs="?", type=int, metavar="LESSON")
         options.add_argument("--ranks", type=int, metavar="N")
+        options.add_argument("--site", metavar="NAME")
         chosen = options.read(line)
         if chosen.lesson is None:
             print(overview())
             return
         here = lesson(chosen.lesson)
         self.every.refuses = ""
-        if AnyCluster.current is None or not AnyCluster.current.running:
-            self.every.cluster(f"start --ranks {chosen.ranks or max(2, here.ranks)}")
-        cluster = trial.ranks()
-        if chosen.ranks not in (None, cluster.size):
-            raise UsageError(
-                f"{cluster.name} has {cluster.size} ranks: `%cluster resize {chosen.ranks}` first"
-            )
+        cluster = course_ranks.ready(here, chosen.ranks, chosen.site)
         why = lacking(cluster, here)
         if why:
             # The cells below say the same, instead of failing for reasons of their own.
             self.every.refuses = why
             raise UsageError(why)
-        print(f"lesson {here.name}: all it needs is here ({cluster.describe()})")
+        print(f"lesson {here.name}: all it needs is here ({cluster.describe()})\n{STAYS}")
 
     @cell_magic("check")  # type: ignore[untyped-decorator]
     @plain
@@ -92,3 +88,6 @@ def overview() -> str:
         count = f"{done} of {len(there)} exercises" if there else ""
         lines.append(f"{each.name:<36} {each.minutes:>3} min  {count}".rstrip())
     return "\n".join(lines)
+
+
+STAYS = "these ranks stay for the lessons after this; `%cluster stop` ends them"

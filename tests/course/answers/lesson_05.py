@@ -16,6 +16,11 @@ WRONG = {
             "    return dataset.shard(size, rank).batch(batch, drop_remainder=True)",
             "old order",
         ),
+        (
+            "def part_of(dataset, batch, rank, size):\n"
+            "    return dataset.shard(size, rank).shuffle(10_000).batch(batch, drop_remainder=True)",
+            "equally many",
+        ),
     ],
     "tf.2": [
         (

@@ -10,15 +10,21 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 @exercise("tf.1", answer="part_of", ranks=1)
 def shard(learner: Learner) -> None:
     """A rank's batches: apart from the others', all of one size, shuffled, and equally many."""
-    import tensorflow as tf
-
     part = learner.function("part_of")
     batch = learner.chance.randrange(4, 9)
-    count = learner.size * batch * learner.chance.randrange(6, 9) + learner.size + 1
+    whole = learner.size * batch * learner.chance.randrange(6, 9)
+    # Once there is more than divides evenly, and once the last rank has too little for a batch.
+    for count in (whole + learner.size + 1, whole - 1):
+        _examine_parts(learner.size, part, count, batch)
+
+
+def _examine_parts(size: int, part: Any, count: int, batch: int) -> None:
+    import tensorflow as tf
+
     seen: list[list[int]] = []
     steps = []
-    for rank in range(learner.size):
-        dataset = part(tf.data.Dataset.range(count), batch, rank, learner.size)
+    for rank in range(size):
+        dataset = part(tf.data.Dataset.range(count), batch, rank, size)
         if not isinstance(dataset, tf.data.Dataset):
             raise Wrong(f"part_of returns {type(dataset).__name__}, and should return a dataset")
         batches = [each.numpy().tolist() for each in dataset]
@@ -37,9 +43,12 @@ def shard(learner: Learner) -> None:
     if len(set(together)) < len(together):
         raise Wrong("some values are in the parts of two ranks: shard before you shuffle")
     if len(set(steps)) > 1:
-        raise Wrong(f"the ranks get {steps} batches: all of them need equally many")
-    if steps[0] < count // learner.size // batch:
-        raise Wrong(f"{count // learner.size // batch} batches are possible, you make {steps[0]}")
+        raise Wrong(
+            f"of {count} values, the ranks get {', '.join(map(str, steps))} batches: all of them "
+            "need equally many"
+        )
+    if steps[0] < count // size // batch:
+        raise Wrong(f"{count // size // batch} batches are possible, you make {steps[0]}")
     if seen[0] == sorted(seen[0]):
         raise Wrong("the values come in their old order: shuffle them")
 

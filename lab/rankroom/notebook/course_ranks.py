@@ -1,0 +1,83 @@
+"""The ranks that lessons run on: one cluster for the whole course, whichever notebook is open."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from rankroom.cluster import launch
+from rankroom.cluster.base import AnyCluster
+from rankroom.course import trial
+from rankroom.course.lessons import Lesson
+from rankroom.errors import NoClusterError, UsageError
+from rankroom.notebook import cluster_magic
+from rankroom.scheduler import same_machine, site
+
+NAME = "course"  # of the cluster
+
+
+def ready(lesson: Lesson, ranks: int | None, where: str | None) -> AnyCluster:
+    """The notebook's cluster, or the course's, which is started if it does not run: with `ranks`
+    ranks, or as many as there are GPUs, or the job of the site `where` grants.
+
+    Raises UsageError where it has another number of ranks, and on the login node of a site.
+    """
+    _find_commands()
+    current = AnyCluster.current
+    is_new = False
+    if current is None or not current.running:
+        try:
+            cluster_magic.attach(NAME)
+        except NoClusterError:
+            _start(lesson, ranks, where)
+            is_new = True
+    cluster = trial.ranks()
+    if ranks not in (None, cluster.size):
+        raise UsageError(
+            f"{cluster.name} has {cluster.size} ranks: `%cluster resize {ranks}` first"
+        )
+    if lesson.fresh and not is_new:
+        print(FRESH.format(lesson=lesson.name, why=lesson.fresh))
+        cluster_magic.restart("")
+    return trial.ranks()
+
+
+def _start(lesson: Lesson, ranks: int | None, where: str | None) -> None:
+    words = [f"--name {NAME}"]
+    if where is not None:
+        words.append(f"--site {where}")
+    else:
+        granted, _, size = launch.room_for(ranks)
+        if granted is None:
+            if login := _login_node():
+                raise UsageError(LOGIN.format(site=login, lesson=lesson.number))
+            ranks = ranks or max(size, lesson.ranks)
+    if ranks is not None:
+        words.append(f"--ranks {ranks}")
+    cluster_magic.start(" ".join(words))
+
+
+def _login_node() -> str:
+    """The user's site whose login node this is; empty if it is none."""
+    for name, profile in site.files().items():
+        if profile.parent == site.own_folder():
+            one = site.load(name)
+            if one.scheduler != "none" and one.login and same_machine.is_here(one):
+                return name
+    return ""
+
+
+def _find_commands() -> None:
+    """Have `!rankroom` of a lesson be this environment's: its bin may not be on PATH."""
+    if shutil.which("rankroom") is None:
+        own = str(Path(sys.executable).parent)
+        os.environ["PATH"] = os.pathsep.join(filter(None, (own, os.environ.get("PATH"))))
+
+
+FRESH = "lesson {lesson} needs fresh ranks, as {why}: they are restarted"
+LOGIN = (
+    "this is the login node of {site}, which is no place to train on: `%course {lesson} --site "
+    "{site}` starts ranks in a job"
+)
