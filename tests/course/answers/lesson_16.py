@@ -12,8 +12,12 @@ WRONG = {
     "shared.2": [
         (
             "def is_unsafe(line):\n    return '127.0.0.1' not in line or '$USER' in line",
-            "is not safe",
-        )
+            "is not safe|is safe",
+        ),
+        (
+            "def is_unsafe(line):\n    return '--ip=127.0.0.1' not in line or 'token' in line",
+            "is safe",
+        ),
     ],
     "shared.3": [
         (

@@ -17,6 +17,7 @@ _STARTS = (
     ("jupyter lab --ip=127.0.0.1 --IdentityProvider.token=''", "there is no token"),
     ("jupyter lab --ip=127.0.0.1 --IdentityProvider.token=9f3a1c", "`ps` shows the token to all"),
     ("jupyter lab --ip=127.0.0.1", ""),
+    ("jupyter lab --no-browser", ""),
     ("jupyter lab --config=/home/you/private/config.py --ip=127.0.0.1", ""),
 )
 
