@@ -35,6 +35,11 @@ class Learner:
         self.chance = random.Random(seed)
         self.own = random.Random(f"{seed}/{rank}")
 
+    @property
+    def device(self) -> str:
+        """This rank's: `cpu` or `cuda:1`. NCCL takes nothing but what is on a GPU."""
+        return str(self.variables.get("device", "cpu"))
+
     def get(self, name: str) -> Any:
         """The variable of that name. Raises Wrong if the cell has not made it."""
         if name not in self.variables:

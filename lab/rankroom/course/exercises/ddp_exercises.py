@@ -36,7 +36,7 @@ def no_sync(learner: Learner) -> None:
 
     accumulate = learner.function("accumulate")
     torch.manual_seed(learner.seed)
-    model = DistributedDataParallel(torch.nn.Linear(4, 2, bias=False))
+    model = DistributedDataParallel(torch.nn.Linear(4, 2, bias=False, device=learner.device))
     reduced: list[int] = []
 
     # DDP refuses annotations other than its own.
@@ -47,9 +47,9 @@ def no_sync(learner: Learner) -> None:
 
     model.register_comm_hook(None, hook)
     mine = torch.Generator().manual_seed(learner.seed * 31 + learner.rank)
-    batches = [torch.randn(3, 4, generator=mine) for _ in range(4)]
+    batches = [torch.randn(3, 4, generator=mine).to(learner.device) for _ in range(4)]
     with torch.no_grad():
-        wanted = sum(torch.ones(3, 2).T @ batch for batch in batches)
+        wanted = sum(batch.new_ones(2, 3) @ batch for batch in batches)
     dist.all_reduce(wanted)
     wanted /= learner.size
     accumulate(model, batches)
@@ -77,7 +77,7 @@ def state(learner: Learner) -> None:
     unwrapped = learner.function("unwrapped")
     torch.manual_seed(learner.seed)
     plain = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
-    found = unwrapped(DistributedDataParallel(plain))
+    found = unwrapped(DistributedDataParallel(plain.to(learner.device)))
     if not isinstance(found, dict):
         raise Wrong(f"unwrapped gives {type(found).__name__}, and should give a state dict")
     if any(name.startswith("module.") for name in found):
@@ -87,6 +87,6 @@ def state(learner: Learner) -> None:
         fresh.load_state_dict(found)
     except (RuntimeError, TypeError) as error:
         raise Wrong(f"a model without DDP does not take it: {error}"[:300]) from None
-    if not all(torch.equal(a, b) for a, b in zip(fresh.parameters(), plain.parameters(),
-                                                 strict=True)):  # fmt: skip
+    pairs = zip(fresh.parameters(), plain.cpu().parameters(), strict=True)
+    if not all(torch.equal(a, b) for a, b in pairs):
         raise Wrong("what is loaded are not the model's weights")

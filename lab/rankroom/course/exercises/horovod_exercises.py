@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
-
 from rankroom import config
 from rankroom.course.exercise import Learner, Wrong, exercise
 
@@ -82,9 +78,12 @@ def checkpoint(learner: Learner) -> None:
     import torch
 
     save = learner.function("save")
-    folder = Path(tempfile.gettempdir()) / f"rankroom-course-{os.getuid()}-{learner.seed}"
-    config.make_own(folder)  # anybody may have made it in /tmp
-    path = folder / "model.pt"
+    folder = config.home() / "course-checks"  # which all nodes see, as they do not /tmp
+    config.private(folder)
+    path = folder / f"model-{learner.seed}.pt"
+    if learner.rank == 0:
+        for old in folder.glob("model-*.pt"):  # of checks before
+            old.unlink(missing_ok=True)
     writers: list[int] = []
     before = torch.save
 
