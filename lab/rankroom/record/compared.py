@@ -1,0 +1,58 @@
+"""Which runs a user means to compare one with: by id, part of an id, -o's name, or `last`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from rankroom.errors import RecordError
+from rankroom.record.model import MOST_COMPARED, RunInfo
+from rankroom.record.store import Store
+
+LOOKED_AT = 200  # records, the newest, among which a name is looked for
+
+
+def compared(store: Store, texts: Iterable[str], run_id: str = "") -> tuple[list[str], list[str]]:
+    """The ids of the runs that `texts` name, each of which may name several, with commas; and a
+    sentence for each that cannot be compared with the run `run_id`."""
+    found: list[str] = []
+    notes: list[str] = []
+    for text in (part.strip() for each in texts for part in each.split(",")):
+        try:
+            other = _find(store, text, run_id)
+        except RecordError as error:
+            notes.append(f"not compared: {error}")
+            continue
+        if other == run_id:
+            notes.append(ITSELF.format(text=text))
+        elif other not in found:
+            found.append(other)
+    for other in found[MOST_COMPARED:]:
+        notes.append(TOO_MANY.format(id=other, most=MOST_COMPARED))
+    return found[:MOST_COMPARED], notes
+
+
+def with_metrics(store: Store, limit: int = LOOKED_AT) -> list[RunInfo]:
+    """Of the newest runs those that have metrics, or are on and may come to have some."""
+    return [
+        run for run in store.newest(limit) if run.state == "running" or _has_metrics(store, run.id)
+    ]
+
+
+def _find(store: Store, text: str, run_id: str) -> str:
+    if text == "last":
+        # A cell without metrics, after the one that is meant, is nothing to compare with.
+        others = (each for each in store.ids() if each != run_id and _has_metrics(store, each))
+        return next(others, None) or store.find(text)
+    if text and text not in store.ids():
+        with contextlib.suppress(StopIteration):
+            return next(run.id for run in store.newest(LOOKED_AT) if run.name == text)
+    return store.find(text)
+
+
+def _has_metrics(store: Store, run_id: str) -> bool:
+    return store.paths(run_id).metrics.exists()
+
+
+ITSELF = "not compared: {text!r} is this run"
+TOO_MANY = "not compared with {id}: a run is compared with {most} others at most"
