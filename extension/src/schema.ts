@@ -100,6 +100,8 @@ export interface Run {
   notes?: string[];
   /** Ids of the runs whose metrics are shown beside those of this one; left out if none. */
   compare?: string[];
+  /** True if ranks reported some, once ended; left out if none did. */
+  has_metrics?: boolean;
   /** Lines of output of all ranks, once ended. */
   lines?: number;
   /** The process that writes this record. */

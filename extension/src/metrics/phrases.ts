@@ -64,7 +64,7 @@ export function otherRows(lines: readonly Line[], others: readonly Line[], x: nu
     const text = !said
       ? trans.__('%1: no value here', letter)
       : Number.isFinite(apart)
-        ? trans.__('%1: %2 (this run %3)', letter, said.text, (apart > 0 ? '+' : '') + reading(apart))
+        ? trans.__('%1: %2 (this run %3)', letter, said.text, (apart > 0 ? '+' : '') + reading(Number(apart.toPrecision(3))))
         : `${letter}: ${said.text}`;
     return { rank: null, other, text };
   });

@@ -7,12 +7,12 @@ import type { Line } from './lines';
 export const MARGIN = { left: 46, right: 8, top: 6, bottom: 18 };
 /** Ranks that share a colour with one before them are dashed. */
 export const DASHES = [[], [5, 3], [2, 2], [7, 2, 2, 2]];
-/** The lines of other runs, which all are dashed: their colour, as a rank's, and their dashes. */
+/** The lines of other runs, which all are dashed: their colour, as of a rank that few runs have, and their dashes. */
 export const OTHERS = [
-  { rank: 1, dash: [8, 4] },
+  { rank: 3, dash: [8, 4] },
   { rank: 2, dash: [2, 3] },
-  { rank: 3, dash: [10, 3, 2, 3] },
-  { rank: 6, dash: [5, 2, 2, 2, 2, 2] }
+  { rank: 6, dash: [10, 3, 2, 3] },
+  { rank: 5, dash: [5, 2, 2, 2, 2, 2] }
 ];
 
 export interface Colours {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 
 from rankroom.errors import RecordError
@@ -35,23 +34,23 @@ def compared(store: Store, texts: Iterable[str], run_id: str = "") -> tuple[list
 def with_metrics(store: Store, limit: int = LOOKED_AT) -> list[RunInfo]:
     """Of the newest runs those that have metrics, or are on and may come to have some."""
     return [
-        run for run in store.newest(limit) if run.state == "running" or _has_metrics(store, run.id)
+        run for run in store.newest(limit) if run.state == "running" or _has_metrics(store, run)
     ]
 
 
 def _find(store: Store, text: str, run_id: str) -> str:
+    runs = store.newest(LOOKED_AT) if text and text not in store.ids() else []
     if text == "last":
         # A cell without metrics, after the one that is meant, is nothing to compare with.
-        others = (each for each in store.ids() if each != run_id and _has_metrics(store, each))
-        return next(others, None) or store.find(text)
-    if text and text not in store.ids():
-        with contextlib.suppress(StopIteration):
-            return next(run.id for run in store.newest(LOOKED_AT) if run.name == text)
-    return store.find(text)
+        found = (run.id for run in runs if run.id != run_id and _has_metrics(store, run))
+    else:
+        found = (run.id for run in runs if run.name == text)
+    return next(found, None) or store.find(text)
 
 
-def _has_metrics(store: Store, run_id: str) -> bool:
-    return store.paths(run_id).metrics.exists()
+def _has_metrics(store: Store, run: RunInfo) -> bool:
+    # Earlier versions did not say so in run.json.
+    return run.has_metrics or store.paths(run.id).metrics.exists()
 
 
 ITSELF = "not compared: {text!r} is this run"

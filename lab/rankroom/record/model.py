@@ -130,6 +130,7 @@ class RunInfo:
     prompts: list[Prompt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     compare: list[str] = field(default_factory=list)
+    has_metrics: bool = False
     lines: int = 0
     owner: Owner | None = None
     client: Client | None = None
@@ -149,8 +150,9 @@ class RunInfo:
             out["prompts"] = [{**vars(prompt)} for prompt in self.prompts]
         else:
             del out["prompts"]
-        if not self.compare:
-            del out["compare"]
+        for key in ("compare", "has_metrics"):
+            if not out[key]:
+                del out[key]
         for key in ("owner", "client"):
             if (process := getattr(self, key)) is None:
                 del out[key]
@@ -185,6 +187,7 @@ class RunInfo:
         if kept.get("hang"):
             kept["hang"] = _pick(Hang, kept["hang"])
             kept["hang"].places = [_pick(Place, item) for item in kept["hang"].places]
+        kept["has_metrics"] = kept.get("has_metrics") is True
         kept["prompts"] = [_pick(Prompt, item) for item in kept.get("prompts") or []]
         if kept.get("owner"):
             kept["owner"] = _pick(Owner, kept["owner"])
