@@ -38,7 +38,7 @@ class Server implements RunsServer {
   async run(id: string): Promise<Run> {
     await Promise.resolve();
     if (!(id in this.runs)) {
-      throw Object.assign(new Error(`no record '${id}'`), { status: 404 });
+      throw Object.assign(new Error('404'), { status: 404 });
     }
     return { version: 1, id, state: 'done', start: 0, cluster: 'local', size: 2, ranks: [], name: `named ${id}` };
   }
@@ -76,7 +76,7 @@ test('what is looked at is asked of each of the others; what they lack is said u
   assert.deepEqual(new Set(server.asked.map(([id]) => id)), new Set(['same', 'else', 'none']));
   assert.deepEqual(comparison.notes(new Set(['loss', 'lr'])), [
     'B, run else, has none of this run’s metrics: it has acc',
-    "not compared with C, run gone: no record 'gone'",
+    'not compared with C, run gone: there is no record of it here',
     'D, run none, has no metrics'
   ]);
   assert.deepEqual(comparison.infos(new Set(['loss'])).map(({ steps }) => steps), [[0, 2]]);

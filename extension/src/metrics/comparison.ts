@@ -98,8 +98,10 @@ export class OtherRun {
     try {
       this.run = await this.server.run(this.id);
     } catch (error) {
-      this.refusal = error instanceof Error ? error.message : String(error);
-      if ((error as { status?: unknown }).status !== NOT_FOUND) {
+      if ((error as { status?: unknown }).status === NOT_FOUND) {
+        this.refusal = trans.__('there is no record of it here');
+      } else {
+        this.refusal = error instanceof Error ? error.message : String(error);
         this.timer = setTimeout(() => {
           this.refusal = '';
           this.changed();

@@ -63,7 +63,8 @@ def comparison(
                 notes.append(LARGE.format(letter=letter, id=run_id))
                 continue
         except RecordError as error:
-            notes.append(f"not compared with {letter}: {error}")
+            why = str(error) if run_id in store.ids() else GONE
+            notes.append(f"not compared with {letter}, run {one_line(run_id, 40)}: {why}")
             continue
         found = metrics_of(paths, other)
         theirs = list(found.metrics.curves)
@@ -121,6 +122,7 @@ def _weight(paths: RecordPaths) -> int:
     return 0
 
 
+GONE = "there is no record of it here"
 LARGE = "{letter}, run {id}, has many metrics: open the run in JupyterLab to compare them"
 NO_METRICS = "{letter}, run {id}, has no metrics{yet}"
 OTHER_NAMES = "{letter} has none of this run's metrics: it has {names}"

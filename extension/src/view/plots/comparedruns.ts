@@ -11,7 +11,7 @@ export class ComparedRuns {
   private legend = h('span', 'rr-mt-legend', { role: 'list', 'aria-label': trans.__('runs that are compared') });
   private list = h('div', 'rr-chips rr-mt-list', { role: 'group', 'aria-label': trans.__('runs to compare with') });
   private picker = h(
-    'details', 'rr-mt-others', { ontoggle: () => this.picker.open && void this.fill() },
+    'details', 'rr-mt-compare', { ontoggle: () => this.picker.open && void this.fill() },
     h('summary', '', { title: trans.__('draw the metrics of other runs under those of this one') }, trans.__('compare with …')), this.list
   );
   readonly node = h('div', 'rr-tools rr-mt-runs', {}, this.legend, this.picker);
