@@ -146,5 +146,6 @@ test('times since each run’s own start are not the timeline’s', () => {
 test('a run in words: its name, when, on how many ranks, and whether it is on', () => {
   const run: Run = { version: 1, id: 'r', state: 'running', start: 0, cluster: 'local', size: 2, ranks: [], title: 'fit()' };
   assert.match(runWords(run), /^fit\(\) · .* · 2 ranks · still running$/);
+  assert.match(runWords({ ...run, name: 'x'.repeat(99) }), /^x{39}… · /);
   assert.match(runWords({ ...run, name: 'baseline' }, false), /^baseline · .* · 2 ranks$/);
 });

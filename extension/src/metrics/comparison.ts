@@ -11,6 +11,8 @@ import { MetricsSource, type MetricsServer, type Sought } from './source';
 
 /** More lines are not told apart. */
 export const MOST_COMPARED = 4;
+/** Characters of a run's name. */
+const TITLE = 40;
 /** Metrics of a run that has none of those that are shown. */
 const NAMED = 5;
 /** Milliseconds until a server that did not answer is asked again. */
@@ -34,7 +36,10 @@ export function runWords(run: Run, isOn = run.state === 'running'): string {
     month: 'short', day: 'numeric', hour: '2-digit', minute: '2-digit'
   });
   const state = isOn ? [trans.__('still running')] : [];
-  return [run.name || run.title || run.id, when, who(run), ...state].join(' · ');
+  const title = run.name || run.title || run.id;
+  // Cut here: when it was tells runs of one cell apart.
+  const short = title.length > TITLE ? `${title.slice(0, TITLE - 1)}…` : title;
+  return [short, when, who(run), ...state].join(' · ');
 }
 
 export class OtherRun {

@@ -52,7 +52,7 @@ export class ComparedRuns {
       onclick: () => this.choose(this.comparison.others.map(other => other.id).filter(other => other !== id))
     }, '×');
     return h(
-      'span', '', { role: 'listitem', title: trans.__('run %1', id) },
+      'span', '', { role: 'listitem', title: `${run?.name || run?.title || ''}\n${trans.__('run %1', id)}`.trim() },
       lineSample(i), h('b', '', {}, letter), h('span', 'rr-mt-run', {}, words), remove
     );
   }
@@ -83,7 +83,7 @@ export class ComparedRuns {
 
   private chip(run: Run): HTMLElement {
     return h('button', 'rr-chip', {
-      title: trans.__('run %1 on %2', run.id, run.cluster), 'data-run': run.id,
+      title: `${run.name || run.title || ''}\n${trans.__('run %1 on %2', run.id, run.cluster)}`, 'data-run': run.id,
       onclick: () => this.choose([...this.comparison.others.map(other => other.id), run.id])
     }, runWords(run));
   }
