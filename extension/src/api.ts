@@ -8,6 +8,9 @@ import type { Profile, Prompt, Run, RunState } from './schema';
 import type { CollectivesAnswer } from './timeline/collectives';
 import { trans } from './translation';
 
+/** So many of the newest runs are looked at for some to compare with. */
+const COMPARABLE = 200;
+
 /** A piece of events.jsonl. */
 export interface Chunk {
   text: string;
@@ -46,6 +49,12 @@ export class Api {
   /** The run as the server knows it. */
   async run(id: string, signal?: AbortSignal): Promise<Run> {
     return (await (await this.get(['runs', id], {}, signal)).json()) as Run;
+  }
+
+  /** The newest runs that have metrics, or may come to have some. */
+  async comparable(): Promise<Run[]> {
+    const answer = await this.get(['runs'], { limit: COMPARABLE, metrics: 1 });
+    return ((await answer.json()) as { runs: Run[] }).runs;
   }
 
   /** Where the time of the run went; of a live run, so far. */

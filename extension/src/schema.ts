@@ -98,6 +98,10 @@ export interface Run {
   prompts?: Prompt[];
   /** What the reader must know: features missing, output missing. */
   notes?: string[];
+  /** Ids of the runs whose metrics are shown beside those of this one; left out if none. */
+  compare?: string[];
+  /** True if ranks reported some, once ended; left out if none did. */
+  has_metrics?: boolean;
   /** Lines of output of all ranks, once ended. */
   lines?: number;
   /** The process that writes this record. */
@@ -339,6 +343,8 @@ export interface Curve {
   steps: number[];
   /** The first and the last, in microseconds since the run's start. */
   times: number[];
+  /** The step and the value of the last point; NaN and infinities by name. */
+  last?: Array<number | string>;
   /** The first of the values that are not finite. */
   bad: BadPoint[];
   step: number[];

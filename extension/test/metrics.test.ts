@@ -313,15 +313,16 @@ test('a live run is asked again when more was reported, after a rest; a failure 
 
 test('as CSV: every point, though the server answers with buckets', async () => {
   const server = new Server([info('=loss', [0, 1], 1_000)], 100);
-  const text = await metricsCsv(server, 'run', 'step', ['=loss', 'gone']);
+  const text = await metricsCsv(server, ['run', 'other'], 'step', ['=loss', 'gone']);
   const lines = text.trim().split('\n');
-  assert.equal(lines[0], 'name,rank,step,value,lowest,highest,points');
-  assert.equal(lines.length, 2_001);
-  assert.equal(new Set(lines).size, 2_001);
-  assert.ok(lines.includes("'=loss,1,500,-399,,,1"));
+  assert.equal(lines[0], 'name,rank,step,value,lowest,highest,points,run');
+  assert.equal(lines.length, 4_001);
+  assert.equal(new Set(lines).size, 4_001);
+  assert.ok(lines.includes("'=loss,1,500,-399,,,1,run"));
+  assert.ok(lines.includes("'=loss,1,500,-399,,,1,other"));
   // Points that cannot be told apart end the asking.
   const same = new Server([{ ...info('same', [0], 1_000), steps: [5, 5] }], 100);
-  assert.ok((await metricsCsv(same, 'run', 'step', ['same'])).split('\n').length > 100);
+  assert.ok((await metricsCsv(same, ['run'], 'step', ['same'])).split('\n').length > 100);
 });
 
 test('of a record it is known that there are metrics; their points are not read', () => {

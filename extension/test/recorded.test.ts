@@ -8,10 +8,12 @@ import { Recorded } from '../src/page/recorded';
 
 const EVENTS = '{"a":1}\n{"bb":2}\n{"ccc":"ü"}\n';
 const PARTS: { [name: string]: string } = {
-  '': '{"id":"r","state":"failed"}',
+  '': '{"id":"r","state":"failed","compare":["with","gone"]}',
   events: EVENTS,
   log: '0 │ one\n1 │ two\n11 │ three\n1 ┆ four\n',
   overview: '',
+  run_1: '{"id":"with","state":"done"}',
+  metrics_step_1: JSON.stringify({ names: [], notes: [], points: 600, state: 'done', exact: true, curves: [], over_ranks: [] }),
   metrics_time: JSON.stringify({
     names: [], notes: [], points: 600, state: 'done', exact: true,
     curves: ['loss', 'lr'].map(name => ({
@@ -35,6 +37,18 @@ test('the run, and what there is of it', async () => {
   const refused = await ask('/interrupt');
   assert.equal(refused.answer.status, 404);
   assert.match(refused.text, /no ranks to ask/);
+});
+
+test('the runs that it is compared with: those that are in the page', async () => {
+  const of = async (path: string): Promise<[number, string]> => {
+    const answer = await recorded.answer(`/rankroom/runs${path}`);
+    return [answer.status, await answer.text()];
+  };
+  assert.deepEqual(await of('?limit=200&metrics=1'), [200, `{"runs":[${PARTS.run_1}]}`]);
+  assert.deepEqual(await of('/with'), [200, PARTS.run_1]);
+  assert.deepEqual(await of('/with/metrics?axis=step'), [200, PARTS.metrics_step_1]);
+  assert.deepEqual(await of('/gone'), [404, '{"message":"it is not in this page"}']);
+  assert.equal((await of('/with/log'))[0], 404);
 });
 
 test('whole lines of events from a byte on', async () => {

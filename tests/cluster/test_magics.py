@@ -220,6 +220,18 @@ def test_completion_of_names_on_the_ranks(started):
     assert "momentum_of_ranks" not in started.complete("momentum_")
 
 
+def test_runs_are_compared_in_the_record_and_in_the_output(started):
+    cell = "import rankroom\nfor step in range(5): rankroom.log(loss={} / (1 + step), step=step)"
+    base = started.run(f"%%distributed -o base\n{cell.format(4)}").run["id"]
+    started.run("%%distributed\nprint('no metrics')")
+    shown = started.run(f"%%distributed --compare last\n{cell.format(2)}")
+    assert shown.run["compare"] == [base] and shown.run["notes"] == []
+    assert "this − A" in shown.text and f"A: base, run {base}, " in shown.text
+    shown = started.run(f"%%distributed --compare none,base --ranks 1\n{cell.format(2)}")
+    assert shown.run["state"] == "done" and shown.run["compare"] == [base]
+    assert shown.run["notes"][0].startswith("not compared: no record 'none' in")
+
+
 def test_runs_lists_and_shows(started):
     started.run("%%distributed\nprint('find me')")
     assert "find me" in started.run("%runs").stdout

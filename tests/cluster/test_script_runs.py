@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from rankroom.cluster.lookup import running_clusters
 from rankroom.record.store import Store
+from record_makers import finished_record
 
 pytestmark = pytest.mark.cluster
 
@@ -52,15 +54,15 @@ def script(tmp_path: Path, home: Path) -> Path:
     return folder / "train.py"
 
 
-def started(script: Path, *words: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "rankroom", "run", "--ranks", "2", script.name, *words]
+def started(script: Path, *words: str, options: Sequence[str] = ()) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "rankroom", "run", "--ranks", "2", *options, script.name, *words]
     return subprocess.Popen(
         argv, cwd=script.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def run(script: Path, *words: str) -> tuple[int, str, str]:
-    process = started(script, *words)
+def run(script: Path, *words: str, options: Sequence[str] = ()) -> tuple[int, str, str]:
+    process = started(script, *words, options=options)
     out, said = process.communicate(timeout=120)
     assert running_clusters() == []
     return process.returncode, out, said
@@ -90,6 +92,14 @@ def test_its_exit_status_is_that_of_the_rank_that_failed(
 ):
     code, _, said = run(script, word)
     assert code == status and words in said, said
+
+
+def test_its_record_names_the_runs_that_it_is_compared_with(script: Path):
+    _, other = finished_record(Store().root, name="baseline", has_metrics=True)
+    status, _, said = run(script, options=["--compare", "last", "--compare", "none"])
+    assert status == 0, said
+    assert "not compared: no record 'none' in" in said
+    assert Store().load(Store().find("last")).compare == [other.id]
 
 
 def test_a_process_that_it_forks_ends_with_its_script(script: Path):

@@ -15,11 +15,11 @@ function loss(rank: number, steps = STEPS, first = 0): number[] {
   });
 }
 
-/** A run of ranks that report a loss, an accuracy and a learning rate. */
-function reported(id: string, ranks = 2, steps = STEPS): LiveRecord {
+/** A run of ranks that report a loss, so many times worse than usual, an accuracy and a learning rate. */
+function reported(id: string, ranks = 2, steps = STEPS, worse = 1): LiveRecord {
   const record = new LiveRecord(id, ranks);
   for (let rank = 0; rank < ranks; rank++) {
-    const values = loss(rank, steps);
+    const values = loss(rank, steps).map(value => worse * value);
     record.report(rank, 'train/loss', values);
     record.report(rank, 'train/accuracy', values.map((value, i) => Math.min(0.99, 1 - value / 3 + i / 4000)));
     record.report(rank, 'lr', values.map((_, i) => 0.1 * 0.985 ** i));
@@ -323,8 +323,56 @@ test('every point of the metrics shown can be downloaded', ALWAYS, async ({ page
   expect(download.suggestedFilename()).toBe('mt-csv.metrics.csv');
   const lines = readFileSync(await download.path(), 'utf8').trim().split('\n');
   expect(lines).toHaveLength(1 + 3 * 2 * 6_000);
-  expect(lines[0]).toBe('name,rank,step,value,lowest,highest,points');
-  expect(lines).toContain(`train/loss,1,5999,${loss(1, 1, 5_999)[0]},,,1`);
+  expect(lines[0]).toBe('name,rank,step,value,lowest,highest,points,run');
+  expect(lines).toContain(`train/loss,1,5999,${loss(1, 1, 5_999)[0]},,,1,mt-csv`);
+});
+
+test('other runs under this one: told apart, said under the pointer, removed and added again', ALWAYS, async ({ page }) => {
+  reported('mt-base', 4, 500, 1.4).save('done', { name: 'baseline', title: 'train(lr=0.1)', has_metrics: true });
+  reported('mt-wide', 1, 300, 0.7).save('done', { title: 'train(lr=0.4)' });
+  reported('mt-compared').save('done', { compare: ['mt-base', 'mt-wide', 'mt-gone'] });
+  const view = await openRuns(page, ['mt-compared']);
+  await whole(view);
+  const tab = await metrics(view);
+  const legend = tab.getByRole('list', { name: 'runs that are compared' }).getByRole('listitem');
+  await expect(legend).toHaveText([/^this run$/, /^Abaseline · .* · 4 ranks×$/, /^Btrain\(lr=0\.4\) · .* · 1 rank×$/, /^Cmt-gone×$/]);
+  await expect(tab.locator('.rr-mt-notes')).toHaveText('not compared with C, run mt-gone: there is no record of it here');
+  await expect(plot(tab, 'train/loss')).toHaveAttribute('data-lines', '1');
+  await expect(plot(tab, 'train/loss')).toHaveAttribute('data-others', 'AB');
+  await expect(plot(tab, 'train/loss').locator('.rr-mt-last')).toHaveText(/^mean 0\.\d+ · A 0\.\d+ · B 0\.\d+$/);
+  expect((await range(tab)).to).toBeGreaterThan(499);
+  await expect.poll(() => pixels(tab, 'train/loss', 3)).toBeGreaterThan(50);
+  expect(await pixels(tab, 'train/loss', 2)).toBeGreaterThan(50);
+  await picture(page, 'metrics-compared-light');
+  const at = await place(tab, 'train/loss', 60);
+  await page.mouse.move(at.x, at.y);
+  const rows = page.locator('.rr-mt-tip');
+  await expect(rows.first()).toHaveText(/^mean of ranks: [\d.]+$/);
+  await expect(rows.filter({ hasText: /^A: / })).toHaveText(/^A: [\d.]+ \(this run [+−][\d.e-]+\)$/);
+  await page.theme.setDarkTheme();
+  await page.mouse.move(at.x + 1, at.y);
+  await picture(page, 'metrics-compared-dark');
+  await page.mouse.move(2, 2);
+
+  await tab.getByRole('button', { name: 'do not compare with C' }).click();
+  await expect(tab.locator('.rr-mt-notes')).toBeHidden();
+  await tab.getByRole('button', { name: 'do not compare with A' }).click();
+  await expect(plot(tab, 'train/loss')).toHaveAttribute('data-others', 'A');
+  await page.keyboard.press('Enter');
+  const add = tab.getByRole('group', { name: 'runs to compare with' }).locator('[data-run="mt-base"]');
+  await add.press('Enter');
+  await expect(legend).toHaveText([/^this run$/, /^Atrain/, /^Bbaseline/]);
+  await tab.getByRole('button', { name: 'time' }).click();
+  await tab.getByRole('button', { name: 'ranks', exact: true }).click();
+  await expect(plot(tab, 'train/loss')).toHaveAttribute('data-lines', '2');
+  await expect(tab).toHaveAttribute('data-ready', 'true');
+  expect((await range(tab)).to).toBeGreaterThan(4_990_000);
+  const [download] = await Promise.all([page.waitForEvent('download'), tab.getByRole('button', { name: 'CSV' }).click()]);
+  const lines = readFileSync(await download.path(), 'utf8').trim().split('\n');
+  expect(lines).toHaveLength(1 + 3 * (2 * 400 + 300 + 4 * 500));
+  await page.setViewportSize({ width: 600, height: 860 });
+  await expect.poll(() => tab.evaluate(node => node.scrollWidth <= node.clientWidth)).toBe(true);
+  await picture(page, 'metrics-compared-narrow');
 });
 
 test('a server that does not answer: it is said, and tried again', async ({ page }) => {

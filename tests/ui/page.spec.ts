@@ -44,16 +44,21 @@ test('log, timeline and profile, as in a notebook', ALWAYS, async ({ page }) => 
   expect(complaints).toEqual([]);
 });
 
-test('metrics, zoomed without a server', ALWAYS, async ({ page }) => {
+test('metrics, zoomed without a server, with another run under them', ALWAYS, async ({ page }) => {
+  const values = Array.from({ length: 2_000 }, (_, i) => 2 / (1 + i / 100));
+  const other = new LiveRecord('page-other', 1);
+  other.report(0, 'loss', values.map(value => value + 2));
+  other.save('done', { name: 'baseline' });
   const record = new LiveRecord('page-metrics');
-  [0, 1].forEach(rank => record.report(rank, 'loss', Array.from({ length: 2_000 }, (_, i) => 2 / (1 + i / 100) + rank)));
-  record.save('done');
+  [0, 1].forEach(rank => record.report(rank, 'loss', values.map(value => value + rank)));
+  record.save('done', { compare: ['page-other'] });
   const complaints = await open(page, 'page-metrics');
   await page.getByRole('tab', { name: 'Metrics' }).click();
   const tab = page.locator('.rr-metrics');
   await expect(tab).toHaveAttribute('data-ready', 'true');
   const plot = tab.locator('.rr-mt-plot');
-  await expect(plot).toHaveAttribute('aria-label', /^loss, from step 0 to step 1,999; last: /);
+  await expect(plot).toHaveAttribute('aria-label', /^loss, from step 0 to step 1,999; last: .* · A 2\.\d+$/);
+  await expect(tab.getByRole('listitem').nth(1)).toHaveText(/^Abaseline · .* · 1 rank×$/);
   await plot.focus();
   await page.keyboard.press('w');
   await expect.poll(async () => Number(await tab.getAttribute('data-from'))).toBeGreaterThan(100);

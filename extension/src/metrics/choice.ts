@@ -23,7 +23,7 @@ export abstract class Window {
   abstract fit(): void;
   protected abstract get bounds(): Range;
   protected abstract set(range: Range): void;
-  protected shortest = FEWEST_STEPS;
+  protected abstract shortest: number;
 
   setExtent({ from, to }: Range): void {
     const air = (to - from) * AIR || 0.5;
@@ -49,8 +49,13 @@ export abstract class Window {
   }
 }
 
-class StepWindow extends Window {
+/** A range of its own: of steps, or of times that are not the timeline's. */
+class OwnWindow extends Window {
   private chosen: Range | null = null;
+
+  constructor(protected shortest: number) {
+    super();
+  }
 
   get range(): Range {
     return this.chosen ? inside(this.chosen, this.all) : this.all;
@@ -115,13 +120,18 @@ export class Choice {
   text = '';
   /** Names that are shown besides the first. */
   readonly pinned = new Set<string>();
+  /** The runs that it is compared with; null for those that its record names. */
+  compared: readonly string[] | null = null;
+  /** Whether there are such: each has its own start then, and the timeline shows only one of them. */
+  isComparing = false;
   private windows: { [axis in XAxis]: Window };
+  private sinceStart = new OwnWindow(SHORTEST_TIME);
 
   constructor(look: Look) {
-    this.windows = { step: new StepWindow(), time: new TimeWindow(look) };
+    this.windows = { step: new OwnWindow(FEWEST_STEPS), time: new TimeWindow(look) };
   }
 
   get window(): Window {
-    return this.windows[this.axis];
+    return this.axis === 'time' && this.isComparing ? this.sinceStart : this.windows[this.axis];
   }
 }

@@ -10,18 +10,19 @@ const MOST = 1_000_000;
 /** Where a range is not divided any more, though points share a bucket. */
 const SHORTEST: { [axis in XAxis]: number } = { step: 1e-3, time: 1 };
 
-/** The lines of a file, each metric for itself. */
-export async function metricsCsv(server: MetricsServer, id: string, axis: XAxis, names: readonly string[]): Promise<string> {
+/** The lines of a file: of each run, each metric for itself. */
+export async function metricsCsv(server: MetricsServer, ids: readonly string[], axis: XAxis, names: readonly string[]): Promise<string> {
   const head = axis === 'time' ? 'seconds' : 'step';
-  const lines = [`name,rank,${head},value,lowest,highest,points\n`];
-  for (const name of names) {
+  const lines = [`name,rank,${head},value,lowest,highest,points,run\n`];
+  for (const [id, name] of ids.flatMap(id => names.map(name => [id, name] as const))) {
     const ask = (range: Range | null): Promise<MetricsAnswer> =>
       server.metrics(id, { axis, range, names: [name], points: MOST });
     const whole = await ask(null);
     const about = whole.names.find(each => each.name === name);
     if (about) {
       const [from, to] = axis === 'time' ? about.t : about.steps;
-      lines.push(...(await linesIn({ from, to }, whole, axis, ask)));
+      const found = await linesIn({ from, to }, whole, axis, ask);
+      lines.push(...found.map(each => `${each},${quoted(id)}\n`));
     }
   }
   return lines.join('');
@@ -57,5 +58,5 @@ function line(curve: MetricsAnswer['curves'][number], x: number, i: number, axis
   const value = mean[i] ?? before[before.length - 1]?.value ?? 'NaN';
   const place = axis === 'time' ? x / 1e6 : x;
   const spread = (count[i] ?? 1) > 1 ? `${low[i]},${high[i]},${count[i]}` : ',,1';
-  return `${quoted(name)},${rank},${place},${value},${spread}\n`;
+  return `${quoted(name)},${rank},${place},${value},${spread}`;
 }

@@ -7,8 +7,10 @@ import { inSight, overRanks, smoothed } from './curves';
 export const CURVES = 16;
 
 export interface Line {
-  /** Null for the mean of several ranks. */
+  /** Null for the mean of several ranks, and of other runs. */
   rank: number | null;
+  /** Which of the runs that this one is compared with; none for this run. */
+  other?: number;
   curve: Curve;
   /** Drawn instead of the mean of each bucket, which is pale then. */
   smooth: Float64Array | null;
@@ -34,6 +36,14 @@ export function linesOf(metric: Metric, { ranks, isMean, smoothing }: LineChoice
     return [line(null, over, true)];
   }
   return chosen.map(curve => line(curve.rank, curve, !curve.isEachPoint && chosen.length <= CURVES));
+}
+
+/** The lines of the runs that this one is compared with: of each the mean of its ranks, and their spread. */
+export function linesOfOthers(metrics: ReadonlyArray<Metric | null>, smoothing: number): Line[] {
+  return metrics.flatMap((metric, other) => {
+    const lines = metric ? linesOf(metric, { ranks: null, isMean: true, smoothing }) : [];
+    return lines.map(line => ({ ...line, rank: null, other }));
+  });
 }
 
 /** The lowest and the highest value to be seen in a range; Infinity and -Infinity if there is none. */

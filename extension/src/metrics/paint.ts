@@ -1,51 +1,18 @@
 /** A plot on its canvas: axes, bands, curves with gaps, and marks where a value is no finite number. */
-import { ticks, TimeScale, type Range } from '../timeline/range';
-import type { BadValue } from './answer';
+import { ticks, TimeScale } from '../timeline/range';
 import { Axis, linearTicks, logTicks, shownValues } from './axis';
-import type { XAxis } from './choice';
 import { inSight } from './curves';
 import { extremes, type Line } from './lines';
+import { paintLetter, paintMarks } from './paintmarks';
+import { colourOf, dashOf, DASHES, MARGIN, type Context, type Plot } from './plotstyle';
 
-/** Room for the labels of the axes; style/metrics.css has the same. */
-export const MARGIN = { left: 46, right: 8, top: 6, bottom: 18 };
 /** Pixels between labels. */
 const APART = { x: 64, y: 28 };
-const MARK = 3.5;
 /** Points that are farther apart than this are dots as well. */
 const DOTTED = 14;
 const PALE = 0.3;
 const BAND = 0.16;
-/** Ranks that share a colour with one before them are dashed. */
-const DASHES = [[], [5, 3], [2, 2], [7, 2, 2, 2]];
-
-export interface Colours {
-  /** Of ranks, which share them. */
-  ranks: readonly string[];
-  ink: string;
-  faint: string;
-  line: string;
-  accent: string;
-  font: string;
-  background: string;
-}
-
-export interface Plot {
-  lines: readonly Line[];
-  axis: XAxis;
-  range: Range;
-  isLog: boolean;
-  /** In CSS pixels, with the margins. */
-  width: number;
-  height: number;
-  ratio: number;
-  colours: Colours;
-  /** Where the pointer is. */
-  cursor: number | null;
-  /** What is being selected. */
-  part: Range | null;
-}
-
-type Context = CanvasRenderingContext2D;
+const OTHERS_BAND = 0.1;
 
 /** Paint it; returns whether there is any value to be seen. */
 export function paintPlot(context: Context, plot: Plot): boolean {
@@ -60,10 +27,14 @@ export function paintPlot(context: Context, plot: Plot): boolean {
   context.beginPath();
   context.rect(0, -MARGIN.top, inner.width, inner.height + MARGIN.top);
   context.clip();
+  const lines = [...plot.others, ...plot.lines];
   if (y) {
-    plot.lines.forEach(line => paintLine(context, line, plot, x, y));
+    lines.forEach(line => paintLine(context, line, plot, x, y));
   }
-  plot.lines.forEach(line => paintMarks(context, line, plot, x, inner.height));
+  lines.forEach(line => paintMarks(context, line, plot, x, inner.height));
+  if (y) {
+    plot.others.forEach(line => paintLetter(context, line, plot, x, y));
+  }
   context.restore();
   return y !== null;
 }
@@ -76,14 +47,10 @@ interface Places {
   inner: { width: number; height: number };
 }
 
-function placesOf({ lines, range, isLog, width, height }: Plot): Places {
+function placesOf({ lines, others, range, isLog, width, height }: Plot): Places {
   const inner = { width: Math.max(1, width - MARGIN.left - MARGIN.right), height: height - MARGIN.top - MARGIN.bottom };
-  const values = shownValues(...extremes(lines, range, isLog), isLog);
+  const values = shownValues(...extremes([...others, ...lines], range, isLog), isLog);
   return { x: new Axis(range, inner.width), y: values && new Axis(values, inner.height, isLog), inner };
-}
-
-function colourOf({ rank }: Line, { ranks, ink }: Colours): string {
-  return rank === null ? ink : ranks[rank % ranks.length];
 }
 
 function paintAxes(context: Context, plot: Plot, x: Axis, y: Axis | null, inner: { width: number; height: number }): void {
@@ -135,18 +102,17 @@ function xTicks({ axis, range }: Plot, x: Axis): Array<{ at: number; label: stri
 }
 
 function paintLine(context: Context, line: Line, plot: Plot, x: Axis, y: Axis): void {
-  const { curve, smooth, hasBand, rank } = line;
+  const { curve, smooth, hasBand, other } = line;
   const place = (value: number): number => plot.height - MARGIN.top - MARGIN.bottom - y.pixel(value);
   const [first, last] = inSight(curve, plot.range);
   const colour = colourOf(line, plot.colours);
   context.fillStyle = context.strokeStyle = colour;
   context.lineJoin = 'bevel';
   if (hasBand) {
-    context.globalAlpha = BAND;
+    context.globalAlpha = other === undefined ? BAND : OTHERS_BAND;
     fillBand(context, line, first, last, x, place);
   }
-  const dash = plot.lines.length > 1 ? DASHES[Math.floor((rank ?? 0) / plot.colours.ranks.length) % DASHES.length] : [];
-  context.setLineDash(plot.lines.length <= 4 * plot.colours.ranks.length ? dash : []);
+  context.setLineDash(dashOf(line, plot));
   const isCrowded = plot.lines.length > 2 * plot.colours.ranks.length;
   if (smooth) {
     context.globalAlpha = PALE;
@@ -229,42 +195,9 @@ function fillBand(
   context.fill();
 }
 
-/** What cannot be drawn at its value has a mark at the edge: × for NaN, and triangles for infinities. */
-function paintMarks(context: Context, line: Line, { range, colours }: Plot, x: Axis, height: number): void {
-  const drawn = new Set<string>();
-  context.strokeStyle = context.fillStyle = colourOf(line, colours);
-  context.lineWidth = 1.5;
-  for (const { x: at, value } of line.curve.bad) {
-    const left = x.pixel(at);
-    const key = `${Math.round(left / 2)} ${value}`;
-    if (at >= range.from && at <= range.to && !drawn.has(key)) {
-      drawn.add(key);
-      paintMark(context, value, left, height);
-    }
-  }
-}
-
-function paintMark(context: Context, value: BadValue, left: number, height: number): void {
-  context.beginPath();
-  if (value === 'NaN') {
-    const middle = height - MARK - 2;
-    context.moveTo(left - MARK, middle - MARK);
-    context.lineTo(left + MARK, middle + MARK);
-    context.moveTo(left + MARK, middle - MARK);
-    context.lineTo(left - MARK, middle + MARK);
-    context.stroke();
-    return;
-  }
-  const [tip, base] = value === 'Infinity' ? [-MARGIN.top + 1, 2 * MARK - MARGIN.top + 2] : [height - 1, height - 2 * MARK - 2];
-  context.moveTo(left, tip);
-  context.lineTo(left - MARK, base);
-  context.lineTo(left + MARK, base);
-  context.fill();
-}
-
 /** Paint on a canvas of its own where the pointer is, and what is being selected. */
 export function paintOver(context: Context, plot: Plot): void {
-  const { part, cursor, colours, lines, ratio } = plot;
+  const { part, cursor, colours, lines, others, ratio } = plot;
   const { x, y, inner } = placesOf(plot);
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, plot.width, plot.height);
@@ -285,7 +218,7 @@ export function paintOver(context: Context, plot: Plot): void {
   const place = (Math.round(x.pixel(cursor) * ratio) + 0.5) / ratio;
   context.fillStyle = colours.faint;
   context.fillRect(place - 0.5 / ratio, -MARGIN.top, 1 / ratio, high);
-  for (const line of y && lines.length <= DASHES.length * colours.ranks.length ? lines : []) {
+  for (const line of y && lines.length <= DASHES.length * colours.ranks.length ? [...others, ...lines] : []) {
     const i = line.curve.x.indexOf(cursor);
     const value = i < 0 ? NaN : (line.smooth ?? line.curve.mean)[i];
     const top = inner.height - y!.pixel(value);

@@ -4,6 +4,7 @@ import { grouped, moment } from '../words';
 import type { Curve, NameInfo, RankCurve } from './answer';
 import { reading } from './axis';
 import type { XAxis } from './choice';
+import { letterOf } from './comparison';
 import { badAt, lastOf, nearest, reach } from './curves';
 import type { Line } from './lines';
 
@@ -13,6 +14,8 @@ const EACH = 8;
 export interface TipRow {
   /** Whose colour it has; null for none. */
   rank: number | null;
+  /** Which of the other runs it is about. */
+  other?: number;
   text: string;
 }
 
@@ -47,6 +50,24 @@ export function tipRows(lines: readonly Line[], ranks: readonly RankCurve[], x: 
     return spread(ranks, x, true);
   }
   return rows.map(({ rank, text }) => ({ rank, text: trans.__('rank %1: %2', rank, text) }));
+}
+
+/** What the lines of other runs say at a place, and how far this run's are from that. */
+export function otherRows(lines: readonly Line[], others: readonly Line[], x: number): TipRow[] {
+  const ours = lines.flatMap(line => readingAt(line, x)?.value ?? []).filter(Number.isFinite);
+  const mean = ours.reduce((sum, value) => sum + value, 0) / ours.length;
+  return others.map(line => {
+    const { other = 0 } = line;
+    const said = readingAt(line, x);
+    const letter = letterOf(other);
+    const apart = said ? mean - said.value : NaN;
+    const text = !said
+      ? trans.__('%1: no value here', letter)
+      : Number.isFinite(apart)
+        ? trans.__('%1: %2 (this run %3)', letter, said.text, (apart > 0 ? '+' : '') + reading(Number(apart.toPrecision(3))))
+        : `${letter}: ${said.text}`;
+    return { rank: null, other, text };
+  });
 }
 
 /** Which ranks have the lowest and the highest value, and if need be the mean. */
@@ -106,8 +127,16 @@ export function lastWords(lines: readonly Line[]): string {
   return [texts.join(' – '), ...(bad === undefined ? [] : [reading(bad)])].filter(Boolean).join(', ');
 }
 
+/** The last values of other runs, each behind its letter. */
+export function lastOfOthers(others: readonly Line[]): string[] {
+  return others.flatMap(line => {
+    const last = lastOf(line.curve);
+    return last ? `${letterOf(line.other ?? 0)} ${reading(Number(last.value))}` : [];
+  });
+}
+
 /** A metric in a sentence, for those who do not see its plot. */
-export function summary({ name, steps, t }: NameInfo, lines: readonly Line[], axis: XAxis): string {
+export function summary({ name, steps, t }: NameInfo, last: string, axis: XAxis): string {
   const [from, to] = (axis === 'time' ? t : steps).map(x => placeWords(axis, x));
-  return trans.__('%1, from %2 to %3; last: %4', name, from, to, lastWords(lines));
+  return trans.__('%1, from %2 to %3; last: %4', name, from, to, last);
 }

@@ -2,6 +2,7 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { RunModel } from '../run/model';
+import type { RunState } from '../schema';
 import type { Range } from '../timeline/range';
 import { readAnswer, type Metric, type MetricsAnswer, type NameInfo } from './answer';
 import type { XAxis } from './choice';
@@ -62,6 +63,8 @@ export class MetricsSource {
   /** Every metric that there is; null until the first answer. */
   names: readonly NameInfo[] | null = null;
   notes: readonly string[] = [];
+  /** How the run stood at the last answer. */
+  state: RunState | null = null;
   /** Why the last question has no answer, in a sentence; '' if it has. */
   trouble = '';
   /** Counts answers. */
@@ -192,6 +195,7 @@ export class MetricsSource {
       known.set(name, { metric, range, points: answer.points, together: found.size, stamp });
     }
     this.names = answer.names;
+    this.state = answer.state;
     this.last = stamp;
     this.notes = answer.notes;
     this.version += 1;

@@ -2,6 +2,8 @@
 import type { MetricsAnswer } from '../metrics/answer';
 import { trans } from '../translation';
 
+/** Runs that the page's run is compared with at most, as in metrics/comparison.ts. */
+const MOST_OTHERS = 4;
 /** The routes of a run that are there whole, by their last part; the run itself is ''. */
 const TYPES: { [route: string]: string } = {
   '': 'application/json',
@@ -29,7 +31,14 @@ export class Recorded {
   /** The answer to a question for `url`, whose path ends with `runs/ID/ROUTE`. */
   async answer(url: string): Promise<Response> {
     const { pathname, searchParams } = new URL(url, 'http://page/');
-    const [, route = ''] = /\/runs\/[^/]+\/?([^/]*)$/.exec(pathname) ?? [];
+    const [, id = '', route = ''] = /\/runs\/([^/]+)\/?([^/]*)$/.exec(pathname) ?? [];
+    if (!id) {
+      return this.runs();
+    }
+    const other = await this.numberOf(decodeURIComponent(id));
+    if (other) {
+      return this.ofOther(other, route, searchParams);
+    }
     if (!(route in TYPES)) {
       return refused(404, trans.__('this page holds a record, and no ranks to ask'));
     }
@@ -37,7 +46,7 @@ export class Recorded {
       return this.events(searchParams);
     }
     if (route === 'metrics') {
-      return this.metrics(searchParams);
+      return this.metrics(searchParams, '');
     }
     if (route === 'trace') {
       return answered(unpacked(this.part(route)), TYPES[route]);
@@ -66,9 +75,31 @@ export class Recorded {
     });
   }
 
+  /** The runs whose metrics are here as well. */
+  private async runs(): Promise<Response> {
+    const parts = await Promise.all(Array.from({ length: MOST_OTHERS }, (_, i) => this.get(`run_${i + 1}`)));
+    const runs = parts.filter(part => part.length).map(part => JSON.parse(new TextDecoder().decode(part)) as unknown);
+    return answered(new TextEncoder().encode(JSON.stringify({ runs })), TYPES['']);
+  }
+
+  /** Which of those that the run is compared with this one is, from 1 on; 0 for the run itself. */
+  private async numberOf(id: string): Promise<number> {
+    const { compare = [] } = JSON.parse(new TextDecoder().decode(await this.get(''))) as { compare?: string[] };
+    return compare.indexOf(id) + 1;
+  }
+
+  /** Of another run there are the metrics, unless it was gone when the page was made. */
+  private async ofOther(other: number, route: string, query: URLSearchParams): Promise<Response> {
+    const run = await this.get(`run_${other}`);
+    if (run.length === 0 || !['', 'metrics'].includes(route)) {
+      return refused(404, trans.__('it is not in this page'));
+    }
+    return route ? this.metrics(query, `_${other}`) : answered(run, TYPES['']);
+  }
+
   /** Curves of some names in a range: in no more points than the page has. */
-  private async metrics(query: URLSearchParams): Promise<Response> {
-    const data = await this.get(query.get('axis') === 'time' ? 'metrics_time' : 'metrics_step');
+  private async metrics(query: URLSearchParams, suffix: string): Promise<Response> {
+    const data = await this.get(`metrics_${query.get('axis') === 'time' ? 'time' : 'step'}${suffix}`);
     const found = JSON.parse(new TextDecoder().decode(data)) as MetricsAnswer;
     const names = query.getAll('name');
     const [from, to] = [Number(query.get('from') ?? -Infinity), Number(query.get('to') ?? Infinity)];

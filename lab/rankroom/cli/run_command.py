@@ -19,6 +19,7 @@ from rankroom.display.lines import Assembly, collapse
 from rankroom.display.text import keep_colours
 from rankroom.display.words import headline
 from rankroom.errors import UsageError
+from rankroom.record.compared import compared
 from rankroom.record.model import RunInfo
 from rankroom.run.run import Run
 from rankroom.system.exits import status_of
@@ -32,6 +33,7 @@ AGAIN_S = 10.0  # for ranks to take an interrupt, before their cluster is stoppe
 @click.option("--site", "site_name", metavar="NAME", help="In a job on this site.")
 @click.option("--preload", default="", metavar="MODULE,…", help="Import these before the fork.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Interrupt the ranks after this.")
+@click.option("--compare", multiple=True, metavar="RUN", help="Show its metrics with RUN's.")
 @job_options
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -40,6 +42,7 @@ def run(
     site_name: str | None,
     preload: str,
     timeout: float | None,
+    compare: tuple[str, ...],
     script: str,
     arguments: tuple[str, ...],
     **job: Any,
@@ -60,7 +63,10 @@ def run(
     try:
         path = script if site_name else str(Path(script).absolute())
         source = SOURCE.format(path=path, arguments=list(arguments))
-        begun = cluster.run(source, name=Path(script).name, interactive=can_ask())
+        others, notes = compared(cluster.store, compare) if compare else ([], [])
+        begun = cluster.run(
+            source, name=Path(script).name, notes=notes, interactive=can_ask(), compare=others
+        )
         status = _follow(cluster, begun, timeout)
     except KeyboardInterrupt:  # before there was a run to interrupt
         click.echo(ENDS, err=True)

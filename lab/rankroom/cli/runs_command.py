@@ -18,6 +18,7 @@ from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
 from rankroom.display.words import asking, headline, label
+from rankroom.record.compared import compared
 from rankroom.record.model import Json, RunInfo, parse_event
 from rankroom.record.retention import DAY
 from rankroom.record.store import Store
@@ -54,14 +55,27 @@ def list_(number: int) -> None:
 @click.option("--no-collapse", is_flag=True, help="Show equal lines once for each rank.")
 @click.option("--html", "as_page", is_flag=True, help="Write it as one page for any browser.")
 @click.option("-o", "--output", metavar="FILE", help="Of the page; - prints it.")
-def show(run: str, ranks: str | None, no_collapse: bool, as_page: bool, output: str | None) -> None:
+@click.option("--compare", multiple=True, metavar="RUN", help="Show its metrics beside RUN's.")
+def show(
+    run: str,
+    ranks: str | None,
+    no_collapse: bool,
+    as_page: bool,
+    output: str | None,
+    compare: tuple[str, ...],
+) -> None:
     """Show a whole run: how it ended, every traceback, every line, every value.
 
     With --html, as a page that can be mailed: the view of the notebook with log, timeline and
-    profile in one file, which opens without Rankroom and without a network.
+    profile in one file, which opens without Rankroom and without a network. With --compare, its
+    metrics are shown beside those of another run: RUN is like ID, or the name after -o.
     """
     store = Store()
     info = store.load(store.find(run))
+    if compare:
+        info.compare, missing = compared(store, compare, info.id)
+        for note in missing:
+            click.echo(keep_colours(note), err=True)
     if as_page or output:
         from rankroom.display.run_page import run_page
 
@@ -95,6 +109,8 @@ def show(run: str, ranks: str | None, no_collapse: bool, as_page: bool, output: 
         _value(who, text)
     if table := _last_values(store, info):
         click.echo(f"metrics:\n{keep_colours(table)}")
+    elif compare:
+        click.echo("it has no metrics to compare")
 
 
 @runs.command()
@@ -255,11 +271,14 @@ def _last_values(store: Store, info: RunInfo) -> str:
         if not any(line.startswith(b'{"kind":"metrics"') for line in file):
             return ""
     from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
+    from rankroom.display.compared_metrics import comparison
     from rankroom.display.metric_picture import last_values
 
     found = GrowingMetrics(paths, info)
     found.look()
-    return "\n".join([last_values(found), *found.notes()])
+    others = comparison(store, info, list(found.metrics.curves))
+    said = [last_values(found, others.others), others.legend, *found.notes()]
+    return "\n".join(filter(None, said))
 
 
 def _group(line: Line) -> Group:

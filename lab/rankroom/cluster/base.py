@@ -162,13 +162,15 @@ class AnyCluster:
         profile: bool = False,
         own: bool = False,
         interactive: bool = False,
+        compare: Sequence[str] = (),
     ) -> Run:
         """Run `source` as a cell on all ranks, or on `ranks`; returns while it runs.
 
         `count` numbers the cell in tracebacks; `notes` go into the record; `profile` adds the
         operators that PyTorch's and TensorFlow's profilers see. With `own`, the ranks, which are
         0, 1, … then, are all there are for this cell: its collectives are theirs alone. With
-        `interactive`, breakpoint() and input() wait for `Run.answer`, by whichever client. Raises
+        `interactive`, breakpoint() and input() wait for `Run.answer`, by whichever client. The
+        metrics of the runs with the ids `compare` are shown beside those of this one. Raises
         UsageError for ranks that are not there, NoClusterError if ranks have died, RankroomError
         if another run is on.
         """
@@ -176,7 +178,7 @@ class AnyCluster:
         said = self._supervisor.ask_directly(
             do="run", source=source, ranks=chosen, name=name, count=count, notes=list(notes),
             restarts=self._restarts, profile=profile, own=own,
-            interactive=interactive, **vars(me),
+            interactive=interactive, compare=list(compare), **vars(me),
         )  # fmt: skip
         self._restarts |= said["restarts"]
         return self._take(said["run"])

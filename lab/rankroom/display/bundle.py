@@ -53,7 +53,7 @@ def bundle(run: RunInfo, store: Store | None = None) -> Json:
     file = None if store is None else store.paths(run.id).events
     parts = digest(run, file)
     told = summary(run, file)
-    metrics = metric_summary(run, file)
+    metrics = metric_summary(run, store)
     data, used = _run(run)
     text = Text(_TEXT_MOST, told.table, metrics=(metrics.table, ""))
     _fill(text, run, parts, told, metrics)

@@ -1,7 +1,8 @@
 """A run's curves as a static SVG, its last values as a table: for where the view cannot run.
 
-A panel for each of the first metrics: a line for each of few ranks, of more their mean between the
-lowest and the highest. No script; what has no colour of its own has that of the text.
+A panel for each of the first metrics: a line for each of few ranks, of more, and of runs that are
+compared, their mean between the lowest and the highest. No script; what has no colour of its own
+has that of the text.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from rankroom.display.digest import SEARCHED
 from rankroom.display.page import weight
 from rankroom.display.text import one_line
 from rankroom.record.model import Json, RunInfo
+from rankroom.record.store import Store
 
 if TYPE_CHECKING:  # importing it loads NumPy, which most cells do not need
     from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
+    from rankroom.display.compared_metrics import Other
 
 MOST = 2 << 20  # bytes of events with metrics: some 80,000 points
 ROOM = 9_000  # of a picture
@@ -26,7 +29,9 @@ FEWEST_POINTS = 16  # of a line
 WIDTH, PANEL, GAP, LEFT, PLOT = 720, 340, 40, 52, 90
 _TOP, _PITCH = 20, 144  # of a panel: where its plot begins, and the next row of panels
 # Okabe and Ito's, which colour-blind people tell apart, on white and on black.
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00")
+# Of the lines of runs that are compared.
+_DASHES = ("6 3", "2 2", "8 2 2 2", "1 3")
 _METRICS = b'{"kind":"metrics"'
 
 
@@ -38,26 +43,32 @@ class MetricSummary(NamedTuple):
     note: str = ""
 
 
-def metric_summary(run: RunInfo, events: Path | None) -> MetricSummary:
-    """The summary of a run, from its events if they are there."""
-    lines = [] if events is None else _lines(events)
+def metric_summary(run: RunInfo, store: Store | None) -> MetricSummary:
+    """The summary of a run, from its record if that is there."""
+    lines = [] if store is None else _lines(store.paths(run.id).events)
     if lines is None:
         return MetricSummary(note=LARGE)
-    if not lines or events is None:
+    if not lines or store is None:
         return MetricSummary()  # most cells
     from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
-    from rankroom.record.store import RecordPaths
+    from rankroom.display.compared_metrics import comparison
 
-    found = GrowingMetrics(RecordPaths(events.parent.parent, events.parent.name), run)
+    found = GrowingMetrics(store.paths(run.id), run)
     found.metrics.take(lines)
     notes = found.notes()
-    return MetricSummary(last_values(found), metric_picture(found, ROOM), "; ".join(notes[:3]))
+    compared = comparison(store, run, list(found.metrics.curves), MOST)
+    table = [last_values(found, compared.others), compared.legend]
+    picture = metric_picture(found, ROOM, compared.others)
+    return MetricSummary("\n".join(filter(None, table)), picture, "; ".join(notes[:3]))
 
 
-def last_values(found: GrowingMetrics, most: int = ROWS) -> str:
+def last_values(found: GrowingMetrics, others: Sequence[Other] = (), most: int = ROWS) -> str:
     """A table of the last values of each metric; "" if there are none."""
     from rankroom.analysis.profile.tables import Table
+    from rankroom.display.compared_metrics import compared_values
 
+    if others:
+        return compared_values(found, others, most)
     metrics = found.metrics
     ranks = sorted({rank for _, rank, _ in metrics.all()})
     if not ranks:
@@ -78,7 +89,7 @@ def last_values(found: GrowingMetrics, most: int = ROWS) -> str:
     return Table(head, rows).text() + (f"\n… and {more:,} more metrics" if more else "")
 
 
-def metric_picture(found: GrowingMetrics, room: int) -> str:
+def metric_picture(found: GrowingMetrics, room: int, others: Sequence[Other] = ()) -> str:
     """The SVG, or "" if there is nothing to show or it does not fit into `room` bytes."""
     from rankroom.analysis.metrics.curve_answer import Asked, answer
 
@@ -86,17 +97,20 @@ def metric_picture(found: GrowingMetrics, room: int) -> str:
     for panels in range(min(PANELS, len(names)), 0, -1):
         shown = tuple(names[:panels])
         ranks = [len(found.metrics.curves[name]) for name in shown]
-        lines = sum(count if count <= FEW_RANKS else 3 for count in ranks)
+        few = 0 if others else FEW_RANKS
+        lines = sum(len(others) + (count if count <= few else 3) for count in ranks)
         points = min(120, (room - 1_200 - 500 * panels) // (11 * lines))
         while points >= FEWEST_POINTS:
-            svg = _svg(answer(found, Asked(points=points, names=shown)), shown)
+            asked = Asked(points=points, names=shown)
+            theirs = [(other.letter, answer(other.found, asked)) for other in others]
+            svg = _svg(answer(found, asked), shown, theirs)
             if weight(svg) <= room:
                 return svg
             points = points * 4 // 5
     return ""
 
 
-def _svg(said: Json, names: Sequence[str]) -> str:
+def _svg(said: Json, names: Sequence[str], others: Sequence[tuple[str, Json]]) -> str:
     title = f"curves of {', '.join(one_line(name, 30) for name in names)}"
     height = _PITCH * -(-len(names) // 2)
     out = [
@@ -106,7 +120,8 @@ def _svg(said: Json, names: Sequence[str]) -> str:
     ]
     for place, name in enumerate(names):
         x, y = (PANEL + GAP) * (place % 2), _PITCH * (place // 2)
-        out.append(f"<g transform='translate({x} {y})'>{_panel(said, name)}</g>")
+        panel = _compared(said, others, name) if others else _panel(said, name)
+        out.append(f"<g transform='translate({x} {y})'>{panel}</g>")
     return "".join(out) + "</svg>"
 
 
@@ -115,14 +130,9 @@ def _panel(said: Json, name: str) -> str:
     band = [each for each in said["over_ranks"] if each["name"] == name]
     many = len(curves) > FEW_RANKS
     drawn = band if many else curves
-    values = [v for c in drawn for key in ("low", "high") for v in c[key] if v is not None]
-    places = [x for c in drawn for x in c["x"]]
-    out = [_text(LEFT, 12, one_line(name, 24), "start")]
-    if not values:
-        return "".join([*out, _text(LEFT, _TOP + PLOT // 2, "no finite value", "start")])
-    scale = _Scale(min(places), max(places), min(values), max(values))
-    steps = next(each["steps"] for each in said["names"] if each["name"] == name)
-    out.append(_axes(scale, steps))
+    scale, out = _framed(drawn, name, [said])
+    if scale is None:
+        return "".join(out)
     if many:
         out.append(_band(band[0], scale))
     for place, curve in enumerate(drawn):
@@ -133,6 +143,49 @@ def _panel(said: Json, name: str) -> str:
         x = PANEL - 44 * (len(drawn) - place - 1)
         out.append(f"<text fill={colour} x={x} y=12 text-anchor=end>{words}</text>")
     return "".join(out)
+
+
+def _compared(said: Json, others: Sequence[tuple[str, Json]], name: str) -> str:
+    """This run's mean between its lowest and its highest rank, over the means of the others."""
+    every = [("this run", said), *others]
+    drawn = [(words, curve) for words, each in every if (curve := _mean(each, name)) is not None]
+    scale, out = _framed([curve for _, curve in drawn], name, [each for _, each in every])
+    if scale is None:
+        return "".join(out)
+    if "rank" not in drawn[0][1]:
+        out.append(_band(drawn[0][1], scale))
+    right = PANEL
+    for words, curve in reversed(drawn):
+        place = [each for each, _ in every].index(words)
+        dashes = f" stroke-dasharray='{_DASHES[place - 1]}'" if place else ""
+        path = "".join(_strokes(curve["x"], curve["mean"], scale))
+        sample = right - (12 if place else 50)
+        stroke = f"<path stroke={COLOURS[place]} stroke-width=1.5{dashes}"
+        out.append(f"{stroke} d='{path}'></path>{stroke} d='M{sample - 22} 8h20'></path>")
+        out.append(_text(right, 12, words))
+        right = sample - 30
+    return "".join(out)
+
+
+def _mean(said: Json, name: str) -> Json | None:
+    """The mean of the ranks that have this metric, or the curve of the only one."""
+    curves = (each for key in ("over_ranks", "curves") for each in said[key])
+    return next((each for each in curves if each["name"] == name), None)
+
+
+def _framed(
+    drawn: Sequence[Json], name: str, said: Sequence[Json]
+) -> tuple[_Scale | None, list[str]]:
+    """The scale on which these curves are drawn, None if there is no value; title and axes."""
+    values = [v for c in drawn for key in ("low", "high") for v in c[key] if v is not None]
+    places = [x for c in drawn for x in c["x"]]
+    out = [_text(LEFT, 12, one_line(name, 24), "start")]
+    if not values:
+        return None, [*out, _text(LEFT, _TOP + PLOT // 2, "no finite value", "start")]
+    scale = _Scale(min(places), max(places), min(values), max(values))
+    named = [each["steps"] for told in said for each in told["names"] if each["name"] == name]
+    steps = min(first for first, _ in named), max(last for _, last in named)
+    return scale, [*out, _axes(scale, steps)]
 
 
 class _Scale(NamedTuple):

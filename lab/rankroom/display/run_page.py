@@ -29,6 +29,7 @@ from rankroom.record.store import Store
 SCRIPT = Path(__file__).parent.parent / "labextension" / "page.js"
 _PIECE = 1 << 20  # bytes that are read at once
 _METRICS = 100  # of which the page has curves
+_NAMED = 5  # metrics of a run without any of those
 _AXES: tuple[Literal["step", "time"], ...] = ("step", "time")
 
 
@@ -94,17 +95,23 @@ def _parts(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]:
 def _curves(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]:
     """Along steps and along time, of no more metrics than the page has room for."""
     from rankroom.analysis.metrics.curve_answer import Asked, answer
-    from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, stored_metrics
+    from rankroom.analysis.metrics.metrics_of_run import metrics_of
 
-    found = stored_metrics(store.paths(run.id), run)
-    if found is None:
-        growing = GrowingMetrics(store.paths(run.id), run)
-        growing.look()
-    curves = found or growing
+    curves = metrics_of(store.paths(run.id), run)
     names = tuple(curves.metrics.curves)[:_METRICS]
     for axis in _AXES:
         said = answer(curves, Asked(axis, names=names), run.state)
         yield f"metrics_{axis}", [_json(said | {"names": said["names"][: len(names)]})]
+    for number, run_id in enumerate(run.compare if names else (), 1):
+        with contextlib.suppress(RecordError):  # it was removed, and the view says so
+            other = store.load(run_id)
+            curves = metrics_of(store.paths(run_id), other)
+            yield f"run_{number}", [_json(other.to_json())]
+            for axis in _AXES:
+                said = answer(curves, Asked(axis, names=names), other.state)
+                shared = [each for each in said["names"] if each["name"] in names]
+                kept = shared or said["names"][:_NAMED]
+                yield f"metrics_{axis}_{number}", [_json(said | {"names": kept})]
 
 
 def _json(value: Json) -> bytes:

@@ -24,6 +24,7 @@ from rankroom.notebook.output import CellOutput
 from rankroom.notebook.plain_errors import plain
 from rankroom.notebook.stop_button import deferred
 from rankroom.rank.debugger_hooks import has_traceback
+from rankroom.record.compared import compared
 from rankroom.record.store import Store
 from rankroom.run.run import Run
 from rankroom.text.rank_ranges import format_ranks, name_ranks, parse_ranks
@@ -54,10 +55,13 @@ class RankroomMagics(Magics):
     @line_cell_magic  # type: ignore[untyped-decorator]
     @plain
     def distributed(self, line: str, cell: str | None = None) -> None:
-        """%%distributed [--ranks 0,2-3] [--timeout S] [--detach] [--profile] [--quiet] [-o NAME]
+        """%%distributed [--ranks 0,2-3] [--timeout S] [--detach] [--profile] [--quiet]
+        [--compare RUN] [-o NAME]
 
         Runs the cell on every rank. With --profile, PyTorch's and TensorFlow's profilers run with
-        it, for this cell only: operators and GPU kernels join what its timeline shows. As a line,
+        it, for this cell only: operators and GPU kernels join what its timeline shows. With
+        --compare, the metrics of an earlier run are shown beside those of this one: RUN is its id
+        or a part of it, the NAME it was kept as, or `last`; several have commas. As a line,
         `%distributed EXPR` shows an expression's value on every rank, and `%distributed on|off`
         makes every cell distributed, or none.
         """
@@ -139,10 +143,12 @@ class RankroomMagics(Magics):
         cluster = the_cluster()
         ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
         said = notes(check_syntax(self.shell, source), ranks, cluster.size)
+        others, missing = compared(cluster.store, chosen.compare) if chosen.compare else ([], [])
         with deferred() as pressed:
             run = cluster.run(
-                source, ranks, chosen.output, self.shell.execution_count, said, chosen.profile,
-                interactive=not chosen.quiet and is_attended(self.shell),
+                source, ranks, chosen.output, self.shell.execution_count, [*said, *missing],
+                chosen.profile, interactive=not chosen.quiet and is_attended(self.shell),
+                compare=others,
             )  # fmt: skip
             if chosen.output:
                 self.shell.user_ns[chosen.output] = run
@@ -337,6 +343,7 @@ def cell_options() -> Options:
     options.add_argument("--detach", action="store_true")
     options.add_argument("--profile", action="store_true")
     options.add_argument("--quiet", action="store_true")
+    options.add_argument("--compare", action="append", metavar="RUN")
     options.add_argument("-o", "--output", metavar="NAME")
     return options
 

@@ -18,6 +18,7 @@ VERSION = 1
 SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
 
 RunState = Literal["running", "done", "failed", "interrupted", "lost"]
+MOST_COMPARED = 4  # runs, beside one: more lines are not told apart
 RankState = Literal["running", "ok", "error", "interrupted", "released", "lost"]
 RANK_ENDED: tuple[RankState, ...] = ("ok", "error", "interrupted", "released", "lost")
 Json = dict[str, Any]
@@ -128,6 +129,8 @@ class RunInfo:
     hang: Hang | None = None
     prompts: list[Prompt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    compare: list[str] = field(default_factory=list)
+    has_metrics: bool = False
     lines: int = 0
     owner: Owner | None = None
     client: Client | None = None
@@ -147,6 +150,9 @@ class RunInfo:
             out["prompts"] = [{**vars(prompt)} for prompt in self.prompts]
         else:
             del out["prompts"]
+        for key in ("compare", "has_metrics"):
+            if not out[key]:
+                del out[key]
         for key in ("owner", "client"):
             if (process := getattr(self, key)) is None:
                 del out[key]
@@ -170,6 +176,9 @@ class RunInfo:
             if not isinstance(kept.get(key), kind):
                 kept[key] = None
         kept["notes"] = [str(note) for note in kept.get("notes", [])]
+        compare = kept.get("compare")
+        compare = compare[:MOST_COMPARED] if isinstance(compare, list) else []
+        kept["compare"] = [run_id for run_id in compare if isinstance(run_id, str)]
         kept["ranks"] = [_pick(RankInfo, item) for item in kept.get("ranks", [])]
         for rank in kept["ranks"]:
             rank.clock = _pick(Clock, rank.clock) if rank.clock else None
@@ -178,6 +187,7 @@ class RunInfo:
         if kept.get("hang"):
             kept["hang"] = _pick(Hang, kept["hang"])
             kept["hang"].places = [_pick(Place, item) for item in kept["hang"].places]
+        kept["has_metrics"] = kept.get("has_metrics") is True
         kept["prompts"] = [_pick(Prompt, item) for item in kept.get("prompts") or []]
         if kept.get("owner"):
             kept["owner"] = _pick(Owner, kept["owner"])

@@ -14,6 +14,7 @@ from rankroom import __version__
 from rankroom.cluster import actions
 from rankroom.errors import UsageError
 from rankroom.record import model
+from rankroom.record.compared import with_metrics
 from rankroom.record.download import log_text
 from rankroom.record.model import RunInfo
 from rankroom.record.tail import LIMIT
@@ -37,10 +38,15 @@ class Version(Handler):
 
 
 class Runs(Handler):
+    """The newest runs, with `metrics=1` those of them that have some."""
+
     @allowed
     async def get(self) -> None:
         limit = int(self.number("limit", 100, 10_000))
-        runs = await asyncio.to_thread(self.store.newest, limit)
+        if self.get_query_argument("metrics", ""):
+            runs = await asyncio.to_thread(with_metrics, self.store, limit)
+        else:
+            runs = await asyncio.to_thread(self.store.newest, limit)
         self.finish({"runs": [run.to_json() for run in runs]})
 
 

@@ -104,6 +104,7 @@ class RunSummary:
         """All ranks have ended, and with them the run."""
         self.hang(None)
         self.info.prompts = []
+        self.info.has_metrics = self.has_metrics
         states = {rank.state for rank in self.info.ranks}
         if states == {"ok"}:
             self.info.state = "done"

@@ -340,6 +340,7 @@ class Runs:
                 *self._restarted(ranks, asked["restarts"]),
                 *self._limit.news(self._info.allocation),
             ],
+            compare=asked.get("compare", []),
             owner=this_process(),
             client=Client(asked["host"], asked["pid"]),
         )

@@ -66,6 +66,25 @@ def test_show_ends_with_the_last_values_of_metrics(home: Path):
     assert "metrics:" not in good("runs", "show", finished_record(home, log(0, "x\n"))[1].id)
 
 
+def test_show_has_the_last_values_of_other_runs_beside_them(home: Path):
+    columns = {"from": 0, "define": ["loss"], "name": [0], "step": [7], "at": [1]}
+    ids = [
+        finished_record(home, event_line("metrics", 0, 1, 1, value=[value], **columns), name=name)[
+            1
+        ].id
+        for value, name in ((0.5, "baseline"), (0.25, "wide"))
+    ]
+    shown = good("runs", "show", ids[1], "--compare", "baseline,nothing").splitlines()
+    assert shown[0].startswith("not compared: no record 'nothing'")
+    at = shown.index("metrics:")
+    assert shown[at + 3].split() == ["loss", "0.25", "7", "0.5", "7", "-0.25"]
+    assert shown[at + 4].startswith(f"A: baseline, run {ids[0]}, ")
+    page = good("runs", "show", ids[1], "--compare", ids[0], "--html", "-o", "-")
+    assert 'id="part-metrics_step_1"' in page
+    without = finished_record(home, log(0, "x\n"))[1].id
+    assert good("runs", "show", without, "--compare", ids[0]).endswith("no metrics to compare\n")
+
+
 def test_repair_says_which_records_it_completed(home: Path):
     assert good("runs", "repair") == "no record can be completed\n"
     run = lost_record(home, log(0, "one\n", 0), log(0, "two\n"), pid=gone_process().pid)

@@ -57,7 +57,7 @@ def drawn(svg: str, colour: str) -> list[list[tuple[float, float]]]:
 
 def test_a_line_is_where_the_values_are(tmp_path: Path):
     store, run = recorded(tmp_path, {"loss": [4, 2, "NaN", 0, 1]})
-    svg = metric_summary(run, store.paths(run.id).events).picture
+    svg = metric_summary(run, store).picture
     first, second = drawn(svg, metric_picture.COLOURS[0])
     (left, top), (_, middle) = first
     (_, bottom), (right, low) = second
@@ -90,7 +90,7 @@ def test_a_picture_keeps_to_its_room_and_is_well_formed(
 def test_values_that_are_not_finite_or_never_change(tmp_path: Path):
     curves = {"none": ["NaN", "NaN"], "even": [3, 3, 3], "far": [-1.7e308, 1.7e308]}
     store, run = recorded(tmp_path, curves, 2)
-    said = metric_summary(run, store.paths(run.id).events)
+    said = metric_summary(run, store)
     assert "no finite value" in said.picture and not re.search(r"[ML]-?(nan|inf)", said.picture)
     assert said.note.startswith("none is NaN on ranks 0–1 since step 0")
 
@@ -120,7 +120,7 @@ def test_the_output_has_them_and_stays_small(tmp_path: Path):
 
 def test_a_run_without_metrics_has_none(tmp_path: Path):
     store, run = finished_record(tmp_path)
-    assert metric_summary(run, store.paths(run.id).events) == ("", "", "")
+    assert metric_summary(run, store) == ("", "", "")
     assert "<svg" not in json.dumps(bundle(run, store))
 
 

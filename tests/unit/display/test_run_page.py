@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+from test_metric_picture import recorded
 from test_summary import record_of
 
 from rankroom.display import run_page
@@ -42,6 +43,22 @@ def test_it_has_curves_along_steps_and_time(tmp_path: Path):
         assert [each["name"] for each in told["names"]] == ["loss"]
         assert told["curves"][0]["x"] == x
         assert told["curves"][0]["mean"] == [0.5, 0.25]
+
+
+def test_it_has_curves_of_the_runs_that_it_is_compared_with(tmp_path: Path):
+    _, other = recorded(tmp_path, {"loss": [4, 2], "acc": [1]}, 2)
+    _, strange = recorded(tmp_path, {"acc": [1, 2]})
+    store, run = recorded(tmp_path, {"loss": [3, 1], "lr": [1]})
+    run.compare = [other.id, "gone", strange.id]
+    parts = parts_of(page_of(store, run))
+    assert json.loads(parts["run_1"])["id"] == other.id
+    for axis in ("step", "time"):
+        told = json.loads(parts[f"metrics_{axis}_1"])
+        assert [each["name"] for each in told["names"]] == ["loss"]
+        assert [each["mean"] for each in told["curves"]] == [[4, 2], [5, 3]]
+    assert "run_2" not in parts
+    told = json.loads(parts["metrics_step_3"])
+    assert [each["name"] for each in told["names"]] == ["acc"] and told["curves"] == []
 
 
 def test_it_holds_what_the_server_would_answer(tmp_path: Path):

@@ -192,6 +192,16 @@ def test_a_part_of_a_long_curve_is_read_from_the_events(server: Server):
     assert part["curves"][0]["mean"][0] == 1 / 1001
 
 
+def test_runs_to_compare_with_are_those_with_metrics(server: Server):
+    store, run = finished_record(server.home, metrics(0, 0, 3))
+    write_metrics(store, run)
+    _, other = finished_record(server.home)
+    listed = {each["id"] for each in server.get("rankroom/runs").json["runs"]}
+    assert {run.id, other.id} <= listed
+    listed = {each["id"] for each in server.get("rankroom/runs?metrics=1").json["runs"]}
+    assert run.id in listed and other.id not in listed
+
+
 def test_metrics_of_names_and_questions_that_make_no_sense(server: Server):
     fields = {"define": ["a,b", "ü/€", "c"], "name": [0, 1, 2], "step": [0, 0, 0]}
     line = event_line("metrics", 0, 1, 1, **fields, at=[1, 1, 1], value=[1, 2, "NaN"])

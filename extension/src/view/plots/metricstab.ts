@@ -3,23 +3,24 @@ import { Widget } from '@lumino/widgets';
 
 import type { NameInfo } from '../../metrics/answer';
 import type { Choice } from '../../metrics/choice';
+import { Comparison, type RunsServer } from '../../metrics/comparison';
 import { metricsCsv } from '../../metrics/csv';
 import { CURVES, type LineChoice } from '../../metrics/lines';
-import type { Colours } from '../../metrics/paint';
-import { placeWords, tipRows } from '../../metrics/phrases';
 import { pick } from '../../metrics/pick';
-import { MetricsSource, type MetricsServer, type Sought } from '../../metrics/source';
+import type { Colours } from '../../metrics/plotstyle';
+import { MetricsSource, type Sought } from '../../metrics/source';
 import type { RunModel } from '../../run/model';
 import { css } from '../../timeline/colours';
 import type { Look } from '../../timeline/look';
 import { trans } from '../../translation';
-import { Frame, h, setChildren, setText } from '../dom';
+import { Frame, h, setChildren } from '../dom';
 import type { Movable } from '../timeline/input';
 import { readTheme, type Theme } from '../timeline/theme';
-import { Tip } from '../timeline/tip';
+import { ComparedRuns } from './comparedruns';
 import { Controls } from './controls';
 import { NamePicker } from './namepicker';
-import { PlotView } from './plot';
+import { PlotView, type Shown } from './plot';
+import { PlotTip } from './plottip';
 import { Told } from './told';
 
 /** Pixels a bucket has at least, of few curves and of many. */
@@ -35,6 +36,7 @@ let tabs = 0;
 
 export class MetricsTab extends Widget {
   private source: MetricsSource;
+  private comparison: Comparison;
   private ranks: ReadonlySet<number> | null = null;
   private plots = new Map<string, PlotView>();
   private cursor: number | null = null;
@@ -45,16 +47,16 @@ export class MetricsTab extends Widget {
   private movable: Movable;
 
   private grid = h('div', 'rr-mt-grid', { role: 'group', 'aria-label': trans.__('metrics') });
-  private said = h('span', 'rr-hidden', { 'aria-live': 'polite' });
   private help = h('span', 'rr-hidden', {}, HELP());
-  private tip = new Tip();
+  private tip = new PlotTip();
   private controls: Controls;
+  private runs: ComparedRuns;
   private picker: NamePicker;
   private told: Told;
 
   constructor(
     private model: RunModel,
-    private server: MetricsServer,
+    private server: RunsServer,
     private choice: Choice,
     private look: Look
   ) {
@@ -62,9 +64,12 @@ export class MetricsTab extends Widget {
     this.addClass('rr-metrics');
     this.source = new MetricsSource(model, server);
     this.source.changed.connect(this.refresh, this);
+    this.comparison = new Comparison(server);
+    this.comparison.changed.connect(this.refresh, this);
     const changed = (): void => this.frame.request();
     this.controls = new Controls(choice, { changed, fit: () => this.showAll(), download: () => this.download() });
     this.picker = new NamePicker(choice, changed);
+    this.runs = new ComparedRuns(model, server, this.comparison, choice, changed);
     this.told = new Told(model, this.source);
     this.movable = {
       get range() {
@@ -76,7 +81,9 @@ export class MetricsTab extends Widget {
     };
     this.help.id = `rr-mt-help-${++tabs}`;
     const { notes, empty, lasts } = this.told;
-    this.node.append(this.controls.node, this.picker.node, notes, empty, this.grid, lasts, this.said, this.help);
+    this.node.append(
+      this.controls.node, this.runs.node, this.picker.node, notes, empty, this.grid, lasts, this.tip.said, this.help
+    );
     this.observer.observe(this.grid);
     this.themed.observe(document.body, { attributes: true, attributeFilter: ['data-jp-theme-name', 'data-jp-theme-light'] });
   }
@@ -84,6 +91,7 @@ export class MetricsTab extends Widget {
   dispose(): void {
     if (!this.isDisposed) {
       this.source.dispose();
+      this.comparison.dispose();
       this.frame.cancel();
       this.tip.dispose();
       this.observer.disconnect();
@@ -121,34 +129,41 @@ export class MetricsTab extends Widget {
     if (this.isDisposed || this.node.offsetParent === null || document.visibilityState === 'hidden') {
       return;
     }
-    const { choice, source } = this;
+    const { choice, source, comparison } = this;
     const names = source.names ?? [];
+    comparison.set(choice.compared ?? this.model.run.compare ?? []);
+    choice.isComparing = comparison.others.length > 0;
     const picked = pick(names, this.ranks, this.picker.test, choice.pinned);
     this.setExtent(picked.shown);
     this.setPlots(picked.shown);
     this.picker.refresh(names.length, picked);
     const sought = this.sought();
     source.refresh(sought);
-    this.told.refresh(picked.shown.length, this.picker.test !== null);
+    comparison.refresh(sought);
+    const known = source.names ? comparison.notes(new Set(names.map(({ name }) => name))) : [];
+    this.told.refresh(picked.shown.length, this.picker.test !== null, known);
     const isMany = picked.shown.some(({ ranks }) => this.of(ranks).length > 1);
     const chosen = this.lineChoice(picked.shown);
     this.controls.refresh({ isThere: picked.shown.length > 0, isMany, isMean: chosen.isMean });
+    this.refreshRuns(picked.shown, chosen);
     const theme = readTheme(this.node);
     picked.shown.forEach(info => this.paintPlot(info, chosen, coloursOf(theme), theme.key));
     this.told.refreshLasts([...this.plots.values()]);
     const { range } = choice.window;
     Object.assign(this.node.dataset, {
       from: String(range.from), to: String(range.to), answers: String(source.version),
-      ready: String(source.isUpToDate(sought) && [...this.plots.values()].some(({ isSeen }) => isSeen))
+      ready: String(source.isUpToDate(sought) && comparison.isReady(sought) && [...this.plots.values()].some(({ isSeen }) => isSeen))
     });
   }
 
   private paintPlot(info: NameInfo, chosen: LineChoice, colours: Colours, key: string): void {
     const { axis, window } = this.choice;
     const plot = this.plots.get(info.name)!;
-    const whole = this.source.metric(info.name, axis, null);
-    const metric = window.isFitted ? whole : this.source.metric(info.name, axis, window.range);
-    plot.dress(info, metric, whole, chosen);
+    const shownOf = (source: Pick<MetricsSource, 'metric'>): Shown => {
+      const whole = source.metric(info.name, axis, null);
+      return { whole, metric: window.isFitted ? whole : source.metric(info.name, axis, window.range) };
+    };
+    plot.dress(info, shownOf(this.source), chosen, this.comparison.others.map(shownOf));
     if (plot.isSeen) {
       plot.paint(colours, key, this.cursor);
     }
@@ -161,7 +176,15 @@ export class MetricsTab extends Widget {
 
   private lineChoice(shown: readonly NameInfo[]): LineChoice {
     const most = Math.max(0, ...shown.map(({ ranks }) => this.of(ranks).length));
-    return { ranks: this.ranks, isMean: this.choice.isMean ?? most > CURVES, smoothing: this.choice.smoothing };
+    const { isMean, isComparing, smoothing } = this.choice;
+    return { ranks: this.ranks, isMean: isMean ?? (isComparing || most > CURVES), smoothing };
+  }
+
+  /** The legend: whose colour this run has depends on how many of its ranks are drawn. */
+  private refreshRuns(shown: readonly NameInfo[], { isMean }: LineChoice): void {
+    const ranks = new Set(shown.flatMap(info => this.of(info.ranks)));
+    const [only] = ranks;
+    this.runs.refresh(shown.length > 0, ranks.size === 1 ? only : isMean ? null : undefined);
   }
 
   private sought(): Sought {
@@ -179,9 +202,10 @@ export class MetricsTab extends Widget {
       return;
     }
     const { axis, window } = this.choice;
-    const ends = shown.flatMap(({ steps, t }) => (axis === 'time' ? t : steps));
+    const infos = [...shown, ...this.comparison.infos(new Set(shown.map(({ name }) => name)))];
+    const ends = infos.flatMap(({ steps, t }) => (axis === 'time' ? t : steps));
     const extent = { from: Math.min(...ends), to: Math.max(...ends) };
-    if (axis === 'time') {
+    if (axis === 'time' && !this.choice.isComparing) {
       const { run, spans } = this.model;
       const wall = run.end && run.state !== 'running' ? run.end - run.start : null;
       const { from, to } = spans.extent ?? extent;
@@ -251,26 +275,15 @@ export class MetricsTab extends Widget {
     this.frame.request();
     if (x === null) {
       this.tip.hide();
-      setText(this.said, '');
       return;
     }
-    const place = placeWords(this.choice.axis, x, plot.ranks.every(({ isEachPoint }) => isEachPoint));
-    const rows = tipRows(plot.lines, plot.ranks, x);
-    const { ranks } = readTheme(this.node);
-    const lines = rows.map(({ rank, text }) => {
-      const swatch = h('span', 'rr-mt-swatch', { 'aria-hidden': 'true' });
-      swatch.style.background = rank === null ? 'transparent' : ranks[rank % ranks.length];
-      return h('span', 'rr-mt-tip', {}, swatch, text);
-    });
-    this.tip.show([`${plot.name} · ${place}`, ...lines], left, top);
-    if (plot.node === document.activeElement) {
-      setText(this.said, [place, ...rows.map(({ text }) => text)].join(', '));
-    }
+    this.tip.show(plot, this.choice.axis, x, left, top, readTheme(this.node).ranks);
   }
 
   private async download(): Promise<void> {
     const { axis } = this.choice;
-    const text = await metricsCsv(this.server, this.model.id, axis, [...this.plots.keys()]);
+    const ids = [this.model.id, ...this.comparison.others.filter(({ refusal }) => !refusal).map(({ id }) => id)];
+    const text = await metricsCsv(this.server, ids, axis, [...this.plots.keys()]);
     const href = URL.createObjectURL(new Blob([text], { type: 'text/csv' }));
     h('a', '', { href, download: `${this.model.id}.metrics.csv` }).click();
     // Not before the browser has begun to read it.

@@ -1,10 +1,12 @@
 /** The plot of one metric: its name, its last value, its curves, and a line where the pointer is. */
 import type { Metric, NameInfo, RankCurve } from '../../metrics/answer';
 import type { Choice } from '../../metrics/choice';
+import { letterOf } from '../../metrics/comparison';
 import { nearest } from '../../metrics/curves';
-import { linesOf, snap, type Line, type LineChoice } from '../../metrics/lines';
-import { MARGIN, paintOver, paintPlot, type Colours, type Plot } from '../../metrics/paint';
-import { lastWords, summary } from '../../metrics/phrases';
+import { linesOf, linesOfOthers, snap, type Line, type LineChoice } from '../../metrics/lines';
+import { paintOver, paintPlot } from '../../metrics/paint';
+import { lastOfOthers, lastWords, summary } from '../../metrics/phrases';
+import { MARGIN, type Colours, type Plot } from '../../metrics/plotstyle';
 import { TimeScale } from '../../timeline/range';
 import { trans } from '../../translation';
 import { h, setText } from '../dom';
@@ -13,6 +15,12 @@ import { Input, type Movable } from '../timeline/input';
 const HEIGHT = 168;
 /** The keys that belong to a plot while it has the focus, beside arrows, Home and End. */
 const KEYS = 'w a s d f 0 + - W A S D F Escape';
+
+/** What is known of a metric of a run: in the range that is shown, and of all of it. */
+export interface Shown {
+  metric: Metric | null;
+  whole: Metric | null;
+}
 
 export interface PlotActions {
   /** The range changed, or a part of it was selected. */
@@ -26,6 +34,9 @@ export class PlotView {
   lines: Line[] = [];
   /** Of the whole run, also while a part of it is shown. */
   wholeLines: Line[] = [];
+  /** Of runs that this one is compared with. */
+  others: Line[] = [];
+  wholeOthers: Line[] = [];
   /** The curves of the ranks that are shown. */
   ranks: readonly RankCurve[] = [];
   isSeen = false;
@@ -34,6 +45,7 @@ export class PlotView {
   private cursor: number | null = null;
   private metric: Metric | null = null;
   private whole: Metric | null = null;
+  private of: ReadonlyArray<Shown> = [];
   private dressed = '';
   private painted = '';
   private overPainted = '';
@@ -82,11 +94,13 @@ export class PlotView {
   }
 
   /** Take these curves, unless they are what it has; the last value is that of the whole run. */
-  dress(info: NameInfo, metric: Metric | null, whole: Metric | null, chosen: LineChoice): void {
+  dress(info: NameInfo, { metric, whole }: Shown, chosen: LineChoice, others: readonly Shown[]): void {
     const key = JSON.stringify([chosen.isMean, chosen.smoothing, chosen.ranks && [...chosen.ranks], this.choice.axis]);
-    if (metric === this.metric && whole === this.whole && key === this.dressed) {
+    const isSame = others.length === this.of.length && others.every((each, i) => each.metric === this.of[i].metric && each.whole === this.of[i].whole);
+    if (metric === this.metric && whole === this.whole && isSame && key === this.dressed) {
       return;
     }
+    this.of = others;
     this.metric = metric;
     this.whole = whole;
     this.dressed = key;
@@ -94,9 +108,13 @@ export class PlotView {
     this.lines = metric ? linesOf(metric, chosen) : [];
     this.ranks = metric?.ranks.filter(({ rank }) => chosen.ranks?.has(rank) ?? true) ?? [];
     this.wholeLines = !whole || whole === metric ? this.lines : linesOf(whole, { ...chosen, smoothing: 0 });
-    setText(this.last, lastWords(this.wholeLines));
-    this.node.setAttribute('aria-label', metric ? summary(info, this.wholeLines, this.choice.axis) : this.name);
+    this.others = linesOfOthers(others.map(each => each.metric), chosen.smoothing);
+    this.wholeOthers = linesOfOthers(others.map(each => each.whole), 0);
+    const last = [lastWords(this.wholeLines), ...lastOfOthers(this.wholeOthers)].join(' · ');
+    setText(this.last, last);
+    this.node.setAttribute('aria-label', metric ? summary(info, last, this.choice.axis) : this.name);
     this.node.dataset.lines = String(this.lines.length);
+    this.node.dataset.others = this.others.map(({ other = 0 }) => letterOf(other)).join('');
     this.node.dataset.points = String(Math.max(0, ...this.lines.map(({ curve }) => curve.x.length)));
   }
 
@@ -107,7 +125,7 @@ export class PlotView {
     const ratio = globalThis.devicePixelRatio || 1;
     const width = this.canvas.clientWidth;
     const plot: Plot = {
-      lines: this.lines, axis, range: window.range, isLog, width, height: HEIGHT, ratio, colours,
+      lines: this.lines, others: this.others, axis, range: window.range, isLog, width, height: HEIGHT, ratio, colours,
       cursor, part: window.part
     };
     const base = [this.version, window.range.from, window.range.to, isLog, axis, width, ratio, key].join();
@@ -135,7 +153,7 @@ export class PlotView {
     }
     const { isLog, window } = this.choice;
     const { from, to } = window.range;
-    const values = this.lines.flatMap(({ curve: { x, mean } }) => [...mean].filter((_, i) => x[i] >= from && x[i] <= to));
+    const values = [...this.lines, ...this.others].flatMap(({ curve: { x, mean } }) => [...mean].filter((_, i) => x[i] >= from && x[i] <= to));
     if (values.length === 0) {
       return trans.__('no points in this range');
     }
@@ -145,7 +163,7 @@ export class PlotView {
   private hover(x: number, y: number): void {
     const box = this.area.getBoundingClientRect();
     const at = new TimeScale(this.choice.window.range, Math.max(1, box.width)).t(x);
-    this.actions.point(this, snap(this.lines, at, nearest), box.left + x, box.top + y);
+    this.actions.point(this, snap([...this.lines, ...this.others], at, nearest), box.left + x, box.top + y);
   }
 
   /** Point at a place with the keyboard. */

@@ -1,6 +1,6 @@
 /** What is said of metrics besides their plots: notes, why there are none, and the last values for screen readers. */
 import { CURVES, type Line } from '../../metrics/lines';
-import { lastWords } from '../../metrics/phrases';
+import { lastOfOthers, lastWords } from '../../metrics/phrases';
 import type { MetricsSource } from '../../metrics/source';
 import type { RunModel } from '../../run/model';
 import { trans } from '../../translation';
@@ -19,11 +19,12 @@ export class Told {
     private source: MetricsSource
   ) {}
 
-  /** So many plots are shown, of names that match a filter or of all. */
-  refresh(shown: number, isFiltered: boolean): void {
+  /** So many plots are shown, of names that match a filter or of all; something may be said of other runs. */
+  refresh(shown: number, isFiltered: boolean, ofOthers: readonly string[]): void {
     const { source, notes } = this;
     const sentences = [
       ...source.notes,
+      ...ofOthers,
       ...(source.trouble && source.names?.length ? [trans.__('not up to date: %1; trying again', source.trouble)] : [])
     ];
     const key = sentences.join('\n');
@@ -37,13 +38,16 @@ export class Told {
   }
 
   /** The last values of these, as a table. */
-  refreshLasts(plots: ReadonlyArray<{ name: string; wholeLines: readonly Line[] }>): void {
-    const rows = plots.map(({ name, wholeLines }) => ({
+  refreshLasts(plots: ReadonlyArray<{ name: string; wholeLines: readonly Line[]; wholeOthers: readonly Line[] }>): void {
+    const rows = plots.map(({ name, wholeLines, wholeOthers }) => ({
       name,
-      values: wholeLines.slice(0, CURVES).map(line => {
-        const who = line.rank === null ? trans.__('mean of ranks') : trans.__('rank %1', line.rank);
-        return `${who}: ${lastWords([line])}`;
-      })
+      values: [
+        ...wholeLines.slice(0, CURVES).map(line => {
+          const who = line.rank === null ? trans.__('mean of ranks') : trans.__('rank %1', line.rank);
+          return `${who}: ${lastWords([line])}`;
+        }),
+        ...lastOfOthers(wholeOthers)
+      ]
     }));
     const key = JSON.stringify(rows);
     if (this.lasts.dataset.key !== key) {

@@ -95,9 +95,11 @@ class Curve:
         points: int,
         extent: Extent,
         bad: list[tuple[float, int, str]],
+        last: tuple[float, float],
     ) -> None:
-        """What was kept of it elsewhere."""
+        """What was kept of it elsewhere; `last` are the step and the value of its last point."""
         self._kept, self.points, self.extent, self.bad = columns, points, extent, bad
+        self.last_step, self.last = last
         self.is_exact = len(columns.step) == points
 
     def columns(self) -> Columns:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rankroom.analysis.metrics.curve_notes import notes_of
-from rankroom.analysis.metrics.curves import NOWHERE, Columns, Curve, Floats, wider
+from rankroom.analysis.metrics.curves import NOWHERE, Columns, Curve, Floats, wider, word
 from rankroom.analysis.timeline import TEN_YEARS_US
 from rankroom.record.model import Json, RunInfo, parse_event
 from rankroom.record.store import RecordPaths, Store
@@ -290,21 +290,37 @@ def stored_metrics(paths: RecordPaths, run: RunInfo) -> KeptMetrics | None:
             if curve is not None:
                 bad = [(point["step"], point["t"], point["value"]) for point in each["bad"]]
                 extent = (*each["steps"], *each["times"])
-                curve.restore(_columns(each), each["points"], extent, bad)
+                columns = _columns(each)
+                # An earlier version did not keep the last point.
+                step, value = each.get("last") or (columns.step[-1], columns.mean[-1])
+                last = float(step), float(value)
+                curve.restore(columns, each["points"], extent, bad, last)
         return KeptMetrics(metrics, kept)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError):
         return None
+
+
+def metrics_of(paths: RecordPaths, run: RunInfo) -> GrowingMetrics | KeptMetrics:
+    """The metrics of a run, as they were kept, or else as its events have them now."""
+    kept = None if run.state == "running" else stored_metrics(paths, run)
+    if kept is not None:
+        return kept
+    growing = GrowingMetrics(paths, run)
+    growing.look()
+    return growing
 
 
 def _to_json(name: str, rank: int, curve: Curve, most: int) -> Json:
     columns = curve.coarse(most)
     is_points = curve.is_exact and len(columns.step) == curve.points
+    last = curve.last if np.isfinite(curve.last) else word(curve.last)
     return {
         "name": name,
         "rank": rank,
         "points": curve.points,
         "steps": plain(np.array(curve.extent[:2])),
         "times": plain(np.array(curve.extent[2:])),
+        "last": [curve.last_step, last],
         "bad": [dict(zip(("step", "t", "value"), each, strict=True)) for each in curve.bad],
         "step": plain(columns.step if is_points else shortened(columns.step)),
         "t": np.round(columns.t).astype(np.int64).tolist(),

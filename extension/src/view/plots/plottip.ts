@@ -1,0 +1,42 @@
+/** What a plot says under the pointer, or at a place that the keyboard chose. */
+import type { XAxis } from '../../metrics/choice';
+import { otherRows, placeWords, tipRows } from '../../metrics/phrases';
+import { OTHERS } from '../../metrics/plotstyle';
+import { h, setText } from '../dom';
+import { Tip } from '../timeline/tip';
+import type { PlotView } from './plot';
+import { lineSample } from './sample';
+
+export class PlotTip {
+  /** The same for those who do not see it. */
+  readonly said = h('span', 'rr-hidden', { 'aria-live': 'polite' });
+  private tip = new Tip();
+
+  dispose(): void {
+    this.tip.dispose();
+  }
+
+  hide(): void {
+    this.tip.hide();
+    setText(this.said, '');
+  }
+
+  /** Beside a place of the window; `colours` are those of ranks. */
+  show(plot: PlotView, axis: XAxis, x: number, left: number, top: number, colours: readonly string[]): void {
+    const { lines, others, ranks } = plot;
+    const place = placeWords(axis, x, ranks.every(({ isEachPoint }) => isEachPoint));
+    const rows = [...tipRows(lines, ranks, x), ...otherRows(lines, others, x)];
+    const shown = rows.map(({ rank, other, text }) => {
+      if (other !== undefined) {
+        return h('span', 'rr-mt-tip', {}, lineSample(other, colours[OTHERS[other].rank]), text);
+      }
+      const swatch = h('span', 'rr-mt-swatch', { 'aria-hidden': 'true' });
+      swatch.style.background = rank === null ? 'transparent' : colours[rank % colours.length];
+      return h('span', 'rr-mt-tip', {}, swatch, text);
+    });
+    this.tip.show([`${plot.name} · ${place}`, ...shown], left, top);
+    if (plot.node === document.activeElement) {
+      setText(this.said, [place, ...rows.map(({ text }) => text)].join(', '));
+    }
+  }
+}

@@ -1,0 +1,57 @@
+"""Which runs a user means to compare one with: by id, part of an id, -o's name, or `last`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rankroom.errors import RecordError
+from rankroom.record.model import MOST_COMPARED, RunInfo
+from rankroom.record.store import Store
+
+LOOKED_AT = 200  # records, the newest, among which a name is looked for
+
+
+def compared(store: Store, texts: Iterable[str], run_id: str = "") -> tuple[list[str], list[str]]:
+    """The ids of the runs that `texts` name, each of which may name several, with commas; and a
+    sentence for each that cannot be compared with the run `run_id`."""
+    found: list[str] = []
+    notes: list[str] = []
+    for text in (part.strip() for each in texts for part in each.split(",")):
+        try:
+            other = _find(store, text, run_id)
+        except RecordError as error:
+            notes.append(f"not compared: {error}")
+            continue
+        if other == run_id:
+            notes.append(ITSELF.format(text=text))
+        elif other not in found:
+            found.append(other)
+    for other in found[MOST_COMPARED:]:
+        notes.append(TOO_MANY.format(id=other, most=MOST_COMPARED))
+    return found[:MOST_COMPARED], notes
+
+
+def with_metrics(store: Store, limit: int = LOOKED_AT) -> list[RunInfo]:
+    """Of the newest runs those that have metrics, or are on and may come to have some."""
+    return [
+        run for run in store.newest(limit) if run.state == "running" or _has_metrics(store, run)
+    ]
+
+
+def _find(store: Store, text: str, run_id: str) -> str:
+    runs = store.newest(LOOKED_AT) if text and text not in store.ids() else []
+    if text == "last":
+        # A cell without metrics, after the one that is meant, is nothing to compare with.
+        found = (run.id for run in runs if run.id != run_id and _has_metrics(store, run))
+    else:
+        found = (run.id for run in runs if run.name == text)
+    return next(found, None) or store.find(text)
+
+
+def _has_metrics(store: Store, run: RunInfo) -> bool:
+    # Earlier versions did not say so in run.json.
+    return run.has_metrics or store.paths(run.id).metrics.exists()
+
+
+ITSELF = "not compared: {text!r} is this run"
+TOO_MANY = "not compared with {id}: a run is compared with {most} others at most"
