@@ -59,6 +59,11 @@ def wrong_answers(notebook: str) -> dict[str, list[tuple[str, str]]]:
     return module.WRONG
 
 
+def right_answers(notebook: str) -> dict[str, list[str]]:
+    """Answers that are right, too, beside the lesson's own solution."""
+    return getattr(importlib.import_module(f"answers.lesson_{notebook[:2]}"), "RIGHT", {})
+
+
 def read_on(names: list[str], folder: Path, ranks: int, **env: str) -> dict[str, list[str]]:
     """Walk lessons one after the other, each in a notebook of its own, with the lessons' solutions,
     on the ranks that `%course` finds: `ranks` of them. What went wrong, by lesson."""
@@ -101,6 +106,7 @@ def play(name: str, folder: Path, **env: str) -> Played:
     notebook = read(name)
     solved = solutions(notebook)
     wrong = wrong_answers(name)
+    right = right_answers(name)
     played = Played()
     kernel = Kernel(**{**os.environ, **env})  # DeepSpeed calls a compiler
     try:
@@ -118,6 +124,7 @@ def play(name: str, folder: Path, **env: str) -> Played:
             exercise = match[1]
             tries = [("start", cell.source)]
             tries += [("wrong", f"%%check {exercise}\n{code}") for code, _ in wrong[exercise]]
+            tries += [("right", f"%%check {exercise}\n{code}") for code in right.get(exercise, [])]
             tries += [("solution", f"%%check {exercise}\n{solved[exercise]}")]
             for kind, source in tries:
                 shown = kernel.run(source, timeout=300)

@@ -63,6 +63,8 @@ def test_checks_tell_right_from_wrong(lesson: tuple[str, Played]):
     for exercise, expected in wrong_answers(file).items():
         said = played.verdicts[exercise]
         told = {kind: words for kind, words in said if kind != "wrong"}
+        for _, words in (each for each in said if each[0] == "right"):
+            assert words.startswith(f"✓ {exercise}"), words
         assert told["start"].startswith(f"✗ {exercise}"), told["start"]
         assert told["solution"].startswith(f"✓ {exercise}"), told["solution"]
         wrong = [words for kind, words in said if kind == "wrong"]

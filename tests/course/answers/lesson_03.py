@@ -11,6 +11,11 @@ WRONG = {
             "without the library's own",
         ),
         (
+            "def reduce_scatter(chunks):\n    for place, chunk in enumerate(chunks):\n"
+            "        dist.reduce(chunk, dst=(place - 1) % size)",
+            "without the library's own",
+        ),
+        (
             "def reduce_scatter(chunks):\n    for step in range(size - 1):\n"
             "        out = chunks[(rank - step) % size]\n"
             "        own = chunks[(rank - step - 1) % size]\n"

@@ -35,6 +35,10 @@ WRONG = {
             "not there yet|wait for one another",
         ),
         ("def save(state, path):\n    hvd.barrier()", "rank 0 does not write|not there yet"),
+        (
+            "def save(state, path):\n    if rank == 0:\n        torch.save(state, path)",
+            "not there yet",
+        ),
     ],
 }
 

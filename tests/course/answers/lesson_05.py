@@ -21,6 +21,12 @@ WRONG = {
             "    return dataset.shard(size, rank).shuffle(10_000).batch(batch, drop_remainder=True)",
             "equally many",
         ),
+        (
+            "def part_of(dataset, batch, rank, size):\n"
+            "    even = dataset.take(len(dataset) // size * size)\n"
+            "    return even.shard(size, rank).shuffle(2).batch(batch, drop_remainder=True)",
+            "hardly move|old order",
+        ),
     ],
     "tf.2": [
         (

@@ -10,7 +10,13 @@ WRONG = {
             "def compiled(model, rate):\n    optimizer = keras.optimizers.SGD(rate * size, momentum=0.9)\n"
             "    model.compile(optimizer=optimizer, loss='mse')\n    return model",
             "does not average gradients",
-        )
+        ),
+        (
+            "def compiled(model, rate):\n    optimizer = keras.optimizers.SGD(rate * size)\n"
+            "    model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss='mse')\n"
+            "    return model",
+            "momentum",
+        ),
     ],
     "keras.2": [
         (

@@ -25,6 +25,11 @@ WRONG = {
             "others may read",
         ),
         (
+            "import secrets\n\n\ndef write_secret(path):\n    path.write_text(secrets.token_urlsafe())\n"
+            "    path.chmod(0o600)",
+            "open to others for a moment",
+        ),
+        (
             "import os\n\n\ndef write_secret(path):\n    number = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)\n"
             "    with os.fdopen(number, 'w') as file:\n        file.write('a very long secret that never changes')",
             "same token",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 from rankroom import config
 from rankroom.course.exercise import Learner, Wrong, exercise
+
+SAVE_S = 0.5
 
 
 @exercise("horovod.1", answer="device_of", ranks=1)
@@ -89,6 +93,7 @@ def checkpoint(learner: Learner) -> None:
 
     def watched(*args: object, **kwargs: object) -> object:
         writers.append(learner.rank)
+        time.sleep(SAVE_S)  # so that who does not wait for it is seen not to
         return before(*args, **kwargs)
 
     torch.save = watched

@@ -28,6 +28,9 @@ def optimizer(learner: Learner) -> None:
             f"with a rate of {rate} for one rank, {learner.size} ranks learn with "
             f"{rate * learner.size:g}: you have {found:g}"
         )
+    momentum = getattr(model.optimizer, "momentum", 0.0)
+    if abs(momentum - 0.9) > 1e-6:
+        raise Wrong(f"the optimizer's momentum should be 0.9, and is {momentum}")
     x = numpy.full((8, 4), learner.rank + 1.0, "float32")
     model.fit(x, numpy.zeros((8, 1), "float32"), epochs=1, batch_size=8, verbose=0)
     after = model.get_weights()[0]

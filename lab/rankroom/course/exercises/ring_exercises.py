@@ -100,7 +100,11 @@ def _without_help(call: Any, name: str) -> None:
     """Call the reader's half with the library's own collectives out of reach."""
     import torch.distributed as dist
 
-    forbidden = ("all_reduce", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor")
+    forbidden = (
+        "all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "broadcast", "scatter",
+        "gather", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all",
+        "all_to_all_single",
+    )  # fmt: skip
     kept = {each: getattr(dist, each) for each in forbidden}
 
     def refuse(*args: Any, **kwargs: Any) -> None:

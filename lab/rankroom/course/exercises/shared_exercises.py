@@ -7,6 +7,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rankroom.course.exercise import Learner, Wrong, exercise
 
@@ -57,7 +58,14 @@ def secret(learner: Learner) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "token"
         seen: list[int] = []
-        before = os.umask(0)
+        before, closed = os.umask(0), []
+        change = os.chmod
+
+        def noted(*args: Any, **kwargs: Any) -> None:
+            closed.append(args)
+            change(*args, **kwargs)
+
+        os.chmod = noted
         try:
             tokens = []
             for number in range(3):
@@ -68,9 +76,12 @@ def secret(learner: Learner) -> None:
                 seen.append(stat.S_IMODE(own.stat().st_mode))
                 tokens.append(own.read_text().strip())
         finally:
+            os.chmod = change
             os.umask(before)
     if any(mode & 0o077 for mode in seen):
         raise Wrong(f"others may read the file: its mode is {max(seen):o}, and should be 600")
+    if closed:
+        raise Wrong("the file is made first and closed then: it was open to others for a moment")
     if len(set(tokens)) < 3:
         raise Wrong("each call writes the same token: make a new one with secrets.token_urlsafe()")
     if min(len(token) for token in tokens) < 20:

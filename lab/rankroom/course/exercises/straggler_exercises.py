@@ -75,7 +75,9 @@ def fusion(learner: Learner) -> None:
         for shape in shapes
     ]
     calls: list[str] = []
-    kept = {name: getattr(hvd, name) for name in ("allreduce", "allreduce_async", "allreduce_")}
+    ways = ("allreduce", "allreduce_async", "allreduce_", "allreduce_async_")
+    # One with a group of tensors is one.
+    kept = {name: getattr(hvd, name) for way in ways for name in (way, f"grouped_{way}")}
 
     def counted(name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
