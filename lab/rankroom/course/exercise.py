@@ -72,7 +72,7 @@ class Exercise:
 
 TOPICS = (
     "hello", "collectives", "ring", "horovod", "tf", "keras", "ddp", "deepspeed", "tfd", "large",
-    "scaling", "straggler", "feeding", "model", "batch", "shared",
+    "scaling", "straggler", "feeding", "model", "batch", "shared", "script",
 )  # fmt: skip
 _FOUND: dict[str, Exercise] = {}
 

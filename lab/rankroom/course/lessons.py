@@ -62,6 +62,14 @@ LESSONS = (
     Lesson(14, "14_model_parallelism.ipynb", "Model parallelism", 20, ("torch",)),
     Lesson(15, "15_notebook_to_batch.ipynb", "From notebook to batch", 20, ranks=1),
     Lesson(16, "16_lab_on_a_node.ipynb", "Lab on a compute node", 15, ranks=1),
+    Lesson(
+        17,
+        "17_leave_the_notebook.ipynb",
+        "Leave the notebook",
+        25,
+        (*HVD_TORCH, "sklearn"),
+        ranks=1,
+    ),
 )
 
 

@@ -1,0 +1,82 @@
+"""Out of the notebook: who a process is, and what starts it."""
+
+from __future__ import annotations
+
+import shlex
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+# What launchers tell their processes: rank, size and local rank.
+_TOLD = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+}
+
+
+@exercise("script.1", answer="who", ranks=1)
+def who(learner: Learner) -> None:
+    """Rank, size and local rank, from what the launcher has put into the environment."""
+    ask = learner.function("who")
+    for launcher, names in _TOLD.items():
+        each, nodes = learner.chance.choice([2, 4, 8]), learner.chance.randrange(2, 5)
+        rank = learner.chance.randrange(each * nodes)
+        wanted = rank, each * nodes, rank % each
+        env = {"PATH": "/usr/bin", **{name: str(n) for name, n in zip(names, wanted, strict=True)}}
+        _demand(ask(dict(env)), wanted, launcher, names)
+        if launcher != "srun":
+            # Within a job, whose script is one task of Slurm's.
+            inside = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
+            _demand(ask(inside | env), wanted, f"{launcher} in a job of Slurm's", names)
+    _demand(ask({"PATH": "/usr/bin"}), (0, 1, 0), "`python train.py`, without a launcher,", ())
+
+
+def _demand(found: object, wanted: tuple[int, int, int], how: str, names: tuple[str, ...]) -> None:
+    if found != wanted:
+        told = f" ({', '.join(names)})" if names else ""
+        raise Wrong(f"{how} makes it {wanted}{told}, and you have {found!r}")
+
+
+@exercise("script.2", answer="command", ranks=1)
+def command(learner: Learner) -> None:
+    """The line that starts a script on all GPUs of some nodes."""
+    ask = learner.function("command")
+    for _ in range(2):
+        nodes, gpus = learner.chance.randrange(2, 9), learner.chance.choice([2, 4, 6, 8])
+        for launcher, wanted in (
+            ("srun", {f"--nodes={nodes}", f"--ntasks-per-node={gpus}"}),
+            ("torchrun", {f"--nnodes={nodes}", f"--nproc-per-node={gpus}"}),
+            ("horovodrun", {f"-np {nodes * gpus}"}),
+        ):
+            said = ask(launcher, nodes, gpus)
+            if not isinstance(said, str) or not said.split():
+                raise Wrong(f"for {launcher} it gives {said!r}, and should give text")
+            words = shlex.split(said)
+            if words[0] != launcher or words[-1] != "train.py":
+                raise Wrong(f"`{said}` should begin with {launcher} and end with train.py")
+            if ("python" in words) == (launcher == "torchrun"):
+                starts = "starts Python by itself" if launcher == "torchrun" else "starts anything"
+                raise Wrong(f"`{said}`: {launcher} {starts}")
+            lacks = sorted(each for each in wanted if f" {each} " not in f" {said} ")
+            if lacks:
+                raise Wrong(
+                    f"{nodes} nodes with {gpus} GPUs each: `{said}` lacks `{' '.join(lacks)}`"
+                )
+
+
+@exercise("script.3", answer="goes_on", ranks=1)
+def states(learner: Learner) -> None:
+    """Which of squeue's states are those of a job that may still do something."""
+    ask = learner.function("goes_on")
+    states = {
+        "PD": True, "CF": True, "R": True, "S": True, "CG": True, "CD": False, "CA": False,
+        "F": False, "TO": False, "NF": False, "OOM": False,
+    }  # fmt: skip
+    for state, wanted in learner.chance.sample(sorted(states.items()), len(states)):
+        found = ask(state)
+        if found is not wanted:
+            raise Wrong(
+                f"a job in state {state} {'may still do something' if wanted else 'is over'}, and "
+                f"goes_on gives {found!r}"
+            )

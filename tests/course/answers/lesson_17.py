@@ -1,0 +1,38 @@
+"""Leave the notebook."""
+
+import re
+
+from playing import Played
+
+WRONG = {
+    "script.1": [
+        (
+            "def who(env):\n"
+            "    for names in (('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID'),\n"
+            "                  ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')):\n"
+            "        if names[0] in env:\n"
+            "            return tuple(int(env[name]) for name in names)\n"
+            "    return 0, 1, 0",
+            "in a job of Slurm's",
+        )
+    ],
+    "script.2": [
+        (
+            "def command(launcher, nodes, gpus):\n"
+            "    return f'{launcher} --nodes={nodes} --ntasks-per-node={gpus} python train.py'",
+            "starts Python by itself",
+        )
+    ],
+    "script.3": [
+        ("def goes_on(state):\n    return state in ('PD', 'R')", "may still do something")
+    ],
+}
+
+
+def claims(played: Played) -> None:
+    for cell in ("horovodrun", "rankroom"):
+        losses = re.findall(r"epoch \d on 2 ranks: loss ([\d.]+)", played.text(cell))
+        assert len(losses) == 3 and float(losses[-1]) < float(losses[0]), played.text(cell)
+    assert "epoch 0 on 2 ranks" in played.text("timeline")
+    assert re.search(r"rank", played.text("timeline").split("epoch 0")[1])
+    assert played.text("tidy").count("was there") == 3
