@@ -3,7 +3,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 
-import { Collapse, FOLD, SAME } from '../src/log/collapse';
+import { Collapse } from '../src/log/collapse';
+import { FOLD, SAME } from '../src/log/groups';
 import { headOf, headText } from '../src/log/head';
 import { Lines, STDERR } from '../src/log/lines';
 import { formatRanks } from '../src/ranks';

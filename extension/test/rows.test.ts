@@ -3,9 +3,10 @@ import { test } from 'node:test';
 
 import { headText } from '../src/log/head';
 import { Log } from '../src/log/log';
-import { EVERYTHING, GAP, Rows } from '../src/log/rows';
+import { EVERYTHING, GAP, Rows, type Filter } from '../src/log/rows';
 import { formatRanks } from '../src/ranks';
 import type { LogEvent } from '../src/schema';
+import { openRows } from '../src/view/openrows';
 
 const wrote = (rank: number, text: string, stream: 'stdout' | 'stderr' = 'stdout'): LogEvent => ({
   kind: 'log', rank, seq: 0, t: 0, stream, text
@@ -193,4 +194,19 @@ test('beyond the bound, rows of lines that differ are as if the log had come at 
   }
   // A rank's lines are 1,000 behind the other's; those at the gap's edges have lost theirs.
   assert.ok(number(gap + 1) - number(gap - 1) < log.lines.gap.to - log.lines.gap.from + 2_000);
+});
+
+test('lines that are being written stand once if they are alike', () => {
+  const unfinished = ['12/40 loss: 0.5', '12/40 loss: 0.25', '13/40 loss: 0.125'].map((text, rank) => ({
+    rank, flags: 0, text, cut: 0
+  }));
+  const seen = (filter: Filter): string[] =>
+    openRows(unfinished, filter, 7, 16).map(({ ranks, head, text, top }) =>
+      `${top} ${formatRanks(ranks)} ${head ? headText(head.pieces) : text}`
+    );
+  assert.deepEqual(seen(EVERYTHING), ['7 0 12/40 loss: 0.5', '8 1 12/40 loss: 0.25', '9 2 13/40 loss: 0.125']);
+  const byNumbers = { ...EVERYTHING, byNumbers: true };
+  assert.deepEqual(seen(byNumbers), ['7 0–1 12/40 loss: 0.5|0.25', '9 2 13/40 loss: 0.125']);
+  assert.equal(seen({ ...byNumbers, collapsed: false }).length, 3);
+  assert.deepEqual(seen({ ...byNumbers, ranks: new Set([1]) }), ['7 1 12/40 loss: 0.25']);
 });

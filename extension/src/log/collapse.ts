@@ -15,7 +15,8 @@
  * wrote one after the other count as one line, which all ranks write alike.
  */
 import { lowerBound } from '../lowerbound';
-import { Column, NumberList } from './column';
+import { NumberList } from './column';
+import { DIFFERS, FOLD, Groups, SAME } from './groups';
 import { STDERR, type Lines } from './lines';
 import { commonText } from './numbers';
 import { FOLD_MOST, isStartupMessage } from './startup';
@@ -34,10 +35,6 @@ export interface Changes {
   members: number;
 }
 
-/** What a group stands for: equal lines, lines that differ in numbers, or start-up messages. */
-export const SAME = 0;
-export const DIFFERS = 1;
-export const FOLD = 2;
 /** The text that start-up messages have in common; no line has it. */
 const STARTUP = '\n';
 
@@ -56,15 +53,10 @@ class Place {
   }
 }
 
-export class Collapse {
+export class Collapse extends Groups {
   /** The groups in order, settled by `settle`. */
   readonly order = new NumberList();
 
-  private keys = new Column(Float64Array);
-  private leaders = new Column(Uint32Array);
-  private kinds = new Column(Uint8Array);
-  // Members as a list: from the group to its newest line, and on to the older ones; 0 ends it.
-  private nexts = new Column(Uint32Array);
   private places = new Map<number, Place>();
   private groups: [Map<string, number[]>, Map<string, number[]>] = [new Map(), new Map()];
   private moved: number[] = [];
@@ -76,52 +68,10 @@ export class Collapse {
 
   /** `byNumbers` joins lines that differ only in numbers, too. */
   constructor(
-    private lines: Lines,
+    lines: Lines,
     private byNumbers = false
-  ) {}
-
-  /** The group's place in the order. */
-  key(group: number): number {
-    return this.keys.get(group);
-  }
-
-  /** The group that a line is in. */
-  group(line: number): number {
-    return this.leaders.get(line);
-  }
-
-  /** What the group stands for: SAME, DIFFERS or FOLD. */
-  kind(group: number): number {
-    return this.kinds.get(group);
-  }
-
-  /** The ranks that wrote the group's line, ascending. */
-  ranks(group: number): number[] {
-    const ranks = this.members(group).map(line => this.lines.rank(line));
-    return ranks.filter((rank, i) => rank !== ranks[i - 1]);
-  }
-
-  /** The group's lines, by rank. */
-  members(group: number): number[] {
-    const gap = this.lines.gap;
-    const members = [group];
-    for (let line = this.nexts.get(group); line; line = this.nexts.get(line)) {
-      if (line >= gap.to || line < gap.from) {
-        members.push(line);
-      }
-    }
-    return members.sort((a, b) => this.lines.rank(a) - this.lines.rank(b) || a - b);
-  }
-
-  /** Whether one of these ranks wrote the group's line. */
-  isOf(group: number, ranks: ReadonlySet<number>): boolean {
-    for (let line = group, first = true; line || first; line = this.nexts.get(line)) {
-      if (ranks.has(this.lines.rank(line))) {
-        return true;
-      }
-      first = false;
-    }
-    return false;
+  ) {
+    super(lines);
   }
 
   /** Take in the next line; `text` is its text. */
@@ -183,9 +133,7 @@ export class Collapse {
     const tail = this.order.tail(start);
     this.order.cut(start);
     tail.filter(group => group < from || group >= to).forEach(group => this.order.push(group));
-    for (const column of [this.keys, this.leaders, this.kinds, this.nexts]) {
-      column.drop(from, to);
-    }
+    this.forget(from, to);
     this.sweep(Math.max(to, this.lines.length - WINDOW));
     for (const place of this.places.values()) {
       place.settle(place.movable.filter(own => own < to).length);
@@ -305,11 +253,8 @@ export class Collapse {
 
   /** Make the line one of the group's. */
   private enter(group: number, line: number): void {
+    this.link(group, line);
     const key = this.key(group);
-    this.keys.set(line, key);
-    this.leaders.set(line, group);
-    this.nexts.set(line, this.nexts.get(group));
-    this.nexts.set(group, line);
     let kind = this.kind(group);
     if (this.byNumbers && kind === SAME && this.lines.text(group) !== this.lines.text(line)) {
       kind = DIFFERS;
@@ -325,12 +270,7 @@ export class Collapse {
   }
 
   private begin(line: number, place: Place, kind: number): void {
-    if (kind !== SAME) {
-      this.kinds.set(line, kind);
-    }
-    this.keys.set(line, line);
-    this.leaders.set(line, line);
-    this.nexts.set(line, 0);
+    this.found(line, kind);
     this.order.push(line);
     this.changed(line);
     place.movable.push(line);

@@ -3,8 +3,9 @@
  * collapsed or not. Work is done in steps, so that a browser stays quick with a million lines.
  */
 import { lowerBound } from '../lowerbound';
-import { DIFFERS, FOLD, SAME, WINDOW, type Changes, type Collapse } from './collapse';
+import { WINDOW, type Changes, type Collapse } from './collapse';
 import { NumberList } from './column';
+import { DIFFERS, FOLD, SAME } from './groups';
 import { headOf, headWidth, type Head } from './head';
 import { STYLED } from './lines';
 import type { Log } from './log';
