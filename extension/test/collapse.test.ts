@@ -4,14 +4,21 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { Collapse } from '../src/log/collapse';
-import { Lines } from '../src/log/lines';
+import { FOLD, SAME } from '../src/log/groups';
+import { headOf, headText } from '../src/log/head';
+import { Lines, STDERR } from '../src/log/lines';
 import { formatRanks } from '../src/ranks';
 
-function collapsed(said: Array<[number, string]>, settleEvery = 1_000): string[] {
+interface Options {
+  stream?: string;
+  by_numbers?: boolean;
+}
+
+function collapsed(said: Array<[number, string]>, settleEvery = 1_000, options: Options = {}): string[] {
   const lines = new Lines();
-  const collapse = new Collapse(lines);
+  const collapse = new Collapse(lines, options.by_numbers);
   said.forEach(([rank, text], i) => {
-    collapse.add(lines.add(text, rank, 0, 0), text);
+    collapse.add(lines.add(text, rank, options.stream === 'stderr' ? STDERR : 0, 0), text);
     if (i % settleEvery === 0) {
       collapse.settle();
     }
@@ -19,8 +26,13 @@ function collapsed(said: Array<[number, string]>, settleEvery = 1_000): string[]
   collapse.settle();
   return Array.from(collapse.order.tail(0), group => {
     assert.equal(collapse.group(group), group);
-    return `${formatRanks(collapse.ranks(group))} ${lines.text(group)}`;
+    return `${formatRanks(collapse.ranks(group))} ${shown(lines, collapse, group)}`;
   });
+}
+
+function shown(lines: Lines, collapse: Collapse, group: number): string {
+  const kind = collapse.kind(group);
+  return kind === SAME ? lines.text(group) : headText(headOf(lines, collapse.members(group), kind === FOLD).pieces);
 }
 
 const inTurn = (texts: string[][]): Array<[number, string]> =>
@@ -34,7 +46,7 @@ function* dice(seed: number): Generator<number> {
   }
 }
 
-interface Case {
+interface Case extends Options {
   name: string;
   said: Array<[number, string]>;
   groups: string[];
@@ -45,8 +57,8 @@ const CASES = JSON.parse(
   readFileSync(join(__dirname, '../../../tests/support/collapse.json'), 'utf8')
 ) as Case[];
 
-for (const { name, said, groups } of CASES) {
-  test(`as in Python: ${name}`, () => assert.deepEqual(collapsed(said), groups));
+for (const { name, said, groups, ...options } of CASES) {
+  test(`as in Python: ${name}`, () => assert.deepEqual(collapsed(said, 1_000, options), groups));
 }
 
 test('stdout and stderr are not taken for the same', () => {

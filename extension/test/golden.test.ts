@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { plain } from '../src/log/ansi';
-import { Rows } from '../src/log/rows';
+import { headText } from '../src/log/head';
+import { EVERYTHING, Rows } from '../src/log/rows';
 import { formatRanks } from '../src/ranks';
 import { RunModel } from '../src/run/model';
 import type { Run } from '../src/schema';
@@ -25,7 +26,7 @@ function read(name: string, piece = Infinity): RunModel {
 }
 
 function seen({ log }: RunModel): string[] {
-  const rows = new Rows(log.lines, log.collapse);
+  const rows = new Rows(log);
   [...rows.update()];
   return Array.from({ length: rows.length }, (_, row) => {
     const line = rows.line(row);
@@ -62,6 +63,18 @@ test('bars and displays are in their last state', () => {
   assert.equal(seen(read('progress')).length, 3);
   const shown = read('clear').outputs.grouped(null, true).map(({ data }) => data['text/plain']);
   assert.deepEqual(shown, ['kept until the next of rank 1', 'the next of rank 0']);
+});
+
+test('what TensorFlow says as it starts is one row, of a fit by Keras', () => {
+  const model = read('keras');
+  const rows = new Rows(model.log);
+  [...rows.update()];
+  assert.equal(rows.length, 20);
+  assert.equal(headText(rows.head(0)!.pieces), "TensorFlow's start-up messages: 16 lines");
+  rows.setFilter({ ...EVERYTHING, byNumbers: true });
+  [...rows.update()];
+  assert.equal(rows.length, 8);
+  assert.deepEqual(rows.ranks(3), [0, 1, 2, 3]);
 });
 
 test('a model that forgot everything is as new, and reads it again', () => {

@@ -1,9 +1,12 @@
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
+import { headText } from '../src/log/head';
 import { Log } from '../src/log/log';
-import { GAP, Rows } from '../src/log/rows';
+import { EVERYTHING, GAP, Rows, type Filter } from '../src/log/rows';
+import { formatRanks } from '../src/ranks';
 import type { LogEvent } from '../src/schema';
+import { openRows } from '../src/view/openrows';
 
 const wrote = (rank: number, text: string, stream: 'stdout' | 'stderr' = 'stdout'): LogEvent => ({
   kind: 'log', rank, seq: 0, t: 0, stream, text
@@ -12,7 +15,7 @@ const wrote = (rank: number, text: string, stream: 'stdout' | 'stderr' = 'stdout
 function filled(...events: LogEvent[]): { log: Log; rows: Rows } {
   const log = new Log();
   events.forEach(event => [...log.write(event)]);
-  const rows = new Rows(log.lines, log.collapse);
+  const rows = new Rows(log);
   return { log, rows };
 }
 
@@ -34,21 +37,20 @@ test('lines come together from pieces, plain or not', () => {
 test('filters by rank and by text, collapsed or not, also for what comes later', () => {
   const parts = filled(wrote(0, 'one\ntwo\n'), wrote(1, 'one\nThree\n'));
   const { log, rows } = parts;
-  const collapsed = true;
   assert.deepEqual(seen(parts), ['one', 'two', 'Three']);
-  rows.setFilter({ ranks: null, text: null, collapsed: false });
+  rows.setFilter({ ...EVERYTHING, collapsed: false });
   assert.deepEqual(seen(parts), ['one', 'two', 'one', 'Three']);
-  rows.setFilter({ ranks: new Set([1]), text: null, collapsed });
+  rows.setFilter({ ...EVERYTHING, ranks: new Set([1]) });
   assert.deepEqual(seen(parts), ['one', 'Three']);
   [...log.write(wrote(1, 'two\n'))];
   assert.deepEqual(seen(parts), ['one', 'Three', 'two']);
-  rows.setFilter({ ranks: null, text: text => text.includes('o'), collapsed });
+  rows.setFilter({ ...EVERYTHING, text: text => text.includes('o') });
   assert.deepEqual(seen(parts), ['one', 'two']);
 });
 
 test('a rank that joins an earlier group appears there', () => {
   const parts = filled(wrote(0, 'a\nb\nc\n'));
-  parts.rows.setFilter({ ranks: new Set([1]), text: null, collapsed: true });
+  parts.rows.setFilter({ ...EVERYTHING, ranks: new Set([1]) });
   assert.deepEqual(seen(parts), []);
   [...parts.log.write(wrote(1, 'b\n'))];
   assert.deepEqual(seen(parts), ['b']);
@@ -56,9 +58,9 @@ test('a rank that joins an earlier group appears there', () => {
 
 test('a text filter sees what the reader sees, not the escape sequences', () => {
   const parts = filled(wrote(0, 'lo\x1b[31mss\x1b[0m\n\x1b[31mx\x1b[0m\n'));
-  parts.rows.setFilter({ ranks: null, text: text => text.includes('loss'), collapsed: true });
+  parts.rows.setFilter({ ...EVERYTHING, text: text => text.includes('loss') });
   assert.equal(seen(parts).length, 1);
-  parts.rows.setFilter({ ranks: null, text: text => text.includes('31m'), collapsed: true });
+  parts.rows.setFilter({ ...EVERYTHING, text: text => text.includes('31m') });
   assert.equal(seen(parts).length, 0);
 });
 
@@ -76,8 +78,8 @@ test('heights follow the width', () => {
 test('beyond the bound the head and the newest stay, with a gap between', () => {
   for (const collapsed of [true, false]) {
     const log = new Log({ lines: 100_000, chars: 1e8 });
-    const rows = new Rows(log.lines, log.collapse);
-    rows.setFilter({ ranks: null, text: null, collapsed });
+    const rows = new Rows(log);
+    rows.setFilter({ ...EVERYTHING, collapsed });
     for (let i = 0; i < 150; i++) {
       const own = [0, 1].map(rank => Array.from({ length: 1_000 }, (_, k) => `line ${i * 1_000 + k}${k % 3 ? '' : ` of ${rank}`}`));
       [...log.write(wrote(0, own[0].join('\n') + '\n'))];
@@ -101,4 +103,110 @@ test('beyond the bound the head and the newest stay, with a gap between', () => 
     rows.setFilter({ ...rows.filter });
     assert.deepEqual(seen({ log, rows }), texts);
   }
+});
+
+const ABSL = 'WARNING: All log messages before absl::InitializeLog() is called are written to STDERR';
+const PORT = 'I0000 00:00:1795636176.28996   1452 port.cc:153] oneDNN custom operations are on.';
+
+/** Rows as they are shown: what stands for lines in brackets, lines below it behind a dash. */
+function shown({ log, rows }: { log: Log; rows: Rows }): string[] {
+  [...rows.update()];
+  return Array.from({ length: rows.length }, (_, row) => {
+    const head = rows.head(row);
+    const text = head ? `[${headText(head.pieces)}]` : log.lines.text(rows.line(row));
+    return `${formatRanks(rows.ranks(row))} ${rows.isMember(row) ? '- ' : ''}${text}`;
+  });
+}
+
+test('start-up messages are one row, which opens, and which a text filter looks into', () => {
+  const parts = filled(
+    wrote(0, `${ABSL}\n${PORT}\nan error\n`, 'stderr'),
+    wrote(1, `${ABSL}\n${PORT}\n`, 'stderr')
+  );
+  const { log, rows } = parts;
+  const fold = "0–1 [TensorFlow's start-up messages: 4 lines]";
+  const lines = [`0 - ${ABSL}`, `0 - ${PORT}`, `1 - ${ABSL}`, `1 - ${PORT}`];
+  assert.deepEqual(shown(parts), [fold, '0 an error']);
+  rows.toggle(rows.line(0));
+  assert.deepEqual(shown(parts), [fold, ...lines, '0 an error']);
+  [...log.write(wrote(1, `${PORT}\nanother\n`, 'stderr'))];
+  assert.deepEqual(shown(parts), [fold.replace('4', '5'), ...lines, lines[3], '0 an error', '1 another']);
+  assert.equal(rows.height, 1 + 5 * 2 + 2);
+  rows.setFilter({ ...EVERYTHING, ranks: new Set([0]) });
+  assert.deepEqual(shown(parts), ["0 [TensorFlow's start-up messages: 2 lines]", ...lines.slice(0, 2), '0 an error']);
+  rows.setFilter({ ...EVERYTHING, text: text => text.includes('oneDNN') });
+  assert.deepEqual(shown(parts), [lines[1], lines[3], lines[3]]);
+  rows.setFilter({ ...EVERYTHING, collapsed: false });
+  assert.equal(shown(parts).length, 7);
+  rows.setFilter(EVERYTHING);
+  rows.toggle(rows.line(0));
+  assert.deepEqual(shown(parts), [fold.replace('4', '5'), '0 an error', '1 another']);
+});
+
+test('lines that differ in numbers are one row, whose lines are as high as they are', () => {
+  const parts = filled(wrote(0, 'step 1 loss 0.5\nstep 2 loss 0.4\n'), wrote(1, 'step 1 loss 0.51\n'));
+  const { log, rows } = parts;
+  rows.wrap(24);
+  rows.setFilter({ ...EVERYTHING, byNumbers: true });
+  assert.deepEqual(shown(parts), ['0–1 [step 1 loss 0.5|0.51]', '0 step 2 loss 0.4']);
+  assert.equal(rows.height, 2);
+  // It is 20 columns wide, and the button takes two.
+  rows.wrap(21);
+  shown(parts);
+  assert.equal(rows.height, 3);
+  rows.toggle(rows.line(0));
+  const opened = ['0–1 [step 1 loss 0.5|0.51]', '0 - step 1 loss 0.5', '1 - step 1 loss 0.51'];
+  assert.deepEqual(shown(parts), [...opened, '0 step 2 loss 0.4']);
+  [...log.write(wrote(1, 'step 2 loss 0.4\nstep 3 loss nan\n'))];
+  assert.deepEqual(shown(parts), [...opened, '0–1 step 2 loss 0.4', '1 step 3 loss nan']);
+  rows.setFilter({ ...rows.filter, ranks: new Set([1]) });
+  assert.deepEqual(shown(parts), ['1 step 1 loss 0.51', '1 step 2 loss 0.4', '1 step 3 loss nan']);
+  rows.setFilter({ ...rows.filter, ranks: null, text: text => text.includes('loss 0.51') });
+  assert.deepEqual(shown(parts), ['1 - step 1 loss 0.51']);
+  rows.setFilter({ ...rows.filter, text: text => text.includes('loss 0.5') });
+  assert.deepEqual(shown(parts), opened);
+  rows.setFilter(EVERYTHING);
+  assert.equal(shown(parts).length, 4);
+});
+
+test('beyond the bound, rows of lines that differ are as if the log had come at once', () => {
+  const log = new Log({ lines: 100_000, chars: 1e8 });
+  const rows = new Rows(log);
+  rows.setFilter({ ...EVERYTHING, byNumbers: true });
+  for (let i = 0; i < 150; i++) {
+    for (const rank of [0, 1]) {
+      const own = Array.from({ length: 1_000 }, (_, k) => `line ${i * 1_000 + k} of ${k % 3 ? 0 : rank}.5\n`);
+      [...log.write(wrote(rank, own.join('')))];
+    }
+    if (i % 7 === 0) {
+      [...rows.update()];
+      rows.toggle(rows.line(rows.length - 1));
+    }
+  }
+  [...rows.update()];
+  const lines = Array.from({ length: rows.length }, (_, row) => rows.line(row));
+  assert.equal(lines.filter(line => line === GAP).length, 1);
+  assert.equal(rows.head(0) && headText(rows.head(0)!.pieces), 'line 0 of 0.5|1.5');
+  const gap = lines.indexOf(GAP);
+  const number = (row: number): number => Number(/\d+/.exec(log.lines.text(rows.line(row)))?.[0]);
+  for (let row = 1; row < rows.length; row++) {
+    assert.ok(row === gap || row === gap + 1 || number(row) === number(row - 1) || number(row) === number(row - 1) + 1);
+  }
+  // A rank's lines are 1,000 behind the other's; those at the gap's edges have lost theirs.
+  assert.ok(number(gap + 1) - number(gap - 1) < log.lines.gap.to - log.lines.gap.from + 2_000);
+});
+
+test('lines that are being written stand once if they are alike', () => {
+  const unfinished = ['12/40 loss: 0.5', '12/40 loss: 0.25', '13/40 loss: 0.125'].map((text, rank) => ({
+    rank, flags: 0, text, cut: 0
+  }));
+  const seen = (filter: Filter): string[] =>
+    openRows(unfinished, filter, 7, 16).map(({ ranks, head, text, top }) =>
+      `${top} ${formatRanks(ranks)} ${head ? headText(head.pieces) : text}`
+    );
+  assert.deepEqual(seen(EVERYTHING), ['7 0 12/40 loss: 0.5', '8 1 12/40 loss: 0.25', '9 2 13/40 loss: 0.125']);
+  const byNumbers = { ...EVERYTHING, byNumbers: true };
+  assert.deepEqual(seen(byNumbers), ['7 0–1 12/40 loss: 0.5|0.25', '9 2 13/40 loss: 0.125']);
+  assert.equal(seen({ ...byNumbers, collapsed: false }).length, 3);
+  assert.deepEqual(seen({ ...byNumbers, ranks: new Set([1]) }), ['7 1 12/40 loss: 0.25']);
 });

@@ -125,6 +125,61 @@ test('four ranks that say partly the same', async ({ page }) => {
   ]);
 });
 
+test('a fit of Keras: start-up messages in one line that opens, numbers of the ranks side by side', ALWAYS, async ({ page }) => {
+  const view = await openRuns(page, ['keras']);
+  await whole(view);
+  const fold = "0–3┃▸TensorFlow's start-up messages: 16 lines";
+  const all = await rows(view);
+  expect(all[0]).toBe(fold);
+  expect(all).toHaveLength(20);
+  await picture(page, 'keras-folded');
+
+  // With keys alone: into the log, to the button, and back.
+  const opener = view.locator('.rr-opener').first();
+  await view.getByRole('log').focus();
+  await page.keyboard.press('Tab');
+  await expect(opener).toBeFocused();
+  await page.keyboard.press('Enter');
+  await expect(view.locator('.rr-member').first()).toBeVisible();
+  await expect(opener).toBeFocused();
+  await expect(opener).toHaveAttribute('aria-expanded', 'true');
+  expect((await rows(view))[1]).toBe(
+    '0┃WARNING: All log messages before absl::InitializeLog() is called are written to STDERR'
+  );
+  await picture(page, 'keras-opened');
+  await page.keyboard.press('Space');
+  await expect(view.locator('.rr-member')).toHaveCount(0);
+
+  const filter = view.getByPlaceholder('filter');
+  await filter.fill('oneDNN');
+  await expect(view.locator('.rr-foot')).toContainText('8 rows with this text');
+  expect((await rows(view))[0]).toContain('0┃I0000');
+  await filter.fill('');
+
+  await view.getByLabel('but for numbers').check();
+  await expect(view.locator('.rr-row')).toHaveCount(8);
+  const merged = await rows(view);
+  expect(merged.slice(0, 3)).toEqual([
+    fold,
+    '0–3│▸rank 0|1|2|3 of 4: 2000 samples',
+    '0–3│Epoch 1/3'
+  ]);
+  expect(merged[3]).toMatch(/^0–3│▸32\/32 ━+ 2s 13\|9\|14\|7ms\/step - loss: 46.0880\|50.2463\|55.5651\|53.8178 - val_loss: /);
+  const loss = view.locator('.rr-numbers', { hasText: '46.0880' });
+  await expect(loss).toHaveAttribute('title', 'rank 0: 46.0880\nrank 1: 50.2463\nrank 2: 55.5651\nrank 3: 53.8178');
+  await view.locator('.rr-row', { hasText: '46.0880' }).getByRole('button', { name: 'the line of each rank' }).click();
+  await expect(view.locator('.rr-member')).toHaveCount(4);
+  await expect(view.locator('.rr-member').nth(1)).toContainText('loss: 50.2463 - val_loss: 40.3717');
+  await picture(page, 'keras-numbers');
+  await page.theme.setDarkTheme();
+  await page.setViewportSize({ width: 480, height: 900 });
+  await whole(view);
+  await expect.poll(() => view.evaluate(node => node.scrollWidth - node.clientWidth)).toBeLessThanOrEqual(1);
+  await picture(page, 'keras-numbers-narrow-dark');
+  await view.getByLabel('collapse identical').uncheck();
+  await expect(view.getByLabel('but for numbers')).toBeHidden();
+});
+
 test('a damaged record shows what is sound, and says so', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['corrupt']);
   await whole(view);

@@ -11,14 +11,18 @@
  *
  * A group is named by its first line. Its `key` is its place in the order: that line's number, or a
  * fraction below the key of the group that it was moved in front of. The result depends on the
- * order of the lines alone, not on how they came in pieces.
+ * order of the lines alone, not on how they came in pieces. Start-up messages of TensorFlow that a rank
+ * wrote one after the other count as one line, which all ranks write alike.
  */
 import { lowerBound } from '../lowerbound';
-import { Column, NumberList } from './column';
+import { NumberList } from './column';
+import { DIFFERS, FOLD, Groups, SAME } from './groups';
 import { STDERR, type Lines } from './lines';
+import { commonText } from './numbers';
+import { FOLD_MOST, isStartupMessage } from './startup';
 
 /** A group can be joined while at most so many lines came after it. */
-const WINDOW = 20_000;
+export const WINDOW = 20_000;
 /** So many lines of one rank can move in front of a group that it joins. */
 const MOVABLE = 16;
 // Two levels of fractions, small enough that the keys of four billion lines stay exact.
@@ -31,26 +35,28 @@ export interface Changes {
   members: number;
 }
 
+/** The text that start-up messages have in common; no line has it. */
+const STARTUP = '\n';
+
 /** Where one rank stands in the order. */
 class Place {
   /** Key of the last group that does not move any more. */
   fixed = -1;
   /** Later groups of this rank alone: they may still move. */
   movable: number[] = [];
+  /** The fold that its last line is in, and its lines in there. */
+  fold = -1;
+  folded = 0;
 
   settle(count: number): void {
     this.fixed = Math.max(this.fixed, ...this.movable.splice(0, count));
   }
 }
 
-export class Collapse {
+export class Collapse extends Groups {
   /** The groups in order, settled by `settle`. */
   readonly order = new NumberList();
 
-  private keys = new Column(Float64Array);
-  private leaders = new Column(Uint32Array);
-  // Members as a list: from the group to its newest line, and on to the older ones; 0 ends it.
-  private nexts = new Column(Uint32Array);
   private places = new Map<number, Place>();
   private groups: [Map<string, number[]>, Map<string, number[]>] = [new Map(), new Map()];
   private moved: number[] = [];
@@ -58,62 +64,45 @@ export class Collapse {
   private sweepAt = 2 * WINDOW;
   private watchers = new Set<Changes>();
   private dirty = Infinity;
+  private taken = 0;
 
-  constructor(private lines: Lines) {}
-
-  /** The group's place in the order. */
-  key(group: number): number {
-    return this.keys.get(group);
-  }
-
-  /** The group that a line is in. */
-  group(line: number): number {
-    return this.leaders.get(line);
-  }
-
-  /** The ranks that wrote the group's line, ascending. */
-  ranks(group: number): number[] {
-    const gap = this.lines.gap;
-    const ranks = [this.lines.rank(group)];
-    for (let line = this.nexts.get(group); line; line = this.nexts.get(line)) {
-      if (line >= gap.to || line < gap.from) {
-        ranks.push(this.lines.rank(line));
-      }
-    }
-    return ranks.sort((a, b) => a - b);
-  }
-
-  /** Whether one of these ranks wrote the group's line. */
-  isOf(group: number, ranks: ReadonlySet<number>): boolean {
-    for (let line = group, first = true; line || first; line = this.nexts.get(line)) {
-      if (ranks.has(this.lines.rank(line))) {
-        return true;
-      }
-      first = false;
-    }
-    return false;
+  /** `byNumbers` joins lines that differ only in numbers, too. */
+  constructor(
+    lines: Lines,
+    private byNumbers = false
+  ) {
+    super(lines);
   }
 
   /** Take in the next line; `text` is its text. */
   add(line: number, text: string): void {
+    this.taken = line + 1;
     const rank = this.lines.rank(line);
-    const stream = this.groups[this.lines.flags(line) & STDERR];
     const place = this.placeOf(rank);
-    const same = stream.get(text);
-    const group = same === undefined ? undefined : this.match(same, line, rank, place);
-    if (group !== undefined && this.moveInFrontOf(group, place)) {
-      this.join(group, line, place);
+    const common = this.common(text, line, rank);
+    if (common === STARTUP) {
+      this.fold(line, rank, place);
     } else {
-      this.begin(line, place);
-      if (same === undefined) {
-        stream.set(text, [line]);
-      } else {
-        same.push(line);
-      }
+      place.fold = -1;
+      this.enterAny(common, line, rank, place);
     }
     if (line >= this.sweepAt) {
       this.sweep(line - WINDOW);
       this.sweepAt = line + WINDOW;
+    }
+  }
+
+  /** Whether lines have come that were not taken in yet. */
+  get isBehind(): boolean {
+    return this.taken < this.lines.length;
+  }
+
+  /** Take in so many lines that have come. */
+  takeIn(most: number): void {
+    const { gap } = this.lines;
+    for (let i = 0; i < most && this.isBehind; i++) {
+      this.taken = this.taken >= gap.from && this.taken < gap.to ? gap.to : this.taken;
+      this.add(this.taken, this.lines.text(this.taken));
     }
   }
 
@@ -144,12 +133,11 @@ export class Collapse {
     const tail = this.order.tail(start);
     this.order.cut(start);
     tail.filter(group => group < from || group >= to).forEach(group => this.order.push(group));
-    for (const column of [this.keys, this.leaders, this.nexts]) {
-      column.drop(from, to);
-    }
+    this.forget(from, to);
     this.sweep(Math.max(to, this.lines.length - WINDOW));
     for (const place of this.places.values()) {
       place.settle(place.movable.filter(own => own < to).length);
+      place.fold = place.fold < to ? -1 : place.fold;
     }
     this.changed(Math.max(0, from - WINDOW));
   }
@@ -173,6 +161,43 @@ export class Collapse {
       this.places.set(rank, place);
     }
     return place;
+  }
+
+  /** What the line has in common with those of its group. */
+  private common(text: string, line: number, rank: number): string {
+    if (this.lines.flags(line) & STDERR && isStartupMessage(text)) {
+      return STARTUP;
+    }
+    return this.byNumbers ? commonText(text, rank) : text;
+  }
+
+  /** Have a start-up message join the one before it. */
+  private fold(line: number, rank: number, place: Place): void {
+    if (place.fold >= 0 && place.folded < FOLD_MOST && place.fold + WINDOW >= line) {
+      this.enter(place.fold, line);
+      place.folded += 1;
+    } else {
+      place.fold = this.enterAny(STARTUP, line, rank, place);
+      place.folded = 1;
+    }
+  }
+
+  /** Join a group, or begin one. */
+  private enterAny(common: string, line: number, rank: number, place: Place): number {
+    const stream = this.groups[this.lines.flags(line) & STDERR];
+    const same = stream.get(common);
+    const group = same === undefined ? undefined : this.match(same, line, rank, place);
+    if (group !== undefined && this.moveInFrontOf(group, place)) {
+      this.join(group, line, place);
+      return group;
+    }
+    this.begin(line, place, common === STARTUP ? FOLD : SAME);
+    if (same === undefined) {
+      stream.set(common, [line]);
+    } else {
+      same.push(line);
+    }
+    return line;
   }
 
   /** The earliest of these groups that the rank can join; they are ordered by key. */
@@ -206,7 +231,8 @@ export class Collapse {
   }
 
   private move(group: number, key: number): void {
-    const same = this.groups[this.lines.flags(group) & STDERR].get(this.lines.text(group));
+    const common = this.common(this.lines.text(group), group, this.lines.rank(group));
+    const same = this.groups[this.lines.flags(group) & STDERR].get(common);
     this.keys.set(group, key);
     if (same && same.length > 1) {
       same.sort((a, b) => this.key(a) - this.key(b));
@@ -219,22 +245,32 @@ export class Collapse {
     const key = this.key(group);
     place.movable = [];
     place.fixed = key;
-    this.keys.set(line, key);
-    this.leaders.set(line, group);
-    this.nexts.set(line, this.nexts.get(group));
-    this.nexts.set(group, line);
-    for (const changes of this.watchers) {
-      changes.members = Math.min(changes.members, key);
-    }
+    this.enter(group, line);
     // It now stands for two ranks, so it stays where it is.
     const other = this.placeOf(this.lines.rank(group));
     other.settle(other.movable.filter(own => own <= group).length);
   }
 
-  private begin(line: number, place: Place): void {
-    this.keys.set(line, line);
-    this.leaders.set(line, line);
-    this.nexts.set(line, 0);
+  /** Make the line one of the group's. */
+  private enter(group: number, line: number): void {
+    this.link(group, line);
+    const key = this.key(group);
+    let kind = this.kind(group);
+    if (this.byNumbers && kind === SAME && this.lines.text(group) !== this.lines.text(line)) {
+      kind = DIFFERS;
+      this.kinds.set(group, kind);
+    }
+    for (const changes of this.watchers) {
+      changes.members = Math.min(changes.members, key);
+      if (kind !== SAME) {
+        // Its row may have to be higher.
+        changes.order = Math.min(changes.order, key);
+      }
+    }
+  }
+
+  private begin(line: number, place: Place, kind: number): void {
+    this.found(line, kind);
     this.order.push(line);
     this.changed(line);
     place.movable.push(line);

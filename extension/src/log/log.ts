@@ -26,11 +26,18 @@ const STEP = 200;
 export class Log {
   readonly lines: Lines;
   readonly collapse: Collapse;
+  private numbers: Collapse | null = null;
   private streams = new Map<number, Stream>();
 
   constructor(bounds?: Bounds) {
     this.lines = new Lines(bounds);
     this.collapse = new Collapse(this.lines);
+  }
+
+  /** Groups of lines that differ at most in numbers; who asks for them has it take in the lines. */
+  get byNumbers(): Collapse {
+    this.numbers ??= new Collapse(this.lines, true);
+    return this.numbers;
   }
 
   /** Take in what a rank wrote; every step takes a fraction of a millisecond. */
@@ -132,7 +139,9 @@ export class Log {
   private trim(): void {
     const before = this.lines.gap.to;
     if (this.lines.trim()) {
-      this.collapse.drop(before || this.lines.gap.from, this.lines.gap.to);
+      for (const collapse of [this.collapse, this.numbers]) {
+        collapse?.drop(before || this.lines.gap.from, this.lines.gap.to);
+      }
     }
   }
 }

@@ -3,9 +3,12 @@
  * collapsed or not. Work is done in steps, so that a browser stays quick with a million lines.
  */
 import { lowerBound } from '../lowerbound';
-import type { Changes, Collapse } from './collapse';
+import { WINDOW, type Changes, type Collapse } from './collapse';
 import { NumberList } from './column';
-import { STYLED, type Lines } from './lines';
+import { DIFFERS, FOLD, SAME } from './groups';
+import { headOf, headWidth, type Head } from './head';
+import { STYLED } from './lines';
+import type { Log } from './log';
 import { plain } from './ansi';
 
 export interface Filter {
@@ -13,28 +16,41 @@ export interface Filter {
   ranks: ReadonlySet<number> | null;
   /** Whether a line's text is to be seen, or null for all. */
   text: ((text: string) => boolean) | null;
+  /** Whether lines that several ranks wrote alike stand once. */
   collapsed: boolean;
+  /** Whether lines that differ only in numbers count as alike. */
+  byNumbers: boolean;
 }
+
+export const EVERYTHING: Filter = { ranks: null, text: null, collapsed: true, byNumbers: false };
 
 /** Stands for the lines that were let go. */
 export const GAP = 0xffffffff;
 const STEP = 500;
+/** Of lines that are compared by their numbers, which takes longer. */
+const SMALL_STEP = 100;
+
+/** What a row is: a line with all ranks that wrote it, one of a group, or what stands for a group. */
+const LINE = 0;
+const MEMBER = 1;
+const HEAD = 2;
 
 export class Rows {
-  filter: Filter = { ranks: null, text: null, collapsed: true };
+  filter: Filter = EVERYTHING;
 
   private ids = new NumberList();
   private tops = new NumberList();
+  private kinds = new NumberList();
+  private opened = new Set<number>();
   private scanned = 0;
   private gapEnd = 0;
   private columns = 80;
+  private collapse: Collapse;
   private changes: Changes;
 
-  constructor(
-    private lines: Lines,
-    private collapse: Collapse
-  ) {
-    this.changes = collapse.watch();
+  constructor(private log: Log) {
+    this.collapse = log.collapse;
+    this.changes = this.collapse.watch();
   }
 
   dispose(): void {
@@ -50,6 +66,37 @@ export class Rows {
     return this.ids.at(row);
   }
 
+  /** Whether the row is one line of a group that has other rows, too. */
+  isMember(row: number): boolean {
+    return this.kinds.at(row) === MEMBER;
+  }
+
+  /** The ranks that the row is of, as far as they are to be seen. */
+  ranks(row: number): number[] {
+    const line = this.ids.at(row);
+    const isOne = !this.filter.collapsed || this.isMember(row);
+    const all = isOne ? [this.log.lines.rank(line)] : this.collapse.ranks(this.collapse.group(line));
+    const { ranks } = this.filter;
+    return ranks ? all.filter(rank => ranks.has(rank)) : all;
+  }
+
+  /** What stands in the row for lines that are not equal; null where the line itself does. */
+  head(row: number): Head | null {
+    return this.kinds.at(row) === HEAD ? this.headOf(this.ids.at(row)) : null;
+  }
+
+  isOpened(group: number): boolean {
+    return this.opened.has(group);
+  }
+
+  /** Show the lines of a group below the row that stands for them, or no more. */
+  toggle(group: number): void {
+    if (!this.opened.delete(group)) {
+      this.opened.add(group);
+    }
+    this.restart(this.collapse.key(group));
+  }
+
   /** Text rows above this one. */
   top(row: number): number {
     return row < this.length ? this.tops.at(row) : this.height;
@@ -58,7 +105,7 @@ export class Rows {
   /** Text rows of all. */
   get height(): number {
     const last = this.length - 1;
-    return last < 0 ? 0 : this.tops.at(last) + this.rowHeight(this.ids.at(last));
+    return last < 0 ? 0 : this.tops.at(last) + this.rowHeight(last);
   }
 
   /** The row at a text row. */
@@ -72,24 +119,44 @@ export class Rows {
     return this.position(key);
   }
 
+  /** The line whose row shows this one. */
+  shownAs(line: number): number {
+    return this.filter.collapsed ? this.collapse.group(line) : line;
+  }
+
   /** Columns to wrap at. */
   wrap(columns: number): void {
     if (columns !== this.columns) {
       this.columns = columns;
-      this.stack();
+      if (this.filter.byNumbers) {
+        this.restart(0);
+      } else {
+        this.stack();
+      }
     }
   }
 
   setFilter(filter: Filter): void {
+    if (filter.byNumbers !== this.filter.byNumbers) {
+      this.collapse.unwatch(this.changes);
+      this.collapse = filter.byNumbers ? this.log.byNumbers : this.log.collapse;
+      this.changes = this.collapse.watch();
+      this.opened.clear();
+    }
     this.filter = filter;
     this.restart(0);
   }
 
   /** Take in what is new; every step takes a fraction of a millisecond. */
   *update(): Generator<void> {
+    const step = this.filter.byNumbers ? SMALL_STEP : STEP;
     for (;;) {
+      while (this.filter.collapsed && this.collapse.isBehind) {
+        this.collapse.takeIn(step);
+        yield;
+      }
       this.heed();
-      const end = Math.min(this.scanned + STEP, this.sourceLength);
+      const end = Math.min(this.scanned + step, this.sourceLength);
       if (this.scanned >= end) {
         return;
       }
@@ -101,14 +168,16 @@ export class Rows {
   }
 
   private get sourceLength(): number {
-    return this.filter.collapsed ? this.collapse.order.length : this.lines.length;
+    return this.filter.collapsed ? this.collapse.order.length : this.log.lines.length;
   }
 
   /** Go back to where the log changed since the last step. */
   private heed(): void {
-    if (this.gapEnd !== this.lines.gap.to) {
-      this.gapEnd = this.lines.gap.to;
-      this.restart(this.lines.gap.from);
+    const { gap } = this.log.lines;
+    if (this.gapEnd !== gap.to) {
+      this.gapEnd = gap.to;
+      // Groups before the gap may have lost lines that joined them: these came in the window.
+      this.restart(this.filter.collapsed ? Math.max(0, gap.from - 3 * WINDOW) : gap.from);
     }
     const changes = this.changes;
     if (this.filter.collapsed) {
@@ -124,8 +193,9 @@ export class Rows {
 
   private restart(key: number): void {
     const from = this.position(key);
-    this.ids.cut(from);
-    this.tops.cut(from);
+    for (const list of [this.ids, this.tops, this.kinds]) {
+      list.cut(from);
+    }
     const source = this.filter.collapsed ? this.collapse.position(key) : key;
     this.scanned = key === 0 ? 0 : Math.min(this.scanned, source);
   }
@@ -135,53 +205,99 @@ export class Rows {
   }
 
   private keyOf(id: number): number {
-    const gap = this.lines.gap;
+    const gap = this.log.lines.gap;
     if (id === GAP || (id >= gap.from && id < gap.to)) {
       return gap.from;
     }
-    return this.filter.collapsed ? this.collapse.key(id) : id;
+    return this.filter.collapsed ? this.collapse.key(this.collapse.group(id)) : id;
   }
 
   private scan(): void {
-    const gap = this.lines.gap;
+    const gap = this.log.lines.gap;
     const id = this.filter.collapsed ? this.collapse.order.at(this.scanned) : this.scanned;
     if (gap.to > gap.from && id >= gap.from && this.ids.at(this.length - 1) !== GAP && this.isPastGap()) {
-      this.append(GAP);
+      this.append(GAP, LINE);
     }
     if (!this.filter.collapsed && id >= gap.from && id < gap.to) {
       this.scanned = gap.to;
       return;
     }
     this.scanned += 1;
-    if (this.isSeen(id)) {
-      this.append(id);
+    if (this.filter.collapsed && this.collapse.kind(id) !== SAME) {
+      this.appendGroup(id);
+    } else if (this.isSeen(id)) {
+      this.append(id, LINE);
     }
   }
 
   private isPastGap(): boolean {
     const last = this.length - 1;
-    return last < 0 || this.keyOf(this.ids.at(last)) < this.lines.gap.from;
+    return last < 0 || this.keyOf(this.ids.at(last)) < this.log.lines.gap.from;
   }
 
   private isSeen(id: number): boolean {
-    const { ranks, text, collapsed } = this.filter;
-    if (ranks && !(collapsed ? this.collapse.isOf(id, ranks) : ranks.has(this.lines.rank(id)))) {
+    const { ranks, collapsed } = this.filter;
+    if (ranks && !(collapsed ? this.collapse.isOf(id, ranks) : ranks.has(this.log.lines.rank(id)))) {
       return false;
     }
+    return this.hasText(id);
+  }
+
+  private hasText(id: number): boolean {
+    const { text } = this.filter;
     if (!text) {
       return true;
     }
-    const shown = this.lines.text(id);
-    return text(this.lines.flags(id) & STYLED ? plain(shown) : shown);
+    const { lines } = this.log;
+    const shown = lines.text(id);
+    return text(lines.flags(id) & STYLED ? plain(shown) : shown);
   }
 
-  private append(id: number): void {
+  /** Lines that are not equal: what stands for them, or those that have the text that is looked for. */
+  private appendGroup(group: number): void {
+    const { lines } = this.log;
+    const members = this.membersOf(group);
+    const found = this.filter.text ? members.filter(line => this.hasText(line)) : members;
+    const kind = this.collapse.kind(group);
+    if (kind === DIFFERS && found.length > 0 && found.length === members.length) {
+      const first = lines.text(found[0]);
+      if (found.every(line => lines.text(line) === first)) {
+        this.append(found[0], LINE);
+        return;
+      }
+    }
+    const isWhole = kind === FOLD ? !this.filter.text : found.length === members.length;
+    if (isWhole && found.length > 0) {
+      this.append(group, HEAD);
+    }
+    if (!isWhole || this.opened.has(group)) {
+      found.forEach(line => this.append(line, MEMBER));
+    }
+  }
+
+  private membersOf(group: number): number[] {
+    const { ranks } = this.filter;
+    const members = this.collapse.members(group);
+    return ranks ? members.filter(line => ranks.has(this.log.lines.rank(line))) : members;
+  }
+
+  private headOf(group: number): Head {
+    return headOf(this.log.lines, this.membersOf(group), this.collapse.kind(group) === FOLD);
+  }
+
+  private append(id: number, kind: number): void {
     this.tops.push(this.height);
     this.ids.push(id);
+    this.kinds.push(kind);
   }
 
-  private rowHeight(id: number): number {
-    return id === GAP ? 1 : textRows(this.lines.width(id), this.columns);
+  private rowHeight(row: number): number {
+    const id = this.ids.at(row);
+    if (id === GAP) {
+      return 1;
+    }
+    const isHead = this.kinds.at(row) === HEAD;
+    return textRows(isHead ? headWidth(this.headOf(id)) : this.log.lines.width(id), this.columns);
   }
 
   private stack(): void {
@@ -189,7 +305,7 @@ export class Rows {
     this.tops.cut(0);
     for (let row = 0, top = 0; row < length; row++) {
       this.tops.push(top);
-      top += this.rowHeight(this.ids.at(row));
+      top += this.rowHeight(row);
     }
   }
 }

@@ -1,7 +1,7 @@
 /** The lines above the log: how the run stands, and what of it is to be seen. */
 import { Widget } from '@lumino/widgets';
 
-import type { Filter } from '../log/rows';
+import { EVERYTHING, type Filter } from '../log/rows';
 import type { RunModel } from '../run/model';
 import { trans } from '../translation';
 import { errorWords, grouped, how, SIGNS, slowest, who } from '../words';
@@ -27,7 +27,7 @@ const FEW = 3;
 const LITTLE = 64 << 10;
 
 export class Header extends Widget {
-  private filter: Filter = { ranks: null, text: null, collapsed: true };
+  private filter = EVERYTHING;
 
   private sign = h('span', 'rr-sign', { 'aria-hidden': 'true' });
   private words = h('span', 'rr-words', { role: 'status' });
@@ -50,6 +50,17 @@ export class Header extends Widget {
     { title: trans.__('show lines that several ranks wrote alike once') },
     this.same,
     trans.__('collapse identical')
+  );
+  private numbers = h('input', '', {
+    type: 'checkbox',
+    onchange: () => this.change({ byNumbers: this.numbers.checked })
+  });
+  private numbersLabel = h(
+    'label',
+    'rr-same',
+    { title: trans.__('show lines that differ only in numbers once, with the number of each rank') },
+    this.numbers,
+    trans.__('but for numbers')
   );
   private error = h('button', 'rr-button', { hidden: true, onclick: () => this.actions.toError() }, trans.__('✗ first error'));
   private log = h(
@@ -81,7 +92,7 @@ export class Header extends Widget {
       : null;
     this.node.append(
       h('div', 'rr-state', {}, this.sign, this.words, this.stop, actions.tabs, open),
-      h('div', 'rr-tools', {}, this.ranks.node, this.find, this.sameLabel, this.error, this.log),
+      h('div', 'rr-tools', {}, this.ranks.node, this.find, this.sameLabel, this.numbersLabel, this.error, this.log),
       this.complaint
     );
   }
@@ -117,6 +128,7 @@ export class Header extends Widget {
     const isLittle = lines <= FEW && model.read <= LITTLE && isIdle;
     this.find.hidden = isLittle;
     this.sameLabel.hidden = model.ranks.length < 2 || isLittle;
+    this.numbersLabel.hidden = this.sameLabel.hidden || !this.filter.collapsed;
     this.log.hidden = lines === 0;
     this.ranks.refresh();
     this.log.href = this.actions.downloadUrl(this.filter.ranks ? [...this.filter.ranks] : null);

@@ -14,7 +14,7 @@ import { grouped } from '../words';
 import { Frame, h, setChildren, setText } from './dom';
 import { CharSize } from './charsize';
 import { openRows, type OpenRow } from './openrows';
-import { rowNode, updateRanks } from './row';
+import { openerNode, rowNode, updateRanks } from './row';
 import { ScrollBox } from './scrollbox';
 
 /** Rows of the log under a cell. */
@@ -54,7 +54,7 @@ export class LogList extends Widget {
     this.addClass('rr-log');
     this.toggleClass('rr-inline', isInline);
     this.node.append(this.box.node, this.toEnd, this.foot);
-    this.rows = new Rows(model.log.lines, model.log.collapse);
+    this.rows = new Rows(model.log);
     this.generation = model.generation;
     this.content.addEventListener('click', event => this.onClick(event));
     this.box.node.addEventListener('keydown', event => this.onKey(event));
@@ -94,7 +94,7 @@ export class LogList extends Widget {
 
   /** Scroll to a line and mark it. */
   reveal(line: number): void {
-    this.marked = line;
+    this.marked = this.rows.shownAs(line);
     this.dropNodes();
     this.keep = { line, above: 3 };
     this.frame.request();
@@ -110,10 +110,21 @@ export class LogList extends Widget {
   }
 
   private onClick(event: MouseEvent): void {
-    const button = event.target instanceof HTMLElement && event.target.closest<HTMLElement>('.rr-moment');
-    if (button) {
+    const button = event.target instanceof HTMLElement && event.target.closest<HTMLElement>('.rr-moment, .rr-opener');
+    if (button && button.dataset.group) {
+      this.toggle(Number(button.dataset.group));
+    } else if (button) {
       this.toMoment(Number(button.dataset.t));
     }
+  }
+
+  /** Show the lines of a row that stands for several, or no more; it stays where it is. */
+  private toggle(group: number): void {
+    const { offset } = this.box.scroll;
+    this.keep = { line: group, above: this.rows.top(this.rows.find(group)) - offset / this.lineHeight };
+    this.rows.toggle(group);
+    this.pending = null;
+    this.frame.request();
   }
 
   /** To the moment of the marked line, or of the first in sight. */
@@ -165,7 +176,7 @@ export class LogList extends Widget {
   private begin(): void {
     const { filter } = this.rows;
     this.rows.dispose();
-    this.rows = new Rows(this.model.log.lines, this.model.log.collapse);
+    this.rows = new Rows(this.model.log);
     this.rows.setFilter(filter);
     this.rows.wrap(this.chars.columns);
     this.generation = this.model.generation;
@@ -211,24 +222,48 @@ export class LogList extends Widget {
     const nodes: HTMLElement[] = [];
     const shown = new Map<number, HTMLElement>();
     for (let row = first; row < this.rows.length && this.rows.top(row) < bottom; row++) {
-      const line = this.rows.line(row);
-      const node = (line !== GAP && this.shown.get(line)) || this.make(line);
-      if (line !== GAP) {
-        const flags = this.model.log.lines.flags(line);
-        updateRanks(node, { ranks: this.ranksOf(line), flags, t: this.model.log.lines.time(line) });
-      }
-      shown.set(line, node);
+      const node = this.nodeOf(row);
+      shown.set(this.nameOf(row), node);
       nodes.push(node);
     }
+    const group = document.activeElement?.closest<HTMLElement>('.rr-opener')?.dataset.group;
     this.shown = shown;
     const open = this.open.filter(row => row.top < bottom).map(rowNode);
     setChildren(this.content, [...nodes, ...open]);
+    if (group && !this.content.contains(document.activeElement)) {
+      // Its row was made again.
+      this.content.querySelector<HTMLElement>(`.rr-opener[data-group="${group}"]`)?.focus({ preventScroll: true });
+    }
     const top = this.rows.top(first) * this.lineHeight;
     this.content.style.transform = `translateY(${this.box.node.scrollTop + top - this.box.scroll.offset}px)`;
   }
 
-  private make(line: number): HTMLElement {
+  /** A row's name among those in sight: a line may stand below the row that it stands for. */
+  private nameOf(row: number): number {
+    const line = this.rows.line(row);
+    return this.rows.head(row) ? -1 - line : line;
+  }
+
+  /** The node of a row, the one it had if that is still right. */
+  private nodeOf(row: number): HTMLElement {
+    const line = this.rows.line(row);
+    const before = this.shown.get(this.nameOf(row));
+    if (!before || line === GAP) {
+      return this.make(row);
+    }
+    const head = this.rows.head(row);
+    if (head) {
+      const node = this.make(row);
+      return node.isEqualNode(before) ? before : node;
+    }
     const { lines } = this.model.log;
+    updateRanks(before, { ranks: this.rows.ranks(row), flags: lines.flags(line), t: lines.time(line) });
+    return before;
+  }
+
+  private make(row: number): HTMLElement {
+    const { lines } = this.model.log;
+    const line = this.rows.line(row);
     if (line === GAP) {
       const missing = lines.gap.to - lines.gap.from;
       return h('div', 'rr-row rr-gap', {}, trans._n(
@@ -238,21 +273,19 @@ export class LogList extends Widget {
         grouped(missing)
       ));
     }
+    const head = this.rows.head(row);
     const node = rowNode({
-      ranks: this.ranksOf(line),
+      ranks: this.rows.ranks(row),
       flags: lines.flags(line),
       text: lines.text(line),
-      cut: lines.cut(line),
-      t: lines.time(line)
+      cut: head ? 0 : lines.cut(line),
+      t: lines.time(line),
+      head,
+      opener: head ? openerNode(line, this.rows.isOpened(line), head) : undefined
     });
     node.classList.toggle('rr-marked', line === this.marked);
+    node.classList.toggle('rr-member', this.rows.isMember(row));
     return node;
-  }
-
-  private ranksOf(line: number): number[] {
-    const { ranks, collapsed } = this.rows.filter;
-    const all = collapsed ? this.model.log.collapse.ranks(line) : [this.model.log.lines.rank(line)];
-    return ranks ? all.filter(rank => ranks.has(rank)) : all;
   }
 
   /** The line under the log: what is to be known about it. */

@@ -1,7 +1,9 @@
 /** The lines that ranks are writing just now, as rows below the others. */
 import { plain } from '../log/ansi';
+import { headText } from '../log/head';
 import { cutNote, STYLED } from '../log/lines';
 import type { Unfinished } from '../log/log';
+import { commonText, piecesOf } from '../log/numbers';
 import { textRows, type Filter } from '../log/rows';
 import { columnsOf } from '../log/width';
 import type { RowContent } from './row';
@@ -12,29 +14,48 @@ export interface OpenRow extends RowContent {
   height: number;
 }
 
-/** The rows to be seen, from text row `top` on; equal ones of several ranks once. */
+/** What is shown in one row: lines of different ranks that are alike. */
+interface Alike {
+  common: string;
+  flags: number;
+  ranks: number[];
+  texts: string[];
+  cut: number;
+}
+
+/** The rows to be seen, from text row `top` on; those of several ranks that are alike once. */
 export function openRows(
   lines: readonly Unfinished[],
   filter: Filter,
   top: number,
   columns: number
 ): OpenRow[] {
-  const rows: OpenRow[] = [];
-  for (const line of lines) {
-    const text = plain(line.text);
-    if ((filter.ranks && !filter.ranks.has(line.rank)) || (filter.text && !filter.text(text))) {
+  const groups: Alike[] = [];
+  for (const { text, rank, flags, cut } of lines) {
+    if ((filter.ranks && !filter.ranks.has(rank)) || (filter.text && !filter.text(plain(text)))) {
       continue;
     }
-    const flags = line.flags | STYLED;
-    const same = rows.find(row => row.text === line.text && row.flags === flags);
-    if (filter.collapsed && same && !same.ranks.includes(line.rank)) {
-      same.ranks = [...same.ranks, line.rank].sort((a, b) => a - b);
+    const common = filter.byNumbers ? commonText(text, rank) : text;
+    const group = groups.find(other => other.common === common && other.flags === flags);
+    if (filter.collapsed && group && !group.ranks.includes(rank)) {
+      group.ranks.push(rank);
+      group.texts.push(text);
     } else {
-      const width = columnsOf(text) + (line.cut ? cutNote(line.cut).length : 0);
-      const height = textRows(width, columns);
-      rows.push({ ...line, flags, ranks: [line.rank], t: null, top, height });
-      top += height;
+      groups.push({ common, flags, ranks: [rank], texts: [text], cut });
     }
   }
-  return rows;
+  return groups.map(group => {
+    const row = openRow(group, top, columns);
+    top += row.height;
+    return row;
+  });
+}
+
+function openRow({ flags, ranks, texts, cut }: Alike, top: number, columns: number): OpenRow {
+  const text = texts[0];
+  const differ = texts.some(other => other !== text);
+  const head = differ ? { ranks: [...ranks], pieces: piecesOf(texts), isFold: false } : null;
+  const width = columnsOf(head ? headText(head.pieces) : plain(text)) + (cut ? cutNote(cut).length : 0);
+  const height = textRows(width, columns);
+  return { text, cut, head, flags: flags | STYLED, ranks: [...ranks].sort((a, b) => a - b), t: null, top, height };
 }

@@ -1,4 +1,5 @@
 /** One line of the log as a DOM node: `0–3 │ epoch 1`. */
+import { headText, type Head } from '../log/head';
 import { ERROR, NOTE, STDERR, STYLED, cutNote } from '../log/lines';
 import { formatRanks, nameRanks, rankClass } from '../ranks';
 import { trans } from '../translation';
@@ -13,10 +14,14 @@ export interface RowContent {
   cut: number;
   /** Microseconds since the run's start; null while the line is being written. */
   t: number | null;
+  /** What stands there instead of the text, as the lines are not equal. */
+  head?: Head | null;
+  /** The button that shows each of these lines. */
+  opener?: HTMLElement;
 }
 
 export function rowNode(content: RowContent): HTMLElement {
-  const { flags, text, cut } = content;
+  const { flags, text, cut, head } = content;
   const node = h(
     'div',
     `rr-row ${kindClass(flags)} ${rankColour(content.ranks)}`,
@@ -24,7 +29,7 @@ export function rowNode(content: RowContent): HTMLElement {
     h('span', 'rr-ranks', { title: titleOf(content) }, formatRanks(content.ranks)),
     h('span', 'rr-bar', { 'aria-hidden': 'true' }, signOf(flags)),
     timeButton(content.t),
-    h('span', 'rr-text', {}, ...(flags & STYLED ? ansiNodes(text) : [text]))
+    h('span', 'rr-text', {}, ...(head ? headNodes(head, content.opener) : flags & STYLED ? ansiNodes(text) : [text]))
   );
   if (flags & STDERR) {
     node.prepend(h('span', 'rr-hidden', {}, `${trans.__('stderr')} `));
@@ -33,6 +38,29 @@ export function rowNode(content: RowContent): HTMLElement {
     node.lastChild?.appendChild(h('em', 'rr-cut', {}, cutNote(cut)));
   }
   return node;
+}
+
+/** The button that opens a row that stands for lines, and closes it again. */
+export function openerNode(group: number, isOpened: boolean, { isFold }: Head): HTMLElement {
+  const title = isFold ? trans.__('show these lines') : trans.__('show the line of each rank');
+  return h(
+    'button',
+    'rr-opener',
+    { 'aria-expanded': String(isOpened), 'aria-label': title, title, 'data-group': String(group) },
+    isOpened ? '▾' : '▸'
+  );
+}
+
+function headNodes(head: Head, opener: HTMLElement | undefined): Array<Node | string> {
+  const nodes = head.pieces.map(piece =>
+    typeof piece === 'string' ? piece : h('span', 'rr-numbers', { title: numbersTitle(head, piece) }, headText([piece]))
+  );
+  return [...(opener ? [opener] : []), ...(head.isFold ? [h('span', 'rr-fold', {}, ...nodes)] : nodes)];
+}
+
+/** The number of each rank. */
+function numbersTitle({ ranks }: Head, numbers: readonly string[]): string {
+  return ranks.map((rank, i) => `${nameRanks([rank])}: ${numbers[i]}`).join('\n');
 }
 
 /** The way from a line to its moment in the timeline; seen where there is one. */

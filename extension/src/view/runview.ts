@@ -4,7 +4,7 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
 
 import type { Api } from '../api';
-import type { Filter } from '../log/rows';
+import { EVERYTHING, type Filter } from '../log/rows';
 import { ERROR } from '../log/lines';
 import type { Run } from '../schema';
 import { Ladder } from '../run/ladder';
@@ -48,7 +48,7 @@ export interface RunViewOptions {
 
 export class RunView extends Panel {
   readonly model: RunModel;
-  private filter: Filter = { ranks: null, text: null, collapsed: true };
+  private filter = EVERYTHING;
   private frame = new Frame(() => this.refresh());
   private header: Header;
   private hang: HangBanner;

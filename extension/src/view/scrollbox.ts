@@ -26,15 +26,15 @@ export class ScrollBox {
         onscroll: () => this.onScroll(),
         onkeydown: (event: KeyboardEvent) => this.onKey(event),
         onwheel: (event: WheelEvent) => this.onWheel(event),
-        onfocus: () => this.moved(false),
-        onblur: () => this.moved(false)
+        onfocusin: () => this.moved(false),
+        onfocusout: () => this.moved(false)
       },
       space
     );
   }
 
   get hasFocus(): boolean {
-    return document.activeElement === this.node;
+    return this.node.contains(document.activeElement);
   }
 
   goTo(offset: number, byReader = false): void {
@@ -81,7 +81,9 @@ export class ScrollBox {
       Home: -Infinity,
       End: Infinity
     };
-    const step = steps[event.key];
+    // The space bar is a button's own.
+    const isPressed = event.key === ' ' && event.target !== this.node;
+    const step = isPressed ? undefined : steps[event.key];
     if (step !== undefined && !event.ctrlKey && !event.altKey && !event.metaKey) {
       event.preventDefault();
       event.stopPropagation();

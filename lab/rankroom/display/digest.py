@@ -112,7 +112,7 @@ def _add_log(out: Digest, run: RunInfo, first: list[Json], last: list[Json], gap
         tail = list(lines_of(_clipped(last, 1))) if gap else head
         out.head = list(collapse(_first_of_each(head)))[:HEAD_LINES]
         out.tail = list(collapse(_last_of_each(tail)))[-TAIL_LINES:]
-    shown = sum(len(group.ranks) for group in (*out.head, *out.tail))
+    shown = sum(group.lines for group in (*out.head, *out.tail))
     out.left_out = None if gap and total <= shown else total - shown
 
 

@@ -10,7 +10,9 @@ group, as a reader expects:
     1   │ I am rank 1
     0–1 │ done
 
-No rank's lines ever change their order.
+No rank's lines ever change their order. Start-up messages of TensorFlow that a rank wrote one after
+the other count as one line, which all ranks write alike; and on demand, lines are taken for equal
+that differ only in numbers.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
+from rankroom.display.differing_numbers import common_text, side_by_side
+from rankroom.display.startup_messages import folded_words, is_startup_message
 from rankroom.display.text import overprint
 from rankroom.record.model import Json
 
@@ -29,6 +33,7 @@ _LONG = 1 << 20
 
 WINDOW = 20_000
 MOVABLE = 16  # so many lines of one rank can move in front of a group that it joins
+FOLD_MOST = 64  # start-up messages of one rank that are folded into one line
 # A group that was moved has a fraction below the key of the group it stands in front of; with two
 # levels of fractions, keys are exact, and the same as the view's.
 STEP = 2.0**-10
@@ -44,11 +49,12 @@ class Line(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A line and all ranks that wrote it."""
+    """A line and all ranks that wrote it, `lines` in all: of a fold, several by each."""
 
     ranks: list[int]
     stream: str
     text: str
+    lines: int = 1
 
 
 class Assembly:
@@ -97,9 +103,14 @@ def lines_of(events: Iterable[Json]) -> Iterator[Line]:
     yield from assembly.rest()
 
 
-def collapse(lines: Iterable[Line], window: int = WINDOW) -> Iterator[Group]:
-    """Groups of equal lines, in order; a group can be joined while `window` lines come after it."""
-    order = _Order(window)
+def collapse(
+    lines: Iterable[Line], window: int = WINDOW, *, by_numbers: bool = False
+) -> Iterator[Group]:
+    """Groups of equal lines, in order; a group can be joined while `window` lines come after it.
+
+    `by_numbers` joins lines that differ only in numbers, too.
+    """
+    order = _Order(window, by_numbers)
     for line in lines:
         order.add(line)
         if order.count >= order.flush_at:
@@ -107,29 +118,47 @@ def collapse(lines: Iterable[Line], window: int = WINDOW) -> Iterator[Group]:
     yield from order.rest()
 
 
+# What lines of one group have in common: the stream, and the text; None for start-up messages.
+_Key = tuple[str, str | None]
+
+
 class _Open:
     """A group that may still change. It is named by the number of its first line."""
 
-    __slots__ = ("key", "number", "rank", "ranks", "stream", "text")
+    __slots__ = ("key", "number", "rank", "ranks", "same", "stream", "text", "texts")
 
-    def __init__(self, number: int, line: Line) -> None:
+    def __init__(self, number: int, line: Line, same: _Key) -> None:
         self.number = number
         self.key = float(number)  # its place in the order
         self.rank, self.stream, self.text = line
-        self.ranks = [self.rank]
+        self.same = same
+        self.ranks = [self.rank]  # of each line
+        self.texts: list[str] | None = None  # of each line, where they may differ
 
     def closed(self) -> Group:
-        return Group(sorted(self.ranks), self.stream, self.text)
+        ranks, lines = sorted(self.ranks), len(self.ranks)
+        if self.same[1] is None:
+            return Group(sorted(set(ranks)), self.stream, folded_words(lines), lines)
+        return Group(ranks, self.stream, self._joined() if self.texts else self.text, lines)
+
+    def _joined(self) -> str:
+        texts = self.texts or [self.text]
+        if all(text == self.text for text in texts):
+            return self.text
+        in_order = sorted(zip(self.ranks, texts, strict=True))
+        return side_by_side([text for _, text in in_order])
 
 
 class _Place:
     """Where one rank stands in the order."""
 
-    __slots__ = ("fixed", "movable")
+    __slots__ = ("fixed", "fold", "folded", "movable")
 
     def __init__(self) -> None:
         self.fixed = -1.0  # key of the last group that does not move any more
         self.movable: list[_Open] = []  # later groups of this rank alone: they may still move
+        self.fold: _Open | None = None  # the fold that its last line is in
+        self.folded = 0  # its lines in there
 
     def settle(self, last: int) -> None:
         """The movable groups up to the one called `last` stay where they are."""
@@ -140,31 +169,52 @@ class _Place:
 class _Order:
     """The groups in order, the older ones ready to be flushed."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, by_numbers: bool) -> None:
+        self._by_numbers = by_numbers
         self.count = 0
         self.flush_at = 4 * window
         self._window = window
         self._groups: list[_Open] = []
-        self._same: dict[tuple[str, str], list[_Open]] = {}  # groups of equal lines, by key
+        self._same: dict[_Key, list[_Open]] = {}  # groups of equal lines, by key
         self._places: dict[int, _Place] = {}
         self._moved_in_front: dict[float, int] = {}
 
     def add(self, line: Line) -> None:
         """Take in the next line."""
         number, self.count = self.count, self.count + 1
-        if (place := self._places.get(line.rank)) is None:
-            place = self._places[line.rank] = _Place()
-        key = line.stream, line.text
+        rank, stream, text = line
+        if (place := self._places.get(rank)) is None:
+            place = self._places[rank] = _Place()
+        common: str | None = text
+        if stream == "stderr" and is_startup_message(text):
+            common = None
+        elif self._by_numbers:
+            common = common_text(text, rank)
+        if place.fold is not None:
+            if common is None and place.folded < FOLD_MOST and self._can_join(place.fold, number):
+                place.fold.ranks.append(rank)
+                place.folded += 1
+                return
+            place.fold = None
+        group = self._enter(number, line, (stream, common), place)
+        if common is None:
+            place.fold, place.folded = group, 1
+
+    def _enter(self, number: int, line: Line, key: _Key, place: _Place) -> _Open:
+        """The group that the line joins, or begins."""
         same = self._same.get(key)
         group = self._match(same, number, place) if same else None
         if group is not None and self._move_in_front_of(group, place):
             place.movable.clear()
             place.fixed = group.key
             group.ranks.append(line.rank)
+            if self._by_numbers:
+                group.texts = group.texts or [group.text]
+                group.texts.append(line.text)
             # It now stands for two ranks, so it stays where it is.
             self._places[group.rank].settle(group.number)
-            return
-        group = _Open(number, line)
+            return group
+        group = _Open(number, line, key)
         self._groups.append(group)
         if same:
             same.append(group)
@@ -173,6 +223,10 @@ class _Order:
         place.movable.append(group)
         if len(place.movable) > MOVABLE:
             place.settle(place.movable[0].number)
+        return group
+
+    def _can_join(self, group: _Open, number: int) -> bool:
+        return group.number >= number - self._window
 
     def flush(self) -> list[Group]:
         """The groups that no line can change any more."""
@@ -216,7 +270,7 @@ class _Order:
             self._moved_in_front[key] = before + len(moving)
             for at, own in enumerate(moving, before + 1):
                 own.key = key - room + at * step
-                if same := self._same.get((own.stream, own.text)):
+                if same := self._same.get(own.same):
                     same.sort(key=_key)
         return True
 

@@ -122,7 +122,7 @@ class Page:
         )
         dropped = [*head[len(first) :], *tail[: len(tail) - len(last)]]
         if left_out is not None:
-            left_out += sum(len(group.ranks) for group in dropped)
+            left_out += sum(group.lines for group in dropped)
         gap = []
         if left_out != 0:
             self.cut = True

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from checkout import TRACES
+from collapse_cases import ABSL, FLAGS
 from rankroom.cli import COMMANDS, main
 from rankroom.record.model import Failure, RunInfo, event_line
 from rankroom.record.retention import DAY
@@ -165,6 +166,17 @@ def test_show_some_ranks_line_by_line(home: Path):
         *["rank 0:", "trace 0", "0 │ same", "0 │ rank 0", "1 │ same", "1 │ rank 1"],
         *["0 │ red", "1 │ red", "rank 1:", "0.9"],
     ]
+
+
+def test_show_folds_start_up_messages_and_joins_lines_by_their_numbers(home: Path):
+    lines = [log(rank, f"{ABSL}\n{FLAGS}\n", stream="stderr") for rank in (0, 1)]
+    lines += [log(rank, f"loss 0.{rank + 1}\n", 1) for rank in (0, 1)]
+    finished_record(home, *lines)
+    fold = "0–1 ┃ TensorFlow's start-up messages: 4 lines"
+    assert good("runs", "show").splitlines()[1:] == [fold, "0 │ loss 0.1", "1 │ loss 0.2"]
+    assert good("runs", "show", "--by-numbers").splitlines()[1:] == [fold, "0–1 │ loss 0.1|0.2"]
+    every = good("runs", "show", "--no-collapse").splitlines()
+    assert len(every) == 7 and every[1] == f"0 ┃ {ABSL}"
 
 
 def test_colours_only_where_they_can_be_seen(home: Path):

@@ -15,6 +15,7 @@ import nbformat
 import pytest
 
 from checkout import RECORDS
+from collapse_cases import ABSL, FLAGS
 from rankroom.display import MIME, bundle, running_bundle, runs_table, words
 from rankroom.record.model import Failure, Hang, Place, RunInfo, event_line
 from rankroom.record.store import Store
@@ -194,6 +195,14 @@ def test_a_short_log_is_whole_and_collapsed(tmp_path: Path):
     assert html.text.splitlines()[1:] == expected or "".join(expected) in html.text.replace(
         "\n", ""
     )
+
+
+def test_start_up_messages_are_one_line_and_none_is_said_to_be_left_out(tmp_path: Path):
+    lines = [log(rank, f"{ABSL}\n{FLAGS}\n" * 3, stream="stderr") for rank in range(3)]
+    store, run = finished_record(tmp_path, *lines, size=3, lines=18)
+    for page in pages(run, store=store):
+        assert "TensorFlow's start-up messages: 18 lines" in str(getattr(page, "text", page))
+        assert "left out" not in str(getattr(page, "text", page))
 
 
 def test_a_long_log_shows_both_ends_and_counts_the_rest(tmp_path: Path):

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 
 import collapse_cases
+from rankroom.display.differing_numbers import common_text
 from rankroom.display.lines import Line, collapse, lines_of
+from rankroom.display.startup_messages import is_startup_message
 from rankroom.record.download import log_text
 from rankroom.record.model import parse_event
 from record_makers import log
+
+# One, or one of each rank.
+NUMBERS = re.compile(r"[0-9]+(\.5)?(\|[0-9]+(\.5)?)*")
+FLAGS_BEGIN = "To enable the following instructions: "
 
 
 def texts(*lines: bytes) -> list[tuple[int, str, str]]:
@@ -109,6 +116,53 @@ def test_collapsing_keeps_every_line_of_every_rank_in_order():
                     t for r, t in lines if r == rank
                 ]
             assert all(len(set(g.ranks)) == len(g.ranks) for g in groups)
+
+
+def test_start_up_messages_are_folded_and_each_is_counted():
+    rng = random.Random(4)
+    texts = ["a", "an error", collapse_cases.ABSL, collapse_cases.FLAGS]
+    for _ in range(100):
+        lines = [Line(rng.randrange(4), "stderr", rng.choice(texts)) for _ in range(60)]
+        groups = list(collapse(lines))
+        assert sum(group.lines for group in groups) == len(lines)
+        for rank in range(4):
+            own = [line.text for line in lines if line.rank == rank]
+            said = [text for text in own if not is_startup_message(text)]
+            shown = [g.text for g in groups if rank in g.ranks]
+            assert [text for text in shown if "start-up messages: " not in text] == said
+
+
+def test_only_what_tensorflow_writes_on_stderr_is_folded():
+    said = [Line(rank, "stdout", collapse_cases.ABSL) for rank in (0, 1)]
+    assert [group.text for group in collapse(said)] == [collapse_cases.ABSL]
+    assert not is_startup_message(f"  {collapse_cases.FLAGS}")
+    assert not is_startup_message("E0000 00:00:1.2 3 cuda_dnn.cc:4] Could not create cudnn")
+
+
+def test_a_hostile_line_takes_no_time_to_be_told_from_a_start_up_message():
+    begun = "2024-08-15 02:53:40.34: E "
+    began = time.process_time()
+    for text in (begun + "x/" * 400_000, FLAGS_BEGIN + "rebuild TensorFlow with " * 40_000):
+        assert not is_startup_message(text)
+        assert common_text("a1" * 400_000 + " 1.5" * 100_000, 0)
+    assert time.process_time() - began < 5
+
+
+def test_lines_with_other_words_are_never_joined_by_their_numbers():
+    rng = random.Random(5)
+    words = ["loss", "acc", "GPU{}", "{}", "{}.5", "{}ms", "node-{}", "step"]
+    for _ in range(200):
+        made = [rng.choices(words, k=3) for _ in range(3)]
+        lines = [
+            Line(rng.randrange(3), "stdout", " ".join(rng.choice(made)).replace("{}", str(n)))
+            for n in rng.choices(range(3), k=30)
+        ]
+        groups = list(collapse(lines, by_numbers=True))
+        assert sum(group.lines for group in groups) == len(lines)
+        for rank in range(3):
+            shown = [NUMBERS.sub("#", g.text) for g in groups if rank in g.ranks]
+            said = [NUMBERS.sub("#", line.text) for line in lines if line.rank == rank]
+            assert shown == said
 
 
 def test_download_cuts_no_line_of_ordinary_length_and_says_where_it_cuts():

@@ -1,0 +1,44 @@
+/** What stands in a row for lines that are not equal, and can be opened to see each of them. */
+import { trans } from '../translation';
+import { grouped } from '../words';
+import type { Lines } from './lines';
+import { piecesOf, pieceText, type Piece } from './numbers';
+import { columnsOf } from './width';
+
+export interface Head {
+  /** The rank of each line. */
+  ranks: readonly number[];
+  /** What stands in the row; a piece that is a list has a number of each line. */
+  pieces: readonly Piece[];
+  /** Whether it stands for start-up messages. */
+  isFold: boolean;
+}
+
+/** Columns of the button that opens it. */
+export const OPENER = 2;
+
+/** Of these lines, start-up messages or lines that differ in numbers. */
+export function headOf(lines: Lines, members: readonly number[], isFold: boolean): Head {
+  const ranks = members.map(line => lines.rank(line));
+  const pieces = isFold ? [foldWords(members.length)] : piecesOf(members.map(line => lines.text(line)));
+  return { ranks, pieces, isFold };
+}
+
+/** Columns it takes. */
+export function headWidth({ pieces }: Head): number {
+  return OPENER + columnsOf(headText(pieces));
+}
+
+/** Its pieces as one text. */
+export function headText(pieces: readonly Piece[]): string {
+  return pieces.map(pieceText).join('');
+}
+
+function foldWords(lines: number): string {
+  return trans._n(
+    "TensorFlow's start-up messages: %2 line",
+    "TensorFlow's start-up messages: %2 lines",
+    lines,
+    grouped(lines)
+  );
+}

@@ -1,0 +1,77 @@
+"""Lines that differ only in their numbers: what they have in common, and all in one text.
+
+Digits at the end of a word count (`GPU0`, `layer_3`), those inside of one do not. Of a line with
+several numbers, the first must be the same if it is a whole one, lest `step 5` stand with `step 6`;
+the number of a rank, as in `[GPU1]`, is passed over there. The view has the same rules
+(`extension/src/log/numbers.ts`), and tests/support/collapse.json holds both to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rankroom.display.text import clean
+
+# So many ranks' numbers stand side by side; of more, the lowest and the highest.
+SIDE_BY_SIDE = 4
+_NUMBER = re.compile(
+    r"(?<![0-9A-Za-z_])0x[0-9a-fA-F]+"
+    r"|(?<![0-9A-Za-z_.])[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+    r"|(?<=[A-Za-z_])[0-9]+(?:\.[0-9]+)?(?!\.?[0-9A-Za-z_])"
+)
+_WHOLE = re.compile(r"[-+]?[0-9]+\Z")
+_RANK_BEFORE = re.compile(
+    r"(?:rank|gpu|cuda|device|worker|process|proc|replica|task)[ :=#_-]{0,3}\Z", re.IGNORECASE
+)
+_SPACES = re.compile(" +")
+# The longest word of a rank, and what may stand between it and the number.
+_BEFORE = 10
+
+
+def common_text(text: str, rank: int) -> str:
+    """Equal for lines that differ only in numbers; `rank` wrote this one."""
+    shown = clean(text)
+    counted = []
+    for match in _NUMBER.finditer(shown):
+        if not _is_of_rank(shown, match, rank):
+            counted.append(match[0])
+    common, numbers = _NUMBER.subn("\0", shown)
+    if not numbers:
+        return text
+    first = counted[0] if len(counted) > 1 and _WHOLE.match(counted[0]) else ""
+    # Numbers are padded to columns.
+    return f"{_SPACES.sub(' ', common).rstrip(' ')}\0{first}"
+
+
+def side_by_side(texts: Sequence[str]) -> str:
+    """Such lines as one: `loss 0.41|0.43`, or `loss 0.39…0.45` of many; in the order given."""
+    shown = [clean(text) for text in texts]
+    columns = zip(*(_NUMBER.findall(text) for text in shown), strict=True)
+    words = _NUMBER.split(shown[0])
+    joined = [words[0]]
+    for numbers, word in zip(columns, words[1:], strict=True):
+        joined += [_joined(numbers), word]
+    return "".join(joined)
+
+
+def _joined(numbers: Sequence[str]) -> str:
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    if len(numbers) <= SIDE_BY_SIDE:
+        return "|".join(numbers)
+    return f"{min(numbers, key=_value)}…{max(numbers, key=_value)}"
+
+
+def _value(number: str) -> float:
+    return float(int(number, 16)) if number.startswith("0x") else float(number)
+
+
+def _is_of_rank(text: str, match: re.Match[str], rank: int) -> bool:
+    """`rank 1`, `cuda:1`, or the rank's own number at the line's start: `[1]`, `1:`."""
+    before = text[max(match.start() - _BEFORE, 0) : match.start()]
+    if _RANK_BEFORE.search(before):
+        return True
+    is_first = match.start() == len(before) and before in ("", "[", "(")
+    after = text[match.end() : match.end() + 1]
+    return is_first and match[0] == str(rank) and after in ("]", ")", ":", "|")
