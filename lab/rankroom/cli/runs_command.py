@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Container, Iterable, Iterator
+from functools import partial
 
 import click
 
@@ -159,7 +160,7 @@ def debug(run: str, ranks: str | None) -> None:
     store = Store()
     info = actions.acted_on(store, store.find(run))
     chosen = None if ranks is None else parse_ranks(ranks, info.size)
-    answers = Answers(lambda text, prompts: actions.answer(info, text, prompts), chosen)
+    answers = Answers(partial(actions.answer, info), chosen, partial(actions.complete, info))
     start, assembly = line_near_end(store.paths(info.id).events, LIMIT), Assembly()
     reader = store.tail(info.id, start)
     with _interruptible() as pressed:
