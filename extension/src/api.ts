@@ -115,6 +115,12 @@ export class Api {
     await this.ask('POST', ['runs', id, 'answer'], {}, undefined, { text, prompts: asked });
   }
 
+  /** What can follow in a line for the debugger of the first of these: from which character on, and what. */
+  async complete(id: string, text: string, { rank, number }: Prompt): Promise<{ begin: number; matches: string[] }> {
+    const response = await this.ask('POST', ['runs', id, 'complete'], {}, undefined, { text, prompts: `${rank}:${number}` });
+    return (await response.json()) as { begin: number; matches: string[] };
+  }
+
   /** Where the threads of each rank are, as text. */
   async stacks(id: string): Promise<Map<number, string>> {
     const { stacks } = (await (await this.get(['runs', id, 'stacks'], {})).json()) as {

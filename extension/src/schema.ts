@@ -380,6 +380,8 @@ export interface Profile {
   /** Spans that made no sense and were left out, by reason. */
   dropped: { [key: string]: number };
   loop?: Loop;
+  /** Of the ranks that were sampled; left out if none was. */
+  memory?: RankMemory[];
   /** In order of time; left out, as is the loop, if nothing repeats. */
   phases?: Phase[];
   /** Of profile.json: the version of the rules. */
@@ -464,6 +466,18 @@ export interface Kind {
   transfer: number;
   /** Bytes per second of transfer. */
   bandwidth: number | null;
+}
+
+/** The bytes that a rank had in memory over the run, by its samples. */
+export interface RankMemory {
+  rank: number;
+  first: number;
+  last: number;
+  peak: number;
+  /** How far it rose all through the loop, or the run if it has none; null if there are too few samples to tell. */
+  rise: number | null;
+  /** Of its whole GPU, whoever uses it. */
+  gpu_peak: number | null;
 }
 
 /** A rank that came last in some collectives of two or more ranks. */

@@ -104,3 +104,26 @@ test('who waits, in words', () => {
   );
   assert.equal(askingWords([{ ...command(0), place: 'train.py:12' }]), 'rank 0 is in the debugger at train.py:12');
 });
+
+test('Tab writes what all possibilities begin with, for the first of the ranks that are asked', async () => {
+  const asked: string[] = [];
+  const found: { [line: string]: { begin: number; matches: string[] } } = {
+    'p lo': { begin: 2, matches: ['losses', 'loss_of'] },
+    'p le': { begin: 2, matches: ['len'] },
+    'p x': { begin: 2, matches: [] }
+  };
+  const api = {
+    complete: (id: string, line: string, { rank, number }: Prompt) => {
+      asked.push(`${id} ${line} ${rank}:${number}`);
+      return line in found ? Promise.resolve(found[line]) : Promise.reject(new Error('gone'));
+    }
+  };
+  const prompts = new Prompts(new RunModel(run(command(1, 7), command(2))), api as unknown as Api);
+  assert.deepEqual(await prompts.complete('p lo'), { line: 'p loss', matches: ['losses', 'loss_of'] });
+  assert.deepEqual(await prompts.complete('p le'), { line: 'p len', matches: ['len'] });
+  assert.deepEqual(await prompts.complete('p x'), { line: 'p x', matches: [] });
+  assert.deepEqual(await prompts.complete('p gone'), { line: 'p gone', matches: [] });
+  assert.equal(asked[0], 'r p lo 1:7');
+  const name = new Prompts(new RunModel(run(ASKS_NAME)), api as unknown as Api);
+  assert.deepEqual(await name.complete('p lo'), { line: 'p lo', matches: [] });
+});

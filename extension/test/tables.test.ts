@@ -3,6 +3,7 @@ import { test } from 'node:test';
 
 import { scaleFor, size } from '../src/timeline/amounts';
 import type { Profile } from '../src/schema';
+import { memoryFacts, memoryTable } from '../src/timeline/rankmemory';
 import { asCsv, asText, kindTable, rankTable, sorted, stragglerTable } from '../src/timeline/tables';
 import { slowest } from '../src/words';
 
@@ -75,4 +76,21 @@ test('whom the others waited for, for the header', () => {
   assert.equal(slowest({ ...profile, named: [] }), '');
   const three = [3, 2, 0].map(rank => ({ rank, last: 4, of: 9, cost: 400_000 }));
   assert.equal(slowest({ ...profile, named: [2, 3], stragglers: three }), 'slowest: ranks 2–3, +40 % waiting caused');
+});
+
+test('memory: the peak, and a rise that goes on', () => {
+  const row = { first: 1e9, last: 1e9, peak: 1e9, rise: 0, gpu_peak: null };
+  const rows = [{ ...row, rank: 0 }, { ...row, rank: 1, last: 2e9, peak: 2e9, rise: 7e8 }];
+  assert.deepEqual(memoryFacts(rows, undefined), [
+    'peak memory 1.0 GB to 2.0 GB a rank', 'memory of rank 1 rises all through the run, by 700.0 MB on rank 1'
+  ]);
+  assert.deepEqual(memoryFacts([{ ...row, rank: 0, rise: 31e6, gpu_peak: 3e9 }], undefined), [
+    'peak memory 1.0 GB a rank', '3.0 GB of its GPU'
+  ]);
+  assert.deepEqual(memoryFacts([], undefined), []);
+  assert.equal(
+    asCsv(memoryTable([{ ...row, rank: 0, rise: null, gpu_peak: 3e9 }])),
+    'rank,first (B),last (B),peak (B),rise (B),gpu_peak (B)\n0,1000000000,1000000000,1000000000,,3000000000\n'
+  );
+  assert.match(asText(memoryTable(rows)), /^1 +1\.0 GB +2\.0 GB +2\.0 GB +700\.0 MB$/m);
 });

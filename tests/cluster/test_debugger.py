@@ -103,6 +103,22 @@ def test_step_where_print_and_continue(cluster):
     assert values(cluster, "import sys; sys.gettrace() is None") == [True, True]
 
 
+def test_what_can_follow_is_known_to_the_frame_and_answers_nothing(cluster):
+    run = begin(cluster, "total = 3\ndef f(learning):\n    breakpoint()\n    return 1\n\nf(7)")
+    prompts = {p.rank: p.number for p in asked(run)}
+    assert actions.complete(run.info, "p lear", 1, prompts[1]) == (2, ["learning"])
+    assert actions.complete(run.info, "p total.bit_l", 0, prompts[0]) == (2, ["total.bit_length"])
+    step(run, "!learning_rate = 2")
+    prompts = {p.rank: p.number for p in asked(run)}
+    found = actions.complete(run.info, "p learn", 0, prompts[0])
+    assert found == (2, ["learning", "learning_rate"])
+    assert actions.complete(run.info, "p learn", 0, prompts[0] - 1)[1] == []  # answered already
+    assert {p.rank: p.number for p in asked(run)} == prompts
+    step(run, "p learning_rate", "c")  # which looking has not undone
+    assert run.wait(SOON_S) and run.state == "done" and "\n2\n" in said(run)
+    assert actions.complete(run.info, "p learn", 0, prompts[0])[1] == []
+
+
 def test_a_breakpoint_in_the_last_line_stops_and_one_in_a_function_too(cluster):
     run = begin(cluster, "y = 5\nbreakpoint()")
     step(run, "p y + 1", "n")

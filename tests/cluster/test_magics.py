@@ -176,13 +176,18 @@ def test_who(started):
         "%%distributed\nimport torch\ntorch.manual_seed(0)\nnet = torch.nn.Linear(2, 2)\n"
         "loss = torch.tensor(float(rank))"
     )
-    text = started.run("%ranks who").text
+    text, _, memory = started.run("%ranks who").text.partition("\n\n")
     lines = {line.split()[0]: line for line in text.splitlines()}
     said = " ".join(lines["net"].split())
     assert said == "net 0–1 Linear 6 parameters float32 cpu 24 B equal"
     assert lines["loss"].endswith("differ: 0 | 1")
     assert not {"rank", "size", "device", "torch"} & lines.keys()
-    assert "loss" not in started.run("%ranks who net").text
+    alone = started.run("%ranks who net").text
+    assert "loss" not in alone and "memory of rank" not in alone
+    head, _, *rows = memory.splitlines()
+    assert " ".join(head.split()) == "memory of rank in all unshared in these names"
+    assert [row.split()[0] for row in rows] == ["0", "1"]
+    assert rows[0].endswith(" 28 B")  # of net and loss
     assert started.run("%ranks who nothing").error == (
         "%ranks who: no variable 'nothing' on these ranks"
     )

@@ -40,6 +40,15 @@ def test_ranks_have_the_gpus_that_are_visible(start):
         own = [each for each in run.events if (each["kind"], each["rank"]) == ("sample", rank)]
         assert own and {each["gpu"] for each in own} == {10 * gpu}
         assert {each["gpu_memory"] for each in own} == {(1 + gpu) << 30}
+    memory = cluster.memory()
+    assert [each.device for each in memory.values()] == ["cuda:0", "cuda:1"]
+    assert [(each.used, each.total) for each in memory.values()] == [
+        ((1 + gpu) << 30, 80 << 30) for gpu in (2, 5)
+    ]
+    assert all(each.resident > 1 << 20 for each in memory.values())
+    profile = run.profile()
+    assert [row.gpu_peak for row in profile.memory] == [(1 + gpu) << 30 for gpu in (2, 5)]
+    assert "a rank, 3.2 GB to 6.4 GB of its GPU" in str(profile)
     cluster.restart([1])
     assert values(cluster, ABOUT)[1] == ("cuda:1", "GPU-2,GPU-5", 1)
 

@@ -56,12 +56,17 @@ class MadeUp:
         answer: dict[str, Any] = {
             "release": {"text": f"released torch on the ranks of {self.info.name}"},
             "stacks": {"stacks": {"0": "main:\n  x", "1": "<b>"}},
+            "complete": self._possible(question.content),
             "answer": {"ranks": [int(rank) for rank in question.content.get("prompts", ())]},
         }.get(question.content["do"], {})
         for rank in question.content.get("ranks") or []:
             self.info.restarts[str(rank)] = self.info.restarts.get(str(rank), 0) + 1
         self.paths.write(self.info)
         question.answer(**answer)
+
+    def _possible(self, asked: dict[str, Any]) -> dict[str, Any]:
+        found = [f"loss {asked['rank']}:{asked['prompt']}"] if asked["do"] == "complete" else []
+        return {"begin": 2, "matches": found}
 
     def _note(self, what: str) -> None:
         with (config.home() / "acted").open("a") as file:

@@ -164,7 +164,16 @@ test.describe('with real ranks', () => {
     await expect(status).toHaveText('ranks 0–1 are in the debugger at cell line 2');
     await view.getByRole('button', { name: 'Next' }).click();
     await expect(status).toHaveText('ranks 0–1 are in the debugger at cell line 3');
+    await line(view).fill('p tot');
+    await line(view).press('Tab');
+    await expect(line(view)).toHaveValue('p total');
+    await expect(line(view)).toBeFocused();
+    await line(view).pressSequentially(' * ra');
+    await line(view).press('Tab');
+    await expect(view.locator('.rr-prompt-possible')).toHaveText('raise  range  rank');
+    await picture(page, 'debugger-possible');
     await line(view).fill('p total * 2');
+    await expect(view.locator('.rr-prompt-possible')).toBeHidden();
     await line(view).press('Enter');
     await expect.poll(() => rows(view)).toContain('0–1│40');
     await picture(page, 'debugger-real-ranks');

@@ -75,6 +75,31 @@ test('a table for each phase: the loop first, its speed, and what is not counted
   );
 });
 
+test('the memory of each rank, and one whose memory rises', ALWAYS, async ({ page }) => {
+  const record = new LiveRecord('profile-memory');
+  for (const rank of [0, 1]) {
+    record.add('spans', rank, { t: 20_000_000, cat: 'cell', from: 0, define: [{ name: 'train()', line: 1 }], name: [0], start: [0], dur: [20_000_000] });
+    for (let i = 0; i < 20; i++) {
+      record.add('sample', rank, { t: 1_000_000 * i, cpu: 95, memory: 1.2e9 + rank * 5e7 * i, gpu: 80, gpu_memory: 9e9 + 1e8 * rank });
+    }
+  }
+  record.save('done');
+  const tab = await openProfile(page, 'profile-memory');
+  await expect(tab.locator('.rr-facts')).toContainText(
+    'peak memory 1.2 GB to 2.1 GB a rank · 9.0 GB to 9.1 GB of its GPU · memory of rank 1 rises all through the run, by 750.0 MB on rank 1'
+  );
+  const memory = section(tab, 'Memory of each rank');
+  await expect(memory.locator('tbody tr')).toHaveCount(2);
+  expect(await column(memory, 'rise')).toEqual(['0 B', '750.0 MB']);
+  await memory.scrollIntoViewIfNeeded();
+  await picture(page, 'profile-memory-light');
+  await page.theme.setDarkTheme();
+  await page.setViewportSize({ width: 600, height: 900 });
+  await memory.scrollIntoViewIfNeeded();
+  await picture(page, 'profile-memory-narrow-dark');
+  await expect.poll(() => tab.evaluate(node => node.scrollWidth - node.clientWidth)).toBeLessThanOrEqual(1);
+});
+
 test('columns sort by click and by key', ALWAYS, async ({ page }) => {
   const tab = await openProfile(page, 'trace-slow_loader');
   const ranks = section(tab, 'Time of each rank');

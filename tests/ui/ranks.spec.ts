@@ -71,6 +71,9 @@ interface Lab {
   jupyterapp: { commands: { execute(id: string, args: { path: string }): Promise<unknown> } };
 }
 
+/** What takes long once: a picture of a run is to show what it does, not how long Python imports. */
+const WARM = '%%distributed\nimport horovod.torch, torch, torch.nn, numpy\nhorovod.torch.init()';
+
 let notebooks = 0;
 
 /** Open a notebook with these cells, after a first one that starts two ranks, and run that. */
@@ -110,7 +113,8 @@ async function stopRanks(page: Page): Promise<void> {
 
 test('training on two ranks, as the README shows it', async ({ page }) => {
   await page.setViewportSize({ width: 1000, height: 860 });
-  await notebookWith(page, TRAINING);
+  await notebookWith(page, TRAINING, WARM);
+  await page.notebook.runCell(2);
   // The test's JupyterLab names fonts that few machines have.
   await page.addStyleTag({ content: ":root { --jp-code-font-family: 'DejaVu Sans Mono', monospace; }" });
   await page.notebook.runCell(1);
@@ -244,7 +248,8 @@ test('who waits for whom: said in a line, drawn, and in numbers', async ({ page 
 
 test('what ranks report: a curve for each rank, in the run’s own colours', async ({ page }) => {
   await page.setViewportSize({ width: 1000, height: 1000 });
-  await notebookWith(page, REPORTING);
+  await notebookWith(page, REPORTING, WARM);
+  await page.notebook.runCell(2);
   await page.notebook.runCell(1);
   const view = cell(page, 1).locator('.rr-view');
   await whole(view);

@@ -84,6 +84,20 @@ export class Prompts {
     }
   }
 
+  /** A line for a debugger with what all that can follow begins with, and all that can. */
+  async complete(line: string): Promise<{ line: string; matches: string[] }> {
+    const first = this.targets[0];
+    if (first?.kind !== 'debugger') {
+      return { line, matches: [] };
+    }
+    try {
+      const { begin, matches } = await this.api.complete(this.model.id, line, first);
+      return { line: matches.length ? line.slice(0, begin) + shared(matches) : line, matches };
+    } catch {
+      return { line, matches: [] };
+    }
+  }
+
   /** What was typed before (-1) or after (1) what is shown now. */
   recall(by: 1 | -1, shown: string): string {
     if (this.at === history.length) {
@@ -102,6 +116,17 @@ export function askingWords(prompts: readonly Prompt[]): string {
     groups.set(key, [...(groups.get(key) ?? []), prompt]);
   }
   return [...groups.values()].map(sentence).join('; ');
+}
+
+/** What all of these begin with. */
+function shared(words: readonly string[]): string {
+  return words.reduce((a, b) => {
+    let i = 0;
+    while (i < a.length && a[i] === b[i]) {
+      i += 1;
+    }
+    return a.slice(0, i);
+  });
 }
 
 function sentence(alike: readonly Prompt[]): string {

@@ -3,10 +3,11 @@ import { Widget } from '@lumino/widgets';
 
 import { rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
-import type { Kind, Profile, RankTimes, Straggler } from '../schema';
+import type { Kind, Profile, RankMemory, RankTimes, Straggler } from '../schema';
 import { percent } from '../timeline/amounts';
 import { importsOf, loopFacts, meaning, partsOf, type ProfilePart } from '../timeline/phases';
 import { droppedWords } from '../timeline/phrases';
+import { memoryFacts, memoryTable } from '../timeline/rankmemory';
 import { kindTable, PARTS, rankTable, stragglerTable, type Column } from '../timeline/tables';
 import { trans } from '../translation';
 import { duration, grouped } from '../words';
@@ -40,11 +41,17 @@ export class ProfileTab extends Widget {
     copied: n => trans._n('copied %2 straggler', 'copied %2 stragglers', n, grouped(n)),
     dress: colourRank
   });
+  private memory = new SortTable<RankMemory>({
+    title: trans.__('Memory of each rank'),
+    all: n => trans._n('show all %2 rank', 'show all %2 ranks', n, grouped(n)),
+    copied: n => trans._n('copied %2 rank', 'copied %2 ranks', n, grouped(n)),
+    dress: colourRank
+  });
 
   constructor(private model: RunModel) {
     super();
     this.addClass('rr-profile');
-    this.node.append(this.sentence, this.phases, this.facts, this.ranks.node, this.stragglers.node, this.kinds.node);
+    this.node.append(this.sentence, this.phases, this.facts, this.ranks.node, this.stragglers.node, this.kinds.node, this.memory.node);
     this.display(null);
     model.profile.changed.connect(this.refresh, this);
   }
@@ -78,7 +85,7 @@ export class ProfileTab extends Widget {
   }
 
   private display(profile: Profile | null): void {
-    [this.ranks, this.stragglers, this.kinds].forEach(({ node }) => (node.hidden = profile === null));
+    [this.ranks, this.stragglers, this.kinds, this.memory].forEach(({ node }) => (node.hidden = profile === null));
     this.part = null;
     this.phases.hidden = true;
     if (profile) {
@@ -91,6 +98,7 @@ export class ProfileTab extends Widget {
       this.ranks.show({ ...rankTable(part.rows), rows: this.model.spans.count ? part.rows.ranks : [] });
       this.stragglers.show(stragglerTable(part.rows));
       this.kinds.show(kindTable(part.rows));
+      this.memory.show(memoryTable(profile.memory ?? []));
     }
   }
 
@@ -132,6 +140,7 @@ export class ProfileTab extends Widget {
           ...(isLoop && profile.loop ? loopFacts(profile.loop) : [duration(part.rows.wall), importsOf(profile, part.key)]),
           ...(part.key === 'run' ? [trans._n('%2 span', '%2 spans', spans, grouped(spans))] : []),
           trans._n('%2 collective', '%2 collectives', collectives, grouped(collectives)),
+          ...memoryFacts(profile.memory ?? [], profile.loop),
           ...(model.isComplete ? [] : [trans.__('the run goes on')]),
           droppedWords(model.spans.dropped),
           model.profile.trouble && trans.__('not up to date: %1; trying again', model.profile.trouble)

@@ -10,6 +10,8 @@ import { h, setChildren, setText } from './dom';
 
 /** More ranks than these are not listed one by one. */
 const SINGLY = 64;
+/** So many of what can follow are shown. */
+const POSSIBILITIES = 40;
 const ALL = 'all';
 
 export class PromptLine extends Widget {
@@ -23,10 +25,12 @@ export class PromptLine extends Widget {
     spellcheck: 'false',
     autocomplete: 'off',
     autocapitalize: 'off',
+    oninput: () => this.offer([]),
     onkeydown: (event: KeyboardEvent) => this.onKey(event)
   });
   private commands = h('span', 'rr-prompt-commands', { role: 'group', 'aria-label': trans.__('commands') });
   private line = h('div', 'rr-prompt-line');
+  private possible = h('div', 'rr-prompt-possible', { role: 'status', 'aria-label': trans.__('what can follow'), hidden: true });
   private trouble = h('div', 'rr-prompt-trouble', { role: 'alert' });
   private shownChoices = '';
 
@@ -55,7 +59,7 @@ export class PromptLine extends Widget {
     }
     this.setHidden(!prompts.isOpen);
     // What is not asked is not there at all.
-    setChildren(this.node, prompts.isOpen ? [this.words, this.line, this.trouble] : []);
+    setChildren(this.node, prompts.isOpen ? [this.words, this.line, this.possible, this.trouble] : []);
     if (!prompts.isOpen) {
       return;
     }
@@ -101,6 +105,27 @@ export class PromptLine extends Widget {
     return h('button', 'rr-button', { title: `${text}: ${title}`, onclick: () => void this.prompts.answer(text) }, label);
   }
 
+  /** Write what can only follow, and show what else can; an empty line leaves Tab its usual meaning. */
+  private async complete(): Promise<void> {
+    const { input } = this;
+    const { value } = input;
+    const at = input.selectionStart ?? value.length;
+    const { line, matches } = await this.prompts.complete(value.slice(0, at));
+    // Unless more was typed meanwhile.
+    if (input.value === value && matches.length) {
+      input.value = line + value.slice(at);
+      input.setSelectionRange(line.length, line.length);
+    }
+    this.offer(input.value.startsWith(line) && matches.length > 1 ? matches : []);
+  }
+
+  private offer(matches: readonly string[]): void {
+    const more = matches.length - POSSIBILITIES;
+    const shown = matches.slice(0, POSSIBILITIES).join('  ');
+    this.possible.hidden = matches.length === 0;
+    setText(this.possible, more > 0 ? trans.__('%1  and %2 more', shown, more) : shown);
+  }
+
   private onKey(event: KeyboardEvent): void {
     if (event.isComposing || event.altKey || event.ctrlKey || event.metaKey) {
       return;
@@ -110,8 +135,12 @@ export class PromptLine extends Widget {
       if (this.prompts.targets.length) {
         const { value } = this.input;
         this.input.value = '';
+        this.offer([]);
         void this.prompts.answer(value);
       }
+    } else if (event.key === 'Tab' && !event.shiftKey && this.input.value.trim() && this.prompts.targets[0]?.kind === 'debugger') {
+      event.preventDefault();
+      void this.complete();
     } else if ((event.key === 'ArrowUp' || event.key === 'ArrowDown') && this.input.type !== 'password') {
       event.preventDefault();
       this.input.value = this.prompts.recall(event.key === 'ArrowUp' ? -1 : 1, this.input.value);

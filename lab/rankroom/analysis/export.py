@@ -47,16 +47,21 @@ def chrome_json(store: Store, run_id: str) -> Iterator[bytes]:
     run = store.load(run_id)
     timeline = Timeline.read(run, store.paths(run_id).events)
     samples = list(_samples(run, store.paths(run_id).events))
-    starts = [min(lane.start) for lanes in timeline.lanes.values() for lane in lanes.values()]
-    # A run begins at 0, and what lies before it, by a clock that errs, would be dropped.
-    zero = min([0, *starts, *(at for _, at, _ in samples)])
+    zero = min([zero_of(timeline), *(at for _, at, _ in samples)])
     head = _outer({"rankroom": _about(run, zero)})
     yield f'{{"otherData":{head},"traceEvents":[\n'.encode("utf-8", "replace")
     separator = b""
-    for piece in _pieces(_events(run, timeline, samples, zero)):
+    for piece in pieces(_events(run, timeline, samples, zero)):
         yield separator + piece.encode("utf-8", "replace")
         separator = b",\n"
     yield b"\n]}\n"
+
+
+def zero_of(timeline: Timeline) -> int:
+    """The earliest time: a run begins at 0, and what is before it, by a clock that errs, would be
+    dropped."""
+    starts = [min(lane.start) for lanes in timeline.lanes.values() for lane in lanes.values()]
+    return min([0, *starts])
 
 
 def compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -87,7 +92,7 @@ def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int)
             if category == PHASES and CATEGORY in lanes:
                 continue  # with those
             place = OURS.index(category) if category in OURS else len(OURS) + own.index(category)
-            threads = _Threads(number, place, stride)
+            threads = Threads(number, place, stride)
             together = [category]
             if category == CATEGORY and PHASES in lanes:
                 together.append(PHASES)
@@ -99,7 +104,7 @@ def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int)
     for number, at, values in samples:
         for key, value in values.items():
             name, unit = _COUNTERS[key]
-            yield _text({"ph": "C", "name": name, "pid": number, "tid": number,
+            yield text({"ph": "C", "name": name, "pid": number, "tid": number,
                          "ts": at - zero, "args": {unit: value}})  # fmt: skip
 
 
@@ -115,10 +120,10 @@ def _process(rank: RankInfo, width: int) -> Iterator[str]:
 
 
 def _described(what: str, pid: int, tid: int, args: Json) -> str:
-    return _text({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+    return text({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
 
 
-class _Threads:
+class Threads:
     """The threads of one category of a rank: a row each, with a number that no other rank has.
 
     The first thread of a rank, that of its cells, has the number of its process.
@@ -151,13 +156,13 @@ def _spans(
     timeline: Timeline,
     rank: int,
     categories: list[str],
-    threads: _Threads,
+    threads: Threads,
     zero: int,
     where: dict[tuple[int, int, int], int],
 ) -> Iterator[str]:
     """The spans of categories that share threads; `where` learns those of collectives."""
     lanes = [timeline.lanes[rank][category] for category in categories]
-    heads = [f'"cat":{_text(category)},"pid":{rank}' for category in categories]
+    heads = [f'"cat":{text(category)},"pid":{rank}' for category in categories]
     names: dict[int, str] = {}
     rows = 0
     order = sorted(
@@ -170,8 +175,8 @@ def _spans(
         if name is None:
             named = timeline.named(rank, number)
             args = {key: value for key, value in named.items() if key != "name"}
-            name = names[number] = f'"name":{_text(named["name"])}' + (
-                f',"args":{_text(args)}' if args else ""
+            name = names[number] = f'"name":{text(named["name"])}' + (
+                f',"args":{text(args)}' if args else ""
             )
         row = threads.take(start, end)
         if row < 0:
@@ -200,7 +205,7 @@ def _straggler(collective: Collective, zero: int) -> str:
     what = " ".join(filter(None, (f"rank {rank} last in", key.op, key.tensor)))
     waited = sum(collective.last - arrival for arrival in collective.arrivals)
     args = {"late_us": collective.cost, "others_waited_us": waited, "ranks": collective.ranks}
-    return _text({"ph": "i", "s": "g", "cat": MARKS, "name": what, "pid": rank,
+    return text({"ph": "i", "s": "g", "cat": MARKS, "name": what, "pid": rank,
                   "tid": rank, "ts": collective.last - zero, "args": args})  # fmt: skip
 
 
@@ -230,8 +235,8 @@ def _flows(
             count += 1
             about = {"cat": MARKS, "name": f"waited for rank {one.straggler}", "id": count,
                      "ts": one.last - zero}  # fmt: skip
-            yield _text({"ph": "s", "pid": one.straggler, "tid": source, **about})
-            yield _text({"ph": "f", "bp": "e", "pid": rank, "tid": thread, **about})
+            yield text({"ph": "s", "pid": one.straggler, "tid": source, **about})
+            yield text({"ph": "f", "bp": "e", "pid": rank, "tid": thread, **about})
 
 
 def _samples(run: RunInfo, events: Path) -> Iterator[_Sample]:
@@ -250,7 +255,7 @@ def _samples(run: RunInfo, events: Path) -> Iterator[_Sample]:
                 yield event["rank"], at, values
 
 
-def _pieces(events: Iterable[str]) -> Iterator[str]:
+def pieces(events: Iterable[str]) -> Iterator[str]:
     held: list[str] = []
     length = 0
     for event in events:
@@ -263,13 +268,13 @@ def _pieces(events: Iterable[str]) -> Iterator[str]:
         yield ",\n".join(held)
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
     return json.dumps(_sound(value), separators=(",", ":"), ensure_ascii=False)
 
 
 def _outer(value: Any) -> str:
     # Beside the events, a delete character is taken for the end of the world.
-    return _text(value).replace("\x7f", "\\u007f")
+    return text(value).replace("\x7f", "\\u007f")
 
 
 def _sound(value: Any) -> Any:

@@ -23,7 +23,7 @@ NO_NAME = -1  # the number of a name that no table can hold
 _UNKNOWN: Json = {"name": "?"}
 # How `event_line` writes what matters here; what begins otherwise is parsed to find out.
 _KIND = b'{"kind":"'
-_MATTERS = (b'{"kind":"spans"', b'{"kind":"status"', b'{"kind":"mark"')
+_MATTERS = tuple(b'{"kind":"' + kind for kind in (b"spans", b"status", b"mark", b"sample"))
 _CAT, _DEFINE = b'"cat":"', b'"define"'
 
 
@@ -69,6 +69,8 @@ class Timeline:
         self.away: dict[int, list[tuple[int, int]]] = {}
         # When a rank heard that ranks meet again in such a run, and for which time.
         self.regrouped: dict[int, list[tuple[int, int]]] = {}
+        # When each rank was sampled, with its memory and that of its GPU in bytes, or -1.
+        self.samples: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in self.ranks}
         self.latest = -TEN_YEARS_US  # the latest time that a rank reported spans at
         self.dropped: dict[str, int] = {}
         self.version = 0  # counts what was taken in
@@ -127,6 +129,11 @@ class Timeline:
                 self.away.setdefault(rank, []).append((self._left.pop(rank), t))
         elif kind == "mark" and rank in self.lanes and abs(event["t"]) <= TEN_YEARS_US:
             self._add_mark(rank, event)
+        elif kind == "sample" and rank in self.lanes and abs(event["t"]) <= TEN_YEARS_US:
+            memory, gpu = event.get("memory"), event.get("gpu_memory")
+            if _is_size(memory):
+                t = event["t"] - self._offset[rank]
+                self.samples[rank].append((t, int(memory), int(gpu) if _is_size(gpu) else -1))
 
     def _add_mark(self, rank: int, event: Json) -> None:
         match event:
@@ -253,6 +260,10 @@ def _only(lines: Iterable[bytes], cat: str) -> Iterator[bytes]:
     """The lines that may have spans of a category, or define names: found without parsing any."""
     wanted = _CAT + cat.encode() + b'"'
     return (line for line in lines if wanted in line or _DEFINE in line or _CAT not in line)
+
+
+def _is_size(value: Any) -> TypeGuard[float]:
+    return whole(value) and 0 <= value < _EXACT
 
 
 def whole(value: Any) -> TypeGuard[float]:

@@ -12,12 +12,13 @@ import click
 
 from rankroom.display.text import one_line
 from rankroom.display.words import asking
-from rankroom.errors import UsageError
+from rankroom.errors import RankroomError, UsageError
 from rankroom.record.model import Prompt, RunInfo
 from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
 OTHERS_S = 2.0  # without a question of the rank that was chosen, before others' are asked
 Answer = Callable[[str, Mapping[int, int]], object]
+Complete = Callable[[str, int, int], tuple[int, list[str]]]
 
 
 def can_ask() -> bool:
@@ -28,11 +29,17 @@ def can_ask() -> bool:
 class Answers:
     """Reads a line for what the chosen ranks ask, all of them unless said, and passes it on.
 
-    `answer(text, prompts)` gives it to prompts, by rank and number.
+    `answer(text, prompts)` gives it to prompts, by rank and number; `complete(text, rank, number)`
+    says what can follow in it, from which character on.
     """
 
-    def __init__(self, answer: Answer, chosen: Collection[int] | None = None) -> None:
-        self._answer = answer
+    def __init__(
+        self,
+        answer: Answer,
+        chosen: Collection[int] | None = None,
+        complete: Complete | None = None,
+    ) -> None:
+        self._answer, self._complete = answer, complete
         self._all = self._chosen = chosen
         self._waited = float("inf")  # since when others ask than those that were chosen
         self._given: dict[int, int] = {}  # the numbers of prompts that were answered
@@ -54,7 +61,8 @@ class Answers:
         first = asked[0]
         alike = [p for p in asked if (p.kind, p.text) == (first.kind, first.text)]
         self._say(run)
-        text = _read(f"{name_ranks([p.rank for p in alike])} {one_line(first.text, 80)} ", first)
+        prompt = f"{name_ranks([p.rank for p in alike])} {one_line(first.text, 80)} "
+        text = _read(prompt, first, self._complete)
         if first.kind == "debugger" and text.startswith("@"):
             self._choose(text[1:].strip(), run)
             return True
@@ -78,10 +86,31 @@ class Answers:
             click.echo(str(error), err=True)
 
 
-def _read(prompt: str, asked: Prompt) -> str:
-    """A line that is typed. Raises EOFError."""
+def _read(prompt: str, asked: Prompt, complete: Complete | None) -> str:
+    """A line that is typed, with its history, and what Tab finds. Raises EOFError."""
     if asked.kind == "password":
         return getpass.getpass(prompt)
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401 - gives input() its history
-    return input(prompt)
+    try:
+        import readline
+    except ImportError:
+        return input(prompt)
+    found: list[str] = []
+
+    def possibility(_word: str, state: int) -> str | None:
+        if state == 0 and complete is not None:
+            found.clear()
+            line = readline.get_line_buffer()[: readline.get_endidx()]
+            with contextlib.suppress(RankroomError):  # the rank or its cluster is gone
+                begin, matches = complete(line, asked.rank, asked.number)
+                skip = readline.get_begidx() - begin
+                found.extend(each[skip:] for each in matches)
+        return found[state] if state < len(found) else None
+
+    is_command = complete is not None and asked.kind == "debugger"
+    readline.parse_and_bind("tab: complete" if is_command else "tab: tab-insert")
+    readline.set_completer_delims(" \t\n`~!@#$%^&*()-=+[{]}\\|;:'\",<>/?")  # words have dots
+    readline.set_completer(possibility if is_command else None)
+    try:
+        return input(prompt)
+    finally:
+        readline.set_completer(None)

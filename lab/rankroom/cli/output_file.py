@@ -1,4 +1,4 @@
-"""The file that a command writes."""
+"""The file, or the folder of files, that a command writes."""
 
 from __future__ import annotations
 
@@ -24,3 +24,21 @@ def write_file(pieces: Iterable[bytes], output: str, hint: str) -> None:
     except OSError as error:
         raise click.ClickException(f"cannot write {file}: {error.strerror or error}") from None
     click.echo(f"wrote {file} ({size(file.stat().st_size)}): {hint}")
+
+
+def write_folder(files: Iterable[tuple[str, Iterable[bytes]]], output: str, hint: str) -> None:
+    """Write files into a folder that has no others, as readers take all that is there."""
+    folder, count, written = Path(output), 0, 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise click.ClickException(f"{folder} is not empty")
+        for name, pieces in files:
+            with (folder / name).open("wb") as out:
+                out.writelines(pieces)
+                written += out.tell()
+            count += 1
+    except OSError as error:
+        raise click.ClickException(f"cannot write {folder}: {error.strerror or error}") from None
+    many = "file" if count == 1 else "files"
+    click.echo(f"wrote {count} {many} ({size(written)}) into {folder}: {hint}")

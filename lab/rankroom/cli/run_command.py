@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import click
 from rankroom.cli import runs_command
 from rankroom.cli.answers import Answers, can_ask
 from rankroom.cli.job_options import ENDS, INTERRUPTED, job_options, started
+from rankroom.cluster import actions
 from rankroom.cluster.base import AnyCluster
 from rankroom.display.lines import Assembly, collapse
 from rankroom.display.text import keep_colours
@@ -80,7 +82,10 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
     """Show what ranks write until all have ended; the exit status."""
     reader, assembly = cluster.store.tail(begun.id), Assembly()
     until = float("inf") if timeout is None else time.monotonic() + timeout
-    answers = Answers(lambda text, prompts: begun.answer(text, list(prompts)))
+    answers = Answers(
+        lambda text, prompts: begun.answer(text, list(prompts)),
+        complete=partial(actions.complete, begun.info),
+    )
     data, pressed, hang = b"", 0, ""
     while True:
         try:

@@ -9,10 +9,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Container, Iterable, Iterator
+from functools import partial
 
 import click
 
-from rankroom.cli.output_file import write_file
+from rankroom.cli.output_file import write_file, write_folder
 from rankroom.display import runs_table
 from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
@@ -159,7 +160,7 @@ def debug(run: str, ranks: str | None) -> None:
     store = Store()
     info = actions.acted_on(store, store.find(run))
     chosen = None if ranks is None else parse_ranks(ranks, info.size)
-    answers = Answers(lambda text, prompts: actions.answer(info, text, prompts), chosen)
+    answers = Answers(partial(actions.answer, info), chosen, partial(actions.complete, info))
     start, assembly = line_near_end(store.paths(info.id).events, LIMIT), Assembly()
     reader = store.tail(info.id, start)
     with _interruptible() as pressed:
@@ -186,16 +187,33 @@ def debug(run: str, ranks: str | None) -> None:
 
 @runs.command()
 @RUN
-@click.option("-o", "--output", metavar="FILE", help="Compressed if it ends in .gz; - prints it.")
 @click.option(
-    "--format", "kind", type=click.Choice(["chrome"]), default="chrome", show_default=True
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Compressed if it ends in .gz; - prints it. A folder with --format pytorch.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["chrome", "pytorch"]),
+    default="chrome",
+    show_default=True,
 )
 def export(run: str, output: str | None, kind: str) -> None:
-    """Write a run's timeline for other programs: Chrome JSON, which Perfetto opens."""
+    """Write a run's timeline for other programs: Chrome JSON, which Perfetto opens, or a trace for
+    each rank as PyTorch's profiler writes them, for HolisticTraceAnalysis and the like."""
     from rankroom.analysis.export import chrome_json, compressed
+    from rankroom.analysis.pytorch_export import PytorchTraces
 
     store = Store()
     run_id = store.find(run)
+    if kind == "pytorch":
+        traces = PytorchTraces(store, run_id)
+        files = ((f"rank{rank}.json.gz", compressed(pieces)) for rank, pieces in traces)
+        hint = TRACES if traces.have_kernels else NO_KERNELS
+        write_folder(files, output or f"{run_id}.traces", hint)
+        return
     pieces = chrome_json(store, run_id)
     file = output or f"{run_id}.trace.json.gz"
     if file.endswith(".gz"):
@@ -356,5 +374,10 @@ def events_in(data: bytes) -> Iterator[Json]:
     return (event for event in map(parse_event, data.split(b"\n")) if event is not None)
 
 
+TRACES = "`TraceAnalysis(trace_dir=…)` of HolisticTraceAnalysis reads them"
+NO_KERNELS = (
+    "nothing of a GPU is in them, so programs that analyse kernels have nothing to say; "
+    "`%%distributed --profile` records kernels where ranks have GPUs"
+)
 ATTACH = "`rankroom runs debug {id}` answers"
 END = "`rankroom cluster interrupt` ends it"

@@ -166,6 +166,13 @@ def answer(run: RunInfo, text: str, prompts: Mapping[int, int]) -> list[int]:
     return taken
 
 
+def complete(run: RunInfo, text: str, rank: int, prompt: int) -> tuple[int, list[str]]:
+    """Where the last word of a line for a rank's debugger begins, and what may stand there."""
+    info = find(run.cluster)[1]
+    said = _ask(info, do="complete", run=run.id, text=text, rank=rank, prompt=prompt)
+    return said["begin"], said["matches"]
+
+
 def stacks(name: str) -> dict[int, str]:
     """Where the threads of each rank are, as text."""
     said = _ask(find(name)[1], do="stacks", ranks=None)["stacks"]

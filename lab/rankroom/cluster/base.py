@@ -14,6 +14,7 @@ from rankroom.cluster import actions, liveness, lookup, repair
 from rankroom.cluster.supervisor_client import SupervisorClient
 from rankroom.errors import NoClusterError, RecordError, SshError
 from rankroom.rank import packed_values, variables
+from rankroom.rank.own_memory import OwnMemory
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths
 from rankroom.record.model import Json, RankInfo, RunInfo
 from rankroom.record.owner import this_process
@@ -230,6 +231,10 @@ class AnyCluster:
     ) -> dict[int, dict[str, variables.Variable]]:
         """What the user's variables on each rank are, by name; they stay where they are."""
         return self._apply("who", choose_ranks(ranks, self.size))
+
+    def memory(self, ranks: Sequence[int] | None = None) -> dict[int, OwnMemory]:
+        """What each rank has in memory, and how much of that its variables are, in bytes."""
+        return self._apply("memory", choose_ranks(ranks, self.size))
 
     def apply(
         self, rank: int, function: Callable[..., Any], *args: Any, patience: float = LONG_S

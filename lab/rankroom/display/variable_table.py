@@ -1,10 +1,11 @@
-"""The variables of all ranks as one table: what they are, and where ranks differ."""
+"""The variables of all ranks as one table, with where ranks differ, and their memory as another."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
 from rankroom.analysis.profile.tables import Table
+from rankroom.rank.own_memory import HOST, OwnMemory
 from rankroom.rank.variables import Variable
 from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import format_ranks
@@ -24,6 +25,25 @@ def table(found: Ranks, names: Collection[str] = ()) -> Table:
         if not names or name in names:
             rows += _rows(name, {rank: each[name] for rank, each in found.items() if name in each})
     return Table(HEAD, rows)
+
+
+def memory_table(found: Mapping[int, OwnMemory]) -> Table:
+    """A row for each rank: what it has in memory, and how much of that its variables are."""
+    head = ["memory of rank", "in all", "unshared", "in these names"]
+    rows = [
+        [str(rank), *map(_size, (each.resident, each.unshared, each.named))]
+        for rank, each in sorted(found.items())
+    ]
+    if any(each.device != HOST for each in found.values()):
+        head += ["GPU", "in these names", "torch allocated", "torch reserved", "in use", "of"]
+        for row, (_, each) in zip(rows, sorted(found.items()), strict=True):
+            sizes = (each.gpu_named, each.allocated, each.reserved, each.used, each.total)
+            row += [each.device, *map(_size, sizes)]
+    return Table(head, rows)
+
+
+def _size(count: int | None) -> str:
+    return UNKNOWN if count is None else size(count)
 
 
 def _rows(name: str, on: Mapping[int, Variable]) -> list[list[str]]:

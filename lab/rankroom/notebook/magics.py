@@ -13,6 +13,7 @@ from IPython.display import display as show
 
 from rankroom import display
 from rankroom.analysis.chart import VEGA
+from rankroom.cluster.base import AnyCluster
 from rankroom.errors import RunFailed, UsageError
 from rankroom.notebook.attended import is_attended
 from rankroom.notebook.cell_source import check_syntax, notes
@@ -277,7 +278,8 @@ class RankroomMagics(Magics):
 
         Pushing copies the notebook's variables to the ranks. Pulling makes each NAME in the
         notebook a dictionary: rank to value. `who` shows what the ranks' variables are, and where
-        ranks have different values; these stay where they are.
+        ranks have different values; these stay where they are. Without NAMEs it shows the ranks'
+        memory as well.
         """
         options = Options("%ranks")
         options.add_argument("word", choices=["push", "pull", "who"])
@@ -289,7 +291,7 @@ class RankroomMagics(Magics):
             parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else list(range(cluster.size))
         )
         if chosen.word == "who":
-            self._show_variables(cluster.variables(ranks), chosen.names)
+            self._show_variables(cluster, ranks, chosen.names)
             return
         if not chosen.names:
             raise UsageError(f"%ranks {chosen.word} needs a variable's name")
@@ -307,17 +309,19 @@ class RankroomMagics(Magics):
             "a dictionary by rank"
         )
 
-    def _show_variables(self, found: dict[int, Any], names: list[str]) -> None:
-        from rankroom.display.variable_table import table  # NumPy comes with it
+    def _show_variables(self, cluster: AnyCluster, ranks: list[int], names: list[str]) -> None:
+        from rankroom.display.variable_table import memory_table, table  # NumPy comes with it
 
+        found = cluster.variables(ranks)
         missing = set(names) - {name for each in found.values() for name in each}
         if missing:
             raise UsageError(f"%ranks who: no variable {min(missing)!r} on these ranks")
-        made = table(found, names)
-        if made.rows:
-            show({"text/plain": made.text(), "text/html": made.html()}, raw=True)
-        else:
+        made = [table(found, names), *([] if names else [memory_table(cluster.memory(ranks))])]
+        if not made[0].rows:
             print("no variables on these ranks yet")
+            made = made[1:]
+        text = "\n\n".join(each.text() for each in made)
+        show({"text/plain": text, "text/html": "".join(each.html() for each in made)}, raw=True)
 
     @line_magic  # type: ignore[untyped-decorator]
     @plain

@@ -281,6 +281,8 @@ class RankKernel(IPythonParallelKernel):
             is_ours = busy == question["run"]
             number, text = question["prompt"], question["text"]
             return {"taken": is_ours and self.prompts.answer(number, text)}
+        if question["do"] == "complete":
+            return self.prompts.complete(question["prompt"], question["text"])
         if question["do"] == "release" and busy in (None, question["run"]):
             first = busy is not None and not self.released
             if first:

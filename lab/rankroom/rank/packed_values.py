@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rankroom.rank import variables
+from rankroom.rank.own_memory import own_memory
 from rankroom.rank.world import GIVEN
 
 PART = 1 << 25  # bytes of a part of a message, at most
@@ -34,10 +35,14 @@ def unpack(parts: Sequence[bytes], names: dict[str, Any] | None = None) -> Any:
 
 def do(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:
     """On a rank: `take` variables, `give` the value of one (or of an attribute, `a.b`), say `who`
-    they are, or `call` a function with its arguments."""
+    they are and how much `memory` there is, or `call` a function with its arguments."""
     names: dict[str, Any] = _shell().user_ns
-    if how == "who":
-        return pack(variables.describe(names, {*_shell().user_ns_hidden, *GIVEN}))
+    if how in ("who", "memory"):
+        hidden = {*_shell().user_ns_hidden, *GIVEN}
+        if how == "who":
+            return pack(variables.describe(names, hidden))
+        values = variables.listed(names, hidden).values()
+        return pack(own_memory(values, _shell().kernel.world.device))
     if how == "take":
         names.update(unpack(parts, names))
         return []

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from rankroom.rank import stacks
+from rankroom.rank.frame_completion import FrameCompletion
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import ReleasedError
 from rankroom.reporting.spans import span
@@ -52,6 +53,7 @@ class Prompts:
         self._released = False
         self._number = 0
         self._told: set[str] = set()
+        self._completion = FrameCompletion()
         self._pid = os.getpid()
 
     def begin(self, interactive: bool) -> None:
@@ -127,6 +129,13 @@ class Prompts:
             return False
         question.answers.put(text)
         return True
+
+    def complete(self, number: int, line: str) -> dict[str, Any]:
+        """What can follow in a line that is to answer the debugger's question of this number."""
+        question, debugger = self.current, self.debugger
+        if question is None or question.number != number or question.kind != "debugger":
+            return {"begin": len(line), "matches": []}
+        return self._completion.of(debugger, line)
 
     def release(self) -> list[str]:
         """Let go of a question, also of the next ones of this cell; what was let go of."""

@@ -32,10 +32,15 @@ class Variable(NamedTuple):
 
 
 def describe(names: Mapping[str, Any], hidden: Iterable[str] = ()) -> dict[str, Variable]:
-    """The variables among `names`, by name: no modules, functions and classes."""
+    """What the variables among `names` are, by name."""
+    return {name: of(value) for name, value in listed(names, hidden).items()}
+
+
+def listed(names: Mapping[str, Any], hidden: Iterable[str] = ()) -> dict[str, Any]:
+    """The variables among `names`: no modules, functions and classes."""
     left_out = set(hidden)
     return {
-        name: of(value)
+        name: value
         for name, value in sorted(names.items())
         if not name.startswith("_") and name not in left_out and not isinstance(value, LEFT_OUT)
     }
@@ -103,11 +108,11 @@ def _keras(value: Any) -> Variable:
     )  # fmt: skip
 
 
-def _is_tensor(value: Any) -> bool:
-    return _is(value, "torch", "Tensor")
+def is_tensor(value: Any) -> bool:
+    return is_kind(value, "torch", "Tensor")
 
 
-def _is(value: Any, module: str, *names: str) -> bool:
+def is_kind(value: Any, module: str, *names: str) -> bool:
     """Whether a value is of such a class, of a module that has been imported."""
     place: Any = sys.modules.get(module)
     for name in names:
@@ -118,14 +123,14 @@ def _is(value: Any, module: str, *names: str) -> bool:
 _KINDS: tuple[tuple[Callable[[Any], Variable], Callable[[Any], bool]], ...] = (
     (_plain, lambda value: type(value) in PLAIN),
     (_container, lambda value: type(value) in CONTAINERS),
-    (_tensor, _is_tensor),
-    (_module, lambda value: _is(value, "torch.nn", "Module")),
-    (_array, lambda value: _is(value, "numpy", "ndarray")),
-    (_keras, lambda value: _is(value, "keras", "Model") and value.built),
+    (_tensor, is_tensor),
+    (_module, lambda value: is_kind(value, "torch.nn", "Module")),
+    (_array, lambda value: is_kind(value, "numpy", "ndarray")),
+    (_keras, lambda value: is_kind(value, "keras", "Model") and value.built),
     (
         _tensorflow,
         lambda value: (
-            (_is(value, "tensorflow", "Tensor") or _is(value, "tensorflow", "Variable"))
+            (is_kind(value, "tensorflow", "Tensor") or is_kind(value, "tensorflow", "Variable"))
             and hasattr(value, "numpy")
         ),
     ),
@@ -148,7 +153,7 @@ def _mark_of(value: Any, left: list[int], depth: int = DEPTH) -> str:
     if type(value) in PLAIN:
         return repr(value)
     if type(value) not in CONTAINERS:
-        return of(value).mark if _is_tensor(value) or _is(value, "numpy", "ndarray") else ""
+        return of(value).mark if is_tensor(value) or is_kind(value, "numpy", "ndarray") else ""
     items = value.items() if type(value) is dict else value
     marks = [_mark_of(each, left, depth - 1) for each in items]
     if not all(marks):

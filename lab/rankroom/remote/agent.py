@@ -53,7 +53,7 @@ LOOK_S = 1.0
 # Passed on to the supervisor as they are.
 PASSED = (
     "run", "follow", "interrupt", "release", "answer", "stacks", "restart", "look", "apply",
-    "forget",
+    "forget", "complete",
 )  # fmt: skip
 
 

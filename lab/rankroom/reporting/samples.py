@@ -58,6 +58,21 @@ class Sampler:
         return self._gpu()
 
 
+def resident(pid: int) -> int:
+    """Bytes that a rank's process and all below it have in memory."""
+    return sum(memory for _, memory in _usage(pid).values())
+
+
+def gpu_use(number: int) -> tuple[int | None, int | None]:
+    """Bytes in use and in all on the GPU that frameworks call `number`; None if unknown."""
+    try:
+        pynvml, handle = _handle(number)
+        info = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        return int(info.used), int(info.total)
+    except Exception:  # no driver, no such GPU
+        return None, None
+
+
 def _usage(rank: int) -> dict[int, tuple[float, int]]:
     """Seconds of processor time and bytes of memory of a rank's process and all below it."""
     found = {}
@@ -102,16 +117,7 @@ def _children(pid: int) -> list[int]:
 def _gpu(number: int) -> Callable[[], dict[str, int]]:
     """Asks how busy the GPU is that frameworks call `number`; empty if that is unknown."""
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        name = visible.split(",")[number].strip() if visible else str(number)
-        handle = (
-            pynvml.nvmlDeviceGetHandleByIndex(int(name))
-            if name.isdigit()
-            else pynvml.nvmlDeviceGetHandleByUUID(name)
-        )
+        pynvml, handle = _handle(number)
     except Exception:  # no driver, no such GPU
         return dict
 
@@ -124,3 +130,15 @@ def _gpu(number: int) -> Callable[[], dict[str, int]]:
         return found
 
     return ask
+
+
+def _handle(number: int) -> tuple[Any, Any]:
+    """NVIDIA's library, and what it calls that GPU. Raises whatever it raises where it has none."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    name = visible.split(",")[number].strip() if visible else str(number)
+    if name.isdigit():
+        return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    return pynvml, pynvml.nvmlDeviceGetHandleByUUID(name)

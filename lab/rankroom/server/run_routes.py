@@ -184,19 +184,36 @@ class Release(Step):
         self.finish({"message": said})
 
 
-class Answer(Step):
-    """An answer to what ranks ask; `prompts` are theirs, as rank:number,…"""
+class Prompted(Step):
+    """What is for prompts of ranks; `prompts` are theirs, as rank:number,…"""
 
-    @allowed
-    async def post(self, run_id: str) -> None:
+    def line(self) -> tuple[str, dict[int, int]]:
+        """What was typed, and the numbers of the prompts that it is for, by rank."""
         said = self.words()
         if "text" not in said or not _PROMPTS.fullmatch(said.get("prompts", "")):
             raise HTTPError(400, 'the body is {"text": …, "prompts": "2:7,3:9"}')
-        prompts = {int(r): int(n) for r, n in _PROMPT.findall(said["prompts"])}
-        taken = await self.threads.run(
-            lambda: actions.answer(self.live(run_id), said["text"], prompts)
-        )
+        return said["text"], {int(r): int(n) for r, n in _PROMPT.findall(said["prompts"])}
+
+
+class Answer(Prompted):
+    @allowed
+    async def post(self, run_id: str) -> None:
+        text, prompts = self.line()
+        taken = await self.threads.run(lambda: actions.answer(self.live(run_id), text, prompts))
         self.finish({"message": f"{name_ranks(taken)} took the answer"})
+
+
+class Complete(Prompted):
+    """What can follow in a line for a debugger: that of the first of the prompts."""
+
+    @allowed
+    async def post(self, run_id: str) -> None:
+        text, prompts = self.line()
+        rank, prompt = next(iter(prompts.items()))
+        begin, matches = await self.threads.run(
+            lambda: actions.complete(self.live(run_id), text, rank, prompt)
+        )
+        self.finish({"begin": begin, "matches": matches})
 
 
 class Restart(Step):
@@ -241,5 +258,6 @@ ROUTES: list[tuple[str, type[Handler]]] = [
     (_RUN + "/interrupt", Interrupt),
     (_RUN + "/release", Release),
     (_RUN + "/answer", Answer),
+    (_RUN + "/complete", Complete),
     (_RUN + "/restart", Restart),
 ]

@@ -35,6 +35,7 @@ FREE_S = 3.5  # for ranks to end their cell after an interrupt, released collect
 SIGNAL_S = 3.0  # for agents to send a signal
 RELEASED_S = 3.0  # for ranks to say what they released
 ANSWERED_S = 3.0  # for ranks to say that they took an answer
+COMPLETED_S = 1.5  # for a rank to say what can follow in a line
 AT_ONCE_S = 0.02  # for a run to be over, before its client is answered that it is on
 CLOSED_S = 10.0  # for a record to be closed when its cluster ends
 
@@ -80,6 +81,7 @@ class Runs:
         self._actions = {
             "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
             "release": self._release, "answer": self._answer_ranks, "forget": self._forget,
+            "complete": self._complete,
             "elastic": self._elastic,
         }  # fmt: skip
 
@@ -273,6 +275,19 @@ class Runs:
             question.answer(ranks=[r for r, each in said.items() if each.result()["taken"]])
 
         self._once(lambda: all(each.done() for each in asked.values()), ANSWERED_S, answer)
+
+    def _complete(self, question: Question) -> None:
+        """Ask a rank in the debugger what can follow in a line, which is no answer yet."""
+        content = question.content
+        about = {"prompt": content["prompt"], "text": content["text"]}
+        asked = self._connections.request([content["rank"]], do="complete", **about)
+
+        def answer() -> None:
+            known = [each.result() for each in asked if each.done() and not each.exception()]
+            found = known[0] if known else {}
+            question.answer(begin=found.get("begin", 0), matches=found.get("matches", []))
+
+        self._once(lambda: all(each.done() for each in asked), COMPLETED_S, answer)
 
     def _forget(self, question: Question) -> None:
         """Remove the record of a run that the user wrote no cell for."""

@@ -34,7 +34,8 @@ def nvmlDeviceGetHandleByUUID(name):  # noqa: N802
 
 
 def nvmlDeviceGetMemoryInfo(handle):  # noqa: N802
-    return SimpleNamespace(used=5 << 30 if isinstance(handle, str) else (1 + handle) << 30)
+    used = 5 << 30 if isinstance(handle, str) else (1 + handle) << 30
+    return SimpleNamespace(used=used, total=80 << 30)
 
 
 def nvmlDeviceGetUtilizationRates(handle):  # noqa: N802

@@ -405,7 +405,8 @@ def test_profiles_of_pytorch_know_their_rank_and_their_clock(bench: Bench):
     assert of[1]["op"] == ({"name": "aten::mm"}, 5, 5)
     assert of[1]["collective"] == (
         {"name": "allreduce", "op": "allreduce", "library": "dist", "bytes": 2000,
-         "dtype": "BFloat16", "ranks": [0, 1], "group": "tp"}, 15, 30,
+         "dtype": "BFloat16", "ranks": [0, 1], "group": "tp",
+         "kernel": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)"}, 15, 30,
     )  # fmt: skip
     assert of[1]["kernel"][0]["name"] == "gemm"
     assert of[1]["step"][0]["name"] == "ProfilerStep"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +38,7 @@ def type_in(monkeypatch: pytest.MonkeyPatch) -> Type:
         shown: list[str] = []
         waiting = list(lines)
 
-        def read(prompt: str, asked: Prompt) -> str:
+        def read(prompt: str, asked: Prompt, complete: answers.Complete | None) -> str:
             shown.append(prompt)
             return waiting.pop(0)
 
@@ -111,3 +115,32 @@ def test_words():
     assert asking(run_with(Prompt(2, 1, "input", "? ", 0))) == "rank 2 waits for input"
     run.state = "done"
     assert asking(run) == ""
+
+
+def test_tab_asks_the_rank_what_can_follow():
+    """In a real terminal, as readline reads it."""
+    source = """
+from rankroom.cli.answers import _read
+from rankroom.record.model import Prompt
+asked = Prompt(3, 7, "debugger", "ipdb> ", 0, "cell line 5")
+def complete(line, rank, number):
+    assert (rank, number) == (3, 7)
+    return {"p net.we": (2, ["net.weight"]), "p x[to": (4, ["total"])}[line]
+print("read", _read("> ", asked, complete), _read("> ", asked, complete))
+"""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**os.environ, "TERM": "dumb", "INPUTRC": os.devnull},
+    ) as reader:  # fmt: skip
+        os.close(theirs)
+        os.write(ours, b"p net.we\t[0]\np x[to\t]\n")
+        text = b""
+        try:
+            while chunk := os.read(ours, 4096):
+                text += chunk
+        except OSError:  # the other side is closed
+            pass
+        assert reader.wait(30) == 0, text
+    os.close(ours)
+    assert b"read p net.weight[0] p x[total]\r\n" in text

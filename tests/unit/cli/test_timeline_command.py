@@ -129,3 +129,16 @@ def test_export_into_a_file_compressed_or_not(place: Path):
     run = Store().newest()[0]
     assert f"wrote {run.id}.trace.json.gz" in good("runs", "export")
     assert "cannot write no/where.json" in bad("runs", "export", "-o", "no/where.json")
+
+
+def test_export_as_a_trace_for_each_rank(place: Path):
+    trace(place / "t.json", 0, 0)
+    good("timeline", "t.json")
+    said = good("runs", "export", "last", "--format", "pytorch", "-o", "traces")
+    assert "wrote 1 file (" in said and "nothing of a GPU is in them" in said
+    data = json.loads(gzip.decompress((place / "traces" / "rank0.json.gz").read_bytes()))
+    assert data["distributedInfo"]["rank"] == 0
+    again = bad("runs", "export", "last", "--format", "pytorch", "-o", "traces")
+    assert "traces is not empty" in again
+    (place / "file").write_text("")
+    assert "cannot write file" in bad("runs", "export", "--format", "pytorch", "-o", "file")

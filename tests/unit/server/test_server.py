@@ -511,6 +511,17 @@ def test_an_answer_to_what_ranks_ask(server: Server):
     assert server.post(path, {"text": "c", "prompts": "2:1"}).status == 409
 
 
+def test_what_can_follow_in_a_line_for_a_debugger(server: Server):
+    _, run, writer = start_record(server.home, cluster="fine", size=4)
+    path = f"rankroom/runs/{run.id}/complete"
+    said = server.post(path, {"text": "p lo", "prompts": "2:9"})
+    assert (said.status, said.json) == (200, {"begin": 2, "matches": ["loss 2:9"]})
+    assert server.post(path, {"text": "p lo"}).status == 400
+    run.state = "done"
+    writer.finish(run)
+    assert server.post(path, {"text": "p lo", "prompts": "2:9"}).status == 409
+
+
 def test_no_other_page_takes_a_step(server: Server):
     """A browser that is logged in sends its cookies with what any page makes it send."""
     _, run, writer = start_record(server.home, cluster="fine")

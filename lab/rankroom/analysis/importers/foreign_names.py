@@ -80,6 +80,10 @@ def _collective(name: str, args: Json) -> Json | None:
     found: Json = {"name": operation, "op": operation, "library": "dist"}
     if annotation:
         found["annotated"] = name
+    if name.startswith("nccl") and not annotation:
+        # What it is on its GPU, for other readers of an export.
+        found["kernel"] = name
+        found |= {key: args[key] for key in ("device", "stream") if type(args.get(key)) is int}
     size, dtype = _shape_of(args)
     if size is not None:
         found["bytes"] = size

@@ -70,6 +70,8 @@ class GrowingProfile:
             collectives = self._matched(run)
             if self._profile is None:
                 self._profile = Profile.of(self._timeline, collectives)
+            else:  # a rank may be sampled without a span that ends
+                self._profile = self._profile.with_memory(self._timeline)
             return self._profile
 
     def collectives(self, run: RunInfo) -> Collectives:

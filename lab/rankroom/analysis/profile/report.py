@@ -15,14 +15,23 @@ from rankroom.analysis.profile import tables
 from rankroom.analysis.profile.diagnosis import diagnosis, named_of
 from rankroom.analysis.profile.kinds import kinds, stragglers
 from rankroom.analysis.profile.phases import Phase, before, split
-from rankroom.analysis.profile.rows import Kind, Loop, OtherLoop, RankTimes, Straggler
+from rankroom.analysis.profile.rank_memory import memory_rows, memory_words
+from rankroom.analysis.profile.rows import (
+    Kind,
+    Loop,
+    OtherLoop,
+    RankMemory,
+    RankTimes,
+    Straggler,
+)
 from rankroom.analysis.profile.shares import Shares
 from rankroom.analysis.profile.user_spans import own_spans
 from rankroom.analysis.timeline import Timeline
 from rankroom.errors import UsageError
 from rankroom.record.model import Json
 
-ROWS: dict[str, Any] = {"ranks": RankTimes, "kinds": Kind, "stragglers": Straggler}
+PART_ROWS: dict[str, Any] = {"ranks": RankTimes, "kinds": Kind, "stragglers": Straggler}
+ROWS: dict[str, Any] = {**PART_ROWS, "memory": RankMemory}  # of the run
 
 
 @dataclass(repr=False)
@@ -31,8 +40,8 @@ class Profile:
 
     `wall` is how long the run lasted on any rank, in microseconds as all times. If a part of it
     repeats, `loop` is about that, so is the diagnosis, and `phases` have rows of their own. `named`
-    are the ranks that the diagnosis says held the others up. `dropped` counts by reason the spans
-    that were unsound and left out.
+    are the ranks that the diagnosis says held the others up. `memory` has a row for each rank that
+    was sampled. `dropped` counts by reason the spans that were unsound and left out.
     """
 
     wall: int
@@ -44,6 +53,7 @@ class Profile:
     dropped: dict[str, int] = field(default_factory=dict)
     loop: Loop | None = None
     phases: list[Phase] = field(default_factory=list)
+    memory: list[RankMemory] = field(default_factory=list)
 
     @classmethod
     def of(cls, timeline: Timeline, collectives: Collectives | None = None) -> Profile:
@@ -65,16 +75,24 @@ class Profile:
             if words:
                 made.diagnosis = f"{made.loop.title}: {words}{before(made.phases)}"
                 made.named = made.loop.named = named
-        return made
+        return made.with_memory(shares.timeline)
+
+    def with_memory(self, timeline: Timeline) -> Profile:
+        """The same with what was sampled by now; its spans are those of the profile."""
+        loop = self.phase("loop")
+        window = (loop.begin, loop.end) if loop else timeline.wall
+        return dataclasses.replace(self, memory=memory_rows(timeline, window))
 
     def phase(self, name: str) -> Phase | None:
         """`startup`, `warmup`, `loop` or `rest`; None if the run has no such phase."""
         return next((each for each in self.phases if each.phase == name), None)
 
     def rows(self, what: str = "ranks", phase: str = "") -> list[Json]:
-        """The rows of `ranks`, `kinds` or `stragglers`, of the run or a phase, as dictionaries."""
-        if what not in ROWS:
-            raise UsageError(NO_ROWS.format(what=what, known=", ".join(ROWS)))
+        """The rows of `ranks`, `kinds` or `stragglers`, of the run or a phase, or of the run's
+        `memory`, as dictionaries."""
+        has = PART_ROWS if phase else ROWS
+        if what not in has:
+            raise UsageError(NO_ROWS.format(what=what, known=", ".join(has)))
         part = self.phase(phase) if phase else self
         if part is None:
             known = ", ".join(each.phase for each in self.phases) or "no phases, as nothing repeats"
@@ -95,12 +113,14 @@ class Profile:
 
     def to_json(self) -> Json:
         """As in profile.json."""
-        rows = {what: self.rows(what) for what in ROWS}
+        rows = {what: self.rows(what) for what in PART_ROWS}
         rest = {"named": self.named, "diagnosis": self.diagnosis, "dropped": self.dropped}
         phases: Json = {}
         if self.loop:
             phases["loop"] = dataclasses.asdict(self.loop)
             phases["phases"] = [dataclasses.asdict(phase) for phase in self.phases]
+        if self.memory:
+            phases["memory"] = self.rows("memory")
         return {"wall": self.wall, **rows, **rest, **phases}
 
     @classmethod
@@ -113,6 +133,7 @@ class Profile:
             data["wall"], **_read(data), diagnosis=data["diagnosis"], named=data["named"],
             dropped=data["dropped"], loop=loop,
             phases=[Phase(**{**each, **_read(each)}) for each in data.get("phases", ())],
+            memory=[RankMemory(**row) for row in data.get("memory", ())],
         )  # fmt: skip
 
     def tables(self) -> list[tables.Table]:
@@ -128,12 +149,16 @@ class Profile:
         if self.phases:
             made.append(tables.of_phases(self.wall, self.phases))
             made.append(tables.of_ranks(self.wall, self.ranks, of="the whole run"))
+        if self.memory:
+            made.append(tables.of_memory(self.memory))
         return made
 
     def remarks(self) -> list[str]:
-        """The diagnosis, how fast the loop is, and what was left out."""
+        """The diagnosis, how fast the loop is, how much memory it takes, and what was left out."""
         facts = tables.of_loop(self.loop) if self.loop else ""
-        return [text for text in (self.diagnosis, facts, tables.dropped(self.dropped)) if text]
+        memory = memory_words(self.memory, self.loop)
+        told = (self.diagnosis, facts, memory, tables.dropped(self.dropped))
+        return [text for text in told if text]
 
     def __str__(self) -> str:
         return "\n\n".join([*self.remarks(), *(table.text() for table in self.tables())])
@@ -160,7 +185,7 @@ def _diagnosed(shares: Shares, late: list[Straggler], steps: int = 0) -> tuple[s
 
 
 def _read(data: Json) -> dict[str, Any]:
-    return {what: [kind(**row) for row in data[what]] for what, kind in ROWS.items()}
+    return {what: [kind(**row) for row in data[what]] for what, kind in PART_ROWS.items()}
 
 
 NO_ROWS = "a profile has no {what!r}: it has {known}"

@@ -47,6 +47,22 @@ class Straggler:
 
 
 @dataclass
+class RankMemory:
+    """The bytes that a rank had in memory when it was first and last sampled, and at the most.
+
+    `rise` is how far that rose all through the loop, or the run if it has none; None if samples are
+    too few to tell. `gpu_peak` is of its whole GPU, whoever uses it.
+    """
+
+    rank: int
+    first: int
+    last: int
+    peak: int
+    rise: int | None
+    gpu_peak: int | None
+
+
+@dataclass
 class OtherLoop:
     """A loop beside the longest: what ends its steps, in which line of the cell, how many count."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rankroom.analysis.profile.diagnosis import percent
 from rankroom.analysis.profile.phases import TITLES, Phase
-from rankroom.analysis.profile.rows import Kind, Loop, RankTimes, Straggler
+from rankroom.analysis.profile.rows import Kind, Loop, RankMemory, RankTimes, Straggler
 from rankroom.text.amounts import duration, size
 
 # What the times of a rank are called, in the order in which they are shown.
@@ -110,6 +110,19 @@ def of_phases(wall: int, phases: Sequence[Phase]) -> Table:
         mean = _mean(phase.ranks)
         shares = [_share(getattr(mean, part), phase.wall) for part in PARTS]
         cells.append([TITLES.get(phase.phase, phase.phase), _share(phase.wall, wall), *shares])
+    return Table(head, cells)
+
+
+def of_memory(rows: Sequence[RankMemory]) -> Table:
+    """What each rank had in memory over the run."""
+    head = ["memory of rank", "at first", "at last", "peak", "rise"]
+    has_gpus = any(row.gpu_peak is not None for row in rows)
+    if has_gpus:
+        head.append("peak of its GPU")
+    cells = []
+    for row in rows:
+        sizes = [row.first, row.last, row.peak, row.rise, *([row.gpu_peak] if has_gpus else [])]
+        cells.append([str(row.rank), *("–" if each is None else size(each) for each in sizes)])
     return Table(head, cells)
 
 

@@ -1,0 +1,76 @@
+"""The memory of each rank over a run, from what was sampled of it about once a second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rankroom.analysis.profile.rows import Loop, RankMemory
+from rankroom.analysis.timeline import Timeline
+from rankroom.text.amounts import size
+from rankroom.text.rank_ranges import name_ranks
+
+FEWEST = 8  # samples of a rank by which it is said whether its memory rises
+QUARTERS = 4
+EVEN = 6  # no step from a quarter to the next may be less than this part of the whole rise
+LEAST_RISE = 32_000_000  # bytes that are worth a word, and
+SHARE = 20  # this part of the peak
+
+
+def memory_rows(timeline: Timeline, window: tuple[int, int]) -> list[RankMemory]:
+    """A row for each rank that was sampled; whether its memory rises is said of `window`."""
+    rows = []
+    for rank, samples in timeline.samples.items():
+        if not samples:
+            continue
+        table = np.array(samples, np.int64)
+        at, memory, gpu = table.T
+        inside = memory[(window[0] <= at) & (at < window[1])]
+        peak_of_gpu = int(gpu.max())
+        rows.append(
+            RankMemory(
+                rank, first=int(memory[0]), last=int(memory[-1]), peak=int(memory.max()),
+                rise=_rise(inside), gpu_peak=peak_of_gpu if peak_of_gpu >= 0 else None,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _rise(memory: npt.NDArray[np.int64]) -> int | None:
+    """How far memory rose, quarter after quarter; 0 if it did not do so all the time."""
+    if len(memory) < FEWEST:
+        return None
+    middles = [int(np.median(part)) for part in np.array_split(memory, QUARTERS)]
+    rise = middles[-1] - middles[0]
+    return rise if rise > 0 and EVEN * min(np.diff(middles)) >= rise else 0
+
+
+def memory_words(rows: Sequence[RankMemory], loop: Loop | None) -> str:
+    """`peak memory 1.2–1.4 GB a rank`, and whose memory rises all the time; empty without rows."""
+    if not rows:
+        return ""
+    said = f"peak memory {_between([row.peak for row in rows])} a rank"
+    on_gpus = [row.gpu_peak for row in rows if row.gpu_peak is not None]
+    if on_gpus:
+        said += f", {_between(on_gpus)} of its GPU"
+    rising = [row for row in rows if rises(row)]
+    if not rising:
+        return said
+    most = max(rising, key=lambda row: row.rise or 0)
+    ranks = name_ranks([row.rank for row in rising])
+    where = loop.title if loop else "the run"
+    by = f"by {size(most.rise or 0)} on rank {most.rank}"
+    return f"{said}; memory of {ranks} rises all through {where}, {by}"
+
+
+def rises(row: RankMemory) -> bool:
+    """Whether the rise of a rank's memory is worth a word."""
+    return (row.rise or 0) >= max(LEAST_RISE, row.peak // SHARE)
+
+
+def _between(sizes: Sequence[int]) -> str:
+    """`1.2 GB`, or `1.2 GB to 1.4 GB`."""
+    least, most = size(min(sizes)), size(max(sizes))
+    return most if least == most else f"{least} to {most}"

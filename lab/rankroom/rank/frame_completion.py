@@ -1,0 +1,61 @@
+"""What can follow in a line for the debugger: its commands, and names where it has stopped.
+
+The main thread waits for that line meanwhile. To find attributes, a user's `__getattr__` may be
+called, which may take any time: so another thread looks, and nobody waits for it for long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import rlcompleter
+import threading
+from typing import Any
+
+PATIENCE_S = 0.5
+MOST = 200  # possibilities
+LONGEST = 1000  # characters of a line
+_WORD = re.compile(r"[\w.]*$")
+
+
+class FrameCompletion:
+    """Finds what can follow; while one search takes too long, others find nothing."""
+
+    def __init__(self) -> None:
+        self._search: threading.Thread | None = None
+
+    def of(self, debugger: Any, line: str) -> dict[str, Any]:
+        """Where the line's last word begins, and what may stand in its place."""
+        word = _WORD.search(line[-LONGEST:])
+        begin = len(line) - len(word[0]) if word else len(line)
+        found: list[str] = []
+        is_busy = self._search is not None and self._search.is_alive()
+        if len(line) <= LONGEST and not is_busy:
+
+            def search() -> None:
+                with contextlib.suppress(Exception):  # of a line that makes no sense, for example
+                    found.extend(possibilities(debugger, line[:begin], line[begin:]))
+
+            self._search = threading.Thread(target=search, name="rankroom-complete", daemon=True)
+            self._search.start()
+            self._search.join(PATIENCE_S)
+        return {"begin": begin, "matches": found[:MOST]}
+
+
+def possibilities(debugger: Any, before: str, word: str) -> list[str]:
+    """Commands, if it is the line's first word, names of the frame, or attributes, in order."""
+    frame = debugger.curframe
+    # Before Python 3.13, to ask the frame again would undo what the debugger has assigned there.
+    own = getattr(debugger, "curframe_locals", None)
+    own = frame.f_locals if own is None else own
+    if not word:
+        return sorted(name for name in own if not name.startswith("_")) if before.strip() else []
+    completer = rlcompleter.Completer({**frame.f_globals, **own})
+    if "." in word:
+        found = completer.attr_matches(word)
+    else:
+        found = completer.global_matches(word)
+        if not before.strip():
+            found += [*debugger.completenames(word), *debugger.aliases]
+    names = {each.rstrip("(): ") for each in found}
+    return sorted(name for name in names if name.startswith(word))
