@@ -40,3 +40,20 @@ def test_the_survivor_keeps_its_variables(cluster, tmp_path):
     after = cluster.run("print(kept)", ranks=[0])
     assert after.wait(60) and after.state == "done"
     assert log(after, 0) == "['precious', 0]\n"
+
+
+def test_a_rank_that_is_started_again_has_the_sets_of_the_others(cluster):
+    """Horovod refuses to start where ranks name different sets, and waits for ever then."""
+    if 1 not in cluster.alive:  # as the test before leaves it
+        cluster.restart([1])
+    source = """
+    import torch, horovod.torch as hvd
+    hvd.init()
+    alone = [hvd.add_process_set([each]) for each in range(2)][rank]
+    own = hvd.allreduce(torch.ones(1) * (rank + 1), op=hvd.Sum, process_set=alone)
+    [own.item(), hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), alone.process_set_id]
+    """
+    assert values(cluster, source) == [[1.0, 2.0, 1], [2.0, 2.0, 2]]
+    for rank in (1, 0):
+        cluster.restart([rank])
+        assert values(cluster, source) == [[1.0, 2.0, 1], [2.0, 2.0, 2]]

@@ -243,8 +243,12 @@ class Library:
     def _agreed_on(self, meeting: int) -> bool:
         """Meet the other ranks; True if Horovod is on everywhere."""
         behind = bool(self._world.behind)
-        mine = {"on": self.basics.is_initialized(), "spoilt": self.spoilt, "behind": behind}
+        mine = {
+            "on": self.basics.is_initialized(), "spoilt": self.spoilt, "behind": behind,
+            "sets": horovod_sets.known(self.name),
+        }  # fmt: skip
         ranks = self._world.gather(self.topic, mine, meeting)
+        horovod_sets.agree(self.name, [each["sets"] for each in ranks])
         have = [rank for rank, each in enumerate(ranks) if not each["behind"]]
         self._world.first_with_state = have[0] if have else 0
         if any(each["spoilt"] for each in ranks):

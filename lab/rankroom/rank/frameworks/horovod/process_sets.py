@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from rankroom.rank.world import World
@@ -93,6 +94,18 @@ def _process_sets() -> Any:
 def listed(process_sets: Any) -> list[Any]:
     """hvd.init(process_sets=…) as a list; "dynamic" and None ask for none."""
     return [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
+
+
+def known(library: str) -> list[tuple[int, ...]]:
+    """The sets that `library` ever had in this process, in their order."""
+    return list(_order.get(library, []))
+
+
+def agree(library: str, ranks: Iterable[Iterable[Iterable[int]]]) -> None:
+    """Know what any rank knows, in the same order on all: Horovod wants the same sets everywhere,
+    and a process that was started again for a rank has seen none. `ranks` are all ranks' sets."""
+    sets = [tuple(each) for known in ranks for each in known]
+    _order[library] = list(dict.fromkeys(sets))
 
 
 def to_start_with(library: str, wanted: list[list[int]], size: int) -> list[Any]:
