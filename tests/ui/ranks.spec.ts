@@ -202,6 +202,8 @@ else:
   await view.getByRole('button', { name: 'Interrupt' }).first().click();
   await whole(view);
   await expect(view.locator('.rr-hang')).toBeHidden();
+  // A cell that is sent before the kernel has said that this one failed would be dropped.
+  await expect(cell(page, 1)).toContainText("the ranks' variables are kept");
   await page.notebook.runCell(2);
   await expect(cell(page, 2).locator('.rr-displays')).toHaveText(/rank 0:41.*rank 1:42/s);
   await stopRanks(page);
