@@ -70,6 +70,10 @@ LESSONS = (
         (*HVD_TORCH, "sklearn"),
         ranks=1,
     ),
+    Lesson(
+        18, "18_checkpoint_and_resume.ipynb", "Checkpoint and resume", 25, (*HVD_TORCH, "sklearn")
+    ),
+    Lesson(19, "19_half_the_bits.ipynb", "Half the bits", 20, (*HVD_TORCH, "sklearn")),
 )
 
 
