@@ -22,13 +22,13 @@ def pack(learner: Learner) -> None:
     kept = io.BytesIO()
     torch.save(pack(old, optimizer, epoch), kept)
     _steps(old, optimizer, 2)
+    begun, _ = _training(learner.seed + 1)
     fresh, other = _training(learner.seed + 1)
     torch.manual_seed(learner.seed + 2)
     kept.seek(0)
     found = unpack(torch.load(kept, weights_only=False), fresh, other)
     if found != epoch:
         raise Wrong(f"the checkpoint was written after epoch {epoch}: unpack returns {found!r}")
-    begun, _ = _training(learner.seed + 1)
     if _same(fresh, begun):
         raise Wrong("the model has the weights it was made with, and not those of the checkpoint")
     _steps(fresh, other, 2)
