@@ -44,7 +44,7 @@ LESSONS = (
         9,
         "09_tf_distribute.ipynb",
         "tf.distribute",
-        20,
+        30,
         ("tensorflow", "sklearn"),
         fresh="TensorFlow can be given its devices only once",
     ),
