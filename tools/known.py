@@ -49,7 +49,7 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
 )
 
-# Tests of Horovod that are not run on more than two ranks. The first was seen not to end on three:
-# by its source, ranks number operations without a name differently after a join. The second does
-# the same. Neither was tried with a plain build.
+# Tests of Horovod that are not run on more than two ranks. The first does not end on three, with a
+# plain build neither: by its source, ranks number operations without a name differently after a
+# join. The second does the same.
 FOR_TWO = {"torch": ("join_allgather", "join_broadcast")}

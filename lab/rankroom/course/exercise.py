@@ -73,6 +73,7 @@ class Exercise:
 TOPICS = (
     "hello", "collectives", "ring", "horovod", "tf", "keras", "ddp", "deepspeed", "tfd", "large",
     "scaling", "straggler", "feeding", "model", "batch", "shared", "script",
+    "checkpoint", "precision",
 )  # fmt: skip
 _FOUND: dict[str, Exercise] = {}
 

@@ -44,7 +44,7 @@ LESSONS = (
         9,
         "09_tf_distribute.ipynb",
         "tf.distribute",
-        20,
+        30,
         ("tensorflow", "sklearn"),
         fresh="TensorFlow can be given its devices only once",
     ),
@@ -59,7 +59,7 @@ LESSONS = (
     ),
     Lesson(12, "12_find_the_straggler.ipynb", "Find the straggler", 20, (*HVD_TORCH, "sklearn")),
     Lesson(13, "13_feeding.ipynb", "Feeding the ranks", 20, ("torch",)),
-    Lesson(14, "14_model_parallelism.ipynb", "Model parallelism", 20, ("torch",)),
+    Lesson(14, "14_model_parallelism.ipynb", "Model parallelism", 30, ("torch",)),
     Lesson(15, "15_notebook_to_batch.ipynb", "From notebook to batch", 20, ranks=1),
     Lesson(16, "16_lab_on_a_node.ipynb", "Lab on a compute node", 15, ranks=1),
     Lesson(
@@ -70,6 +70,10 @@ LESSONS = (
         (*HVD_TORCH, "sklearn"),
         ranks=1,
     ),
+    Lesson(
+        18, "18_checkpoint_and_resume.ipynb", "Checkpoint and resume", 25, (*HVD_TORCH, "sklearn")
+    ),
+    Lesson(19, "19_half_the_bits.ipynb", "Half the bits", 20, (*HVD_TORCH, "sklearn")),
 )
 
 

@@ -11,6 +11,12 @@ WRONG = {
     "tfd.2": [
         ("def busiest(way, devices, length):\n    return 2 * (devices - 1) * length", "'ring'")
     ],
+    "tfd.4": [
+        (
+            "def right_loss():\n    return keras.losses.CategoricalCrossentropy(from_logits=True)",
+            "it fails|the loss is",
+        )
+    ],
     "tfd.3": [
         (
             "def stale(gradient, start, steps, delay, rate):\n    weights = [start]\n    for step in range(steps):\n"
@@ -24,6 +30,12 @@ WRONG = {
 
 def claims(played: Played) -> None:
     assert "21.0, 21.0" in played.text("scope")
+    one, both = re.search(
+        r"'one device': ([\d.]+), 'mirrored': ([\d.]+)", played.text("fit")
+    ).groups()
+    assert abs(float(one) - float(both)) < 0.02, played.text("fit")
+    assert "True" in played.text("saved") and "False" not in played.text("saved")
+    assert "for probabilities" in played.verdicts["tfd.4"][0][1]
     said = played.text("ways")
     assert "HierarchicalCopyAllReduce" in said and said.count("21.0, 21.0") >= 2
     assert re.search(r"\b2\b", played.text("many"))

@@ -34,3 +34,8 @@ def claims(played: Played) -> None:
     assert "16 micro-batches on 2, 4, 8 stages:    6%,   16%,   30% idle" in played.text("bubbles")
     assert "True" in played.text("pair") and "False" not in played.text("pair")
     assert "part of the sum" in played.verdicts["model.4"][0][1]
+    assert played.text("dtensor").count("'the same gradient': True") == 1
+    assert "[6, 8]" in played.text("dtensor")
+    assert "True" in played.text("schedule") and "False" not in played.text("schedule")
+    kept, less = re.search(r"([\d.]+) MB kept, ([\d.]+) MB", played.text("activations")).groups()
+    assert float(less) < float(kept) / 2

@@ -46,6 +46,28 @@ def reduction(learner: Learner) -> None:
                 )
 
 
+@exercise("tfd.4", answer="right_loss", ranks=1)
+def logits(learner: Learner) -> None:
+    """A loss for a network without softmax, and labels that are numbers."""
+    import numpy
+
+    loss = learner.function("right_loss")()
+    if not callable(loss):
+        raise Wrong(f"right_loss() gives {loss!r}, and should give a loss")
+    own = numpy.random.default_rng(learner.seed)
+    scores, labels = own.normal(0, 4, (12, 10)), own.integers(0, 10, 12)
+    wanted = float((numpy.log(numpy.exp(scores).sum(1)) - scores[numpy.arange(12), labels]).mean())
+    try:
+        found = float(loss(labels, scores.astype("float32")))
+    except Exception as error:
+        raise Wrong(f"for labels {labels[:3].tolist()}, … it fails: {error}"[:300]) from None
+    if not math.isclose(found, wanted, rel_tol=1e-3):
+        raise Wrong(
+            f"for the last layer's scores, and labels, the loss is {wanted:.3f}, and yours gives "
+            f"{found:.3f}: it takes the scores for probabilities"
+        )
+
+
 @exercise("tfd.3", answer="stale", ranks=1)
 def staleness(learner: Learner) -> None:
     """Steps with gradients of weights as they were some steps ago."""

@@ -1,0 +1,134 @@
+"""Going on where a training was cut off: what belongs into a checkpoint, and how it is written."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+
+@exercise("checkpoint.1", answer="pack", ranks=1)
+def pack(learner: Learner) -> None:
+    """All that a training needs to go on as if nothing had happened."""
+    import torch
+
+    pack, unpack = learner.function("pack"), learner.function("unpack")
+    old, optimizer = _training(learner.seed)
+    _steps(old, optimizer, 3)
+    epoch = learner.chance.randrange(2, 9)
+    kept = io.BytesIO()
+    torch.save(pack(old, optimizer, epoch), kept)
+    _steps(old, optimizer, 2)
+    begun, _ = _training(learner.seed + 1)
+    fresh, other = _training(learner.seed + 1)
+    torch.manual_seed(learner.seed + 2)
+    kept.seek(0)
+    found = unpack(torch.load(kept, weights_only=False), fresh, other)
+    if found != epoch:
+        raise Wrong(f"the checkpoint was written after epoch {epoch}: unpack returns {found!r}")
+    if _same(fresh, begun):
+        raise Wrong("the model has the weights it was made with, and not those of the checkpoint")
+    _steps(fresh, other, 2)
+    if not _same(fresh, old):
+        raise Wrong(
+            "two steps after it went on, the weights are others than without the break: the "
+            "optimizer's state (momentum) or that of torch's random numbers (dropout) is missing"
+        )
+
+
+@exercise("checkpoint.2", answer="write", ranks=1)
+def write(learner: Learner) -> None:
+    """A checkpoint that is whole whenever the job is ended."""
+    import torch
+
+    write = learner.function("write")
+    before = torch.save
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "checkpoint.pt"
+        write({"epoch": 1}, path)
+        if not path.exists():
+            raise Wrong(f"there is no {path.name} after the first write")
+        torch.save = _cut_off
+        try:
+            write({"epoch": 2}, path)
+        except _Ended:
+            pass
+        else:
+            raise Wrong("a job that is ended while it writes has to end: let errors through")
+        finally:
+            torch.save = before
+        try:
+            found = torch.load(path)
+        except Exception:
+            raise Wrong(
+                "the job was ended while it wrote the second checkpoint, and there is none now: "
+                "the first was written over. Write to another name and rename it then"
+            ) from None
+        if found != {"epoch": 1}:
+            raise Wrong(f"the first checkpoint should be there still, and there is {found}")
+        write({"epoch": 3}, path)
+        if torch.load(path) != {"epoch": 3}:
+            raise Wrong("what was left of the broken one is in the way of the next")
+
+
+@exercise("checkpoint.3", answer="rest", ranks=1)
+def rest(learner: Learner) -> None:
+    """What is left of an epoch, dealt out to another number of ranks."""
+    rest = learner.function("rest")
+    for _ in range(3):
+        order = learner.chance.sample(range(1000), learner.chance.randrange(60, 100))
+        done, size = learner.chance.randrange(10, 40), learner.chance.randrange(2, 7)
+        parts = [[int(i) for i in rest(list(order), done, rank, size)] for rank in range(size)]
+        together = [each for part in parts for each in part]
+        if len({len(part) for part in parts}) > 1:
+            raise Wrong(
+                f"{len(order) - done} images on {size} ranks: they get "
+                f"{', '.join(str(len(part)) for part in parts)}, and should get equally many"
+            )
+        if again := set(together) & set(order[:done]):
+            raise Wrong(f"{len(again)} of the images were seen before the break")
+        if len(set(together)) < len(together):
+            raise Wrong("some images are given to two ranks")
+        if len(together) < (len(order) - done) // size * size:
+            raise Wrong(f"of {len(order) - done} images, {len(together)} are given out")
+
+
+class _Ended(BaseException):
+    """The job's end, which no `except Exception` stops."""
+
+
+def _cut_off(state: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+    """Half a file, and the end of the job."""
+    if hasattr(file, "write"):
+        file.write(b"half")
+        file.flush()
+    else:
+        Path(file).write_bytes(b"half")
+    raise _Ended
+
+
+def _training(seed: int) -> tuple[Any, Any]:
+    import torch
+
+    torch.manual_seed(seed)
+    layers = torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+    model = torch.nn.Sequential(*layers)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def _steps(model: Any, optimizer: Any, count: int) -> None:
+    import torch
+
+    for number in range(count):
+        optimizer.zero_grad()
+        model(torch.full((6, 4), 0.1 * (number + 1))).square().sum().backward()
+        optimizer.step()
+
+
+def _same(one: Any, other: Any) -> bool:
+    import torch
+
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))

@@ -1,0 +1,71 @@
+"""Numbers of 16 bits, and batches in pieces."""
+
+from __future__ import annotations
+
+import math
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+
+_LARGEST = 65504.0  # of float16
+
+
+@exercise("precision.1", answer="sum_of", ranks=1)
+def sums(learner: Learner) -> None:
+    """A sum of many small numbers that does not stop growing."""
+    import torch
+
+    ask = learner.function("sum_of")
+    values = torch.rand(4000, generator=torch.Generator().manual_seed(learner.seed))
+    values = values.bfloat16()
+    wanted = values.double().sum().item()
+    found = float(ask(values.clone()))
+    if abs(found - wanted) > 1e-3 * wanted:
+        stuck = found < 0.5 * wanted
+        hint = ": it stops growing where the sum has no bits left for the next" if stuck else ""
+        raise Wrong(
+            f"{len(values)} numbers of bfloat16 add up to {wanted:.2f}, and sum_of gives "
+            f"{found:.2f}{hint}"
+        )
+
+
+@exercise("precision.2", answer="accumulate", ranks=1)
+def accumulation(learner: Learner) -> None:
+    """The gradient of a batch, from pieces of it."""
+    import torch
+
+    accumulate = learner.function("accumulate")
+    torch.manual_seed(learner.seed)
+    model = torch.nn.Linear(6, 3)
+    count = learner.chance.randrange(3, 7)
+    x, y = torch.randn(4 * count, 6), torch.randint(3, (4 * count,))
+    whole = torch.autograd.grad(
+        torch.nn.functional.cross_entropy(model(x), y), list(model.parameters())
+    )
+    accumulate(model, list(zip(x.split(4), y.split(4), strict=True)))
+    for each, wanted in zip(model.parameters(), whole, strict=True):
+        if each.grad is None:
+            raise Wrong("there is no gradient: call backward() on the loss of each piece")
+        if torch.allclose(each.grad, count * wanted, rtol=1e-3, atol=1e-5):
+            raise Wrong(
+                f"the gradient is {count} times as large as that of the whole batch: the losses of "
+                f"{count} pieces are means, and their sum is none"
+            )
+        if not torch.allclose(each.grad, wanted, rtol=1e-3, atol=1e-5):
+            raise Wrong("the gradient is not that of the whole batch")
+
+
+@exercise("precision.3", answer="scale_for", ranks=1)
+def scale(learner: Learner) -> None:
+    """How far gradients can be moved away from zero in float16."""
+    ask = learner.function("scale_for")
+    for _ in range(6):
+        largest = 10 ** learner.chance.uniform(-7, 3)
+        found = ask(largest)
+        if not isinstance(found, (int, float)) or found <= 0:
+            raise Wrong(f"scale_for({largest:.3g}) gives {found!r}, and should give a number")
+        if not math.log2(found).is_integer():
+            raise Wrong(f"{found:g} is no power of two: only those change no digit of a number")
+        if found * largest > _LARGEST:
+            raise Wrong(f"{largest:.3g} × {found:g} is more than {_LARGEST:g}: it becomes inf")
+        if 2 * found * largest <= _LARGEST:
+            raise Wrong(f"for {largest:.3g}, {2 * found:g} would do as well: you have {found:g}")

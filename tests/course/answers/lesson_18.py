@@ -1,0 +1,56 @@
+"""Checkpoint and resume."""
+
+import re
+
+from playing import Played
+
+_WEIGHTS = (
+    "def pack(model, optimizer, epoch):\n"
+    "    return {'model': model.state_dict(), 'optimizer': %s, 'random': %s, 'epoch': epoch}\n\n\n"
+    "def unpack(state, model, optimizer):\n    model.load_state_dict(state['model'])\n"
+    "    if state['optimizer']:\n        optimizer.load_state_dict(state['optimizer'])\n"
+    "    if state['random'] is not None:\n        torch.set_rng_state(state['random'])\n"
+    "    return state['epoch']"
+)
+WRONG = {
+    "checkpoint.1": [
+        (_WEIGHTS % ("optimizer.state_dict()", "None"), "random numbers"),
+        (_WEIGHTS % ("None", "torch.get_rng_state()"), "momentum"),
+        (
+            "def pack(model, optimizer, epoch):\n    return {'epoch': epoch}\n\n\n"
+            "def unpack(state, model, optimizer):\n    return state['epoch']",
+            "the weights it was made with",
+        ),
+    ],
+    "checkpoint.2": [
+        (
+            "def write(state, path):\n    path.unlink(missing_ok=True)\n"
+            "    torch.save(state, path.with_suffix('.new'))\n"
+            "    path.with_suffix('.new').replace(path)",
+            "there is none now",
+        )
+    ],
+    "checkpoint.3": [
+        (
+            "def rest(order, done, rank, size):\n    return order[done:][rank::size]",
+            "equally many",
+        ),
+        (
+            "def rest(order, done, rank, size):\n    left = order[done // size :]\n"
+            "    return left[: len(left) // size * size][rank::size]",
+            "seen before the break",
+        ),
+    ],
+}
+
+
+def claims(played: Played) -> None:
+    assert "'everything': 'the same network'" in played.text("resumed")
+    assert "'the weights alone': 'another'" in played.text("resumed")
+    killed = played.text("killed")
+    assert re.findall(r"epoch (\d) on 2 ranks", killed) == ["0", "1"]
+    assert "SIGKILL" in killed
+    assert re.findall(r"epoch (\d) on 3 ranks", played.text("again")) == ["2", "3", "4"]
+    assert "'as it was': True" in played.text("loaded")
+    assert played.text("loaded").count("distcp") >= 2
+    assert played.text("tidy").count("was there") == 2

@@ -1,0 +1,56 @@
+"""Drawings of lessons show what their numbers say, and say it in words, too."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from rankroom.course import diagrams
+from rankroom.course.diagrams import Diagram
+from rankroom.course.exercises.deepspeed_exercises import _bytes
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(diagram: Diagram) -> ElementTree.Element:
+    text = diagram._repr_html_().replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
+    return ElementTree.fromstring(text)
+
+
+@pytest.mark.parametrize(
+    "diagram",
+    [
+        diagrams.ring(3), diagrams.ring(8), diagrams.buckets(3), diagrams.buckets(8),
+        diagrams.pipeline(2, 8), diagrams.pipeline(8, 2), diagrams.shared_out(2),
+        diagrams.shared_out(8), diagrams.split_layer(2), diagrams.split_layer(6),
+        diagrams.tunnel(),
+    ],
+)  # fmt: skip
+def test_all_is_within_the_drawing_and_told_in_words(diagram: Diagram):
+    picture = drawn(diagram)
+    for box in picture.iter(f"{SVG}rect"):
+        x, y, wide, high = (float(box.get(name)) for name in ("x", "y", "width", "height"))
+        assert x >= 0 and y >= 0 and x + wide <= diagram.width and y + high <= diagram.height
+    for words in picture.iter(f"{SVG}text"):
+        assert float(words.get("y")) <= diagram.height
+    assert picture.find(f"{SVG}title").text in repr(diagram)
+    assert picture.find(f"{SVG}desc").text in repr(diagram)
+
+
+@pytest.mark.parametrize(("stages", "micro"), [(1, 3), (4, 4), (3, 7)])
+def test_a_pipelines_empty_slots_are_its_bubble(stages: int, micro: int):
+    diagram = diagrams.pipeline(stages, micro)
+    boxes = list(drawn(diagram).iter(f"{SVG}rect"))
+    idle = sum(box.get("fill") == "none" for box in boxes)
+    assert len(boxes) - idle == stages * micro
+    assert f"{idle / len(boxes):.0%} are empty" in diagram.words
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 64])
+def test_bytes_by_stage_are_those_of_the_exercise(ranks: int):
+    told = re.findall(r"stage (\d): ([\d.]+)", diagrams.shared_out(ranks).words)
+    assert {int(s): float(b) for s, b in told} == {
+        stage: pytest.approx(_bytes(1, ranks, stage), rel=1e-4) for stage in range(4)
+    }
