@@ -119,7 +119,8 @@ def test_the_wheel_holds_everything(wheel):
     extension = f"{data}share/jupyter/labextensions/rankroom/"
     assert {f"{extension}install.json", f"{extension}package.json"} <= names
     assert any(re.fullmatch(rf"{extension}static/remoteEntry\.\w+\.js", name) for name in names)
-    assert not [name for name in names if name.endswith((".map", ".pyc")) or "checkpoint" in name]
+    left_out = (".map", ".pyc", ".ipynb_checkpoints")
+    assert not [name for name in names if any(each in name for each in left_out)]
 
 
 def test_nothing_else_is_at_hand(bare):
