@@ -81,7 +81,8 @@ class Profile:
         """The same with what was sampled by now; its spans are those of the profile."""
         loop = self.phase("loop")
         window = (loop.begin, loop.end) if loop else timeline.wall
-        return dataclasses.replace(self, memory=memory_rows(timeline, window))
+        memory = memory_rows(timeline, window)
+        return self if memory == self.memory else dataclasses.replace(self, memory=memory)
 
     def phase(self, name: str) -> Phase | None:
         """`startup`, `warmup`, `loop` or `rest`; None if the run has no such phase."""
