@@ -476,7 +476,7 @@ export interface RankMemory {
   peak: number;
   /** How far it rose all through the loop, or the run if it has none; null if there are too few samples to tell. */
   rise: number | null;
-  /** Of its whole GPU, whoever uses it. */
+  /** Of its whole GPU, with what other processes use. */
   gpu_peak: number | null;
 }
 

@@ -69,7 +69,7 @@ export class OtherRun {
     return this.source.state === 'running';
   }
 
-  /** Nobody reads its events here: while it is on, every answer may be followed by another. */
+  /** Its events are not read here: while it is on, every answer may be followed by another. */
   get metricEvents(): number {
     return this.source.version;
   }

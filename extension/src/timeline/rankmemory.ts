@@ -25,7 +25,7 @@ export function memoryTable(rows: readonly RankMemory[]): Table<RankMemory> {
       bytes('peak', trans.__('peak'), trans.__('the most of all samples, about one a second')),
       bytes('rise', trans.__('rise'), trans.__('how far it rose all through the loop, or the run; 0 if it did not rise all the time')),
       ...(rows.some(row => row.gpu_peak !== null)
-        ? [bytes('gpu_peak', trans.__('peak of its GPU'), trans.__('of the whole GPU, whoever uses it'))]
+        ? [bytes('gpu_peak', trans.__('peak of its GPU'), trans.__('of the whole GPU, with what other processes use'))]
         : [])
     ]
   };

@@ -9,9 +9,8 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-from rankroom.course.figures import COLOURS
+from rankroom.course.figures import COLOURS, TEXT
 
-_TEXT = "var(--jp-ui-font-color1, currentColor)"
 _LINE = "var(--jp-ui-font-color2, #888)"
 _EMPTY = "none"
 _STEP = 56  # of a grid
@@ -174,7 +173,7 @@ def tunnel(here: int = 8888, port: int = 20100) -> Diagram:
 
 
 def _box(x: float, y: float, wide: float, high: float, words: str, fill: str) -> str:
-    ink = _TEXT if fill == _EMPTY else "#000"
+    ink = TEXT if fill == _EMPTY else "#000"
     dashed = ' stroke-dasharray="3 3"' if fill == _EMPTY and not words and high < 60 else ""
     box = (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="3" '
@@ -188,7 +187,7 @@ def _box(x: float, y: float, wide: float, high: float, words: str, fill: str) ->
 
 def _text(x: float, y: float, words: str, weight: str = "normal") -> str:
     where = f'x="{x:.1f}" y="{y:.1f}"'
-    return f'<text {where} fill="{_TEXT}" font-weight="{weight}">{html.escape(words)}</text>'
+    return f'<text {where} fill="{TEXT}" font-weight="{weight}">{html.escape(words)}</text>'
 
 
 def _arrow(x: float, y: float, to_x: float, to_y: float, cut: float = 0.0) -> str:

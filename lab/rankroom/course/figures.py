@@ -14,7 +14,7 @@ from rankroom.analysis.chart import VEGA, chart
 # Eight colours that colour-blind people tell apart, readable under black text.
 COLOURS = ("#a6cee3", "#fdbf6f", "#b2df8a", "#cab2d6", "#ffe08a", "#fb9a99", "#9fd8cb", "#d9d9d9")
 _CELL, _HIGH, _GAP, _NAME = 44, 26, 6, 56
-_TEXT = "var(--jp-ui-font-color1, currentColor)"
+TEXT = "var(--jp-ui-font-color1, currentColor)"
 
 
 class Curve:
@@ -123,9 +123,7 @@ def _number(value: Any) -> str:
 
 
 def _label(x: int, y: int, words: str, weight: str = "normal") -> str:
-    return (
-        f'<text x="{x}" y="{y}" fill="{_TEXT}" font-weight="{weight}">{html.escape(words)}</text>'
-    )
+    return f'<text x="{x}" y="{y}" fill="{TEXT}" font-weight="{weight}">{html.escape(words)}</text>'
 
 
 def _boxes(x: int, y: int, row: Sequence[Any]) -> list[str]:

@@ -26,7 +26,7 @@ class OwnMemory(NamedTuple):
     """Bytes of one rank; None where nobody knows. `resident` is of all its processes, `unshared`
     what its own process shares with no other; `named` is in tensors and arrays of its variables, as
     is `gpu_named` on GPUs; torch has `allocated` for tensors, out of what it has `reserved`; `used`
-    and `total` are of the whole GPU, whoever uses it."""
+    and `total` are of the whole GPU, other processes included."""
 
     resident: int
     unshared: int | None

@@ -51,7 +51,7 @@ class RankMemory:
     """The bytes that a rank had in memory when it was first and last sampled, and at the most.
 
     `rise` is how far that rose all through the loop, or the run if it has none; None if samples are
-    too few to tell. `gpu_peak` is of its whole GPU, whoever uses it.
+    too few to tell. `gpu_peak` is of its whole GPU, other processes included.
     """
 
     rank: int

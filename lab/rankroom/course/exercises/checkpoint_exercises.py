@@ -76,7 +76,7 @@ def write(learner: Learner) -> None:
 
 @exercise("checkpoint.3", answer="rest", ranks=1)
 def rest(learner: Learner) -> None:
-    """What is left of an epoch, dealt out to another number of ranks."""
+    """What is left of an epoch, shared among another number of ranks."""
     rest = learner.function("rest")
     for _ in range(3):
         order = learner.chance.sample(range(1000), learner.chance.randrange(60, 100))
