@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rankroom.display.digest import SEARCHED
 from rankroom.display.page import weight
 from rankroom.display.text import one_line
+from rankroom.record.compared import has_metrics
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
 
@@ -33,6 +34,8 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00")
 # Of the lines of runs that are compared.
 _DASHES = ("6 3", "2 2", "8 2 2 2", "1 3")
 _METRICS = b'{"kind":"metrics"'
+# In these states run.json says whether a run has metrics.
+_SAYS = ("done", "failed", "interrupted")
 
 
 class MetricSummary(NamedTuple):
@@ -45,11 +48,13 @@ class MetricSummary(NamedTuple):
 
 def metric_summary(run: RunInfo, store: Store | None) -> MetricSummary:
     """The summary of a run, from its record if that is there."""
-    lines = [] if store is None else _lines(store.paths(run.id).events)
+    if store is None or (run.state in _SAYS and not has_metrics(store, run)):
+        return MetricSummary()  # most cells
+    lines = _lines(store.paths(run.id).events)
     if lines is None:
         return MetricSummary(note=LARGE)
-    if not lines or store is None:
-        return MetricSummary()  # most cells
+    if not lines:
+        return MetricSummary()
     from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
     from rankroom.display.compared_metrics import comparison
 

@@ -34,7 +34,7 @@ def compared(store: Store, texts: Iterable[str], run_id: str = "") -> tuple[list
 def with_metrics(store: Store, limit: int = LOOKED_AT) -> list[RunInfo]:
     """Of the newest runs those that have metrics, or are on and may come to have some."""
     return [
-        run for run in store.newest(limit) if run.state == "running" or _has_metrics(store, run)
+        run for run in store.newest(limit) if run.state == "running" or has_metrics(store, run)
     ]
 
 
@@ -42,13 +42,14 @@ def _find(store: Store, text: str, run_id: str) -> str:
     runs = store.newest(LOOKED_AT) if text and text not in store.ids() else []
     if text == "last":
         # A cell without metrics, after the one that is meant, is nothing to compare with.
-        found = (run.id for run in runs if run.id != run_id and _has_metrics(store, run))
+        found = (run.id for run in runs if run.id != run_id and has_metrics(store, run))
     else:
         found = (run.id for run in runs if run.name == text)
     return next(found, None) or store.find(text)
 
 
-def _has_metrics(store: Store, run: RunInfo) -> bool:
+def has_metrics(store: Store, run: RunInfo) -> bool:
+    """Whether a run that is over, and was not lost, has metrics."""
     # Earlier versions did not say so in run.json.
     return run.has_metrics or store.paths(run.id).metrics.exists()
 

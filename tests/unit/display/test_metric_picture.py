@@ -37,7 +37,7 @@ def recorded(root: Path, curves: dict[str, list[Any]], ranks: int = 1) -> tuple[
         columns = {"name": name, "step": step, "at": [1000] * len(rows), "value": value}
         fields = {"from": 0, "define": list(curves), **columns}
         lines.append(event_line("metrics", rank, 1, 1, **fields))
-    return finished_record(root, *lines, size=ranks)
+    return finished_record(root, *lines, size=ranks, has_metrics=True)
 
 
 def parsed(svg: str) -> ElementTree.Element:
