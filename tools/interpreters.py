@@ -72,7 +72,7 @@ def main() -> int:
             done.append(tried(python, torch))
             print(done[-1].row, flush=True)
     if asked.write:
-        write(asked.write, done)
+        write(asked.write, table(done))
     failed = [trial for trial in done if trial.ended.startswith("failed")]
     skipped = [trial for trial in done if trial.ended.startswith("no ")]
     passed = len(done) - len(failed) - len(skipped)
@@ -146,14 +146,17 @@ def size(folder: Path) -> float:
     return int(used.split()[0]) / 1000 if used else 0.0
 
 
-def write(path: Path, trials: list[Trial]) -> None:
-    """Put the table between the marks in a document."""
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
+def write(path: Path, table: str, begin: str = BEGIN, end: str = END) -> None:
+    """Put a table between the marks in a document."""
+    before, found, rest = path.read_text().partition(begin)
+    _, closing, after = rest.partition(end)
+    if not (found and closing):
         raise SystemExit(f"{path} lacks the lines that say where the table belongs")
-    rows = "".join(f"{trial.row}\n" for trial in trials)
-    path.write_text(f"{before}{BEGIN}{TITLE}{rows}{END}{after}")
+    path.write_text(f"{before}{begin}{table}{end}{after}")
+
+
+def table(trials: list[Trial]) -> str:
+    return TITLE + "".join(f"{trial.row}\n" for trial in trials)
 
 
 TITLE = """\

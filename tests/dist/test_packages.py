@@ -88,7 +88,7 @@ def test_the_table_replaces_the_one_in_the_document(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{interpreters.BEGIN}old\n{interpreters.END}after\n")
     trial = interpreters.Trial("3.13.0", "2.13.0+cu130", "trained", 480.0, 8.14)
-    interpreters.write(page, [trial])
+    interpreters.write(page, interpreters.table([trial]))
     text = page.read_text()
     assert text.startswith("before\n<!--") and text.endswith("<!-- end -->\nafter\n")
     assert "| 3.13.0 | 2.13.0+cu130 | trained | 8.0 min | 8.1 GB |" in text

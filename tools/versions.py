@@ -1,0 +1,193 @@
+"""Try the wheel in environments of one's own: other versions of PyTorch, TensorFlow and Keras.
+
+`tools/versions.py [--only PYTHON,TORCH,TENSORFLOW]… [--write docs/pythons.md]`. `newest` is what
+pip chooses, `-` leaves a framework out. For each: install both with pip, then the wheel, build
+Horovod, prove it on two ranks (`rankroom horovod check`), and train the quickstart, which needs
+both (`rankroom demo`). A line for each when it has ended, with the line that the user gets where it
+stops; with --write, the table of what was tried, and the wheels there are for Pythons that are not
+on this machine. Ends with 1 if a step failed, other than by pip's finding no such version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from interpreters import PYTHONS, ROOT, find, run, size, write
+from machine import output
+
+NEWEST, NONE = "newest", "-"
+# The oldest that part of the field still has, one in between, and what pip gives today.
+ROWS = (
+    ("3.10", "2.4.1", "2.16.2"),
+    ("3.11", "2.7.1", "2.16.2"),
+    ("3.12", "2.7.1", "2.19.1"),
+    ("3.12", NEWEST, NEWEST),
+    ("3.13", NEWEST, NEWEST),
+    ("3.13", NEWEST, NONE),
+    ("3.12", NONE, NEWEST),
+)
+BEGIN, END = "<!-- tools/versions.py -->\n", "<!-- end of versions -->\n"
+TITLE = """\
+| Python | PyTorch | TensorFlow | Keras | how far it came | time | on disk |
+|---|---|---|---|---|---|---|
+"""
+SHOWN_LINES = 40  # of the output of what failed
+
+
+@dataclass
+class Environment:
+    """One environment, and how far it came."""
+
+    python: str
+    torch: str
+    tensorflow: str
+    keras: str = NONE
+    ended: str = ""
+    failed: bool = False
+    seconds: float = 0.0
+    gigabytes: float = 0.0
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def row(self) -> str:
+        cells = (
+            self.python, self.torch, self.tensorflow, self.keras, self.ended,
+            f"{self.seconds / 60:.1f} min", f"{self.gigabytes:.1f} GB",
+        )  # fmt: skip
+        return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """Try what was asked for; 1 if something failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", action="append", metavar="PYTHON,TORCH,TENSORFLOW")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this file")
+    asked = parser.parse_args()
+    rows = [tuple(each.split(",")) for each in asked.only or ()] or list(ROWS)
+    if wrong := [row for row in rows if len(row) != 3]:
+        parser.error(f"--only takes three words with commas, such as 3.12,2.7.1,-: not {wrong[0]}")
+    done = []
+    with tempfile.TemporaryDirectory(prefix="rankroom-versions-") as folder:
+        wheel = built_wheel(Path(folder))
+        for version, torch, tensorflow in rows:
+            command = find(version)
+            if command is None:
+                print(f"Python {version}: not on this machine", flush=True)
+                continue
+            done.append(tried(command, torch, tensorflow, wheel))
+            print(done[-1].row, flush=True)
+    if asked.write:
+        rows_of_table = "".join(f"{each.row}\n" for each in done)
+        wheels = "".join(f"\n{each}\n" for each in offered([v for v in PYTHONS if not find(v)]))
+        write(asked.write, TITLE + rows_of_table + wheels, BEGIN, END)
+    failed = sum(each.failed for each in done)
+    print(f"{len(done) - failed} passed, {failed} failed", flush=True)
+    return 1 if failed or not done else 0
+
+
+def built_wheel(folder: Path) -> Path:
+    """The wheel of this checkout."""
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return next(folder.glob("*.whl"))
+
+
+def tried(command: str, torch: str, tensorflow: str, wheel: Path) -> Environment:
+    """Make the environment, step by step, until one fails."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rankroom-env-") as name:
+        folder = Path(name)
+        subprocess.run([command, "-m", "venv", folder / "env"], check=True)
+        words = "import platform; print(platform.python_version())"
+        made = Environment(output(command, "-c", words).strip(), torch, tensorflow)
+        made.env = {
+            **{key: value for key, value in os.environ.items() if key not in _OURS},
+            "PATH": f"{folder / 'env' / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "RANKROOM_HOME": str(folder / "home"),
+            "RANKROOM_CACHE": str(folder / "cache"),
+            "HOME": str(folder),
+        }
+        steps = {
+            "pip": ["pip", "install", "--quiet", *_wanted(torch, tensorflow)],
+            "the wheel": ["pip", "install", "--quiet", f"{wheel}[horovod,lab,quickstart]"],
+            "building Horovod": ["rankroom", "horovod", "build"],
+            "the check": ["rankroom", "horovod", "check"],
+        }
+        if NONE not in (torch, tensorflow):
+            steps["training"] = ["rankroom", "demo"]
+        for step, argv in steps.items():
+            argv[0] = shutil.which(argv[0], path=made.env["PATH"]) or argv[0]
+            code, text = run([*argv], folder, made.env)
+            if step == "pip" and not code:
+                _name_versions(made, folder / "env" / "bin" / "python")
+            if code:
+                print("\n".join(text.splitlines()[-SHOWN_LINES:]), flush=True)
+                is_missing = step == "pip" and "No matching distribution" in text
+                made.failed = not is_missing
+                made.ended = f"{step}: {last_words(text)}"
+                break
+        else:
+            made.ended = "trained" if "training" in steps else "proved on two ranks"
+        made.seconds = time.monotonic() - begun
+        made.gigabytes = size(folder)
+        return made
+
+
+def last_words(text: str) -> str:
+    """The last line that says something, as a cell of a table."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"(?i)error|rankroom:|\w*Error:", line)]
+    said = (errors or lines or ["no word"])[-1]
+    return said.replace("|", "\\|")[:200]
+
+
+def offered(versions: list[str]) -> list[str]:
+    """For Pythons that are not here: which frameworks have a wheel for them."""
+    said = []
+    for version in versions:
+        have, lack = [], []
+        for package in ("torch", "tensorflow", "pyzmq", "psutil", "numpy"):
+            argv = [
+                sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-deps",
+                "--only-binary", ":all:", "--python-version", version, "--target", "x", package,
+            ]  # fmt: skip
+            code = subprocess.run(argv, capture_output=True).returncode
+            (lack if code else have).append(package)
+        said.append(
+            f"Python {version} was not on this machine. There are wheels for it of "
+            f"{', '.join(have) or 'nothing'}{'; none of ' + ', '.join(lack) if lack else ''}."
+        )
+    return said
+
+
+def _wanted(torch: str, tensorflow: str) -> list[str]:
+    # Three equal signs leave out builds with a local version: what pip gives everybody.
+    names = (("torch", torch), ("tensorflow", tensorflow))
+    return [
+        name if version == NEWEST else f"{name}==={version}"
+        for name, version in names
+        if version != NONE
+    ]
+
+
+def _name_versions(made: Environment, python: Path) -> None:
+    for name in ("torch", "tensorflow", "keras"):
+        words = f"import importlib.metadata as m; print(m.version({name!r}))"
+        setattr(made, name, output(python, "-c", words).strip() or NONE)
+
+
+_OURS = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS", "VIRTUAL_ENV", "RANKROOM_TORCH", "PYTHONPATH"}
+
+if __name__ == "__main__":
+    sys.exit(main())
