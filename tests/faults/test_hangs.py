@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 SETUP = """
-import ctypes, os, threading, time
+import ctypes, os, subprocess, threading, time
 import torch, torch.distributed as dist
 import horovod.torch as hvd
 import tensorflow as tf
@@ -47,6 +47,7 @@ dist.all_reduce(sent := x.clone())
  graph_step(tf.constant(1.0)).numpy().item()]
 """
 
+COMPILER = "subprocess.run(['timeout', '{}', 'sh', '-c', 'while :; do :; done'])"
 OWN_LOCK = "a deadlock of the user's"
 CASES = {
     "if rank == 0": (
@@ -105,6 +106,11 @@ CASES = {
         "if rank == 0:\n    graph_step(tf.constant(1.0))",
         r"rank 0 waits in hvd.allreduce \S+ \(cell line 2\) for \d+ s; "
         r"rank 1 has finished the cell",
+    ),
+    "a child process that computes": (
+        f"if rank == 1:\n    {COMPILER.format(60)}\nhvd.allreduce(x)",
+        r"rank 0 waits in hvd.allreduce #1 \(cell line 3\) for \d+ s; "
+        r"rank 1 is at cell line 2 while a child process \(sh\) computes: `subprocess.run.*`",
     ),
     "C code that keeps Python's lock": (
         "if rank == 1:\n    ctypes.PyDLL(None).sleep(60)\nhvd.allreduce(x)",
@@ -213,6 +219,27 @@ def test_steps_that_wait_a_little_are_not_hangs(ready):
     source = "for i in range(6):\n    time.sleep(1.2 * rank)\n    hvd.allreduce(x)"
     run = finish(ready, source)
     assert run.state == "done" and run.info.notes == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        COMPILER.format(7),
+        # As frameworks do, whose threads work for the main one.
+        "done = threading.Event()\n"
+        "def work(until=time.time() + 7):\n"
+        "    while time.time() < until:\n"
+        "        sum(range(100_000))\n"
+        "    done.set()\n"
+        "threading.Thread(target=work).start()\n"
+        "done.wait()",
+    ],
+    ids=["a child process", "another thread"],
+)
+def test_what_computes_for_the_cell_is_no_hang(ready, source):
+    run = finish(ready, source)
+    assert run.state == "done" and run.info.notes == []
+    assert run.duration > 6
 
 
 def stacks(cluster, ranks, words, seconds=60):

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from rankroom.rank import stacks
+from rankroom.rank.computing import Computing
 from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.frameworks.torch import torch_ddp_group
 from rankroom.rank.waiting import Waiting
@@ -21,6 +22,8 @@ from rankroom.rank.waiting import Waiting
 LOOK_S = 0.5
 NOTICE_S = 1.0  # in one collective, before that is reported
 STILL_S = 2.0  # without a step of the main thread, before that is reported
+# So long it may stand while other threads or child processes compute for it, as compilers do.
+COMPUTING_S = 300.0
 IDLE_SHARE = 0.02  # of one core: a main thread that uses less does not compute
 
 
@@ -50,6 +53,9 @@ class Watchdog:
         self._step: object = None  # where the main thread was when it last took a step
         self._since = time.monotonic()
         self._cpu = 0.0
+        self._computing = Computing()
+        self._beside: str | None = None  # what computed while it stood still, and when last
+        self._computed = 0.0
         self._over = threading.Event()
         self._told: str | None = None  # the run that was told that it is stuck
 
@@ -77,13 +83,18 @@ class Watchdog:
         if wait is not None:
             return {"state": "waits", "what": wait.what, "seconds": now - wait.since, **about}
         # It may have moved since the thread looked.
-        still = now - self._since if _step(frame) == self._step else 0.0
-        state = "still" if still > STILL_S else "busy"
+        moved = _step(frame) != self._step
         # A wait in native code is not noted; but the main thread stands, and this is not done.
-        if state == "still" and (found := _in_flight()):
+        if not moved and now - self._since > STILL_S and (found := _in_flight()):
             what, seconds = found
             return {"state": "waits", "what": what, "seconds": seconds, **about}
-        return {"state": state, "what": None, "seconds": still if state == "still" else 0, **about}
+        about["what"] = None
+        if not moved and now - self._computed < STILL_S:
+            about["beside"] = self._beside
+        still = 0.0 if moved else self._still(now)
+        if still > STILL_S:
+            return {"state": "still", "seconds": still, **about}
+        return {"state": "busy", "seconds": 0, **about}
 
     def _watch(self) -> None:
         over = self._over
@@ -113,6 +124,15 @@ class Watchdog:
         self._step, self._cpu = step, cpu
         if moved:
             self._since = now
+            self._computing.forget()
+        # Early enough for two looks until then.
+        elif now - self._since > STILL_S - 2.5 * LOOK_S and (beside := self._computing.look(cpu)):
+            self._beside, self._computed = beside, now
+
+    def _still(self, now: float) -> float:
+        """For how many seconds the main thread has stood, and nothing has computed for it."""
+        still = now - self._since
+        return still if still > COMPUTING_S else min(still, now - self._computed)
 
     def _is_stuck(self) -> bool:
         if self._asking():  # who is asked knows it already
@@ -121,7 +141,9 @@ class Watchdog:
         wait = Waiting.current
         if wait is not None:
             return now - wait.since > NOTICE_S
-        return now - self._since > STILL_S
+        if now - self._since <= STILL_S:
+            return False
+        return self._still(now) > STILL_S or _in_flight() is not None
 
 
 def _in_flight() -> tuple[str, float] | None:

@@ -33,9 +33,7 @@ def compared(store: Store, texts: Iterable[str], run_id: str = "") -> tuple[list
 
 def with_metrics(store: Store, limit: int = LOOKED_AT) -> list[RunInfo]:
     """Of the newest runs those that have metrics, or are on and may come to have some."""
-    return [
-        run for run in store.newest(limit) if run.state == "running" or has_metrics(store, run)
-    ]
+    return [run for run in store.newest(limit) if run.state == "running" or has_metrics(store, run)]
 
 
 def _find(store: Store, text: str, run_id: str) -> str:

@@ -113,12 +113,15 @@ def places(answers: Mapping[int, Mapping[str, Any]]) -> list[Place]:
     """Where ranks stand by what they answered: those that wait first, then those that do not."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for rank, answer in sorted(answers.items()):
-        key = (answer["state"], *(answer.get(name) for name in ("what", "cell_line", "code")))
+        key = (
+            answer["state"],
+            *(answer.get(name) for name in ("what", "cell_line", "code", "beside")),
+        )
         groups.setdefault(key, []).append(rank)
     ordered = sorted(groups.items(), key=lambda item: _ORDER.index(item[0][0]))
     return [
-        Place(ranks, state, _words(len(ranks) > 1, state, what, line), what, code)
-        for (state, what, line, code), ranks in ordered
+        Place(ranks, state, _words(len(ranks) > 1, state, what, line, beside), what, code)
+        for (state, what, line, code, beside), ranks in ordered
     ]
 
 
@@ -162,10 +165,13 @@ def _sentence(place: Place) -> str:
     return f"{who} {place.words}{source}"
 
 
-def _words(many: bool, state: str, what: str | None, line: int | None) -> str:
+def _words(
+    many: bool, state: str, what: str | None, line: int | None, beside: str | None = None
+) -> str:
     if state == "asks":
         return f"{'are' if many else 'is'} in {what}"
     at = f"at cell line {line}" if line else "outside the cell"
+    at += f" while {beside}" if beside else ""
     if state == "waits":
         where = f" (cell line {line})" if line else ""
         return f"{'wait' if many else 'waits'} in {what}{where}"

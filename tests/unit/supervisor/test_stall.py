@@ -53,6 +53,14 @@ SLEEPS = {"state": "still", "cell_line": 9, "code": "time.sleep(60)"}
             "rank 2 is in the debugger at cell line 5; "
             "ranks 0–1 wait in allreduce loss (cell line 7) for 6 s",
         ),
+        (
+            [
+                {"state": "busy", "cell_line": 2, "beside": "a child process (cc1plus) computes"},
+                WAITS,
+            ],
+            "rank 1 waits in allreduce loss (cell line 7) for 6 s; "
+            "rank 0 is at cell line 2 while a child process (cc1) computes",
+        ),
         ([SLEEPS], "rank 0 stands at cell line 9: `time.sleep(60)` for 6 s"),
         ([{"state": "still"}], "rank 0 stands outside the cell for 6 s"),
     ],
