@@ -74,6 +74,7 @@ LESSONS = (
         18, "18_checkpoint_and_resume.ipynb", "Checkpoint and resume", 20, (*HVD_TORCH, "sklearn")
     ),
     Lesson(19, "19_half_the_bits.ipynb", "Half the bits", 15, (*HVD_TORCH, "sklearn")),
+    Lesson(20, "20_capstone.ipynb", "Capstone", 60, (*HVD_TORCH, "sklearn")),
 )
 
 
