@@ -52,6 +52,15 @@ WRONG = {
             "by two ranks",
         ),
         (_but("capstone.2", ("    sampler.set_epoch(epoch)\n", "")), "same order"),
+        # Rank 0 trains, and the others read for nothing.
+        (
+            _but(
+                "capstone.2",
+                (_WRAP, ""),
+                ("        optimizer.step()\n", f"        optimizer.step()\n        {_BROADCAST}"),
+            ),
+            "are not averaged",
+        ),
         (
             _but(
                 "capstone.2",

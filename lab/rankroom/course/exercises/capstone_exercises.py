@@ -21,12 +21,14 @@ _CLOSE = 1e-3  # of weights that went through other roundings only
 
 
 class _Seen(NamedTuple):
-    """What a rank has read, with the sum of its weights at each read, and its weights now."""
+    """What a rank has read, with the sum of its weights at each read, and its weights now; the
+    gradient of its last step, if that is still there."""
 
     images: list[int]
     reads: int
     sums: list[float]
     weights: list[float]
+    gradient: list[float]
     validated: list[int]
     seconds: float
 
@@ -162,6 +164,7 @@ def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
 
     images, model = _images(learner, "images"), learner.get("model")
     weights = torch.cat([each.detach().cpu().flatten() for each in model.parameters()])
+    gradients = [each.grad.cpu().flatten() for each in model.parameters() if each.grad is not None]
     validation = learner.variables.get("validation")
     checked = validation.reads if isinstance(validation, SlowImages) else []
     own = _Seen(
@@ -169,6 +172,7 @@ def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
         len(images.reads),
         [each.weights for each in images.reads],
         weights.tolist(),
+        torch.cat(gradients).tolist() if gradients else [],
         [number for each in checked for number in each.numbers],
         ended - images.reads[0].begin if images.reads else 0.0,
     )
@@ -188,8 +192,7 @@ def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
             )
     _demand_shuffled(shares[0])
     for rank, each in enumerate(ranks):
-        apart = max(abs(a - b) for a, b in zip(each.weights, ranks[0].weights, strict=True))
-        if apart > _CLOSE:
+        if _apart(each.weights, ranks[0].weights) > _CLOSE:
             raise Wrong(f"ranks 0 and {rank} hold different networks at the end")
         # One that is read ahead may see the weights in the middle of a step.
         pairs = zip(each.sums, ranks[0].sums, strict=False)
@@ -199,8 +202,18 @@ def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
                 f"ranks 0 and {rank} hold the same network at the end, but not on the way there: "
                 f"they had the same weights in {alike} of {each.reads} reads"
             )
+        if _apart(each.gradient, ranks[0].gradient) > _CLOSE:
+            raise Wrong(
+                f"ranks 0 and {rank} hold the same network, but their last gradients differ: they "
+                "are not averaged, and what one of them has learnt is thrown away"
+            )
     _demand_accuracy(learner.get("model"))
     return ranks
+
+
+def _apart(one: Sequence[float], other: Sequence[float]) -> float:
+    """The largest difference; 0 where one has nothing to compare."""
+    return max((abs(a - b) for a, b in zip(one, other, strict=False)), default=0.0)
 
 
 def _images(learner: Learner, name: str) -> SlowImages:
