@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import secrets
 import time
 import weakref
 from collections.abc import Iterable
@@ -58,14 +59,15 @@ class SlowImages:
 
 
 def network(seed: int | None = None) -> Any:
-    """A small network for the digits; with a `seed`, the same one each time."""
+    """A small network for the digits: with other weights on each rank and each time, or with those
+    of `seed`. Other random numbers stay as they are."""
     global _newest
     import torch
 
-    if seed is not None:
-        torch.manual_seed(seed)
-    hidden, out = torch.nn.Linear(64, 128), torch.nn.Linear(128, 10)
-    made = torch.nn.Sequential(hidden, torch.nn.ReLU(), out)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(secrets.randbelow(1 << 31) if seed is None else seed)
+        hidden, out = torch.nn.Linear(64, 128), torch.nn.Linear(128, 10)
+        made = torch.nn.Sequential(hidden, torch.nn.ReLU(), out)
     _newest = weakref.ref(made)
     return made
 
