@@ -65,19 +65,19 @@ def memory(learner: Learner) -> None:
                 "--mem and --mem-per-cpu are two ways to ask for the same memory, and "
                 + ("both are there: keep one" if given else "none is left: keep one of them")
             )
-        ((name, value),) = given.items()
-        if (name, value) == ("--mem", "0"):
+        ((name, amount),) = given.items()
+        if (name, amount) == ("--mem", "0"):
             continue  # which is all there is
-        if not re.fullmatch(r"\d+M?", value):
-            raise Wrong(f"{name}={value}: whole MB, please")
-        each, count = int(value.removesuffix("M")), tasks * cpus if name == "--mem-per-cpu" else 1
+        if not re.fullmatch(r"\d+M?", amount):
+            raise Wrong(f"{name}={amount}: whole MB, please")
+        each, count = int(amount.removesuffix("M")), tasks * cpus if name == "--mem-per-cpu" else 1
         if each * count > node:
             raise Wrong(
-                f"{name}={value} for {tasks} tasks with {cpus} CPUs each is {each * count} MB: the "
+                f"{name}={amount} for {tasks} tasks with {cpus} CPUs each is {each * count} MB: the "
                 f"node has {node}, and the job never starts"
             )
         if (each + 1) * count <= node:
-            raise Wrong(f"{name}={value} leaves {node - each * count} MB of {node} unused")
+            raise Wrong(f"{name}={amount} leaves {node - each * count} MB of {node} unused")
 
 
 @exercise("batch.3", answer="train", ranks=1)
