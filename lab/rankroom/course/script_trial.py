@@ -17,6 +17,7 @@ from typing import Any
 from rankroom.course.slow_images import NOTES
 
 _LOOK_S = 0.02
+_START_S = "120"  # on a machine that is busy with the reader's own ranks
 _MOST_STARTS = 4  # of a job that tries again and again
 _TIDY_S = 30.0  # for a launcher to end its ranks
 _TOLD = 400  # characters of what a script wrote last
@@ -107,7 +108,8 @@ def _started(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program in a folder, which ends with the block at the latest."""
     own = Path(sys.executable).parent  # where this environment's `rankroom` is
-    env = os.environ | {"PATH": f"{own}{os.pathsep}{os.environ.get('PATH', '')}"} | env
+    env = {"RANKROOM_START_SECONDS": _START_S} | os.environ | env
+    env["PATH"] = f"{own}{os.pathsep}{os.environ.get('PATH', '')}"
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
             command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=output,

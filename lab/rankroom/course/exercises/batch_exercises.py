@@ -73,8 +73,8 @@ def memory(learner: Learner) -> None:
         each, count = int(amount.removesuffix("M")), tasks * cpus if name == "--mem-per-cpu" else 1
         if each * count > node:
             raise Wrong(
-                f"{name}={amount} for {tasks} tasks with {cpus} CPUs each is {each * count} MB: the "
-                f"node has {node}, and the job never starts"
+                f"{name}={amount} for {tasks} tasks with {cpus} CPUs each is {each * count} MB: "
+                f"the node has {node}, and the job never starts"
             )
         if (each + 1) * count <= node:
             raise Wrong(f"{name}={amount} leaves {node - each * count} MB of {node} unused")
