@@ -81,7 +81,7 @@ def efficient(learner: Learner) -> None:
         )
 
 
-@exercise("capstone.4", answer="script", limit=300, ranks=1, script="capstone.py")
+@exercise("capstone.4", answer="script", limit=600, ranks=1, script="capstone.py")
 def resumed(learner: Learner) -> None:
     """Killed in the middle of the second epoch, it goes on, and ends as if nothing had happened."""
     if learner.rank != 0:
@@ -127,7 +127,7 @@ def resumed(learner: Learner) -> None:
             )
 
 
-@exercise("capstone.5", answer="job", limit=240, ranks=1)
+@exercise("capstone.5", answer="job", limit=600, ranks=1)
 def submitted(learner: Learner) -> None:
     """A job script that trains, and starts the training once more if a rank dies."""
     if learner.rank != 0:
