@@ -41,7 +41,7 @@ def test_a_lesson_starts_ranks_and_uses_those_there_are(kernel: Kernel):
 
 
 def test_lessons_and_exercises_that_there_are_not(kernel: Kernel):
-    assert "there is no lesson 77: the course has 0 to 19" in said(kernel, "%course 77")
+    assert "there is no lesson 77: the course has 0 to 20" in said(kernel, "%course 77")
     assert "there are ring.1, ring.2" in said(kernel, "%%check ring.9\npass")
     assert "the topics are" in said(kernel, "%%check nothing\npass")
     assert "needs the name of an exercise" in said(kernel, "%%check\npass")

@@ -61,30 +61,32 @@ class Learner:
 @dataclass(frozen=True)
 class Exercise:
     """`run` examines the answer on one rank. `answer` is the variable or function it looks at, for
-    `check(name, answer)`; `ranks` are the fewest it can be tried on."""
+    `check(name, answer)`; `ranks` are the fewest it can be tried on. Where there is a `script`, the
+    reader's cell is one: it is written into the file of that name, and `answer` is its text."""
 
     name: str
     run: Callable[[Learner], None]
     answer: str
     limit: float = LIMIT_S
     ranks: int = 2
+    script: str = ""
 
 
 TOPICS = (
     "hello", "collectives", "ring", "horovod", "tf", "keras", "ddp", "deepspeed", "tfd", "large",
     "scaling", "straggler", "feeding", "model", "batch", "shared", "script",
-    "checkpoint", "precision",
+    "checkpoint", "precision", "capstone",
 )  # fmt: skip
 _FOUND: dict[str, Exercise] = {}
 
 
 def exercise(
-    name: str, answer: str, limit: float = LIMIT_S, ranks: int = 2
+    name: str, answer: str, limit: float = LIMIT_S, ranks: int = 2, script: str = ""
 ) -> Callable[[Callable[[Learner], None]], Callable[[Learner], None]]:
     """Make a function the exercise `TOPIC.NUMBER`."""
 
     def take(run: Callable[[Learner], None]) -> Callable[[Learner], None]:
-        _FOUND[name] = Exercise(name, run, answer, limit, ranks)
+        _FOUND[name] = Exercise(name, run, answer, limit, ranks, script)
         return run
 
     return take

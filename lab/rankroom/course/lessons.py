@@ -11,8 +11,8 @@ from rankroom.errors import UsageError
 @dataclass(frozen=True)
 class Lesson:
     """One notebook. `needs` are the packages that its cells import; `ranks` the fewest it makes
-    sense on; `minutes` how long it takes to read; `fresh` why it needs ranks that have run nothing
-    yet, if it does."""
+    sense on; `minutes` how long it takes, by the rule in tests/course/reading_time.py; `fresh` why
+    it needs ranks that have run nothing yet, if it does."""
 
     number: int
     file: str
@@ -31,7 +31,7 @@ class Lesson:
 HVD_TORCH = ("torch", "horovod.torch")
 HVD_TENSORFLOW = ("tensorflow", "horovod.tensorflow")
 LESSONS = (
-    Lesson(0, "00_start_here.ipynb", "Start here", 5, ranks=1),
+    Lesson(0, "00_start_here.ipynb", "Start here", 10, ranks=1),
     Lesson(1, "01_hello_ranks.ipynb", "Hello, ranks", 15, ranks=2),
     Lesson(2, "02_collectives.ipynb", "Collectives", 20, ("torch",)),
     Lesson(3, "03_ring_allreduce.ipynb", "Ring all-reduce", 20, ("torch",)),
@@ -44,7 +44,7 @@ LESSONS = (
         9,
         "09_tf_distribute.ipynb",
         "tf.distribute",
-        30,
+        25,
         ("tensorflow", "sklearn"),
         fresh="TensorFlow can be given its devices only once",
     ),
@@ -53,27 +53,28 @@ LESSONS = (
         11,
         "11_scaling.ipynb",
         "Scaling",
-        15,
+        20,
         ("torch",),
         fresh="a strategy of TensorFlow's would have connected them for good",
     ),
-    Lesson(12, "12_find_the_straggler.ipynb", "Find the straggler", 20, (*HVD_TORCH, "sklearn")),
-    Lesson(13, "13_feeding.ipynb", "Feeding the ranks", 20, ("torch",)),
-    Lesson(14, "14_model_parallelism.ipynb", "Model parallelism", 30, ("torch",)),
-    Lesson(15, "15_notebook_to_batch.ipynb", "From notebook to batch", 20, ranks=1),
+    Lesson(12, "12_find_the_straggler.ipynb", "Find the straggler", 15, (*HVD_TORCH, "sklearn")),
+    Lesson(13, "13_feeding.ipynb", "Feeding the ranks", 15, ("torch",)),
+    Lesson(14, "14_model_parallelism.ipynb", "Model parallelism", 20, ("torch",)),
+    Lesson(15, "15_notebook_to_batch.ipynb", "From notebook to batch", 15, ranks=1),
     Lesson(16, "16_lab_on_a_node.ipynb", "Lab on a compute node", 15, ranks=1),
     Lesson(
         17,
         "17_leave_the_notebook.ipynb",
         "Leave the notebook",
-        25,
+        15,
         (*HVD_TORCH, "sklearn"),
         ranks=1,
     ),
     Lesson(
-        18, "18_checkpoint_and_resume.ipynb", "Checkpoint and resume", 25, (*HVD_TORCH, "sklearn")
+        18, "18_checkpoint_and_resume.ipynb", "Checkpoint and resume", 20, (*HVD_TORCH, "sklearn")
     ),
-    Lesson(19, "19_half_the_bits.ipynb", "Half the bits", 20, (*HVD_TORCH, "sklearn")),
+    Lesson(19, "19_half_the_bits.ipynb", "Half the bits", 15, (*HVD_TORCH, "sklearn")),
+    Lesson(20, "20_capstone.ipynb", "Capstone", 60, (*HVD_TORCH, "sklearn")),
 )
 
 

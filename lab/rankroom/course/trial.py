@@ -45,7 +45,7 @@ def ranks() -> AnyCluster:
 
 
 def start(exercise: Exercise, source: str, count: int | None = None) -> Run:
-    """Send the reader's cell with the exercise behind it."""
+    """Send the reader's cell with the exercise behind it; of a script, its text."""
     cluster = ranks()
     if cluster.size < exercise.ranks:
         raise UsageError(
@@ -53,6 +53,8 @@ def start(exercise: Exercise, source: str, count: int | None = None) -> Run:
             f"{'is' if cluster.size == 1 else 'are'} {cluster.size}: "
             f"`%cluster resize {exercise.ranks}`"
         )
+    if exercise.script and source:
+        source = f"{exercise.answer} = {source!r}"
     return cluster.run(f"{source.rstrip()}\n\n{examination(exercise)}", count=count)
 
 

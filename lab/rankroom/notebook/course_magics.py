@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
@@ -59,13 +60,19 @@ class CourseMagics(Magics):
     @cell_magic("check")  # type: ignore[untyped-decorator]
     @plain
     def check_cell(self, line: str, cell: str) -> None:
-        """%%check EXERCISE: run the cell on all ranks, and see whether it does what is asked."""
+        """%%check EXERCISE: run the cell on all ranks, and see whether it does what is asked.
+
+        The cell of an exercise about a script, such as capstone.4, is written into that script's
+        file, and tried as such.
+        """
         if not line.strip():
             raise UsageError("%%check needs the name of an exercise, like ring.1")
         exercise = find(line.strip())
         if self.every.refuses:
             raise UsageError(self.every.refuses)
         check_syntax(self.shell, cell)
+        if exercise.script:
+            _write(exercise.script, cell)
         run = trial.start(exercise, cell, self.shell.execution_count)
         output = CellOutput(self.shell, run.id)
         output.show(display.running_bundle(run.info))
@@ -74,6 +81,13 @@ class CourseMagics(Magics):
             output.show(display.bundle(run.info, trial.ranks().store))
 
         show(trial.follow(exercise, run, over).bundle(), raw=True)
+
+
+def _write(script: str, cell: str) -> None:
+    try:
+        Path(script).write_text(cell)
+    except OSError as error:
+        raise UsageError(f"cannot write the cell to {script} in {Path.cwd()}: {error}") from None
 
 
 def overview() -> str:

@@ -8,6 +8,7 @@ WRONG = {
 
 
 def claims(played: Played) -> None:
+    assert "measured: 8 → 1, 256 → 29, 1024 → 116, 2048 → 1.45e+03" in played.text("why-drawn")
     said = played.text("have")
     for name in ("rankroom", "torch", "tensorflow", "horovod", "deepspeed", "sklearn"):
         assert name in said

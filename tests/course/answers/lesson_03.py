@@ -32,8 +32,37 @@ WRONG = {
             "does not have chunk",
         )
     ],
-    "ring.4": [("def bytes_sent(length, ranks):\n    return (ranks - 1) * length / ranks", "two halves")],
+    "ring.4": [
+        ("def bytes_sent(length, ranks):\n    return (ranks - 1) * length / ranks", "in your ring"),
+        # Right on two ranks.
+        ("def bytes_sent(length, ranks):\n    return length", "each sends|in your ring"),
+    ],
 }  # fmt: skip
+
+
+RIGHT = {
+    "ring.2": [
+        "def reduce_scatter(chunks):\n    following, before = neighbours(rank, size)\n"
+        "    for step in range(size - 1):\n        own = chunks[(rank - step - 1) % size]\n"
+        "        into = torch.empty_like(own)\n"
+        "        ops = [dist.P2POp(dist.isend, chunks[(rank - step) % size], following),\n"
+        "               dist.P2POp(dist.irecv, into, before)]\n"
+        "        for work in dist.batch_isend_irecv(ops):\n            work.wait()\n"
+        "        own += into",
+    ],
+    "ring.4": [
+        "def bytes_sent(length, ranks):\n    return round(2 * length - 2 * length / ranks)",
+        # Halves that send otherwise are counted, too.
+        "def reduce_scatter(chunks):\n    following, before = neighbours(rank, size)\n"
+        "    for step in range(size - 1):\n        own = chunks[(rank - step - 1) % size]\n"
+        "        into = torch.empty_like(own)\n"
+        "        ops = [dist.P2POp(dist.isend, chunks[(rank - step) % size], following),\n"
+        "               dist.P2POp(dist.irecv, into, before)]\n"
+        "        for work in dist.batch_isend_irecv(ops):\n            work.wait()\n"
+        "        own += into\n\n\n"
+        "def bytes_sent(length, ranks):\n    return 2 * (ranks - 1) * length / ranks",
+    ],
+}
 
 
 def claims(played: Played) -> None:

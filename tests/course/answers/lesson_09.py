@@ -9,7 +9,7 @@ WRONG = {
         ("def replica_loss(errors, global_batch):\n    return sum(errors)", "times the mean")
     ],
     "tfd.2": [
-        ("def busiest(way, devices, length):\n    return 2 * (devices - 1) * length", "'ring'")
+        ("def busiest(way, devices, length):\n    return 2 * (devices - 1) * length", "you predict")
     ],
     "tfd.4": [
         (

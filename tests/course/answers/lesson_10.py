@@ -16,7 +16,8 @@ WRONG = {
         ),
     ],
     "large.3": [
-        ("def steps_for(images, batch, ranks):\n    return -(-images // (batch * ranks))", "whole")
+        ("def steps_for(images, batch, ranks):\n    return -(-images // (batch * ranks))", "whole"),
+        ("def steps_for(images, batch, ranks):\n    return images // batch", "whole"),
     ],
 }
 

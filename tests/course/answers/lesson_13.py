@@ -7,7 +7,7 @@ from playing import Played
 
 WRONG = {
     "feeding.1": [
-        ("def seen(images, ranks, each):\n    return 1 - (1 - 1 / images) ** each", "are seen")
+        ("def seen(images, ranks, each):\n    return 1 - (1 - 1 / images) ** each", "you predict")
     ],
     "feeding.2": [
         (

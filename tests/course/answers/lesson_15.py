@@ -4,6 +4,10 @@ import re
 
 from playing import Played
 
+_ASKS = (
+    'def asks(node, tasks, cpus):\n    return f"""#SBATCH --ntasks-per-node={tasks}\n'
+    '#SBATCH --cpus-per-task={cpus}\n#SBATCH %s\n"""'
+)
 WRONG = {
     "batch.1": [
         (
@@ -12,7 +16,12 @@ WRONG = {
             "one rank for each GPU",
         )
     ],
-    "batch.2": [("def per_cpu(node, tasks, cpus):\n    return node // tasks", "never starts")],
+    "batch.2": [
+        (_ASKS % "--mem={node}\n#SBATCH --mem-per-cpu={node // (tasks * cpus)}", "both are there"),
+        (_ASKS % "--mem-per-cpu={node // cpus}", "never starts"),
+        (_ASKS % "--mem-per-cpu={node // (tasks * cpus) // 2}", "unused"),
+        (_ASKS % "--exclusive=user", "none is left"),
+    ],
     "batch.3": [
         (
             "def train(epoch, last, path):\n    first = int(path.read_text()) if path.exists() else 0\n"
@@ -27,6 +36,9 @@ WRONG = {
         ),
     ],
 }
+
+
+RIGHT = {"batch.2": [_ASKS % "--mem={node}M", _ASKS % "--mem=0"]}
 
 
 def claims(played: Played) -> None:

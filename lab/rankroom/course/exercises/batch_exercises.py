@@ -18,15 +18,9 @@ def header(learner: Learner) -> None:
     said = ask(nodes, gpus, hours)
     if not isinstance(said, str):
         raise Wrong(f"header gives {said!r}, and should give text")
-    lines = [line.strip() for line in said.strip().splitlines()]
-    if not lines or lines[0] != "#!/bin/bash":
+    if said.strip().partition("\n")[0].strip() != "#!/bin/bash":
         raise Wrong("the first line of a script is #!/bin/bash")
-    asked: dict[str, str] = {}
-    for line in lines[1:]:
-        if match := re.fullmatch(r"#SBATCH\s+(--[\w-]+)[= ](\S+)", line):
-            asked[match[1]] = match[2]
-        elif line.startswith("#SBATCH"):
-            raise Wrong(f"Slurm would not read {line!r}: write #SBATCH --NAME=VALUE")
+    asked = _options(said)
     for name, value in (("--nodes", nodes), ("--gpus-per-node", gpus)):
         if asked.get(name) != str(value):
             raise Wrong(f"for {nodes} nodes with {gpus} GPUs, {name} is {value}: you have "
@@ -41,22 +35,49 @@ def header(learner: Learner) -> None:
         raise Wrong(f"one rank for each GPU: --ntasks-per-node={gpus}")
 
 
-@exercise("batch.2", answer="per_cpu", ranks=1)
+def _options(said: object) -> dict[str, str]:
+    """What the lines of a header ask for, by option."""
+    if not isinstance(said, str):
+        raise Wrong(f"there should be text, and there is {said!r}")
+    asked: dict[str, str] = {}
+    for line in map(str.strip, said.splitlines()):
+        if match := re.fullmatch(r"#SBATCH\s+(--[\w-]+)[= ](\S+)", line):
+            asked[match[1]] = match[2]
+        elif line.startswith("#SBATCH"):
+            raise Wrong(f"Slurm would not read {line!r}: write #SBATCH --NAME=VALUE")
+    return asked
+
+
+@exercise("batch.2", answer="asks", ranks=1)
 def memory(learner: Learner) -> None:
-    """Memory for each CPU, from what a node has."""
-    ask = learner.function("per_cpu")
+    """All of a node's memory, asked for once: for the node, or for each CPU."""
+    ask = learner.function("asks")
     for _ in range(3):
         tasks, cpus = learner.chance.choice([2, 4, 6]), learner.chance.choice([6, 7, 8, 32])
         node = learner.chance.randrange(60_000, 260_000)
-        wanted = node // (tasks * cpus)
-        found = ask(node, tasks, cpus)
-        if found != wanted:
-            over = isinstance(found, (int, float)) and found * tasks * cpus > node
-            hint = ": the node does not have so much, and the job never starts" if over else ""
+        asked = _options(ask(node, tasks, cpus))
+        for name, value in (("--ntasks-per-node", tasks), ("--cpus-per-task", cpus)):
+            if asked.get(name) != str(value):
+                raise Wrong(f"{name}={value} has nothing to do with memory, and should stay")
+        given = {name: asked[name] for name in ("--mem", "--mem-per-cpu") if name in asked}
+        if len(given) != 1:
             raise Wrong(
-                f"{node} MB, {tasks} tasks with {cpus} CPUs each: {wanted} whole MB for a CPU, and "
-                f"you have {found!r}{hint}"
+                "--mem and --mem-per-cpu are two ways to ask for the same memory, and "
+                + ("both are there: keep one" if given else "none is left: keep one of them")
             )
+        ((name, amount),) = given.items()
+        if (name, amount) == ("--mem", "0"):
+            continue  # which is all there is
+        if not re.fullmatch(r"\d+M?", amount):
+            raise Wrong(f"{name}={amount}: whole MB, please")
+        each, count = int(amount.removesuffix("M")), tasks * cpus if name == "--mem-per-cpu" else 1
+        if each * count > node:
+            raise Wrong(
+                f"{name}={amount} for {tasks} tasks with {cpus} CPUs each is {each * count} MB: "
+                f"the node has {node}, and the job never starts"
+            )
+        if (each + 1) * count <= node:
+            raise Wrong(f"{name}={amount} leaves {node - each * count} MB of {node} unused")
 
 
 @exercise("batch.3", answer="train", ranks=1)

@@ -79,8 +79,10 @@ def rest(learner: Learner) -> None:
     """What is left of an epoch, shared among another number of ranks."""
     rest = learner.function("rest")
     for _ in range(3):
-        order = learner.chance.sample(range(1000), learner.chance.randrange(60, 100))
         done, size = learner.chance.randrange(10, 40), learner.chance.randrange(2, 7)
+        # What is left is never a multiple of the number of ranks.
+        left = size * learner.chance.randrange(5, 12) + learner.chance.randrange(1, size)
+        order = learner.chance.sample(range(1000), done + left)
         parts = [[int(i) for i in rest(list(order), done, rank, size)] for rank in range(size)]
         together = [each for part in parts for each in part]
         if len({len(part) for part in parts}) > 1:

@@ -7,17 +7,19 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 
 @exercise("feeding.1", answer="seen", ranks=1)
 def coverage(learner: Learner) -> None:
-    """What share of the images is seen when ranks draw at random."""
+    """What share of the images is seen when ranks draw at random: they do, and it is counted."""
     ask = learner.function("seen")
     for _ in range(3):
-        images = learner.chance.randrange(1000, 5000)
-        ranks, each = learner.chance.choice([2, 4, 8]), learner.chance.randrange(100, 600)
-        wanted = 1 - (1 - 1 / images) ** (ranks * each)
+        # So many that what is drawn differs by far less than 0.02 from what is to be expected.
+        images, ranks = learner.chance.randrange(10_000, 30_000), learner.chance.choice([2, 4, 8])
+        each = int(images * learner.chance.uniform(0.3, 1.5)) // ranks
+        draws = (learner.chance.randrange(images) for _ in range(ranks * each))
+        wanted = len(set(draws)) / images
         found = ask(images, ranks, each)
         if not isinstance(found, (int, float)) or abs(found - wanted) > 0.02:
             raise Wrong(
-                f"{ranks} ranks draw {each} of {images} images each, with putting back: "
-                f"{wanted:.1%} of the images are seen, and you have {found!r}"
+                f"{ranks} ranks have drawn {each} of {images} images each, with replacement, and "
+                f"seen {wanted:.1%} of them: you predict {found!r}"
             )
 
 

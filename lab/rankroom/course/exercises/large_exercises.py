@@ -50,8 +50,21 @@ def warm_up(learner: Learner) -> None:
 
 @exercise("large.3", answer="steps_for", ranks=1)
 def steps(learner: Learner) -> None:
-    """How many steps an epoch has, on how many ranks."""
+    """How many steps an epoch has, on how many ranks: counted, then for larger numbers."""
+    import torch
+
     ask = learner.function("steps_for")
+    for ranks in (1, learner.chance.randrange(2, 6)):
+        images, batch = learner.chance.randrange(300, 900), learner.chance.choice([16, 32])
+        dataset = torch.arange(images)
+        sampler = torch.utils.data.DistributedSampler(dataset, ranks, 0, drop_last=True)
+        loader = torch.utils.data.DataLoader(dataset, batch, sampler=sampler, drop_last=True)
+        counted, found = len(list(loader)), ask(images, batch, ranks)
+        if found != counted:
+            raise Wrong(
+                f"a loader for {images} images, in batches of {batch} on each of {ranks} ranks, "
+                f"has given {counted} whole batches, and you predict {found!r}"
+            )
     for _ in range(4):
         images = learner.chance.randrange(1_000, 2_000_000)
         batch, ranks = learner.chance.choice([16, 32, 64]), learner.chance.choice([1, 2, 8, 256])

@@ -25,10 +25,20 @@ def by_layer(learner: Learner) -> None:
         raise Wrong(f"rank {learner.rank} passes its sum on: only the last rank returns it")
 
 
-@exercise("model.2", answer="bubble", ranks=1)
+@exercise("model.2", answer="bubble", ranks=2)
 def pipeline(learner: Learner) -> None:
-    """The share of time in which a stage of a pipeline has nothing to do."""
+    """The share of time in which a stage of a pipeline has nothing to do: counted in one on these
+    ranks, then for others."""
     ask = learner.function("bubble")
+    micro = learner.chance.randrange(2, 9)
+    slots = _slots(learner, micro)
+    found = ask(learner.size, micro)
+    if not isinstance(found, (int, float)) or not math.isclose(found, 1 - micro / slots):
+        raise Wrong(
+            f"{micro} micro-batches have gone through {learner.size} stages in {slots} slots, "
+            f"{slots - micro} of which were empty on each stage: that is {1 - micro / slots:.3f}, "
+            f"and you predict {found!r}"
+        )
     for _ in range(4):
         stages, micro = learner.chance.randrange(2, 12), learner.chance.randrange(1, 40)
         wanted = (stages - 1) / (micro + stages - 1)
@@ -38,6 +48,25 @@ def pipeline(learner: Learner) -> None:
                 f"{stages} stages and {micro} micro-batches: {micro + stages - 1} slots, in "
                 f"{stages - 1} of which a stage waits: {wanted:.3f}, and you have {found!r}"
             )
+
+
+def _slots(learner: Learner, micro: int) -> int:
+    """How many slots micro-batches take through a stage on each rank. The clock counts slots, and
+    travels with the micro-batch: a stage works in the first slot after both are ready."""
+    import torch
+    import torch.distributed as dist
+
+    clock = torch.zeros(1, dtype=torch.int64)
+    for _ in range(micro):
+        if learner.rank > 0:
+            before = torch.zeros_like(clock)
+            dist.recv(before, src=learner.rank - 1)
+            clock = torch.maximum(clock, before)
+        clock = clock + 1
+        if learner.rank < learner.size - 1:
+            dist.send(clock, dst=learner.rank + 1)
+    dist.all_reduce(clock, op=dist.ReduceOp.MAX)
+    return int(clock)
 
 
 @exercise("model.3", answer="column_linear")

@@ -56,7 +56,9 @@ def accumulation(learner: Learner) -> None:
 
 @exercise("precision.3", answer="scale_for", ranks=1)
 def scale(learner: Learner) -> None:
-    """How far gradients can be moved away from zero in float16."""
+    """How far gradients can be moved away from zero in float16: multiplied, and looked at."""
+    import torch
+
     ask = learner.function("scale_for")
     for _ in range(6):
         largest = 10 ** learner.chance.uniform(-7, 3)
@@ -65,7 +67,7 @@ def scale(learner: Learner) -> None:
             raise Wrong(f"scale_for({largest:.3g}) gives {found!r}, and should give a number")
         if not math.log2(found).is_integer():
             raise Wrong(f"{found:g} is no power of two: only those change no digit of a number")
-        if found * largest > _LARGEST:
-            raise Wrong(f"{largest:.3g} × {found:g} is more than {_LARGEST:g}: it becomes inf")
+        if torch.tensor(largest * found, dtype=torch.float64).half().isinf():
+            raise Wrong(f"{largest:.3g} × {found:g} is no number of float16 any more: it is inf")
         if 2 * found * largest <= _LARGEST:
             raise Wrong(f"for {largest:.3g}, {2 * found:g} would do as well: you have {found:g}")

@@ -1,0 +1,276 @@
+"""The capstone: a training that is mended, parallelised, made efficient, resumed and submitted."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from rankroom.course.exercise import Learner, Wrong, exercise
+from rankroom.course.script_trial import ScriptTrial, run_job
+from rankroom.course.slow_images import SECONDS, SlowImages, network
+
+EPOCHS = 3
+_ACCURACY = 0.8
+_EFFICIENCY, _LEAST = 0.7, 0.3  # to be reached; as far as ranks have to share cores, less
+_CLOSE = 1e-3  # of weights that went through other roundings only
+
+
+class _Seen(NamedTuple):
+    """What a rank has read, with the sum of its weights at each read, and its weights now; the
+    gradient of its last step, if that is still there."""
+
+    images: list[int]
+    reads: int
+    sums: list[float]
+    weights: list[float]
+    gradient: list[float]
+    validated: list[int]
+    seconds: float
+
+
+@exercise("capstone.1", answer="model", limit=120, ranks=1)
+def mended(learner: Learner) -> None:
+    """One process: each epoch has all images, in an order of its own, and the network learns."""
+    images = _images(learner, "images")
+    read = [number for each in images.reads for number in each.numbers]
+    epochs = _epochs(read, len(images), "the script")
+    for number, epoch in enumerate(epochs):
+        if len(set(epoch)) < len(epoch):
+            raise Wrong(
+                f"epoch {number} reads {len(epoch)} images, and only {len(set(epoch))} of them "
+                "are different"
+            )
+    _demand_accuracy(learner.get("model"))
+    _demand_shuffled(epochs)
+
+
+@exercise("capstone.2", answer="model", limit=120)
+def parallel(learner: Learner) -> None:
+    """The same on all ranks: each reads its share, and all train one network all the time."""
+    _together(learner)
+
+
+@exercise("capstone.3", answer="model", limit=180)
+def efficient(learner: Learner) -> None:
+    """The ranks are busy, and not waiting for the disk, or for rank 0."""
+    ended = time.monotonic()
+    ranks = _together(learner, ended)
+    there = len(_images(learner, "validation"))
+    validated = [number for each in ranks for number in each.validated]
+    if len(set(validated)) < there or len(validated) < EPOCHS * there:
+        raise Wrong(
+            f"{len(validated)} validation images are read, {len(set(validated))} different ones: "
+            f"in each of {EPOCHS} epochs it should be all {there}, by all ranks together"
+        )
+    alone = EPOCHS * SECONDS * (len(_images(learner, "images")) + there)
+    took = max(each.seconds for each in ranks)
+    found = alone / (took * learner.size)
+    cores = min(1.0, (os.cpu_count() or 1) / learner.size)
+    wanted = max(_LEAST, _EFFICIENCY * cores)
+    if found < wanted:
+        raise Wrong(
+            f"the disk alone takes one process {alone:.1f} s, and {learner.size} ranks took "
+            f"{took:.1f} s: an efficiency of {found:.2f}, and it should be {wanted:.2f}. The "
+            "Timeline under the cell shows which rank comes last to the all-reduces, and what it "
+            "did before"
+        )
+
+
+@exercise("capstone.4", answer="script", limit=600, ranks=1, script="capstone.py")
+def resumed(learner: Learner) -> None:
+    """Killed in the middle of the second epoch, it goes on, and ends as if nothing had happened."""
+    if learner.rank != 0:
+        return  # rank 0 starts the script on ranks of its own
+    source = str(learner.get("script"))
+    share = len(SlowImages()) // 2
+    with TemporaryDirectory() as folder:
+        print("on two ranks, from beginning to end", flush=True)
+        whole = ScriptTrial(Path(folder) / "whole", source)
+        whole.run()
+        _demand_ended(whole, "the script fails")
+        for rank in (0, 1):
+            if whole.read_by(rank) < EPOCHS * share:
+                raise Wrong(
+                    f"rank {rank} reads {whole.read_by(rank)} images, and its share of "
+                    f"{EPOCHS} epochs is {EPOCHS * share}"
+                )
+        if 1 in whole.saved_by():
+            raise Wrong("rank 1 calls torch.save as well: rank 0 alone should")
+        trained = _trained(whole)
+        _demand_accuracy(trained)
+        print("again, and a rank is killed in the second epoch", flush=True)
+        cut = ScriptTrial(Path(folder) / "cut", source)
+        cut.run(kill=(learner.chance.randrange(2), int(share * learner.chance.uniform(1.3, 1.7))))
+        if not cut.was_killed:
+            raise Wrong(f"no rank came to its second epoch: {cut.told()}")
+        cut.forget()
+        print("once more, in the same folder", flush=True)
+        cut.run()
+        _demand_ended(cut, "started again after the kill, it fails")
+        again = max(cut.read_by(rank) for rank in (0, 1))
+        if again > (EPOCHS - 1) * share:
+            raise Wrong(
+                f"killed in its second epoch and started again, a rank reads {again} images: the "
+                f"{EPOCHS - 1} epochs that were left have {(EPOCHS - 1) * share}"
+            )
+        pairs = zip(trained.parameters(), _trained(cut).parameters(), strict=True)
+        apart = max(float((a - b).detach().abs().max()) for a, b in pairs)
+        if apart > _CLOSE:
+            raise Wrong(
+                f"the network is another one than without the kill: its weights differ by up to "
+                f"{apart:.3f}. What of the training's state is not in the checkpoint?"
+            )
+
+
+@exercise("capstone.5", answer="job", limit=600, ranks=1)
+def submitted(learner: Learner) -> None:
+    """A job script that trains, and starts the training once more if a rank dies."""
+    if learner.rank != 0:
+        return
+    ranks = learner.chance.choice([1, 2])
+    text = learner.function("job")(ranks)
+    if not isinstance(text, str) or not text.startswith("#!/bin/bash\n"):
+        raise Wrong("job gives the text of a script, whose first line is #!/bin/bash")
+    if not re.search(r"^#SBATCH\s+(--time|-t)[= ]\S+", text, re.MULTILINE):
+        raise Wrong("the header lacks #SBATCH --time=…: without it, the job gets what is usual")
+    for failures, wanted, kind in ((0, 1, "ends well"), (1, 2, "dies once"), (9, 2, "always dies")):
+        with TemporaryDirectory() as folder:
+            print(f"the job, with a training that {kind}", flush=True)
+            status, started, sizes = run_job(Path(folder), text, failures)
+        if started == 0:
+            raise Wrong("the job never starts train.py, which is in the folder it runs in")
+        if sizes != {ranks}:
+            raise Wrong(f"job({ranks}) starts train.py on {max(sizes)} ranks")
+        if started != wanted:
+            times = {1: "once", 2: "twice"}[wanted]
+            raise Wrong(
+                f"a training that {kind} should be started {times}, and the job has started it "
+                f"{started} times"
+            )
+        if (status == 0) != (failures <= 1):
+            raise Wrong(f"with a training that {kind}, the job's exit status is {status}")
+
+
+def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
+    """What all ranks have seen, by rank. Raises Wrong unless they shared the images, and had the
+    same weights all the time."""
+    import horovod.torch as hvd
+    import torch
+
+    images, model = _images(learner, "images"), learner.get("model")
+    weights = torch.cat([each.detach().cpu().flatten() for each in model.parameters()])
+    gradients = [each.grad.cpu().flatten() for each in model.parameters() if each.grad is not None]
+    validation = learner.variables.get("validation")
+    checked = validation.reads if isinstance(validation, SlowImages) else []
+    own = _Seen(
+        [number for each in images.reads for number in each.numbers],
+        len(images.reads),
+        [each.weights for each in images.reads],
+        weights.tolist(),
+        torch.cat(gradients).tolist() if gradients else [],
+        [number for each in checked for number in each.numbers],
+        ended - images.reads[0].begin if images.reads else 0.0,
+    )
+    hvd.init()
+    ranks: list[_Seen] = hvd.allgather_object(own)
+    share = len(images) // learner.size
+    shares = [
+        _epochs(each.images, share, f"rank {rank}", learner.size > 1)
+        for rank, each in enumerate(ranks)
+    ]
+    for number in range(EPOCHS):
+        together = {image for mine in shares for image in mine[number]}
+        if len(together) < share * learner.size:
+            raise Wrong(
+                f"in epoch {number} the ranks read {len(together)} different images together, of "
+                f"{len(images)}: some are read by two ranks"
+            )
+    _demand_shuffled(shares[0])
+    for rank, each in enumerate(ranks):
+        if _apart(each.weights, ranks[0].weights) > _CLOSE:
+            raise Wrong(f"ranks 0 and {rank} hold different networks at the end")
+        # One that is read ahead may see the weights in the middle of a step.
+        pairs = zip(each.sums, ranks[0].sums, strict=False)
+        alike = sum(abs(a - b) < _CLOSE for a, b in pairs)
+        if alike < each.reads / 2:
+            raise Wrong(
+                f"ranks 0 and {rank} hold the same network at the end, but not on the way there: "
+                f"they had the same weights in {alike} of {each.reads} reads"
+            )
+        if _apart(each.gradient, ranks[0].gradient) > _CLOSE:
+            raise Wrong(
+                f"ranks 0 and {rank} hold the same network, but their last gradients differ: they "
+                "are not averaged, and what one of them has learnt is thrown away"
+            )
+    _demand_accuracy(learner.get("model"))
+    return ranks
+
+
+def _apart(one: Sequence[float], other: Sequence[float]) -> float:
+    """The largest difference; 0 where one has nothing to compare."""
+    return max((abs(a - b) for a, b in zip(one, other, strict=False)), default=0.0)
+
+
+def _images(learner: Learner, name: str) -> SlowImages:
+    found = learner.get(name)
+    if not isinstance(found, SlowImages):
+        raise Wrong(f"`{name}` should stay the SlowImages that it was")
+    if any(each.end - each.begin < 0.9 * SECONDS * len(each.numbers) for each in found.reads):
+        raise Wrong("the disk should stay as slow as it was")
+    return found
+
+
+def _epochs(read: Sequence[int], each: int, who: str, padded: bool = False) -> list[list[int]]:
+    """What was read, by epoch: `each` images, or one more where `padded` to come out even."""
+    for length in (each, each + 1) if padded else (each,):
+        if len(read) == EPOCHS * length:
+            return [list(read[n * length : (n + 1) * length]) for n in range(EPOCHS)]
+    raise Wrong(
+        f"{who} reads {len(read)} images, and {EPOCHS} epochs of its share are {EPOCHS * each}"
+    )
+
+
+def _demand_shuffled(epochs: Sequence[Sequence[int]]) -> None:
+    if any(list(each) == list(epochs[0]) for each in epochs[1:]):
+        raise Wrong("two epochs come in the same order: in Metrics, the loss repeats itself")
+
+
+def _demand_accuracy(model: Any) -> None:
+    """Tested here, whatever the reader's own number says."""
+    import torch
+
+    from rankroom.course.data import digits
+
+    pictures, labels = map(torch.from_numpy, digits().test)
+    with torch.no_grad():
+        guesses = model(pictures).argmax(1)
+    found = (guesses == labels).float().mean().item()
+    if found < _ACCURACY:
+        raise Wrong(
+            f"the network knows {found:.0%} of the validation images, and {_ACCURACY:.0%} are in "
+            "reach: look at the loss in Metrics"
+        )
+
+
+def _demand_ended(trial: ScriptTrial, what: str) -> None:
+    if trial.status != 0:
+        raise Wrong(f"{what}: {trial.told()}")
+
+
+def _trained(trial: ScriptTrial) -> Any:
+    """The network with the weights that a script has left."""
+    import torch
+
+    path, model = trial.folder / "model.pt", network()
+    if not path.exists():
+        raise Wrong("at its end there is no model.pt with model.state_dict()")
+    try:
+        model.load_state_dict(torch.load(path, weights_only=True))
+    except Exception as error:
+        raise Wrong(f"model.pt is no state_dict of the network: {error}"[:300]) from None
+    return model

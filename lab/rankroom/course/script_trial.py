@@ -1,0 +1,142 @@
+"""Scripts of the reader's, started as they would be: by `rankroom run`, in a folder of their own,
+where one of their ranks may be killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from rankroom.course.slow_images import NOTES
+
+_LOOK_S = 0.02
+_START_S = "120"  # on a machine that is busy with the reader's own ranks
+_MOST_STARTS = 4  # of a job that tries again and again
+_TIDY_S = 30.0  # for a launcher to end its ranks
+_TOLD = 400  # characters of what a script wrote last
+
+
+class ScriptTrial:
+    """`source` as train.py in `folder`, on two ranks; what they read and saved, by their notes."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        self.folder = folder
+        self._notes = folder / "notes"
+        self._notes.mkdir(parents=True)
+        (folder / "train.py").write_text(source)
+        self.status = 0
+        self.was_killed = False
+
+    def run(self, kill: tuple[int, int] | None = None) -> None:
+        """Until it ends. With `kill`, (rank, images), that rank is killed when it has read so many.
+
+        Each run has a record, as any other: `%runs` shows it.
+        """
+        self.was_killed = False
+        with _started(
+            [sys.executable, "-m", "rankroom", "run", "--ranks", "2", "train.py"], self.folder,
+            {NOTES: str(self._notes)},
+        ) as process:  # fmt: skip
+            while process.poll() is None:
+                time.sleep(_LOOK_S)
+                if kill and not self.was_killed and self.read_by(kill[0]) >= kill[1]:
+                    self.was_killed = True
+                    for pid in self._processes(kill[0]):
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+        self.status = process.returncode
+
+    def forget(self) -> None:
+        """The notes so far: what is asked from now on is of the next run alone."""
+        for path in self._notes.iterdir():
+            path.unlink()
+
+    def read_by(self, rank: int) -> int:
+        """How many images."""
+        return sum(note["images"] for _, note in self._noted(rank) if "images" in note)
+
+    def saved_by(self) -> set[int]:
+        """The ranks that called torch.save."""
+        return {rank for rank in (0, 1) for _, note in self._noted(rank) if "saves" in note}
+
+    def told(self) -> str:
+        """The end of what it wrote."""
+        return (self.folder / "output").read_text("utf-8", "replace").strip()[-_TOLD:]
+
+    def _processes(self, rank: int) -> set[int]:
+        return {pid for pid, _ in self._noted(rank)}
+
+    def _noted(self, rank: int) -> Iterator[tuple[int, Any]]:
+        for path in self._notes.iterdir():
+            for line in path.read_text().splitlines():
+                with suppress(ValueError):  # one that is being written
+                    note = json.loads(line)
+                    if note["rank"] == rank:
+                        yield int(path.stem), note
+
+
+def run_job(folder: Path, text: str, failures: int) -> tuple[int, int, set[int]]:
+    """Run a job script here, beside a train.py that is killed the first `failures` times: the exit
+    status, how often training was started, and on how many ranks."""
+    (folder / "job.sh").write_text(text)
+    (folder / "train.py").write_text(_TRAIN.format(failures=failures))
+    path, sizes = folder / "starts", list[int]()
+    # What trains there imports nothing, so nothing is imported for it beforehand.
+    with _started(["bash", "job.sh"], folder, {"RANKROOM_PRELOAD": "none"}) as process:
+        while process.poll() is None and len(sizes) // max(sizes, default=1) < _MOST_STARTS:
+            time.sleep(_LOOK_S)
+            sizes = _sizes(path)
+    sizes = _sizes(path)
+    return process.returncode, len(sizes) // max(sizes, default=1), set(sizes)
+
+
+def _sizes(path: Path) -> list[int]:
+    """One line of each rank at each start: the number of ranks."""
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+@contextmanager
+def _started(
+    command: list[str], folder: Path, env: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in a folder, which ends with the block at the latest."""
+    own = Path(sys.executable).parent  # where this environment's `rankroom` is
+    env = {"RANKROOM_START_SECONDS": _START_S} | os.environ | env
+    env["PATH"] = f"{own}{os.pathsep}{os.environ.get('PATH', '')}"
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)  # a job's shell, and what it has started
+                try:
+                    process.wait(_TIDY_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+
+_TRAIN = """
+import os
+import signal
+import time
+
+size = os.environ["WORLD_SIZE"]
+with open("starts", "a") as file:
+    file.write(f"{{size}}\\n")
+while len(lines := open("starts").read().split()) % int(size):
+    time.sleep(0.01)  # until all ranks of this start have written
+if len(lines) // int(size) <= {failures} and os.environ["RANK"] == "0":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""

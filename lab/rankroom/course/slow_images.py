@@ -1,0 +1,101 @@
+"""The capstone's images: on a disk that takes its time, with a note of what was read, and when."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import secrets
+import time
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rankroom.course.data import digits
+from rankroom.reporting.spans import span
+
+SECONDS = 0.001  # for each image
+NOTES = "RANKROOM_COURSE_NOTES"  # a folder, where scripts leave their notes for an exercise
+_newest: weakref.ref[Any] | None = None  # network
+
+
+class Read(NamedTuple):
+    """Images that were read together: from when to when (seconds), which, and the sum of the
+    newest network's weights at that time."""
+
+    begin: float
+    end: float
+    numbers: list[int]
+    weights: float
+
+
+class SlowImages:
+    """The digits, `part` "train" or "test". `images[numbers]` are pictures and labels as tensors,
+    and `images[number]` is one of each; either takes SECONDS for each image."""
+
+    def __init__(self, part: str = "train") -> None:
+        import torch
+
+        self._pictures, self._labels = map(torch.from_numpy, getattr(digits(), part))
+        self.reads: list[Read] = []
+        self._notes = _notes()
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, numbers: int | Iterable[int]) -> tuple[Any, Any]:
+        chosen = [int(n) for n in ([numbers] if isinstance(numbers, int) else numbers)]
+        if any(not 0 <= each < len(self) for each in chosen):
+            raise IndexError(f"there are images 0 to {len(self) - 1}")
+        begin, weights = time.monotonic(), _sum_of_weights()
+        with span("read", images=len(chosen)):
+            time.sleep(SECONDS * len(chosen))
+        self.reads.append(Read(begin, time.monotonic(), chosen, weights))
+        if self._notes:
+            _note(self._notes, images=len(chosen))
+        found = self._pictures[chosen], self._labels[chosen]
+        return (found[0][0], found[1][0]) if isinstance(numbers, int) else found
+
+
+def network(seed: int | None = None) -> Any:
+    """A small network for the digits: with other weights on each rank and each time, or with those
+    of `seed`. Other random numbers stay as they are."""
+    global _newest
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(secrets.randbelow(1 << 31) if seed is None else seed)
+        hidden, out = torch.nn.Linear(64, 128), torch.nn.Linear(128, 10)
+        made = torch.nn.Sequential(hidden, torch.nn.ReLU(), out)
+    _newest = weakref.ref(made)
+    return made
+
+
+def _sum_of_weights() -> float:
+    model = _newest() if _newest is not None else None
+    return sum(float(each.detach().double().sum()) for each in model.parameters()) if model else 0.0
+
+
+@functools.cache
+def _notes() -> Path | None:
+    """Where this process notes what it reads and saves, if an exercise has started it."""
+    import torch
+
+    if NOTES not in os.environ:
+        return None
+    path = Path(os.environ[NOTES], f"{os.getpid()}.jsonl")
+    save = torch.save
+
+    @functools.wraps(save)
+    def noted(*args: Any, **kwargs: Any) -> None:
+        _note(path, saves=1)
+        save(*args, **kwargs)
+
+    torch.save = noted
+    return path
+
+
+def _note(path: Path, **what: int) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps({"rank": int(os.environ.get("RANK", "0")), **what}) + "\n")

@@ -1,0 +1,51 @@
+"""How the capstone tries a script: it is started and killed, and what it read is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankroom.course.script_trial import ScriptTrial, run_job
+
+pytestmark = pytest.mark.cluster
+
+READS = """
+import os
+import torch
+from rankroom.course.slow_images import SlowImages
+
+images = SlowImages()
+rank = int(os.environ["RANK"])
+for number in range(40):
+    images[range(10 * number, 10 * number + 10)]
+if rank == 0:
+    torch.save({}, "model.pt")
+print("the end")
+"""
+
+
+def test_a_rank_is_killed_on_the_way_and_the_next_run_is_counted_apart(home: Path, tmp_path: Path):
+    trial = ScriptTrial(tmp_path / "trial", READS)
+    trial.run(kill=(1, 100))
+    assert trial.was_killed and trial.status != 0
+    assert 100 <= trial.read_by(1) < 400
+    assert "SIGKILL" in trial.told()
+    trial.forget()
+    trial.run()
+    assert trial.status == 0 and not trial.was_killed, trial.told()
+    assert [trial.read_by(rank) for rank in (0, 1)] == [400, 400]
+    assert trial.saved_by() == {0} and (trial.folder / "model.pt").exists()
+
+
+def test_a_script_that_fails_tells_why(home: Path, tmp_path: Path):
+    trial = ScriptTrial(tmp_path / "trial", "print(1 / 0)")
+    trial.run(kill=(0, 1))
+    assert trial.status != 0 and not trial.was_killed
+    assert "ZeroDivisionError" in trial.told()
+
+
+def test_a_job_that_never_gives_up_is_ended(home: Path, tmp_path: Path):
+    text = "#!/bin/bash\nwhile ! rankroom run --ranks 1 --preload none train.py; do :; done\n"
+    status, started, sizes = run_job(tmp_path, text, failures=99)
+    assert status != 0 and started == 4 and sizes == {1}
