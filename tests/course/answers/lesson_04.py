@@ -45,7 +45,7 @@ WRONG = {
 
 def prints(played: Played, cell: str) -> list[str]:
     """The fingerprints of all ranks that a cell shows."""
-    return re.findall(r"\b[0-9a-f]{8}\b", played.text(cell))
+    return re.findall(r"'([0-9a-f]{8})'", played.text(cell))
 
 
 def claims(played: Played) -> None:
