@@ -3,15 +3,18 @@ as it stands, on typical wrong answers, and on the lesson's own solution, which 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
+import psutil
 
 from checkout import NOTEBOOKS
 from kernel import Kernel, Shown
@@ -20,12 +23,15 @@ from rankroom.record.cluster_file import ClusterPaths
 
 SOLUTION = re.compile(r"<summary>Solution</summary>\s+```python\n(.*?)```", re.DOTALL)
 CHECK = re.compile(r"%%check (\S+)\n")
+GONE_S = 20.0  # for processes to end that have been told to
 
 
 @dataclass
 class Played:
-    """What each cell showed, by its id, and what checks said of each answer."""
+    """What each cell showed, by its id, and what checks said of each answer: a kind, such as
+    `solution`, and the verdict."""
 
+    ranks: int = 2
     shown: dict[str, Shown] = field(default_factory=dict)
     verdicts: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
@@ -34,6 +40,15 @@ class Played:
         """All that a cell printed and showed."""
         shown = self.shown[cell]
         return f"{shown.stdout}\n{shown.text}"
+
+    def complaints(self) -> list[str]:
+        """Cells that failed, and solutions that are not right."""
+        found = [f"cell {cell}: {error}" for cell, error in self.errors.items()]
+        for exercise, said in self.verdicts.items():
+            words = dict(said)["solution"]
+            if not words.startswith(f"✓ {exercise}"):
+                found.append(f"{exercise}: {words}")
+        return found
 
 
 def read(name: str) -> nbformat.NotebookNode:
@@ -64,78 +79,114 @@ def right_answers(notebook: str) -> dict[str, list[str]]:
     return getattr(importlib.import_module(f"answers.lesson_{notebook[:2]}"), "RIGHT", {})
 
 
-def read_on(names: list[str], folder: Path, ranks: int, **env: str) -> dict[str, list[str]]:
-    """Walk lessons one after the other, each in a notebook of its own, with the lessons' solutions,
-    on the ranks that `%course` finds: `ranks` of them. What went wrong, by lesson."""
+def copy(folder: Path) -> None:
+    """The course, where its cells may write beside it."""
     shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    wrong: dict[str, list[str]] = {}
-    try:
-        for name in names:
-            kernel = Kernel(**{**os.environ, **env})
-            try:
-                kernel.run(f"%cd -q {folder}")
-                kernel.run(f"%load_ext rankroom\n%course 0 --ranks {ranks}", timeout=120)
-                wrong[name] = list(_walk(kernel, read(name)))
-            finally:
-                kernel.close()
-    finally:
-        for cluster in Path(env["RANKROOM_HOME"]).glob("clusters/*"):
-            end(ClusterPaths(cluster.name, cluster.parent))
-    return wrong
 
 
-def _walk(kernel: Kernel, notebook: nbformat.NotebookNode) -> Iterator[str]:
-    solved = solutions(notebook)
-    for cell in notebook.cells:
+def walk(
+    kernel: Kernel, name: str, played: Played, tries: Callable[[str, str], list[tuple[str, str]]]
+) -> None:
+    """Run the cells of a lesson; `tries(exercise, cell)` says what is checked, and its kind."""
+    for cell in read(name).cells:
         if cell.cell_type != "code":
             continue
-        if match := CHECK.match(cell.source):
-            shown = kernel.run(f"%%check {match[1]}\n{solved[match[1]]}", timeout=300)
-            said = shown.error or str(shown.outputs)
-            if f"✓ {match[1]}" not in said:
-                yield f"{match[1]}: {said}"
+        match = CHECK.match(cell.source)
+        if match is None:
+            shown = kernel.run(cell.source, timeout=300)
+            played.shown[cell.id] = shown
+            if shown.error and "raises-exception" not in cell.metadata.get("tags", []):
+                played.errors[cell.id] = shown.error
             continue
-        shown = kernel.run(cell.source, timeout=300)
-        if shown.error and "raises-exception" not in cell.metadata.get("tags", []):
-            yield f"cell {cell.id}: {shown.error}"
+        exercise = match[1]
+        for kind, source in tries(exercise, cell.source):
+            shown = kernel.run(source, timeout=300)
+            said = shown.error or next(
+                (o["text/plain"] for o in reversed(shown.outputs) if exercise in str(o)), ""
+            )
+            played.verdicts.setdefault(exercise, []).append((kind, said))
 
 
 def play(name: str, folder: Path, **env: str) -> Played:
-    """Walk the lesson in a copy of the course to its end; its ranks are stopped then."""
-    shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    notebook = read(name)
-    solved = solutions(notebook)
+    """Walk the lesson on two fresh ranks, with all answers that there are; then stop the ranks."""
+    copy(folder)
+    solved = solutions(read(name))
     wrong = wrong_answers(name)
     right = right_answers(name)
+
+    def tries(exercise: str, cell: str) -> list[tuple[str, str]]:
+        said = [("start", cell)]
+        said += [("wrong", f"%%check {exercise}\n{code}") for code, _ in wrong[exercise]]
+        said += [("right", f"%%check {exercise}\n{code}") for code in right.get(exercise, [])]
+        return [*said, ("solution", f"%%check {exercise}\n{solved[exercise]}")]
+
     played = Played()
     kernel = Kernel(**{**os.environ, **env})  # DeepSpeed calls a compiler
     try:
         kernel.run(f"%cd -q {folder}")
-        for cell in notebook.cells:
-            if cell.cell_type != "code":
-                continue
-            match = CHECK.match(cell.source)
-            if match is None:
-                shown = kernel.run(cell.source, timeout=300)
-                played.shown[cell.id] = shown
-                if shown.error and "raises-exception" not in cell.metadata.get("tags", []):
-                    played.errors[cell.id] = shown.error
-                continue
-            exercise = match[1]
-            tries = [("start", cell.source)]
-            tries += [("wrong", f"%%check {exercise}\n{code}") for code, _ in wrong[exercise]]
-            tries += [("right", f"%%check {exercise}\n{code}") for code in right.get(exercise, [])]
-            tries += [("solution", f"%%check {exercise}\n{solved[exercise]}")]
-            for kind, source in tries:
-                shown = kernel.run(source, timeout=300)
-                said = shown.error or next(
-                    (o["text/plain"] for o in reversed(shown.outputs) if exercise in str(o)), ""
-                )
-                played.verdicts.setdefault(exercise, []).append((kind, said))
+        walk(kernel, name, played, tries)
         kernel.run("%cluster stop", timeout=60)
     finally:
         kernel.close()
-        # A cell that took too long leaves its ranks, which would disturb all tests after it.
-        for cluster in Path(env["RANKROOM_HOME"]).glob("clusters/*"):
-            end(ClusterPaths(cluster.name, cluster.parent))
+        if left := left_behind(env["RANKROOM_HOME"]):
+            played.errors["processes"] = f"left behind: {'; '.join(left)}"
+        tidy(env["RANKROOM_HOME"])
     return played
+
+
+def read_on(names: list[str], folder: Path, ranks: int, **env: str) -> list[tuple[str, Played]]:
+    """Walk lessons one after the other, each in a notebook of its own, with the lessons' solutions,
+    on the ranks that `%course` finds: `ranks` of them."""
+    copy(folder)
+    found = []
+    try:
+        for name in names:
+            played = Played(ranks)
+            found.append((name, played))
+            kernel = Kernel(**{**os.environ, **env})
+            try:
+                kernel.run(f"%cd -q {folder}")
+                kernel.run(f"%load_ext rankroom\n%course 0 --ranks {ranks}", timeout=300)
+                walk(kernel, name, played, solution_of(name))
+            finally:
+                kernel.close()
+            if left := left_behind(env["RANKROOM_HOME"], "course"):
+                played.errors["processes"] = f"left behind: {'; '.join(left)}"
+    finally:
+        tidy(env["RANKROOM_HOME"])
+    assert not left_behind(env["RANKROOM_HOME"])
+    return found
+
+
+def solution_of(name: str) -> Callable[[str, str], list[tuple[str, str]]]:
+    """What to check if it is nothing but the lesson's own solutions."""
+    solved = solutions(read(name))
+    return lambda exercise, _: [("solution", f"%%check {exercise}\n{solved[exercise]}")]
+
+
+def tidy(home: str) -> None:
+    """End the clusters of a home: those of a cell that took too long disturb all tests after it."""
+    for cluster in Path(home).glob("clusters/*"):
+        end(ClusterPaths(cluster.name, cluster.parent))
+
+
+def left_behind(home: str, *but: str) -> list[str]:
+    """The processes of a home that do not belong to the clusters `but`, once those that are about
+    to end have had their time: the number and command of each."""
+    until = time.monotonic() + GONE_S
+    while (left := _processes(home, *but)) and time.monotonic() < until:
+        time.sleep(0.2)
+    return left
+
+
+def _processes(home: str, *but: str) -> list[str]:
+    infos = (ClusterPaths(name, Path(home) / "clusters").read() for name in but)
+    supervisors = {info.supervisor for info in infos if info}
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("RANKROOM_HOME") == home:
+                family = {process.pid, *(each.pid for each in process.parents())}
+                if not family & supervisors:
+                    found.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
+    return found

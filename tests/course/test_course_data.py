@@ -10,7 +10,8 @@ import numpy
 import pytest
 from PIL import Image
 
-from rankroom.course.data import PIXELS, digits, load, read_idx
+from rankroom.course import data
+from rankroom.course.data import PIXELS, digits, load, load_images, load_text, read_idx
 from rankroom.errors import UsageError
 
 
@@ -41,6 +42,14 @@ def test_digits_are_the_same_everywhere():
     assert set(one.test.labels) == set(range(10))
 
 
+def test_images_have_channels_where_a_framework_wants_them(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RANKROOM_DATA", raising=False)
+    first, last = load_images().train, load_images(channels_last=True).train
+    assert first.images.shape == (1438, 1, 8, 8) and last.images.shape == (1438, 8, 8, 1)
+    assert (first.images.reshape(-1, 64) == digits().train.images).all()
+    assert (first.images[:, 0] == last.images[..., 0]).all() and (first.labels == last.labels).all()
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_mnist(tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch):
     folder = mnist(tmp_path / "fashion", packed)
@@ -49,6 +58,9 @@ def test_mnist(tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch):
     assert found.name == "fashion" and found.classes == 10
     assert found.train.images.shape == (30, 784) and found.train.images.dtype == "float32"
     assert 0.9 < found.train.images.max() <= 1 and list(found.test.labels) == list(range(10))
+    assert load_images().train.images.shape == (30, 1, 28, 28)
+    monkeypatch.setattr(data, "MOST", 20)
+    assert len(load().train.images) == len(load().train.labels) == 20
 
 
 def test_a_truncated_file_is_named(tmp_path: Path):
@@ -80,6 +92,36 @@ def test_numbers_of_other_kinds(tmp_path: Path):
     assert (read_idx(file) == values).all()
 
 
+@pytest.mark.parametrize(
+    ("files", "before", "classes"),
+    [
+        (("data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"), 1, 10),
+        (("train.bin", "test.bin"), 2, 100),
+    ],
+)
+def test_cifar(tmp_path: Path, files: tuple[str, ...], before: int, classes: int):
+    chance = numpy.random.default_rng(0)
+    for number, name in enumerate(files):
+        rows = chance.integers(0, 256, (20, before + 3072), dtype="u1")
+        rows[:, before - 1] = (numpy.arange(20) + number) % classes
+        rows[:, before : before + 1024] = 255  # all red
+        rows[-1, before - 1] = classes - 1
+        rows.tofile(tmp_path / name)
+    found = load_images(tmp_path)
+    assert found.classes == classes and found.test.images.shape == (20, 3, 32, 32)
+    assert len(found.train.images) == 20 * (len(files) - 1)
+    assert (found.train.images[:, 0] == 1).all() and found.train.images[:, 1].min() < 0.1
+    assert list(found.train.labels[:3]) == [0, 1, 2]
+    with (tmp_path / files[0]).open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(UsageError, match=f"{files[0]} is no whole file of CIFAR's"):
+        load(tmp_path)
+    for name in files[:-1]:
+        (tmp_path / name).unlink()
+    with pytest.raises(UsageError, match="CIFAR's files belong together"):
+        load(tmp_path)
+
+
 def test_folders_by_class(tmp_path: Path):
     for which, count in (("train", 4), ("val", 2)):
         for label, name in enumerate(("n01440764", "n02102040")):
@@ -88,7 +130,8 @@ def test_folders_by_class(tmp_path: Path):
             for number in range(count):
                 Image.new("RGB", (50, 40), (200 * label, 10, 10)).save(folder / f"{number}.JPEG")
     found = load(tmp_path)
-    assert found.classes == 2 and found.train.images.shape == (8, PIXELS * PIXELS)
+    assert found.classes == 2 and found.train.images.shape == (8, 3 * PIXELS * PIXELS)
+    assert load_images(tmp_path).test.images.shape == (4, 3, PIXELS, PIXELS)
     assert sorted(found.test.labels) == [0, 0, 1, 1]
     bright = found.train.images[found.train.labels == 1].mean()
     assert bright > found.train.images[found.train.labels == 0].mean()
@@ -100,3 +143,27 @@ def test_folders_by_class(tmp_path: Path):
 def test_a_folder_of_something_else(tmp_path: Path):
     with pytest.raises(UsageError, match="holds neither MNIST's files"):
         load(tmp_path)
+
+
+def test_the_text_is_pythons_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RANKROOM_TEXT", raising=False)
+    one, other = load_text(), load_text()
+    assert (one.train == other.train).all() and len(one.train) > 8 * len(one.test) > 80_000
+    assert "statement" in "".join(one.characters[each] for each in one.train[:200])
+    assert one.characters.isascii() and len(one.characters) < 128
+    assert max(one.train.max(), one.test.max()) == len(one.characters) - 1
+
+
+def test_a_text_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "mine.txt"
+    monkeypatch.setenv("RANKROOM_TEXT", str(path))
+    with pytest.raises(UsageError, match=r"mine\.txt \(RANKROOM_TEXT\) cannot be read"):
+        load_text()
+    path.write_text("Grüße " * 5_000, "utf-8")
+    with pytest.raises(UsageError, match="20,000 ASCII characters"):
+        load_text()
+    path.write_text("Grüße " * 10_000, "utf-8")
+    found = load_text()
+    assert found.name == "mine.txt" and found.characters == " Ger" and len(found.train) == 36_000
+    path.write_bytes(b"\xff\xfe" + b"ab" * 20_000)
+    assert load_text().characters == "ab"

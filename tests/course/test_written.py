@@ -147,6 +147,34 @@ def test_nothing_is_said_twice_the_same(notebook):
             assert not mine & others
 
 
+def test_later_lessons_import_what_earlier_ones_show():
+    """The networks of `rankroom.course.models` are those that stand in cells."""
+    import torch
+
+    from rankroom.course import models
+
+    shown: dict[str, object] = {"torch": torch, "device": "cpu", "my_part": None}
+    for lesson, cells in ((4, ("model", "train-function")), (8, ("block", "gpt"))):
+        for cell in read(FILES[lesson]).cells:
+            if cell.id in cells:
+                body = cell.source.split("%%distributed\n")[1].split("\nmodel = ")[0]
+                exec(body, shown)
+    images, text = torch.rand(2, 3, 9, 11), torch.arange(48).reshape(2, 24)
+    cnn = [made(3, 7, seed=1) for made in (shown["cnn"], models.cnn)]
+    gpt = []
+    for made in (shown["GPT"], models.GPT):
+        torch.manual_seed(0)
+        gpt.append(made(50))
+    for (one, other), given, scores in ((cnn, images, (2, 7)), (gpt, text, (2, 24, 50))):
+        assert one(given).shape == scores
+        assert torch.equal(one(given), other(given))
+    changed = text.clone()
+    changed[:, 12:] = 0  # what comes later
+    assert torch.allclose(gpt[0](text)[:, :12], gpt[0](changed)[:, :12], atol=1e-5)
+    begun = shown["clock"]("cpu")
+    assert 0 <= models.clock("cpu") - begun < 60
+
+
 def test_the_folder_is_where_the_tests_think(tmp_path: Path):
     from rankroom.course.lessons import folder
 

@@ -1,7 +1,9 @@
-"""Images to learn from: scikit-learn's digits unless RANKROOM_DATA names something larger.
+"""What lessons train on: images and text that are here already. Nothing is ever downloaded.
 
-RANKROOM_DATA is a folder with MNIST's or Fashion-MNIST's four idx files (`.gz` or not), or one in
-ImageNet's layout (`train/CLASS/*.JPEG`, `val/CLASS/*.JPEG`). Nothing is ever downloaded.
+Images are scikit-learn's digits unless RANKROOM_DATA names a folder: with MNIST's or
+Fashion-MNIST's four idx files (`.gz` or not), with CIFAR-10's or CIFAR-100's binary files, or in
+ImageNet's layout (`train/CLASS/*.JPEG`, `val/CLASS/*.JPEG`). Text is Python's own language
+reference unless RANKROOM_TEXT names a file.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ from typing import Any, NamedTuple
 from rankroom.errors import UsageError
 
 PIXELS = 32  # an ImageNet image is scaled to so many, squared: lessons are about ranks
-MOST = 20_000  # images of a folder, spread evenly over its classes
+MOST = 20_000  # images of a part; those of folders are spread evenly over the classes
+CHARACTERS = 1_000_000  # of a text that RANKROOM_TEXT names, at most
+FEWEST = 30_000  # so that its last tenth is enough to test with
 _KINDS = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _ENDS = (".jpeg", ".jpg", ".png")
+_CIFAR_PIXELS = 3 * 32 * 32
 
 
 class Part(NamedTuple):
-    """`images` are float32 from 0 to 1, one row of pixels each; `labels` int64."""
+    """`images` are float32 from 0 to 1, `labels` int64."""
 
     images: Any
     labels: Any
@@ -36,27 +41,96 @@ class Data(NamedTuple):
     classes: int
 
 
-def load(folder: str | os.PathLike[str] | None = None) -> Data:
-    """The data in `folder`, or in RANKROOM_DATA, or the digits. Raises UsageError."""
+class Text(NamedTuple):
+    """`train` and `test` are int64, a character's place in `characters` each."""
+
+    train: Any
+    test: Any
+    name: str
+    characters: str
+
+
+def load_images(folder: str | os.PathLike[str] | None = None, channels_last: bool = False) -> Data:
+    """The images in `folder`, or in RANKROOM_DATA, or the digits.
+
+    Their shape is (count, channels, rows, columns), as PyTorch's layers take them; with
+    `channels_last` (count, rows, columns, channels), as TensorFlow's do. Raises UsageError.
+    """
     chosen = folder or os.environ.get("RANKROOM_DATA")
-    if not chosen:
-        return digits()
-    path = Path(chosen).expanduser()
+    data = _in_folder(Path(chosen).expanduser()) if chosen else _digits()
+    return _each(data, lambda images: images.transpose(0, 2, 3, 1)) if channels_last else data
+
+
+def load(folder: str | os.PathLike[str] | None = None) -> Data:
+    """The same with a row of pixels for each image, for networks without convolutions."""
+    return _each(load_images(folder), lambda images: images.reshape(len(images), -1))
+
+
+def digits() -> Data:
+    """The digits, whatever RANKROOM_DATA says, with a row of 64 pixels for each."""
+    return _each(_digits(), lambda images: images.reshape(len(images), -1))
+
+
+def load_text(path: str | os.PathLike[str] | None = None) -> Text:
+    """The text in `path`, or in RANKROOM_TEXT, or what `help("topics")` shows of Python's language
+    reference; its last tenth to test. Characters beyond ASCII are left out. Raises UsageError."""
+    import numpy
+
+    chosen = path or os.environ.get("RANKROOM_TEXT")
+    name, text = _file(Path(chosen).expanduser()) if chosen else ("Python", _reference())
+    codes = numpy.frombuffer(text.encode("ascii", "ignore"), "u1")
+    if len(codes) < FEWEST:
+        raise UsageError(SHORT.format(name=name, count=len(codes), fewest=FEWEST))
+    found, places = numpy.unique(codes, return_inverse=True)
+    cut = len(places) * 9 // 10
+    places = places.astype("int64")
+    return Text(places[:cut], places[cut:], name, bytes(found).decode("ascii"))
+
+
+def _reference() -> str:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise UsageError(NO_REFERENCE) from None
+    return "\n".join(topics[name] for name in sorted(topics))
+
+
+def _file(path: Path) -> tuple[str, str]:
+    try:
+        with path.open(encoding="utf-8", errors="ignore") as file:
+            return path.name, file.read(CHARACTERS)
+    except OSError as error:
+        raise UsageError(f"{path} (RANKROOM_TEXT) cannot be read ({error.strerror})") from None
+
+
+def _each(data: Data, change: Any) -> Data:
+    """The data with `change` applied to the images of both parts."""
+    import numpy
+
+    train, test = (
+        Part(numpy.ascontiguousarray(change(images)), labels) for images, labels in data[:2]
+    )
+    return data._replace(train=train, test=test)
+
+
+def _in_folder(path: Path) -> Data:
     if (path / "train").is_dir() and (path / "val").is_dir():
         return image_folders(path)
     if any(path.glob("train-images*")):
         return idx_files(path)
+    if (path / "test_batch.bin").is_file() or (path / "test.bin").is_file():
+        return cifar_files(path)
     raise UsageError(NOTHING.format(path=path))
 
 
-def digits() -> Data:
+def _digits() -> Data:
     """1,797 handwritten digits of 8 × 8 pixels, which come with scikit-learn; a fifth to test."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    images = images.astype("float32") / 16
     order = _order(len(images))
-    images, labels = images[order], labels[order].astype("int64")
+    images = (images.astype("float32") / 16).reshape(-1, 1, 8, 8)[order]
+    labels = labels[order].astype("int64")
     cut = len(images) // 5
     return Data(Part(images[cut:], labels[cut:]), Part(images[:cut], labels[:cut]), "digits", 10)
 
@@ -65,7 +139,7 @@ def idx_files(folder: Path) -> Data:
     """MNIST or Fashion-MNIST in the format they are published in."""
     parts = [
         Part(
-            _flat(read_idx(_only(folder, f"{which}-images"))),
+            read_idx(_only(folder, f"{which}-images"))[:, None],
             read_idx(_only(folder, f"{which}-labels")).astype("int64"),
         )
         for which in ("train", "t10k")
@@ -76,8 +150,7 @@ def idx_files(folder: Path) -> Data:
                 f"{folder}: {len(part.images)} images with {len(part.labels)} labels: one of the "
                 "files is another one's"
             )
-    classes = int(max(part.labels.max() for part in parts)) + 1
-    return Data(parts[0], parts[1], folder.name, classes)
+    return _of_bytes(parts, folder.name)
 
 
 def read_idx(path: Path) -> Any:
@@ -94,8 +167,42 @@ def read_idx(path: Path) -> Any:
         raise UsageError(f"{path} is no whole idx file ({error}): fetch it again") from None
 
 
+def cifar_files(folder: Path) -> Data:
+    """CIFAR-10 or CIFAR-100 as published for C programs: each image is its label (CIFAR-100 has a
+    coarse one before it), then 1,024 bytes each of red, green and blue."""
+    names = {10: ("data_batch_*.bin", "test_batch.bin"), 100: ("train.bin", "test.bin")}
+    classes = 10 if (folder / "test_batch.bin").is_file() else 100
+    before = 1 if classes == 10 else 2
+    parts = [_cifar(folder, name, before) for name in names[classes]]
+    return _of_bytes(parts, folder.name)
+
+
+def _cifar(folder: Path, names: str, before: int) -> Part:
+    import numpy
+
+    rows = []
+    for path in sorted(folder.glob(names)):
+        raw = numpy.fromfile(path, "u1")
+        if not len(raw) or len(raw) % (before + _CIFAR_PIXELS):
+            raise UsageError(f"{path} is no whole file of CIFAR's: fetch it again")
+        rows.append(raw.reshape(-1, before + _CIFAR_PIXELS))
+    if not rows:
+        raise UsageError(f"{folder} has no files {names}: CIFAR's files belong together")
+    table = numpy.concatenate(rows)
+    return Part(table[:, before:].reshape(-1, 3, 32, 32), table[:, before - 1].astype("int64"))
+
+
+def _of_bytes(parts: list[Part], name: str) -> Data:
+    """The data of images whose pixels are 0 to 255."""
+    train, test = (
+        Part(part.images[:MOST].astype("float32") / 255, part.labels[:MOST]) for part in parts
+    )
+    classes = int(max(part.labels.max() for part in parts)) + 1
+    return Data(train, test, name, classes)
+
+
 def image_folders(folder: Path) -> Data:
-    """Folders of images by class, as ImageNet comes; in grey and small."""
+    """Folders of images by class, as ImageNet comes; in colour and small."""
     classes = sorted(each.name for each in (folder / "train").iterdir() if each.is_dir())
     if not classes:
         raise UsageError(f"{folder}/train has no folders: each class has one, with its images")
@@ -114,10 +221,10 @@ def _images(folder: Path, classes: list[str]) -> Part:
         for path in found[:most]:
             try:
                 with Image.open(path) as image:
-                    small = image.convert("L").resize((PIXELS, PIXELS))
+                    small = image.convert("RGB").resize((PIXELS, PIXELS))
             except OSError as error:
                 raise UsageError(f"{path} is no image ({error})") from None
-            images.append(numpy.asarray(small, "float32").reshape(-1) / 255)
+            images.append(numpy.asarray(small, "float32").transpose(2, 0, 1) / 255)
             labels.append(label)
     if not images:
         raise UsageError(f"{folder} has no images of the classes in train")
@@ -132,10 +239,6 @@ def _order(count: int) -> Any:
     return numpy.random.default_rng(0).permutation(count)
 
 
-def _flat(images: Any) -> Any:
-    return images.reshape(len(images), -1).astype("float32") / 255
-
-
 def _only(folder: Path, start: str) -> Path:
     for path in sorted(folder.glob(f"{start}*")):
         return path
@@ -143,6 +246,14 @@ def _only(folder: Path, start: str) -> Path:
 
 
 NOTHING = (
-    "{path} (RANKROOM_DATA) holds neither MNIST's files (train-images-idx3-ubyte and three more) "
-    "nor folders train and val with a folder for each class"
+    "{path} (RANKROOM_DATA) holds neither MNIST's files (train-images-idx3-ubyte and three more), "
+    "nor CIFAR's (data_batch_1.bin to test_batch.bin), nor folders train and val with a folder for "
+    "each class"
+)
+NO_REFERENCE = (
+    "this Python has no language reference (pydoc_data): set RANKROOM_TEXT to a text file"
+)
+SHORT = (
+    "{name} (RANKROOM_TEXT) has {count:,} ASCII characters, and lessons need {fewest:,}: name a "
+    "longer text"
 )

@@ -39,7 +39,7 @@ LESSONS = (
     Lesson(5, "05_tensorflow.ipynb", "Horovod and TensorFlow", 15, (*HVD_TENSORFLOW, "sklearn")),
     Lesson(6, "06_keras.ipynb", "Horovod and Keras", 15, (*HVD_TENSORFLOW, "sklearn")),
     Lesson(7, "07_ddp.ipynb", "PyTorch's DDP", 15, ("torch", "sklearn")),
-    Lesson(8, "08_deepspeed.ipynb", "DeepSpeed", 15, ("torch", "deepspeed", "sklearn")),
+    Lesson(8, "08_deepspeed.ipynb", "DeepSpeed", 15, ("torch", "deepspeed")),
     Lesson(
         9,
         "09_tf_distribute.ipynb",
@@ -54,7 +54,7 @@ LESSONS = (
         "11_scaling.ipynb",
         "Scaling",
         20,
-        ("torch",),
+        ("torch", "sklearn"),
         fresh="a strategy of TensorFlow's would have connected them for good",
     ),
     Lesson(12, "12_find_the_straggler.ipynb", "Find the straggler", 15, (*HVD_TORCH, "sklearn")),

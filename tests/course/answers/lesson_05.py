@@ -32,7 +32,13 @@ WRONG = {
         (
             "def gradients(model, x, y):\n    return [tf.zeros_like(v) for v in model.trainable_variables]",
             "not the average",
-        )
+        ),
+        (
+            "def gradients(model, x, y):\n    with tf.GradientTape() as tape:\n"
+            "        loss = loss_of(y, model(x))\n"
+            "    return tape.gradient(loss, model.trainable_weights)",
+            "this rank's own",
+        ),
     ],
     "tf.3": [
         (
@@ -44,8 +50,8 @@ WRONG = {
 
 
 def claims(played: Played) -> None:
-    assert len(set(re.findall(r"\b[0-9a-f]{8}\b", played.text("train")))) == 1
-    assert len(set(re.findall(r"\b[0-9a-f]{8}\b", played.text("apart")))) == 2
+    assert len(set(re.findall(r"'([0-9a-f]{8})'", played.text("train")))) == 1
+    assert len(set(re.findall(r"'([0-9a-f]{8})'", played.text("apart")))) == played.ranks
+    assert re.search(r"images per second': [1-9]\d*", played.text("train"))
     assert all(float(n) > 0.85 for n in re.findall(r"0\.\d+", played.text("test")))
     assert "saved as digits-1" in played.text("save")
-    assert "this rank's own" in played.verdicts["tf.2"][0][1]

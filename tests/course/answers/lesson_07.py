@@ -28,8 +28,10 @@ WRONG = {
 
 def claims(played: Played) -> None:
     said = re.findall(r"made': '(\w+)', 'wrapped': '(\w+)'", played.text("wrap"))
-    assert len({made for made, _ in said}) == 2 and len({wrapped for _, wrapped in said}) == 1
-    assert len(set(re.findall(r"\b[0-9a-f]{8}\b", played.text("train")))) == 1
+    assert len({made for made, _ in said}) == played.ranks
+    assert len({wrapped for _, wrapped in said}) == 1
+    assert len(set(re.findall(r"'([0-9a-f]{8})'", played.text("train")))) == 1
+    assert re.search(r"images per second': [1-9]\d*", played.text("train"))
     assert "all_reduce" in played.text("profile")
     many, few = map(int, re.findall(r"\d+", played.text("compare")))
     assert many == 8 * few

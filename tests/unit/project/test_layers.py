@@ -118,7 +118,11 @@ def test_no_circles():
             del todo[module]
 
 
-@pytest.mark.parametrize("module", sorted(KNOWN))
+# PyTorch's layers, which only cells of lessons import, and these import PyTorch themselves.
+OF_TORCH = {"course/models"}
+
+
+@pytest.mark.parametrize("module", sorted(KNOWN - OF_TORCH))
 def test_no_framework_at_the_top(module: str):
     found = {name.partition(".")[0] for name in imports(module, top_only=True)}
     assert not found & FRAMEWORKS - (NUMPY_TOO if module.startswith(COMPUTES) else set())

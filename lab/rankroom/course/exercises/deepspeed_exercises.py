@@ -53,7 +53,7 @@ def batches(learner: Learner) -> None:
             raise Wrong(f"the dictionary has no {key!r}")
         if found[key] != value:
             raise Wrong(
-                f"{wanted} images in a step, {micro} at once, on {ranks} ranks: {key} is {value}, "
+                f"{wanted} samples in a step, {micro} at once, on {ranks} ranks: {key} is {value}, "
                 f"and you have {found[key]!r}"
             )
 
