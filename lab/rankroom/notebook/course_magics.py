@@ -47,6 +47,7 @@ class CourseMagics(Magics):
             print(overview())
             return
         here = lesson(chosen.lesson)
+        progress.begin(here.number)
         self.every.refuses = ""
         cluster = course_ranks.ready(here, chosen.ranks, chosen.site)
         why = lacking(cluster, here)
