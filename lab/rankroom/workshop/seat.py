@@ -216,7 +216,8 @@ def take(folder: Path, owner: int) -> OwnSeat:
         wishes = Wishes(str(folder), name, owner, site=wishes.site, job=wishes.job)
     seat = OwnSeat(folder, wishes.seat, owner)
     try:
-        write_wishes(wishes)
+        with contextlib.suppress(OSError):  # a home without room: the seat lasts for this server
+            write_wishes(wishes)
         seat.write(SeatStatus())
     except OSError as error:
         raise UsageError(NO_SEAT.format(folder=folder, error=error.strerror or error)) from None
