@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rankroom.cluster.base import AnyCluster
 from rankroom.course.lessons import Lesson, folder
 from rankroom.errors import UsageError
 
 _CHECK = re.compile(r"%%check (\S+)")
 _SOLUTION = re.compile(r"<summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
+LIMIT_S = 60.0  # for one of them: an import may be among them
 # What defines names only, and takes no time.
 _DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
@@ -44,6 +47,19 @@ def solutions(lesson: Lesson) -> list[Solution]:
             found.append(Solution(exercise, prepared, solved[1]))
             prepared = exercise = ""
     return found
+
+
+def catch_up(cluster: AnyCluster, lesson: Lesson) -> Iterator[tuple[str, str]]:
+    """Put a lesson's solutions on the ranks, one after the other; the name of each exercise, and
+    why its solution did not run, if so. Nothing is noted as passed."""
+    for each in solutions(lesson):
+        run = cluster.run(f"{each.preparation}\n{each.source}")
+        if not run.wait(LIMIT_S):
+            run.interrupt()
+            run.wait(LIMIT_S)
+        failure = run.info.failure
+        said = f"{failure.ename}: {failure.evalue}" if failure else f"the cell {run.state}"
+        yield each.exercise, "" if run.state == "done" else said.partition("\n")[0]
 
 
 def _definitions(source: str) -> str:

@@ -213,7 +213,8 @@ def take(folder: Path, owner: int) -> OwnSeat:
             raise UsageError(OTHER_OWNER.format(folder=folder, now=account(owner)))
     else:
         name = f"{account(os.getuid())}-{secrets.token_hex(16)}"
-        wishes = Wishes(str(folder), name, owner, site=wishes.site, job=wishes.job)
+        kept = wishes if wishes.folder == str(folder) else Wishes(str(folder))
+        wishes = replace(kept, seat=name, owner=owner)
     seat = OwnSeat(folder, wishes.seat, owner)
     try:
         with contextlib.suppress(OSError):  # a home without room: the seat lasts for this server

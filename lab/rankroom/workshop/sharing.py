@@ -15,12 +15,11 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
-from rankroom.cluster import lookup
+from rankroom.cluster import actions, lookup
 from rankroom.config import user_home
 from rankroom.course.copies import copy_to
 from rankroom.course.lessons import LESSONS, lesson
 from rankroom.errors import RankroomError, UsageError, of_file
-from rankroom.record.cluster_file import ClusterPaths
 from rankroom.workshop import seat as seats
 from rankroom.workshop.owned_files import account
 from rankroom.workshop.seat import HEARTBEAT_S, OwnSeat, SeatStatus
@@ -116,7 +115,7 @@ class Sharing:
         for info in lookup.running_clusters():
             if info.name == COURSE or info.created >= self._began:
                 with contextlib.suppress(RankroomError, OSError):
-                    lookup.end(ClusterPaths(info.name))
+                    actions.stop(info.name)
         with contextlib.suppress(RankroomError, OSError):
             if self._seat is not None:
                 self.status = replace(self._reader.read(), state="ended", why="", ranks={})
@@ -175,6 +174,15 @@ class Sharing:
         if trouble and trouble != self.trouble:
             self._tell(f"workshop: {trouble}")
         self.trouble = trouble
+
+
+def seat_ranks() -> int:
+    """How many ranks the workshop of this process gives a seat; 0 outside of workshops, and where
+    its plan cannot be read."""
+    if folder := os.environ.get(VARIABLE):
+        with contextlib.suppress(RankroomError):
+            return Folder(folder).plan().ranks
+    return 0
 
 
 def demand_place(plan: Plan, user: str, folder: Folder) -> None:
