@@ -162,7 +162,7 @@ async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
             f"there is no reservation {plan.reservation}, or it has ended: {done.output.strip()}"
         )
     found = dict(re.findall(r"(\w+)=(\S+)", done.output))
-    begin, end = int(found.get("StartTime", 0)), int(found.get("EndTime", 0))
+    begin, end = (_moment(found.get(key, "")) for key in ("StartTime", "EndTime"))
     if plan.starts and begin > plan.starts.timestamp():
         raise UsageError(f"{plan.reservation} begins {_clock(begin)}, after the workshop does")
     if plan.ends and end and end < plan.ends.timestamp():
@@ -174,6 +174,10 @@ async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
         raise UsageError(f"{plan.reservation} is not for {', '.join(out)}")
     nodes = found.get("NodeCnt", "?")
     return Step("reservation", "ok", f"{plan.reservation} has {nodes} nodes until {_clock(end)}")
+
+
+def _moment(text: str) -> int:
+    return int(text) if text.isdigit() else 0  # a time that Slurm does not know
 
 
 def _clock(moment: int) -> str:
