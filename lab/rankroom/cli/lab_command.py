@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import webbrowser
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from rankroom.cli.job_options import job_options
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import LabError, RankroomError, UsageError
 from rankroom.jupyter_job import lab_script, saved_labs
-from rankroom.jupyter_job.follow import JobOver, follow
+from rankroom.jupyter_job.follow import LOOK_S, JobOver, follow
 from rankroom.jupyter_job.lab import Lab, alive, folder
 from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import site as sites
@@ -58,21 +59,29 @@ def lab(
             scheduler.script(lab_script.NAME, labs, lab_script.commands(site, labs)), nl=False
         )
         return
-    command = _Command(scheduler, at, Terminal(), not no_browser, port or 0)
+    command = LabCommand(scheduler, at, Terminal(), not no_browser, port or 0)
     asyncio.run(command.run(attach, last))
 
 
-class _Command:
-    """One call of `rankroom lab`: what is under way, and what Ctrl-C does about it."""
+class LabCommand:
+    """One call of `rankroom lab`: what is under way, and what Ctrl-C does about it. `page` is
+    what is opened of it; `submitted` hears of the lab whose job was submitted; `again` is the
+    command that finds it again. Once it is open, its job is looked at each `look_s` seconds."""
 
     def __init__(
-        self, scheduler: Scheduler, at: Host, terminal: Terminal, browser: bool, port: int
-    ) -> None:
+        self, scheduler: Scheduler, at: Host, terminal: Terminal, browser: bool, port: int,
+        page: str = "lab", submitted: Callable[[Lab], None] = lambda lab: None, again: str = "",
+        look_s: float = LOOK_S,
+    ) -> None:  # fmt: skip
         self._scheduler = scheduler
         self._place = at
         self._terminal = terminal
         self._browser = browser
         self._port = port
+        self._page = page
+        self._submitted = submitted
+        self._again = again
+        self._look_s = look_s
         self._lab: Lab | None = None
         self._cancelled = False
 
@@ -104,10 +113,12 @@ class _Command:
             self._terminal.show(f"submitting a job at {self._scheduler.site.name}")
             self._lab = await Lab.submit(self._scheduler)
             self._terminal.say(f"job {self._lab.job} was submitted at {self._scheduler.site.name}")
+            self._submitted(self._lab)
         else:
             self._lab = await self._find(attach, last)
+        self._lab.page = self._page
         self._terminal.page = self._open
-        await follow(self._lab, self._terminal, self._port)
+        await follow(self._lab, self._terminal, self._port, self._look_s)
 
     async def _find(self, attach: str, last: SavedLab | None) -> Lab:
         labs = await folder(self._scheduler)
@@ -163,7 +174,9 @@ class _Command:
 
     def _left(self) -> str:
         assert self._lab is not None
-        return LEFT.format(job=self._lab.job, site=self._scheduler.site.name)
+        job, site = self._lab.job, self._scheduler.site.name
+        again = self._again or f"rankroom lab --site {site} --attach {job}"
+        return LEFT.format(job=job, again=again)
 
 
 def _saved(job: str | None, name: str | None) -> SavedLab | None:
@@ -187,7 +200,4 @@ NO_SCHEDULER = "{name} has no scheduler: `jupyter lab` starts JupyterLab on this
 NONE_RUNS = "no lab of yours runs at {site}: `rankroom lab --site {site}` starts one"
 NO_SUCH = "{site} has no job {job} of yours (any more): `rankroom lab --attach` looks for others"
 NOT_CANCELLED = "job {job} could not be cancelled: {error}"
-LEFT = (
-    "job {job} goes on: `rankroom lab --site {site} --attach {job}` finds it again, "
-    "`scancel {job}` there ends it"
-)
+LEFT = "job {job} goes on: `{again}` finds it again, `scancel {job}` there ends it"
