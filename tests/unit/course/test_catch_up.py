@@ -68,7 +68,7 @@ def test_nothing_is_run_but_imports_and_definitions():
 
 
 def test_up_to_the_furthest_that_was_tried():
-    with pytest.raises(UsageError, match="no exercise of lesson 03 .* was tried yet"):
+    with pytest.raises(UsageError, match=r"no exercise of lesson 03 .* was tried yet"):
         catch_up.furthest(lesson(3))
     for name in ("ring.3", "ring.1", "model.1"):
         progress.note(name, passed=False)
