@@ -57,6 +57,7 @@ class CourseMagics(Magics):
         if upto is not None:  # refused before ranks start
             upto = upto or catch_up.furthest(here)
             catch_up.source_until(here, upto)
+        progress.begin(here.number)
         self.every.refuses = ""
         cluster = course_ranks.ready(here, chosen.ranks, chosen.site)
         why = lacking(cluster, here)
