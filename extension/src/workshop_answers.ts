@@ -1,4 +1,4 @@
-// Made from lab/rankroom/server/workshop_answers.schema.json by `npm run build:schema`; do not edit.
+// Made from lab/rankroom/workshop/workshop_answers.schema.json by `npm run build:schema`; do not edit.
 
 export type SeatState = 'not started' | 'idle' | 'running' | 'stuck' | 'failed' | 'ended';
 
@@ -68,20 +68,17 @@ export interface Tile {
   shared: Shared;
 }
 
-export interface Bar {
-  label: string;
-  count: number;
-}
-
-/** How an exercise went for those who share. */
+/** How an exercise went: so many passed, tried in vain, and have not tried it. */
 export interface Results {
   /** Empty where there is none to choose. */
   exercise: string;
-  /** Learners by the tries that it took: 1, 2, 3, 4 and more. */
-  passed: Bar[];
-  /** The same of those who have tried and not passed. */
-  trying: Bar[];
-  untried: number;
+  passed: number;
+  tried: number;
+  not_tried: number;
+  /** Those who passed, by how often they tried: 1, 2, 3, 4, and 5 or more. */
+  tries: number[];
+  /** Learners who share nothing. */
+  silent: number;
 }
 
 export interface Timer {
@@ -98,6 +95,8 @@ export interface Message {
   text: string;
   /** Of a cell. */
   source?: string;
+  /** The id of a run. */
+  run?: string;
 }
 
 export interface Lesson {
@@ -118,8 +117,12 @@ export interface Overview {
   /** 0 where the plan has no end. */
   ends: number;
   is_over: boolean;
-  /** Learners whom the plan lists; 0 where anybody may come. */
-  expected: number;
+  /** Learners of the plan who have no seat yet. */
+  absent: string[];
+  /** Whether anybody may come: the plan lists nobody. */
+  is_open: boolean;
+  /** What keeps the teacher from seeing everybody. */
+  warnings: string[];
   /** Where everybody should be by the plan; empty outside of its times. */
   lesson_now: string;
   tiles: Tile[];

@@ -32,12 +32,14 @@ export class WorkshopApi {
     return this.post('timer', { folder, minutes, title });
   }
 
+  /** No run: none is shown any more. */
   showRun(folder: string, run: string): Promise<string> {
     return this.post('show', { folder, run });
   }
 
-  offer(folder: string, seat: string, what: OfferKind, exercise = ''): Promise<string> {
-    return this.post('offer', { folder, seat, what, exercise });
+  /** Offer one learner to catch up as far as an exercise, or a reset. */
+  offer(folder: string, user: string, what: OfferKind, exercise: string): Promise<string> {
+    return this.post('offer', { folder, user, what, exercise });
   }
 
   /** The learner's hand. */
@@ -58,11 +60,6 @@ export class WorkshopApi {
   async lesson(lesson: number): Promise<{ [key: string]: unknown }> {
     const answer = await this.api.ask('GET', ['workshop', 'lesson'], { lesson });
     return (await answer.json()) as { [key: string]: unknown };
-  }
-
-  /** The page of a run that the teacher shows. */
-  async shown(message: string): Promise<string> {
-    return (await this.api.ask('GET', ['workshop', 'shown'], { id: message })).text();
   }
 
   private async post(what: string, body: Body): Promise<string> {

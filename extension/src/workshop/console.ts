@@ -87,8 +87,10 @@ export class Console {
     return this.then(this.api.showRun(this.openFolder, run));
   }
 
-  async offer(seat: string, what: OfferKind): Promise<string> {
-    return this.then(this.api.offer(this.openFolder, seat, what));
+  /** To catch up means: as far as the exercise whose results are shown. */
+  async offer(user: string, what: OfferKind): Promise<string> {
+    const exercise = what === 'catch up' ? (this.overview?.results.exercise ?? '') : '';
+    return this.then(this.api.offer(this.openFolder, user, what, exercise));
   }
 
   dispose(): void {

@@ -1,7 +1,13 @@
-/** How an exercise went: a bar for each number of tries, of those who passed and of those who have not yet. */
+/** How an exercise went: a bar for those who passed, by the tries that it took, and for those who have not. */
 import { trans } from '../translation';
 import { h, setChildren, setText } from '../view/dom';
-import type { Bar, Overview } from '../workshop_answers';
+import type { Overview, Results } from '../workshop_answers';
+
+interface Bar {
+  kind: 'passed' | 'tried' | 'not-tried' | 'silent';
+  label: string;
+  count: number;
+}
 
 interface Row {
   node: HTMLElement;
@@ -14,34 +20,45 @@ export class ResultsView {
   readonly node: HTMLElement;
   private select = h('select', 'rr-input', { 'aria-label': trans.__('exercise'), onchange: () => this.choose(this.select.value) });
   private bars = h('div', 'rr-ws-bars', { role: 'list' });
+  private none = h('p', 'rr-hint', { hidden: true }, trans.__('The plan has no lesson with exercises.'));
   private rows: Row[] = [];
 
   constructor(private choose: (exercise: string) => void) {
-    this.node = h('div', 'rr-ws-results', {}, this.select, this.bars);
+    this.node = h('div', 'rr-ws-results', {}, this.select, this.bars, this.none);
   }
 
   refresh({ exercises, results }: Overview): void {
-    const names = results.exercise && !exercises.includes(results.exercise) ? [results.exercise, ...exercises] : exercises;
-    this.select.hidden = names.length === 0;
+    const { exercise } = results;
+    const names = exercise && !exercises.includes(exercise) ? [exercise, ...exercises] : exercises;
     const there = [...this.select.options].map(option => option.value);
     if (there.join() !== names.join()) {
       this.select.replaceChildren(...names.map(name => h('option', '', { value: name }, name)));
     }
     if (document.activeElement !== this.select) {
-      this.select.value = results.exercise;
+      this.select.value = exercise;
     }
-    const bars: Array<[string, Bar]> = [
-      ...results.passed.map((bar): [string, Bar] => ['passed', bar]),
-      ...results.trying.map((bar): [string, Bar] => ['trying', bar]),
-      ['untried', { label: '', count: results.untried }]
-    ];
-    const most = Math.max(1, ...bars.map(([, { count }]) => count));
+    this.select.hidden = this.bars.hidden = names.length === 0;
+    this.none.hidden = names.length > 0;
+    const bars = barsOf(results);
+    const most = Math.max(1, ...bars.map(({ count }) => count));
     while (this.rows.length < bars.length) {
       this.rows.push(makeRow());
     }
-    setChildren(this.bars, bars.map(([kind, bar], i) => fillRow(this.rows[i], kind, bar, most)));
-    this.bars.hidden = names.length === 0;
+    setChildren(this.bars, bars.map((bar, i) => fillRow(this.rows[i], bar, most)));
   }
+}
+
+function barsOf({ tries, tried, not_tried: untried, silent }: Results): Bar[] {
+  const passed = tries.map((count, i): Bar => {
+    const n = i + 1;
+    const words = n < tries.length ? trans._n('%1 try', '%1 tries', n) : trans.__('%1 tries or more', n);
+    return { kind: 'passed', label: `✓ ${words}`, count };
+  });
+  const others: Bar[] = [
+    { kind: 'tried', label: `✗ ${trans.__('not passed yet')}`, count: tried },
+    { kind: 'not-tried', label: `○ ${trans.__('not tried yet')}`, count: untried }
+  ];
+  return silent ? [...passed, ...others, { kind: 'silent', label: `– ${trans.__('do not share')}`, count: silent }] : [...passed, ...others];
 }
 
 function makeRow(): Row {
@@ -51,19 +68,10 @@ function makeRow(): Row {
   return { node: h('div', 'rr-ws-bar', { role: 'listitem' }, label, h('span', 'rr-ws-track', {}, fill), count), label, fill, count };
 }
 
-function fillRow(row: Row, kind: string, { label, count }: Bar, most: number): HTMLElement {
-  const words = kind === 'untried' ? trans.__('not tried yet') : barLabel(kind, label);
-  setText(row.label, words);
+function fillRow(row: Row, { kind, label, count }: Bar, most: number): HTMLElement {
+  setText(row.label, label);
   setText(row.count, String(count));
   row.fill.style.width = `${(100 * count) / most}%`;
   row.node.dataset.kind = kind;
   return row.node;
-}
-
-/** `✓ 2 tries`, `✗ 4 tries and more`. */
-function barLabel(kind: string, tries: string): string {
-  const mark = kind === 'passed' ? '✓' : '✗';
-  const isMore = tries.endsWith('+');
-  const n = parseInt(tries, 10);
-  return `${mark} ${isMore ? trans.__('%1 tries or more', n) : trans._n('%1 try', '%1 tries', n)}`;
 }

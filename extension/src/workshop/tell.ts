@@ -4,12 +4,13 @@ import { h, setText } from '../view/dom';
 import { setUnderWay, stepButton } from '../view/step';
 import type { Run } from '../schema';
 import { message } from '../sidebar/clusters';
+import { SIGNS } from '../words';
 import type { Console } from './console';
 
 export interface TellParts {
   /** The source of the active cell of the notebook that was used last; null without one. */
   activeCell(): string | null;
-  /** The newest runs that are over. */
+  /** The newest runs. */
   runs(): Promise<Run[]>;
 }
 
@@ -50,8 +51,11 @@ export class Tell {
       ),
       section(
         trans.__('Run'), false, this.runs,
-        h('div', 'rr-actions', {}, this.button(trans.__('Show the run'), () => this.showRun())),
-        h('p', 'rr-hint', {}, trans.__('Learners can open your view of it, with its log and timeline.')),
+        h(
+          'div', 'rr-actions', {}, this.button(trans.__('Show the run'), () => this.model.showRun(this.runs.value)),
+          this.button(trans.__('Show none'), () => this.model.showRun(''))
+        ),
+        h('p', 'rr-hint', {}, trans.__('Learners can open your view of it, with log, timeline and profile, also while it runs.')),
         () => void this.listRuns()
       ),
       this.said
@@ -103,15 +107,11 @@ export class Tell {
     return this.model.setTimer(minutes, this.timerTitle.value);
   }
 
-  private showRun(): Promise<string> {
-    return this.model.showRun(this.runs.value);
-  }
-
   private async listRuns(): Promise<void> {
     try {
       const runs = await this.parts.runs();
-      this.runs.replaceChildren(...runs.map(run => h('option', '', { value: run.id }, run.name || run.title || run.id)));
-      this.report(runs.length ? '' : trans.__('There is no run yet that is over.'));
+      this.runs.replaceChildren(...runs.map(run => h('option', '', { value: run.id }, `${SIGNS[run.state] ?? '?'} ${run.name || run.title || run.id}`)));
+      this.report(runs.length ? '' : trans.__('There is no run yet.'));
     } catch (error) {
       this.report(message(error), true);
     }

@@ -1,6 +1,6 @@
 /** How learners and what they share are described, without a browser. */
 import { trans } from '../translation';
-import type { Need, Shared, Tile, Timer } from '../workshop_answers';
+import type { Need, Overview, Shared, Tile, Timer } from '../workshop_answers';
 
 /** Of the states that a tile can be in; each comes with its word. */
 const SIGNS: { [look in Look]: string } = {
@@ -90,10 +90,12 @@ export function counts(tiles: readonly Tile[]): Array<{ need: Need; text: string
   return all.map(([need, text]) => ({ need, n: of(need), text })).filter(({ n }) => n > 0).map(({ need, n, text }) => ({ need, text: text(n) }));
 }
 
-/** `38 learners`, `38 of 40 learners`. */
-export function attendance(tiles: readonly Tile[], expected: number): string {
+/** `38 learners`, or `38 of 40 learners` where the plan says who comes. */
+export function attendance({ tiles, absent, is_open: isOpen }: Overview): string {
   const there = tiles.length;
-  return expected > there ? trans._n('%2 of %1 learner', '%2 of %1 learners', expected, there) : trans._n('%1 learner', '%1 learners', there);
+  return isOpen
+    ? trans._n('%1 learner', '%1 learners', there)
+    : trans._n('%2 of %1 learner', '%2 of %1 learners', there + absent.length, there);
 }
 
 /** `Exercise ring.2: 4:05 left`; what it was for, once it is over. */

@@ -183,13 +183,13 @@ class Folder:
         if is_new or told[-1:] != [record.id]:
             self._tell(kind="show", run=record.id)
 
-    def request(self, user: str, what: Literal["catch up", "reset"]) -> None:
-        """Offer one learner the solutions so far, or a fresh notebook and fresh ranks. Raises
-        UsageError with those there are."""
+    def request(self, user: str, what: Literal["catch up", "reset"], exercise: str = "") -> None:
+        """Offer one learner the solutions up to an exercise (empty: to the last one tried), or a
+        fresh notebook and fresh ranks. Raises UsageError with those there are."""
         seats = {seat.user: seat for seat in self.seats()}
         if user not in seats:
             raise UsageError(NO_LEARNER.format(user=user, users=", ".join(seats) or "nobody yet"))
-        self._tell(kind=what, to=_address(seats[user].key))
+        self._tell(kind=what, to=_address(seats[user].key), text=exercise)
 
     def close(self) -> float:
         """Tell everybody that the workshop ends; when its ranks and jobs go (epoch s)."""

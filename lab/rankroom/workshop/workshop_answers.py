@@ -1,0 +1,207 @@
+"""What a teacher's console and a learner's panel show of a workshop, as JSON.
+
+workshop_answers.schema.json says what each field is. Files are read here: not for an event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rankroom.course import lessons
+from rankroom.course.lessons import LESSONS
+from rankroom.errors import RankroomError, UsageError
+from rankroom.workshop import tiles
+from rankroom.workshop.seat import OwnSeat, Seat, SeatStatus, read_wishes, write_wishes
+from rankroom.workshop.workshop_folder import Folder, News
+
+SCHEMA_FILE = Path(__file__).with_name("workshop_answers.schema.json")
+WORKSHOP = "RANKROOM_WORKSHOP"  # the variable that has the folder in the job of a seat
+MOST_MESSAGES = 50  # the newest are shown
+OFFERS = ("catch up", "reset")
+Json = dict[str, Any]
+_TITLES = {each.number: each.name for each in LESSONS}
+
+
+def overview(folder: Folder, exercise: str = "") -> Json:
+    """A workshop as its teacher sees it, with how an exercise went: the one that most are at, if
+    none is named. Raises UsageError where there is no workshop, NotYoursError for others."""
+    seats, now = folder.seats(), time.time()
+    plan, news = folder.plan(), folder.news()
+    found = tiles.tiles(seats, plan, now)
+    here = [tile for tile in found if tile["status"] is not None]
+    exercises = tiles.exercises(plan)
+    exercise = exercise or _most_at(seats) or next(iter(exercises), "")
+    return {
+        "folder": str(folder.path),
+        "name": plan.name,
+        "join": f"rankroom workshop join {folder.path}",
+        "now": now,
+        "ends": plan.ends.timestamp() if plan.ends else 0.0,
+        "is_over": folder.is_over(),
+        "absent": [tile["user"] for tile in found if tile["status"] is None],
+        "is_open": not plan.learners,
+        "warnings": folder.warnings(),
+        "lesson_now": _TITLES.get(-1 if (at := plan.lesson_at(now)) is None else at, ""),
+        "tiles": [_tile(tile, news, now) for tile in here],
+        "exercises": exercises,
+        "results": tiles.histogram(seats, exercise),
+        "timer": _timer(news),
+        "messages": _messages(folder, news),
+    }
+
+
+def own(trouble: str = "") -> Json:
+    """The workshop that this account has a seat in, or teaches; `trouble` is why its seat cannot
+    be written. One that RANKROOM_WORKSHOP does not name is none."""
+    place, wishes = os.environ.get(WORKSHOP, ""), read_wishes()
+    answer: Json = {
+        "role": "", "folder": place, "name": "", "teacher": "", "now": time.time(), "ends": 0.0,
+        "is_over": False, "trouble": trouble, "shared": None, "lesson": None, "timer": None,
+        "messages": [], "offers": [],
+    }  # fmt: skip
+    if not place:
+        return answer
+    folder = Folder(place)
+    has_seat = bool(wishes.seat) and Path(wishes.folder) == folder.path
+    answer["role"] = "learner" if has_seat or not _teaches(folder) else "teacher"
+    try:
+        plan, news = folder.plan(), folder.news()
+        answer |= {
+            "name": plan.name,
+            "teacher": plan.teacher or folder.teacher,
+            "ends": plan.ends.timestamp() if plan.ends else 0.0,
+            "is_over": folder.is_over(),
+            "timer": _timer(news),
+            "messages": _messages(folder, news),
+        }
+    except RankroomError as error:
+        return answer | {"trouble": trouble or str(error)}
+    if has_seat:
+        seat = Seat.read(OwnSeat(folder.path, wishes.seat, wishes.owner).path)
+        answer |= {
+            "shared": _shared(seat.user, seat.status) if seat else None,
+            "lesson": _lesson(seat.status.lesson) if seat else None,
+            "offers": _offers(news, wishes.seat, wishes.answered),
+        }
+    return answer
+
+
+def answer(offer: int) -> None:
+    """Remember that an offer, and those before it, were taken or not: they are not shown again.
+    Raises OSError."""
+    wishes = read_wishes()
+    write_wishes(dataclasses.replace(wishes, answered=max(offer, wishes.answered)))
+
+
+def _tile(tile: Json, news: Sequence[News], now: float) -> Json:
+    status = SeatStatus(**tile["status"])
+    silent = now - tile["heard"]
+    is_silent = silent > tiles.SILENT_S and status.state != "ended"
+    offers = [each for each in news if each.kind in OFFERS and each.to and each.is_for(tile["key"])]
+    return {
+        "key": tile["key"],
+        "need": tile["needs"],
+        "silent_s": silent if is_silent else 0.0,
+        "offered": {"what": offers[-1].kind, "at": offers[-1].at} if offers else None,
+        "shared": _shared(tile["user"], status),
+    }
+
+
+def _shared(user: str, status: SeatStatus) -> Json:
+    tried, run = status.exercise, status.run
+    return {
+        "user": user,
+        "at": status.at,
+        "shares": status.shares,
+        "hand_since": status.hand_since if status.hand else 0.0,
+        "lesson": status.lesson,
+        "lesson_title": _TITLES.get(-1 if status.lesson is None else status.lesson, ""),
+        "exercise": {key: tried[key] for key in ("name", "passed", "tries")} if tried else None,
+        "passed": len(status.progress.get("passed", {})),
+        "state": status.state,
+        "why": status.why,
+        "ranks": status.ranks or None,
+        "run": {key: run[key] for key in ("title", "state", "since")} if run else None,
+        "host": status.host,
+        "job": status.job,
+        "ends_at": status.ends_at,
+    }
+
+
+def _lesson(number: int | None) -> Json | None:
+    for each in LESSONS:
+        if each.number == number:
+            return {"number": each.number, "title": each.name, "file": each.file}
+    return None
+
+
+def _timer(news: Sequence[News]) -> Json | None:
+    for each in reversed(news):
+        if each.kind == "timer":
+            return {"title": each.title, "until": each.until} if each.until else None
+    return None
+
+
+def _messages(folder: Folder, news: Sequence[News]) -> list[Json]:
+    """What was said to all, newest first; of runs, the one that is shown."""
+    shows = [each.id for each in news if each.kind == "show"]
+    found: list[Json] = []
+    for each in reversed(news):
+        common = {"id": str(each.id), "at": each.at}
+        if each.kind == "message":
+            found.append({**common, "kind": "text", "text": each.text})
+        elif each.kind == "cell":
+            found.append({**common, "kind": "cell", "text": each.title, "source": each.text})
+        elif each.kind == "show" and each.run and each.id == shows[-1]:
+            title = ""
+            with contextlib.suppress(RankroomError, OSError):
+                run = folder.shown().load(each.run)
+                title = run.name or run.title
+            found.append({**common, "kind": "run", "text": title or each.run, "run": each.run})
+        if len(found) == MOST_MESSAGES:
+            break
+    return found
+
+
+def _offers(news: Sequence[News], seat: str, answered: int) -> list[Json]:
+    """The newest offer of each kind to a seat, if it was not answered."""
+    newest = {each.kind: each for each in news if each.kind in OFFERS and each.is_for(seat)}
+    return [
+        {"id": str(each.id), "at": each.at, "what": each.kind, "exercise": each.text}
+        for each in newest.values()
+        if each.id > answered
+    ]
+
+
+def _most_at(seats: Sequence[Seat]) -> str:
+    """The exercise that most learners have tried last; empty before the first try."""
+    tried = [each.status.exercise for each in seats if each.status.shares]
+    counted = Counter(str(each["name"]) for each in tried if each.get("name"))
+    return max(counted, key=lambda name: (counted[name], name), default="")
+
+
+def _teaches(folder: Folder) -> bool:
+    with contextlib.suppress(RankroomError):
+        return folder.is_teacher()
+    return False
+
+
+def fresh_notebook(number: int) -> Json:
+    """A lesson's notebook without any output. Raises UsageError with the lessons there are."""
+    path = lessons.folder() / lessons.lesson(number).file
+    try:
+        notebook: Json = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the notebook {path}: {error}") from None
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    return notebook
