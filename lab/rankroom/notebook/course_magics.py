@@ -8,12 +8,12 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display as show
 
 from rankroom import display
-from rankroom.cluster.base import AnyCluster
-from rankroom.course import catch_up, progress, trial
+from rankroom.course import progress, trial
 from rankroom.course.exercise import find
-from rankroom.course.lessons import LESSONS, Lesson, lesson
+from rankroom.course.lessons import LESSONS, lesson
 from rankroom.course.requirements import lacking
-from rankroom.errors import RankroomError, UsageError
+from rankroom.course.solutions import catch_up, solutions_until
+from rankroom.errors import UsageError
 from rankroom.notebook import course_ranks
 from rankroom.notebook.cell_source import check_syntax
 from rankroom.notebook.options import Options
@@ -37,9 +37,9 @@ class CourseMagics(Magics):
 
         Begins a lesson on this notebook's ranks, or on those of the course, which all its lessons
         share: it starts them if they do not run, and says what is missing for the lesson here.
-        With --catch-up, the ranks then get the lesson's own solutions up to that exercise, or to
-        the last one that you have tried, and what these build on. Without a number, lists the
-        lessons and what you have passed of their exercises.
+        Without a number, lists the lessons and what you have passed of their exercises. With
+        --catch-up, puts the solutions of the lesson's exercises on the ranks, up to EXERCISE if
+        that is given, and what these build on.
         """
         options = Options("%course")
         options.add_argument("lesson", nargs="?", type=int, metavar="LESSON")
@@ -53,10 +53,8 @@ class CourseMagics(Magics):
             print(overview())
             return
         here = lesson(chosen.lesson)
-        upto = chosen.catch_up
-        if upto is not None:  # refused before ranks start
-            upto = upto or catch_up.furthest(here)
-            catch_up.source_until(here, upto)
+        # Refused before ranks start.
+        solved = [] if chosen.catch_up is None else solutions_until(here, chosen.catch_up)
         progress.begin(here.number)
         self.every.refuses = ""
         cluster = course_ranks.ready(here, chosen.ranks, chosen.site)
@@ -66,8 +64,8 @@ class CourseMagics(Magics):
             self.every.refuses = why
             raise UsageError(why)
         print(f"lesson {here.name}: all it needs is here ({cluster.describe()})\n{STAYS}")
-        if upto is not None:
-            _catch_up(cluster, here, upto)
+        for name, why in catch_up(cluster, solved):
+            print(NOT_SOLVED.format(name=name, why=why) if why else f"{name}: solved on your ranks")
 
     @cell_magic("check")  # type: ignore[untyped-decorator]
     @plain
@@ -89,15 +87,6 @@ class CourseMagics(Magics):
         show(trial.follow(exercise, run, over).bundle(), raw=True)
 
 
-def _catch_up(cluster: AnyCluster, lesson: Lesson, exercise: str) -> None:
-    """Put the lesson's solutions up to an exercise on all ranks."""
-    run = cluster.run(catch_up.source_until(lesson, exercise))
-    if not run.wait(CATCH_UP_S) or run.state != "done":
-        run.interrupt()
-        raise RankroomError(NOT_CAUGHT_UP.format(run=run.id))
-    print(CAUGHT_UP.format(solved=", ".join(catch_up.solved_until(lesson, exercise))))
-
-
 def overview() -> str:
     """The lessons, and what the reader has passed of each."""
     from rankroom.course.exercise_list import exercises_of
@@ -112,11 +101,6 @@ def overview() -> str:
     return "\n".join(lines)
 
 
-CATCH_UP_S = 120.0  # the first import of a framework on a slow file system
-CAUGHT_UP = (
-    "the ranks have the course's solutions of {solved}, in place of yours; a cell above that uses "
-    "them can be run again"
-)
-NOT_CAUGHT_UP = "the solutions are not on all ranks: `%runs {run}` tells why"
+NOT_SOLVED = "{name}: its solution needs cells above it, which you run first ({why})"
 STAYS = "these ranks stay for the lessons after this; `%cluster stop` ends them"
 WHICH = "%course --catch-up needs the lesson's number, as in `%course 3 --catch-up`"

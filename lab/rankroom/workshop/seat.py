@@ -214,10 +214,12 @@ def take(folder: Path, owner: int) -> OwnSeat:
             raise UsageError(OTHER_OWNER.format(folder=folder, now=account(owner)))
     else:
         name = f"{account(os.getuid())}-{secrets.token_hex(16)}"
-        wishes = Wishes(str(folder), name, owner, site=wishes.site, job=wishes.job)
+        kept = wishes if wishes.folder == str(folder) else Wishes(str(folder))
+        wishes = replace(kept, seat=name, owner=owner)
     seat = OwnSeat(folder, wishes.seat, owner)
     try:
-        write_wishes(wishes)
+        with contextlib.suppress(OSError):  # a home without room: the seat lasts for this server
+            write_wishes(wishes)
         seat.write(SeatStatus())
     except OSError as error:
         raise UsageError(NO_SEAT.format(folder=folder, error=error.strerror or error)) from None

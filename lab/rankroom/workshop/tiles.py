@@ -1,7 +1,7 @@
-"""What the teacher sees: a tile for each learner, those first who need help, and how an exercise
+"""What the teacher sees: a tile for each learner, those first who need help, and how exercises
 went.
 
-Pure: seats and a time go in, what is shown comes out.
+Pure but for `overview`: seats and a time go in, what is shown comes out.
 """
 
 from __future__ import annotations
@@ -15,12 +15,37 @@ from rankroom.course.exercise_list import exercises_of
 from rankroom.course.lessons import lesson
 from rankroom.text.amounts import duration
 from rankroom.workshop.seat import HEARTBEAT_S, Seat
+from rankroom.workshop.workshop_folder import Folder
 from rankroom.workshop.workshop_plan import Plan
 
 SILENT_S = 3 * HEARTBEAT_S  # a seat that was not written for so long has closed its lid
 Json = dict[str, Any]
 # Why a learner comes first, in this order; the rest by name.
 NEEDS = ("hand", "stuck", "failed", "silent", "behind", "")
+
+
+def overview(folder: Folder, now: float) -> Json:
+    """All that the teacher sees, from the folder. Raises NotYoursError for another than the
+    teacher, UsageError where there is no workshop.
+
+    `timer` and `shown` are what was told last of these: title and until; the id of a run.
+    """
+    plan, seats = folder.plan(), folder.seats()
+    told = {each.kind: each for each in folder.news()}
+    timer, shown = told.get("timer"), told.get("show")
+    return {
+        "folder": str(folder.path),
+        "name": plan.name,
+        "now": now,
+        "lesson": plan.lesson_at(now),
+        "ends": plan.ends.timestamp() if plan.ends else 0.0,
+        "is_over": folder.is_over(),
+        "timer": {"title": timer.title, "until": timer.until} if timer and timer.until else None,
+        "shown": shown.run if shown else "",
+        "tiles": tiles(seats, plan, now),
+        "exercises": [histogram(seats, name) for name in exercises(plan)],
+        "warnings": folder.warnings(),
+    }
 
 
 def tiles(seats: Iterable[Seat], plan: Plan, now: float) -> list[Json]:

@@ -1,0 +1,89 @@
+"""The solutions of a lesson, as its notebook has them, for a reader who has fallen behind."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rankroom.cluster.base import AnyCluster
+from rankroom.course.lessons import Lesson, folder
+from rankroom.errors import UsageError
+
+_CHECK = re.compile(r"%%check (\S+)")
+_SOLUTION = re.compile(r"<summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
+LIMIT_S = 60.0  # for one of them: an import may be among them
+# What defines names only, and takes no time.
+_DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What ranks run to have an exercise's solution: first what cells above it import and define,
+    as `preparation`."""
+
+    exercise: str
+    preparation: str
+    source: str
+
+
+def solutions(lesson: Lesson) -> list[Solution]:
+    """The solutions of a lesson's exercises, in order. Raises UsageError if it cannot be read."""
+    try:
+        cells = json.loads((folder() / lesson.file).read_text("utf-8"))["cells"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"cannot read lesson {lesson.number}: {error}") from None
+    found, prepared, exercise = [], "", ""
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code":
+            if asked := _CHECK.match(source):
+                exercise = asked[1]
+            elif source.startswith("%%distributed"):
+                prepared += _definitions(source.partition("\n")[2])
+        elif exercise and (solved := _SOLUTION.search(source)):
+            found.append(Solution(exercise, prepared, solved[1]))
+            prepared = exercise = ""
+    return found
+
+
+def solutions_until(lesson: Lesson, exercise: str) -> list[Solution]:
+    """Those up to an exercise; all of the lesson without one. Raises UsageError with those there
+    are."""
+    found = solutions(lesson)
+    names = [each.exercise for each in found]
+    if exercise and exercise not in names:
+        there = ", ".join(names) or "none"
+        raise UsageError(f"lesson {lesson.name} has no exercise {exercise!r}; it has {there}")
+    return found[: names.index(exercise) + 1] if exercise else found
+
+
+def catch_up(cluster: AnyCluster, solved: Iterable[Solution]) -> Iterator[tuple[str, str]]:
+    """Put solutions on the ranks, one after the other; the name of each exercise, and why its
+    solution did not run, if so. Nothing is noted as passed."""
+    for each in solved:
+        run = cluster.run(f"{each.preparation}\n{each.source}")
+        if not run.wait(LIMIT_S):
+            run.interrupt()
+            run.wait(LIMIT_S)
+        failure = run.info.failure
+        said = f"{failure.ename}: {failure.evalue}" if failure else f"the cell {run.state}"
+        yield each.exercise, "" if run.state == "done" else said.partition("\n")[0]
+
+
+def _definitions(source: str) -> str:
+    """The imports, functions and classes at the top of a cell."""
+    try:
+        parts = ast.parse(source).body
+    except SyntaxError:  # IPython's own
+        return ""
+    lines = source.splitlines()
+    kept = []
+    for each in parts:
+        if isinstance(each, _DEFINES):
+            decorators = getattr(each, "decorator_list", [])
+            first = min([each.lineno, *(one.lineno for one in decorators)])
+            kept += lines[first - 1 : each.end_lineno]
+    return "".join(f"{line}\n" for line in kept)
