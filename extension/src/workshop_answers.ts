@@ -28,8 +28,6 @@ export interface SharedRun {
 /** What a learner shares, and all of it. Of one who does not, only the name and the hand are told. */
 export interface Shared {
   user: string;
-  /** When it was written. */
-  at: number;
   shares: boolean;
   /** 0 while the hand is down. */
   hand_since: number;
@@ -138,24 +136,26 @@ export interface Offer {
   id: string;
   at: number;
   what: OfferKind;
-  /** Catch up as far as that; empty: as far as was tried. */
+  /** Which one; null before the learner has begun one. */
+  lesson: Lesson | null;
+  /** Catch up as far as that; empty: with all of the lesson. */
   exercise: string;
 }
 
 /** A workshop as a learner sees it. */
 export interface Own {
   /** Empty without a workshop: all else is empty then. */
-  role: 'learner' | 'teacher' | '';
+  role: 'learner' | '';
   folder: string;
   name: string;
   teacher: string;
   now: number;
+  /** When ranks and server end; 0 while that is far off. */
   ends: number;
   is_over: boolean;
-  /** Why the seat is not written, in a sentence. */
+  /** Why the teacher does not see the seat, in a sentence. */
   trouble: string;
   shared: Shared | null;
-  lesson: Lesson | null;
   timer: Timer | null;
   messages: Message[];
   offers: Offer[];

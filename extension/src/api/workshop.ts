@@ -56,10 +56,9 @@ export class WorkshopApi {
     return this.post('answer', { offer: offer.id, is_taken: isTaken ? 'yes' : 'no' });
   }
 
-  /** A lesson's notebook as it was before anybody worked in it. */
-  async lesson(lesson: number): Promise<{ [key: string]: unknown }> {
-    const answer = await this.api.ask('GET', ['workshop', 'lesson'], { lesson });
-    return (await answer.json()) as { [key: string]: unknown };
+  /** A fresh copy of a lesson takes the place of a notebook, which is kept under another name: which, in a sentence. */
+  reset(notebook: string): Promise<string> {
+    return this.post('reset', { notebook });
   }
 
   private async post(what: string, body: Body): Promise<string> {

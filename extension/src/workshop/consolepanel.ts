@@ -1,4 +1,5 @@
 /** The teacher's console: how many need help, a tile for each learner, and what is said to all. */
+import { type ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
 import { trans } from '../translation';
@@ -38,7 +39,7 @@ export class ConsolePanel extends Widget {
     this.join,
     h('p', 'rr-hint', {}, trans.__('They appear here as soon as they have a seat.'))
   );
-  private folder = h('input', 'rr-input', {
+  private place = h('input', 'rr-input', {
     'aria-label': trans.__('folder of the workshop'), placeholder: '/…', spellcheck: 'false', autocomplete: 'off'
   });
   private open = stepButton(trans.__('Open'), trans.__('open the workshop in this folder'), () => this.onOpen());
@@ -46,7 +47,7 @@ export class ConsolePanel extends Widget {
     'form', 'rr-ws-choose', { hidden: true, onsubmit: (event: Event) => (event.preventDefault(), this.onOpen()) },
     h('p', '', {}, trans.__('Which workshop? Give the folder that this command made, in a terminal:')),
     h('code', 'rr-ws-join', {}, 'rankroom workshop open FILE'),
-    h('div', 'rr-ws-row', {}, this.folder, this.open)
+    h('div', 'rr-ws-row', {}, this.place, this.open)
   );
   private results: ResultsView;
   private tell: Tell;
@@ -55,6 +56,7 @@ export class ConsolePanel extends Widget {
   private timing = 0;
   private sight: Sight;
   private wasSized = false;
+  private folderSignal = new Signal<this, void>(this);
 
   constructor(
     private model: Console,
@@ -93,6 +95,16 @@ export class ConsolePanel extends Widget {
     }
   }
 
+  /** The workshop's folder, as it was given; '' without one. */
+  get folder(): string {
+    return this.model.folder;
+  }
+
+  /** Another folder was chosen. */
+  get folderChanged(): ISignal<this, void> {
+    return this.folderSignal;
+  }
+
   protected onResize({ width }: Widget.ResizeMessage): void {
     if (!this.wasSized && width > 0) {
       this.wasSized = true;
@@ -108,8 +120,8 @@ export class ConsolePanel extends Widget {
     this.trouble.hidden = trouble === '' || (isAsked && folder === '');
     this.choose.hidden = !isAsked;
     this.node.dataset.known = String(overview !== null || trouble !== '');
-    if (isAsked && document.activeElement !== this.folder && this.folder.value === '') {
-      this.folder.value = folder;
+    if (isAsked && document.activeElement !== this.place && this.place.value === '') {
+      this.place.value = folder;
     }
     this.body.hidden = this.counts.hidden = !overview;
     // What was known last stays, and looks like it.
@@ -168,10 +180,11 @@ export class ConsolePanel extends Widget {
   }
 
   private onOpen(): void {
-    const folder = this.folder.value.trim();
+    const folder = this.place.value.trim();
     setUnderWay(this.open, false);
     if (folder) {
       this.model.folder = folder;
+      this.folderSignal.emit();
     }
   }
 

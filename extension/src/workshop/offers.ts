@@ -1,8 +1,8 @@
 /** What a learner does with what the teacher offers; nothing of it happens without a click. */
 import type { JupyterFrontEnd } from '@jupyterlab/application';
+import { Notification } from '@jupyterlab/apputils';
 import { PathExt } from '@jupyterlab/coreutils';
 import { type INotebookTracker, NotebookActions, type NotebookPanel } from '@jupyterlab/notebook';
-import { ServerConnection } from '@jupyterlab/services';
 
 import { ApiError } from '../api';
 import type { ClustersApi } from '../api/clusters';
@@ -10,13 +10,12 @@ import { codeCell } from '../sidebar/attach';
 import { insertCell } from '../sidebar/insert';
 import { trans } from '../translation';
 import type { Lesson, Message, Offer } from '../workshop_answers';
-import { catchUpSource, keptPath } from './kept';
 import type { Seat } from './seat';
+import { catchUpSource } from './words';
 
 /** The cluster that all lessons share, as notebook/course_ranks.py has it. */
 const COURSE = 'course';
-const MOST_KEPT = 20;
-const CONFLICT = 409;
+/** HTTP's number for a cluster that there is not. */
 const GONE = 410;
 
 export class Offers {
@@ -34,19 +33,19 @@ export class Offers {
 
   /** Do what is offered, and put the offer away if that could be done. Throws what is wrong. */
   async take(offer: Offer): Promise<void> {
-    const { lesson } = this.seat.own;
+    const { lesson } = offer;
     if (!lesson) {
       throw new Error(trans.__('Begin a lesson first: its first cell says %1, with its number.', '%course'));
     }
-    const isDone = offer.what === 'catch up' ? await this.catchUp(offer, lesson) : await this.reset(lesson);
+    const isDone = offer.what === 'catch up' ? await this.catchUp(offer) : await this.reset(lesson);
     if (isDone) {
       await this.seat.close(offer, true);
     }
   }
 
   /** By a cell in the learner's notebook, which says what it does. */
-  private async catchUp({ exercise }: Offer, { number }: Lesson): Promise<boolean> {
-    const source = catchUpSource(number, exercise);
+  private async catchUp(offer: Offer): Promise<boolean> {
+    const source = catchUpSource(offer);
     const panel = await insertCell(this.notebooks, codeCell(source), source);
     if (!panel) {
       return false;
@@ -57,45 +56,32 @@ export class Offers {
     return true;
   }
 
-  /** The notebook that there is gets another name, a fresh one its own; the course's ranks restart. */
+  /** The notebook that there is gets another name, and a fresh one its own; the course's ranks restart. */
   private async reset(lesson: Lesson): Promise<boolean> {
     const panel = this.notebookOf(lesson);
     if (!panel) {
       throw new Error(trans.__('Open your notebook %1 first: it is kept under another name.', lesson.file));
     }
-    const { contents } = this.app.serviceManager;
     const { path } = panel.context;
-    const fresh = await this.seat.api.lesson(lesson.number);
     await panel.context.save();
     await panel.sessionContext.shutdown();
-    await this.rename(path);
     panel.close();
-    await contents.save(path, { type: 'notebook', format: 'json', content: fresh });
     try {
-      await this.clusters.act(COURSE, 'restart');
-    } catch (error) {
-      // Without ranks there are none to restart: the lesson's first cell starts some.
-      if (!(error instanceof ApiError && error.status === GONE)) {
-        throw error;
-      }
+      Notification.info(await this.seat.api.reset(path), { autoClose: 10_000 });
+      await this.restart();
     } finally {
       await this.app.commands.execute('docmanager:open', { path });
     }
     return true;
   }
 
-  private async rename(path: string): Promise<void> {
-    const { contents } = this.app.serviceManager;
-    const when = new Date();
-    for (let attempt = 1; ; attempt++) {
-      try {
-        await contents.rename(path, keptPath(path, when, attempt));
-        return;
-      } catch (error) {
-        const isTaken = error instanceof ServerConnection.ResponseError && error.response.status === CONFLICT;
-        if (!isTaken || attempt === MOST_KEPT) {
-          throw error;
-        }
+  private async restart(): Promise<void> {
+    try {
+      await this.clusters.act(COURSE, 'restart');
+    } catch (error) {
+      // Without ranks there are none to restart: the lesson's first cell starts some.
+      if (!(error instanceof ApiError && error.status === GONE)) {
+        throw error;
       }
     }
   }

@@ -9,7 +9,7 @@ import type { Message, Offer, Own } from '../workshop_answers';
 import { handIcon } from './icon';
 import type { Offers } from './offers';
 import type { Seat } from './seat';
-import { clock, isShown, lasting, sharedList, timeOf } from './words';
+import { clock, isShown, lasting, offerWords, sharedList, timeOf } from './words';
 
 const TICK_MS = 1_000;
 
@@ -22,6 +22,7 @@ export class SeatPanel extends Widget {
   private teacher = h('div', 'rr-where');
   private timer = h('div', 'rr-ws-timer', { role: 'timer', hidden: true });
   private trouble = h('div', 'rr-trouble', { role: 'alert', hidden: true });
+  private ending = h('div', 'rr-trouble', { role: 'alert', hidden: true });
   private complaint = h('div', 'rr-said-wrong', { role: 'alert', hidden: true });
   private hand = stepButton('', trans.__('your teacher sees it at once'), () => this.seat.hand(!this.seat.isHandUp));
   private handWords = h('div', 'rr-hint', { role: 'status' });
@@ -50,7 +51,7 @@ export class SeatPanel extends Widget {
     const section = (title: string, ...nodes: HTMLElement[]): HTMLElement =>
       h('details', 'rr-section', { open: true }, h('summary', '', {}, title), h('div', 'rr-ws-inside', {}, ...nodes));
     this.node.append(
-      h('h2', 'rr-sidebar-title', {}, trans.__('Workshop')), this.trouble,
+      h('h2', 'rr-sidebar-title', {}, trans.__('Workshop')), this.trouble, this.ending,
       h('div', 'rr-card', {}, this.name, this.teacher, this.timer, this.hand, this.handWords, this.complaint, this.offers),
       section(trans.__('From your teacher'), this.noMessage, this.messages),
       section(trans.__('What is shared'), this.about, this.list, this.share)
@@ -71,8 +72,9 @@ export class SeatPanel extends Widget {
   private refresh(): void {
     const { own, trouble, complaint, isHandUp } = this.seat;
     setText(this.name, own.name || trans.__('Workshop'));
-    setText(this.teacher, own.is_over ? trans.__('It is over.') : trans.__('with %1', own.teacher));
-    this.teacher.hidden = own.teacher === '';
+    setText(this.teacher, own.teacher ? trans.__('with %1', own.teacher) : '');
+    setText(this.ending, own.ends ? endWords(own) : '');
+    this.ending.hidden = own.ends === 0;
     setText(this.trouble, trouble);
     this.trouble.hidden = trouble === '';
     setText(this.complaint, complaint);
@@ -173,16 +175,6 @@ function sharedWords(): string {
   );
 }
 
-/** What is offered, and what happens if it is taken. */
-export function offerWords({ what, exercise }: Offer): [string, string] {
-  if (what === 'reset') {
-    return [
-      trans.__('Your teacher offers a reset'),
-      trans.__('You get a fresh notebook of the lesson and fresh ranks. Your notebook is kept under another name; variables on the ranks are gone.')
-    ];
-  }
-  const far = exercise
-    ? trans.__('The solutions up to %1 are put on your ranks, by a cell in your notebook.', exercise)
-    : trans.__('The solutions up to the exercise that you tried last are put on your ranks, by a cell in your notebook.');
-  return [trans.__('Your teacher offers to let you catch up'), `${far} ${trans.__('What you have written stays in the notebook.')}`];
+function endWords({ ends }: Own): string {
+  return trans.__('The workshop ends at %1: your ranks and this JupyterLab end then. Your notebooks stay.', clock(ends));
 }

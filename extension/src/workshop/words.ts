@@ -1,6 +1,6 @@
 /** How learners and what they share are described, without a browser. */
 import { trans } from '../translation';
-import type { Need, Overview, Shared, Tile, Timer } from '../workshop_answers';
+import type { Need, Offer, Overview, Shared, Tile, Timer } from '../workshop_answers';
 
 /** Of the states that a tile can be in; each comes with its word. */
 const SIGNS: { [look in Look]: string } = {
@@ -147,4 +147,24 @@ export function sharedList(shared: Shared, now: number): Array<[string, string]>
     [trans.__('Computer'), [shared.host, shared.job && trans.__('job %1', shared.job)].filter(Boolean).join(' · ') || nothing],
     [trans.__('End of the job'), shared.ends_at ? clock(shared.ends_at) : trans.__('none')]
   ];
+}
+
+/** The cell that catches up; it can be read before it runs, and stays in the notebook. */
+export function catchUpSource({ lesson, exercise }: Offer): string {
+  return `%load_ext rankroom\n%course ${lesson?.number ?? 0} --catch-up${exercise ? ` ${exercise}` : ''}`;
+}
+
+/** What is offered, and what happens if it is taken. */
+export function offerWords({ what, lesson, exercise }: Offer): [string, string] {
+  if (what === 'reset') {
+    return [
+      trans.__('Your teacher offers a reset'),
+      trans.__('You get a fresh notebook of the lesson and fresh ranks. Your notebook is kept under another name; variables on the ranks are gone.')
+    ];
+  }
+  const where = lesson?.title ?? '';
+  const far = exercise
+    ? trans.__('The solutions of %1 up to %2 are put on your ranks, by a cell in your notebook.', where, exercise)
+    : trans.__('The solutions of %1 are put on your ranks, by a cell in your notebook.', where);
+  return [trans.__('Your teacher offers to let you catch up'), `${far} ${trans.__('What you have written stays in the notebook.')}`];
 }

@@ -8,17 +8,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
+from jupyter_server.utils import to_os_path
 from tornado.web import HTTPError
 
+from rankroom.course import copies
 from rankroom.errors import RankroomError, UsageError
 from rankroom.record.store import Store
 from rankroom.server import run_routes
 from rankroom.server.handler import Handler, allowed
 from rankroom.server.metric_routes import MetricCurves
 from rankroom.server.profile_routes import Profiles
-from rankroom.workshop import seat, workshop_answers
+from rankroom.workshop import workshop_answers
+from rankroom.workshop.sharing import VARIABLE, Sharing
 from rankroom.workshop.workshop_folder import Folder
 
 FOLLOW_S = 2.0  # between two copies of a live run that is shown
@@ -121,27 +125,45 @@ class Show(Told):
                 return
 
 
-class Own(Handler):
+class Seated(Handler):
+    """Something that a learner asks of the own seat."""
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """What this server shares; None where it is no seat."""
+        found: Sharing | None = self.settings.get("rankroom_workshop")
+        return found
+
+    @property
+    def seat(self) -> Sharing:
+        """The same. Raises UsageError where there is none."""
+        if self.sharing is None:
+            raise UsageError(NO_SEAT)
+        return self.sharing
+
+
+class Own(Seated):
     """For a learner, and for a page that does not know yet whether there is a workshop."""
 
     @allowed
     async def get(self) -> None:
-        self.finish(await self.threads.look("own workshop", workshop_answers.own))
+        sharing = self.sharing
+        self.finish(await self.threads.look("own workshop", lambda: workshop_answers.own(sharing)))
 
 
-class Hand(Handler):
+class Hand(Seated):
     @allowed
     async def post(self) -> None:
-        is_up = flag(self.words(), "is_up")
-        await self.threads.run(lambda: seat.mine().hand(is_up))
+        is_up, seat = flag(self.words(), "is_up"), self.seat
+        await self.threads.run(lambda: seat.hand(is_up))
         self.finish({"message": "your hand is up" if is_up else "your hand is down"})
 
 
-class Share(Handler):
+class Share(Seated):
     @allowed
     async def post(self) -> None:
-        is_on = flag(self.words(), "is_on")
-        await self.threads.run(lambda: seat.mine().share(is_on))
+        is_on, seat = flag(self.words(), "is_on"), self.seat
+        await self.threads.run(lambda: seat.share(is_on))
         self.finish({"message": SHARED if is_on else NOT_SHARED})
 
 
@@ -157,18 +179,20 @@ class Answer(Handler):
         self.finish({"message": "the offer is put away"})
 
 
-class FreshLesson(Handler):
-    """A lesson's notebook as it was before anybody worked in it."""
+class Reset(Handler):
+    """A fresh copy of a lesson in the place of the learner's, which is kept under another name."""
 
     @allowed
-    async def get(self) -> None:
-        number = int(self.number("lesson", 0, 10_000))
-        self.finish(await asyncio.to_thread(workshop_answers.fresh_notebook, number))
+    async def post(self) -> None:
+        notebook = given(self.words(), "notebook")
+        path = Path(to_os_path(notebook, self.settings["server_root_dir"]))
+        kept = await self.threads.run(lambda: copies.start_over(path))
+        self.finish({"message": f"your notebook is kept as {kept.name}"})
 
 
 def of_workshop(named: str) -> Folder:
     """The folder of that name, or the one of this server's workshop. Raises UsageError."""
-    place = named or os.environ.get(workshop_answers.WORKSHOP, "")
+    place = named or os.environ.get(VARIABLE, "")
     if not place.startswith("/"):
         raise UsageError(RELATIVE.format(place=place) if place else NO_FOLDER)
     return Folder(place)
@@ -211,7 +235,7 @@ def minutes(words: dict[str, str]) -> float:
 
 def shown_routes(parts: dict[str, Any]) -> list[tuple[str, type[Handler], dict[str, Any]]]:
     """Routes to the runs that the teacher shows, for a learner's server; none for others."""
-    place = os.environ.get(workshop_answers.WORKSHOP, "")
+    place = os.environ.get(VARIABLE, "")
     if not place:
         return []
     store: Store = Folder(place).shown()
@@ -225,7 +249,6 @@ def shown_routes(parts: dict[str, Any]) -> list[tuple[str, type[Handler], dict[s
 ROUTES: list[tuple[str, type[Handler]]] = [
     (r"rankroom/workshop", Overview),
     (r"rankroom/workshop/own", Own),
-    (r"rankroom/workshop/lesson", FreshLesson),
     (r"rankroom/workshop/say", Say),
     (r"rankroom/workshop/cell", Cell),
     (r"rankroom/workshop/timer", Timer),
@@ -234,7 +257,11 @@ ROUTES: list[tuple[str, type[Handler]]] = [
     (r"rankroom/workshop/hand", Hand),
     (r"rankroom/workshop/share", Share),
     (r"rankroom/workshop/answer", Answer),
+    (r"rankroom/workshop/reset", Reset),
 ]
+NO_SEAT = (
+    "this Jupyter server has no seat in a workshop: `rankroom workshop join` starts one that has"
+)
 NO_FOLDER = "say which workshop: give the folder that `rankroom workshop open` made"
 RELATIVE = "{place} is no absolute path: give the folder that `rankroom workshop open` made"
 NOTHING = {
@@ -242,6 +269,7 @@ NOTHING = {
     "source": "there is no cell yet: write one, or take the active cell of a notebook",
     "user": "say to whom it is offered",
     "offer": "say which offer is meant",
+    "notebook": "say which notebook is to be started over",
 }
 TOLD = "all learners see it within seconds"
 OFFERED_TO_ALL = "all learners can insert it within seconds"

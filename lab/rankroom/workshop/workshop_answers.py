@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import time
 from collections import Counter
@@ -15,15 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rankroom.course import lessons
-from rankroom.course.lessons import LESSONS
-from rankroom.errors import RankroomError, UsageError
+from rankroom.course.exercise_list import exercises_of
+from rankroom.course.lessons import LESSONS, Lesson
+from rankroom.errors import RankroomError
 from rankroom.workshop import tiles
-from rankroom.workshop.seat import OwnSeat, Seat, SeatStatus, read_wishes, write_wishes
+from rankroom.workshop.owned_files import account
+from rankroom.workshop.seat import Seat, SeatStatus, read_wishes, write_wishes
+from rankroom.workshop.sharing import Sharing
 from rankroom.workshop.workshop_folder import Folder, News
 
 SCHEMA_FILE = Path(__file__).with_name("workshop_answers.schema.json")
-WORKSHOP = "RANKROOM_WORKSHOP"  # the variable that has the folder in the job of a seat
 MOST_MESSAGES = 50  # the newest are shown
 OFFERS = ("catch up", "reset")
 Json = dict[str, Any]
@@ -58,40 +58,34 @@ def overview(folder: Folder, exercise: str = "") -> Json:
     }
 
 
-def own(trouble: str = "") -> Json:
-    """The workshop that this account has a seat in, or teaches; `trouble` is why its seat cannot
-    be written. One that RANKROOM_WORKSHOP does not name is none."""
-    place, wishes = os.environ.get(WORKSHOP, ""), read_wishes()
-    answer: Json = {
-        "role": "", "folder": place, "name": "", "teacher": "", "now": time.time(), "ends": 0.0,
-        "is_over": False, "trouble": trouble, "shared": None, "lesson": None, "timer": None,
-        "messages": [], "offers": [],
-    }  # fmt: skip
-    if not place:
-        return answer
-    folder = Folder(place)
-    has_seat = bool(wishes.seat) and Path(wishes.folder) == folder.path
-    answer["role"] = "learner" if has_seat or not _teaches(folder) else "teacher"
-    try:
-        plan, news = folder.plan(), folder.news()
-        answer |= {
-            "name": plan.name,
-            "teacher": plan.teacher or folder.teacher,
-            "ends": plan.ends.timestamp() if plan.ends else 0.0,
-            "is_over": folder.is_over(),
-            "timer": _timer(news),
-            "messages": _messages(folder, news),
-        }
-    except RankroomError as error:
-        return answer | {"trouble": trouble or str(error)}
-    if has_seat:
-        seat = Seat.read(OwnSeat(folder.path, wishes.seat, wishes.owner).path)
-        answer |= {
-            "shared": _shared(seat.user, seat.status) if seat else None,
-            "lesson": _lesson(seat.status.lesson) if seat else None,
-            "offers": _offers(news, wishes.seat, wishes.answered),
-        }
-    return answer
+def own(sharing: Sharing | None) -> Json:
+    """The workshop that this server is a seat of, as its learner sees it; of others, nothing."""
+    if sharing is None:
+        return {
+            "role": "", "folder": "", "name": "", "teacher": "", "now": time.time(), "ends": 0.0,
+            "is_over": False, "trouble": "", "shared": None, "timer": None, "messages": [],
+            "offers": [],
+        }  # fmt: skip
+    view, news = sharing.view(), sharing.news
+    wishes, plan = read_wishes(), sharing.plan
+    status = dataclasses.replace(
+        sharing.status, shares=wishes.shares, hand=wishes.hand_since > 0,
+        hand_since=wishes.hand_since,
+    )  # fmt: skip
+    return {
+        "role": "learner",
+        "folder": view["folder"],
+        "name": view["name"],
+        "teacher": (plan.teacher if plan else "") or view["teacher"],
+        "now": time.time(),
+        "ends": sharing.ends_at,
+        "is_over": sharing.is_over,
+        "trouble": sharing.trouble,
+        "shared": _shared(account(os.getuid()), status) if plan else None,
+        "timer": _timer(news),
+        "messages": _messages(sharing.folder, news),
+        "offers": _offers(news, status, wishes.answered),
+    }
 
 
 def answer(offer: int) -> None:
@@ -119,7 +113,6 @@ def _shared(user: str, status: SeatStatus) -> Json:
     tried, run = status.exercise, status.run
     return {
         "user": user,
-        "at": status.at,
         "shares": status.shares,
         "hand_since": status.hand_since if status.hand else 0.0,
         "lesson": status.lesson,
@@ -136,11 +129,10 @@ def _shared(user: str, status: SeatStatus) -> Json:
     }
 
 
-def _lesson(number: int | None) -> Json | None:
-    for each in LESSONS:
-        if each.number == number:
-            return {"number": each.number, "title": each.name, "file": each.file}
-    return None
+def _told(lesson: Lesson | None) -> Json | None:
+    if lesson is None:
+        return None
+    return {"number": lesson.number, "title": lesson.name, "file": lesson.file}
 
 
 def _timer(news: Sequence[News]) -> Json | None:
@@ -171,14 +163,25 @@ def _messages(folder: Folder, news: Sequence[News]) -> list[Json]:
     return found
 
 
-def _offers(news: Sequence[News], seat: str, answered: int) -> list[Json]:
+def _offers(news: Sequence[News], status: SeatStatus, answered: int) -> list[Json]:
     """The newest offer of each kind to a seat, if it was not answered."""
-    newest = {each.kind: each for each in news if each.kind in OFFERS and each.is_for(seat)}
+    newest = {each.kind: each for each in news if each.kind in OFFERS}
     return [
-        {"id": str(each.id), "at": each.at, "what": each.kind, "exercise": each.text}
+        {"id": str(each.id), "at": each.at, "what": each.kind, **_target(each, status)}
         for each in newest.values()
         if each.id > answered
     ]
+
+
+def _target(offer: News, status: SeatStatus) -> Json:
+    """The lesson and the exercise that an offer is about: as the teacher said, or the learner's."""
+    exercise = offer.text or str(status.exercise.get("name", ""))
+    own = next((each for each in LESSONS if each.number == status.lesson), None)
+    there = next((each for each in LESSONS if exercise in exercises_of(each)), None)
+    is_elsewhere = there != own and own is not None and not offer.text  # tried in a lesson before
+    if offer.kind == "reset" or there is None or is_elsewhere:
+        return {"lesson": _told(own), "exercise": ""}
+    return {"lesson": _told(there), "exercise": exercise}
 
 
 def _most_at(seats: Sequence[Seat]) -> str:
@@ -186,22 +189,3 @@ def _most_at(seats: Sequence[Seat]) -> str:
     tried = [each.status.exercise for each in seats if each.status.shares]
     counted = Counter(str(each["name"]) for each in tried if each.get("name"))
     return max(counted, key=lambda name: (counted[name], name), default="")
-
-
-def _teaches(folder: Folder) -> bool:
-    with contextlib.suppress(RankroomError):
-        return folder.is_teacher()
-    return False
-
-
-def fresh_notebook(number: int) -> Json:
-    """A lesson's notebook without any output. Raises UsageError with the lessons there are."""
-    path = lessons.folder() / lessons.lesson(number).file
-    try:
-        notebook: Json = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read the notebook {path}: {error}") from None
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            cell["outputs"], cell["execution_count"] = [], None
-    return notebook
