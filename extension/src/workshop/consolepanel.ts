@@ -5,7 +5,6 @@ import { Widget } from '@lumino/widgets';
 import { trans } from '../translation';
 import { h, setChildren, setText } from '../view/dom';
 import { Sight } from '../view/sight';
-import { setUnderWay, stepButton } from '../view/step';
 import { message } from '../sidebar/clusters';
 import type { OfferKind, Overview, Tile } from '../workshop_answers';
 import type { Console } from './console';
@@ -42,7 +41,7 @@ export class ConsolePanel extends Widget {
   private place = h('input', 'rr-input', {
     'aria-label': trans.__('folder of the workshop'), placeholder: '/…', spellcheck: 'false', autocomplete: 'off'
   });
-  private open = stepButton(trans.__('Open'), trans.__('open the workshop in this folder'), () => this.onOpen());
+  private open = h('button', 'rr-button', { type: 'submit' }, trans.__('Open'));
   private choose = h(
     'form', 'rr-ws-choose', { hidden: true, onsubmit: (event: Event) => (event.preventDefault(), this.onOpen()) },
     h('p', '', {}, trans.__('Which workshop? Give the folder that this command made, in a terminal:')),
@@ -66,7 +65,6 @@ export class ConsolePanel extends Widget {
     this.addClass('rr-workshop');
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('Workshop console'));
-    this.open.type = 'submit';
     this.results = new ResultsView(exercise => model.choose(exercise));
     this.tell = new Tell(model, parts);
     this.aside = h(
@@ -181,7 +179,6 @@ export class ConsolePanel extends Widget {
 
   private onOpen(): void {
     const folder = this.place.value.trim();
-    setUnderWay(this.open, false);
     if (folder) {
       this.model.folder = folder;
       this.folderSignal.emit();

@@ -33,6 +33,7 @@ export class SeatPanel extends Widget {
   private list = h('dl', 'rr-ws-shared');
   private share = stepButton('', '', () => this.seat.share(this.seat.own.shared?.shares === false));
   private views = new Map<string, HTMLElement>();
+  private cells = new Map<string, HTMLElement>();
   private ticking: number;
 
   constructor(
@@ -95,11 +96,7 @@ export class SeatPanel extends Widget {
     const isOn = shared?.shares !== false;
     setText(this.about, isOn ? sharedWords() : trans.__('Your teacher sees your name and your hand, and nothing else of you.'));
     const rows = shared ? sharedList(shared, this.seat.now) : [];
-    const nodes = rows.flatMap(([name, value]) => [
-      this.viewOf(`dt ${name}`, () => h('dt', '', {}, name)),
-      this.valueNode(name, value)
-    ]);
-    setChildren(this.list, nodes);
+    setChildren(this.list, rows.flatMap(([name, value]) => [this.cell('dt', name, name), this.cell('dd', name, value)]));
     this.list.hidden = rows.length === 0;
     this.list.title = folder;
     setText(this.share, isOn ? trans.__('Stop sharing') : trans.__('Share how I stand'));
@@ -108,10 +105,13 @@ export class SeatPanel extends Widget {
       : trans.__('your teacher sees again what is listed here');
   }
 
-  private valueNode(name: string, value: string): HTMLElement {
-    const node = this.viewOf(`dd ${name}`, () => h('dd', ''));
-    setText(node, value);
-    return node;
+  /** A name, or the value of that name. */
+  private cell(kind: 'dt' | 'dd', name: string, text: string): HTMLElement {
+    const key = `${kind} ${name}`;
+    const cell = this.cells.get(key) ?? h(kind, '');
+    this.cells.set(key, cell);
+    setText(cell, text);
+    return cell;
   }
 
   private tick(): void {
