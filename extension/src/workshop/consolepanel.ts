@@ -17,6 +17,7 @@ import { attendance, counts, isShown, timeOf } from './words';
 const TICK_MS = 1_000;
 /** Narrower than that, the column beside the tiles is above them, and folded. */
 const NARROW_PX = 720;
+const OPEN = 'rankroom workshop open FILE';
 
 export class ConsolePanel extends Widget {
   private views = new Map<string, TileView>();
@@ -45,7 +46,7 @@ export class ConsolePanel extends Widget {
   private choose = h(
     'form', 'rr-ws-choose', { hidden: true, onsubmit: (event: Event) => (event.preventDefault(), this.onOpen()) },
     h('p', '', {}, trans.__('Which workshop? Give the folder that this command made, in a terminal:')),
-    h('code', 'rr-ws-join', {}, 'rankroom workshop open FILE'),
+    h('code', 'rr-ws-join', {}, OPEN),
     h('div', 'rr-ws-row', {}, this.place, this.open)
   );
   private results: ResultsView;

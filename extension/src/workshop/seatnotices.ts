@@ -7,6 +7,8 @@ import type { Seat } from './seat';
 import { clock, offerWords } from './words';
 
 const MOST = 240;
+/** A message stays in the panel. */
+const STAYS_MS = 20_000;
 
 export class SeatNotices {
   private isEnding = false;
@@ -22,7 +24,7 @@ export class SeatNotices {
   private tell(told: Message | Offer): void {
     const text = 'what' in told ? offerWords(told)[0] : messageWords(told);
     const actions = [{ label: trans.__('Show'), callback: this.open }];
-    Notification.info(text, { autoClose: false, actions });
+    Notification.info(text, { autoClose: 'what' in told ? false : STAYS_MS, actions });
   }
 
   /** Once, when the end is near. */

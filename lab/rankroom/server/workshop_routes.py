@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from jupyter_server.utils import to_os_path
 from tornado.web import HTTPError
 
 from rankroom.course import copies
 from rankroom.errors import RankroomError, UsageError
-from rankroom.record.store import Store
+from rankroom.record.store import RecordPaths, Store
 from rankroom.server import run_routes
 from rankroom.server.handler import Handler, allowed
 from rankroom.server.metric_routes import MetricCurves
@@ -27,7 +28,9 @@ from rankroom.workshop.workshop_folder import Folder
 
 FOLLOW_S = 2.0  # between two copies of a live run that is shown
 MOST_MINUTES = 24 * 60.0
-_following: dict[str, asyncio.Task[None]] = {}  # by folder: the run that is shown there and goes on
+T = TypeVar("T")
+_following: dict[tuple[str, str], asyncio.Task[None]] = {}  # live runs, by folder and id
+_copying = threading.Lock()  # two that copy the same record would copy it twice
 
 
 class Overview(Handler):
@@ -98,28 +101,29 @@ class Show(Told):
     async def post(self) -> None:
         words = self.words()
         folder, run_id = of_workshop(words.get("folder", "")), words.get("run", "")
-        if before := _following.pop(str(folder.path), None):
-            before.cancel()
         if not run_id:
             await self.threads.run(lambda: folder.show_run(None))
             self.finish({"message": NOT_SHOWN})
             return
         run = await asyncio.to_thread(self.store.load, run_id)
         paths = self.store.paths(run_id)
-        await self.threads.run(lambda: folder.show_run(paths))
-        if run.state == "running":
-            task = asyncio.create_task(self._follow(folder, run_id))
-            _following[str(folder.path)] = task
+        await self.threads.run(lambda: _alone(folder.show_run, paths))
+        key = str(folder.path), run_id
+        if run.state == "running" and key not in _following:
+            _following[key] = asyncio.create_task(self._follow(folder, run_id))
+            _following[key].add_done_callback(lambda done: _following.pop(key))
         self.finish({"message": SHOWN})
 
     async def _follow(self, folder: Folder, run_id: str) -> None:
-        state = "running"
-        while state == "running":
+        """Copy what is new until the run is over, or another one is shown."""
+        is_live = is_shown = True
+        while is_live and is_shown:
             await asyncio.sleep(FOLLOW_S)
             try:
                 # Read before it is copied, so that the last copy is of the whole.
-                state = (await asyncio.to_thread(self.store.load, run_id)).state
-                await asyncio.to_thread(folder.show_run, self.store.paths(run_id))
+                is_live = (await asyncio.to_thread(self.store.load, run_id)).state == "running"
+                paths = self.store.paths(run_id)
+                is_shown = await asyncio.to_thread(_alone, folder.follow_run, paths)
             except RankroomError as error:
                 self.log.warning("%s", error)
                 return
@@ -185,9 +189,17 @@ class Reset(Handler):
     @allowed
     async def post(self) -> None:
         notebook = given(self.words(), "notebook")
-        path = Path(to_os_path(notebook, self.settings["server_root_dir"]))
+        root = Path(self.settings["server_root_dir"]).expanduser()
+        path = Path(to_os_path(notebook, str(root)))
+        if ".." in path.parts:
+            raise UsageError(OUTSIDE.format(notebook=notebook))
         kept = await self.threads.run(lambda: copies.start_over(path))
         self.finish({"message": f"your notebook is kept as {kept.name}"})
+
+
+def _alone(copy: Callable[[RecordPaths], T], paths: RecordPaths) -> T:
+    with _copying:
+        return copy(paths)
 
 
 def of_workshop(named: str) -> Folder:
@@ -263,6 +275,7 @@ NO_SEAT = (
     "this Jupyter server has no seat in a workshop: `rankroom workshop join` starts one that has"
 )
 NO_FOLDER = "say which workshop: give the folder that `rankroom workshop open` made"
+OUTSIDE = "{notebook} is outside of the folder that this server shows"
 RELATIVE = "{place} is no absolute path: give the folder that `rankroom workshop open` made"
 NOTHING = {
     "text": "there is no message yet: write one first",

@@ -5,7 +5,6 @@ workshop_answers.schema.json says what each field is. Files are read here: not f
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import time
@@ -16,7 +15,6 @@ from typing import Any
 
 from rankroom.course.exercise_list import exercises_of
 from rankroom.course.lessons import LESSONS, Lesson
-from rankroom.errors import RankroomError
 from rankroom.workshop import tiles
 from rankroom.workshop.owned_files import account
 from rankroom.workshop.seat import Seat, SeatStatus, read_wishes, write_wishes
@@ -54,7 +52,7 @@ def overview(folder: Folder, exercise: str = "") -> Json:
         "exercises": exercises,
         "results": tiles.histogram(seats, exercise),
         "timer": _timer(news),
-        "messages": _messages(folder, news),
+        "messages": _messages(news),
     }
 
 
@@ -83,7 +81,7 @@ def own(sharing: Sharing | None) -> Json:
         "trouble": sharing.trouble,
         "shared": _shared(account(os.getuid()), status) if plan else None,
         "timer": _timer(news),
-        "messages": _messages(sharing.folder, news),
+        "messages": _messages(news),
         "offers": _offers(news, status, wishes.answered),
     }
 
@@ -142,7 +140,7 @@ def _timer(news: Sequence[News]) -> Json | None:
     return None
 
 
-def _messages(folder: Folder, news: Sequence[News]) -> list[Json]:
+def _messages(news: Sequence[News]) -> list[Json]:
     """What was said to all, newest first; of runs, the one that is shown."""
     shows = [each.id for each in news if each.kind == "show"]
     found: list[Json] = []
@@ -153,11 +151,8 @@ def _messages(folder: Folder, news: Sequence[News]) -> list[Json]:
         elif each.kind == "cell":
             found.append({**common, "kind": "cell", "text": each.title, "source": each.text})
         elif each.kind == "show" and each.run and each.id == shows[-1]:
-            title = ""
-            with contextlib.suppress(RankroomError, OSError):
-                run = folder.shown().load(each.run)
-                title = run.name or run.title
-            found.append({**common, "kind": "run", "text": title or each.run, "run": each.run})
+            text = each.title or each.run
+            found.append({**common, "kind": "run", "text": text, "run": each.run})
         if len(found) == MOST_MESSAGES:
             break
     return found
