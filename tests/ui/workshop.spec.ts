@@ -154,11 +154,17 @@ test('no learners yet, no folder, not the teacher, and a folder that is gone', A
   await panel.getByRole('button', { name: 'Open' }).click();
   await expect(panel.getByRole('alert')).toContainText('there is no workshop in');
   await panel.getByLabel('folder of the workshop').fill(folder);
+  // The answer, not only the request: a reload would cut it off.
+  const saved = page.waitForResponse(response => {
+    const request = response.request();
+    return request.url().includes('/api/workspaces') && (request.postData() ?? '').includes(folder);
+  });
   await page.keyboard.press('Enter');
   await expect(panel).toContainText('No learners yet');
   await expect(panel.locator('.rr-empty code')).toHaveText(`rankroom workshop join ${folder}`);
   await picture(page, 'workshop-console-empty');
   // It is there again after the page was loaded again.
+  await saved;
   await page.reload();
   await page.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
   panel = page.locator('.rr-workshop');
