@@ -197,7 +197,7 @@ async function startLearner(): Promise<NonNullable<typeof learnerServer>> {
   return learnerServer;
 }
 
-/** The learner's page with a notebook open, and the panel. */
+/** The learner's page with a notebook open, and the panel, which is folded away at first. */
 async function openLearner(page: Page, notebook: string): Promise<{ learner: Page; panel: Locator }> {
   const { url } = await startLearner();
   const learner = (await page.context().newPage()) as Page;
@@ -205,10 +205,7 @@ async function openLearner(page: Page, notebook: string): Promise<{ learner: Pag
   await learner.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
   await labReady(learner);
   await learner.locator('.rr-ws-status-hand').waitFor();
-  await execute(learner, 'rankroom:workshop-panel');
-  const panel = learner.locator('.rr-ws-seat');
-  await expect(panel).toBeVisible();
-  return { learner, panel };
+  return { learner, panel: learner.locator('.rr-ws-seat') };
 }
 
 test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, async ({ page }) => {
@@ -219,6 +216,7 @@ test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, 
   await page.route(/rankroom\/runs\?limit/, route => route.fulfill({ json: { runs: [readRun(record.id)] } }));
   const teacher = await openConsole(page, folder);
   const { learner, panel } = await openLearner(page, '01_hello_ranks.ipynb');
+  await execute(learner, 'rankroom:workshop-panel');
   await expect(panel).toContainText('Distributed training');
   await expect(panel.locator('dl')).toContainText('State');
   await expect(panel.locator('dl')).toContainText('no ranks yet');
@@ -259,7 +257,6 @@ test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, 
   // As text, whatever is in it.
   await expect(messages.filter({ hasText: 'A break' })).toContainText('<b>Really</b>');
   await expect(panel.locator('.rr-ws-timer')).toHaveText(/^Break: \d+:\d\d left$/);
-  await expect(learner.locator('.jp-toast-message, .Toastify__toast').filter({ hasText: 'A line to try' })).toBeVisible();
   await picture(learner, 'workshop-panel');
   await messages.filter({ hasText: 'A line to try' }).getByRole('button', { name: 'Insert below' }).click();
   const inserted = learner.locator('.jp-CodeCell').filter({ hasText: 'print("inserted")' });
@@ -298,6 +295,11 @@ test('catch up and reset are done by the learner’s click, and nothing is lost'
   await tiles(teacher).getByRole('button', { name: 'Offer to catch up' }).click();
   await expect(tiles(teacher)).toContainText('offered to catch up at');
   await learner.bringToFront();
+  // Nobody looks at the panel: a notification tells, and leads there.
+  const toast = learner.locator('.Toastify__toast').filter({ hasText: 'Your teacher offers to let you catch up' });
+  await expect(panel).toBeHidden();
+  await toast.getByRole('button', { name: 'Show' }).click();
+  await expect(panel).toBeVisible();
   const catchUp = panel.locator('.rr-ws-offer[data-offer="catch up"]');
   await expect(catchUp).toContainText('The solutions of 01 Hello, ranks up to hello.2');
   await catchUp.getByRole('button', { name: 'Do it' }).click();

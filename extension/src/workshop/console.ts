@@ -89,7 +89,7 @@ export class Console {
 
   /** To catch up means: as far as the exercise whose results are shown. */
   async offer(user: string, what: OfferKind): Promise<string> {
-    const exercise = what === 'catch up' ? (this.overview?.results.exercise ?? '') : '';
+    const exercise = what === 'catch up' ? this.exercise || (this.overview?.results.exercise ?? '') : '';
     return this.then(this.api.offer(this.openFolder, user, what, exercise));
   }
 

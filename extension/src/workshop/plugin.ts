@@ -122,7 +122,7 @@ async function addSeat(
     execute: () => seat.hand(!seat.isHandUp)
   });
   seat.changed.connect(() => app.commands.notifyCommandChanged(HAND));
-  new SeatNotices(seat, show);
+  new SeatNotices(seat, () => panel.isVisible, show);
   statusBar?.registerStatusItem(ID, { item: new SeatStatus(seat, show), align: 'left', rank: 4 });
   return true;
 }

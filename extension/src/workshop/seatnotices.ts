@@ -1,4 +1,4 @@
-/** JupyterLab's notifications of what the teacher says and offers, for a panel that may be folded away. */
+/** JupyterLab’s notifications of what the teacher says and offers, where the panel is folded away. */
 import { Notification } from '@jupyterlab/apputils';
 
 import { trans } from '../translation';
@@ -15,6 +15,8 @@ export class SeatNotices {
 
   constructor(
     private seat: Seat,
+    /** Whether the panel is in sight, which says the same. */
+    private isSeen: () => boolean,
     private open: () => void
   ) {
     seat.news.connect((_, told) => this.tell(told));
@@ -22,6 +24,9 @@ export class SeatNotices {
   }
 
   private tell(told: Message | Offer): void {
+    if (this.isSeen()) {
+      return;
+    }
     const text = 'what' in told ? offerWords(told)[0] : messageWords(told);
     const actions = [{ label: trans.__('Show'), callback: this.open }];
     Notification.info(text, { autoClose: 'what' in told ? false : STAYS_MS, actions });
