@@ -150,6 +150,7 @@ export class ConsolePanel extends Widget {
     tiles.forEach(tile => this.viewOf(tile).refresh(tile, this.model.now));
     setChildren(this.grid, this.order.map(key => this.views.get(key)!.node));
     this.results.refresh(overview);
+    this.tell.refresh(overview.messages);
   }
 
   private viewOf(tile: Tile): TileView {

@@ -1,11 +1,13 @@
 /** What a teacher says to all: a message, a cell, a timer, a run to look at. */
 import { trans } from '../translation';
-import { h, setText } from '../view/dom';
+import { h, setChildren, setText } from '../view/dom';
 import { setUnderWay, stepButton } from '../view/step';
 import type { Run } from '../schema';
 import { message } from '../sidebar/clusters';
 import { SIGNS } from '../words';
+import type { Message } from '../workshop_answers';
 import type { Console } from './console';
+import { clock } from './words';
 
 export interface TellParts {
   /** The source of the active cell of the notebook that was used last; null without one. */
@@ -25,6 +27,8 @@ export class Tell {
   private timerTitle = h('input', 'rr-input', { 'aria-label': trans.__('what the time is for'), placeholder: trans.__('what for') });
   private runs = h('select', 'rr-input', { 'aria-label': trans.__('run') });
   private said = h('div', 'rr-ws-said', { role: 'status' });
+  private told = h('div', 'rr-ws-told', { role: 'log', 'aria-label': trans.__('told so far') });
+  private lines = new Map<string, HTMLElement>();
 
   constructor(
     private model: Console,
@@ -58,8 +62,16 @@ export class Tell {
         h('p', 'rr-hint', {}, trans.__('Learners can open your view of it, with log, timeline and profile, also while it runs.')),
         () => void this.listRuns()
       ),
+      section(trans.__('Told so far'), false, this.told),
       this.said
     );
+  }
+
+  /** What learners have been told, newest first. */
+  refresh(messages: readonly Message[]): void {
+    const nodes = messages.map(each => this.lines.get(each.id) ?? lineOf(each));
+    this.lines = new Map(messages.map(({ id }, i) => [id, nodes[i]]));
+    setChildren(this.told, nodes);
   }
 
   /** Say what came of it. */
@@ -116,6 +128,13 @@ export class Tell {
       this.report(message(error), true);
     }
   }
+}
+
+/** `09:30 the first words of it`. */
+function lineOf({ at, kind, text, source }: Message): HTMLElement {
+  const words = kind === 'cell' ? text || (source ?? '') : text;
+  const what = { text: words, cell: trans.__('cell: %1', words), run: trans.__('run: %1', words) }[kind];
+  return h('div', 'rr-ws-line', { title: words }, h('time', 'rr-hint', {}, clock(at)), ` ${what}`);
 }
 
 function section(title: string, isOpen: boolean, ...content: Array<HTMLElement | (() => void)>): HTMLElement {
