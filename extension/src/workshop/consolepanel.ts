@@ -129,12 +129,12 @@ export class ConsolePanel extends Widget {
     setText(this.where, overview ? whereOf(overview) : '');
     this.held.hidden = true;
     if (overview) {
-      this.show(overview);
+      this.fill(overview);
     }
     this.tick();
   }
 
-  private show(overview: Overview): void {
+  private fill(overview: Overview): void {
     const { tiles, absent, join } = overview;
     this.empty.hidden = tiles.length > 0;
     setText(this.join, join);
@@ -175,7 +175,7 @@ export class ConsolePanel extends Widget {
     // A button that was clicked keeps the focus, and points at nothing.
     this.isPointedAt = this.grid.matches(':hover') || this.grid.querySelector(':focus-visible') !== null;
     if (!this.isPointedAt && this.model.overview) {
-      this.show(this.model.overview);
+      this.fill(this.model.overview);
     }
   }
 

@@ -73,16 +73,11 @@ function addConsole(
     icon: boardIcon,
     execute: async args => {
       const folder = String(args.folder ?? '');
-      let panel = tracker.find(({ content }) => folder === '' || content.folder === folder);
-      if (!panel) {
-        panel = new MainAreaWidget({ content: new ConsolePanel(new Console(new WorkshopApi(api), folder), parts) });
-        panel.id = `rankroom-workshop-${Date.now()}`;
-        panel.title.label = trans.__('Workshop');
-        panel.title.icon = boardIcon;
-        panel.title.closable = true;
+      const there = tracker.find(({ content }) => folder === '' || content.folder === folder);
+      const panel = there ?? consolePanel(new ConsolePanel(new Console(new WorkshopApi(api), folder), parts));
+      if (!there) {
         app.shell.add(panel, 'main');
-        const { content } = panel;
-        content.folderChanged.connect(() => void tracker.save(panel!));
+        panel.content.folderChanged.connect(() => void tracker.save(panel));
         await tracker.add(panel);
       }
       app.shell.activateById(panel.id);
@@ -93,6 +88,15 @@ function addConsole(
     args: ({ content }) => ({ folder: content.folder }),
     name: ({ content }) => content.folder || 'unnamed'
   });
+}
+
+function consolePanel(content: ConsolePanel): MainAreaWidget<ConsolePanel> {
+  const panel = new MainAreaWidget({ content });
+  panel.id = `rankroom-workshop-${Date.now()}`;
+  panel.title.label = trans.__('Workshop');
+  panel.title.icon = boardIcon;
+  panel.title.closable = true;
+  return panel;
 }
 
 /** The learner's side, if the server is a seat; whether it is. */

@@ -228,8 +228,10 @@ def flag(words: dict[str, str], key: str) -> bool:
 def offer_of(words: dict[str, str]) -> Literal["catch up", "reset"]:
     """What is offered. Raises UsageError with what can be."""
     what = words.get("what")
-    if what == "catch up" or what == "reset":
-        return what
+    if what == "reset":
+        return "reset"
+    if what == "catch up":
+        return "catch up"
     raise UsageError(f"{what!r} cannot be offered: catch up and reset can")
 
 

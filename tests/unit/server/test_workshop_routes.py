@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from rankroom.workshop.seat import Seat
 from rankroom.workshop.workshop_folder import Folder, open_folder
 from record_makers import log, start_record
 from served import Server, serve
+from workshops import reachable
 
 SCHEMA = json.loads(workshop_answers.SCHEMA_FILE.read_text())
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="other accounts' files: root makes some")
@@ -40,9 +40,8 @@ def wait_for(holds: Callable[[], object]) -> None:
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
     """Where other accounts may enter, as pytest's own folders are closed."""
-    with tempfile.TemporaryDirectory(prefix="workshop-") as made:
-        Path(made).chmod(0o755)
-        yield Path(made)
+    with reachable() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
