@@ -7,6 +7,8 @@ import os
 import time
 import webbrowser
 
+import click
+
 from rankroom.cli.lab_command import LabCommand
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import RankroomError, SchedulerError, UsageError
@@ -51,10 +53,13 @@ async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal
 
 def leave_workshop() -> None:
     """Give the seat up, and end this machine's server of it."""
-    own = seat.mine()
+    own, job = seat.mine(), seat.read_wishes().job
     ended = node_server.stop()
     own.leave()
-    print(f"you have no seat in {own.folder} any more" + ("; your JupyterLab has ended" * ended))
+    rest = (
+        "; your JupyterLab has ended" if ended else f"; `scancel {job}` ends your job" * bool(job)
+    )
+    click.echo(f"you have no seat in {own.folder} any more{rest}")
 
 
 async def _by_job(

@@ -245,7 +245,9 @@ def _dict(data: dict[str, Any], key: str) -> dict[str, Any]:
 def _text(value: Any) -> str:
     # In one line, and without what moves a terminal's cursor.
     found = value[:MOST_TEXT] if isinstance(value, str) else ""
-    return "".join(sign if sign.isprintable() else " " for sign in found).strip()
+    if not found.isprintable():
+        found = "".join(sign if sign.isprintable() else " " for sign in found)
+    return found.strip()
 
 
 def _number(value: Any) -> float:

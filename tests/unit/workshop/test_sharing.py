@@ -156,6 +156,30 @@ def test_who_closes_the_page_is_seen_to_be_away(folder: Folder, clock: Clock):
     assert folder.seats()[0].status.away_since == 0
 
 
+def test_a_seat_that_was_given_up_stays_so(shared: Sharing, folder: Folder, clock: Clock):
+    seat.mine().leave()
+    pass_time(shared, clock, 60)
+    assert folder.seats() == []
+    with pytest.raises(UsageError, match="you have no seat"):
+        shared.hand(True)
+
+
+def test_whatever_fails_is_said_and_tried_again(
+    shared: Sharing, folder: Folder, clock: Clock, said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    def broken(reader: object) -> None:
+        raise ValueError("odd")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sharing.StatusReader, "read", broken)
+        pass_time(shared, clock, 10)
+    assert said == ["workshop: odd"]
+    progress.begin(1)
+    pass_time(shared, clock, 3)
+    assert folder.seats()[0].status.lesson == 1 and shared.trouble == ""
+
+
 def test_news_are_heard_once(shared: Sharing, folder: Folder):
     folder.say("hello")
     shared.look()
