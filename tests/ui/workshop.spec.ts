@@ -117,7 +117,7 @@ test('the order is kept while the teacher points at a tile, and forty tiles stay
   seats('hand', folder, 'learner40');
   // It is told at once, in its place.
   await expect(tileOf(panel, 'learner40')).toHaveAttribute('data-need', 'hand');
-  await expect(panel).toContainText('The order is kept while you point at a learner.');
+  await expect(panel.getByText('The order is kept while you point at a learner.')).toBeVisible();
   expect(await users(panel)).toEqual(before);
   await page.mouse.move(700, 5);
   await expect.poll(async () => (await users(panel)).slice(0, 3)).toEqual(['learner04', 'learner08', 'learner40']);
@@ -148,7 +148,7 @@ test('the order is kept while the teacher points at a tile, and forty tiles stay
 test('no learners yet, no folder, not the teacher, and a folder that is gone', ALWAYS, async ({ page }) => {
   const folder = openWorkshop(0);
   let panel = await openConsole(page, '');
-  await expect(panel).toContainText('Which workshop?');
+  await expect(panel.getByText('Which workshop?')).toBeVisible();
   await picture(page, 'workshop-console-which');
   await panel.getByLabel('folder of the workshop').fill(join(PLACE, 'nothing'));
   await panel.getByRole('button', { name: 'Open' }).click();
@@ -160,7 +160,7 @@ test('no learners yet, no folder, not the teacher, and a folder that is gone', A
     return request.url().includes('/api/workspaces') && (request.postData() ?? '').includes(folder);
   });
   await page.keyboard.press('Enter');
-  await expect(panel).toContainText('No learners yet');
+  await expect(panel.getByText('No learners yet')).toBeVisible();
   await expect(panel.locator('.rr-empty code')).toHaveText(`rankroom workshop join ${folder}`);
   await picture(page, 'workshop-console-empty');
   // It is there again after the page was loaded again.
@@ -168,7 +168,7 @@ test('no learners yet, no folder, not the teacher, and a folder that is gone', A
   await page.reload();
   await page.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
   panel = page.locator('.rr-workshop');
-  await expect(panel).toContainText('No learners yet');
+  await expect(panel.getByText('No learners yet')).toBeVisible();
   seats('give', folder);
   await expect(panel.getByRole('alert')).toContainText('who alone sees its learners');
   rmSync(folder, { recursive: true });

@@ -42,12 +42,12 @@ export class ConsolePanel extends Widget {
   private place = h('input', 'rr-input', {
     'aria-label': trans.__('folder of the workshop'), placeholder: '/…', spellcheck: 'false', autocomplete: 'off'
   });
-  private open = h('button', 'rr-button', { type: 'submit' }, trans.__('Open'));
+  private openButton = h('button', 'rr-button', { type: 'submit' }, trans.__('Open'));
   private choose = h(
     'form', 'rr-ws-choose', { hidden: true, onsubmit: (event: Event) => (event.preventDefault(), this.onOpen()) },
     h('p', '', {}, trans.__('Which workshop? Give the folder that this command made, in a terminal:')),
     h('code', 'rr-ws-join', {}, OPEN),
-    h('div', 'rr-ws-row', {}, this.place, this.open)
+    h('div', 'rr-ws-row', {}, this.place, this.openButton)
   );
   private results: ResultsView;
   private tell: Tell;
@@ -97,6 +97,14 @@ export class ConsolePanel extends Widget {
   /** The workshop's folder, as it was given; '' without one. */
   get folder(): string {
     return this.model.folder;
+  }
+
+  /** Show the workshop in this folder. */
+  open(folder: string): void {
+    if (folder !== this.model.folder) {
+      this.model.folder = folder;
+      this.folderSignal.emit();
+    }
   }
 
   /** Another folder was chosen. */
@@ -182,8 +190,7 @@ export class ConsolePanel extends Widget {
   private onOpen(): void {
     const folder = this.place.value.trim();
     if (folder) {
-      this.model.folder = folder;
-      this.folderSignal.emit();
+      this.open(folder);
     }
   }
 

@@ -73,12 +73,14 @@ function addConsole(
     icon: boardIcon,
     execute: async args => {
       const folder = String(args.folder ?? '');
-      const there = tracker.find(({ content }) => folder === '' || content.folder === folder);
+      const there = tracker.find(() => true);
       const panel = there ?? consolePanel(new ConsolePanel(new Console(new WorkshopApi(api), folder), parts));
       if (!there) {
         app.shell.add(panel, 'main');
         panel.content.folderChanged.connect(() => void tracker.save(panel));
         await tracker.add(panel);
+      } else if (folder !== '') {
+        panel.content.open(folder);
       }
       app.shell.activateById(panel.id);
     }
@@ -86,13 +88,14 @@ function addConsole(
   void restorer?.restore(tracker, {
     command: CONSOLE,
     args: ({ content }) => ({ folder: content.folder }),
-    name: ({ content }) => content.folder || 'unnamed'
+    // It stays though another folder is chosen: the saved layout knows the panel by it.
+    name: () => 'console'
   });
 }
 
 function consolePanel(content: ConsolePanel): MainAreaWidget<ConsolePanel> {
   const panel = new MainAreaWidget({ content });
-  panel.id = `rankroom-workshop-${Date.now()}`;
+  panel.id = 'rankroom-workshop-console';
   panel.title.label = trans.__('Workshop');
   panel.title.icon = boardIcon;
   panel.title.closable = true;

@@ -69,11 +69,12 @@ export function ranksOf({ ranks }: Shared): string {
   return ranks ? trans._n('%2 of %1 rank', '%2 of %1 ranks', ranks.of, ranks.alive) : '';
 }
 
-/** Since when the hand is up, or nothing was heard; '' if neither. */
-export function waitingOf({ shared, silent_s: silent }: Tile, now: number): string {
+/** Since when the hand is up, or nothing was heard, and whether the others are further; '' if none of it. */
+export function waitingOf({ need, shared, silent_s: silent }: Tile, now: number): string {
   const hand = shared.hand_since ? trans.__('hand up for %1', lasting(now - shared.hand_since)) : '';
   const heard = silent > 0 ? trans.__('not heard from for %1', lasting(silent)) : '';
-  return [hand, heard].filter(Boolean).join(' · ');
+  const behind = need === 'behind' ? trans.__('behind') : '';
+  return [hand, heard, behind].filter(Boolean).join(' · ');
 }
 
 /** How many learners there are of each kind, those first who need help. */
