@@ -40,7 +40,10 @@ test('what is shown of a learner who is not heard from, or shares nothing, is th
 });
 
 test('how long, in few words that do not change each second for ever', () => {
-  assert.deepEqual([-3, 0, 59.9, 60, 3_599, 3_600, 3_900].map(lasting), ['0 s', '0 s', '59 s', '1 min', '59 min', '1 h 00 min', '1 h 05 min']);
+  assert.deepEqual(
+    [-3, 0, 59.9, 60, 3_599, 3_600, 3_900, 86_400, 200_000].map(lasting),
+    ['0 s', '0 s', '59 s', '1 min', '59 min', '1 h 00 min', '1 h 05 min', '24 h 00 min', '2 days']
+  );
   assert.equal(waitingOf(tile({}, { hand_since: NOW - 250 }), NOW), 'hand up for 4 min');
   assert.equal(waitingOf(tile({ silent_s: 200 }, { hand_since: NOW - 30 }), NOW), 'hand up for 30 s · not heard from for 3 min');
   assert.equal(waitingOf(tile({ need: 'behind' }), NOW), 'behind');

@@ -201,6 +201,10 @@ async function startLearner(): Promise<NonNullable<typeof learnerServer>> {
 async function openLearner(page: Page, notebook: string): Promise<{ learner: Page; panel: Locator }> {
   const { url } = await startLearner();
   const learner = (await page.context().newPage()) as Page;
+  // JupyterLab asks this once, in front of what is to be seen.
+  await learner.addLocatorHandler(learner.getByText('notified about official Jupyter news'), async () => {
+    await learner.getByRole('button', { name: 'No', exact: true }).click();
+  });
   await learner.goto(`${url}/tree/${notebook}?reset`);
   await learner.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
   await labReady(learner);

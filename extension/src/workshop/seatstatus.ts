@@ -20,7 +20,7 @@ export class SeatStatus extends Widget {
     open: () => void
   ) {
     super();
-    this.addClass('rr-status');
+    this.addClass('rr-ws-status');
     const icon = h('span', 'rr-ws-hand', { 'aria-hidden': 'true' });
     handIcon.element({ container: icon });
     this.hand = h('button', 'rr-status-button rr-ws-status-hand', { onclick: () => void seat.hand(!seat.isHandUp) }, icon, this.words);

@@ -39,13 +39,17 @@ export function lookWord(look: Look): string {
   return words[look] ?? look;
 }
 
-/** `40 s`, `4 min`, `1 h 05 min`. */
+/** `40 s`, `4 min`, `1 h 05 min`, `3 days`. */
 export function lasting(seconds: number): string {
   const s = Math.max(0, Math.floor(seconds));
   if (s < 60) {
     return trans.__('%1 s', s);
   }
   const minutes = Math.floor(s / 60);
+  const days = Math.floor(s / 86_400);
+  if (days > 1) {
+    return trans._n('%1 day', '%1 days', days);
+  }
   const rest = String(minutes % 60).padStart(2, '0');
   return minutes < 60 ? trans.__('%1 min', minutes) : trans.__('%1 h %2 min', Math.floor(minutes / 60), rest);
 }
