@@ -20,6 +20,8 @@ from rankroom.ssh.host import Host, place
 from rankroom.workshop import node_server, seat
 from rankroom.workshop.invitation import Invitation, at, invitation, job_of, keep_job
 
+LOOK_S = 20.0  # forty learners should not ask the scheduler more often than need be
+
 
 async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal) -> None:
     """Join the workshop in `where`, a folder here or LOGIN:FOLDER. Raises UsageError where there
@@ -80,7 +82,7 @@ async def _by_job(
         terminal.say(f"job {job} is yours already")
     command = LabCommand(
         scheduler, there, terminal, browser, port, invited.page, submitted,
-        again=f"rankroom workshop join {at_login(invited)}",
+        again=f"rankroom workshop join {at_login(invited)}", look_s=LOOK_S,
     )  # fmt: skip
     try:
         await command.run(job or None, (known or SavedLab(site.name, job)) if job else None)

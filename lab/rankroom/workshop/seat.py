@@ -73,7 +73,7 @@ class SeatStatus:
         short and in one line. Raises ValueError for what is no seat."""
         if not isinstance(data, dict) or not isinstance(data.get("version"), int):
             raise ValueError("no seat")
-        state = data.get("state")
+        state: State = data["state"] if data.get("state") in get_args(State) else "idle"
         number = data.get("lesson")
         ranks, run = _dict(data, "ranks"), _dict(data, "run")
         tried, progress = _dict(data, "exercise"), _dict(data, "progress")
@@ -83,7 +83,7 @@ class SeatStatus:
             shares=data.get("shares") is not False,
             hand=data.get("hand") is True,
             hand_since=_number(data.get("hand_since")),
-            state=state if state in get_args(State) else "idle",
+            state=state,
             why=_text(data.get("why")),
             since=_number(data.get("since")),
             lesson=number if type(number) is int and 0 <= number < 1000 else None,

@@ -137,6 +137,7 @@ class Sharing:
         copies = [lesson(number) for number, _ in plan.lessons] or list(LESSONS)
         copy_to(user_home() / plan.copies, copies)
         self._seat = seats.take(self.folder.path, self.folder.owner_uid)
+        self._written = time.monotonic()
         self._is_kept = seats.read_wishes().seat == self._seat.name
         self._complain("")
 
