@@ -46,6 +46,7 @@ ONLY = {
     "server/*": {
         "server/*",
         "workshop/*",
+        "course/*",
         "cluster/*",
         "ssh/*",
         "record/*",

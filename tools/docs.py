@@ -38,7 +38,9 @@ CONTENTS = {
     "Start": ["Quickstart <course/quickstart>"],
     "Course": [],
     "Where ranks run": ["sites", "ranks-on-a-site", "in-an-allocation", "lab-on-a-node", "batch"],
-    "The view": ["sidebar", "log", "metrics", "debugger", "profile-rules"],
+    "The view": [
+        "sidebar", "log", "metrics", "debugger", "profile-rules", "workshop-console",
+    ],
     "Reference": ["magics", "commands", "api", "security"],
     "The project": [
         "changelog", "compatibility", "pythons", "architecture", "promises", "contributing",

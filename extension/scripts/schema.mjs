@@ -4,7 +4,8 @@ import { readFileSync, writeFileSync } from 'node:fs';
 
 const MADE = [
   ['record/record.schema.json', 'schema.ts'],
-  ['cluster/cluster_status.schema.json', 'cluster_status.ts']
+  ['cluster/cluster_status.schema.json', 'cluster_status.ts'],
+  ['workshop/workshop_answers.schema.json', 'workshop_answers.ts']
 ];
 const PLAIN = {
   integer: 'number',

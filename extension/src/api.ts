@@ -44,7 +44,16 @@ export class ApiError extends Error {
 }
 
 export class Api {
-  constructor(private settings: ServerConnection.ISettings) {}
+  /** `place` is where under `rankroom/` the routes are: those of runs are also where a teacher shows some. */
+  constructor(
+    private settings: ServerConnection.ISettings,
+    private place = ''
+  ) {}
+
+  /** The same server's routes in another place. */
+  at(place: string): Api {
+    return new Api(this.settings, place);
+  }
 
   /** The run as the server knows it. */
   async run(id: string, signal?: AbortSignal): Promise<Run> {
@@ -163,7 +172,7 @@ export class Api {
     const pairs = Object.entries(query).flatMap(([name, value]) =>
       (typeof value === 'object' ? value : [String(value)]).map(each => `${name}=${encodeURIComponent(each)}`)
     );
-    return URLExt.join(this.settings.baseUrl, 'rankroom', path) + (pairs.length ? `?${pairs.join('&')}` : '');
+    return URLExt.join(this.settings.baseUrl, 'rankroom', this.place, path) + (pairs.length ? `?${pairs.join('&')}` : '');
   }
 
   private get(parts: string[], query: Query, signal?: AbortSignal): Promise<Response> {

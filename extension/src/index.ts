@@ -1,4 +1,4 @@
-/** Rankroom in JupyterLab and Notebook 7: the view of a run under its cell, and in a panel; the Ranks sidebar. */
+/** Rankroom in JupyterLab and Notebook 7: the view of a run under its cell, and in a panel; the Ranks sidebar; workshops. */
 import {
   ILabShell,
   ILayoutRestorer,
@@ -12,6 +12,7 @@ import { Runs } from './run/runs';
 import { ranks } from './sidebar/plugin';
 import { addPanels } from './view/panel';
 import { MIME, RunRenderer } from './view/renderer';
+import { workshop } from './workshop/plugin';
 
 /** Before text/html, whose rank is 50 or so. */
 const RANK = 0;
@@ -44,4 +45,4 @@ const runView: JupyterFrontEndPlugin<void> = {
 };
 
 export { IRankroom };
-export default [rankroom, runView, ranks];
+export default [rankroom, runView, ranks, workshop];

@@ -58,6 +58,23 @@ def test_out_of_order_says_what_is_missing(kernel: Kernel):
     assert "cell line 2: NameError: name 'pass_on' is not defined" in words
 
 
+def test_catching_up_puts_solutions_on_all_ranks(kernel: Kernel):
+    said(kernel, "%course 1")
+    kernel.run("%%distributed\ndef share(*args): return None")
+    words = said(kernel, "%course 1 --catch-up hello.2")
+    assert "hello.1: solved on your ranks\nhello.2: solved on your ranks" in words
+    assert "hello.3" not in words
+    shown = said(kernel, "%distributed share(list(range(5)), rank, size), speaks(rank, size)")
+    assert "([0, 2, 4], False)" in shown and "([1, 3], True)" in shown
+    # What comes after it is still the learner's own to write.
+    assert "'careful' is not defined" in said(kernel, "%distributed careful(1, 0)")
+    # Twice does no harm; without a name it is all of the lesson.
+    assert "hello.3: solved on your ranks" in said(kernel, "%course 1 --catch-up")
+    assert "inf" in said(kernel, "%distributed careful(1, 0)")
+    assert "it has hello.1, hello.2" in said(kernel, "%course 1 --catch-up ring.1")
+    assert "needs the lesson's number" in said(kernel, "%course --catch-up")
+
+
 def test_a_missing_package_stops_a_lesson_at_its_first_cell(kernel: Kernel):
     kernel.run(
         "import rankroom.course.lessons as lessons\n"

@@ -1,9 +1,8 @@
 /** Reaching everything: by keyboard alone, in a panel, and where the server part is missing. */
 import { spawn } from 'node:child_process';
-import { createServer } from 'node:net';
 
 import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
-import { serverCommand } from './server';
+import { freePort, serverCommand } from './server';
 
 test('with the keyboard alone', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('keys', 4);
@@ -177,13 +176,3 @@ test.afterAll(async () => {
     .toPass({ timeout: 10_000 })
     .catch(() => process.kill(-second, 'SIGKILL'));
 });
-
-/** A port that is free, below those which the system gives to programs that ask for any: no other gets it meanwhile. */
-function freePort(): Promise<number> {
-  const port = 20_000 + Math.floor(10_000 * Math.random());
-  return new Promise(done => {
-    const probe = createServer()
-      .on('error', () => done(freePort()))
-      .listen(port, '127.0.0.1', () => probe.close(() => done(port)));
-  });
-}

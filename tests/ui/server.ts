@@ -1,4 +1,5 @@
 /** How to start a JupyterLab for the tests. */
+import { createServer } from 'node:net';
 import { join, resolve } from 'node:path';
 
 const root = resolve(__dirname, '../..');
@@ -22,4 +23,14 @@ export function serverCommand(port: number, isEnabled: boolean): {
       JUPYTERLAB_GALATA_ROOT_DIR: join(home, 'root')
     }
   };
+}
+
+/** A port that is free, below those which the system gives to programs that ask for any: no other gets it meanwhile. */
+export function freePort(): Promise<number> {
+  const port = 20_000 + Math.floor(10_000 * Math.random());
+  return new Promise(done => {
+    const probe = createServer()
+      .on('error', () => done(freePort()))
+      .listen(port, '127.0.0.1', () => probe.close(() => done(port)));
+  });
 }

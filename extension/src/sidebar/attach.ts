@@ -9,5 +9,10 @@ export function attachSource(cluster: string): string {
 }
 
 export function attachCell(cluster: string): ICell {
-  return { cell_type: 'code', source: attachSource(cluster), metadata: {}, outputs: [], execution_count: null };
+  return codeCell(attachSource(cluster));
+}
+
+/** A cell that has not run. */
+export function codeCell(source: string): ICell {
+  return { cell_type: 'code', source, metadata: {}, outputs: [], execution_count: null };
 }

@@ -1,27 +1,35 @@
-/** Putting the attach cell into the notebook that is open. */
+/** Putting a cell into the notebook that is open. */
 import { Clipboard, Notification } from '@jupyterlab/apputils';
-import type { INotebookTracker } from '@jupyterlab/notebook';
+import type { ICell } from '@jupyterlab/nbformat';
+import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 
 import { trans } from '../translation';
 import { attachCell, attachSource } from './attach';
 
 /** Below the active cell, and selected; without a notebook it is offered to be copied. */
 export async function insertAttachCell(notebooks: INotebookTracker | null, cluster: string): Promise<void> {
+  await insertCell(notebooks, attachCell(cluster), attachSource(cluster));
+}
+
+/** The same of any cell; returns the notebook that has it now. */
+export async function insertCell(notebooks: INotebookTracker | null, cell: ICell, source: string): Promise<NotebookPanel | null> {
+  const panel = notebooks?.currentWidget ?? null;
   // What is read from disk takes the place of all cells that are there before.
-  await notebooks?.currentWidget?.context.ready;
-  const notebook = notebooks?.currentWidget?.content;
+  await panel?.context.ready;
+  const notebook = panel?.content;
   const cells = notebook?.model?.sharedModel;
   if (!notebook || !cells) {
     Notification.info(trans.__('Open a notebook first: the cell goes below its active cell.'), {
       autoClose: 8_000,
-      actions: [{ label: trans.__('Copy the cell'), callback: () => Clipboard.copyToSystem(attachSource(cluster)) }]
+      actions: [{ label: trans.__('Copy the cell'), callback: () => Clipboard.copyToSystem(source) }]
     });
-    return;
+    return null;
   }
   const index = notebook.activeCellIndex + 1;
-  cells.insertCell(index, attachCell(cluster) as Parameters<typeof cells.insertCell>[1]);
+  cells.insertCell(index, cell as Parameters<typeof cells.insertCell>[1]);
   notebook.deselectAll();
   notebook.activeCellIndex = index;
   notebook.mode = 'command';
   notebook.activate();
+  return panel;
 }

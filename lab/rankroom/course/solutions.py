@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rankroom.cluster.base import AnyCluster
@@ -49,10 +49,21 @@ def solutions(lesson: Lesson) -> list[Solution]:
     return found
 
 
-def catch_up(cluster: AnyCluster, lesson: Lesson) -> Iterator[tuple[str, str]]:
-    """Put a lesson's solutions on the ranks, one after the other; the name of each exercise, and
-    why its solution did not run, if so. Nothing is noted as passed."""
-    for each in solutions(lesson):
+def solutions_until(lesson: Lesson, exercise: str) -> list[Solution]:
+    """Those up to an exercise; all of the lesson without one. Raises UsageError with those there
+    are."""
+    found = solutions(lesson)
+    names = [each.exercise for each in found]
+    if exercise and exercise not in names:
+        there = ", ".join(names) or "none"
+        raise UsageError(f"lesson {lesson.name} has no exercise {exercise!r}; it has {there}")
+    return found[: names.index(exercise) + 1] if exercise else found
+
+
+def catch_up(cluster: AnyCluster, solved: Iterable[Solution]) -> Iterator[tuple[str, str]]:
+    """Put solutions on the ranks, one after the other; the name of each exercise, and why its
+    solution did not run, if so. Nothing is noted as passed."""
+    for each in solved:
         run = cluster.run(f"{each.preparation}\n{each.source}")
         if not run.wait(LIMIT_S):
             run.interrupt()
@@ -68,5 +79,11 @@ def _definitions(source: str) -> str:
         parts = ast.parse(source).body
     except SyntaxError:  # IPython's own
         return ""
-    kept = [ast.get_source_segment(source, each) for each in parts if isinstance(each, _DEFINES)]
-    return "".join(f"{text}\n" for text in kept if text)
+    lines = source.splitlines()
+    kept = []
+    for each in parts:
+        if isinstance(each, _DEFINES):
+            decorators = getattr(each, "decorator_list", [])
+            first = min([each.lineno, *(one.lineno for one in decorators)])
+            kept += lines[first - 1 : each.end_lineno]
+    return "".join(f"{line}\n" for line in kept)

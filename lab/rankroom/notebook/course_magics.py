@@ -13,7 +13,7 @@ from rankroom.course import progress, trial
 from rankroom.course.exercise import find
 from rankroom.course.lessons import LESSONS, lesson
 from rankroom.course.requirements import lacking
-from rankroom.course.solutions import catch_up
+from rankroom.course.solutions import catch_up, solutions_until
 from rankroom.errors import UsageError
 from rankroom.notebook import course_ranks
 from rankroom.notebook.cell_source import check_syntax
@@ -34,23 +34,28 @@ class CourseMagics(Magics):
     @line_magic  # type: ignore[untyped-decorator]
     @plain
     def course(self, line: str) -> None:
-        """%course [LESSON] [--ranks N] [--site NAME] [--catch-up]
+        """%course [LESSON] [--ranks N] [--site NAME] [--catch-up [EXERCISE]]
 
         Begins a lesson on this notebook's ranks, or on those of the course, which all its lessons
         share: it starts them if they do not run, and says what is missing for the lesson here.
         Without a number, lists the lessons and what you have passed of their exercises. With
-        --catch-up, puts the solutions of the lesson's exercises on the ranks.
+        --catch-up, puts the solutions of the lesson's exercises on the ranks, up to EXERCISE if
+        that is given, and what these build on.
         """
         options = Options("%course")
         options.add_argument("lesson", nargs="?", type=int, metavar="LESSON")
         options.add_argument("--ranks", type=int, metavar="N")
         options.add_argument("--site", metavar="NAME")
-        options.add_argument("--catch-up", action="store_true")
+        options.add_argument("--catch-up", nargs="?", const="", metavar="EXERCISE")
         chosen = options.read(line)
         if chosen.lesson is None:
+            if chosen.catch_up is not None:
+                raise UsageError(WHICH)
             print(overview())
             return
         here = lesson(chosen.lesson)
+        # Refused before ranks start.
+        solved = [] if chosen.catch_up is None else solutions_until(here, chosen.catch_up)
         progress.begin(here.number)
         self.every.refuses = ""
         cluster = course_ranks.ready(here, chosen.ranks, chosen.site)
@@ -60,7 +65,7 @@ class CourseMagics(Magics):
             self.every.refuses = why
             raise UsageError(why)
         print(f"lesson {here.name}: all it needs is here ({cluster.describe()})\n{STAYS}")
-        for name, why in catch_up(cluster, here) if chosen.catch_up else ():
+        for name, why in catch_up(cluster, solved):
             print(NOT_SOLVED.format(name=name, why=why) if why else f"{name}: solved on your ranks")
 
     @cell_magic("check")  # type: ignore[untyped-decorator]
@@ -112,3 +117,4 @@ def overview() -> str:
 
 NOT_SOLVED = "{name}: its solution needs cells above it, which you run first ({why})"
 STAYS = "these ranks stay for the lessons after this; `%cluster stop` ends them"
+WHICH = "%course --catch-up needs the lesson's number, as in `%course 3 --catch-up`"

@@ -14,12 +14,24 @@ from jupyter_server.utils import url_path_join
 
 from rankroom.cluster import repair
 from rankroom.record.store import Store
-from rankroom.server import cluster_routes, question_routes, run_routes, site_routes
+from rankroom.server import (
+    cluster_routes,
+    question_routes,
+    run_routes,
+    site_routes,
+    workshop_routes,
+)
 from rankroom.server.metric_routes import MetricCurves
 from rankroom.server.profile_routes import Profiles
 from rankroom.server.threads import Threads
 
-ROUTES = [*run_routes.ROUTES, *cluster_routes.ROUTES, *site_routes.ROUTES, *question_routes.ROUTES]
+ROUTES = [
+    *run_routes.ROUTES,
+    *cluster_routes.ROUTES,
+    *site_routes.ROUTES,
+    *question_routes.ROUTES,
+    *workshop_routes.ROUTES,
+]
 
 
 def _load_jupyter_server_extension(server_app: Any) -> None:
@@ -34,7 +46,9 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
         "profiles": Profiles(store),
         "curves": MetricCurves(store),
     }
-    web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])
+    routes = [(path, handler, parts) for path, handler in ROUTES]
+    routes += workshop_routes.shown_routes(parts)
+    web_app.add_handlers(".*$", [(url_path_join(base, path), *more) for path, *more in routes])
     if folder := os.environ.get("RANKROOM_WORKSHOP"):
         _share(server_app, folder)
 

@@ -242,8 +242,8 @@ class Stacks(Step):
 _PROMPT = re.compile(r"(\d{1,9}):(\d{1,9})")
 _PROMPTS = re.compile(rf"{_PROMPT.pattern}(?:,{_PROMPT.pattern})*")
 _RUN = r"rankroom/runs/([^/]+)"
-ROUTES: list[tuple[str, type[Handler]]] = [
-    (r"rankroom/version", Version),
+# Those that only read: they serve any store, also one that somebody shows.
+READING: list[tuple[str, type[Handler]]] = [
     (r"rankroom/runs", Runs),
     (_RUN, OneRun),
     (_RUN + "/events", Events),
@@ -254,6 +254,10 @@ ROUTES: list[tuple[str, type[Handler]]] = [
     (_RUN + "/metrics", Metrics),
     (_RUN + "/collectives", Collectives),
     (_RUN + "/source", Source),
+]
+ROUTES: list[tuple[str, type[Handler]]] = [
+    (r"rankroom/version", Version),
+    *READING,
     (_RUN + "/stacks", Stacks),
     (_RUN + "/interrupt", Interrupt),
     (_RUN + "/release", Release),

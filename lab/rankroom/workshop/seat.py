@@ -181,6 +181,7 @@ class Wishes:
     owner: int = -1
     hand_since: float = 0.0  # epoch s, 0: the hand is down
     shares: bool = True
+    answered: int = 0  # the newest of the teacher's offers that was taken, or not
     site: str = ""  # where the job of the seat is, if it has one
     job: str = ""
 

@@ -25,7 +25,7 @@ from rankroom.errors import NotYoursError, RecordError, UsageError
 from rankroom.record.store import RecordPaths, Store
 from rankroom.workshop import workshop_plan
 from rankroom.workshop.owned_files import account, make_folder, read_owned, write_shared
-from rankroom.workshop.seat import SEATS, Seat
+from rankroom.workshop.seat import MOST_TEXT, SEATS, Seat
 from rankroom.workshop.workshop_plan import Plan
 
 MODES = {"": 0o755, "teacher": 0o755, SEATS: 0o1733}
@@ -183,15 +183,26 @@ class Folder:
         _copy_record(record, copy)
         told = [each.run for each in self.news() if each.kind == "show"]
         if is_new or told[-1:] != [record.id]:
-            self._tell(kind="show", run=record.id)
+            run = self.shown().load(record.id)
+            title = (run.name or run.title)[:MOST_TEXT]
+            self._tell(kind="show", run=record.id, title=title)
 
-    def request(self, user: str, what: Literal["catch up", "reset"]) -> None:
-        """Offer one learner the solutions so far, or a fresh notebook and fresh ranks. Raises
-        UsageError with those there are."""
+    def follow_run(self, record: RecordPaths) -> bool:
+        """Copy what is new of a live run that is shown; False if it is not shown any more."""
+        self._demand_teacher()
+        told = [each.run for each in self.news() if each.kind == "show"]
+        if told[-1:] != [record.id]:
+            return False
+        _copy_record(record, self.shown().paths(record.id))
+        return True
+
+    def request(self, user: str, what: Literal["catch up", "reset"], exercise: str = "") -> None:
+        """Offer one learner the solutions up to an exercise (empty: to the last one tried), or a
+        fresh notebook and fresh ranks. Raises UsageError with those there are."""
         seats = {seat.user: seat for seat in self.seats()}
         if user not in seats:
             raise UsageError(NO_LEARNER.format(user=user, users=", ".join(seats) or "nobody yet"))
-        self._tell(kind=what, to=_address(seats[user].key))
+        self._tell(kind=what, to=_address(seats[user].key), text=exercise)
 
     def close(self) -> float:
         """Tell everybody that the workshop ends; when its ranks and jobs go (epoch s)."""

@@ -1,0 +1,50 @@
+/** A run that the teacher shows, in a panel: the teacher's record, read where it lies, and nothing to press. */
+import type { JupyterFrontEnd } from '@jupyterlab/application';
+import { MainAreaWidget, Notification } from '@jupyterlab/apputils';
+import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+
+import type { Api } from '../api';
+import { Runs } from '../run/runs';
+import { message } from '../sidebar/clusters';
+import { trans } from '../translation';
+import { RunView } from '../view/runview';
+
+export class ShownRuns {
+  private runs: Runs;
+
+  /** `api` is of the place where the teacher's runs are. */
+  constructor(
+    private app: JupyterFrontEnd,
+    private api: Api,
+    private rendermime: IRenderMimeRegistry
+  ) {
+    this.runs = new Runs(api);
+  }
+
+  async open(id: string): Promise<void> {
+    const { shell } = this.app;
+    const panelId = `rankroom-shown-${id}`;
+    if (![...shell.widgets('main')].some(widget => widget.id === panelId)) {
+      try {
+        shell.add(await this.make(id, panelId), 'main', { mode: 'split-right' });
+      } catch (error) {
+        Notification.error(trans.__('The run cannot be shown: %1', message(error)));
+        return;
+      }
+    }
+    shell.activateById(panelId);
+  }
+
+  private async make(id: string, panelId: string): Promise<MainAreaWidget<RunView>> {
+    const { api, runs, rendermime } = this;
+    const run = await api.run(id);
+    // What others' ranks wrote may bring scripts along, which do not run here.
+    const content = new RunView({ api, runs, rendermime, run, isTrusted: false, isInline: false, open: null, fallback: null });
+    content.addClass('rr-shown');
+    const panel = new MainAreaWidget({ content });
+    panel.id = panelId;
+    panel.title.label = trans.__('Shown: %1', run.name || run.title || run.id);
+    panel.title.closable = true;
+    return panel;
+  }
+}

@@ -1,0 +1,296 @@
+"""A workshop over HTTP: for its teacher all seats, for a learner the own one and what is offered.
+
+Who is who says the file system: the server's account owns the workshop's folder, or has a seat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from jupyter_server.utils import to_os_path
+from tornado.web import HTTPError
+
+from rankroom.course import copies
+from rankroom.errors import RankroomError, UsageError
+from rankroom.record.store import RecordPaths, Store
+from rankroom.server import run_routes
+from rankroom.server.handler import Handler, allowed
+from rankroom.server.metric_routes import MetricCurves
+from rankroom.server.profile_routes import Profiles
+from rankroom.workshop import workshop_answers
+from rankroom.workshop.sharing import VARIABLE, Sharing
+from rankroom.workshop.workshop_folder import Folder
+
+FOLLOW_S = 2.0  # between two copies of a live run that is shown
+MOST_MINUTES = 24 * 60.0
+T = TypeVar("T")
+_following: dict[tuple[str, str], asyncio.Task[None]] = {}  # live runs, by folder and id
+_copying = threading.Lock()  # two that copy the same record would copy it twice
+
+
+class Overview(Handler):
+    """For the teacher; `exercise` is the one whose results are told."""
+
+    @allowed
+    async def get(self) -> None:
+        folder = of_workshop(self.get_query_argument("folder", ""))
+        exercise = self.get_query_argument("exercise", "")
+        self.finish(
+            await self.threads.look(
+                f"workshop {folder.path} {exercise}",
+                lambda: workshop_answers.overview(folder, exercise),
+            )
+        )
+
+
+class Told(Handler):
+    """Something that the teacher tells all learners, or offers one."""
+
+    async def tell(self, act: Callable[[Folder, dict[str, str]], object], said: str) -> None:
+        words = self.words()
+        folder = of_workshop(words.get("folder", ""))
+        await self.threads.run(lambda: act(folder, words))
+        self.finish({"message": said})
+
+
+class Say(Told):
+    @allowed
+    async def post(self) -> None:
+        await self.tell(lambda folder, words: folder.say(given(words, "text")), TOLD)
+
+
+class Cell(Told):
+    @allowed
+    async def post(self) -> None:
+        await self.tell(
+            lambda folder, words: folder.offer_cell(given(words, "source"), words.get("title", "")),
+            OFFERED_TO_ALL,
+        )
+
+
+class Timer(Told):
+    """Without minutes there is no timer any more."""
+
+    @allowed
+    async def post(self) -> None:
+        await self.tell(
+            lambda folder, words: folder.timer(minutes(words), words.get("title", "")), TIMER
+        )
+
+
+class Offer(Told):
+    @allowed
+    async def post(self) -> None:
+        await self.tell(
+            lambda folder, words: folder.request(
+                given(words, "user"), offer_of(words), words.get("exercise", "")
+            ),
+            OFFERED,
+        )
+
+
+class Show(Told):
+    """Show one of the teacher's runs; without an id, none any more. A live one is followed."""
+
+    @allowed
+    async def post(self) -> None:
+        words = self.words()
+        folder, run_id = of_workshop(words.get("folder", "")), words.get("run", "")
+        if not run_id:
+            await self.threads.run(lambda: folder.show_run(None))
+            self.finish({"message": NOT_SHOWN})
+            return
+        run = await asyncio.to_thread(self.store.load, run_id)
+        paths = self.store.paths(run_id)
+        await self.threads.run(lambda: _alone(folder.show_run, paths))
+        key = str(folder.path), run_id
+        if run.state == "running" and key not in _following:
+            _following[key] = asyncio.create_task(self._follow(folder, run_id))
+            _following[key].add_done_callback(lambda done: _following.pop(key))
+        self.finish({"message": SHOWN})
+
+    async def _follow(self, folder: Folder, run_id: str) -> None:
+        """Copy what is new until the run is over, or another one is shown."""
+        is_live = is_shown = True
+        while is_live and is_shown:
+            await asyncio.sleep(FOLLOW_S)
+            try:
+                # Read before it is copied, so that the last copy is of the whole.
+                is_live = (await asyncio.to_thread(self.store.load, run_id)).state == "running"
+                paths = self.store.paths(run_id)
+                is_shown = await asyncio.to_thread(_alone, folder.follow_run, paths)
+            except RankroomError as error:
+                self.log.warning("%s", error)
+                return
+
+
+class Seated(Handler):
+    """Something that a learner asks of the own seat."""
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """What this server shares; None where it is no seat."""
+        found: Sharing | None = self.settings.get("rankroom_workshop")
+        return found
+
+    @property
+    def seat(self) -> Sharing:
+        """The same. Raises UsageError where there is none."""
+        if self.sharing is None:
+            raise UsageError(NO_SEAT)
+        return self.sharing
+
+
+class Own(Seated):
+    """For a learner, and for a page that does not know yet whether there is a workshop."""
+
+    @allowed
+    async def get(self) -> None:
+        sharing = self.sharing
+        self.finish(await self.threads.look("own workshop", lambda: workshop_answers.own(sharing)))
+
+
+class Hand(Seated):
+    @allowed
+    async def post(self) -> None:
+        is_up, seat = flag(self.words(), "is_up"), self.seat
+        await self.threads.run(lambda: seat.hand(is_up))
+        self.finish({"message": "your hand is up" if is_up else "your hand is down"})
+
+
+class Share(Seated):
+    @allowed
+    async def post(self) -> None:
+        is_on, seat = flag(self.words(), "is_on"), self.seat
+        await self.threads.run(lambda: seat.share(is_on))
+        self.finish({"message": SHARED if is_on else NOT_SHARED})
+
+
+class Answer(Handler):
+    """An offer was taken, or not: either way it is not shown again."""
+
+    @allowed
+    async def post(self) -> None:
+        offer = given(self.words(), "offer")
+        if not offer.isdecimal() or len(offer) > 15:
+            raise HTTPError(400, f"offer={offer!r}: give the number of an offer")
+        await self.threads.run(lambda: workshop_answers.answer(int(offer)))
+        self.finish({"message": "the offer is put away"})
+
+
+class Reset(Handler):
+    """A fresh copy of a lesson in the place of the learner's, which is kept under another name."""
+
+    @allowed
+    async def post(self) -> None:
+        notebook = given(self.words(), "notebook")
+        root = Path(self.settings["server_root_dir"]).expanduser()
+        path = Path(to_os_path(notebook, str(root)))
+        if ".." in path.parts:
+            raise UsageError(OUTSIDE.format(notebook=notebook))
+        kept = await self.threads.run(lambda: copies.start_over(path))
+        self.finish({"message": f"your notebook is kept as {kept.name}"})
+
+
+def _alone(copy: Callable[[RecordPaths], T], paths: RecordPaths) -> T:
+    with _copying:
+        return copy(paths)
+
+
+def of_workshop(named: str) -> Folder:
+    """The folder of that name, or the one of this server's workshop. Raises UsageError."""
+    place = named or os.environ.get(VARIABLE, "")
+    if not place.startswith("/"):
+        raise UsageError(RELATIVE.format(place=place) if place else NO_FOLDER)
+    return Folder(place)
+
+
+def given(words: dict[str, str], key: str) -> str:
+    """What was written under that name. Raises UsageError where that is nothing."""
+    text = words.get(key, "")
+    if not text.strip():
+        raise UsageError(NOTHING[key])
+    return text
+
+
+def flag(words: dict[str, str], key: str) -> bool:
+    """Yes or no. Raises UsageError."""
+    if words.get(key) not in ("yes", "no"):
+        raise UsageError(f"{key} is yes or no")
+    return words[key] == "yes"
+
+
+def offer_of(words: dict[str, str]) -> Literal["catch up", "reset"]:
+    """What is offered. Raises UsageError with what can be."""
+    what = words.get("what")
+    if what == "reset":
+        return "reset"
+    if what == "catch up":
+        return "catch up"
+    raise UsageError(f"{what!r} cannot be offered: catch up and reset can")
+
+
+def minutes(words: dict[str, str]) -> float:
+    """How long a timer runs. Raises UsageError."""
+    text = words.get("minutes", "")
+    try:
+        value = float(text or 0)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= MOST_MINUTES:
+        raise UsageError(f"{text!r} minutes: give a number up to {MOST_MINUTES:g}")
+    return value
+
+
+def shown_routes(parts: dict[str, Any]) -> list[tuple[str, type[Handler], dict[str, Any]]]:
+    """Routes to the runs that the teacher shows, for a learner's server; none for others."""
+    place = os.environ.get(VARIABLE, "")
+    if not place:
+        return []
+    store: Store = Folder(place).shown()
+    shown = {**parts, "store": store, "profiles": Profiles(store), "curves": MetricCurves(store)}
+    return [
+        (path.replace("rankroom/", "rankroom/workshop/", 1), handler, shown)
+        for path, handler in run_routes.READING
+    ]
+
+
+ROUTES: list[tuple[str, type[Handler]]] = [
+    (r"rankroom/workshop", Overview),
+    (r"rankroom/workshop/own", Own),
+    (r"rankroom/workshop/say", Say),
+    (r"rankroom/workshop/cell", Cell),
+    (r"rankroom/workshop/timer", Timer),
+    (r"rankroom/workshop/offer", Offer),
+    (r"rankroom/workshop/show", Show),
+    (r"rankroom/workshop/hand", Hand),
+    (r"rankroom/workshop/share", Share),
+    (r"rankroom/workshop/answer", Answer),
+    (r"rankroom/workshop/reset", Reset),
+]
+NO_SEAT = (
+    "this Jupyter server has no seat in a workshop: `rankroom workshop join` starts one that has"
+)
+NO_FOLDER = "say which workshop: give the folder that `rankroom workshop open` made"
+OUTSIDE = "{notebook} is outside of the folder that this server shows"
+RELATIVE = "{place} is no absolute path: give the folder that `rankroom workshop open` made"
+NOTHING = {
+    "text": "there is no message yet: write one first",
+    "source": "there is no cell yet: write one, or take the active cell of a notebook",
+    "user": "say to whom it is offered",
+    "offer": "say which offer is meant",
+    "notebook": "say which notebook is to be started over",
+}
+TOLD = "all learners see it within seconds"
+OFFERED_TO_ALL = "all learners can insert it within seconds"
+TIMER = "all learners see the timer within seconds"
+OFFERED = "the learner sees the offer within seconds"
+SHOWN = "all learners can open the run within seconds"
+NOT_SHOWN = "no run is shown any more"
+SHARED = "the teacher sees how you stand"
+NOT_SHARED = "the teacher sees your name and your hand, and nothing else"

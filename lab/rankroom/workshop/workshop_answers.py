@@ -1,0 +1,186 @@
+"""What a teacher's console and a learner's panel show of a workshop, as JSON.
+
+workshop_answers.schema.json says what each field is. Files are read here: not for an event loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rankroom.course.exercise_list import exercises_of
+from rankroom.course.lessons import LESSONS, Lesson
+from rankroom.workshop import tiles
+from rankroom.workshop.owned_files import account
+from rankroom.workshop.seat import Seat, SeatStatus, read_wishes, write_wishes
+from rankroom.workshop.sharing import Sharing
+from rankroom.workshop.workshop_folder import Folder, News
+
+SCHEMA_FILE = Path(__file__).with_name("workshop_answers.schema.json")
+MOST_MESSAGES = 50  # the newest are shown
+OFFERS = ("catch up", "reset")
+Json = dict[str, Any]
+_TITLES = {each.number: each.name for each in LESSONS}
+
+
+def overview(folder: Folder, exercise: str = "") -> Json:
+    """A workshop as its teacher sees it, with how an exercise went: the one that most are at, if
+    none is named. Raises UsageError where there is no workshop, NotYoursError for others."""
+    seats, now = folder.seats(), time.time()
+    plan, news = folder.plan(), folder.news()
+    found = tiles.tiles(seats, plan, now)
+    here = [tile for tile in found if tile["status"] is not None]
+    exercises = tiles.exercises(plan)
+    exercise = exercise or _most_at(seats) or next(iter(exercises), "")
+    return {
+        "folder": str(folder.path),
+        "name": plan.name,
+        "join": f"rankroom workshop join {folder.path}",
+        "now": now,
+        "ends": plan.ends.timestamp() if plan.ends else 0.0,
+        "is_over": folder.is_over(),
+        "absent": [tile["user"] for tile in found if tile["status"] is None],
+        "is_open": not plan.learners,
+        "warnings": folder.warnings(),
+        "lesson_now": _TITLES.get(-1 if (at := plan.lesson_at(now)) is None else at, ""),
+        "tiles": [_tile(tile, news, now) for tile in here],
+        "exercises": exercises,
+        "results": tiles.histogram(seats, exercise),
+        "timer": _timer(news),
+        "messages": _messages(news),
+    }
+
+
+def own(sharing: Sharing | None) -> Json:
+    """The workshop that this server is a seat of, as its learner sees it; of others, nothing."""
+    if sharing is None:
+        return {
+            "role": "", "folder": "", "name": "", "teacher": "", "now": time.time(), "ends": 0.0,
+            "is_over": False, "trouble": "", "shared": None, "timer": None, "messages": [],
+            "offers": [],
+        }  # fmt: skip
+    view, news = sharing.view(), sharing.news
+    wishes, plan = read_wishes(), sharing.plan
+    status = dataclasses.replace(
+        sharing.status, shares=wishes.shares, hand=wishes.hand_since > 0,
+        hand_since=wishes.hand_since,
+    )  # fmt: skip
+    return {
+        "role": "learner",
+        "folder": view["folder"],
+        "name": view["name"],
+        "teacher": (plan.teacher if plan else "") or view["teacher"],
+        "now": time.time(),
+        "ends": sharing.ends_at,
+        "is_over": sharing.is_over,
+        "trouble": sharing.trouble,
+        "shared": _shared(account(os.getuid()), status) if plan else None,
+        "timer": _timer(news),
+        "messages": _messages(news),
+        "offers": _offers(news, status, wishes.answered),
+    }
+
+
+def answer(offer: int) -> None:
+    """Remember that an offer, and those before it, were taken or not: they are not shown again.
+    Raises OSError."""
+    wishes = read_wishes()
+    write_wishes(dataclasses.replace(wishes, answered=max(offer, wishes.answered)))
+
+
+def _tile(tile: Json, news: Sequence[News], now: float) -> Json:
+    status = SeatStatus(**tile["status"])
+    silent = now - tile["heard"]
+    is_silent = silent > tiles.SILENT_S and status.state != "ended"
+    offers = [each for each in news if each.kind in OFFERS and each.to and each.is_for(tile["key"])]
+    return {
+        "key": tile["key"],
+        "need": tile["needs"],
+        "silent_s": silent if is_silent else 0.0,
+        "offered": {"what": offers[-1].kind, "at": offers[-1].at} if offers else None,
+        "shared": _shared(tile["user"], status),
+    }
+
+
+def _shared(user: str, status: SeatStatus) -> Json:
+    tried, run = status.exercise, status.run
+    return {
+        "user": user,
+        "shares": status.shares,
+        "hand_since": status.hand_since if status.hand else 0.0,
+        "lesson": status.lesson,
+        "lesson_title": _TITLES.get(-1 if status.lesson is None else status.lesson, ""),
+        "exercise": {key: tried[key] for key in ("name", "passed", "tries")} if tried else None,
+        "passed": len(status.progress.get("passed", {})),
+        "state": status.state,
+        "why": status.why,
+        "ranks": status.ranks or None,
+        "run": {key: run[key] for key in ("title", "state", "since")} if run else None,
+        "host": status.host,
+        "job": status.job,
+        "ends_at": status.ends_at,
+    }
+
+
+def _told(lesson: Lesson | None) -> Json | None:
+    if lesson is None:
+        return None
+    return {"number": lesson.number, "title": lesson.name, "file": lesson.file}
+
+
+def _timer(news: Sequence[News]) -> Json | None:
+    for each in reversed(news):
+        if each.kind == "timer":
+            return {"title": each.title, "until": each.until} if each.until else None
+    return None
+
+
+def _messages(news: Sequence[News]) -> list[Json]:
+    """What was said to all, newest first; of runs, the one that is shown."""
+    shows = [each.id for each in news if each.kind == "show"]
+    found: list[Json] = []
+    for each in reversed(news):
+        common = {"id": str(each.id), "at": each.at}
+        if each.kind == "message":
+            found.append({**common, "kind": "text", "text": each.text})
+        elif each.kind == "cell":
+            found.append({**common, "kind": "cell", "text": each.title, "source": each.text})
+        elif each.kind == "show" and each.run and each.id == shows[-1]:
+            text = each.title or each.run
+            found.append({**common, "kind": "run", "text": text, "run": each.run})
+        if len(found) == MOST_MESSAGES:
+            break
+    return found
+
+
+def _offers(news: Sequence[News], status: SeatStatus, answered: int) -> list[Json]:
+    """The newest offer of each kind to a seat, if it was not answered."""
+    newest = {each.kind: each for each in news if each.kind in OFFERS}
+    return [
+        {"id": str(each.id), "at": each.at, "what": each.kind, **_target(each, status)}
+        for each in newest.values()
+        if each.id > answered
+    ]
+
+
+def _target(offer: News, status: SeatStatus) -> Json:
+    """The lesson and the exercise that an offer is about: as the teacher said, or the learner's."""
+    exercise = offer.text or str(status.exercise.get("name", ""))
+    own = next((each for each in LESSONS if each.number == status.lesson), None)
+    there = next((each for each in LESSONS if exercise in exercises_of(each)), None)
+    is_elsewhere = there != own and own is not None and not offer.text  # tried in a lesson before
+    if offer.kind == "reset" or there is None or is_elsewhere:
+        return {"lesson": _told(own), "exercise": ""}
+    return {"lesson": _told(there), "exercise": exercise}
+
+
+def _most_at(seats: Sequence[Seat]) -> str:
+    """The exercise that most learners have tried last; empty before the first try."""
+    tried = [each.status.exercise for each in seats if each.status.shares]
+    counted = Counter(str(each["name"]) for each in tried if each.get("name"))
+    return max(counted, key=lambda name: (counted[name], name), default="")

@@ -1,0 +1,11 @@
+"""A Jupyter server for tests that knows the accounts of made-up learners by their names."""
+
+from __future__ import annotations
+
+from jupyter_server.serverapp import main
+
+from made_up_seats import name_accounts
+
+if __name__ == "__main__":
+    name_accounts()
+    main()
