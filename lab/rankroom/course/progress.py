@@ -7,6 +7,7 @@ import getpass
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,11 +44,17 @@ def read(path: Path | None = None) -> Progress:
 
 def note(exercise: str, passed: bool) -> None:
     """Remember a try. A full disk must not spoil a lesson."""
+    note_all({exercise: passed})
+
+
+def note_all(passed: Mapping[str, bool]) -> None:
+    """Remember a try of several exercises, and which were passed."""
     now = read()
     now.user = now.user or _user()
-    now.tries[exercise] = now.tries.get(exercise, 0) + 1
-    if passed:
-        now.passed.setdefault(exercise, time.strftime("%Y-%m-%d"))
+    for exercise, good in passed.items():
+        now.tries[exercise] = now.tries.get(exercise, 0) + 1
+        if good:
+            now.passed.setdefault(exercise, time.strftime("%Y-%m-%d"))
     with contextlib.suppress(OSError):
         path = file()
         config.private(path.parent)
