@@ -29,6 +29,7 @@ LAYERS = [
     # The desk of a cluster on a site uses a cluster; to attach to one may be to do so to the other.
     ["cluster/*", "remote/*"],
     ["batch/*", "course/*", "jupyter_job/*", "lint/*"],
+    ["workshop/*"],
     ["server/*", "notebook/*", "cli/*"],
 ]
 # Narrower than their layer, with the reason.
@@ -44,6 +45,7 @@ ONLY = {
     # Routes without logic.
     "server/*": {
         "server/*",
+        "workshop/*",
         "cluster/*",
         "ssh/*",
         "record/*",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import click
 
 from rankroom.course import progress, quiz
+from rankroom.course.copies import copy_to
 from rankroom.course.exercise import every
-from rankroom.course.lessons import LESSONS, folder
+from rankroom.course.lessons import LESSONS
 from rankroom.errors import UsageError
 
 
@@ -30,16 +30,9 @@ def list_lessons() -> None:
 @click.argument("into", type=click.Path(path_type=Path), default=Path("rankroom-course"))
 def copy(into: Path) -> None:
     """Copy the notebooks to the folder INTO (rankroom-course). Existing files are kept."""
-    source = folder()
-    try:
-        into.mkdir(parents=True, exist_ok=True)
-        for name in [*(each.file for each in LESSONS), "README.md"]:
-            if (into / name).exists():
-                click.echo(f"kept {into / name}, which already existed")
-            else:
-                shutil.copy(source / name, into / name)
-    except OSError as error:
-        raise UsageError(f"cannot copy the course to {into}: {error}") from None
+    for name, is_new in copy_to(into).items():
+        if not is_new:
+            click.echo(f"kept {into / name}, which already existed")
     click.echo(f"the course is in {into}: `jupyter lab {into / LESSONS[0].file}`")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import webbrowser
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -58,21 +59,25 @@ def lab(
             scheduler.script(lab_script.NAME, labs, lab_script.commands(site, labs)), nl=False
         )
         return
-    command = _Command(scheduler, at, Terminal(), not no_browser, port or 0)
+    command = LabCommand(scheduler, at, Terminal(), not no_browser, port or 0)
     asyncio.run(command.run(attach, last))
 
 
-class _Command:
-    """One call of `rankroom lab`: what is under way, and what Ctrl-C does about it."""
+class LabCommand:
+    """One call of `rankroom lab`: what is under way, and what Ctrl-C does about it. `page` is
+    what is opened of it; `submitted` hears of the lab whose job was submitted."""
 
     def __init__(
-        self, scheduler: Scheduler, at: Host, terminal: Terminal, browser: bool, port: int
-    ) -> None:
+        self, scheduler: Scheduler, at: Host, terminal: Terminal, browser: bool, port: int,
+        page: str = "lab", submitted: Callable[[Lab], None] = lambda lab: None,
+    ) -> None:  # fmt: skip
         self._scheduler = scheduler
         self._place = at
         self._terminal = terminal
         self._browser = browser
         self._port = port
+        self._page = page
+        self._submitted = submitted
         self._lab: Lab | None = None
         self._cancelled = False
 
@@ -104,8 +109,10 @@ class _Command:
             self._terminal.show(f"submitting a job at {self._scheduler.site.name}")
             self._lab = await Lab.submit(self._scheduler)
             self._terminal.say(f"job {self._lab.job} was submitted at {self._scheduler.site.name}")
+            self._submitted(self._lab)
         else:
             self._lab = await self._find(attach, last)
+        self._lab.page = self._page
         self._terminal.page = self._open
         await follow(self._lab, self._terminal, self._port)
 

@@ -17,11 +17,16 @@ from rankroom.system.files import write_atomically
 
 @dataclass
 class Progress:
-    """The exercises tried, with how often, and those passed, with the day."""
+    """The exercises tried, with how often, and those passed, with the day; the lesson that was
+    begun last, and the exercise tried last, with when (epoch s). -1 and empty: none yet."""
 
     user: str = ""
     tries: dict[str, int] = field(default_factory=dict)
     passed: dict[str, str] = field(default_factory=dict)
+    lesson: int = -1
+    last: str = ""
+    last_passed: bool = False
+    last_at: float = 0.0
 
 
 def file() -> Path:
@@ -37,6 +42,11 @@ def read(path: Path | None = None) -> Progress:
             str(data["user"]),
             {str(name): int(count) for name, count in data["tries"].items()},
             {str(name): str(day) for name, day in data["passed"].items()},
+            # Earlier versions had none of these.
+            int(data.get("lesson", -1)),
+            str(data.get("last", "")),
+            data.get("last_passed") is True,
+            float(data.get("last_at", 0.0)),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Progress()
@@ -44,17 +54,34 @@ def read(path: Path | None = None) -> Progress:
 
 def note(exercise: str, passed: bool) -> None:
     """Remember a try. A full disk must not spoil a lesson."""
-    note_all({exercise: passed})
+    now = read()
+    now.last, now.last_passed, now.last_at = exercise, passed, time.time()
+    _count(now, {exercise: passed})
 
 
 def note_all(passed: Mapping[str, bool]) -> None:
-    """Remember a try of several exercises, and which were passed."""
+    """Remember a try of each question of a quiz, and which were right."""
+    _count(read(), passed)
+
+
+def begin(lesson: int) -> None:
+    """Remember the lesson that the reader is at."""
     now = read()
-    now.user = now.user or _user()
+    if now.lesson != lesson:
+        now.lesson = lesson
+        _write(now)
+
+
+def _count(now: Progress, passed: Mapping[str, bool]) -> None:
     for exercise, good in passed.items():
         now.tries[exercise] = now.tries.get(exercise, 0) + 1
         if good:
             now.passed.setdefault(exercise, time.strftime("%Y-%m-%d"))
+    _write(now)
+
+
+def _write(now: Progress) -> None:
+    now.user = now.user or _user()
     with contextlib.suppress(OSError):
         path = file()
         config.private(path.parent)

@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from rankroom.errors import LabError
 
@@ -21,9 +22,9 @@ class Endpoint:
     port: int
     token: str = field(repr=False)
 
-    def url(self, port: int) -> str:
-        """The address to open, where `port` of this machine leads there."""
-        return f"http://127.0.0.1:{port}/lab?token={self.token}"
+    def url(self, port: int, page: str = "lab") -> str:
+        """The address to open, where `port` of this machine leads there; `page` is its path."""
+        return f"http://127.0.0.1:{port}/{quote(page)}?token={self.token}"
 
 
 def read(text: str) -> Endpoint | None:

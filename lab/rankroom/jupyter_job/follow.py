@@ -54,7 +54,7 @@ async def follow(lab: Lab, tell: Teller, port: int = 0) -> None:
                 await answers(lab, opened)
             else:
                 tell.say(PASTE.format(command=lab.command(opened, status.nodes)))
-            tell.page(opened.url(lab.saved.port or opened.port))
+            tell.page(opened.url(lab.saved.port or opened.port, lab.page))
             status = await hold(lab, tell)
             if status.state != "pending":
                 return

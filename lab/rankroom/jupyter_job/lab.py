@@ -36,6 +36,7 @@ class Lab:
         self.labs = labs
         self.saved = saved
         self.job = saved.job
+        self.page = "lab"  # what is opened of it
         self._tunnel: SshConnection | None = None  # that the tunnel goes through
 
     @classmethod

@@ -12,6 +12,7 @@ from rankroom.course import progress, quiz, trial
 from rankroom.course.exercise import find
 from rankroom.course.lessons import LESSONS, lesson
 from rankroom.course.requirements import lacking
+from rankroom.course.solutions import catch_up
 from rankroom.errors import UsageError
 from rankroom.notebook import course_ranks
 from rankroom.notebook.cell_source import check_syntax
@@ -32,17 +33,19 @@ class CourseMagics(Magics):
     @line_magic  # type: ignore[untyped-decorator]
     @plain
     def course(self, line: str) -> None:
-        """%course [LESSON] [--ranks N] [--site NAME] [--quiz before|after]
+        """%course [LESSON] [--ranks N] [--site NAME] [--catch-up] [--quiz before|after]
 
         Begins a lesson on this notebook's ranks, or on those of the course, which all its lessons
         share: it starts them if they do not run, and says what is missing for the lesson here.
-        Without a number, lists the lessons and what you have passed of their exercises. --quiz asks
+        Without a number, lists the lessons and what you have passed of their exercises. With
+        --catch-up, puts the solutions of the lesson's exercises on the ranks. With --quiz, asks
         some questions before a workshop, or after it, which need no ranks.
         """
         options = Options("%course")
         options.add_argument("lesson", nargs="?", type=int, metavar="LESSON")
         options.add_argument("--ranks", type=int, metavar="N")
         options.add_argument("--site", metavar="NAME")
+        options.add_argument("--catch-up", action="store_true")
         options.add_argument("--quiz", choices=quiz.WHEN, metavar="WHEN")
         chosen = options.read(line)
         if chosen.quiz:
@@ -54,6 +57,7 @@ class CourseMagics(Magics):
             print(overview())
             return
         here = lesson(chosen.lesson)
+        progress.begin(here.number)
         self.every.refuses = ""
         cluster = course_ranks.ready(here, chosen.ranks, chosen.site)
         why = lacking(cluster, here)
@@ -62,6 +66,8 @@ class CourseMagics(Magics):
             self.every.refuses = why
             raise UsageError(why)
         print(f"lesson {here.name}: all it needs is here ({cluster.describe()})\n{STAYS}")
+        for name, why in catch_up(cluster, here) if chosen.catch_up else ():
+            print(NOT_SOLVED.format(name=name, why=why) if why else f"{name}: solved on your ranks")
 
     @cell_magic("check")  # type: ignore[untyped-decorator]
     @plain
@@ -103,4 +109,5 @@ def overview() -> str:
     return "\n".join(lines)
 
 
+NOT_SOLVED = "{name}: its solution needs cells above it, which you run first ({why})"
 STAYS = "these ranks stay for the lessons after this; `%cluster stop` ends them"

@@ -51,9 +51,11 @@ def _start(lesson: Lesson, ranks: int | None, where: str | None) -> None:
     else:
         granted, _, size = launch.room_for(ranks)
         if granted is None:
+            from rankroom.workshop.sharing import seat_ranks  # most notebooks have no need of it
+
             if login := _login_node():
                 raise UsageError(LOGIN.format(site=login, lesson=lesson.number))
-            ranks = ranks or max(size, lesson.ranks)
+            ranks = ranks or seat_ranks() or max(size, lesson.ranks)
     if ranks is not None:
         words.append(f"--ranks {ranks}")
     cluster_magic.start(" ".join(words))

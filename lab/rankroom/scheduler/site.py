@@ -224,7 +224,7 @@ def _read(name: str, profiles: Mapping[str, Path], before: tuple[Path, ...]) -> 
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the site profile {path}: {error}") from None
-    profile = _Profile(path, text)
+    profile = ProfileText(path, text)
     base = Site(name)
     parent = profile.data.pop("extends", None)
     if parent is not None:
@@ -238,8 +238,8 @@ def _read(name: str, profiles: Mapping[str, Path], before: tuple[Path, ...]) -> 
     return profile.over(base)
 
 
-class _Profile:
-    """A profile's text, and where in it each key stands."""
+class ProfileText:
+    """The text of a TOML file, and where in it each key stands."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
@@ -257,15 +257,17 @@ class _Profile:
                 if not isinstance(value, dict):
                     raise self.wrong(key, f"is a table: write [{key}] above its lines")
                 part = getattr(base, key)
-                parts[key] = replace(part, **self._values(value, part, f"[{key}]"))
+                parts[key] = replace(part, **self.values(value, part, f"[{key}]"))
             elif isinstance(value, dict):
                 raise self.unknown(key, ["job", "environment", "container"], "tables")
         plain = {key: value for key, value in self.data.items() if not isinstance(value, dict)}
-        site = replace(base, **self._values(plain, base, "the profile"), **parts)
+        site = replace(base, **self.values(plain, base, "the profile"), **parts)
         _check(site, lambda text: self.wrong(text.partition(" ")[0], text.partition(" ")[2]))
         return site
 
-    def _values(self, given: dict[str, Any], base: Any, where: str) -> dict[str, Any]:
+    def values(self, given: dict[str, Any], base: Any, where: str) -> dict[str, Any]:
+        """`given` as values for the fields of the dataclass `base`. Raises UsageError for a key
+        that is none of them, and for a value of another kind."""
         kinds = {each.name: getattr(base, each.name) for each in dataclasses.fields(base)}
         kinds = {key: kind for key, kind in kinds.items() if not dataclasses.is_dataclass(kind)}
         if where == "the profile":

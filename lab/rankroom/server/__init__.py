@@ -7,6 +7,7 @@ be a slow network file system, so files are read in threads).
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from jupyter_server.utils import url_path_join
@@ -34,3 +35,14 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
         "curves": MetricCurves(store),
     }
     web_app.add_handlers(".*$", [(url_path_join(base, path), h, parts) for path, h in ROUTES])
+    if folder := os.environ.get("RANKROOM_WORKSHOP"):
+        _share(server_app, folder)
+
+
+def _share(server_app: Any, folder: str) -> None:
+    """This server is a learner's in a workshop: share how it stands, and end with the workshop."""
+    from rankroom.workshop.sharing import Sharing
+
+    sharing = Sharing(folder, server_app.stop, server_app.log.warning)
+    server_app.web_app.settings["rankroom_workshop"] = sharing
+    server_app.io_loop.add_callback(sharing.run)

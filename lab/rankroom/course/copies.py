@@ -1,0 +1,64 @@
+"""A reader's own copies of the notebooks: made once, and never written over."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankroom.course.lessons import LESSONS, Lesson, folder
+from rankroom.errors import UsageError
+
+
+def copy_to(into: Path, lessons: Sequence[Lesson] = LESSONS) -> dict[str, bool]:
+    """Copy the notebooks of `lessons` to a folder, which is made; whether each was copied, or
+    existed already and was kept. Raises UsageError."""
+    done = {}
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        for name in [*(each.file for each in lessons), "README.md"]:
+            done[name] = not (into / name).exists()
+            if done[name]:
+                _copy(folder() / name, into / name)
+    except OSError as error:
+        raise UsageError(f"cannot copy the course to {into}: {error}") from None
+    return done
+
+
+def start_over(notebook: Path) -> Path:
+    """Put a fresh copy of a lesson in the place of the reader's, which is renamed; its new path.
+
+    Raises UsageError where it is no lesson of the course, or cannot be renamed.
+    """
+    lesson = next((each for each in LESSONS if each.file == notebook.name), None)
+    if lesson is None:
+        raise UsageError(NO_LESSON.format(name=notebook.name, first=LESSONS[0].file))
+    when = time.strftime("%d.%m. %H.%M.%S")
+    kept = notebook.with_name(f"{notebook.stem} (before reset {when}).ipynb")
+    try:
+        if notebook.exists():
+            notebook.rename(kept)
+        notebook.parent.mkdir(parents=True, exist_ok=True)
+        _copy(folder() / lesson.file, notebook)
+    except OSError as error:
+        raise UsageError(f"cannot start {notebook} over: {error}") from None
+    return kept
+
+
+def _copy(source: Path, to: Path) -> None:
+    """A copy without outputs, in one step: half a notebook would count as the reader's."""
+    fresh = to.with_name(f".{to.name}.part")
+    if source.suffix == ".ipynb":
+        notebook = json.loads(source.read_text("utf-8"))
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                cell["outputs"], cell["execution_count"] = [], None
+        fresh.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    else:
+        shutil.copyfile(source, fresh)
+    fresh.replace(to)
+
+
+NO_LESSON = "{name} is no lesson of the course: its notebooks are called like {first}"

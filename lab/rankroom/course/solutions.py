@@ -1,0 +1,72 @@
+"""The solutions of a lesson, as its notebook has them, for a reader who has fallen behind."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rankroom.cluster.base import AnyCluster
+from rankroom.course.lessons import Lesson, folder
+from rankroom.errors import UsageError
+
+_CHECK = re.compile(r"%%check (\S+)")
+_SOLUTION = re.compile(r"<summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
+LIMIT_S = 60.0  # for one of them: an import may be among them
+# What defines names only, and takes no time.
+_DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What ranks run to have an exercise's solution: first what cells above it import and define,
+    as `preparation`."""
+
+    exercise: str
+    preparation: str
+    source: str
+
+
+def solutions(lesson: Lesson) -> list[Solution]:
+    """The solutions of a lesson's exercises, in order. Raises UsageError if it cannot be read."""
+    try:
+        cells = json.loads((folder() / lesson.file).read_text("utf-8"))["cells"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"cannot read lesson {lesson.number}: {error}") from None
+    found, prepared, exercise = [], "", ""
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code":
+            if asked := _CHECK.match(source):
+                exercise = asked[1]
+            elif source.startswith("%%distributed"):
+                prepared += _definitions(source.partition("\n")[2])
+        elif exercise and (solved := _SOLUTION.search(source)):
+            found.append(Solution(exercise, prepared, solved[1]))
+            prepared = exercise = ""
+    return found
+
+
+def catch_up(cluster: AnyCluster, lesson: Lesson) -> Iterator[tuple[str, str]]:
+    """Put a lesson's solutions on the ranks, one after the other; the name of each exercise, and
+    why its solution did not run, if so. Nothing is noted as passed."""
+    for each in solutions(lesson):
+        run = cluster.run(f"{each.preparation}\n{each.source}")
+        if not run.wait(LIMIT_S):
+            run.interrupt()
+            run.wait(LIMIT_S)
+        failure = run.info.failure
+        said = f"{failure.ename}: {failure.evalue}" if failure else f"the cell {run.state}"
+        yield each.exercise, "" if run.state == "done" else said.partition("\n")[0]
+
+
+def _definitions(source: str) -> str:
+    """The imports, functions and classes at the top of a cell."""
+    try:
+        parts = ast.parse(source).body
+    except SyntaxError:  # IPython's own
+        return ""
+    kept = [ast.get_source_segment(source, each) for each in parts if isinstance(each, _DEFINES)]
+    return "".join(f"{text}\n" for text in kept if text)

@@ -1,0 +1,145 @@
+"""What a learner is invited to: the plan in a workshop's folder, here or on a login node, and
+whether there is a place for this account."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rankroom import __version__
+from rankroom.errors import UsageError
+from rankroom.scheduler import site as sites
+from rankroom.scheduler.site import Site
+from rankroom.ssh.host import Host
+from rankroom.workshop import seat, workshop_plan
+from rankroom.workshop.owned_files import account
+from rankroom.workshop.sharing import NOT_LISTED, OVER, VARIABLE
+from rankroom.workshop.workshop_folder import NO_PLAN, Folder
+from rankroom.workshop.workshop_plan import Plan
+
+READ_S = 20.0
+EARLY_S = 3600.0  # so long before it starts one may take a seat
+_MARK = "--- workshop ---"  # login shells greet
+# Whose folder it is, who asks, what was said last of its end; then the plan.
+_LOOK = f"""\
+cd "$1" && echo "{_MARK}" && stat -c %U . && stat -c %U workshop.toml && id -un &&
+{{ grep -hE '"kind": "(open|end)"' teacher/news.jsonl 2>/dev/null | tail -n 1; echo; }} &&
+head -c 65537 workshop.toml
+"""
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """A workshop that an account may join. `login` is where its folder is, empty for this machine;
+    `user` the account there, `teacher` the one whose folder it is."""
+
+    plan: Plan
+    folder: str
+    login: str
+    user: str
+    teacher: str
+
+    def demand_open(self, now: float) -> None:
+        """Raise UsageError where there is no place for this account, now or at all."""
+        plan = self.plan
+        if plan.learners and self.user not in (*plan.learners, self.teacher):
+            raise UsageError(
+                NOT_LISTED.format(user=self.user, name=plan.name, teacher=self.teacher)
+            )
+        if plan.is_over(now):
+            raise UsageError(OVER.format(name=plan.name))
+        if plan.starts and now < plan.starts.timestamp() - EARLY_S:
+            day = plan.starts.strftime("%A %d %B, %H:%M")
+            raise UsageError(EARLY.format(name=plan.name, day=day))
+        if _version(__version__) < _version(plan.version):
+            raise UsageError(
+                OLD.format(name=plan.name, theirs=plan.version, ours=__version__,
+                           python=sys.executable)
+            )  # fmt: skip
+
+    def site(self, now: float) -> Site:
+        """The site with the job of a seat, whose server knows the workshop. Raises UsageError."""
+        if self.login and self.plan.site not in sites.files():
+            raise UsageError(NO_PROFILE.format(site=self.plan.site, login=self.login))
+        found = self.plan.of_site(now)
+        given = found.environment
+        lines = (*given.setup, "cd", f"export {VARIABLE}={shlex.quote(self.folder)}")
+        found = replace(found, environment=replace(given, setup=lines))
+        return replace(found, login=self.login) if self.login else found
+
+    @property
+    def page(self) -> str:
+        """The path of the notebook that is opened first, on the learner's server."""
+        return f"lab/tree/{self.plan.first_notebook}"
+
+    @property
+    def hub_page(self) -> str:
+        """The same as an address of the hub."""
+        return f"{self.plan.hub.rstrip('/')}/hub/user-redirect/{self.page}"
+
+
+def at(where: str) -> tuple[str, str]:
+    """The login node and the folder of `LOGIN:FOLDER`; the first is empty for a FOLDER here."""
+    match = re.fullmatch(r"([\w.@-]+):(/.*)", where)
+    if match is None:
+        return "", str(Path(where).absolute())
+    return match[1], match[2]
+
+
+async def invitation(where: str, there: Host) -> Invitation:
+    """What there is to join. `there` is where its folder is. Raises UsageError, SshError."""
+    login, path = at(where)
+    if not login:
+        folder = Folder(path)
+        plan, user = folder.plan(), account(os.getuid())
+        if folder.is_over():
+            raise UsageError(OVER.format(name=plan.name))
+        return Invitation(plan, path, "", user, folder.teacher)
+    done = await there.run(["sh", "-c", _LOOK, "sh", path], timeout=READ_S)
+    lines = done.output.partition(f"{_MARK}\n")[2].split("\n", 4)
+    if not done.ok or len(lines) < 5:
+        raise UsageError(NO_PLAN.format(folder=f"{login}:{path}"))
+    teacher, owner, user, said, text = lines
+    if owner != teacher:
+        raise UsageError(NO_PLAN.format(folder=f"{login}:{path}"))
+    text = text.removeprefix("\n")
+    plan = workshop_plan.parsed(Path(path, "workshop.toml"), text.encode())
+    if said and (told := json.loads(said))["kind"] == "end" and told["until"] <= time.time():
+        raise UsageError(OVER.format(name=plan.name))
+    return Invitation(plan, path, login, user, teacher)
+
+
+def job_of(folder: str, site: str) -> str:
+    """The job that this account's seat had last in this workshop; empty if none."""
+    kept = seat.read_wishes()
+    return kept.job if (kept.folder, kept.site) == (folder, site) else ""
+
+
+def keep_job(folder: str, site: str, job: str) -> None:
+    """Remember it: the same lesson a second time finds the same job."""
+    kept = seat.read_wishes()
+    if kept.folder != folder:
+        kept = seat.Wishes(folder)
+    seat.write_wishes(replace(kept, site=site, job=job))
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))
+
+
+EARLY = "{name} begins on {day}: seats can be taken from an hour before"
+OLD = (
+    "{name} was opened with Rankroom {theirs}, and {python} has {ours}, perhaps of an environment "
+    "of your own: leave that one (`deactivate`, `conda deactivate`), load the workshop's, and join "
+    "again"
+)
+NO_PROFILE = (
+    "there is no profile of {site} here, which says how Python is found there: write one "
+    "(docs/sites.md), or log in to {login} and join there, which needs none"
+)

@@ -1,0 +1,140 @@
+"""A seat's JupyterLab on this machine, for a workshop on one large node: of the learner's account,
+on loopback, behind a token.
+
+It belongs to no terminal: closing the lid ends nothing, and joining again finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psutil
+
+from rankroom import config
+from rankroom.errors import LabError
+from rankroom.jupyter_job import endpoint
+from rankroom.jupyter_job.endpoint import Endpoint
+from rankroom.record.cluster_file import tail
+from rankroom.system import python_command
+from rankroom.system.files import write_atomically
+from rankroom.system.polling import poll_until
+from rankroom.workshop.sharing import VARIABLE
+from rankroom.workshop.workshop_plan import Plan
+
+UP_S = 120.0  # forty that start at once share the disk
+END_S = 20.0
+# The server makes its token itself, and writes it to a file of mode 0600: no command line and no
+# environment shows it. Kernels have sockets in a folder, no ports.
+_CONFIG = """\
+import secrets
+
+c = get_config()
+c.IdentityProvider.token = secrets.token_urlsafe(32)
+c.PasswordIdentityProvider.hashed_password = ""
+c.ServerApp.ip = "127.0.0.1"
+c.ServerApp.port = {port}
+c.ServerApp.port_retries = 1000
+c.ServerApp.open_browser = False
+c.ServerApp.allow_remote_access = False
+c.ServerApp.root_dir = {root!r}
+c.KernelManager.transport = "ipc"
+"""
+
+
+def folder() -> Path:
+    """Where it keeps its files, which no other account may enter."""
+    return config.home() / "workshop-server"
+
+
+def running() -> Endpoint | None:
+    """Where it listens; None if it does not run on this machine, or not yet."""
+    pid, runtime = _started()
+    if pid and _is_ours(pid):
+        with contextlib.suppress(OSError):
+            return endpoint.read((runtime / f"jpserver-{pid}.json").read_text("utf-8"))
+    return None
+
+
+def start(plan: Plan, workshop: str) -> Endpoint:
+    """Start it, or find the one that runs. Raises LabError with the end of its log."""
+    if (found := running()) is not None:
+        return found
+    stop()
+    config.private(folder())
+    home = config.user_home()
+    # Kernels have sockets in it, whose paths must be short.
+    runtime = tempfile.mkdtemp(prefix="lab-", dir="/tmp")
+    settings, log = folder() / "config.py", folder() / "server.log"
+    # One of 12,000 by account, so that forty at once rarely ask for the same.
+    write_atomically(settings, _CONFIG.format(port=20000 + os.getuid() % 12000, root=str(home)))
+    env = {**os.environ, VARIABLE: workshop, "JUPYTER_RUNTIME_DIR": runtime}
+    if plan.preload:
+        env["RANKROOM_PRELOAD"] = plan.preload
+    with log.open("wb") as out:
+        log.chmod(0o600)
+        process = subprocess.Popen(
+            [*python_command.command("jupyterlab", f"--config={settings}"), *_root_may()],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd=home,
+            env=env,
+        )  # fmt: skip
+    about = {"host": socket.gethostname(), "pid": process.pid, "runtime": runtime}
+    write_atomically(_server_file(), json.dumps(about))
+    poll_until(lambda: running() is not None or process.poll() is not None, UP_S)
+    if (found := running()) is None:
+        process.kill()
+        process.wait()
+        stop()
+        raise LabError(f"JupyterLab did not start; {log} ends with:\n{tail(log)}")
+    return found
+
+
+def stop() -> bool:
+    """End it, if it runs on this machine, and remove its files; whether it did."""
+    pid, runtime = _started()
+    if not pid:
+        return False
+    if was_there := _is_ours(pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+            if not poll_until(lambda: not _is_ours(pid), END_S):
+                os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        shutil.rmtree(runtime)
+    _server_file().unlink(missing_ok=True)
+    return was_there
+
+
+def _server_file() -> Path:
+    return folder() / "server.json"
+
+
+def _started() -> tuple[int, Path]:
+    """The process that was started last on this machine, and its folder for sockets; 0 if none."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        about = json.loads(_server_file().read_text("utf-8"))
+        if about["host"] == socket.gethostname():
+            return int(about["pid"]), Path(about["runtime"])
+    return 0, Path()
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process is the server, and not a later one of its number."""
+    try:
+        process = psutil.Process(pid)
+        words = python_command.arguments(process.cmdline())
+        alive = process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+    return alive and words[:1] == ["jupyterlab"] and f"--config={folder() / 'config.py'}" in words
+
+
+def _root_may() -> list[str]:
+    return ["--allow-root"] if os.getuid() == 0 else []

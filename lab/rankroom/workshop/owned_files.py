@@ -1,0 +1,92 @@
+"""Files that one account writes and others read, each trusted for its owner and nothing else.
+
+Names in a folder that many may write to say nothing: anybody may have put a link, a pipe or a
+device there. So a file is opened without following links and without waiting, and looked at only
+then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Owned:
+    """What a file held: whose it is, when it was written (epoch s), and its text."""
+
+    uid: int
+    written: float
+    text: str
+
+
+def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
+    """A regular file of at most `most` bytes from `after` on; None for anything else.
+
+    Opened rather than looked at, as file servers tell only then what is new.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        about = os.fstat(descriptor)
+        # A second name of a file was given to it by somebody else than its owner, perhaps.
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_size - after > most:
+            return None
+        raw = os.pread(descriptor, most, after)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return Owned(about.st_uid, about.st_mtime, raw.decode("utf-8", "replace"))
+
+
+def make_folder(path: Path, mode: int) -> None:
+    """Make a folder of one's own with exactly this mode, whatever umask is set.
+
+    Raises OSError, and PermissionError where another account's is there or the file system has
+    the mode otherwise.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    about = path.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+        raise PermissionError(f"{path} is there already, and is no folder of yours")
+    path.chmod(mode)
+    if (there := path.lstat().st_mode & 0o1777) != mode:
+        raise PermissionError(f"the file system gives {path} the mode {there:04o}, not {mode:04o}")
+
+
+def write_shared(path: Path, text: str) -> None:
+    """Replace a file in one step by one that others may read, whatever umask is set.
+
+    Raises OSError, with the old file as it was.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        fresh.unlink()
+    try:
+        # Made here and by us: a file or a link of that name that somebody put there is refused.
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(descriptor, 0o644)
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+
+
+def account(uid: int) -> str:
+    """The name of an account; its number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

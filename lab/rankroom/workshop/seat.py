@@ -1,0 +1,260 @@
+"""A seat: one small file of a learner's in the workshop's folder, which the teacher reads.
+
+Its name ends with a number that nobody can guess, and only the teacher can list the names, so that
+no learner reads another's. It holds what `SeatStatus` says, and nothing else leaves the account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rankroom import config
+from rankroom.errors import UsageError
+from rankroom.system.files import write_atomically
+from rankroom.workshop.owned_files import account, read_owned, write_shared
+
+VERSION = 1
+LARGEST = 65_536  # bytes of a seat
+MOST_TEXT = 300  # characters of what is shown of it
+SEATS = "seats"
+HEARTBEAT_S = 20.0  # a seat is written so often even if nothing has changed
+State = Literal["not started", "idle", "running", "stuck", "failed", "ended"]
+
+
+@dataclass(frozen=True)
+class SeatStatus:
+    """What a learner shares. Times are epoch seconds.
+
+    `exercise` is the last one tried: name, passed, tries, at. `why` is the explanation of what is
+    stuck, or the first line of a failure; `since` is when the state began. `ranks` are alive, of;
+    `run` is the newest: id, title, state, since. `progress` has tries and the day of passing, by
+    exercise. Where `shares` is false, nothing but the user and the hand is told.
+    """
+
+    user: str = ""
+    at: float = 0.0
+    shares: bool = True
+    hand: bool = False
+    hand_since: float = 0.0
+    state: State = "not started"
+    why: str = ""
+    since: float = 0.0
+    lesson: int | None = None
+    exercise: dict[str, Any] = field(default_factory=dict)
+    progress: dict[str, Any] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)
+    host: str = ""
+    job: str = ""
+    ends_at: float = 0.0
+    version: int = VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """What is written; of one who does not share, that only."""
+        data = dataclasses.asdict(self)
+        if not self.shares:
+            kept = ("user", "at", "shares", "hand", "hand_since", "version")
+            data = {key: data[key] for key in kept}
+        return data
+
+    @classmethod
+    def from_json(cls, data: Any) -> SeatStatus:
+        """The inverse, of what a stranger may have written: each value is of its kind, each text
+        short and in one line. Raises ValueError for what is no seat."""
+        if not isinstance(data, dict) or not isinstance(data.get("version"), int):
+            raise ValueError("no seat")
+        state = data.get("state")
+        number = data.get("lesson")
+        ranks, run = _dict(data, "ranks"), _dict(data, "run")
+        tried, progress = _dict(data, "exercise"), _dict(data, "progress")
+        return cls(
+            user=_text(data.get("user")),
+            at=_number(data.get("at")),
+            shares=data.get("shares") is not False,
+            hand=data.get("hand") is True,
+            hand_since=_number(data.get("hand_since")),
+            state=state if state in get_args(State) else "idle",
+            why=_text(data.get("why")),
+            since=_number(data.get("since")),
+            lesson=number if type(number) is int and 0 <= number < 1000 else None,
+            exercise={
+                "name": _text(tried.get("name")), "passed": tried.get("passed") is True,
+                "tries": int(_number(tried.get("tries"))), "at": _number(tried.get("at")),
+            } if tried else {},
+            progress={
+                "tries": {_text(k): int(_number(v)) for k, v in _dict(progress, "tries").items()},
+                "passed": {_text(k): _text(v) for k, v in _dict(progress, "passed").items()},
+            } if progress else {},
+            ranks={key: int(_number(ranks.get(key))) for key in ("alive", "of")} if ranks else {},
+            run={
+                "id": _text(run.get("id")), "title": _text(run.get("title")),
+                "state": _text(run.get("state")), "since": _number(run.get("since")),
+            } if run else {},
+            host=_text(data.get("host")),
+            job=_text(data.get("job")),
+            ends_at=_number(data.get("ends_at")),
+            version=data["version"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A seat as the teacher finds it. `user` is the account that owns the file, whatever is in it;
+    `heard` is when it was last written (epoch s); `key` addresses its learner."""
+
+    uid: int
+    user: str
+    heard: float
+    key: str
+    status: SeatStatus
+
+    @classmethod
+    def read(cls, path: Path) -> Seat | None:
+        """None for what is no seat."""
+        found = read_owned(path, LARGEST)
+        if found is None:
+            return None
+        try:
+            status = SeatStatus.from_json(json.loads(found.text))
+        except (ValueError, RecursionError):
+            return None
+        return cls(found.uid, account(found.uid), found.written, path.name, status)
+
+
+class OwnSeat:
+    """The seat of this account in a workshop, remembered in `workshop.json` of its home.
+
+    `notes` are the wishes that the learner has set from any notebook, terminal or page: whether
+    the hand is up, and whether anything is shared. The learner's server writes the seat, and there
+    is one such server.
+    """
+
+    def __init__(self, folder: Path, name: str, owner: int) -> None:
+        self.folder = folder
+        self.name = name
+        self.owner = owner  # the teacher's number, as the seat was taken
+        self.path = folder / SEATS / name
+
+    def write(self, status: SeatStatus) -> None:
+        """Replace what is shared. Raises OSError: the lesson goes on, and so does the next try."""
+        wishes = read_wishes()
+        now = replace(
+            status, user=account(os.getuid()), at=time.time(), hand=wishes.hand_since > 0,
+            hand_since=wishes.hand_since, shares=wishes.shares,
+        )  # fmt: skip
+        write_shared(self.path, json.dumps(now.to_json(), ensure_ascii=False))
+
+    def hand(self, is_up: bool) -> None:
+        """Raise the hand, or take it down; raised from a seat that shares nothing, it is told."""
+        wishes = read_wishes()
+        since = (wishes.hand_since or time.time()) if is_up else 0.0
+        write_wishes(replace(wishes, hand_since=since))
+
+    def share(self, is_on: bool) -> None:
+        """Share what `SeatStatus` lists, or nothing but the name and the hand."""
+        write_wishes(replace(read_wishes(), shares=is_on))
+
+    def leave(self) -> None:
+        """Give the seat up: nothing of it stays in the folder."""
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        own_file().unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What an account keeps of its workshop: where its seat is, and what the learner has set."""
+
+    folder: str = ""
+    seat: str = ""
+    owner: int = -1
+    hand_since: float = 0.0  # epoch s, 0: the hand is down
+    shares: bool = True
+    site: str = ""  # where the job of the seat is, if it has one
+    job: str = ""
+
+
+def own_file() -> Path:
+    """Where an account keeps that."""
+    return config.home() / "workshop.json"
+
+
+def read_wishes() -> Wishes:
+    """What is kept; nothing where there is none."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        data = json.loads(own_file().read_text("utf-8"))
+        known = {each.name for each in dataclasses.fields(Wishes)}
+        return Wishes(**{key: value for key, value in data.items() if key in known})
+    return Wishes()
+
+
+def write_wishes(wishes: Wishes) -> None:
+    """Keep it, for this account only. Raises OSError."""
+    config.private(own_file().parent)
+    write_atomically(own_file(), json.dumps(dataclasses.asdict(wishes)))
+
+
+def take(folder: Path, owner: int) -> OwnSeat:
+    """This account's seat in the workshop whose folder `owner` has: the one it has, or a new one.
+
+    Raises UsageError where none can be made, or where the folder has become another's.
+    """
+    wishes = read_wishes()
+    if wishes.folder == str(folder) and wishes.seat:
+        if wishes.owner != owner:
+            raise UsageError(OTHER_OWNER.format(folder=folder, now=account(owner)))
+    else:
+        name = f"{account(os.getuid())}-{secrets.token_hex(16)}"
+        kept = wishes if wishes.folder == str(folder) else Wishes(str(folder))
+        wishes = replace(kept, seat=name, owner=owner)
+    seat = OwnSeat(folder, wishes.seat, owner)
+    try:
+        with contextlib.suppress(OSError):  # a home without room: the seat lasts for this server
+            write_wishes(wishes)
+        seat.write(SeatStatus())
+    except OSError as error:
+        raise UsageError(NO_SEAT.format(folder=folder, error=error.strerror or error)) from None
+    return seat
+
+
+def mine() -> OwnSeat:
+    """The seat that this account has taken. Raises UsageError without one."""
+    wishes = read_wishes()
+    if not wishes.seat:
+        raise UsageError(NONE)
+    return OwnSeat(Path(wishes.folder), wishes.seat, wishes.owner)
+
+
+def _dict(data: dict[str, Any], key: str) -> dict[str, Any]:
+    value = data.get(key)
+    return dict(list(value.items())[:200]) if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    # In one line, and without what moves a terminal's cursor.
+    found = value[:MOST_TEXT] if isinstance(value, str) else ""
+    return "".join(sign if sign.isprintable() else " " for sign in found).strip()
+
+
+def _number(value: Any) -> float:
+    is_one = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_one and 0 <= value < 1e12 else 0.0
+
+
+OTHER_OWNER = (
+    "{folder} belongs to {now} now, and not to the teacher whose workshop you joined: ask your "
+    "teacher. `rankroom workshop leave` forgets the old seat"
+)
+NO_SEAT = (
+    "cannot take a seat in {folder}: {error}. Your lesson works without one; the teacher does not "
+    "see how you stand"
+)
+NONE = "you have no seat in a workshop: `rankroom workshop join FOLDER` takes one"

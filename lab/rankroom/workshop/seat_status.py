@@ -1,0 +1,140 @@
+"""How this account stands, as its seat tells it: from the files that its notebooks, clusters and
+runs write anyway.
+
+Asked every second for hours, so that it looks at the times of files first, and reads what is new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from rankroom.cluster import cluster_status, liveness
+from rankroom.cluster.cluster_status import ClusterStatus
+from rankroom.course import progress
+from rankroom.course.exercise_list import exercises_of
+from rankroom.course.lessons import LESSONS
+from rankroom.errors import RankroomError
+from rankroom.record.cluster_file import all_clusters, clusters_folder
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Store
+from rankroom.workshop.seat import MOST_TEXT, SeatStatus, State
+
+AGAIN_S = 5.0  # until clusters and a live run are looked at again though no file has changed
+
+
+class StatusReader:
+    """Reads the status again and again; what has not changed is remembered."""
+
+    def __init__(self) -> None:
+        self._store = Store()
+        self._seen: dict[str, tuple[Any, float, Any]] = {}
+
+    def read(self) -> SeatStatus:
+        """The status now, but for what the seat itself adds. Reads files: not for an event loop."""
+        done = self._latest("progress", _stamp(progress.file()), progress.read)
+        cluster = self._latest("cluster", _clusters_stamp(), _cluster)
+        run = self._run()
+        state, why, since = _state(cluster, run)
+        return SeatStatus(
+            state=state,
+            why=why[:MOST_TEXT],
+            since=since,
+            lesson=_lesson(done),
+            exercise={
+                "name": done.last, "passed": done.last_passed,
+                "tries": done.tries.get(done.last, 0), "at": done.last_at,
+            } if done.last else {},
+            progress={"tries": done.tries, "passed": done.passed} if done.tries else {},
+            ranks={
+                "alive": sum(rank.state == "ready" for rank in cluster.ranks), "of": cluster.size,
+            } if cluster else {},
+            run={
+                "id": run.id, "title": run.title[:MOST_TEXT], "state": run.state,
+                "since": run.start / 1e6,
+            } if run else {},
+            host=socket.gethostname(),
+            job=os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID", "").split(".")[0],
+            ends_at=cluster.until if cluster else 0.0,
+        )  # fmt: skip
+
+    def _run(self) -> RunInfo | None:
+        """The newest run."""
+        ids = self._latest("runs", _stamp(self._store.runs), self._store.ids, forever=True)
+        if not ids:
+            return None
+        file = self._store.paths(ids[0]).run
+        found = self._latest("run", (ids[0], _stamp(file)), lambda: self._store.load(ids[0]))
+        return found if isinstance(found, RunInfo) else None
+
+    def _latest(self, what: str, stamp: Any, read: Any, forever: bool = False) -> Any:
+        """What `read` gives, and gave before if neither files have changed nor much time has
+        passed; None where it cannot be read."""
+        known, until, value = self._seen.get(what, (None, 0.0, None))
+        if known != stamp or (time.monotonic() > until and not forever):
+            value = None
+            with contextlib.suppress(OSError, RankroomError):
+                value = read()
+            self._seen[what] = (stamp, time.monotonic() + AGAIN_S, value)
+        return value
+
+
+def _cluster() -> ClusterStatus | None:
+    """The newest cluster that runs, or failed; None without one."""
+    for info in all_clusters():
+        if info.state == "failed" or liveness.alive(info):
+            return cluster_status.status_of(info)
+    return None
+
+
+def _state(cluster: ClusterStatus | None, run: RunInfo | None) -> tuple[State, str, float]:
+    """The state, why it is so, and since when."""
+    if run is not None and run.state == "running":
+        begun = run.start / 1e6
+        if run.hang is None:
+            return "running", "", begun
+        state: State = "running" if run.hang.is_held else "stuck"
+        return state, run.hang.text, begun + run.hang.since / 1e6
+    ended = (run.end or run.start) / 1e6 if run is not None else 0.0
+    if cluster is not None and (down := [r for r in cluster.ranks if r.state == "down"]):
+        return "failed", f"{cluster.words}; {down[0].note}".rstrip("; "), ended
+    if cluster is not None and cluster.state in ("failed", "lost"):
+        return "failed", cluster.words, ended
+    if run is not None and run.state == "failed" and run.failure is not None:
+        broken = run.failure
+        line = f", cell line {broken.cell_line}" if broken.cell_line else ""
+        said = f"{broken.ename}: {broken.evalue}".partition("\n")[0]
+        return "failed", f"rank {broken.rank}{line}: {said}", ended
+    if run is not None and run.state == "lost":
+        return "failed", "its supervisor was killed", ended
+    if cluster is None:
+        return ("not started" if run is None else "idle"), "", ended
+    return "idle", "", ended
+
+
+def _lesson(done: progress.Progress) -> int | None:
+    """The lesson that was begun last; where an earlier version noted none, the one of the exercise
+    tried last."""
+    if done.lesson >= 0:
+        return done.lesson
+    return next((each.number for each in LESSONS if done.last in exercises_of(each)), None)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        about = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (about.st_mtime_ns, about.st_ino, about.st_size)
+
+
+def _clusters_stamp() -> tuple[Any, ...]:
+    folder = clusters_folder()
+    with contextlib.suppress(OSError):
+        names = sorted(each.name for each in folder.iterdir())
+        return tuple((name, _stamp(folder / name / "cluster.json")) for name in names)
+    return ()

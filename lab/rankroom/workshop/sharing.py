@@ -1,0 +1,200 @@
+"""A seat's server: writes the seat, hears what the teacher tells, and ends with the workshop.
+
+One task of the Jupyter server whose environment names a workshop (RANKROOM_WORKSHOP); all files are
+read and written in a thread. Nothing that fails here disturbs a lesson: it is said in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from rankroom.cluster import actions, lookup
+from rankroom.config import user_home
+from rankroom.course.copies import copy_to
+from rankroom.course.lessons import LESSONS, lesson
+from rankroom.errors import RankroomError, UsageError, of_file
+from rankroom.workshop import seat as seats
+from rankroom.workshop.owned_files import account
+from rankroom.workshop.seat import HEARTBEAT_S, OwnSeat, SeatStatus
+from rankroom.workshop.seat_status import StatusReader
+from rankroom.workshop.workshop_folder import WARNING_S, Folder, News
+from rankroom.workshop.workshop_plan import Plan
+
+VARIABLE = "RANKROOM_WORKSHOP"  # names the workshop's folder for a learner's server
+LOOK_S = 0.5
+APART_S = 2.0  # between two writes of a seat
+MOST_KEPT = 200  # news that a page can still be told
+COURSE = "course"  # the cluster of the lessons, whenever it was started
+
+
+class Sharing:
+    """The learner's side of a workshop. `news` is what was told to this seat; `trouble` why the
+    teacher does not see it, in one line, or empty; `ends_at` when its ranks and server end (epoch
+    s), 0 while that is not known."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        stop: Callable[[], None] = lambda: None,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.folder = Folder(folder)
+        self.plan: Plan | None = None
+        self.news: list[News] = []
+        self.status = SeatStatus()
+        self.trouble = ""
+        self.ends_at = 0.0
+        self._lock = threading.Lock()
+        self._seat: OwnSeat | None = None
+        self._stop, self._tell = stop, tell
+        self._reader = StatusReader()
+        self._heard = 0  # the number of the last news
+        self._told: tuple[Any, ...] = ()  # what the seat holds
+        self._written = 0.0  # when it was written last, by the monotonic clock
+        self._tried = 0.0  # when a seat was asked for last
+        self._began = time.time()
+
+    async def run(self) -> None:
+        """Share until the workshop ends; then end this server's ranks, and the server."""
+        while not self.is_over:
+            await asyncio.to_thread(self.look)
+            await asyncio.sleep(LOOK_S)
+        await asyncio.to_thread(self.end)
+        self._stop()
+
+    @property
+    def is_over(self) -> bool:
+        return 0 < self.ends_at <= time.time()
+
+    def view(self) -> dict[str, Any]:
+        """What a learner's page shows: what is shared, by whom and to whom, and the news."""
+        wishes = seats.read_wishes()
+        return {
+            "folder": str(self.folder.path),
+            "name": self.plan.name if self.plan else "",
+            "teacher": account(self._seat.owner) if self._seat else "",
+            "shares": wishes.shares,
+            "hand_since": wishes.hand_since,
+            "status": asdict(self.status),
+            "trouble": self.trouble,
+            "ends_at": self.ends_at,
+            "news": [asdict(each) for each in self.news],
+        }
+
+    def hand(self, is_up: bool) -> None:
+        """Raise the hand or take it down; the teacher sees it at once."""
+        self._demand_seat().hand(is_up)
+        self.look()
+
+    def share(self, is_on: bool) -> None:
+        """Share, or stop sharing."""
+        self._demand_seat().share(is_on)
+        self.look()
+
+    def look(self) -> None:
+        """One round: hear what is new, and write the seat if there is something to write."""
+        try:
+            with self._lock:  # a page may ask for a round of its own
+                if self._seat is None:
+                    self._begin()
+                self._listen()
+                self._write()
+        except (RankroomError, OSError) as error:
+            plain = of_file(error) if isinstance(error, OSError) else error
+            self._complain(str(plain or error))
+
+    def end(self) -> None:
+        """End the ranks that this workshop began, and say so in the seat."""
+        for info in lookup.running_clusters():
+            if info.name == COURSE or info.created >= self._began:
+                with contextlib.suppress(RankroomError, OSError):
+                    actions.stop(info.name)
+        with contextlib.suppress(RankroomError, OSError):
+            if self._seat is not None:
+                self.status = replace(self._reader.read(), state="ended", why="", ranks={})
+                self._seat.write(self.status)
+
+    def _begin(self) -> None:
+        """Take the seat, and see that the notebooks are there; tried again after a while."""
+        if time.monotonic() - self._tried < HEARTBEAT_S and self._tried:
+            return
+        self._tried = time.monotonic()
+        self.plan = plan = self.folder.plan()
+        if self.folder.is_over():  # a job that has waited for too long
+            self.ends_at = time.time()
+        demand_place(plan, account(os.getuid()), self.folder)
+        copies = [lesson(number) for number, _ in plan.lessons] or list(LESSONS)
+        copy_to(user_home() / plan.copies, copies)
+        self._seat = seats.take(self.folder.path, self.folder.owner_uid)
+        self._complain("")
+
+    def _listen(self) -> None:
+        if self._seat is None or self.plan is None:
+            return
+        for each in self.folder.news(self._heard):
+            self._heard = each.id
+            if each.kind == "end":
+                self.ends_at = each.until
+            if each.kind == "open":  # again, and perhaps with another plan
+                self.ends_at, self.plan = 0.0, self.folder.plan()
+            if each.is_for(self._seat.name):
+                self.news = [*self.news, each][-MOST_KEPT:]
+        end = self.plan.ends.timestamp() if self.plan.ends else 0.0
+        if end and not self.ends_at and end - time.time() < WARNING_S:
+            self.ends_at = end
+
+    def _write(self) -> None:
+        if self._seat is None:
+            return
+        self.status = self._reader.read()
+        wishes = seats.read_wishes()
+        now = (self.status, wishes.hand_since, wishes.shares)
+        since = time.monotonic() - self._written
+        if since < APART_S or (now == self._told and since < HEARTBEAT_S):
+            return
+        self._written = time.monotonic()  # also of a try that fails: a full disk is not asked again
+        self._seat.write(self.status)
+        self._told = now
+        self._complain("")
+
+    def _demand_seat(self) -> OwnSeat:
+        if self._seat is None:
+            raise UsageError(self.trouble or seats.NONE)
+        return self._seat
+
+    def _complain(self, trouble: str) -> None:
+        """Say what is wrong, once."""
+        if trouble and trouble != self.trouble:
+            self._tell(f"workshop: {trouble}")
+        self.trouble = trouble
+
+
+def seat_ranks() -> int:
+    """How many ranks the workshop of this process gives a seat; 0 outside of workshops, and where
+    its plan cannot be read."""
+    if folder := os.environ.get(VARIABLE):
+        with contextlib.suppress(RankroomError):
+            return Folder(folder).plan().ranks
+    return 0
+
+
+def demand_place(plan: Plan, user: str, folder: Folder) -> None:
+    """Raise UsageError where the plan has no place for this account, now or at all."""
+    if plan.learners and user not in plan.learners and not folder.is_teacher():
+        raise UsageError(NOT_LISTED.format(user=user, name=plan.name, teacher=folder.teacher))
+    if folder.is_over():
+        raise UsageError(OVER.format(name=plan.name))
+
+
+NOT_LISTED = (
+    "{user} is not in the list of learners of {name}: ask {teacher} to add you to `learners`, and "
+    "to run `rankroom workshop open` again"
+)
+OVER = "the workshop {name} is over: its notebooks stay yours, and so does what is in your home"

@@ -1,0 +1,146 @@
+"""What the teacher sees: a tile for each learner, those first who need help, and how exercises
+went.
+
+Pure but for `overview`: seats and a time go in, what is shown comes out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rankroom.course.exercise_list import exercises_of
+from rankroom.course.lessons import lesson
+from rankroom.text.amounts import duration
+from rankroom.workshop.seat import HEARTBEAT_S, Seat
+from rankroom.workshop.workshop_folder import Folder
+from rankroom.workshop.workshop_plan import Plan
+
+SILENT_S = 3 * HEARTBEAT_S  # a seat that was not written for so long has closed its lid
+Json = dict[str, Any]
+# Why a learner comes first, in this order; the rest by name.
+NEEDS = ("hand", "stuck", "failed", "silent", "behind", "")
+
+
+def overview(folder: Folder, now: float) -> Json:
+    """All that the teacher sees, from the folder. Raises NotYoursError for another than the
+    teacher, UsageError where there is no workshop.
+
+    `timer` and `shown` are what was told last of these: title and until; the id of a run.
+    """
+    plan, seats = folder.plan(), folder.seats()
+    told = {each.kind: each for each in folder.news()}
+    timer, shown = told.get("timer"), told.get("show")
+    return {
+        "folder": str(folder.path),
+        "name": plan.name,
+        "now": now,
+        "lesson": plan.lesson_at(now),
+        "ends": plan.ends.timestamp() if plan.ends else 0.0,
+        "is_over": folder.is_over(),
+        "timer": {"title": timer.title, "until": timer.until} if timer and timer.until else None,
+        "shown": shown.run if shown else "",
+        "tiles": tiles(seats, plan, now),
+        "exercises": [histogram(seats, name) for name in exercises(plan)],
+        "warnings": folder.warnings(),
+    }
+
+
+def tiles(seats: Iterable[Seat], plan: Plan, now: float) -> list[Json]:
+    """A tile for each learner: who waits longest for help first.
+
+    Each has `user`, `key`, `needs` (one of NEEDS), `words` (one line for people), `heard` (epoch
+    s) and `status`, as `SeatStatus`. Learners of the plan without a seat come last, with
+    `status` None.
+    """
+    found = [_tile(seat, plan, now) for seat in seats]
+    found.sort(key=lambda tile: (NEEDS.index(tile["needs"]), tile["waits_since"], tile["user"]))
+    there = {tile["user"] for tile in found}
+    return found + [_absent(user) for user in sorted(plan.learners) if user not in there]
+
+
+def _tile(seat: Seat, plan: Plan, now: float) -> Json:
+    status = seat.status
+    needs, since = "", 0.0
+    if status.hand:
+        needs, since = "hand", status.hand_since
+    elif status.state == "ended":
+        pass
+    elif now - seat.heard > SILENT_S:
+        needs, since = "silent", seat.heard
+    elif status.state in ("stuck", "failed"):
+        needs, since = status.state, status.since
+    elif _is_behind(seat, plan, now):
+        needs = "behind"
+    return {
+        "user": seat.user,
+        "key": seat.key,
+        "needs": needs,
+        "waits_since": since,
+        "words": _words(seat, needs, plan, now),
+        "heard": seat.heard,
+        "status": dataclasses.asdict(status),
+    }
+
+
+def _absent(user: str) -> Json:
+    return {
+        "user": user, "key": "", "needs": "", "waits_since": 0.0, "words": "has no seat yet",
+        "heard": 0.0, "status": None,
+    }  # fmt: skip
+
+
+def _is_behind(seat: Seat, plan: Plan, now: float) -> bool:
+    """Whether a learner is at an earlier lesson than the plan has now."""
+    here = plan.lesson_at(now)
+    if here is None or not seat.status.shares:
+        return False
+    order = [number for number, _ in plan.lessons]
+    mine = order.index(seat.status.lesson) if seat.status.lesson in order else -1
+    return mine < order.index(here)
+
+
+def _words(seat: Seat, needs: str, plan: Plan, now: float) -> str:
+    status = seat.status
+    ago = duration(int(max(0.0, now - seat.heard) * 1e6))
+    if needs == "silent":
+        said = f"not heard from for {ago}"
+    elif not status.shares:
+        said = "shares nothing"
+    elif status.state in ("stuck", "failed"):
+        # A run that is stuck begins by saying so, with for how long.
+        said = status.why or status.state
+    elif status.state == "running":
+        said = status.why or f"runs {status.run.get('title', 'a cell')}"
+    else:
+        said = status.state
+    if needs == "behind":
+        said = f"behind: others are at lesson {plan.lesson_at(now)}"
+    if status.hand:
+        waits = duration(int(max(0.0, now - status.hand_since) * 1e6))
+        said = f"raised hand {waits} ago; {said}"
+    return said
+
+
+def histogram(seats: Sequence[Seat], exercise: str) -> Json:
+    """How an exercise went: how many `passed`, `tried` it in vain, and have `not_tried` it;
+    `tries` counts those who passed by how often they tried (1, 2, … and 5 for more)."""
+    shared = [seat.status.progress for seat in seats if seat.status.shares]
+    passed = [each for each in shared if exercise in each.get("passed", {})]
+    in_vain = [each for each in shared if exercise in each.get("tries", {}) and each not in passed]
+    needed = Counter(min(5, max(1, each.get("tries", {}).get(exercise, 1))) for each in passed)
+    return {
+        "exercise": exercise,
+        "passed": len(passed),
+        "tried": len(in_vain),
+        "not_tried": len(shared) - len(passed) - len(in_vain),
+        "tries": [needed[number] for number in range(1, 6)],
+        "silent": len(seats) - len(shared),
+    }
+
+
+def exercises(plan: Plan) -> list[str]:
+    """The exercises of the plan's lessons, in their order."""
+    return [name for number, _ in plan.lessons for name in exercises_of(lesson(number))]

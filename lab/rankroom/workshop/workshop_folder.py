@@ -1,0 +1,333 @@
+"""The workshop's folder on the site: what its teacher writes for all, and the learners' seats.
+
+    workshop.toml       0644   the plan
+    teacher/            0755   news.jsonl, what the teacher tells; runs/, records that are shown
+    seats/              1733   a file for each learner: anybody may make one, the teacher alone
+                               can list them, and only its owner or the teacher can remove one
+
+Without root, and without a port: the transport is the file system. A file counts for its owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rankroom.errors import NotYoursError, RecordError, UsageError
+from rankroom.record.store import RecordPaths, Store
+from rankroom.workshop import workshop_plan
+from rankroom.workshop.owned_files import account, make_folder, read_owned, write_shared
+from rankroom.workshop.seat import SEATS, Seat
+from rankroom.workshop.workshop_plan import Plan
+
+MODES = {"": 0o755, "teacher": 0o755, SEATS: 0o1733}
+MOST_NEWS = 1 << 20  # bytes of all that is told
+MOST_CELL = 20_000  # characters of a message, or of a cell
+MOST_SHOWN = 20 << 20  # bytes of a record that is shown
+MOST_ENTRIES = 5_000  # names in seats/ that are looked at
+WARNING_S = 60.0  # from the word that a workshop ends to the end of its ranks
+Kind = Literal["open", "message", "cell", "timer", "show", "catch up", "reset", "end"]
+
+
+@dataclass(frozen=True)
+class News:
+    """Something that the teacher tells. Times are epoch seconds.
+
+    `text` is a message or a cell's source; `until` is when a timer, or the workshop, is over (0: no
+    timer any more); `run` is the id of a record that is shown (empty: none any more). `to` says
+    whose seat it is for, in a way that tells others nothing; empty: for all. `id` is the number to
+    ask after for what comes next.
+    """
+
+    kind: Kind
+    at: float
+    title: str = ""
+    text: str = ""
+    until: float = 0.0
+    run: str = ""
+    to: str = ""
+    id: int = 0
+
+    @classmethod
+    def from_json(cls, data: Any, number: int) -> News:
+        """What a line holds. Raises ValueError, TypeError or KeyError where that is no news."""
+        if data["kind"] not in get_args(Kind):
+            raise ValueError("another kind of news")
+        texts = {key: str(data.get(key, "")) for key in ("title", "text", "run", "to")}
+        times = {"at": float(data["at"]), "until": float(data.get("until", 0.0))}
+        return cls(data["kind"], id=number, **times, **texts)
+
+    def is_for(self, seat: str) -> bool:
+        """Whether it is for everybody, or for the seat of this name."""
+        return self.to in ("", _address(seat))
+
+
+class Folder:
+    """A workshop's folder, as the teacher or a learner uses it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+
+    # -- for everybody
+
+    @property
+    def owner_uid(self) -> int:
+        """The teacher's number. Raises UsageError where there is no such folder."""
+        try:
+            about = self.path.lstat()
+        except OSError as error:
+            raise UsageError(NO_FOLDER.format(folder=self.path, error=error.strerror)) from None
+        if not stat.S_ISDIR(about.st_mode):
+            raise UsageError(NO_FOLDER.format(folder=self.path, error="it is no folder"))
+        return about.st_uid
+
+    @property
+    def teacher(self) -> str:
+        """The teacher's account."""
+        return account(self.owner_uid)
+
+    def is_teacher(self) -> bool:
+        """Whether this account is the teacher's."""
+        return os.getuid() == self.owner_uid
+
+    def plan(self) -> Plan:
+        """The workshop's plan. Raises UsageError where there is none of the teacher's."""
+        file = self.path / "workshop.toml"
+        found = read_owned(file, workshop_plan.LARGEST)
+        if found is None:
+            raise UsageError(NO_PLAN.format(folder=self.path))
+        if found.uid != self.owner_uid:
+            raise UsageError(
+                STRANGE.format(file=file, owner=account(found.uid), teacher=self.teacher)
+            )
+        return workshop_plan.parsed(file, found.text.encode())
+
+    def news(self, after: int = 0) -> list[News]:
+        """What the teacher has told after the news with that id, oldest first; nothing where it
+        cannot be read. Lines of another account's, or that are none, are passed over."""
+        found = read_owned(self._news, MOST_NEWS, after)
+        if found is None or found.uid != self.owner_uid:
+            return []
+        told, place = [], after
+        for line in found.text.split("\n")[:-1]:
+            place += len(line.encode()) + 1
+            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+                told.append(News.from_json(json.loads(line), place))
+        return told
+
+    def is_over(self) -> bool:
+        """Whether the teacher has ended the workshop, or its time is over."""
+        told = [each for each in self.news() if each.kind in ("open", "end")]
+        if told and told[-1].kind == "end":
+            return time.time() >= told[-1].until
+        return self.plan().is_over(time.time())
+
+    def shown(self) -> Store:
+        """Where the records are that the teacher shows."""
+        return Store(self.path / "teacher")
+
+    # -- for the teacher
+
+    def seats(self) -> list[Seat]:
+        """The seats there are, one of each account: its newest. Raises NotYoursError for another
+        than the teacher, who alone can list them."""
+        self._demand_teacher()
+        newest: dict[int, tuple[float, str]] = {}
+        for uid, written, name in self._entries():
+            newest[uid] = max(newest.get(uid, (0.0, "")), (written, name))
+        found = [Seat.read(self._seats / name) for _, name in newest.values()]
+        # One that was moved there meanwhile may be another's.
+        kept = {each.uid: each for each in found if each is not None}
+        return sorted(kept.values(), key=lambda seat: seat.user)
+
+    def warnings(self) -> list[str]:
+        """What keeps the teacher from seeing everybody; empty if nothing does."""
+        names = self._entries()
+        if len(names) < MOST_ENTRIES:
+            return []
+        uids = [uid for uid, _, _ in names]
+        most = max(set(uids), key=uids.count)
+        return [CROWDED.format(seats=self._seats, user=account(most), count=uids.count(most))]
+
+    def say(self, text: str) -> None:
+        """Tell everybody a message."""
+        self._tell(kind="message", text=_cut(text))
+
+    def offer_cell(self, source: str, title: str = "") -> None:
+        """Offer everybody a cell, which each may put into the notebook and run."""
+        self._tell(kind="cell", text=_cut(source), title=title)
+
+    def timer(self, minutes: float, title: str = "") -> None:
+        """Show everybody how much time is left for something; 0 takes the timer away."""
+        until = time.time() + 60 * minutes if minutes > 0 else 0.0
+        self._tell(kind="timer", until=until, title=title)
+
+    def show_run(self, record: RecordPaths | None) -> None:
+        """Show everybody one of the teacher's runs, or none any more. Called again, what is new of
+        a live run follows. Raises RecordError where it cannot be read, or is too large."""
+        self._demand_teacher()
+        if record is None:
+            self._tell(kind="show")
+            return
+        is_new = not (copy := self.shown().paths(record.id)).folder.exists()
+        _copy_record(record, copy)
+        told = [each.run for each in self.news() if each.kind == "show"]
+        if is_new or told[-1:] != [record.id]:
+            self._tell(kind="show", run=record.id)
+
+    def request(self, user: str, what: Literal["catch up", "reset"]) -> None:
+        """Offer one learner the solutions so far, or a fresh notebook and fresh ranks. Raises
+        UsageError with those there are."""
+        seats = {seat.user: seat for seat in self.seats()}
+        if user not in seats:
+            raise UsageError(NO_LEARNER.format(user=user, users=", ".join(seats) or "nobody yet"))
+        self._tell(kind=what, to=_address(seats[user].key))
+
+    def close(self) -> float:
+        """Tell everybody that the workshop ends; when its ranks and jobs go (epoch s)."""
+        until = time.time() + WARNING_S
+        self._tell(kind="end", until=until)
+        return until
+
+    def _tell(self, **news: Any) -> None:
+        self._demand_teacher()
+        line = json.dumps({"at": time.time(), **news}).encode() + b"\n"
+        try:
+            descriptor = os.open(self._news, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.fchmod(descriptor, 0o644)
+                if os.fstat(descriptor).st_size + len(line) > MOST_NEWS:
+                    raise UsageError(FULL.format(folder=self.path))
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise UsageError(UNWRITTEN.format(folder=self.path, error=error.strerror)) from None
+
+    def _demand_teacher(self) -> None:
+        if not self.is_teacher():
+            raise NotYoursError(
+                NOT_TEACHER.format(folder=self.path, teacher=self.teacher, you=account(os.getuid()))
+            )
+
+    def _entries(self) -> list[tuple[int, float, str]]:
+        """Owner, time and name of what is in seats/ and may be a seat."""
+        found = []
+        try:
+            with os.scandir(self._seats) as entries:
+                for each in entries:
+                    if each.name.startswith("."):
+                        continue
+                    with contextlib.suppress(OSError):
+                        about = each.stat(follow_symlinks=False)
+                        if stat.S_ISREG(about.st_mode):
+                            found.append((about.st_uid, about.st_mtime, each.name))
+                    if len(found) == MOST_ENTRIES:
+                        break
+        except OSError as error:
+            raise UsageError(NO_FOLDER.format(folder=self._seats, error=error.strerror)) from None
+        return found
+
+    @property
+    def _seats(self) -> Path:
+        return self.path / SEATS
+
+    @property
+    def _news(self) -> Path:
+        return self.path / "teacher" / "news.jsonl"
+
+
+def open_folder(plan: Plan) -> Folder:
+    """Make the folder of a workshop, or open the one there is again, with this plan.
+
+    Raises UsageError where it cannot be made with the modes that keep learners apart, or where
+    learners could not enter it.
+    """
+    folder = Folder(plan.folder)
+    demand_reachable(folder.path)
+    try:
+        for name, mode in MODES.items():
+            make_folder(folder.path / name, mode)
+        write_shared(folder.path / "workshop.toml", workshop_plan.opened(plan).to_toml())
+        folder._tell(kind="open")
+    except OSError as error:
+        # What we say of a mode is an error without a number.
+        why = error.strerror or str(error)
+        raise UsageError(UNMADE.format(folder=folder.path, error=why)) from None
+    return folder
+
+
+def demand_reachable(folder: Path) -> None:
+    """Raise UsageError where learners could not enter a folder, or others could replace it."""
+    for parent in reversed(folder.parents):
+        try:
+            about = parent.stat()
+        except OSError as error:
+            why = f"{parent}: {error.strerror}"
+            raise UsageError(UNMADE.format(folder=folder, error=why)) from None
+        mode = about.st_mode
+        # Where there are access lists, the group's bits are the most that they give.
+        if not mode & (stat.S_IXOTH | stat.S_IXGRP):
+            raise UsageError(CLOSED.format(folder=folder, parent=parent, mode=mode & 0o7777))
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise UsageError(REPLACEABLE.format(folder=folder, parent=parent))
+
+
+def _copy_record(record: RecordPaths, copy: RecordPaths) -> None:
+    """Copy a record for all to read; of one that was copied before, what is new."""
+    try:
+        if (size := record.events.stat().st_size) > MOST_SHOWN:
+            raise RecordError(LARGE.format(run=record.id, size=size >> 20, most=MOST_SHOWN >> 20))
+        make_folder(copy.folder.parent, 0o755)
+        make_folder(copy.folder, 0o755)
+        with record.events.open("rb") as source, copy.events.open("ab") as to:
+            os.fchmod(to.fileno(), 0o644)
+            source.seek(to.tell())
+            shutil.copyfileobj(source, to)
+        for name in ("source", "profile", "overview", "metrics", "run"):
+            file: Path = getattr(record, name)
+            if file.exists():
+                write_shared(getattr(copy, name), file.read_text("utf-8", "replace"))
+    except OSError as error:
+        raise RecordError(f"cannot show the run {record.id}: {error.strerror or error}") from None
+
+
+def _cut(text: str) -> str:
+    if len(text) > MOST_CELL:
+        raise UsageError(f"that has {len(text)} characters, and {MOST_CELL} can be told at most")
+    return text
+
+
+def _address(seat: str) -> str:
+    return hashlib.sha256(seat.encode()).hexdigest()
+
+
+NO_FOLDER = "there is no workshop in {folder}: {error}. Your teacher says which folder it is"
+NO_PLAN = "there is no workshop in {folder}: it has no workshop.toml that you may read"
+STRANGE = "{file} belongs to {owner}, and the folder to {teacher}: do not use it, and tell them"
+NOT_TEACHER = "the workshop in {folder} is {teacher}'s, who alone sees its learners; you are {you}"
+NO_LEARNER = "{user} has no seat: there are {users}"
+CROWDED = "{seats} holds too many files: {user} has made {count} of them, and others may be missing"
+FULL = "all that can be told in {folder} has been told: `rankroom workshop open` another folder"
+UNWRITTEN = "cannot write to the workshop in {folder}: {error}"
+UNMADE = (
+    "cannot make the workshop's folder {folder}: {error}. Learners are kept apart by the modes of "
+    "its folders: choose a place of a file system that has them, such as the project's or scratch"
+)
+CLOSED = (
+    "learners cannot enter {folder}, as {parent} has the mode {mode:04o}: choose another place, or "
+    "`chmod o+x {parent}`"
+)
+REPLACEABLE = (
+    "anybody could put another folder in the place of {folder}, as {parent} may be written to by "
+    "all: choose another place"
+)
+LARGE = "the run {run} is too large to be shown: {size} MB of events, and {most} MB at most"
