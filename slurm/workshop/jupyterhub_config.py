@@ -94,7 +94,7 @@ c.Spawner.disable_user_config = True  # no learner's settings open the server to
 c.Spawner.default_url = f"/lab/tree/{plan.first_notebook}"
 c.Spawner.start_timeout = 900  # seconds in the queue before the hub gives up
 c.Spawner.http_timeout = 120
-c.SlurmSpawner.startup_poll_interval = 3.0  # one `squeue` for each learner whose job waits
+c.SlurmSpawner.startup_poll_interval = 5.0  # one `squeue` for each learner whose job waits
 
 # Notebooks of your own instead of the course's, with nbgitpuller in the jobs' environment:
 # c.Spawner.default_url = "/git-pull?repo=https%3A%2F%2Fgit.your.site%2Fours&urlpath=lab/tree/ours"
