@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "Run a script on every rank, with a cell's log, timeline and profile.",
     "runs": "The records of runs: list, show, tail, export, path, prune.",
     "site": "Sites to run on: list, show, check.",
+    "workshop": "Workshops: open, join, watch who needs help, end.",
     "timeline": "Show timelines of other programs: Horovod's, Chrome's, PyTorch's.",
 }
 

@@ -65,11 +65,12 @@ def lab(
 
 class LabCommand:
     """One call of `rankroom lab`: what is under way, and what Ctrl-C does about it. `page` is
-    what is opened of it; `submitted` hears of the lab whose job was submitted."""
+    what is opened of it; `submitted` hears of the lab whose job was submitted; `again` is the
+    command that finds it again."""
 
     def __init__(
         self, scheduler: Scheduler, at: Host, terminal: Terminal, browser: bool, port: int,
-        page: str = "lab", submitted: Callable[[Lab], None] = lambda lab: None,
+        page: str = "lab", submitted: Callable[[Lab], None] = lambda lab: None, again: str = "",
     ) -> None:  # fmt: skip
         self._scheduler = scheduler
         self._place = at
@@ -78,6 +79,7 @@ class LabCommand:
         self._port = port
         self._page = page
         self._submitted = submitted
+        self._again = again
         self._lab: Lab | None = None
         self._cancelled = False
 
@@ -170,7 +172,9 @@ class LabCommand:
 
     def _left(self) -> str:
         assert self._lab is not None
-        return LEFT.format(job=self._lab.job, site=self._scheduler.site.name)
+        job, site = self._lab.job, self._scheduler.site.name
+        again = self._again or f"rankroom lab --site {site} --attach {job}"
+        return LEFT.format(job=job, again=again)
 
 
 def _saved(job: str | None, name: str | None) -> SavedLab | None:
@@ -194,7 +198,4 @@ NO_SCHEDULER = "{name} has no scheduler: `jupyter lab` starts JupyterLab on this
 NONE_RUNS = "no lab of yours runs at {site}: `rankroom lab --site {site}` starts one"
 NO_SUCH = "{site} has no job {job} of yours (any more): `rankroom lab --attach` looks for others"
 NOT_CANCELLED = "job {job} could not be cancelled: {error}"
-LEFT = (
-    "job {job} goes on: `rankroom lab --site {site} --attach {job}` finds it again, "
-    "`scancel {job}` there ends it"
-)
+LEFT = "job {job} goes on: `{again}` finds it again, `scancel {job}` there ends it"

@@ -87,13 +87,18 @@ async def _check(found: sites.Site, job: bool) -> list[Step]:
     trying = Check(found, there, terminal.show)
     try:
         async for step in trying.steps(job):
-            mark = click.style(MARKS[step.state], fg=COLOURS[step.state])
-            first, *more = step.words.splitlines() or [""]
-            terminal.say(f"{mark} {step.name}: {first}")
-            for line in more:
-                terminal.say(f"    {line}")
+            say_step(terminal, step)
             steps.append(step)
     finally:
         terminal.clear()
         await there.close()
     return steps
+
+
+def say_step(terminal: Terminal, step: Step) -> None:
+    """How one step of a check went, in a line; of one that failed also what to do."""
+    mark = click.style(MARKS[step.state], fg=COLOURS[step.state])
+    first, *more = step.words.splitlines() or [""]
+    terminal.say(f"{mark} {step.name}: {first}")
+    for line in more:
+        terminal.say(f"    {line}")

@@ -100,11 +100,11 @@ class Folder:
 
     def plan(self) -> Plan:
         """The workshop's plan. Raises UsageError where there is none of the teacher's."""
-        file = self.path / "workshop.toml"
+        file, owner = self.path / "workshop.toml", self.owner_uid
         found = read_owned(file, workshop_plan.LARGEST)
         if found is None:
             raise UsageError(NO_PLAN.format(folder=self.path))
-        if found.uid != self.owner_uid:
+        if found.uid != owner:
             raise UsageError(
                 STRANGE.format(file=file, owner=account(found.uid), teacher=self.teacher)
             )

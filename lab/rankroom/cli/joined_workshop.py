@@ -1,0 +1,130 @@
+"""`rankroom workshop join`: from an invitation to an open lesson, by the workshop's way in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import webbrowser
+
+from rankroom.cli.lab_command import LabCommand
+from rankroom.cli.terminal import Terminal
+from rankroom.errors import RankroomError, SchedulerError, UsageError
+from rankroom.jupyter_job import saved_labs
+from rankroom.jupyter_job.lab import Lab
+from rankroom.jupyter_job.saved_labs import SavedLab
+from rankroom.scheduler.scheduler_client import Scheduler
+from rankroom.ssh.host import Host, place
+from rankroom.workshop import node_server, seat
+from rankroom.workshop.invitation import Invitation, at, invitation, job_of, keep_job
+
+
+async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal) -> None:
+    """Join the workshop in `where`, a folder here or LOGIN:FOLDER. Raises UsageError where there
+    is no place, and the errors of what is started."""
+    login, _ = at(where)
+    there = place(login)
+    try:
+        await there.open()
+        invited = await invitation(where, there)
+    except BaseException:
+        await there.close()
+        raise
+    invited.demand_open(time.time())
+    plan = invited.plan
+    terminal.say(f"{plan.name}, of {plan.teacher or invited.teacher} ({invited.teacher})")
+    if plan.way == "hub":
+        await there.close()
+        terminal.say(f"open {invited.hub_page}")
+        if browser and login:
+            with contextlib.suppress(webbrowser.Error):
+                webbrowser.open(invited.hub_page)
+        return
+    if plan.way == "node":
+        await there.close()
+        if login:
+            raise UsageError(ON_NODE.format(login=login, folder=invited.folder))
+        _on_node(invited, terminal)
+        return
+    await _by_job(invited, there, port, browser, terminal)
+
+
+def leave_workshop() -> None:
+    """Give the seat up, and end this machine's server of it."""
+    own = seat.mine()
+    ended = node_server.stop()
+    own.leave()
+    print(f"you have no seat in {own.folder} any more" + ("; your JupyterLab has ended" * ended))
+
+
+async def _by_job(
+    invited: Invitation, there: Host, port: int, browser: bool, terminal: Terminal
+) -> None:
+    site = invited.site(time.time())
+    scheduler = Scheduler(site, there)
+
+    def submitted(lab: Lab) -> None:
+        with contextlib.suppress(OSError):  # without room at home, it is found by its folder
+            keep_job(invited.folder, site.name, lab.job)
+
+    job = job_of(invited.folder, site.name)
+    known = next((each for each in saved_labs.all_saved(site.name) if each.job == job), None)
+    if job and not await _lives(scheduler, job):
+        job = ""
+    elif job:
+        terminal.say(f"job {job} is yours already")
+    command = LabCommand(
+        scheduler, there, terminal, browser, port, invited.page, submitted,
+        again=f"rankroom workshop join {at_login(invited)}",
+    )  # fmt: skip
+    try:
+        await command.run(job or None, (known or SavedLab(site.name, job)) if job else None)
+    except SchedulerError as error:
+        if "eservation" in str(error) and invited.plan.reservation:
+            raise UsageError(
+                NO_RESERVATION.format(
+                    reservation=invited.plan.reservation, teacher=invited.teacher,
+                    said=str(error).splitlines()[0],
+                )
+            ) from None  # fmt: skip
+        raise
+
+
+def at_login(invited: Invitation) -> str:
+    """The folder as it is given to `join`."""
+    return f"{invited.login}:{invited.folder}" if invited.login else invited.folder
+
+
+async def _lives(scheduler: Scheduler, job: str) -> bool:
+    """Whether a job is waiting or running; yes where that cannot be told, as it is looked for
+    again."""
+    with contextlib.suppress(RankroomError):
+        return (await scheduler.status(job)).state in ("pending", "running")
+    return True
+
+
+def _on_node(invited: Invitation, terminal: Terminal) -> None:
+    terminal.show("JupyterLab starts")
+    found = node_server.start(invited.plan, invited.folder)
+    if client := os.environ.get("SSH_CONNECTION"):
+        here = client.split()[2]
+        user = invited.user
+        terminal.say(TUNNEL.format(port=found.port, user=user, node=here))
+    terminal.say(f"JupyterLab: {found.url(found.port, invited.page)}")
+    terminal.say(STAYS)
+
+
+ON_NODE = (
+    "this workshop is on the machine {login}: log in there, and `rankroom workshop join {folder}`"
+)
+NO_RESERVATION = (
+    "the reservation {reservation} of this workshop does not take your job: it has ended, or you "
+    "are not in it. Ask {teacher} ({said})"
+)
+TUNNEL = (
+    "on your laptop, type\n\n    ssh -N -L {port}:127.0.0.1:{port} {user}@{node}\n\nand open there"
+)
+STAYS = (
+    "it stays when you log out: joining again prints this address, and `rankroom workshop leave` "
+    "ends it"
+)

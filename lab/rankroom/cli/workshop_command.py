@@ -1,0 +1,227 @@
+"""`rankroom workshop …`: many learners on a site, and a teacher who sees who needs help."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from rankroom.cli.joined_workshop import join_workshop, leave_workshop
+from rankroom.cli.site_command import say_step
+from rankroom.cli.terminal import Terminal
+from rankroom.cli.watched_workshop import end_workshop, watch_workshop
+from rankroom.errors import UsageError
+from rankroom.record.store import Store
+from rankroom.workshop import seat, workshop_plan
+from rankroom.workshop.tile_table import progress_csv
+from rankroom.workshop.tiles import exercises
+from rankroom.workshop.workshop_folder import Folder, open_folder
+
+FOLDER = click.argument("folder", type=click.Path(path_type=Path))
+PLAN = click.argument("file", type=click.Path(path_type=Path))
+FOLLOW_S = 1.0  # between two copies of a live run that is shown
+
+
+@click.group()
+def workshop() -> None:
+    """A workshop: one command for its teacher, one for each learner.
+
+    The teacher writes a plan (`new`), tries it (`check`), and opens the workshop (`open`). Each
+    learner joins it (`join`); the teacher sees who needs help (`watch`), and ends it (`end`).
+    docs/workshop.md says more.
+    """
+
+
+# -- for the teacher
+
+
+@workshop.command()
+@PLAN
+def new(file: Path) -> None:
+    """Write a plan to begin with to FILE."""
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(workshop_plan.template())
+    except FileExistsError:
+        raise UsageError(f"{file} is there already: choose another name, or remove it") from None
+    click.echo(f"wrote {file}: edit it, then `rankroom workshop check {file}`")
+
+
+@workshop.command()
+@PLAN
+def check(file: Path) -> None:
+    """Try the plan in FILE: its accounts, its folder, its site. Ends with 0 if nothing failed."""
+    from rankroom.workshop import plan_check
+
+    plan = workshop_plan.read(file)
+
+    async def tried() -> bool:
+        terminal, good = Terminal(), True
+        async for step in plan_check.steps(plan, terminal.show):
+            say_step(terminal, step)
+            good = good and step.state != "failed"
+        return good
+
+    if not asyncio.run(tried()):
+        sys.exit(1)
+
+
+@workshop.command("open")
+@PLAN
+def open_(file: Path) -> None:
+    """Make the folder of the plan in FILE, and say what learners type."""
+    plan = workshop_plan.read(file)
+    opened = open_folder(plan)
+    click.echo(f"{plan.name} is open in {opened.path}. Each learner types\n")
+    click.echo(f"    rankroom workshop join {opened.path}\n")
+    if plan.way == "ssh":
+        login = workshop_plan.opened(plan).login or "LOGIN"
+        click.echo(f"there, or from a laptop: rankroom workshop join {login}:{opened.path}")
+    click.echo(f"You see them by `rankroom workshop watch {opened.path}`")
+
+
+@workshop.command()
+@FOLDER
+@click.option("--once", is_flag=True, help="Print it once, and end.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, a line each time.")
+@click.option("--exercises", "with_exercises", is_flag=True, help="How the exercises went, too.")
+def watch(folder: Path, once: bool, as_json: bool, with_exercises: bool) -> None:
+    """Show all learners, those first who need help, each second until Ctrl-C."""
+    watch_workshop(Folder(folder), once, as_json, with_exercises)
+
+
+@workshop.command()
+@FOLDER
+@click.argument("words", nargs=-1, required=True)
+def say(folder: Path, words: tuple[str, ...]) -> None:
+    """Tell all learners something."""
+    Folder(folder).say(" ".join(words))
+
+
+@workshop.command("offer-cell")
+@FOLDER
+@click.argument("source", type=click.File("r"), default="-")
+@click.option("--title", default="", help="What it is.")
+def offer_cell(folder: Path, source: click.utils.LazyFile, title: str) -> None:
+    """Offer all learners a cell: the text of a file, or of standard input."""
+    Folder(folder).offer_cell(source.read(), title)
+
+
+@workshop.command()
+@FOLDER
+@click.argument("minutes", type=click.FloatRange(0, 24 * 60))
+@click.argument("title", default="")
+def timer(folder: Path, minutes: float, title: str) -> None:
+    """Show all learners how many minutes are left; 0 takes the timer away."""
+    Folder(folder).timer(minutes, title)
+
+
+@workshop.command()
+@FOLDER
+@click.argument("run", required=False)
+@click.option("--off", is_flag=True, help="Show none any more.")
+def show(folder: Path, run: str | None, off: bool) -> None:
+    """Show all learners one of your runs (an id, or `last`); a live one until it ends."""
+    here, store = Folder(folder), Store()
+    if off:
+        here.show_run(None)
+        return
+    found = store.load(store.find(run or "last"))
+    while True:
+        state = found.state  # before the copy, so that the last one is whole
+        here.show_run(store.paths(found.id))
+        if state != "running":
+            break
+        time.sleep(FOLLOW_S)
+        found = store.load(found.id)
+    click.echo(f"all learners can open the run {found.id}")
+
+
+@workshop.command("catch-up")
+@FOLDER
+@click.argument("user")
+def catch_up(folder: Path, user: str) -> None:
+    """Offer a learner the solutions so far, for the ranks."""
+    Folder(folder).request(user, "catch up")
+    click.echo(f"offered to {user}, who decides")
+
+
+@workshop.command()
+@FOLDER
+@click.argument("user")
+def reset(folder: Path, user: str) -> None:
+    """Offer a learner a fresh notebook and fresh ranks; the old notebook is kept."""
+    Folder(folder).request(user, "reset")
+    click.echo(f"offered to {user}, who decides")
+
+
+@workshop.command()
+@FOLDER
+@click.option("-o", "--output", default="-", help="The file; - prints it.")
+def collect(folder: Path, output: str) -> None:
+    """Write everybody's progress as a table (CSV)."""
+    here = Folder(folder)
+    seats = here.seats()
+    text = progress_csv(seats, exercises(here.plan()))
+    if output == "-":
+        click.echo(text, nl=False)
+        return
+    Path(output).write_text(text, "utf-8")
+    click.echo(f"wrote {output}: {len(seats)} learners")
+
+
+@workshop.command()
+@FOLDER
+def end(folder: Path) -> None:
+    """End the workshop: learners are warned, and a minute later their ranks and jobs end."""
+    if not end_workshop(Folder(folder), Terminal()):
+        sys.exit(1)
+
+
+# -- for learners
+
+
+@workshop.command()
+@click.argument("folder")
+@click.option("--port", type=click.IntRange(1, 65535),
+              help="The port of this machine that leads to your JupyterLab.")  # fmt: skip
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+def join(folder: str, port: int | None, no_browser: bool) -> None:
+    """Take a seat in the workshop in FOLDER, and open your lesson.
+
+    On a laptop, FOLDER is LOGIN:FOLDER, with the site's login node as ssh takes it. Joining again
+    leads to the same JupyterLab.
+    """
+    asyncio.run(join_workshop(folder, port or 0, not no_browser, Terminal()))
+
+
+@workshop.command()
+def leave() -> None:
+    """Give your seat up, and end your JupyterLab where it runs on this machine."""
+    leave_workshop()
+
+
+@workshop.command()
+@click.option("--down", is_flag=True, help="Take it down again.")
+def hand(down: bool) -> None:
+    """Raise your hand; your teacher sees it."""
+    seat.mine().hand(not down)
+    click.echo("your hand is down" if down else "your hand is up: your teacher sees it in seconds")
+
+
+@workshop.command()
+@click.option("--off", is_flag=True, help="Stop sharing.")
+def share(off: bool) -> None:
+    """Share how you stand with your teacher, or stop it."""
+    seat.mine().share(not off)
+    click.echo(SHARES_NOT if off else SHARES)
+
+
+SHARES = (
+    "your teacher sees your lesson and last exercise, the state of your ranks and of your newest "
+    "run with its first line, and which exercises you have passed"
+)
+SHARES_NOT = "your teacher sees your account and whether your hand is up, and nothing else"

@@ -1,0 +1,212 @@
+"""Trying a workshop's plan before anybody comes: one line for each thing that could go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pwd
+import re
+import shutil
+import stat
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from rankroom.course.lessons import lesson
+from rankroom.errors import RankroomError, UsageError
+from rankroom.scheduler.same_machine import is_here
+from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
+from rankroom.scheduler.site_check import Check, Step
+from rankroom.ssh.host import place
+from rankroom.system import control_groups
+from rankroom.workshop.owned_files import make_folder
+from rankroom.workshop.seat import LARGEST
+from rankroom.workshop.workshop_folder import MODES, Folder, demand_reachable
+from rankroom.workshop.workshop_plan import Plan
+
+HUB_S = 10.0
+ROOM_FOR_NEWS = 64 << 20  # bytes that messages and shown records may take
+
+
+async def steps(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
+    """Try each part of a plan; `tell` hears what is under way."""
+    parts: list[tuple[str, Callable[[Plan], Awaitable[Step]]]] = [
+        ("dates", _dates), ("learners", _learners), ("folder", _folder), ("lessons", _lessons),
+    ]  # fmt: skip
+    if plan.way == "hub":
+        parts.append(("hub", _hub))
+    if plan.way == "node":
+        parts.append(("this machine", _node))
+    for name, attempt in parts:
+        try:
+            yield await attempt(plan)
+        except RankroomError as error:
+            yield Step(name, "failed", str(error))
+    if plan.way == "ssh":
+        async for step in _site(plan, tell):
+            yield step
+
+
+async def _dates(plan: Plan) -> Step:
+    minutes = sum(each for _, each in plan.lessons)
+    words = f"{len(plan.lessons)} lessons in {minutes} minutes"
+    if plan.is_over(time.time()):
+        raise UsageError(f"it was over on {plan.ends:%d %B %Y, %H:%M}: correct `ends`")
+    if plan.starts and plan.ends:
+        words += f", from {plan.starts:%d %B, %H:%M} to {plan.ends:%d %B, %H:%M}"
+        if minutes * 60 > (plan.ends - plan.starts).total_seconds():
+            return Step("dates", "warned", f"{words}: the lessons take longer than that")
+    return Step("dates", "ok", words)
+
+
+async def _learners(plan: Plan) -> Step:
+    if not plan.learners:
+        return Step("learners", "ok", "everybody who knows the folder")
+    # By the system's own databases, so that accounts of LDAP count.
+    gone = [user for user in plan.learners if not _exists(user)]
+    if gone:
+        raise UsageError(f"there is no account {', '.join(gone)} on this machine")
+    twice = {user for user in plan.learners if plan.learners.count(user) > 1}
+    if twice:
+        return Step("learners", "warned", f"named twice: {', '.join(sorted(twice))}")
+    return Step("learners", "ok", f"all {len(plan.learners)} accounts exist")
+
+
+async def _folder(plan: Plan) -> Step:
+    folder = Folder(plan.folder)
+    if folder.path.exists():
+        if not folder.is_teacher():
+            raise UsageError(f"{folder.path} is there, and belongs to {folder.teacher}")
+        where = folder.path
+    else:
+        where = folder.path.parent
+    demand_reachable(folder.path)
+    room = len(plan.learners or range(100)) * LARGEST + ROOM_FOR_NEWS
+    try:
+        _try_modes(where)
+        free = shutil.disk_usage(where).free
+    except OSError as error:
+        raise UsageError(f"cannot make it in {where}: {error.strerror or error}") from None
+    if free < room:
+        raise UsageError(f"{where} has {free >> 20} MB free, and {room >> 20} MB may be needed")
+    out = [user for user in plan.learners if _exists(user) and not _may_enter(user, where)]
+    if out:
+        words = f"by its modes, {where} cannot be entered by {', '.join(out)}"
+        return Step("folder", "warned", f"{words} (unless an access list lets them)")
+    state = "is there" if where == folder.path else "can be made"
+    return Step("folder", "ok", f"{folder.path} {state}, and learners can enter it")
+
+
+async def _lessons(plan: Plan) -> Step:
+    lessons = [lesson(number) for number, _ in plan.lessons]
+    if many := next((each for each in lessons if each.ranks > plan.ranks), None):
+        raise UsageError(f"{many.name} needs {many.ranks} ranks, and a seat has {plan.ranks}")
+    packages = {name.partition(".")[0] for each in lessons for name in each.needs}
+    gone = sorted(name for name in packages if find_spec(name) is None)
+    if gone:
+        return Step("lessons", "warned", f"the Python that runs this has no {', '.join(gone)}")
+    return Step("lessons", "ok", "their packages are there" if packages else "they need none")
+
+
+async def _hub(plan: Plan) -> Step:
+    def ask() -> str:
+        with urllib.request.urlopen(f"{plan.hub.rstrip('/')}/hub/api", timeout=HUB_S) as answer:
+            return str(json.loads(answer.read(LARGEST))["version"])
+
+    try:
+        version = await asyncio.to_thread(ask)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{plan.hub} does not answer as JupyterHub: {error}") from None
+    return Step("hub", "ok", f"JupyterHub {version} answers at {plan.hub}")
+
+
+async def _node(plan: Plan) -> Step:
+    cores, ranks = control_groups.cores(), plan.ranks * len(plan.learners)
+    words = f"{cores} cores, for {ranks or plan.ranks} ranks" + ("" if ranks else " a learner")
+    if ranks > 2 * cores:
+        return Step("this machine", "warned", f"{words}: they share each core")
+    if find_spec("jupyterlab") is None:
+        raise UsageError("this Python has no JupyterLab: `pip install 'jupyterlab>=4.2,<5'`")
+    return Step("this machine", "ok", words)
+
+
+async def _site(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
+    try:
+        site = plan.of_site()
+    except RankroomError as error:
+        yield Step("site", "failed", str(error))
+        return
+    there = place("" if is_here(site) else site.login)
+    try:
+        async for step in Check(site, there, tell).steps(job=False):
+            yield step
+        if plan.reservation and site.scheduler == "slurm":
+            yield await _reservation(plan, Scheduler(site, there))
+    except RankroomError as error:
+        yield Step("reservation", "failed", str(error))
+    finally:
+        await there.close()
+
+
+async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
+    """Whether the reservation is there for the time and the people of the workshop."""
+    words = ["scontrol", "--oneliner", "show", "reservation", plan.reservation]
+    done = await scheduler.call(["env", "SLURM_TIME_FORMAT=%s", *words], ASK_S)
+    if not done.ok:
+        raise UsageError(
+            f"there is no reservation {plan.reservation}, or it has ended: {done.output.strip()}"
+        )
+    found = dict(re.findall(r"(\w+)=(\S+)", done.output))
+    begin, end = int(found.get("StartTime", 0)), int(found.get("EndTime", 0))
+    if plan.starts and begin > plan.starts.timestamp():
+        raise UsageError(f"{plan.reservation} begins {_clock(begin)}, after the workshop does")
+    if plan.ends and end and end < plan.ends.timestamp():
+        raise UsageError(f"{plan.reservation} ends {_clock(end)}, before the workshop does")
+    users = found.get("Users", "(null)").split(",")
+    # By accounts or groups, Slurm alone can tell.
+    out = [user for user in plan.learners if user not in users]
+    if users != ["(null)"] and found.get("Accounts", "(null)") == "(null)" and out:
+        raise UsageError(f"{plan.reservation} is not for {', '.join(out)}")
+    nodes = found.get("NodeCnt", "?")
+    return Step("reservation", "ok", f"{plan.reservation} has {nodes} nodes until {_clock(end)}")
+
+
+def _clock(moment: int) -> str:
+    return time.strftime("on %a %d %b, %H:%M", time.localtime(moment))
+
+
+def _exists(user: str) -> bool:
+    with contextlib.suppress(KeyError):
+        pwd.getpwnam(user)
+        return True
+    return False
+
+
+def _may_enter(user: str, folder: Path) -> bool:
+    """Whether an account may enter a folder and those above it, by their modes."""
+    about = pwd.getpwnam(user)
+    groups = set(os.getgrouplist(user, about.pw_gid))
+    for each in (folder, *folder.parents):
+        found = each.stat()
+        if found.st_uid == about.pw_uid:
+            needed = stat.S_IXUSR
+        else:
+            needed = stat.S_IXGRP if found.st_gid in groups else stat.S_IXOTH
+        if not found.st_mode & needed:
+            return False
+    return True
+
+
+def _try_modes(where: Path) -> None:
+    """Make folders as the workshop's are, and remove them again. Raises OSError."""
+    trial = Path(tempfile.mkdtemp(prefix=".rankroom-", dir=where))
+    try:
+        for name, mode in MODES.items():
+            make_folder(trial / name, mode)
+    finally:
+        shutil.rmtree(trial, ignore_errors=True)

@@ -1,0 +1,83 @@
+"""The teacher's view as text: for a terminal, and as a file of everybody's progress."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rankroom.text.amounts import duration
+from rankroom.workshop.seat import Seat
+from rankroom.workshop.tiles import Json
+
+MARKS = {"hand": "✋", "stuck": "■", "failed": "✗", "silent": "…", "behind": "↓", "": " "}
+
+
+def table(view: Json, width: int = 100, height: int = 0) -> str:
+    """What `tiles.overview` found, a line for each learner; with a `height`, no more lines."""
+    tiles = view["tiles"]
+    here = [tile for tile in tiles if tile["status"]]
+    head = [view["name"], time.strftime("%H:%M:%S", time.localtime(view["now"]))]
+    head.append(f"{len(here)} of {len(tiles)} are here")
+    if view["lesson"] is not None:
+        head.append(f"lesson {view['lesson']}")
+    if view["timer"] and (left := view["timer"]["until"] - view["now"]) > 0:
+        head.append(f"{view['timer']['title'] or 'timer'}: {duration(int(left * 1e6))} left")
+    if view["is_over"]:
+        head.append("the workshop is over")
+    lines = [" · ".join(head), *(f"! {each}" for each in view["warnings"]), ""]
+    lines += [_line(tile) for tile in tiles]
+    if 0 < height < len(lines):
+        lines = [*lines[: height - 1], f"… and {len(lines) - height + 1} more"]
+    return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines)
+
+
+def _line(tile: Json) -> str:
+    status = tile["status"] or {}
+    lesson, ranks, tried = status.get("lesson"), status.get("ranks"), status.get("exercise")
+    at = "" if lesson is None else f"lesson {lesson}"
+    alive = f"{ranks['alive']}/{ranks['of']}" if ranks else ""
+    exercise = f"{tried['name']} {'✓' if tried['passed'] else '✗'}" if tried else ""
+    who = f"{MARKS[tile['needs']]:<2} {tile['user']:<14}"
+    return f"{who} {at:<9} {alive:>5}  {exercise:<17} {tile['words']}".rstrip()
+
+
+def histogram_line(found: Json) -> str:
+    """One exercise: how many passed it, tried it in vain, and have not tried it."""
+    tries = ", ".join(
+        f"{count} at try {number}{' or later' if number == 5 else ''}"
+        for number, count in enumerate(found["tries"], 1)
+        if count
+    )
+    return (
+        f"{found['exercise']:<16} {found['passed']:>3} passed ({tries or 'none'}), "
+        f"{found['tried']} in vain, {found['not_tried']} not tried"
+    )
+
+
+def progress_csv(seats: Sequence[Seat], exercises: Sequence[str]) -> str:
+    """Everybody's progress, a line for each learner: of each exercise the day it was passed, or
+    how often it was tried in vain."""
+    out = io.StringIO()
+    write = csv.writer(out, lineterminator="\n").writerow
+    write(["learner", "lesson", "passed", "tried", "shares", *exercises])
+    for seat in seats:
+        status = seat.status
+        passed = status.progress.get("passed", {})
+        tries = status.progress.get("tries", {})
+        lesson: Any = "" if status.lesson is None else status.lesson
+        shares = "yes" if status.shares else "no"
+        each = [_cell(_of(passed.get(name), tries.get(name, 0))) for name in exercises]
+        write([_cell(seat.user), lesson, len(passed), len(tries), shares, *each])
+    return out.getvalue()
+
+
+def _of(day: str | None, tries: int) -> str:
+    return day or (f"{tries} tries" if tries else "")
+
+
+def _cell(text: str) -> str:
+    # What a learner wrote must not be a formula of the teacher's spreadsheet.
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text
