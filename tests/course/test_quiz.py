@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from collections import Counter
@@ -18,6 +19,10 @@ from rankroom.course.exercise import every
 from rankroom.course.lessons import LESSONS
 from rankroom.course.quiz_questions import LETTERS, QUESTIONS
 from rankroom.errors import UsageError
+from rankroom.workshop import workshop_folder
+from rankroom.workshop.seat import take
+from rankroom.workshop.seat_status import StatusReader
+from rankroom.workshop.workshop_plan import Plan
 
 
 def filled(when: quiz.When, right: int) -> str:
@@ -107,6 +112,24 @@ def test_a_teacher_sees_what_was_learnt(home: Path, tmp_path: Path):
     assert f"10 {'what is written down':<25}     0 %   33 %" in said
     mine = CliRunner().invoke(main, ["course", "progress"]).output
     assert "quiz after: 6 of 10 right" in mine and "after.1" not in mine
+
+
+def test_what_is_collected_from_seats_has_it(home: Path, tmp_path: Path, monkeypatch):
+    plan = Plan(name="w", folder=str(tmp_path / "w"), way="node", lessons=((1, 15),))
+    # pytest's folders are closed to other users, who play no part here.
+    monkeypatch.setattr(workshop_folder, "demand_reachable", lambda folder: None)
+    folder = workshop_folder.open_folder(plan)
+    quiz.answer("before", filled("before", 3))
+    quiz.answer("after", filled("after", 8))
+    progress.note("hello.1", True)
+    take(folder.path, os.getuid()).write(StatusReader().read())
+    file = tmp_path / "results.csv"
+    said = CliRunner().invoke(main, ["workshop", "collect", str(folder.path), "-o", str(file)])
+    assert "of 1 who took both: 3.0 right before, 8.0 after" in said.output
+    [row] = csv.DictReader(file.open())
+    assert (row["quiz before"], row["quiz after"], row["passed"], row["tried"]) == (
+        "3", "8", "1", "1",
+    )  # fmt: skip
 
 
 def test_a_class_without_a_quiz_reads_nothing_of_one(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ folder = "{folder}"
 way = "hub"
 hub = "https://hub.example.org"
 site = "test"
+reservation = "workshop"
 learners = {learners}
 ranks = 2
 time = "00:20:00"
@@ -101,6 +103,7 @@ class Hub:
         shared.mkdir()
         shared.chmod(0o755)
         os.chown(shared, int(machines.id(TEACHER)), int(machines.id(TEACHER)))
+        self._reserve()
         text = PLAN.format(folder=FOLDER, learners=json.dumps(self.learners))
         mine = machines.put(TEACHER, "plan.toml", text)
         said = machines.run("login", [PYTHON, "-c", OPEN, mine], TEACHER)
@@ -108,6 +111,18 @@ class Hub:
         copy = self.home / "workshop.toml"
         copy.write_text(text)
         return copy
+
+    def _reserve(self) -> None:
+        """As the centre's page has it, but now."""
+        page = (CHECKOUT / "docs" / "workshop-centre.md").read_text("utf-8")
+        [line] = re.findall(r"^scontrol create reservation .+$", page, re.MULTILINE)
+        other = {"StartTime": "now", "Nodes": "ALL", "Users": ",".join(self.learners)}
+        words = [
+            f"{key}={other.get(key, value)}" if value else key
+            for key, _, value in (word.partition("=") for word in line.split())
+        ]
+        said = self.machines.run("ctl", words)
+        assert "Reservation created: workshop" in said, said
 
     def ask(self, method: str, path: str, token: str = "", body: Any = None) -> Any:
         """The status of a request through the proxy, and what it answers."""

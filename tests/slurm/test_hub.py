@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,22 @@ def test_each_has_a_notebook_on_ranks_of_their_own(machines: Machines, learners)
         assert status == 200, "the server has no Rankroom"
         lesson = f"/user/{user}/api/contents/Test-workshop/01_hello_ranks.ipynb?content=0"
         assert learner.hub.ask("GET", lesson, learner.token)[0] == 200, learner.logs()
+
+
+def test_the_teacher_sees_both_and_the_reservation_holds_them(machines: Machines, learners):
+    watch = [PYTHON, "-m", "rankroom", "workshop", "watch", "--once", "--json", FOLDER]
+    deadline = time.monotonic() + 60
+    while True:
+        said = machines.run("login", watch, TEACHER)
+        tiles = {each["user"]: each["status"] for each in json.loads(said)["tiles"]}
+        if all(tiles[user] and tiles[user]["ranks"].get("alive") == 2 for user in learners):
+            break
+        assert time.monotonic() < deadline, said
+        time.sleep(1)
+    for user in learners:
+        assert tiles[user]["host"] in machines.nodes
+    held = machines.queue("ctl", ["squeue", "-h", "--name=workshop", "-t", "R", "-o", "%u %v"])
+    assert sorted(held.split("\n")[:-1]) == [f"{user} workshop" for user in sorted(learners)]
 
 
 def test_nothing_of_another_learners_is_reached(machines: Machines, hub: Hub, learners):
