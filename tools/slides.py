@@ -273,8 +273,7 @@ CSS = f"""\
 body {{ margin: 0; background: #fff; color: #222; }}
 .reveal {{ font: 24px/{TEXT_LINE}px system-ui, 'Noto Sans', 'DejaVu Sans', sans-serif; }}
 .reveal .slides {{ text-align: left; }}
-.reveal .slides section {{ padding: 24px 40px; box-sizing: border-box; }}
-.reveal .slides section > section {{ padding: 0; }}
+.reveal .slides section section {{ padding: 24px 40px; box-sizing: border-box; }}
 .reveal h1 {{ font-size: 48px; line-height: 56px; margin: 0 0 12px; }}
 .reveal h2 {{ font-size: 34px; line-height: 42px; margin: 0 0 12px; }}
 .reveal p, .reveal ul, .reveal ol {{ margin: 0 0 14px; }}

@@ -27,7 +27,7 @@ for url, token in json.loads(sys.argv[1]):
     headers = {"Authorization": f"token {token}"} if token else {}
     try:
         asked = urllib.request.Request(url, headers=headers)
-        answers.append(urllib.request.urlopen(asked, timeout=20).status)
+        answers.append(urllib.request.urlopen(asked, timeout=5).status)
     except urllib.error.HTTPError as error:
         answers.append(error.code)
     except OSError as error:
@@ -107,18 +107,19 @@ def test_nothing_of_another_learners_is_reached(machines: Machines, hub: Hub, le
         ("GET", "/hub/api/users/bob"),
         ("GET", "/hub/api/users/bob/tokens"),
         ("DELETE", "/hub/api/users/bob/server"),
-        ("GET", "/hub/api/users"),
         ("GET", "/hub/api/proxy"),
     ):
         status, answer = hub.ask(method, path, alice.token)
         # A page leads to the login, which is for another account.
         assert status in (302, 403, 404), (method, path, status, answer)
+    assert "bob" not in json.dumps(hub.ask("GET", "/hub/api/users", alice.token))
     assert bob.server()["ready"]
     # On the nodes themselves, with a token and without one.
     asked = [
         [f"http://{address}:{port}/user/bob/api/contents", token]
         for node in machines.nodes
         for address, port in ports(machines, node, "bob")
+        if not address.startswith("127.")  # others are tried in test_strangers.py
         for token in ("", alice.token)
     ]
     assert asked

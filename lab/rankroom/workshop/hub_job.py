@@ -17,6 +17,7 @@ run=$(mktemp -d /tmp/hub-XXXXXX)
 server=
 end() {
   rm -rf "$run"
+  rm -f "$log"
   [ -z "$server" ] || kill $server 2>/dev/null || true
 }
 trap end TERM
@@ -33,7 +34,7 @@ export JUPYTERHUB_SERVICE_URL=${JUPYTERHUB_SERVICE_URL/0.0.0.0/$address}
 export JUPYTER_RUNTIME_DIR=$run
 PATH=$(dirname "$(command -v "$python")"):$PATH
 """
-# A signal ends `wait`, and not the server. The log of a job that ended well is not kept.
+# A signal ends `wait`, and not the server. A log is kept of a failure only.
 _WAIT = """\
 server=$!
 status=0
@@ -42,7 +43,7 @@ while kill -0 $server 2>/dev/null; do
   wait $server || status=$?
 done
 rm -rf "$run"
-[ $status != 0 ] || rm -f "$HOME/{name}-$SLURM_JOB_ID.log"
+[ $status != 0 ] || rm -f "$log"
 exit $status"""
 
 
@@ -52,6 +53,11 @@ def script(site: Site, home: str, command: str) -> str:
     # Or sbatch would take the folder in which the hub runs.
     there = (*site.job.extra, f"--chdir={shlex.quote(home)}")
     site = replace(site, job=replace(site.job, extra=there))
-    lines = [f'python="{expand(site.environment.python)}"', *_SERVER.splitlines()]
-    lines += [f"{command} &", *_WAIT.format(name=NAME).splitlines()]
+    lines = [
+        f'python="{expand(site.environment.python)}"',
+        f'log="$HOME/{NAME}-$SLURM_JOB_ID.log"',
+        *_SERVER.splitlines(),
+        f"{command} &",
+        *_WAIT.splitlines(),
+    ]
     return slurm.script(site, NAME, home, lines)

@@ -88,5 +88,6 @@ def test_the_end_of_the_job_ends_the_server(tmp_path: Path):
         server = int(mark.read_text())
         shell.send_signal(signal.SIGTERM)
         shell.wait(30)
+    assert not (tmp_path / "workshop-7.log").exists()  # it was ended, and did not fail
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
