@@ -1,8 +1,12 @@
 """Python as another user of this machine, which only root can start."""
 
+import json
 import os
 import shutil
 import subprocess
+import traceback
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -29,3 +33,31 @@ def start(script: str, *arguments: str, uid: int = UID) -> subprocess.Popen[str]
     argv = [*become, "/usr/bin/env", "-i", python, "-c", script, *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def call(act: Callable[[], Any], uid: int = UID) -> Any:
+    """What `act` returns, as JSON has it, when a fork of this process runs it as another user.
+
+    Fails with its traceback; skipped as above.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("another user is needed")
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        answer: dict[str, Any] = {}
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            answer["value"] = act()
+        except BaseException:
+            answer["error"] = traceback.format_exc()
+        finally:
+            os.write(write, json.dumps(answer).encode())
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        answer = json.loads(pipe.read())
+    os.waitpid(child, 0)
+    assert "error" not in answer, answer["error"]
+    return answer["value"]

@@ -43,6 +43,10 @@ def _share(server_app: Any, folder: str) -> None:
     """This server is a learner's in a workshop: share how it stands, and end with the workshop."""
     from rankroom.workshop.sharing import Sharing
 
-    sharing = Sharing(folder, server_app.stop, server_app.log.warning)
+    def pages() -> int:
+        kernels = server_app.kernel_manager.list_kernels()
+        return sum(kernel.get("connections", 0) for kernel in kernels)
+
+    sharing = Sharing(folder, server_app.stop, server_app.log.warning, pages)
     server_app.web_app.settings["rankroom_workshop"] = sharing
     server_app.io_loop.add_callback(sharing.run)

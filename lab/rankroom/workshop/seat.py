@@ -36,7 +36,8 @@ class SeatStatus:
     `exercise` is the last one tried: name, passed, tries, at. `why` is the explanation of what is
     stuck, or the first line of a failure; `since` is when the state began. `ranks` are alive, of;
     `run` is the newest: id, title, state, since. `progress` has tries and the day of passing, by
-    exercise. Where `shares` is false, nothing but the user and the hand is told.
+    exercise. `away_since` is when the last notebook's page was closed, 0 while one is open. Where
+    `shares` is false, nothing but the user and the hand is told.
     """
 
     user: str = ""
@@ -55,6 +56,7 @@ class SeatStatus:
     host: str = ""
     job: str = ""
     ends_at: float = 0.0
+    away_since: float = 0.0
     version: int = VERSION
 
     def to_json(self) -> dict[str, Any]:
@@ -101,6 +103,7 @@ class SeatStatus:
             host=_text(data.get("host")),
             job=_text(data.get("job")),
             ends_at=_number(data.get("ends_at")),
+            away_since=_number(data.get("away_since")),
             version=data["version"],
         )  # fmt: skip
 

@@ -37,13 +37,14 @@ COURSE = "course"  # the cluster of the lessons, whenever it was started
 class Sharing:
     """The learner's side of a workshop. `news` is what was told to this seat; `trouble` why the
     teacher does not see it, in one line, or empty; `ends_at` when its ranks and server end (epoch
-    s), 0 while that is not known."""
+    s), 0 while that is not known. `pages` counts the notebooks that a browser has open."""
 
     def __init__(
         self,
         folder: str | os.PathLike[str],
         stop: Callable[[], None] = lambda: None,
         tell: Callable[[str], None] = lambda text: None,
+        pages: Callable[[], int] = lambda: 1,
     ) -> None:
         self.folder = Folder(folder)
         self.plan: Plan | None = None
@@ -53,7 +54,8 @@ class Sharing:
         self.ends_at = 0.0
         self._lock = threading.Lock()
         self._seat: OwnSeat | None = None
-        self._stop, self._tell = stop, tell
+        self._stop, self._tell, self._pages = stop, tell, pages
+        self._away_since = 0.0
         self._reader = StatusReader()
         self._heard = 0  # the number of the last news
         self._told: tuple[Any, ...] = ()  # what the seat holds
@@ -153,7 +155,8 @@ class Sharing:
     def _write(self) -> None:
         if self._seat is None:
             return
-        self.status = self._reader.read()
+        self._away_since = 0.0 if self._pages() else self._away_since or time.time()
+        self.status = replace(self._reader.read(), away_since=self._away_since)
         wishes = seats.read_wishes()
         now = (self.status, wishes.hand_since, wishes.shares)
         since = time.monotonic() - self._written

@@ -18,7 +18,7 @@ from rankroom.workshop.seat import HEARTBEAT_S, Seat
 from rankroom.workshop.workshop_folder import Folder
 from rankroom.workshop.workshop_plan import Plan
 
-SILENT_S = 3 * HEARTBEAT_S  # a seat that was not written for so long has closed its lid
+SILENT_S = 3 * HEARTBEAT_S  # who is away for so long has closed the lid, or lost the server
 Json = dict[str, Any]
 # Why a learner comes first, in this order; the rest by name.
 NEEDS = ("hand", "stuck", "failed", "silent", "behind", "")
@@ -68,8 +68,8 @@ def _tile(seat: Seat, plan: Plan, now: float) -> Json:
         needs, since = "hand", status.hand_since
     elif status.state == "ended":
         pass
-    elif now - seat.heard > SILENT_S:
-        needs, since = "silent", seat.heard
+    elif (gone := _gone_since(seat, now)) > 0:
+        needs, since = "silent", gone
     elif status.state in ("stuck", "failed"):
         needs, since = status.state, status.since
     elif _is_behind(seat, plan, now):
@@ -92,6 +92,14 @@ def _absent(user: str) -> Json:
     }  # fmt: skip
 
 
+def _gone_since(seat: Seat, now: float) -> float:
+    """When a learner was there last, of one who has been away for long; else 0."""
+    if now - seat.heard > SILENT_S:
+        return seat.heard
+    left = seat.status.away_since
+    return left if left and now - left > SILENT_S else 0.0
+
+
 def _is_behind(seat: Seat, plan: Plan, now: float) -> bool:
     """Whether a learner is at an earlier lesson than the plan has now."""
     here = plan.lesson_at(now)
@@ -104,9 +112,10 @@ def _is_behind(seat: Seat, plan: Plan, now: float) -> bool:
 
 def _words(seat: Seat, needs: str, plan: Plan, now: float) -> str:
     status = seat.status
-    ago = duration(int(max(0.0, now - seat.heard) * 1e6))
     if needs == "silent":
-        said = f"not heard from for {ago}"
+        gone = _gone_since(seat, now)
+        what = "not heard from" if gone == seat.heard else "no notebook open"
+        said = f"{what} for {duration(int((now - gone) * 1e6))}"
     elif not status.shares:
         said = "shares nothing"
     elif status.state in ("stuck", "failed"):

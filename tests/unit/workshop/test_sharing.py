@@ -1,0 +1,274 @@
+"""A seat's server: what it writes and how often, what it hears, and how it ends."""
+
+import asyncio
+import errno
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from rankroom.course import progress
+from rankroom.errors import UsageError
+from rankroom.workshop import owned_files, seat, sharing
+from rankroom.workshop.sharing import Sharing
+from rankroom.workshop.workshop_folder import Folder, open_folder
+from workshops import opened, plan, reachable
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return time.time() + self.now - 1000.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(sharing, "time", made)
+    return made
+
+
+@pytest.fixture
+def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with reachable() as base:
+        yield opened(base / "may")
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def shared(folder: Folder, clock: Clock, said: list[str]) -> Sharing:
+    made = Sharing(folder.path, tell=said.append)
+    made.look()
+    return made
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When seats were written."""
+    found: list[float] = []
+    whole = owned_files.write_shared
+
+    def write(path: Path, text: str) -> None:
+        found.append(sharing.time.monotonic())
+        whole(path, text)
+
+    monkeypatch.setattr(seat, "write_shared", write)
+    return found
+
+
+def pass_time(shared: Sharing, clock: Clock, seconds: float, each: float = 0.5) -> None:
+    for _ in range(round(seconds / each)):
+        clock.now += each
+        shared.look()
+
+
+def test_a_seat_is_taken_and_the_notebooks_are_there(shared: Sharing, folder: Folder, tmp_path):
+    assert len(folder.seats()) == 1
+    copies = {each.name for each in (tmp_path / "Test-workshop").iterdir()}
+    assert copies == {"01_hello_ranks.ipynb", "02_collectives.ipynb", "README.md"}
+    assert shared.trouble == ""
+
+
+def test_notebooks_have_no_output_and_are_never_written_over(
+    shared: Sharing, folder: Folder, clock: Clock, tmp_path: Path
+):
+    mine = tmp_path / "Test-workshop" / "01_hello_ranks.ipynb"
+    cells = json.loads(mine.read_text())["cells"]
+    assert not any(cell.get("outputs") for cell in cells)
+    mine.write_text("mine")
+    (tmp_path / "Test-workshop" / "02_collectives.ipynb").unlink()
+    Sharing(folder.path).look()
+    assert mine.read_text() == "mine"
+    assert (tmp_path / "Test-workshop" / "02_collectives.ipynb").exists()
+
+
+def test_a_seat_is_written_at_most_each_two_seconds_and_each_twenty_anyway(
+    shared: Sharing, clock: Clock, writes: list[float]
+):
+    pass_time(shared, clock, 60)
+    assert 3 <= len(writes) <= 4  # nothing happened
+    del writes[:]
+    for number in range(40):  # something each half second
+        progress.note(f"ring.{number}", passed=True)
+        pass_time(shared, clock, 0.5)
+    assert len(writes) == 10
+    assert min(b - a for a, b in itertools.pairwise(writes)) >= 2.0
+
+
+def test_a_change_is_there_within_two_and_a_half_seconds(
+    shared: Sharing, folder: Folder, clock: Clock
+):
+    for _ in range(3):
+        pass_time(shared, clock, 2.5)
+        shared_before = folder.seats()[0].status.lesson
+        progress.begin(1 if shared_before != 1 else 2)
+        pass_time(shared, clock, 0.5)
+        assert folder.seats()[0].status.lesson != shared_before
+
+
+def test_what_the_learner_sets_counts(shared: Sharing, folder: Folder, clock: Clock):
+    progress.begin(2)
+    seat.mine().hand(True)
+    pass_time(shared, clock, 2.5)
+    [found] = folder.seats()
+    assert found.status.hand and found.status.lesson == 2
+    seat.mine().share(False)
+    pass_time(shared, clock, 2.5)
+    [found] = folder.seats()
+    assert found.status.hand and not found.status.shares
+    assert found.status.lesson is None
+    assert "ring" not in (folder.path / "seats" / found.key).read_text()
+    seat.mine().hand(False)
+    seat.mine().share(True)
+    pass_time(shared, clock, 2.5)
+    [found] = folder.seats()
+    assert not found.status.hand and found.status.lesson == 2
+
+
+def test_who_closes_the_page_is_seen_to_be_away(folder: Folder, clock: Clock):
+    open_pages = [1]
+    shared = Sharing(folder.path, pages=lambda: open_pages[0])
+    pass_time(shared, clock, 3)
+    assert folder.seats()[0].status.away_since == 0
+    open_pages[0] = 0
+    pass_time(shared, clock, 3)
+    left = folder.seats()[0].status.away_since
+    pass_time(shared, clock, 60)
+    assert folder.seats()[0].status.away_since == left > 0
+    open_pages[0] = 1
+    pass_time(shared, clock, 3)
+    assert folder.seats()[0].status.away_since == 0
+
+
+def test_news_are_heard_once(shared: Sharing, folder: Folder):
+    folder.say("hello")
+    shared.look()
+    shared.look()
+    assert [each.kind for each in shared.news] == ["open", "message"]
+
+
+def test_over_quota_the_lesson_goes_on_with_one_line(
+    shared: Sharing, folder: Folder, clock: Clock, said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    whole = owned_files.write_shared
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded", str(path))
+
+    monkeypatch.setattr(seat, "write_shared", full)
+    progress.begin(1)
+    pass_time(shared, clock, 120)
+    assert len(said) == 1
+    assert "your quota is used up" in said[0]
+    assert shared.trouble
+    monkeypatch.setattr(seat, "write_shared", whole)
+    pass_time(shared, clock, 30)
+    assert shared.trouble == ""
+    assert folder.seats()[0].status.lesson == 1
+
+
+def test_a_home_without_room_still_gives_a_seat(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    def full(*about, **more) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded", "workshop.json")
+
+    monkeypatch.setattr(seat, "write_atomically", full)
+    Sharing(folder.path).look()
+    assert len(folder.seats()) == 1
+
+
+def test_a_folder_that_was_removed_is_said_and_nothing_ends(
+    shared: Sharing, folder: Folder, clock: Clock, said: list[str]
+):
+    folder.path.rename(folder.path.with_name("gone"))
+    pass_time(shared, clock, 60)
+    assert len(said) == 1 and "may" in said[0]
+    assert not shared.is_over
+    folder.path.with_name("gone").rename(folder.path)
+    pass_time(shared, clock, 30)
+    assert shared.trouble == ""
+
+
+def test_who_is_not_in_the_list_gets_a_sentence_and_no_seat(folder: Folder, said: list[str], clock):
+    open_folder(plan(folder.path, learners=("ada",)))
+    me = owned_files.account(folder.owner_uid)
+    with pytest.raises(UsageError) as error:
+        sharing.demand_place(plan(folder.path, learners=("ada",)), "eve", Unowned(folder.path))
+    assert f"eve is not in the list of learners of Test workshop: ask {me}" in str(error.value)
+
+
+class Unowned(Folder):
+    """A folder that is another's."""
+
+    def is_teacher(self) -> bool:
+        return False
+
+
+def test_the_end_is_warned_of_and_taken_back(shared: Sharing, folder: Folder, clock: Clock):
+    until = folder.close()
+    shared.look()
+    assert shared.ends_at == until and not shared.is_over
+    open_folder(plan(folder.path))
+    shared.look()
+    assert shared.ends_at == 0
+    folder.close()
+    shared.look()
+    clock.now += 61
+    assert shared.is_over
+
+
+def test_the_plans_end_is_an_end(folder: Folder, clock: Clock):
+    soon = datetime.now(timezone.utc) + timedelta(seconds=90)
+    open_folder(plan(folder.path, ends=soon))
+    shared = Sharing(folder.path)
+    shared.look()
+    assert shared.ends_at == 0
+    clock.now += 40
+    shared.look()
+    assert shared.ends_at == pytest.approx(soon.timestamp())
+
+
+def test_a_server_that_comes_too_late_ends_at_once(folder: Folder, said: list[str], monkeypatch):
+    folder.close()
+    late = time.time() + 61
+    monkeypatch.setattr(time, "time", lambda: late)
+    stopped = []
+    shared = Sharing(folder.path, stop=lambda: stopped.append(True), tell=said.append)
+    asyncio.run(asyncio.wait_for(shared.run(), 20))
+    assert stopped == [True]
+    assert "is over" in said[0]
+    assert folder.seats() == []
+
+
+def test_a_server_ends_with_its_workshop(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    stopped = []
+    shared = Sharing(folder.path, stop=lambda: stopped.append(True))
+    shared.look()
+    folder._tell(kind="end", until=time.time() + 1)
+    asyncio.run(asyncio.wait_for(shared.run(), 20))
+    assert stopped == [True]
+    assert [each.status.state for each in folder.seats()] == ["ended"]
+
+
+def test_the_ranks_of_a_seat_are_the_plans(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    assert sharing.seat_ranks() == 0
+    monkeypatch.setenv("RANKROOM_WORKSHOP", str(folder.path))
+    assert sharing.seat_ranks() == 2
+    monkeypatch.setenv("RANKROOM_WORKSHOP", "/none")
+    assert sharing.seat_ranks() == 0

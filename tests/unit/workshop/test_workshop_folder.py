@@ -1,0 +1,275 @@
+"""A workshop's folder: its modes under any umask, what is believed of what stands in it, and what
+the teacher tells."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankroom.errors import RecordError, UsageError
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Store
+from rankroom.workshop import seat, workshop_folder
+from rankroom.workshop.seat import SeatStatus
+from rankroom.workshop.workshop_folder import Folder, open_folder
+from workshops import opened, plan, reachable
+
+
+@pytest.fixture
+def base(home: Path) -> Iterator[Path]:
+    with reachable() as folder:
+        yield folder
+
+
+@pytest.fixture
+def folder(base: Path) -> Folder:
+    return opened(base / "may")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_modes_are_the_same_under_any_umask(base: Path, umask: int):
+    before = os.umask(umask)
+    try:
+        folder = opened(base / "may")
+        folder.say("hello")
+        own = seat.take(folder.path, folder.owner_uid)
+    finally:
+        os.umask(before)
+    assert mode(folder.path) == 0o755
+    assert mode(folder.path / "workshop.toml") == 0o644
+    assert mode(folder.path / "teacher") == 0o755
+    assert mode(folder.path / "teacher" / "news.jsonl") == 0o644
+    assert mode(folder.path / "seats") == 0o1733
+    assert mode(own.path) == 0o644
+    assert mode(seat.own_file()) == 0o600
+    assert mode(seat.own_file().parent) == 0o700
+
+
+def test_a_folder_in_a_closed_one_is_refused(base: Path):
+    (base / "closed").mkdir(mode=0o700)
+    with pytest.raises(UsageError, match=r"learners cannot enter .*/closed has the mode 0700"):
+        opened(base / "closed" / "may")
+    assert not (base / "closed" / "may").exists()
+
+
+def test_a_folder_that_all_could_replace_is_refused(base: Path):
+    (base / "open").mkdir()
+    (base / "open").chmod(0o777)
+    with pytest.raises(UsageError, match="anybody could put another folder in the place"):
+        opened(base / "open" / "may")
+    (base / "open").chmod(0o1777)  # as /tmp has it
+    opened(base / "open" / "may")
+
+
+def test_a_file_system_without_modes_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Path, "chmod", lambda *about, **more: None)
+    with pytest.raises(UsageError, match=r"gives .* the mode 0700, not 0755"):
+        opened(base / "may")
+
+
+def test_a_place_that_does_not_exist_is_said(base: Path):
+    with pytest.raises(UsageError, match="No such file or directory"):
+        opened(base / "none" / "may")
+    with pytest.raises(UsageError, match="there is no workshop in"):
+        Folder(base / "none").plan()
+    with pytest.raises(UsageError, match=r"it has no workshop\.toml"):
+        Folder(base).plan()
+
+
+def test_opening_again_takes_the_new_plan_and_keeps_seats(folder: Folder):
+    own = seat.take(folder.path, folder.owner_uid)
+    folder.close()
+    open_folder(plan(folder.path, name="Second day"))
+    assert folder.plan().name == "Second day"
+    assert [each.key for each in folder.seats()] == [own.name]
+    assert not folder.is_over()
+
+
+def test_a_workshop_is_over_when_its_last_minute_is(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    until = folder.close()
+    assert not folder.is_over()
+    monkeypatch.setattr(workshop_folder.time, "time", lambda: until)
+    assert folder.is_over()
+
+
+# -- what is believed
+
+
+def test_planted_files_are_not_seats(folder: Folder, tmp_path: Path):
+    own = seat.take(folder.path, folder.owner_uid)
+    seats = folder.path / "seats"
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"version": 1, "user": "secret"}')
+    (seats / "bob-1").symlink_to(secret)
+    os.mkfifo(seats / "cay-1")
+    (seats / "dan-1").mkdir()
+    (seats / ".eva-1").write_text(secret.read_text())
+    assert [each.key for each in folder.seats()] == [own.name]
+    # Nor is a name of ours that became something else.
+    own.path.unlink()
+    own.path.symlink_to(secret)
+    assert folder.seats() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "null", '{"version": "1"}', "[" * 100_000, "x" * 70_000, "\x00", "{"]
+)
+def test_what_is_no_seat_is_passed_over(folder: Folder, text: str):
+    (folder.path / "seats" / "bob-1").write_text(text)
+    assert folder.seats() == []
+
+
+def test_a_second_name_of_a_file_is_not_believed(folder: Folder, base: Path):
+    mine = base / "of-mine.json"
+    mine.write_text('{"version": 1}')
+    os.link(mine, folder.path / "seats" / "bob-1")
+    assert folder.seats() == []
+
+
+def test_one_account_has_one_seat_its_newest(folder: Folder):
+    for number, at in ((1, 100), (2, 300), (3, 200)):
+        file = folder.path / "seats" / f"bob-{number}"
+        file.write_text('{"version": 1}')
+        os.utime(file, (at, at))
+    assert [each.key for each in folder.seats()] == ["bob-2"]
+
+
+def test_too_many_files_are_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workshop_folder, "MOST_ENTRIES", 5)
+    assert folder.warnings() == []
+    for number in range(9):
+        (folder.path / "seats" / f"bob-{number}").write_text('{"version": 1}')
+    [said] = folder.warnings()
+    assert "holds too many files" in said
+    assert len(folder.seats()) == 1
+
+
+def test_a_seat_holds_plain_short_text_whatever_was_written():
+    found = SeatStatus.from_json(
+        {
+            "version": 1, "user": "a\x1b[2Jb", "at": "now", "state": "<b>", "why": "x" * 9999,
+            "lesson": True, "hand": 1, "exercise": {"name": ["x"], "tries": -5, "at": 1e99},
+            "progress": {"tries": {"a\nb": "7"}, "passed": 5}, "ranks": {"alive": float("nan")},
+            "run": [], "ends_at": None, "shares": "no", "more": {},
+        }
+    )  # fmt: skip
+    assert found.user == "a [2Jb"
+    assert (found.at, found.state, found.lesson, found.hand) == (0.0, "idle", None, False)
+    assert len(found.why) == 300
+    assert found.exercise == {"name": "", "passed": False, "tries": 0, "at": 0.0}
+    assert found.progress == {"tries": {"a b": 0}, "passed": {}}
+    assert found.ranks == {"alive": 0, "of": 0}
+    assert found.shares
+
+
+def test_one_who_shares_nothing_tells_nothing():
+    told = SeatStatus(user="ada", shares=False, lesson=3, why="secret", job="7", host="c1")
+    assert set(told.to_json()) == {"user", "at", "shares", "hand", "hand_since", "version"}
+
+
+# -- what the teacher tells
+
+
+def test_news_come_once_and_in_order(folder: Folder):
+    folder.say("one")
+    folder.offer_cell("print(1)", "try this")
+    folder.timer(5, "ring.1")
+    told = folder.news()
+    assert [each.kind for each in told] == ["open", "message", "cell", "timer"]
+    assert told[2].text == "print(1)" and told[2].title == "try this"
+    assert told[3].until - told[3].at == pytest.approx(300, abs=1)
+    folder.say("zwei: ü ✓")
+    assert [each.text for each in folder.news(told[-1].id)] == ["zwei: ü ✓"]
+    assert folder.news(folder.news()[-1].id) == []
+
+
+def test_half_a_line_is_read_when_it_is_whole(folder: Folder):
+    news = folder.path / "teacher" / "news.jsonl"
+    folder.say("one")
+    whole = news.read_bytes()
+    news.write_bytes(whole[:-5])
+    before = folder.news()
+    assert [each.kind for each in before] == ["open"]
+    news.write_bytes(whole)
+    assert [each.text for each in folder.news(before[-1].id)] == ["one"]
+
+
+def test_lines_that_are_no_news_are_passed_over(folder: Folder):
+    with (folder.path / "teacher" / "news.jsonl").open("a") as file:
+        for line in ("{", "[]", '{"kind": "rm"}', '{"kind": "message"}', "null", "[" * 9999):
+            file.write(line + "\n")
+    folder.say("one")
+    assert [each.kind for each in folder.news()] == ["open", "message"]
+
+
+def test_an_offer_is_for_one_seat_and_tells_others_nothing(folder: Folder):
+    own = seat.take(folder.path, folder.owner_uid)
+    [learner] = folder.seats()
+    folder.request(learner.user, "catch up")
+    news = folder.news()[-1]
+    assert news.is_for(own.name)
+    assert not news.is_for("bob-1")
+    written = (folder.path / "teacher" / "news.jsonl").read_text()
+    assert learner.user not in written and own.name not in written
+    with pytest.raises(UsageError, match="nobody has no seat: there are"):
+        folder.request("nobody", "reset")
+
+
+def test_too_long_a_text_is_refused(folder: Folder):
+    with pytest.raises(UsageError, match="20000 can be told at most"):
+        folder.say("x" * 20_001)
+
+
+def test_a_full_file_of_news_is_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workshop_folder, "MOST_NEWS", 300)
+    with pytest.raises(UsageError, match="all that can be told"):
+        for _ in range(9):
+            folder.say("x" * 50)
+    assert folder.news()
+
+
+# -- a run that is shown
+
+
+def record(home: Path, run_id: str = "20260514-120000-000001") -> tuple[Store, str]:
+    store = Store(home)
+    run = RunInfo(run_id, "mine", 2, 1_000_000, title="train()")
+    writer = store.create(run, "train()")
+    writer.append(b'{"kind":"mark","rank":0,"seq":0,"t":1,"name":"one"}\n')
+    run.state, run.end = "done", 2_000_000
+    writer.finish(run)
+    return store, run_id
+
+
+def test_a_run_is_shown_whole_and_followed(folder: Folder, home: Path):
+    store, run_id = record(home)
+    folder.show_run(store.paths(run_id))
+    shown = folder.shown()
+    assert shown.load(run_id).title == "train()"
+    assert shown.source(run_id) == "train()"
+    assert [mode(each) for each in shown.paths(run_id).folder.iterdir()] == [0o644] * 3
+    with store.paths(run_id).events.open("ab") as file:
+        file.write(b'{"kind":"mark","rank":1,"seq":0,"t":2,"name":"two"}\n')
+    folder.show_run(store.paths(run_id))
+    assert shown.read(run_id).data == store.read(run_id).data
+    assert [each.run for each in folder.news() if each.kind == "show"] == [run_id]  # once
+    folder.show_run(None)
+    assert [each.run for each in folder.news() if each.kind == "show"] == [run_id, ""]
+
+
+def test_a_run_that_is_too_large_is_refused(
+    folder: Folder, home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(workshop_folder, "MOST_SHOWN", 10)
+    store, run_id = record(home)
+    with pytest.raises(RecordError, match="too large to be shown"):
+        folder.show_run(store.paths(run_id))
+    assert not folder.shown().paths(run_id).folder.exists()

@@ -1,0 +1,146 @@
+"""A workshop's plan: what it may say, each mistake with its line, and the job that comes of it."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from rankroom.errors import UsageError
+from rankroom.scheduler import site
+from rankroom.workshop import workshop_plan
+from workshops import NOON, plan
+
+GOOD = """\
+name = "Training, May"
+folder = "/scratch/may"
+site = "perlmutter"
+lessons = [1, [2, 45]]
+starts = 2026-05-14T09:00:00+02:00
+ends = 2026-05-14T17:00:00+02:00
+learners = ["alice", "bob"]
+memory = 16000
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "plan.toml"
+    file.write_text(text)
+    return file
+
+
+def test_a_plan_is_read_as_it_is_meant(tmp_path: Path):
+    found = workshop_plan.read(written(tmp_path, GOOD))
+    assert found.lessons == ((1, 15), (2, 45))  # a lesson's own minutes, unless the plan has others
+    assert found.starts == datetime(2026, 5, 14, 7, 0, tzinfo=timezone.utc)
+    assert found.learners == ("alice", "bob")
+    assert found.memory == "16000"
+    assert (found.ranks, found.way) == (2, "ssh")
+
+
+def test_what_is_written_is_what_was_read(tmp_path: Path):
+    found = workshop_plan.read(written(tmp_path, GOOD))
+    again = workshop_plan.read(written(tmp_path, found.to_toml()))
+    assert again == found
+
+
+def test_the_template_is_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    found = workshop_plan.read(written(tmp_path, workshop_plan.template()))
+    assert found.lessons and found.starts and found.ends
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("name =", "nane =", "line 1: nane is not known (did you mean name?)"),
+        ('"/scratch/may"', '"may"', "line 2: folder is an absolute path"),
+        ('"/scratch/may"', '"/scratch/../may"', "line 2: folder is an absolute path"),
+        ('site = "perlmutter"', 'way = "bus"', "line 3: way is one of ssh, node, hub"),
+        ('site = "perlmutter"', "", "site is missing"),
+        ('site = "perlmutter"', 'way = "hub"', "hub is the address of JupyterHub"),
+        ("[1, [2, 45]]", "[1, 77]", "line 4: lessons cannot be: there is no lesson 77"),
+        ("[1, [2, 45]]", '["one"]', "line 4: lessons is a list of numbers"),
+        ("[1, [2, 45]]", "[[1, 2, 3]]", "line 4: lessons is a list of numbers"),
+        ("starts = 2026-05-14T09:00:00+02:00", 'starts = "nine"', "line 5: starts is a date with"),
+        ("starts = 2026-05-14T09", "starts = 2026-05-15T09", "line 6: ends is not after starts"),
+        ('["alice", "bob"]', '["alice; rm"]', "line 7: learners is a list of accounts"),
+        ('["alice", "bob"]', '"alice"', "line 7: learners is a list of texts"),
+        ("memory = 16000", 'memory = "lots"', "line 8: memory is megabytes"),
+        ("memory = 16000", 'time = "long"', "line 8: time "),
+        ("memory = 16000", "ranks = 0", "line 8: ranks is a number from 1 up"),
+        ("memory = 16000", 'reservation = "a b"', "line 8: reservation cannot be"),
+        ("memory = 16000", 'preload = "$(id)"', "line 8: preload names modules"),
+        ("memory = 16000", "[job]\nranks = 2", "line 8: job is a table"),
+        ('"Training, May"', '"$(id)"', "line 1: name "),
+        ("memory = 16000", "memory =", "plan.toml: "),
+    ],
+)
+def test_a_mistake_is_answered_with_its_line(tmp_path: Path, old: str, new: str, said: str):
+    assert old in GOOD
+    with pytest.raises(UsageError) as error:
+        workshop_plan.read(written(tmp_path, GOOD.replace(old, new, 1)))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path):
+    for raw in (b"\xff\xfe", b"# " + b"x" * 70_000):
+        (tmp_path / "plan.toml").write_bytes(raw)
+        with pytest.raises(UsageError):
+            workshop_plan.read(tmp_path / "plan.toml")
+    with pytest.raises(UsageError, match="cannot read"):
+        workshop_plan.read(tmp_path / "none.toml")
+
+
+def test_a_time_without_a_zone_is_of_this_machine(tmp_path: Path):
+    text = GOOD.replace("+02:00", "")
+    found = workshop_plan.read(written(tmp_path, text))
+    assert found.starts is not None and found.starts == datetime(2026, 5, 14, 9).astimezone()
+
+
+def test_lessons_have_their_time():
+    one = replace(plan(Path("/x")), lessons=((1, 15), (2, 20)), starts=NOON, ends=None)
+    at = NOON.timestamp()
+    assert [one.lesson_at(at + 60 * m) for m in (-1, 0, 14, 15, 34, 35)] == [
+        None, 1, 1, 2, 2, None,
+    ]  # fmt: skip
+
+
+def test_a_job_ends_with_the_workshop():
+    one = replace(plan(Path("/x")), time="02:00:00", ends=NOON)
+    assert one.seconds(NOON.timestamp() - 600) == 600
+    assert one.seconds((NOON - timedelta(hours=5)).timestamp()) == 7200
+    assert one.of_site(NOON.timestamp() - 600).job.time == "00:10:00"
+
+
+def test_the_job_asks_for_what_the_plan_says():
+    one = replace(
+        plan(Path("/x")), site="perlmutter", reservation="course", ranks=2, gpus=2, memory="8G",
+        partition="gpu", qos="training", account="m1", cpus=4, preload="torch",
+    )  # fmt: skip
+    found = one.of_site()
+    job = found.job
+    assert (job.reservation, job.partition, job.qos, job.account) == (
+        "course", "gpu", "training", "m1",
+    )  # fmt: skip
+    assert (job.nodes, job.ranks_per_node, job.gpus_per_node, job.cpus_per_task) == (1, 2, 2, 4)
+    assert job.memory_per_node == "8G"
+    assert found.environment.preload == "torch"
+
+
+def test_a_learner_needs_no_profile_and_runs_the_python_that_joins():
+    import sys
+
+    one = replace(plan(Path("/x")), site="nowhere", scheduler="pbs", login="login.nowhere")
+    found = one.of_site()
+    assert (found.scheduler, found.login) == ("pbs", "login.nowhere")
+    assert found.environment.python == sys.executable
+    assert found.environment.setup == ()
+
+
+def test_the_folder_gets_what_only_the_teachers_profile_knows():
+    one = workshop_plan.opened(replace(plan(Path("/x")), site="polaris"))
+    assert one.scheduler == "pbs"
+    assert one.login == site.load("polaris").login
+    assert one.version
