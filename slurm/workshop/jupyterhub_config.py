@@ -16,6 +16,7 @@ from batchspawner.api import BatchSpawnerAPIHandler
 from jupyterhub import apihandlers
 from tornado import web
 
+from rankroom.errors import RankroomError
 from rankroom.workshop import hub_job, workshop_plan
 
 # -- 1. Yours.
@@ -60,6 +61,13 @@ c.JupyterHub.cleanup_servers = False  # jobs outlive a restart of the hub
 
 class WorkshopSpawner(SlurmSpawner):
     """Submits what the plan says, for no longer than the workshop lasts."""
+
+    async def start(self):
+        try:
+            return await super().start()
+        except (RuntimeError, RankroomError) as error:
+            # The learner reads what Slurm says, instead of a number.
+            raise web.HTTPError(409, str(error)) from None
 
     async def _get_batch_script(self, **subvars):
         if plan.is_over(time.time()):

@@ -177,6 +177,20 @@ def test_who_is_not_in_the_plan_does_not_come_in(hub: Hub):
         assert hub.ask("POST", f"/hub/api/users/{user}/tokens", body=who)[0] == 403
 
 
+def test_what_slurm_refuses_is_told(machines: Machines, hub: Hub, learners):
+    alice = learners["alice"]
+    alice.stop()
+    change = ["scontrol", "update", "ReservationName=workshop"]
+    machines.run("ctl", [*change, "Users=bob"])
+    try:
+        said = hub.ask("POST", "/hub/api/users/alice/server", alice.token)
+        assert said[0] == 409 and "reservation" in said[1]["message"], said
+    finally:
+        machines.run("ctl", [*change, "Users=alice,bob"])
+    alice.start()
+    alice.until_ready()
+
+
 @pytest.mark.ui
 @pytest.mark.timeout(900)
 def test_a_learner_in_a_browser(machines: Machines, hub: Hub, learners, tmp_path: Path):
