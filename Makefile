@@ -1,7 +1,8 @@
-# make lab | demo | test | test-all | interpreters | gpu-build | compatibility | faults | lint | bench | docs | slides | dist. Everything is set up in .venv by the first of them.
+# make lab | demo | test | test-all | interpreters | gpu-build | compatibility | faults | workshop | lint | bench | docs | slides | dist. Everything is set up in .venv by the first of them.
 #   make lab ARGS="--port 9999"      passes options on to JupyterLab
 #   make test ARGS="-k magics"       passes options on to pytest
 #   make faults ARGS="--repeat 3"    injects each racy fault 3 times instead of 20
+#   make workshop ARGS=10           has ten learners instead of forty
 #   make gpu-build                  builds Horovod with CUDA and NCCL, GPU or not: minutes, and GBs
 #   make lab PYTHON=python3.12       chooses the Python that .venv is made with
 #   make lab TORCH=cpu               takes PyTorch's build for the CPU, or the one for CUDA (cuda)
@@ -17,7 +18,7 @@ IN := PATH="$(CURDIR)/.venv/bin:$$PATH"
 ROOT_MAY := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .NOTPARALLEL:
-.PHONY: lab demo test test-all interpreters gpu-build compatibility faults lint bench docs slides dist set-up set-up-test python lint-only
+.PHONY: lab demo test test-all interpreters gpu-build compatibility faults workshop lint bench docs slides dist set-up set-up-test python lint-only
 
 lab: set-up
 	@$(IN) jupyter lab $(ROOT_MAY) notebooks/quickstart.ipynb $(ARGS)
@@ -42,6 +43,9 @@ compatibility: set-up-test
 
 faults: set-up-test
 	$(IN) python -m pytest tests/faults tests/slurm --repeat 20 $(ARGS)
+
+workshop: set-up-test
+	$(IN) python tests/slurm/workshop_trial.py $(ARGS)
 
 lint: set-up lint-only
 

@@ -1,0 +1,247 @@
+"""A workshop on the test cluster, by each way in: opened, joined, watched and ended."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import workshop_trial
+from labs import PYTHON, Typed, end_lines, jobs, make_home, profile
+from machines import Machines
+from workshop_machines import FOLDER, TEACHER, WAY, Workshop
+
+LEARNERS = ["ada", "bob", "cay", "dan"]
+LAB = re.compile(r"JupyterLab: (http://127\.0\.0\.1:(\d+)/lab/tree/\S+\?token=(\S+))")
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    """Two nodes, a teacher, learners, and one who is not invited."""
+    made = Machines(nodes=2, users=[*LEARNERS, TEACHER, "eve"])
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()
+
+
+@pytest.fixture
+def workshop(machines: Machines) -> Iterator[Workshop]:
+    made = Workshop(machines, LEARNERS)
+    yield made
+    made.close()
+
+
+def test_four_learners_come_work_are_seen_and_go(machines: Machines, workshop: Workshop):
+    trial = workshop_trial.Trial(workshop, print)
+    found = trial.run()
+    print("\n".join(found.lines))
+    assert found.failed == []
+    # Who hangs is seen to, and so is the failure that the lesson has on purpose.
+    assert found.stuck == [LEARNERS[1]]
+    assert sorted(found.broken) == LEARNERS
+    stuck = [
+        view.tiles["bob"]["status"]["why"] for view in trial.views
+        if "bob" in view.tiles and view.tiles["bob"]["status"]["state"] == "stuck"
+    ]  # fmt: skip
+    assert re.search(r"rank 0 waits in .*barrier.*; rank 1 ", stuck[0]), stuck
+    said = [json.loads(line) for line in trial.players["cay"].lines]
+    assert [each["cell"] for each in said if each["raised"]] == ["fail"]
+    # Two of the four know how to share out work (they answered with solutions).
+    head, *lines = trial.collected.splitlines()
+    assert len(lines) == 4 and "hello.1" in head
+    rows = {line.split(",")[0]: dict(zip(head.split(","), line.split(","), strict=True))
+            for line in lines}  # fmt: skip
+    assert [rows[user]["passed"] for user in LEARNERS] == ["0", "1", "2", "3"]
+    assert rows["ada"]["hello.1"] == "1 tries"
+    assert found.apart_s >= 1.9
+    assert found.writes <= 0.52
+
+
+def test_a_learner_joins_twice_and_has_one_job(machines: Machines, workshop: Workshop):
+    workshop.open()
+    first = workshop.join("ada")
+    way = first.until(WAY.search)
+    again = workshop.join("ada")
+    assert again.until(WAY.search).groups() == way.groups()
+    assert "is yours already" in again.text
+    assert len(jobs(machines, "ada")) == 1
+    assert "Trial, of Tom Teacher (teacher)" in first.text
+    assert way[3].endswith(f"/lab/tree/Trial/01_hello_ranks.ipynb?token={way[4]}")
+    copies = sorted(each.name for each in (machines.home("ada") / "Trial").iterdir())
+    assert copies == ["01_hello_ranks.ipynb", "README.md"]
+    # From a terminal: the hand, and what is shared.
+    workshop.typed("ada", "hand")
+    workshop.until_tile("ada", lambda tile: tile["needs"] == "hand")
+    workshop.typed("ada", "share", "--off")
+    tile = workshop.until_tile("ada", lambda tile: not tile["status"]["shares"])
+    assert (tile["status"]["job"], tile["status"]["host"]) == ("", "")
+    # What the learner deleted comes again with the next server; nothing that is there is changed.
+    assert "the teacher" not in workshop.typed("ada", "say", FOLDER, "I am")
+    assert "who alone sees its learners" in workshop.typed("bob", "watch", FOLDER, "--once")
+
+
+def test_a_laptop_joins_over_ssh(machines: Machines, workshop: Workshop):
+    # The laptop's key leads to the account of the first user.
+    assert machines.users[0] == "ada"
+    workshop.open()
+    laptop = machines.root / "laptop-home"
+    home = make_home(machines, laptop, "root", test=profile(nodes=1))
+    try:
+        with Typed(
+            machines, "laptop", "root", home, [f"login:{FOLDER}"],
+            ("workshop", "join", "--no-browser"),
+        ) as typed:  # fmt: skip
+            typed.until("Trial, of Tom Teacher")
+            found = typed.until(LAB.pattern)
+            words = [PYTHON, "-c", ASK, found[2], found[3]]
+            assert machines.run("laptop", words).strip() == "200"
+            tile = workshop.until_tile("ada", lambda tile: tile["status"])
+            assert tile["status"]["job"] in jobs(machines, "ada")
+            assert "no job of it is left" in workshop.typed(TEACHER, "end", FOLDER, timeout=300)
+            assert typed.ended() == 0
+            assert "is over" in typed.text
+    finally:
+        end_lines(machines, home)
+
+
+def test_one_large_node(machines: Machines, workshop: Workshop):
+    """Each has a JupyterLab on the same machine, without a scheduler: it stays when one logs out,
+    is found again, and is reached by its own token only."""
+    workshop.open(way="node")
+    servers = {}
+    for user in ("ada", "bob"):
+        said = workshop.typed(user, "join", FOLDER, timeout=240)
+        found = LAB.search(said)
+        assert found, said
+        servers[user] = found
+        assert workshop.typed(user, "join", FOLDER).splitlines()[-2] == said.splitlines()[-2]
+    assert jobs(machines, "ada") == []
+    ports = machines.run("login", ["ss", "-Hltn"])
+    for user, found in servers.items():
+        assert f"127.0.0.1:{found[2]} " in ports
+        assert f"0.0.0.0:{found[2]} " not in ports
+        for token, status in ((found[3], "200"), ("", "403"), (servers["bob"][3], None)):
+            said = machines.run("login", [PYTHON, "-c", ASK, found[2], token], "eve").strip()
+            assert said == (status or ("200" if user == "bob" else "403"))
+    # Nobody reads it from a command line, the environment or a file.
+    shown = machines.run("login", ["ps", "axeww", "-o", "args"], "eve")
+    assert servers["ada"][3] not in shown
+    searched = machines.run(
+        "login", ["grep", "-rls", servers["ada"][3], "/home", "/tmp", "/dev/shm"], "bob"
+    )
+    assert searched == ""
+    player = workshop.play_at(
+        "ada", f"http://127.0.0.1:{servers['ada'][2]}", servers["ada"][3], solved=["hello.1"]
+    )
+    player.until(lambda text: '"cell": "end"' in text)
+    tile = workshop.until_tile("ada", lambda tile: tile["status"]["lesson"] == 1)
+    assert tile["status"]["ranks"] == {"alive": 2, "of": 2}
+    assert "has ended" in workshop.typed(TEACHER, "end", FOLDER, timeout=300)
+    workshop.until_nothing_runs()
+
+
+# -- what cannot be
+
+
+def test_what_cannot_be_joined_is_said_and_starts_no_job(machines: Machines, workshop: Workshop):
+    make_home(machines, machines.home("eve") / "own", "eve")
+    workshop.open()
+    said = workshop.typed("eve", "join", FOLDER)
+    assert "eve is not in the list of learners of Trial: ask teacher" in said
+    assert jobs(machines, "eve") == []
+    workshop.open(more="ends = 2026-01-01T00:00:00Z")
+    assert "the workshop Trial is over" in workshop.typed("ada", "join", FOLDER)
+    workshop.open(more="starts = 2099-01-01T00:00:00Z")
+    assert "Trial begins on Thursday 01 January" in workshop.typed("ada", "join", FOLDER)
+    assert "there is no workshop in /home/none" in workshop.typed("ada", "join", "/home/none")
+    assert jobs(machines, "ada") == []
+
+
+def test_a_reservation_that_has_ended_is_said(machines: Machines, workshop: Workshop):
+    workshop.open(more='reservation = "course"')
+    said = workshop.typed("ada", "join", FOLDER)
+    assert "the reservation course of this workshop does not take your job" in said
+    assert "Ask teacher" in said
+    assert jobs(machines, "ada") == []
+    plan = "/home/teacher/plan.toml"
+    assert "there is no reservation course, or it has ended" in workshop.typed(
+        TEACHER, "check", plan
+    )
+
+
+def test_a_reservation_is_checked_and_used(machines: Machines, workshop: Workshop):
+    made = machines.run(
+        "ctl", ["scontrol", "create", "reservation", "ReservationName=course", "StartTime=now",
+                "Duration=60", "Users=ada,teacher", "Nodes=c1"],
+    )  # fmt: skip
+    assert "created" in made, made
+    try:
+        workshop.open(more='reservation = "course"', learners=["ada", "bob"])
+        said = workshop.typed(TEACHER, "check", "/home/teacher/plan.toml")
+        assert "course is not for bob" in said
+        workshop.open(more='reservation = "course"', learners=["ada"])
+        said = workshop.typed(TEACHER, "check", "/home/teacher/plan.toml")
+        assert "✓ reservation: course has 1 nodes until" in said, said
+        joined = workshop.join("ada")
+        joined.until(WAY.search)
+        [job] = jobs(machines, "ada")
+        shown = machines.run("ctl", ["scontrol", "show", "job", job])
+        assert "Reservation=course" in shown and "NodeList=c1" in shown
+    finally:
+        workshop.close()
+        machines.run("ctl", ["scontrol", "delete", "ReservationName=course"])
+
+
+def test_a_plan_is_checked(machines: Machines, workshop: Workshop):
+    workshop.open(learners=[*LEARNERS, "zoe"])
+    said = workshop.typed(TEACHER, "check", "/home/teacher/plan.toml")
+    assert "✗ learners: there is no account zoe" in said
+    assert "✓ folder: /home/course/trial is there, and learners can enter it" in said
+    assert "✓ account and partition" in said
+    workshop.open()
+    said = workshop.typed(TEACHER, "check", "/home/teacher/plan.toml")
+    assert "✓ learners: all 4 accounts exist" in said
+    assert "✗" not in said, said
+
+
+def test_an_old_environment_of_ones_own_is_said(machines: Machines, workshop: Workshop):
+    workshop.open()
+    plan = machines.root / FOLDER.lstrip("/") / "workshop.toml"
+    plan.write_text(re.sub('version = ".*"', 'version = "99.1"', plan.read_text()))
+    said = workshop.typed("ada", "join", FOLDER)
+    assert "Trial was opened with Rankroom 99.1, and" in said
+    assert "deactivate" in said
+    assert jobs(machines, "ada") == []
+
+
+def test_a_job_that_starts_too_late_ends_by_itself(machines: Machines, workshop: Workshop):
+    workshop.open()
+    held = machines.run(
+        "login", ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=sleep 300"], "bob"
+    ).strip()
+    try:
+        joined = workshop.join("ada")
+        joined.until(lambda text: "waits in the queue" in text)
+        assert "no job of it is left" not in workshop.typed(TEACHER, "end", FOLDER, timeout=300)
+        machines.run("login", ["scancel", held], "bob")
+        assert joined.ended() == 0
+        workshop.until_nothing_runs()
+    finally:
+        machines.run("login", ["scancel", held], "bob")
+        machines.until_idle()
+
+
+# Over the tunnel, or on the machine itself.
+ASK = """
+import sys, urllib.request, urllib.error
+request = urllib.request.Request(f"http://127.0.0.1:{sys.argv[1]}/api/contents",
+                                 headers={"Authorization": f"token {sys.argv[2]}"})
+try:
+    print(urllib.request.urlopen(request, timeout=60).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""

@@ -1,0 +1,213 @@
+"""A workshop on the test cluster: its teacher, its learners, and what each of them types."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labs import jobs, make_home, profile, settings
+from machines import CHECKOUT, Machines
+
+PYTHON = sys.executable
+TEACHER = "teacher"
+FOLDER = "/home/course/trial"
+PLAYER = Path(__file__).with_name("lesson_player.py")
+SOLVED = ["hello.1", "hello.2", "hello.3"]
+# What `join` says on a login node: the way to the server, and what opens it.
+WAY = re.compile(
+    r"ssh -N -L \d+:([\d.]+):(\d+) .*?"
+    r"(http://127\.0\.0\.1:\d+/lab/tree/\S+\?token=(\S+))",
+    re.DOTALL,
+)
+SUPPORT = CHECKOUT / "tests" / "support"
+# A teacher's profile; learners have none.
+PROFILE = profile(nodes=1)
+PLAN = """\
+name = "Trial"
+teacher = "Tom Teacher"
+folder = "{folder}"
+way = "{way}"
+site = "test"
+learners = {learners}
+lessons = [[1, 45]]
+time = "01:00:00"
+{more}
+"""
+
+
+@dataclass
+class Played:
+    """What a program has printed so far, line by line, and the processor time it took (s)."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+    cpu_s: float = 0.0
+    status: int | None = None
+
+    def __post_init__(self) -> None:
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def until(self, holds: Callable[[str], Any], seconds: float = 240) -> Any:
+        """Wait for what it prints; fails if it ends before."""
+        deadline = time.monotonic() + seconds
+        while not (found := holds(self.text)):
+            alive = self._reader.is_alive() and time.monotonic() < deadline
+            if not alive and not (found := holds(self.text)):
+                raise AssertionError(f"{self.process.args!r} wrote only:\n{self.text}")
+            if found:
+                break
+            time.sleep(0.05)
+        return found
+
+    def ended(self, seconds: float = 240) -> int:
+        """Its exit status."""
+        self._reader.join(seconds)
+        assert self.status is not None, f"it goes on: {self.text}"
+        return self.status
+
+    def close(self) -> None:
+        self.process.terminate()
+        self._reader.join(30)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+        # Of itself and all that it started and waited for, also in the machine's own processes.
+        _, status, usage = os.wait4(self.process.pid, 0)
+        self.cpu_s = usage.ru_utime + usage.ru_stime
+        self.status = self.process.returncode = os.waitstatus_to_exitcode(status)
+
+
+class Workshop:
+    """The machines of a workshop, and who is at them; `close` ends all that was started."""
+
+    def __init__(self, machines: Machines, learners: Sequence[str]) -> None:
+        self.machines = machines
+        self.learners = list(learners)
+        self._started: list[Played] = []
+        for user in (TEACHER, *learners):
+            if not (machines.home(user) / "own").exists():
+                sites = {"test": PROFILE} if user == TEACHER else {}
+                make_home(machines, machines.home(user) / "own", user, **sites)
+        course = machines.root / FOLDER.lstrip("/")
+        course.parent.mkdir(exist_ok=True)
+        course.parent.chmod(0o755)
+        os.chown(course.parent, int(machines.id(TEACHER)), int(machines.id(TEACHER)))
+
+    def words(self, user: str, *words: str) -> list[str]:
+        home = Path("/home") / user / "own"
+        return ["env", "COLUMNS=200", *settings(home), PYTHON, *words]
+
+    def typed(self, user: str, *words: str, machine: str = "login", timeout: float = 120) -> str:
+        """What `rankroom workshop WORDS` prints."""
+        command = self.words(user, "-m", "rankroom", "workshop", *words)
+        return self.machines.run(machine, command, user, timeout)
+
+    def start(self, user: str, *words: str, machine: str = "login") -> Played:
+        """Start a program of a user's, and leave it running."""
+        made = Played(
+            self.machines.start(
+                machine, self.words(user, *words), user, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )
+        )  # fmt: skip
+        self._started.append(made)
+        return made
+
+    def open(self, way: str = "ssh", more: str = "", learners: Sequence[str] | None = None) -> str:
+        """Open the workshop; what the teacher reads."""
+        listed = self.learners if learners is None else learners
+        text = PLAN.format(folder=FOLDER, way=way, learners=json.dumps(listed), more=more)
+        return self.typed(TEACHER, "open", str(self.machines.put(TEACHER, "plan.toml", text)))
+
+    def join(self, user: str) -> Played:
+        """Start `rankroom workshop join` on the login node."""
+        return self.start(user, "-m", "rankroom", "workshop", "join", "--no-browser", FOLDER)
+
+    def play(self, user: str, joined: Played, **options: Any) -> Played:
+        """Work through lesson 1 in the JupyterLab that was joined."""
+        found = joined.until(WAY.search)
+        address, token = f"http://{found[1]}:{found[2]}", found[4]
+        return self.play_at(user, address, token, **options)
+
+    def play_at(
+        self, user: str, address: str, token: str, machine: str = "login", **options: Any
+    ) -> Played:
+        """The same at an address."""
+        notebook = f"/home/{user}/Trial/01_hello_ranks.ipynb"
+        words = ["-u", str(PLAYER), address, token, notebook, json.dumps(options)]
+        return self.start(user, *words, machine=machine)
+
+    def watch(self) -> Played:
+        """Start the teacher's console: a line of JSON each half second."""
+        return self.start(TEACHER, "-u", "-m", "rankroom", "workshop", "watch", FOLDER, "--json")
+
+    def tiles(self) -> dict[str, Any]:
+        """What the teacher sees now, by learner."""
+        view = json.loads(self.typed(TEACHER, "watch", FOLDER, "--once", "--json"))
+        return {tile["user"]: tile for tile in view["tiles"]}
+
+    def until_tile(
+        self, user: str, holds: Callable[[dict[str, Any]], Any], seconds: float = 120
+    ) -> dict[str, Any]:
+        """Wait until what the teacher sees of a learner holds."""
+        deadline = time.monotonic() + seconds
+        while not holds(tile := self.tiles()[user]):
+            assert time.monotonic() < deadline, tile
+            time.sleep(0.3)
+        found: dict[str, Any] = tile
+        return found
+
+    def jobs(self) -> list[str]:
+        """The jobs of all learners."""
+        return [job for user in self.learners for job in jobs(self.machines, user)]
+
+    def processes(self) -> list[str]:
+        """What learners have on all machines, but for what has ended."""
+        found = []
+        for machine in ("login", *self.machines.nodes):
+            for user in self.learners:
+                found += self.machines.processes(machine, user)
+        return [line for line in found if "<defunct>" not in line]
+
+    def until_nothing_runs(self, seconds: float = 120) -> None:
+        """Wait until no job and no process of a learner's is left."""
+        deadline = time.monotonic() + seconds
+        while left := (self.jobs() or self.processes()):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.5)
+
+    def close(self) -> None:
+        """End what was started; learners' jobs, too."""
+        for each in self._started:
+            if each.status is None:
+                each.close()
+        self._started.clear()
+        for user in self.learners:
+            if jobs(self.machines, user):
+                self.machines.run("login", ["scancel", "-u", user], user)
+        for machine in ("login", *self.machines.nodes):
+            for user in self.learners:
+                if self.machines.processes(machine, user):
+                    self.machines.run(machine, ["pkill", "-KILL", "-u", self.machines.id(user)])
+        self.until_nothing_runs()
+
+
+def seats(machines: Machines) -> Path:
+    """Where the seats are, as seen from here."""
+    return machines.root / FOLDER.lstrip("/") / "seats"

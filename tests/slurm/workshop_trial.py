@@ -1,0 +1,301 @@
+"""A workshop with many learners on the test cluster: how soon all have their seats, how late the
+teacher sees what happens, and what that costs.
+
+`make workshop`, or `workshop_trial.py [LEARNERS]` (40). It needs root and Slurm, as these tests do.
+Each learner has an account and a job, joins from the one login node, and works through lesson 1,
+with its failure, in a JupyterLab of their own; one of ten has ranks that hang. The small form is a
+test, test_workshops.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in ("tests/support", "lab"):
+    if str(ROOT / folder) not in sys.path:
+        sys.path.insert(0, str(ROOT / folder))
+
+from machines import Machines, missing  # noqa: E402
+from workshop_machines import FOLDER, SOLVED, TEACHER, Played, Workshop  # noqa: E402
+
+A_NODE = 4  # seats: eight processors, two ranks each
+HANGS = 10  # one learner of so many has ranks that hang
+LOOKS = 120  # of a seat's writer that is measured
+PLAYED_S = 1500.0
+# What `sdiag` says of each kind of request.
+REQUESTS = re.compile(r"^\s*([A-Z_]+)\s+\(\s*\d+\)\s+count:(\d+)", re.M)
+# A seat's writer, in an account whose lesson is on: its processor time for so many looks.
+WRITER = """
+import sys, time
+from rankroom.workshop.sharing import LOOK_S, Sharing
+shared = Sharing(sys.argv[1])
+shared.look()
+begun = time.process_time()
+for _ in range(int(sys.argv[2])):
+    shared.look()
+    time.sleep(LOOK_S)
+print((time.process_time() - begun) / (LOOK_S * int(sys.argv[2])))
+"""
+
+
+@dataclass
+class View:
+    """What the teacher's console showed at a time (epoch s), by learner."""
+
+    at: float
+    tiles: dict[str, dict[str, Any]]
+
+
+@dataclass
+class Result:
+    """What was measured. Times in seconds; `late` from each thing that happened to the console."""
+
+    learners: int
+    seats_s: float = 0.0  # from the first seat to the last
+    open_s: float = 0.0  # from the first command to the last open notebook
+    late: list[float] = field(default_factory=list)
+    join_cpu_s: list[float] = field(default_factory=list)
+    watch_cpu_s: float = 0.0
+    console_s: float = 0.0  # that it was open
+    requests: dict[str, int] = field(default_factory=dict)
+    writer_share: float = 0.0  # of a core
+    apart_s: float = 0.0  # the least time between two writes of a seat
+    writes: float = 0.0  # a second, of the busiest seat
+    failed: list[str] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)  # learners whom the console showed stuck
+    broken: list[str] = field(default_factory=list)  # and failed
+    end_s: float = 0.0  # from the word to the last job's end
+
+    @property
+    def lines(self) -> list[str]:
+        """What was measured, for people."""
+        asked = sum(self.requests.values())
+        most = sorted(self.requests.items(), key=lambda item: -item[1])[:5]
+        named = ", ".join(f"{count} {name}" for name, count in most)
+        late = sorted(self.late) or [0.0]
+        share = 100 * self.watch_cpu_s / (self.console_s or 1)
+        return [
+            f"{self.learners} learners, {len(self.failed)} of them without success",
+            f"first to last seat: {self.seats_s:.0f} s; first command to last open lesson: "
+            f"{self.open_s:.0f} s",
+            f"console: {late[-1]:.1f} s late at most, {statistics.median(late):.1f} s in the "
+            f"median, of {len(late)} starts and ends of runs; it showed {len(self.broken)} "
+            f"learners failed and {len(self.stuck)} stuck",
+            f"login node: {statistics.mean(self.join_cpu_s or [0]):.1f} s of processor time for "
+            f"each `join` in all; the console {share:.1f} % of a core",
+            f"slurmctld: {asked} requests, {asked / self.learners:.0f} a learner: {named}",
+            f"a seat: {100 * self.writer_share:.2f} % of a core; its writes {self.apart_s:.1f} s "
+            f"apart at least, {self.writes:.2f} a second at most",
+            f"end: every job gone {self.end_s:.0f} s after the word",
+            *self.failed,
+        ]
+
+
+class Trial:
+    """One run of it, step by step; `say` hears how far it is."""
+
+    def __init__(self, workshop: Workshop, say: Callable[[str], None]) -> None:
+        self.workshop = workshop
+        self.machines = workshop.machines
+        self.say = say
+        self.result = Result(len(workshop.learners))
+        self.views: list[View] = []
+        self.joined: dict[str, Played] = {}
+        self.players: dict[str, Played] = {}
+        self._watch: Played | None = None
+        self._read = 0
+        self._alone = float("inf")  # until when each seat had one writer (epoch s)
+
+    def run(self) -> Result:
+        """The whole of it."""
+        self.workshop.open()
+        before, begun = requests(self.machines), time.time()
+        self._watch = self.workshop.watch()
+        self.join_all()
+        self.result.open_s = time.time() - begun
+        self.say(f"all lessons are open after {self.result.open_s:.0f} s")
+        self.play_all()
+        self.measure_writer()
+        self.look()
+        self.result.console_s = time.time() - begun
+        self.result.watch_cpu_s = self.console_cpu()
+        self.end()
+        after = requests(self.machines)
+        grown = {name: count - before.get(name, 0) for name, count in after.items()}
+        self.result.requests = {name: count for name, count in grown.items() if count}
+        self.judge()
+        return self.result
+
+    def join_all(self) -> None:
+        """All type `join` at once, and have their lesson open."""
+        for user in self.workshop.learners:
+            self.joined[user] = self.workshop.join(user)
+        self.at_once(self.begin)
+
+    def begin(self, user: str) -> None:
+        place = self.workshop.learners.index(user)
+        solved = SOLVED[: place % (len(SOLVED) + 1)]
+        self.players[user] = self.workshop.play(
+            user, self.joined[user], solved=solved, hang=place % HANGS == 1
+        )
+
+    def play_all(self) -> None:
+        """Wait until all have worked through the lesson; those who hang are let go once seen."""
+        deadline = time.monotonic() + PLAYED_S
+        hanging = set(self.workshop.learners[1::HANGS])
+        while waiting := [u for u in self.workshop.learners if not self.has_ended(u)]:
+            self.look()
+            for user in hanging & set(self.result.stuck):
+                self.machines.put(user, "go-on", "")
+                hanging.discard(user)
+            if time.monotonic() > deadline:
+                self.result.failed += [f"{u}: {self.players[u].text[-500:]}" for u in waiting]
+                return
+            time.sleep(0.5)
+        self.say("all have worked through the lesson")
+
+    def has_ended(self, user: str) -> bool:
+        player = self.players[user]
+        return '"cell": "end"' in player.text or player.status is not None
+
+    def look(self) -> None:
+        """Take in what the console has printed."""
+        assert self._watch is not None
+        new = self._watch.lines[self._read :]
+        self._read += len(new)
+        for line in new:
+            if not line.startswith("{"):
+                self.result.failed.append(f"the console: {line}")
+                continue
+            view = json.loads(line)
+            tiles = {t["user"]: t for t in view["tiles"] if t["status"]}
+            self.views.append(View(view["now"], tiles))
+            for user, tile in tiles.items():
+                for state, found in (("stuck", self.result.stuck), ("failed", self.result.broken)):
+                    if tile["status"]["state"] == state and user not in found:
+                        found.append(user)
+
+    def measure_writer(self) -> None:
+        """The processor time of a second writer in one learner's account, whose ranks live."""
+        self._alone = time.time()
+        words = ["-c", WRITER, FOLDER, str(LOOKS)]
+        command = self.workshop.words(self.workshop.learners[0], *words)
+        said = self.machines.run("login", command, self.workshop.learners[0], timeout=600)
+        self.result.writer_share = float(said.split()[-1])
+
+    def console_cpu(self) -> float:
+        number = self.machines.id(TEACHER)
+        said = self.machines.run("login", ["ps", "-u", number, "-o", "cputimes=,args="])
+        return sum(float(line.split()[0]) for line in said.splitlines() if "watch" in line)
+
+    def end(self) -> None:
+        """The teacher collects everybody's progress, and ends the workshop."""
+        begun = time.time()
+        self.collected = self.workshop.typed(TEACHER, "collect", FOLDER)
+        said = self.workshop.typed(TEACHER, "end", FOLDER, timeout=400)
+        if "no job of it is left" not in said:
+            self.result.failed.append(f"end: {said}")
+        self.workshop.until_nothing_runs(300)
+        self.result.end_s = time.time() - begun
+        for user, joined in self.joined.items():
+            if joined.ended() != 0:
+                self.result.failed.append(f"{user}: {joined.text[-500:]}")
+        self.result.join_cpu_s = [each.cpu_s for each in self.joined.values()]
+
+    def judge(self) -> None:
+        """What the console showed, against what the learners' records say."""
+        first: dict[str, float] = {}
+        heard: dict[str, list[float]] = {}
+        for view in self.views:
+            for user, tile in view.tiles.items():
+                first.setdefault(user, view.at)
+                is_new = heard.setdefault(user, [])[-1:] != [tile["heard"]]
+                if is_new and view.at < self._alone:
+                    heard[user].append(tile["heard"])
+        for user in self.workshop.learners:
+            if user not in first:
+                self.result.failed.append(f"{user} never had a seat")
+            self.result.late += self.lateness(user)
+        self.result.seats_s = max(first.values()) - min(first.values()) if first else 0.0
+        spans = [b - a for times in heard.values() for a, b in itertools.pairwise(times)]
+        self.result.apart_s = min(spans, default=0.0)
+        rates = [len(t) / (t[-1] - t[0]) for t in heard.values() if len(t) > 1]
+        self.result.writes = max(rates, default=0.0)
+
+    def lateness(self, user: str) -> list[float]:
+        """For each start and end of a run: how long the console took to show it, or what came
+        after it."""
+        found = []
+        shown = [(v.at, v.tiles[user]["status"]["run"]) for v in self.views if user in v.tiles]
+        last = self.views[-1].at if self.views else 0.0
+        for file in (self.machines.home(user) / "own/data/runs").glob("*/run.json"):
+            run = json.loads(file.read_text())
+            start, end = run["start"] / 1e6, (run["end"] or 0) / 1e6
+            newer = [at for at, tile in shown if tile and tile["since"] >= start - 1e-3]
+            if start < last and newer:
+                found.append(max(0.0, newer[0] - start))
+            over = [
+                at for at, tile in shown
+                if tile and (tile["since"] > start + 1e-3
+                             or (tile["since"] >= start - 1e-3 and tile["state"] != "running"))
+            ]  # fmt: skip
+            if end < last and over:
+                found.append(max(0.0, over[0] - end))
+            if start < last - 10 and not newer:
+                self.result.failed.append(f"the console never showed run {run['id']} of {user}")
+        return found
+
+    def at_once(self, act: Callable[[str], None]) -> None:
+        def try_(user: str) -> None:
+            try:
+                act(user)
+            except AssertionError as error:
+                self.result.failed.append(f"{user}: {error}")
+
+        with ThreadPoolExecutor(len(self.workshop.learners)) as pool:
+            list(pool.map(try_, self.workshop.learners))
+
+
+def requests(machines: Machines) -> dict[str, int]:
+    """How many requests of each kind Slurm's controller has answered."""
+    said = machines.run("ctl", ["sdiag"]).partition("by user")[0]
+    return {name: int(count) for name, count in REQUESTS.findall(said)}
+
+
+def learners(count: int) -> list[str]:
+    return [f"learner{number:02}" for number in range(1, count + 1)]
+
+
+def main(words: Sequence[str]) -> int:
+    count = int(words[0]) if words else 40
+    if why := missing():
+        print(why)
+        return 1
+    users = learners(count)
+    machines = Machines(nodes=-(-count // A_NODE), users=[TEACHER, *users])
+    try:
+        machines.up()
+        workshop = Workshop(machines, users)
+        try:
+            result = Trial(workshop, lambda text: print(text, flush=True)).run()
+        finally:
+            workshop.close()
+    finally:
+        machines.down()
+    print("\n".join(result.lines))
+    return 1 if result.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
