@@ -28,7 +28,7 @@ CACHE = Path(os.environ.get("RANKROOM_CACHE") or ROOT / ".cache") / "slides"
 SLIDES = ROOT / "dist" / "slides.html"
 REVEAL = "5.2.1"
 # Of the package's archive.
-REVEAL_SHA256 = ""
+REVEAL_SHA256 = "359b575dd51bbda32f89b2fd4c7dc46ad7389a805572158916c29252f7a27333"
 PARTS = ("dist/reveal.css", "dist/reveal.js", "plugin/notes/notes.js")
 WIDTH, HEIGHT = 1280, 800  # of a slide in CSS pixels, as all lengths here
 ROOM = 720  # that a slide has for its cells
