@@ -215,7 +215,7 @@ def test_a_folder_that_others_may_enter_is_refused(machines: Machines, hub: Hub)
     open_state = hub.home / "open"
     open_state.mkdir(mode=0o755)
     open_state.chmod(0o755)
-    said = machines.run("login", hub.words(STATE_DIRECTORY=str(open_state)), timeout=60)
+    said = machines.run("login", hub.words(STATE_DIRECTORY=str(open_state)), timeout=240)
     assert f"{open_state} is not a folder that this account alone may enter" in said
     assert not [*open_state.iterdir()]
 

@@ -16,7 +16,8 @@ test('from the login page to a cell on two ranks', async ({ page }) => {
   await page.waitForURL(new RegExp(`/user/${USER}/lab`), GRANTED);
   await expect(page.locator('#jupyterlab-splash')).toBeHidden();
 
-  // The lesson is open: nobody had to look for it.
+  // The lesson is open: nobody had to look for it. What runs before the kernel has begun is lost.
+  await expect(page.locator('#jp-main-statusbar').getByText('| Idle')).toBeVisible(GRANTED);
   const cells = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell');
   const begins = cells.filter({ hasText: '%course 1' }).first();
   await begins.locator('.cm-content').click();
