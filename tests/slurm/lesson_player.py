@@ -23,6 +23,8 @@ from rankroom.course.lessons import LESSONS
 from rankroom.course.solutions import solutions
 
 CELL_S = 300.0
+# A learner looks at what a cell has shown, and for longer where something went wrong.
+READS_S, WONDERS_S = 0.2, 5.0
 # The server takes requests for itself only: in real life they come through a tunnel.
 HOST = "localhost"
 HANG = """%%distributed
@@ -101,7 +103,9 @@ def cells(notebook: Path, solved: list[str]) -> list[tuple[str, str]]:
 def play(address: str, token: str, notebook: Path, options: dict[str, Any]) -> None:
     page = Page(address, token)
     for name, source in cells(notebook, options.get("solved", [])):
-        tell(name, *page.wait(page.send(source)))
+        said, raised = page.wait(page.send(source))
+        tell(name, said, raised)
+        time.sleep(WONDERS_S if raised else READS_S)
     if options.get("hang"):
         number = page.send(HANG)
         tell("hangs", "", False)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -80,7 +83,8 @@ class Played:
         return self.status
 
     def close(self) -> None:
-        self.process.terminate()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGTERM)  # Popen's own would take its status
         self._reader.join(30)
 
     def _read(self) -> None:
@@ -104,7 +108,11 @@ class Workshop:
             if not (machines.home(user) / "own").exists():
                 sites = {"test": PROFILE} if user == TEACHER else {}
                 make_home(machines, machines.home(user) / "own", user, **sites)
+            for left in ("own/data", ".local/share/rankroom", "Trial", "go-on"):
+                path = machines.home(user) / left
+                path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
         course = machines.root / FOLDER.lstrip("/")
+        shutil.rmtree(course, ignore_errors=True)
         course.parent.mkdir(exist_ok=True)
         course.parent.chmod(0o755)
         os.chown(course.parent, int(machines.id(TEACHER)), int(machines.id(TEACHER)))

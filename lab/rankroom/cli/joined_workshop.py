@@ -7,6 +7,8 @@ import os
 import time
 import webbrowser
 
+import click
+
 from rankroom.cli.lab_command import LabCommand
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import RankroomError, SchedulerError, UsageError
@@ -17,6 +19,8 @@ from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.ssh.host import Host, place
 from rankroom.workshop import node_server, seat
 from rankroom.workshop.invitation import Invitation, at, invitation, job_of, keep_job
+
+LOOK_S = 20.0  # forty learners should not ask the scheduler more often than need be
 
 
 async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal) -> None:
@@ -51,10 +55,13 @@ async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal
 
 def leave_workshop() -> None:
     """Give the seat up, and end this machine's server of it."""
-    own = seat.mine()
+    own, job = seat.mine(), seat.read_wishes().job
     ended = node_server.stop()
     own.leave()
-    print(f"you have no seat in {own.folder} any more" + ("; your JupyterLab has ended" * ended))
+    rest = (
+        "; your JupyterLab has ended" if ended else f"; `scancel {job}` ends your job" * bool(job)
+    )
+    click.echo(f"you have no seat in {own.folder} any more{rest}")
 
 
 async def _by_job(
@@ -75,7 +82,7 @@ async def _by_job(
         terminal.say(f"job {job} is yours already")
     command = LabCommand(
         scheduler, there, terminal, browser, port, invited.page, submitted,
-        again=f"rankroom workshop join {at_login(invited)}",
+        again=f"rankroom workshop join {at_login(invited)}", look_s=LOOK_S,
     )  # fmt: skip
     try:
         await command.run(job or None, (known or SavedLab(site.name, job)) if job else None)

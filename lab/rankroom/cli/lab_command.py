@@ -14,7 +14,7 @@ from rankroom.cli.job_options import job_options
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import LabError, RankroomError, UsageError
 from rankroom.jupyter_job import lab_script, saved_labs
-from rankroom.jupyter_job.follow import JobOver, follow
+from rankroom.jupyter_job.follow import LOOK_S, JobOver, follow
 from rankroom.jupyter_job.lab import Lab, alive, folder
 from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import site as sites
@@ -66,11 +66,12 @@ def lab(
 class LabCommand:
     """One call of `rankroom lab`: what is under way, and what Ctrl-C does about it. `page` is
     what is opened of it; `submitted` hears of the lab whose job was submitted; `again` is the
-    command that finds it again."""
+    command that finds it again. Once it is open, its job is looked at each `look_s` seconds."""
 
     def __init__(
         self, scheduler: Scheduler, at: Host, terminal: Terminal, browser: bool, port: int,
         page: str = "lab", submitted: Callable[[Lab], None] = lambda lab: None, again: str = "",
+        look_s: float = LOOK_S,
     ) -> None:  # fmt: skip
         self._scheduler = scheduler
         self._place = at
@@ -80,6 +81,7 @@ class LabCommand:
         self._page = page
         self._submitted = submitted
         self._again = again
+        self._look_s = look_s
         self._lab: Lab | None = None
         self._cancelled = False
 
@@ -116,7 +118,7 @@ class LabCommand:
             self._lab = await self._find(attach, last)
         self._lab.page = self._page
         self._terminal.page = self._open
-        await follow(self._lab, self._terminal, self._port)
+        await follow(self._lab, self._terminal, self._port, self._look_s)
 
     async def _find(self, attach: str, last: SavedLab | None) -> Lab:
         labs = await folder(self._scheduler)

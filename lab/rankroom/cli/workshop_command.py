@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -106,7 +107,7 @@ def say(folder: Path, words: tuple[str, ...]) -> None:
 @FOLDER
 @click.argument("source", type=click.File("r"), default="-")
 @click.option("--title", default="", help="What it is.")
-def offer_cell(folder: Path, source: click.utils.LazyFile, title: str) -> None:
+def offer_cell(folder: Path, source: TextIO, title: str) -> None:
     """Offer all learners a cell: the text of a file, or of standard input."""
     Folder(folder).offer_cell(source.read(), title)
 

@@ -34,8 +34,9 @@ class Teller(Protocol):
         """The page is there to be opened."""
 
 
-async def follow(lab: Lab, tell: Teller, port: int = 0) -> None:
-    """Wait for the job, open the way to its server, and stay until it is over.
+async def follow(lab: Lab, tell: Teller, port: int = 0, look_s: float = LOOK_S) -> None:
+    """Wait for the job, open the way to its server, and stay until it is over, which is looked for
+    each `look_s` seconds.
 
     Raises LabError if the job will never start, or has failed.
     """
@@ -55,7 +56,7 @@ async def follow(lab: Lab, tell: Teller, port: int = 0) -> None:
             else:
                 tell.say(PASTE.format(command=lab.command(opened, status.nodes)))
             tell.page(opened.url(lab.saved.port or opened.port, lab.page))
-            status = await hold(lab, tell)
+            status = await hold(lab, tell, look_s)
             if status.state != "pending":
                 return
             tell.say(f"job {lab.job} is back in the queue: the scheduler has requeued it")
@@ -113,7 +114,7 @@ async def answers(lab: Lab, opened: Endpoint) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def hold(lab: Lab, tell: Teller) -> JobStatus:
+async def hold(lab: Lab, tell: Teller, look_s: float = LOOK_S) -> JobStatus:
     """Tell how long the job has yet, until it is back in the queue. Raises LabError if it failed.
 
     Its state when it does not run any more.
@@ -135,7 +136,7 @@ async def hold(lab: Lab, tell: Teller) -> JobStatus:
             until = status.until
             left = f" · {clock(until - time.time())} left" if until else ""
             tell.show(f"job {lab.job} {status.words}{left} · Ctrl-C to leave or cancel it")
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(look_s)
 
 
 class JobOver(LabError):

@@ -98,6 +98,9 @@ async def _folder(plan: Plan) -> Step:
     if out:
         words = f"by its modes, {where} cannot be entered by {', '.join(out)}"
         return Step("folder", "warned", f"{words} (unless an access list lets them)")
+    if loose := next((each for each in folder.path.parents if _group_may_replace(each)), None):
+        words = f"the group of {loose} could put another folder in the place of {folder.path}"
+        return Step("folder", "warned", f"{words}: `chmod +t {loose}` keeps them from it")
     state = "is there" if where == folder.path else "can be made"
     return Step("folder", "ok", f"{folder.path} {state}, and learners can enter it")
 
@@ -162,7 +165,7 @@ async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
             f"there is no reservation {plan.reservation}, or it has ended: {done.output.strip()}"
         )
     found = dict(re.findall(r"(\w+)=(\S+)", done.output))
-    begin, end = int(found.get("StartTime", 0)), int(found.get("EndTime", 0))
+    begin, end = (_moment(found.get(key, "")) for key in ("StartTime", "EndTime"))
     if plan.starts and begin > plan.starts.timestamp():
         raise UsageError(f"{plan.reservation} begins {_clock(begin)}, after the workshop does")
     if plan.ends and end and end < plan.ends.timestamp():
@@ -174,6 +177,10 @@ async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
         raise UsageError(f"{plan.reservation} is not for {', '.join(out)}")
     nodes = found.get("NodeCnt", "?")
     return Step("reservation", "ok", f"{plan.reservation} has {nodes} nodes until {_clock(end)}")
+
+
+def _moment(text: str) -> int:
+    return int(text) if text.isdigit() else 0  # a time that Slurm does not know
 
 
 def _clock(moment: int) -> str:
@@ -200,6 +207,12 @@ def _may_enter(user: str, folder: Path) -> bool:
         if not found.st_mode & needed:
             return False
     return True
+
+
+def _group_may_replace(folder: Path) -> bool:
+    """Whether a group may rename what is another's in a folder: `open` refuses it of all users."""
+    about = folder.stat()
+    return bool(about.st_mode & stat.S_IWGRP and not about.st_mode & stat.S_ISVTX and about.st_gid)
 
 
 def _try_modes(where: Path) -> None:

@@ -73,7 +73,7 @@ class SeatStatus:
         short and in one line. Raises ValueError for what is no seat."""
         if not isinstance(data, dict) or not isinstance(data.get("version"), int):
             raise ValueError("no seat")
-        state = data.get("state")
+        state: State = data["state"] if data.get("state") in get_args(State) else "idle"
         number = data.get("lesson")
         ranks, run = _dict(data, "ranks"), _dict(data, "run")
         tried, progress = _dict(data, "exercise"), _dict(data, "progress")
@@ -83,7 +83,7 @@ class SeatStatus:
             shares=data.get("shares") is not False,
             hand=data.get("hand") is True,
             hand_since=_number(data.get("hand_since")),
-            state=state if state in get_args(State) else "idle",
+            state=state,
             why=_text(data.get("why")),
             since=_number(data.get("since")),
             lesson=number if type(number) is int and 0 <= number < 1000 else None,
@@ -244,7 +244,9 @@ def _dict(data: dict[str, Any], key: str) -> dict[str, Any]:
 def _text(value: Any) -> str:
     # In one line, and without what moves a terminal's cursor.
     found = value[:MOST_TEXT] if isinstance(value, str) else ""
-    return "".join(sign if sign.isprintable() else " " for sign in found).strip()
+    if not found.isprintable():
+        found = "".join(sign if sign.isprintable() else " " for sign in found)
+    return found.strip()
 
 
 def _number(value: Any) -> float:

@@ -54,6 +54,8 @@ class Sharing:
         self.ends_at = 0.0
         self._lock = threading.Lock()
         self._seat: OwnSeat | None = None
+        self._is_kept = False  # whether the home has it: where there is no room, it has not
+        self._has_left = False  # whether the learner has given it up
         self._stop, self._tell, self._pages = stop, tell, pages
         self._away_since = 0.0
         self._reader = StatusReader()
@@ -108,9 +110,9 @@ class Sharing:
                     self._begin()
                 self._listen()
                 self._write()
-        except (RankroomError, OSError) as error:
+        except Exception as error:  # whatever a damaged file makes of it, the next round may do
             plain = of_file(error) if isinstance(error, OSError) else error
-            self._complain(str(plain or error))
+            self._complain(str(plain or error) or type(error).__name__)
 
     def end(self) -> None:
         """End the ranks that this workshop began, and say so in the seat."""
@@ -125,7 +127,7 @@ class Sharing:
 
     def _begin(self) -> None:
         """Take the seat, and see that the notebooks are there; tried again after a while."""
-        if time.monotonic() - self._tried < HEARTBEAT_S and self._tried:
+        if self._has_left or (self._tried and time.monotonic() - self._tried < HEARTBEAT_S):
             return
         self._tried = time.monotonic()
         self.plan = plan = self.folder.plan()
@@ -135,6 +137,8 @@ class Sharing:
         copies = [lesson(number) for number, _ in plan.lessons] or list(LESSONS)
         copy_to(user_home() / plan.copies, copies)
         self._seat = seats.take(self.folder.path, self.folder.owner_uid)
+        self._written = time.monotonic()
+        self._is_kept = seats.read_wishes().seat == self._seat.name
         self._complain("")
 
     def _listen(self) -> None:
@@ -158,6 +162,9 @@ class Sharing:
         self._away_since = 0.0 if self._pages() else self._away_since or time.time()
         self.status = replace(self._reader.read(), away_since=self._away_since)
         wishes = seats.read_wishes()
+        if self._is_kept and wishes.seat != self._seat.name:
+            self._seat, self._has_left = None, True
+            return
         now = (self.status, wishes.hand_since, wishes.shares)
         since = time.monotonic() - self._written
         if since < APART_S or (now == self._told and since < HEARTBEAT_S):

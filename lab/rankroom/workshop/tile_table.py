@@ -87,7 +87,7 @@ def progress_of(seat: Seat) -> Progress:
 
 
 def _of(day: str | None, tries: int) -> str:
-    return day or (f"{tries} tries" if tries else "")
+    return day or {0: "", 1: "1 try"}.get(tries, f"{tries} tries")
 
 
 def _cell(text: str) -> str:

@@ -61,9 +61,11 @@ class News:
         """What a line holds. Raises ValueError, TypeError or KeyError where that is no news."""
         if data["kind"] not in get_args(Kind):
             raise ValueError("another kind of news")
-        texts = {key: str(data.get(key, "")) for key in ("title", "text", "run", "to")}
-        times = {"at": float(data["at"]), "until": float(data.get("until", 0.0))}
-        return cls(data["kind"], id=number, **times, **texts)
+        known: dict[str, Any] = {
+            **{key: str(data.get(key, "")) for key in ("title", "text", "run", "to")},
+            "at": float(data["at"]), "until": float(data.get("until", 0.0)), "id": number,
+        }  # fmt: skip
+        return cls(data["kind"], **known)
 
     def is_for(self, seat: str) -> bool:
         """Whether it is for everybody, or for the seat of this name."""

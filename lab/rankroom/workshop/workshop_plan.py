@@ -164,7 +164,7 @@ def parsed(path: Path, raw: bytes) -> Plan:
 def _lessons(given: Any, text: ProfileText) -> tuple[tuple[int, int], ...]:
     found: list[tuple[int, int]] = []
     for each in given if isinstance(given, list) else [None]:
-        pair = each if isinstance(each, list) and len(each) == 2 else [each, 0]
+        pair: list[Any] = each if isinstance(each, list) and len(each) == 2 else [each, 0]
         if not all(type(number) is int and number >= 0 for number in pair):
             raise text.wrong("lessons", "is a list of numbers, or of [number, minutes] pairs")
         try:

@@ -114,12 +114,11 @@ def test_a_seat_is_written_at_most_each_two_seconds_and_each_twenty_anyway(
 def test_a_change_is_there_within_two_and_a_half_seconds(
     shared: Sharing, folder: Folder, clock: Clock
 ):
-    for _ in range(3):
+    for number in range(9):  # at any moment after the last write
+        pass_time(shared, clock, number / 2)
+        progress.begin(number)
         pass_time(shared, clock, 2.5)
-        shared_before = folder.seats()[0].status.lesson
-        progress.begin(1 if shared_before != 1 else 2)
-        pass_time(shared, clock, 0.5)
-        assert folder.seats()[0].status.lesson != shared_before
+        assert folder.seats()[0].status.lesson == number
 
 
 def test_what_the_learner_sets_counts(shared: Sharing, folder: Folder, clock: Clock):
@@ -154,6 +153,30 @@ def test_who_closes_the_page_is_seen_to_be_away(folder: Folder, clock: Clock):
     open_pages[0] = 1
     pass_time(shared, clock, 3)
     assert folder.seats()[0].status.away_since == 0
+
+
+def test_a_seat_that_was_given_up_stays_so(shared: Sharing, folder: Folder, clock: Clock):
+    seat.mine().leave()
+    pass_time(shared, clock, 60)
+    assert folder.seats() == []
+    with pytest.raises(UsageError, match="you have no seat"):
+        shared.hand(True)
+
+
+def test_whatever_fails_is_said_and_tried_again(
+    shared: Sharing, folder: Folder, clock: Clock, said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    def broken(reader: object) -> None:
+        raise ValueError("odd")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sharing.StatusReader, "read", broken)
+        pass_time(shared, clock, 10)
+    assert said == ["workshop: odd"]
+    progress.begin(1)
+    pass_time(shared, clock, 3)
+    assert folder.seats()[0].status.lesson == 1 and shared.trouble == ""
 
 
 def test_news_are_heard_once(shared: Sharing, folder: Folder):

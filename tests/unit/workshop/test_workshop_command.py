@@ -100,6 +100,18 @@ def test_learners_who_cannot_enter_are_named(base: Path, typed: Callable, writte
         )
 
 
+def test_a_folder_that_a_group_could_replace_is_warned_of(
+    base: Path, typed: Callable, written: Callable
+):
+    if os.geteuid() != 0:
+        pytest.skip("another group is needed")
+    os.chown(base, -1, 54321)
+    base.chmod(0o775)
+    assert f"! folder: the group of {base} could put another" in typed("check", written()).output
+    base.chmod(0o1775)
+    assert "✓ folder" in typed("check", written()).output
+
+
 def test_open_says_what_learners_type(base: Path, typed: Callable, written: Callable):
     done = typed("open", written())
     assert f"rankroom workshop join {base / 'may'}\n" in done.output
