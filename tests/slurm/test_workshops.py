@@ -101,7 +101,7 @@ def test_a_laptop_joins_over_ssh(machines: Machines, workshop: Workshop):
             assert machines.run("laptop", words).strip() == "200"
             tile = workshop.until_tile("ada", lambda tile: tile["status"])
             assert tile["status"]["job"] in jobs(machines, "ada")
-            assert "no job of it is left" in workshop.typed(TEACHER, "end", FOLDER, timeout=300)
+            assert "no job of it is left" in workshop.typed(TEACHER, "end", FOLDER)
             assert typed.ended() == 0
             assert "is over" in typed.text
     finally:
@@ -114,7 +114,7 @@ def test_one_large_node(machines: Machines, workshop: Workshop):
     workshop.open(way="node")
     servers = {}
     for user in ("ada", "bob"):
-        said = workshop.typed(user, "join", FOLDER, timeout=240)
+        said = workshop.typed(user, "join", FOLDER)
         found = LAB.search(said)
         assert found, said
         servers[user] = found
@@ -142,7 +142,7 @@ def test_one_large_node(machines: Machines, workshop: Workshop):
     player.until(lambda text: '"cell": "end"' in text)
     tile = workshop.until_tile("ada", lambda tile: tile["status"]["lesson"] == 1)
     assert tile["status"]["ranks"] == {"alive": 2, "of": 2}
-    assert "has ended" in workshop.typed(TEACHER, "end", FOLDER, timeout=300)
+    assert "has ended" in workshop.typed(TEACHER, "end", FOLDER)
     workshop.until_nothing_runs()
 
 
@@ -229,7 +229,7 @@ def test_a_job_that_starts_too_late_ends_by_itself(machines: Machines, workshop:
     try:
         joined = workshop.join("ada")
         joined.until(lambda text: "waits in the queue" in text)
-        assert "no job of it is left" not in workshop.typed(TEACHER, "end", FOLDER, timeout=300)
+        assert "no job of it is left" not in workshop.typed(TEACHER, "end", FOLDER)
         machines.run("login", ["scancel", held], "bob")
         joined.ended()
         workshop.until_nothing_runs()

@@ -121,7 +121,7 @@ class Workshop:
         home = Path("/home") / user / "own"
         return ["env", "COLUMNS=200", *settings(home), PYTHON, *words]
 
-    def typed(self, user: str, *words: str, machine: str = "login", timeout: float = 120) -> str:
+    def typed(self, user: str, *words: str, machine: str = "login", timeout: float = 400) -> str:
         """What `rankroom workshop WORDS` prints."""
         command = self.words(user, "-m", "rankroom", "workshop", *words)
         return self.machines.run(machine, command, user, timeout)

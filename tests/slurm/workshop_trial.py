@@ -203,7 +203,7 @@ class Trial:
         """The teacher collects everybody's progress, and ends the workshop."""
         begun = time.time()
         self.collected = self.workshop.typed(TEACHER, "collect", FOLDER)
-        said = self.workshop.typed(TEACHER, "end", FOLDER, timeout=400)
+        said = self.workshop.typed(TEACHER, "end", FOLDER)
         if "no job of it is left" not in said:
             self.result.failed.append(f"end: {said}")
         self.workshop.until_nothing_runs(300)

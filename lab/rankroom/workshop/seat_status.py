@@ -16,6 +16,7 @@ from typing import Any
 from rankroom.cluster import cluster_status, liveness
 from rankroom.cluster.cluster_status import ClusterStatus
 from rankroom.course import progress
+from rankroom.course.exercise import Wrong
 from rankroom.course.exercise_list import exercises_of
 from rankroom.course.lessons import LESSONS
 from rankroom.errors import RankroomError
@@ -106,6 +107,8 @@ def _state(cluster: ClusterStatus | None, run: RunInfo | None) -> tuple[State, s
         return "failed", cluster.words, ended
     if run is not None and run.state == "failed" and run.failure is not None:
         broken = run.failure
+        if broken.ename == Wrong.__name__:  # an answer to an exercise, and nothing is broken
+            return "idle", f"not yet: {broken.evalue}", ended
         line = f", cell line {broken.cell_line}" if broken.cell_line else ""
         said = f"{broken.ename}: {broken.evalue}".partition("\n")[0]
         return "failed", f"rank {broken.rank}{line}: {said}", ended

@@ -123,7 +123,7 @@ def _words(seat: Seat, needs: str, plan: Plan, now: float) -> str:
     elif status.state == "running":
         said = status.why or f"runs {status.run.get('title', 'a cell')}"
     else:
-        said = status.state
+        said = status.why or status.state
     if needs == "behind":
         said = f"behind: others are at lesson {plan.lesson_at(now)}"
     if status.hand:

@@ -1,5 +1,6 @@
 """How an account stands, from the files that its runs, clusters and lessons write."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -62,8 +63,7 @@ def test_a_run_is_followed(reader: StatusReader):
     found = reader.read()
     assert (found.state, found.run["title"], found.run["id"]) == ("running", "train()", info.id)
     info.state, info.end = "done", info.start + 9
-    Store().paths(info.id)
-    (Store().paths(info.id).run).write_text(__import__("json").dumps(info.to_json()))
+    Store().paths(info.id).run.write_text(json.dumps(info.to_json()))
     assert reader.read().state == "idle"
 
 
@@ -89,6 +89,12 @@ def test_a_failure_is_told_by_its_first_line_until_the_next_run(reader: StatusRe
     )  # fmt: skip
     run(2)
     assert reader.read().state == "idle"
+
+
+def test_a_wrong_answer_is_no_failure(reader: StatusReader):
+    run(state="failed", failure=Failure(0, "Wrong", "your parts hold 7 values of 8", 3))
+    found = reader.read()
+    assert (found.state, found.why) == ("idle", "not yet: your parts hold 7 values of 8")
 
 
 def test_a_rank_that_is_down_is_told(reader: StatusReader):
