@@ -1,4 +1,4 @@
-# make lab | demo | test | test-all | interpreters | versions | gpu-build | compatibility | faults | workshop | lint | bench | docs | dist. Everything is set up in .venv by the first of them.
+# make lab | demo | test | test-all | interpreters | versions | gpu-build | compatibility | faults | workshop | lint | bench | docs | slides | dist. Everything is set up in .venv by the first of them.
 #   make lab ARGS="--port 9999"      passes options on to JupyterLab
 #   make test ARGS="-k magics"       passes options on to pytest
 #   make faults ARGS="--repeat 3"    injects each racy fault 3 times instead of 20
@@ -18,7 +18,7 @@ IN := PATH="$(CURDIR)/.venv/bin:$$PATH"
 ROOT_MAY := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .NOTPARALLEL:
-.PHONY: lab demo test test-all interpreters versions gpu-build compatibility faults workshop lint bench docs dist set-up set-up-test python lint-only
+.PHONY: lab demo test test-all interpreters versions gpu-build compatibility faults workshop lint bench docs slides dist set-up set-up-test python lint-only
 
 lab: set-up
 	@$(IN) jupyter lab $(ROOT_MAY) notebooks/quickstart.ipynb $(ARGS)
@@ -57,6 +57,9 @@ bench: set-up-test
 
 docs: set-up
 	$(IN) python tools/docs.py $(ARGS)
+
+slides: set-up
+	@$(IN) python tools/slides.py $(ARGS)
 
 dist: set-up
 	rm -rf dist

@@ -37,6 +37,7 @@ LINK = re.compile(r"(\]\()([^)#:\s]+)(#[^)\s]*)?(\))")
 CONTENTS = {
     "Start": ["Quickstart <course/quickstart>"],
     "Course": [],
+    "Workshops": ["workshop", "workshop-centre"],
     "Where ranks run": ["sites", "ranks-on-a-site", "in-an-allocation", "lab-on-a-node", "batch"],
     "The view": [
         "sidebar", "log", "metrics", "debugger", "profile-rules", "workshop-console",

@@ -148,10 +148,10 @@ class Opened:
         words = [PYTHON, "-c", REQUEST, self.address, token]
         return self.machines.run(machine, words, user, timeout=120).strip()
 
-    def kernel(self, *cells: str) -> str:
+    def kernel(self, *cells: str, machine: str = "laptop") -> str:
         """What cells print in a new kernel of it."""
         words = [PYTHON, "-c", KERNEL, self.address, self.token, *cells]
-        return self.machines.run("laptop", words, timeout=240)
+        return self.machines.run(machine, words, timeout=240)
 
 
 def end_lines(machines: Machines, home: Path) -> None:

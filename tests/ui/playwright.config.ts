@@ -43,7 +43,8 @@ export default defineConfig({
       ]
     }
   },
-  webServer: {
+  // What a test of pytest's has started, or a page from disk, needs none.
+  webServer: process.env.RANKROOM_UI_HUB || process.env.RANKROOM_UI_SLIDES ? undefined : {
     ...serverCommand(port, true),
     timeout: 120_000,
     reuseExistingServer: false,

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from rankroom.course import progress
+from rankroom.course import progress, quiz
 from rankroom.course.copies import copy_to
 from rankroom.course.exercise import every
 from rankroom.course.lessons import LESSONS
+from rankroom.course.quiz_questions import QUESTIONS
 from rankroom.errors import UsageError
 
 
@@ -46,7 +47,12 @@ def show_progress(collected: Path | None) -> None:
         mine = progress.read()
         if not mine.tries:
             click.echo(f"no exercise tried yet (they would be noted in {progress.file()})")
+        for when in quiz.WHEN:
+            if (right := quiz.score(mine, when)) is not None:
+                click.echo(f"quiz {when}: {right} of {len(QUESTIONS)} right")
         for name, tries in sorted(mine.tries.items()):
+            if quiz.is_quiz(name):
+                continue
             day = mine.passed.get(name)
             click.echo(f"{name:<16} {'passed ' + day if day else 'not yet':<18} {tries} tries")
         return
@@ -65,3 +71,5 @@ def show_progress(collected: Path | None) -> None:
             passed = sum(name in each.passed for each in everybody)
             mean = sum(tried) / len(tried)
             click.echo(f"{name:<16}  {passed:>6}  {len(tried):>5}  {mean:>10.1f}")
+    for line in quiz.gains(everybody):
+        click.echo(line)

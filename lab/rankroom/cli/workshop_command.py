@@ -14,10 +14,11 @@ from rankroom.cli.joined_workshop import join_workshop, leave_workshop
 from rankroom.cli.site_command import say_step
 from rankroom.cli.terminal import Terminal
 from rankroom.cli.watched_workshop import end_workshop, watch_workshop
+from rankroom.course import quiz
 from rankroom.errors import UsageError
 from rankroom.record.store import Store
 from rankroom.workshop import seat, workshop_plan
-from rankroom.workshop.tile_table import progress_csv
+from rankroom.workshop.tile_table import progress_csv, progress_of
 from rankroom.workshop.tiles import exercises
 from rankroom.workshop.workshop_folder import Folder, open_folder
 
@@ -167,11 +168,12 @@ def collect(folder: Path, output: str) -> None:
     here = Folder(folder)
     seats = here.seats()
     text = progress_csv(seats, exercises(here.plan()))
+    learnt = quiz.gains([progress_of(seat) for seat in seats])
     if output == "-":
         click.echo(text, nl=False)
         return
     Path(output).write_text(text, "utf-8")
-    click.echo(f"wrote {output}: {len(seats)} learners")
+    click.echo("\n".join([f"wrote {output}: {len(seats)} learners", *learnt]))
 
 
 @workshop.command()

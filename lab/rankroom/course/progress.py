@@ -7,6 +7,7 @@ import getpass
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,11 +55,13 @@ def read(path: Path | None = None) -> Progress:
 def note(exercise: str, passed: bool) -> None:
     """Remember a try. A full disk must not spoil a lesson."""
     now = read()
-    now.tries[exercise] = now.tries.get(exercise, 0) + 1
-    if passed:
-        now.passed.setdefault(exercise, time.strftime("%Y-%m-%d"))
     now.last, now.last_passed, now.last_at = exercise, passed, time.time()
-    _write(now)
+    _count(now, {exercise: passed})
+
+
+def note_all(passed: Mapping[str, bool]) -> None:
+    """Remember a try of each question of a quiz, and which were right."""
+    _count(read(), passed)
 
 
 def begin(lesson: int) -> None:
@@ -67,6 +70,14 @@ def begin(lesson: int) -> None:
     if now.lesson != lesson:
         now.lesson = lesson
         _write(now)
+
+
+def _count(now: Progress, passed: Mapping[str, bool]) -> None:
+    for exercise, good in passed.items():
+        now.tries[exercise] = now.tries.get(exercise, 0) + 1
+        if good:
+            now.passed.setdefault(exercise, time.strftime("%Y-%m-%d"))
+    _write(now)
 
 
 def _write(now: Progress) -> None:

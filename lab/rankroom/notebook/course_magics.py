@@ -9,7 +9,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display as show
 
 from rankroom import display
-from rankroom.course import progress, trial
+from rankroom.course import progress, quiz, trial
 from rankroom.course.exercise import find
 from rankroom.course.lessons import LESSONS, lesson
 from rankroom.course.requirements import lacking
@@ -34,20 +34,27 @@ class CourseMagics(Magics):
     @line_magic  # type: ignore[untyped-decorator]
     @plain
     def course(self, line: str) -> None:
-        """%course [LESSON] [--ranks N] [--site NAME] [--catch-up [EXERCISE]]
+        """%course [LESSON] [--ranks N] [--site NAME] [--catch-up [EXERCISE]] [--quiz before|after]
 
         Begins a lesson on this notebook's ranks, or on those of the course, which all its lessons
         share: it starts them if they do not run, and says what is missing for the lesson here.
         Without a number, lists the lessons and what you have passed of their exercises. With
         --catch-up, puts the solutions of the lesson's exercises on the ranks, up to EXERCISE if
-        that is given, and what these build on.
+        that is given, and what these build on. With --quiz, asks some questions before a workshop,
+        or after it, which need no ranks.
         """
         options = Options("%course")
         options.add_argument("lesson", nargs="?", type=int, metavar="LESSON")
         options.add_argument("--ranks", type=int, metavar="N")
         options.add_argument("--site", metavar="NAME")
         options.add_argument("--catch-up", nargs="?", const="", metavar="EXERCISE")
+        options.add_argument("--quiz", choices=quiz.WHEN, metavar="WHEN")
         chosen = options.read(line)
+        if chosen.quiz:
+            words = quiz.asked(chosen.quiz)
+            show({"text/markdown": words, "text/plain": words}, raw=True)
+            self.shell.set_next_input(quiz.sheet(chosen.quiz))
+            return
         if chosen.lesson is None:
             if chosen.catch_up is not None:
                 raise UsageError(WHICH)
@@ -74,10 +81,14 @@ class CourseMagics(Magics):
         """%%check EXERCISE: run the cell on all ranks, and see whether it does what is asked.
 
         The cell of an exercise about a script, such as capstone.4, is written into that script's
-        file, and tried as such.
+        file, and tried as such. `quiz.before` and `quiz.after` mark the answers to
+        `%course --quiz`, without ranks.
         """
         if not line.strip():
             raise UsageError("%%check needs the name of an exercise, like ring.1")
+        if when := quiz.named(line.strip()):
+            show(quiz.answer(when, cell).bundle(), raw=True)
+            return
         exercise = find(line.strip())
         if self.every.refuses:
             raise UsageError(self.every.refuses)

@@ -8,10 +8,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from rankroom.course import quiz
+from rankroom.course.progress import Progress
 from rankroom.text.amounts import duration
 from rankroom.workshop.seat import Seat
 from rankroom.workshop.tiles import Json
 
+QUIZ = [f"quiz {when}" for when in quiz.WHEN]
 MARKS = {"hand": "✋", "stuck": "■", "failed": "✗", "silent": "…", "behind": "↓", "": " "}
 
 
@@ -58,20 +61,29 @@ def histogram_line(found: Json) -> str:
 
 
 def progress_csv(seats: Sequence[Seat], exercises: Sequence[str]) -> str:
-    """Everybody's progress, a line for each learner: of each exercise the day it was passed, or
-    how often it was tried in vain."""
+    """Everybody's progress, a line for each learner: how many answers of the quiz were right, and
+    of each exercise the day it was passed, or how often it was tried in vain."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
-    write(["learner", "lesson", "passed", "tried", "shares", *exercises])
+    write(["learner", "lesson", "passed", "tried", *QUIZ, "shares", *exercises])
     for seat in seats:
         status = seat.status
-        passed = status.progress.get("passed", {})
-        tries = status.progress.get("tries", {})
+        made = progress_of(seat)
+        passed = {name: day for name, day in made.passed.items() if not quiz.is_quiz(name)}
+        tries = {name: count for name, count in made.tries.items() if not quiz.is_quiz(name)}
+        scores = [quiz.score(made, when) for when in quiz.WHEN]
+        marks = ["" if each is None else each for each in scores]
         lesson: Any = "" if status.lesson is None else status.lesson
         shares = "yes" if status.shares else "no"
         each = [_cell(_of(passed.get(name), tries.get(name, 0))) for name in exercises]
-        write([_cell(seat.user), lesson, len(passed), len(tries), shares, *each])
+        write([_cell(seat.user), lesson, len(passed), len(tries), *marks, shares, *each])
     return out.getvalue()
+
+
+def progress_of(seat: Seat) -> Progress:
+    """A learner's progress, as far as it is shared."""
+    shared = seat.status.progress
+    return Progress(seat.user, shared.get("tries", {}), shared.get("passed", {}))
 
 
 def _of(day: str | None, tries: int) -> str:

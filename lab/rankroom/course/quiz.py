@@ -1,0 +1,157 @@
+"""The quiz before and after a workshop: how much was learnt, question by question.
+
+It needs no ranks. The first answers count, and are kept with the exercises, as `before.3` and
+`after.3`; what a teacher collects has them, too.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from rankroom.course import progress
+from rankroom.course.progress import Progress
+from rankroom.course.quiz_questions import LETTERS, QUESTIONS, Form, Question
+from rankroom.errors import UsageError
+from rankroom.record.model import Json
+
+When = Literal["before", "after"]
+WHEN: tuple[When, ...] = ("before", "after")
+UNKNOWN = "?"
+_ANSWER = re.compile(rf"\s*(\d+)\s*[.:)]?\s*([{LETTERS}{UNKNOWN}])\s*", re.IGNORECASE)
+
+
+def named(name: str) -> When | None:
+    """Which quiz `quiz.before` and `quiz.after` name; None for what is none."""
+    return next((when for when in WHEN if name == f"quiz.{when}"), None)
+
+
+def is_quiz(exercise: str) -> bool:
+    """Whether a name in somebody's progress is a question of the quiz."""
+    return exercise.partition(".")[0] in WHEN
+
+
+def form(question: Question, when: When) -> Form:
+    """A question as it is asked then."""
+    return question.before if when == "before" else question.after
+
+
+def asked(when: When) -> str:
+    """All questions, in Markdown."""
+    parts = [f"**{len(QUESTIONS)} questions.** {HOW}"]
+    for number, each in enumerate(QUESTIONS, 1):
+        answers = zip(LETTERS, form(each, when).shown, strict=True)
+        lines = [f"    - **{letter}** {answer}" for letter, answer in answers]
+        parts.append("\n".join([f"{number}. {form(each, when).text}", *lines]))
+    return "\n\n".join(parts)
+
+
+def sheet(when: When) -> str:
+    """The cell for the answers."""
+    lines = [f"{number} {UNKNOWN}" for number in range(1, len(QUESTIONS) + 1)]
+    return "\n".join([f"%%check quiz.{when}", *lines])
+
+
+class Marked:
+    """What came of the answers, for the notebook."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+
+    def __repr__(self) -> str:
+        return "\n".join(self.words)
+
+    def bundle(self) -> Json:
+        """For the notebook."""
+        return {"text/html": f"<p>{'<br>'.join(map(html.escape, self.words))}</p>",
+                "text/plain": repr(self)}  # fmt: skip
+
+
+def answer(when: When, text: str) -> Marked:
+    """Mark a filled sheet, and keep the result. Raises UsageError for one that is not filled, and
+    where it was done before."""
+    if (done := score(progress.read(), when)) is not None:
+        raise UsageError(DONE.format(when=when, right=done, of=len(QUESTIONS)))
+    given = read(text)
+    right = [form(each, when).right == given[n] for n, each in enumerate(QUESTIONS, 1)]
+    progress.note_all({f"{when}.{number}": each for number, each in enumerate(right, 1)})
+    words = [f"quiz {when} the workshop: {sum(right)} of {len(QUESTIONS)} right"]
+    if when == "before":
+        return Marked([*words, LATER])
+    if (first := score(progress.read(), "before")) is not None:
+        words[0] += f"; before it: {first}"
+    for number, each in enumerate(QUESTIONS, 1):
+        if not right[number - 1]:
+            there = (
+                f"{form(each, when).right}: {form(each, when).answers[0]} (lesson {each.lesson})"
+            )
+            words.append(f"{number} is {there}")
+    return Marked(words)
+
+
+def read(text: str) -> dict[int, str]:
+    """The letter for each question's number. Raises UsageError for a line that is no answer, and
+    for what is missing."""
+    given: dict[int, str] = {}
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        found = _ANSWER.fullmatch(line)
+        if found is None or not 1 <= int(found[1]) <= len(QUESTIONS):
+            raise UsageError(NO_ANSWER.format(line=line.strip(), last=len(QUESTIONS)))
+        if int(found[1]) in given:
+            raise UsageError(f"question {found[1]} is answered twice")
+        given[int(found[1])] = found[2].lower()
+    if missing := [str(n) for n in range(1, len(QUESTIONS) + 1) if n not in given]:
+        raise UsageError(MISSING.format(numbers=", ".join(missing)))
+    return given
+
+
+def score(of: Progress, when: When) -> int | None:
+    """How many were right; None where the quiz was not done."""
+    names = [name for name in of.tries if name.startswith(f"{when}.")]
+    return sum(name in of.passed for name in names) if names else None
+
+
+def gains(everybody: Sequence[Progress]) -> list[str]:
+    """Lines for a teacher: how a class did before and after, over all and for each question."""
+    scores = {when: [n for each in everybody if (n := score(each, when)) is not None]
+              for when in WHEN}  # fmt: skip
+    if not any(scores.values()):
+        return []
+    both = [(before, after) for each in everybody
+            if (before := score(each, "before")) is not None
+            and (after := score(each, "after")) is not None]  # fmt: skip
+    lines = [f"quiz of {len(QUESTIONS)} questions: "
+             + ", ".join(f"{len(scores[when])} took it {when}" for when in WHEN)]  # fmt: skip
+    if both:
+        first, then = (sum(column) / len(both) for column in zip(*both, strict=True))
+        lines.append(f"of {len(both)} who took both: {first:.1f} right before, {then:.1f} after")
+    lines += ["", f"{'question':<28}  before  after"]
+    for number, each in enumerate(QUESTIONS, 1):
+        shares = [_share(everybody, when, number) for when in WHEN]
+        lines.append(f"{number:>2} {each.topic:<25}  {shares[0]:>6}  {shares[1]:>5}")
+    return lines
+
+
+def _share(everybody: Sequence[Progress], when: When, number: int) -> str:
+    name = f"{when}.{number}"
+    tried = [each for each in everybody if name in each.tries]
+    if not tried:
+        return "-"
+    return f"{100 * sum(name in each.passed for each in tried) / len(tried):.0f} %"
+
+
+HOW = (
+    "Write the letter of an answer behind each number in the cell below, and run it. `?` is for "
+    "what you do not know: a guess tells your teacher nothing. Your answers are marked once."
+)
+LATER = "Which ones, and why, is what the workshop is about: the same is asked at its end."
+DONE = (
+    "you have taken the quiz {when} the workshop already: {right} of {of} right. The first answers "
+    "count"
+)
+NO_ANSWER = "{line!r} is no answer: write a question's number, 1 to {last}, and a letter, like: 3 b"
+MISSING = "no answer to {numbers} yet: write ? for what you do not know"

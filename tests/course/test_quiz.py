@@ -1,0 +1,157 @@
+"""The quiz before and after: marked once, without ranks, and a class's gain from what it left."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kernel import Kernel
+from rankroom.cli import main
+from rankroom.course import progress, quiz
+from rankroom.course.exercise import every
+from rankroom.course.lessons import LESSONS
+from rankroom.course.quiz_questions import LETTERS, QUESTIONS
+from rankroom.errors import UsageError
+from rankroom.workshop import workshop_folder
+from rankroom.workshop.seat import take
+from rankroom.workshop.seat_status import StatusReader
+from rankroom.workshop.workshop_plan import Plan
+
+
+def filled(when: quiz.When, right: int) -> str:
+    """A sheet with so many right answers, and wrong ones after them."""
+    letters = []
+    for number, each in enumerate(QUESTIONS):
+        correct = quiz.form(each, when).right
+        letters.append(correct if number < right else "ab"[correct == "a"])
+    return "\n".join(f"{number} {letter}" for number, letter in enumerate(letters, 1))
+
+
+def test_questions_are_two_forms_of_the_same():
+    assert 8 <= len(QUESTIONS) <= 10
+    lessons = {each.number for each in LESSONS}
+    for each in QUESTIONS:
+        assert each.lesson in lessons and each.before.text != each.after.text
+        for form in (each.before, each.after):
+            assert len({*form.answers}) == len(LETTERS)
+            assert form.shown[LETTERS.index(form.right)] == form.answers[0]
+    for when in quiz.WHEN:  # no letter is a good guess
+        counts = Counter(quiz.form(each, when).right for each in QUESTIONS)
+        assert {*counts} == {*LETTERS} and max(counts.values()) <= len(QUESTIONS) / 2
+    assert not {*every()} & {f"{when}.{n}" for when in quiz.WHEN for n in range(20)}
+
+
+def test_the_sheet_that_is_shown_can_be_handed_in(home: Path):
+    magic, _, lines = quiz.sheet("before").partition("\n")
+    assert magic == "%%check quiz.before"
+    assert "0 of 10 right" in repr(quiz.answer("before", lines))
+
+
+def test_marks_count_once_and_the_gain_is_said(home: Path):
+    first = repr(quiz.answer("before", filled("before", 4)))
+    assert "4 of 10 right" in first
+    assert QUESTIONS[2].before.answers[0] not in first  # what is asked again is not given away
+    with pytest.raises(UsageError, match=r"taken the quiz before the workshop already: 4 of 10"):
+        quiz.answer("before", filled("before", 10))
+    after = quiz.answer("after", filled("after", 9))
+    assert "9 of 10 right; before it: 4" in after.words[0]
+    assert after.words[1:] == [
+        f"10 is {QUESTIONS[9].after.right}: {QUESTIONS[9].after.answers[0]} (lesson 18)"
+    ]
+    kept = progress.read()
+    assert kept.passed.keys() >= {"before.1", "after.9"} and "before.5" not in kept.passed
+    assert kept.tries["before.5"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 e", "'1 e' is no answer"),
+        ("11 a", "1 to 10"),
+        ("x = 1", "is no answer"),
+        ("1 a\n1 b", "question 1 is answered twice"),
+        ("1 a\n2 b\n", "no answer to 3, 4, 5, 6, 7, 8, 9, 10 yet"),
+        ("", "no answer to 1, 2"),
+    ],
+)
+def test_a_sheet_that_is_not_filled_is_not_marked(home: Path, text: str, said: str):
+    with pytest.raises(UsageError, match=said):
+        quiz.answer("before", text)
+    assert quiz.score(progress.read(), "before") is None
+
+
+def test_answers_may_be_written_in_several_ways():
+    text = "\n".join(f"  {n}{sign} {'B' if n % 2 else '?'}" for n, sign in enumerate(
+        ["", ".", ":", ")", "", "", "", "", "", ""], 1))  # fmt: skip
+    assert quiz.read(f"# mine\n\n{text}") == {n: "b" if n % 2 else "?" for n in range(1, 11)}
+
+
+def test_a_teacher_sees_what_was_learnt(home: Path, tmp_path: Path):
+    class_folder = tmp_path / "class"
+    class_folder.mkdir()
+    for user, before, after in (("ada", 2, 8), ("grace", 4, 10), ("late", None, 6)):
+        file = progress.file()
+        file.unlink(missing_ok=True)
+        if before is not None:
+            quiz.answer("before", filled("before", before))
+        quiz.answer("after", filled("after", after))
+        data = json.loads(file.read_text()) | {"user": user}
+        (class_folder / f"{user}.json").write_text(json.dumps(data))
+    said = CliRunner().invoke(main, ["course", "progress", str(class_folder)]).output
+    assert f"0 of {len(every())} passed" in said  # questions are no exercises
+    assert "2 took it before, 3 took it after" in said
+    assert "of 2 who took both: 3.0 right before, 9.0 after" in said
+    assert f" 3 {'why ranks get stuck':<25}    50 %  100 %" in said
+    assert f"10 {'what is written down':<25}     0 %   33 %" in said
+    mine = CliRunner().invoke(main, ["course", "progress"]).output
+    assert "quiz after: 6 of 10 right" in mine and "after.1" not in mine
+
+
+def test_what_is_collected_from_seats_has_it(home: Path, tmp_path: Path, monkeypatch):
+    plan = Plan(name="w", folder=str(tmp_path / "w"), way="node", lessons=((1, 15),))
+    # pytest's folders are closed to other users, who play no part here.
+    monkeypatch.setattr(workshop_folder, "demand_reachable", lambda folder: None)
+    folder = workshop_folder.open_folder(plan)
+    quiz.answer("before", filled("before", 3))
+    quiz.answer("after", filled("after", 8))
+    progress.note("hello.1", True)
+    take(folder.path, os.getuid()).write(StatusReader().read())
+    file = tmp_path / "results.csv"
+    said = CliRunner().invoke(main, ["workshop", "collect", str(folder.path), "-o", str(file)])
+    assert "of 1 who took both: 3.0 right before, 8.0 after" in said.output
+    [row] = csv.DictReader(file.open())
+    assert (row["quiz before"], row["quiz after"], row["passed"], row["tried"]) == (
+        "3", "8", "1", "1",
+    )  # fmt: skip
+
+
+def test_a_class_without_a_quiz_reads_nothing_of_one(tmp_path: Path):
+    (tmp_path / "ada.json").write_text('{"user": "ada", "tries": {"ring.1": 1}, "passed": {}}')
+    assert "quiz" not in CliRunner().invoke(main, ["course", "progress", str(tmp_path)]).output
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[Kernel]:
+    made = Kernel(**{**os.environ, "RANKROOM_HOME": str(tmp_path / "home")})
+    try:
+        made.run("%load_ext rankroom")
+        yield made
+    finally:
+        made.close()
+
+
+def test_in_a_notebook_it_needs_no_ranks(kernel: Kernel):
+    shown = kernel.run("%course --quiz before")
+    assert QUESTIONS[2].before.text in f"{shown.stdout}{shown.text}{shown.outputs}"
+    marked = kernel.run(f"%%check quiz.before\n{filled('before', 7)}")
+    assert "7 of 10 right" in str(marked.outputs) and not marked.error
+    again = kernel.run(f"%%check quiz.before\n{filled('before', 7)}")
+    assert "already" in f"{again.stdout}{again.error}{again.outputs}"
+    assert "invalid choice" in str(kernel.run("%course --quiz now").error)

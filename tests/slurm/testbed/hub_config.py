@@ -1,0 +1,9 @@
+"""The example that sysadmins copy, with what stands in for a site's own accounts and passwords."""
+
+import os
+
+c = get_config()  # noqa: F821
+load_subconfig(os.environ["HUB_EXAMPLE"])  # noqa: F821
+
+c.JupyterHub.authenticator_class = "shared-password"
+c.SharedPasswordAuthenticator.user_password = os.environ["HUB_PASSWORD"]

@@ -1,0 +1,66 @@
+"""JupyterHub, batchspawner and npm's configurable-http-proxy, in folders of their own in .cache.
+
+Nothing of them belongs to this project's environment, which they are put beside: Python finds what
+they share with it there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from checkout import ROOT, TESTS
+
+CACHE = Path(os.environ.get("RANKROOM_CACHE") or ROOT / ".cache")
+LOCK = TESTS / "slurm" / "testbed" / "hub_requirements.lock"
+PROXY = "configurable-http-proxy@5.3.0"
+
+
+class HubPackages:
+    """Where they are; installed when they are first asked for, and when the lock has changed."""
+
+    def __init__(self) -> None:
+        self.folder = CACHE / "hub"
+        self.packages = self.folder / "packages"
+        self.node = self.folder / "node"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # other workers want them, too
+            self._install()
+
+    def _install(self) -> None:
+        about = f"{sys.version} {sys.prefix} {PROXY}".encode() + LOCK.read_bytes()
+        wanted, stamp = hashlib.sha256(about).hexdigest(), self.folder / "installed"
+        if stamp.is_file() and stamp.read_text() == wanted:
+            return
+        for each in (self.packages, self.node):
+            shutil.rmtree(each, ignore_errors=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        _run([*pip, "--target", str(self.packages), "--requirement", str(LOCK)])
+        quiet = ["--no-audit", "--no-fund", "--loglevel", "error"]
+        _run(["npm", "install", *quiet, "--prefix", str(self.node), PROXY])
+        stamp.write_text(wanted)
+
+    @property
+    def path(self) -> str:
+        """PATH with their commands before the environment's own."""
+        mine = [self.packages / "bin", self.node / "node_modules" / ".bin"]
+        rest = [Path(sys.executable).parent, "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+        return ":".join(map(str, [*mine, *rest]))
+
+    @property
+    def python_path(self) -> str:
+        """PYTHONPATH with them and the package that is tested."""
+        return f"{self.packages}:{ROOT / 'lab'}"
+
+
+def _run(words: list[str]) -> None:
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, f"{' '.join(words)}:\n{done.stdout[-3000:]}"

@@ -1,0 +1,93 @@
+"""The job of a learner's server under JupyterHub: its script, run by a shell without Slurm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rankroom.errors import UsageError
+from rankroom.scheduler.site import Environment, Site
+from rankroom.workshop import hub_job
+from rankroom.workshop.workshop_plan import Plan
+
+HERE = Site("here", environment=Environment(python=sys.executable, preload="torch"))
+# What JupyterHub's command would find in its environment.
+TELL = 'sh -c \'echo "$JUPYTERHUB_SERVICE_URL"; ls -ld "$JUPYTER_RUNTIME_DIR"; exit {status}\''
+
+
+def start(home: Path) -> subprocess.Popen[str]:
+    """The script, as Slurm runs it on a node."""
+    (home / "workshop-7.log").touch()
+    given = {
+        "HOME": str(home), "SLURM_JOB_ID": "7", "PATH": os.environ["PATH"],
+        "JUPYTERHUB_SERVICE_URL": "http://0.0.0.0:0/user/ada/",
+        "JUPYTERHUB_API_URL": "http://127.0.0.1:8081/hub/api",
+    }  # fmt: skip
+    return subprocess.Popen(
+        ["bash", "-s"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=given, cwd=home, text=True,
+    )  # fmt: skip
+
+
+def run(home: Path, command: str) -> tuple[int, str]:
+    """How it ended, and what it wrote."""
+    with start(home) as shell:
+        said, _ = shell.communicate(hub_job.script(HERE, str(home), command), timeout=60)
+    return shell.returncode, said
+
+
+def test_its_head_is_what_the_plan_asks_for():
+    plan = Plan(name="w", folder="/w", site="there", reservation="course", ranks=2, gpus=2,
+                cpus=4, memory="16G", time="03:00:00", partition="gpu")  # fmt: skip
+    script = hub_job.script(plan.of_site(), "/home/ada lovelace", "jupyterhub-singleuser")
+    head = [line.removeprefix("#SBATCH --") for line in script.splitlines() if "#SBATCH" in line]
+    assert {
+        "reservation=course", "ntasks-per-node=2", "gpus-per-node=2", "cpus-per-task=4", "mem=16G",
+        "time=03:00:00", "partition=gpu", "nodes=1", "chdir='/home/ada lovelace'",
+    } <= {*head}  # fmt: skip
+    assert "preload" not in script.lower()
+    assert "RANKROOM_PRELOAD=torch" in hub_job.script(HERE, "/home/ada", "true")
+
+
+def test_no_word_of_a_plan_is_a_line_of_its_own():
+    with pytest.raises(UsageError, match="reservation cannot be"):
+        Plan(name="w", folder="/w", reservation="x\n#SBATCH --uid=0").of_site()
+
+
+def test_the_server_listens_on_one_address_and_its_folder_is_private(tmp_path: Path):
+    status, said = run(tmp_path, TELL.format(status=0))
+    url, folder = said.splitlines()
+    assert status == 0 and url == "http://127.0.0.1:0/user/ada/"
+    assert folder.startswith("drwx------") and not Path(folder.split()[-1]).exists()
+    assert not (tmp_path / "workshop-7.log").exists()
+
+
+def test_a_server_that_fails_keeps_its_log(tmp_path: Path):
+    status, said = run(tmp_path, TELL.format(status=3))
+    assert status == 3 and not Path(said.split()[-1]).exists()
+    assert (tmp_path / "workshop-7.log").exists()
+
+
+def test_the_end_of_the_job_ends_the_server(tmp_path: Path):
+    mark = tmp_path / "started"
+    command = f"sh -c 'echo $$ > {mark}; exec sleep 600'"
+    with start(tmp_path) as shell:
+        assert shell.stdin is not None
+        shell.stdin.write(hub_job.script(HERE, str(tmp_path), command))
+        shell.stdin.close()
+        until = time.monotonic() + 60
+        while not mark.exists() or not mark.read_text().strip():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        server = int(mark.read_text())
+        shell.send_signal(signal.SIGTERM)
+        shell.wait(30)
+    assert not (tmp_path / "workshop-7.log").exists()  # it was ended, and did not fail
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
