@@ -156,7 +156,8 @@ def offered(versions: list[str]) -> list[str]:
     """For Pythons that are not here: which frameworks have a wheel for them."""
     said = []
     for version in versions:
-        have, lack = [], []
+        have: list[str] = []
+        lack: list[str] = []
         for package in ("torch", "tensorflow", "pyzmq", "psutil", "numpy"):
             argv = [
                 sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-deps",
