@@ -55,7 +55,7 @@ async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal
 
 def leave_workshop() -> None:
     """Give the seat up, and end this machine's server of it."""
-    own, job = seat.mine(), seat.read_wishes().job
+    own, job = seat.mine(), seat.read_choices().job
     ended = node_server.stop()
     own.leave()
     rest = (

@@ -117,16 +117,16 @@ async def invitation(where: str, there: Host) -> Invitation:
 
 def job_of(folder: str, site: str) -> str:
     """The job that this account's seat had last in this workshop; empty if none."""
-    kept = seat.read_wishes()
+    kept = seat.read_choices()
     return kept.job if (kept.folder, kept.site) == (folder, site) else ""
 
 
 def keep_job(folder: str, site: str, job: str) -> None:
     """Remember it: the same lesson a second time finds the same job."""
-    kept = seat.read_wishes()
+    kept = seat.read_choices()
     if kept.folder != folder:
-        kept = seat.Wishes(folder)
-    seat.write_wishes(replace(kept, site=site, job=job))
+        kept = seat.SeatChoices(folder)
+    seat.write_choices(replace(kept, site=site, job=job))
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -135,9 +135,8 @@ class Seat:
 class OwnSeat:
     """The seat of this account in a workshop, remembered in `workshop.json` of its home.
 
-    `notes` are the wishes that the learner has set from any notebook, terminal or page: whether
-    the hand is up, and whether anything is shared. The learner's server writes the seat, and there
-    is one such server.
+    That file also has what the learner has chosen, from any notebook, terminal or page: whether the
+    hand is up, and whether anything is shared. One process writes the seat: the learner's server.
     """
 
     def __init__(self, folder: Path, name: str, owner: int) -> None:
@@ -148,22 +147,22 @@ class OwnSeat:
 
     def write(self, status: SeatStatus) -> None:
         """Replace what is shared. Raises OSError: the lesson goes on, and so does the next try."""
-        wishes = read_wishes()
+        choices = read_choices()
         now = replace(
-            status, user=account(os.getuid()), at=time.time(), hand=wishes.hand_since > 0,
-            hand_since=wishes.hand_since, shares=wishes.shares,
+            status, user=account(os.getuid()), at=time.time(), hand=choices.hand_since > 0,
+            hand_since=choices.hand_since, shares=choices.shares,
         )  # fmt: skip
         write_shared(self.path, json.dumps(now.to_json(), ensure_ascii=False))
 
     def hand(self, is_up: bool) -> None:
         """Raise the hand, or take it down; raised from a seat that shares nothing, it is told."""
-        wishes = read_wishes()
-        since = (wishes.hand_since or time.time()) if is_up else 0.0
-        write_wishes(replace(wishes, hand_since=since))
+        choices = read_choices()
+        since = (choices.hand_since or time.time()) if is_up else 0.0
+        write_choices(replace(choices, hand_since=since))
 
     def share(self, is_on: bool) -> None:
         """Share what `SeatStatus` lists, or nothing but the name and the hand."""
-        write_wishes(replace(read_wishes(), shares=is_on))
+        write_choices(replace(read_choices(), shares=is_on))
 
     def leave(self) -> None:
         """Give the seat up: nothing of it stays in the folder."""
@@ -173,7 +172,7 @@ class OwnSeat:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class SeatChoices:
     """What an account keeps of its workshop: where its seat is, and what the learner has set."""
 
     folder: str = ""
@@ -191,19 +190,19 @@ def own_file() -> Path:
     return config.home() / "workshop.json"
 
 
-def read_wishes() -> Wishes:
+def read_choices() -> SeatChoices:
     """What is kept; nothing where there is none."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         data = json.loads(own_file().read_text("utf-8"))
-        known = {each.name for each in dataclasses.fields(Wishes)}
-        return Wishes(**{key: value for key, value in data.items() if key in known})
-    return Wishes()
+        known = {each.name for each in dataclasses.fields(SeatChoices)}
+        return SeatChoices(**{key: value for key, value in data.items() if key in known})
+    return SeatChoices()
 
 
-def write_wishes(wishes: Wishes) -> None:
+def write_choices(choices: SeatChoices) -> None:
     """Keep it, for this account only. Raises OSError."""
     config.private(own_file().parent)
-    write_atomically(own_file(), json.dumps(dataclasses.asdict(wishes)))
+    write_atomically(own_file(), json.dumps(dataclasses.asdict(choices)))
 
 
 def take(folder: Path, owner: int) -> OwnSeat:
@@ -211,18 +210,18 @@ def take(folder: Path, owner: int) -> OwnSeat:
 
     Raises UsageError where none can be made, or where the folder has become another's.
     """
-    wishes = read_wishes()
-    if wishes.folder == str(folder) and wishes.seat:
-        if wishes.owner != owner:
+    choices = read_choices()
+    if choices.folder == str(folder) and choices.seat:
+        if choices.owner != owner:
             raise UsageError(OTHER_OWNER.format(folder=folder, now=account(owner)))
     else:
         name = f"{account(os.getuid())}-{secrets.token_hex(16)}"
-        kept = wishes if wishes.folder == str(folder) else Wishes(str(folder))
-        wishes = replace(kept, seat=name, owner=owner)
-    seat = OwnSeat(folder, wishes.seat, owner)
+        kept = choices if choices.folder == str(folder) else SeatChoices(str(folder))
+        choices = replace(kept, seat=name, owner=owner)
+    seat = OwnSeat(folder, choices.seat, owner)
     try:
         with contextlib.suppress(OSError):  # a home without room: the seat lasts for this server
-            write_wishes(wishes)
+            write_choices(choices)
         seat.write(SeatStatus())
     except OSError as error:
         raise UsageError(NO_SEAT.format(folder=folder, error=error.strerror or error)) from None
@@ -231,10 +230,10 @@ def take(folder: Path, owner: int) -> OwnSeat:
 
 def mine() -> OwnSeat:
     """The seat that this account has taken. Raises UsageError without one."""
-    wishes = read_wishes()
-    if not wishes.seat:
+    choices = read_choices()
+    if not choices.seat:
         raise UsageError(NONE)
-    return OwnSeat(Path(wishes.folder), wishes.seat, wishes.owner)
+    return OwnSeat(Path(choices.folder), choices.seat, choices.owner)
 
 
 def _dict(data: dict[str, Any], key: str) -> dict[str, Any]:

@@ -79,13 +79,13 @@ class Sharing:
 
     def view(self) -> dict[str, Any]:
         """What a learner's page shows: what is shared, by whom and to whom, and the news."""
-        wishes = seats.read_wishes()
+        choices = seats.read_choices()
         return {
             "folder": str(self.folder.path),
             "name": self.plan.name if self.plan else "",
             "teacher": account(self._seat.owner) if self._seat else "",
-            "shares": wishes.shares,
-            "hand_since": wishes.hand_since,
+            "shares": choices.shares,
+            "hand_since": choices.hand_since,
             "status": asdict(self.status),
             "trouble": self.trouble,
             "ends_at": self.ends_at,
@@ -138,7 +138,7 @@ class Sharing:
         copy_to(user_home() / plan.copies, copies)
         self._seat = seats.take(self.folder.path, self.folder.owner_uid)
         self._written = time.monotonic()
-        self._is_kept = seats.read_wishes().seat == self._seat.name
+        self._is_kept = seats.read_choices().seat == self._seat.name
         self._complain("")
 
     def _listen(self) -> None:
@@ -161,11 +161,11 @@ class Sharing:
             return
         self._away_since = 0.0 if self._pages() else self._away_since or time.time()
         self.status = replace(self._reader.read(), away_since=self._away_since)
-        wishes = seats.read_wishes()
-        if self._is_kept and wishes.seat != self._seat.name:
+        choices = seats.read_choices()
+        if self._is_kept and choices.seat != self._seat.name:
             self._seat, self._has_left = None, True
             return
-        now = (self.status, wishes.hand_since, wishes.shares)
+        now = (self.status, choices.hand_since, choices.shares)
         since = time.monotonic() - self._written
         if since < APART_S or (now == self._told and since < HEARTBEAT_S):
             return

@@ -17,7 +17,7 @@ from rankroom.course.exercise_list import exercises_of
 from rankroom.course.lessons import LESSONS, Lesson
 from rankroom.workshop import tiles
 from rankroom.workshop.owned_files import account
-from rankroom.workshop.seat import Seat, SeatStatus, read_wishes, write_wishes
+from rankroom.workshop.seat import Seat, SeatStatus, read_choices, write_choices
 from rankroom.workshop.sharing import Sharing
 from rankroom.workshop.workshop_folder import Folder, News
 
@@ -65,10 +65,10 @@ def own(sharing: Sharing | None) -> Json:
             "offers": [],
         }  # fmt: skip
     view, news = sharing.view(), sharing.news
-    wishes, plan = read_wishes(), sharing.plan
+    choices, plan = read_choices(), sharing.plan
     status = dataclasses.replace(
-        sharing.status, shares=wishes.shares, hand=wishes.hand_since > 0,
-        hand_since=wishes.hand_since,
+        sharing.status, shares=choices.shares, hand=choices.hand_since > 0,
+        hand_since=choices.hand_since,
     )  # fmt: skip
     return {
         "role": "learner",
@@ -82,15 +82,15 @@ def own(sharing: Sharing | None) -> Json:
         "shared": _shared(account(os.getuid()), status) if plan else None,
         "timer": _timer(news),
         "messages": _messages(news),
-        "offers": _offers(news, status, wishes.answered),
+        "offers": _offers(news, status, choices.answered),
     }
 
 
 def answer(offer: int) -> None:
     """Remember that an offer, and those before it, were taken or not: they are not shown again.
     Raises OSError."""
-    wishes = read_wishes()
-    write_wishes(dataclasses.replace(wishes, answered=max(offer, wishes.answered)))
+    choices = read_choices()
+    write_choices(dataclasses.replace(choices, answered=max(offer, choices.answered)))
 
 
 def _tile(tile: Json, news: Sequence[News], now: float) -> Json:

@@ -188,8 +188,8 @@ def test_what_a_learner_gives_up_is_gone(folder: Folder, learner: Callable):
     learner(ADA, partial(take, folder))
 
     def leave() -> None:
-        wishes = seat.read_wishes()
-        OwnSeat(folder.path, wishes.seat, wishes.owner).leave()
+        choices = seat.read_choices()
+        OwnSeat(folder.path, choices.seat, choices.owner).leave()
 
     learner(ADA, leave)
     assert folder.seats() == []

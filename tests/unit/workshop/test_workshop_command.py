@@ -208,11 +208,11 @@ def test_a_learner_sets_what_is_shared(base: Path, typed: Callable):
     seat.take(folder.path, folder.owner_uid)
     assert "your hand is up" in typed("hand").output
     assert "nothing else" in typed("share", "--off").output
-    kept = seat.read_wishes()
+    kept = seat.read_choices()
     assert kept.hand_since > 0 and not kept.shares
     typed("hand", "--down")
     typed("share")
-    kept = seat.read_wishes()
+    kept = seat.read_choices()
     assert kept.hand_since == 0 and kept.shares
     assert "you have no seat" in typed("leave").output
     assert folder.seats() == []
