@@ -219,6 +219,7 @@ async function openLearner(page: Page, notebook: string): Promise<{ learner: Pag
 test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, async ({ page }) => {
   const { folder } = await startLearner();
   const record = new LiveRecord('20260514-100000-abcdef');
+  record.save('running', { title: 'train(model, batches)' });
   record.print(0, 'from the teacher\n');
   // Of this run only: the golden records would come first, as their names are no dates.
   await page.route(/rankroom\/runs\?limit/, route => route.fulfill({ json: { runs: [readRun(record.id)] } }));
@@ -236,7 +237,7 @@ test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, 
   await expect(tiles(teacher)).toHaveCount(1);
   await expect(tiles(teacher)).toHaveAttribute('data-need', 'hand');
 
-  await teacher.getByLabel('message').fill('A break of ten minutes.\n<b>Really</b>');
+  await teacher.getByLabel('message').fill('A break of ten minutes.\nThen ring.2, in pairs.');
   await teacher.getByRole('button', { name: 'Send' }).click();
   await expect(teacher.getByRole('status').filter({ hasText: 'within seconds' })).toBeVisible();
   await teacher.getByText('Timer', { exact: true }).click();
@@ -262,8 +263,7 @@ test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, 
   await learner.bringToFront();
   const messages = panel.locator('.rr-ws-message');
   await expect(messages).toHaveCount(3);
-  // As text, whatever is in it.
-  await expect(messages.filter({ hasText: 'A break' })).toContainText('<b>Really</b>');
+  await expect(messages.filter({ hasText: 'A break' })).toContainText('Then ring.2');
   await expect(panel.locator('.rr-ws-timer')).toHaveText(/^Break: \d+:\d\d left$/);
   await picture(learner, 'workshop-panel');
   await messages.filter({ hasText: 'A line to try' }).getByRole('button', { name: 'Insert below' }).click();
@@ -276,7 +276,7 @@ test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, 
   record.print(1, 'and live\n');
   await expect(shown).toContainText('and live');
   await expect(shown.getByRole('button', { name: 'Interrupt' })).toBeHidden();
-  record.save('done');
+  record.save('done', { title: 'train(model, batches)' });
   await picture(learner, 'workshop-shown-run');
 
   await panel.getByRole('button', { name: 'Stop sharing' }).click();
@@ -284,11 +284,16 @@ test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, 
   await expect(panel.locator('dt')).toHaveText(['Name', 'Hand']);
   await page.bringToFront();
   await expect(tiles(teacher)).toContainText('only the name and the hand are shared');
+  await teacher.getByText('Message', { exact: true }).click();
+  await teacher.getByLabel('message').fill('<b>bold</b>');
+  await teacher.getByRole('button', { name: 'Send' }).click();
   await learner.bringToFront();
+  // As text, whatever is in it.
+  await expect(messages.first()).toContainText('<b>bold</b>');
   await panel.getByRole('button', { name: 'Share how I stand' }).click();
   await panel.getByRole('button', { name: 'Lower your hand' }).click();
-  await learner.emulateMedia({ colorScheme: 'dark' });
   await execute(learner, 'apputils:change-theme', { theme: 'JupyterLab Dark' });
+  await learner.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
   await picture(learner, 'workshop-panel-dark');
   await execute(learner, 'apputils:change-theme', { theme: 'JupyterLab Light' });
 });
