@@ -64,7 +64,7 @@ class Played:
     def text(self) -> str:
         return "\n".join(self.lines)
 
-    def until(self, holds: Callable[[str], Any], seconds: float = 240) -> Any:
+    def until(self, holds: Callable[[str], Any], seconds: float = 600) -> Any:
         """Wait for what it prints; fails if it ends before."""
         deadline = time.monotonic() + seconds
         while not (found := holds(self.text)):
@@ -76,7 +76,7 @@ class Played:
             time.sleep(0.05)
         return found
 
-    def ended(self, seconds: float = 240) -> int:
+    def ended(self, seconds: float = 400) -> int:
         """Its exit status."""
         self._reader.join(seconds)
         assert self.status is not None, f"it goes on: {self.text}"
