@@ -177,7 +177,11 @@ test('no learners yet, no folder, not the teacher, and a folder that is gone', A
   await expect(panel.getByRole('alert')).toContainText('who alone sees its learners');
   rmSync(folder, { recursive: true });
   await expect(panel.getByRole('alert')).toContainText('there is no workshop in');
-  await picture(page, 'workshop-console-gone');
+  // Another one can be opened.
+  await panel.getByLabel('folder of the workshop').fill(openWorkshop(1));
+  await page.keyboard.press('Enter');
+  await expect(tiles(panel)).toHaveCount(1);
+  await expect(panel.getByRole('alert')).toBeHidden();
 });
 
 /** A learner's JupyterLab: its process group, the shell and the server, and where it is. */

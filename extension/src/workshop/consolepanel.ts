@@ -121,13 +121,12 @@ export class ConsolePanel extends Widget {
 
   private refresh(): void {
     const { overview, trouble, isRefused, folder } = this.model;
-    const isAsked = isRefused && !overview;
     setText(this.trouble, trouble);
     // Without a folder there is nothing wrong yet: it is asked for.
-    this.trouble.hidden = trouble === '' || (isAsked && folder === '');
-    this.choose.hidden = !isAsked;
+    this.trouble.hidden = trouble === '' || (isRefused && folder === '' && !overview);
+    this.choose.hidden = !isRefused;
     this.node.dataset.known = String(overview !== null || trouble !== '');
-    if (isAsked && document.activeElement !== this.place && this.place.value === '') {
+    if (isRefused && document.activeElement !== this.place && this.place.value === '') {
       this.place.value = folder;
     }
     this.body.hidden = this.counts.hidden = !overview;
