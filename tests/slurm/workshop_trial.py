@@ -229,6 +229,8 @@ class Trial:
         for user in self.workshop.learners:
             if user not in first:
                 self.result.failed.append(f"{user} never had a seat")
+            elif user not in self.result.broken:  # the lesson has a failure
+                self.result.failed.append(f"{user} was never seen to fail: no ranks?")
             self.result.late += self.lateness(user)
         self.result.seats_s = max(first.values()) - min(first.values()) if first else 0.0
         spans = [b - a for times in heard.values() for a, b in itertools.pairwise(times)]
