@@ -171,7 +171,7 @@ class Sharing:
             return
         self._written = time.monotonic()  # also of a try that fails: a full disk is not asked again
         self._seat.write(self.status)
-        self._told = now
+        self._told, self._written = now, time.monotonic()
         self._complain("")
 
     def _demand_seat(self) -> OwnSeat:
