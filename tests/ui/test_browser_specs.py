@@ -14,8 +14,9 @@ from rankroom.record.cluster_file import ClusterPaths
 SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
 # `make test` has a look at each part of the extension, `make test-all` at all there is to see.
 ALWAYS = "--grep=@always"
+LONGEST_S = 1800.0  # for all of those, beside other tests: each loads JupyterLab anew
 
-pytestmark = [pytest.mark.ui, pytest.mark.timeout(1000)]
+pytestmark = [pytest.mark.ui, pytest.mark.timeout(2000)]
 
 
 def test_there_are_browser_tests():
@@ -50,8 +51,11 @@ def test_in_the_browser(chosen, tmp_path, monkeypatch):
         done = subprocess.run(
             [PLAYWRIGHT, "test", chosen],
             cwd=UI, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=900, check=False,
+            timeout=LONGEST_S, check=False,
         )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        said = (error.stdout or b"").decode("utf-8", "replace")
+        pytest.fail(f"not done after {LONGEST_S:.0f} s:\n{said[-4000:]}")
     finally:
         # A test that failed half-way leaves its ranks.
         for info in running_clusters():

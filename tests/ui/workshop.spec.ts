@@ -111,7 +111,7 @@ test('in a narrow window the tiles are below, and nothing is cut off', async ({ 
   await picture(page, 'workshop-console-narrow-open');
 });
 
-test('the order is kept while the teacher points at a tile, and forty tiles stay smooth', ALWAYS, async ({ page }) => {
+test('the order is kept while the teacher points at a tile, and forty tiles stay smooth', async ({ page }) => {
   await page.setViewportSize({ width: 1400, height: 900 });
   const folder = openWorkshop();
   const panel = await openConsole(page, folder);
@@ -149,7 +149,7 @@ test('the order is kept while the teacher points at a tile, and forty tiles stay
   await expect(tileOf(panel, 'learner04')).toContainText('ring.2: passed, 9 tries');
 });
 
-test('no learners yet, no folder, not the teacher, and a folder that is gone', ALWAYS, async ({ page }) => {
+test('no learners yet, no folder, not the teacher, and a folder that is gone', async ({ page }) => {
   const folder = openWorkshop(0);
   let panel = await openConsole(page, '');
   await expect(panel.getByText('Which workshop?')).toBeVisible();
