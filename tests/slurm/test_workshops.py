@@ -99,7 +99,7 @@ def test_a_laptop_joins_over_ssh(machines: Machines, workshop: Workshop):
             found = typed.until(LAB.pattern)
             words = [PYTHON, "-c", ASK, found[2], found[3]]
             assert machines.run("laptop", words).strip() == "200"
-            tile = workshop.until_tile("ada", lambda tile: tile["status"])
+            tile = workshop.until_tile("ada", lambda tile: (tile["status"] or {}).get("job"))
             assert tile["status"]["job"] in jobs(machines, "ada")
             assert "no job of it is left" in workshop.typed(TEACHER, "end", FOLDER)
             assert typed.ended() == 0
