@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rankroom.cluster.base import AnyCluster
+from rankroom.course.exercise import find
 from rankroom.course.lessons import Lesson, folder
 from rankroom.errors import UsageError
 
@@ -64,6 +65,9 @@ def catch_up(cluster: AnyCluster, solved: Iterable[Solution]) -> Iterator[tuple[
     """Put solutions on the ranks, one after the other; the name of each exercise, and why its
     solution did not run, if so. Nothing is noted as passed."""
     for each in solved:
+        if script := find(each.exercise).script:
+            yield each.exercise, SCRIPT.format(script=script)
+            continue
         run = cluster.run(f"{each.preparation}\n{each.source}")
         if not run.wait(LIMIT_S):
             run.interrupt()
@@ -87,3 +91,6 @@ def _definitions(source: str) -> str:
             first = min([each.lineno, *(one.lineno for one in decorators)])
             kept += lines[first - 1 : each.end_lineno]
     return "".join(f"{line}\n" for line in kept)
+
+
+SCRIPT = "it is a script, {script}, and nothing of it is on ranks: copy it from the notebook"
