@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.course.slow_images import NOTES
+from rankroom.system import python_command
 
 _LOOK_S = 0.02
 _START_S = "120"  # on a machine that is busy with the reader's own ranks
@@ -41,7 +42,7 @@ class ScriptTrial:
         """
         self.was_killed = False
         with _started(
-            [sys.executable, "-m", "rankroom", "run", "--ranks", "2", "train.py"], self.folder,
+            python_command.command("rankroom", "run", "--ranks", "2", "train.py"), self.folder,
             {NOTES: str(self._notes)},
         ) as process:  # fmt: skip
             while process.poll() is None:

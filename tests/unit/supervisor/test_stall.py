@@ -55,7 +55,7 @@ SLEEPS = {"state": "still", "cell_line": 9, "code": "time.sleep(60)"}
         ),
         (
             [
-                {"state": "busy", "cell_line": 2, "beside": "a child process (cc1plus) computes"},
+                {"state": "busy", "cell_line": 2, "beside": "a child process (cc1) computes"},
                 WAITS,
             ],
             "rank 1 waits in allreduce loss (cell line 7) for 6 s; "

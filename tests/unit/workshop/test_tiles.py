@@ -127,7 +127,7 @@ def test_progress_is_collected_as_a_table():
     seats = [seat("ada", AT, lesson=1, progress=progress), seat("=1+1", AT, shares=False)]
     lines = progress_csv(seats, ["hello.1", "hello.2", "ring.1"]).splitlines()
     assert lines == [
-        "learner,lesson,passed,tried,shares,hello.1,hello.2,ring.1",
-        "ada,1,1,2,yes,2026-05-14,4 tries,",
-        "'=1+1,,0,0,no,,,",
+        "learner,lesson,passed,tried,quiz before,quiz after,shares,hello.1,hello.2,ring.1",
+        "ada,1,1,2,,,yes,2026-05-14,4 tries,",
+        "'=1+1,,0,0,,,no,,,",
     ]

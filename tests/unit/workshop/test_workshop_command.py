@@ -157,8 +157,8 @@ def test_progress_is_collected(base: Path, typed: Callable):
     own.write(SeatStatus(progress={"tries": {"hello.1": 2}, "passed": {"hello.1": "2026-05-14"}}))
     assert "1 learners" in typed("collect", folder.path, "-o", base / "out.csv").output
     head, line = (base / "out.csv").read_text().splitlines()
-    assert head.split(",")[:6] == ["learner", "lesson", "passed", "tried", "shares", "hello.1"]
-    assert line.startswith(f"{ME},,1,1,yes") and "2026-05-14" in line
+    assert head.startswith("learner,lesson,passed,tried,quiz before,quiz after,shares,hello.1,")
+    assert line.startswith(f"{ME},,1,1,,,yes") and "2026-05-14" in line
 
 
 def test_a_workshop_ends_when_all_seats_have(
