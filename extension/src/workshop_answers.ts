@@ -2,7 +2,7 @@
 
 export type SeatState = 'not started' | 'idle' | 'running' | 'stuck' | 'failed' | 'ended';
 
-/** Why a learner stands where they do among the tiles; the first that holds, empty for those who get on. */
+/** Why a learner stands where they do among the tiles; the first that holds, empty for those who need no help. */
 export type Need = 'hand' | 'stuck' | 'failed' | 'silent' | 'behind' | '';
 
 /** The exercise that was tried last. */

@@ -11,11 +11,15 @@ import pytest
 
 from checkout import NOTEBOOKS
 from rankroom.cli.demo_command import DemoFailed, verdict
+from rankroom.course.exercise import find
 from rankroom.record.model import event_line
 from record_makers import start_record
 
 QUICKSTART = nbformat.read(NOTEBOOKS / "quickstart.ipynb", as_version=4)
 LONGEST_CELL = 25
+FOLD = re.compile(r"<details>.*?</details>", re.DOTALL)
+FOLDED_CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+CHECKED = re.compile(r"%%check (\S+)")
 START = "%load_ext rankroom\n%cluster start --ranks 2"
 
 
@@ -24,12 +28,19 @@ def test_a_notebook_is_committed_as_it_should_be(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.name == "python3"
+    exercise = ""
     for cell in notebook.cells:
-        assert cell.source.strip()
+        # Hints and the solution are folded: a reader has one of them open at a time.
+        seen = FOLD.sub("", cell.source).strip()
+        assert seen or "<summary>Solution</summary>" in cell.source
+        assert len(seen.splitlines()) <= LONGEST_CELL
+        for code in FOLDED_CODE.findall(cell.source):
+            is_script = exercise and find(exercise).script  # a file of the reader's, no cell
+            assert is_script or len(code.splitlines()) <= LONGEST_CELL
         # A cell that fails on purpose must not end "run all".
         assert cell.metadata in ({}, {"tags": ["raises-exception"]})
         if cell.cell_type == "code":
-            assert len(cell.source.splitlines()) <= LONGEST_CELL
+            exercise = asked[1] if (asked := CHECKED.match(cell.source)) else ""
             assert cell.outputs == []
             assert cell.execution_count is None
 

@@ -162,7 +162,7 @@ def test_later_lessons_import_what_earlier_ones_show():
     images, text = torch.rand(2, 3, 9, 11), torch.arange(48).reshape(2, 24)
     cnn = [made(3, 7, seed=1) for made in (shown["cnn"], models.cnn)]
     gpt = []
-    for made in (shown["GPT"], models.GPT):
+    for made in (shown["GPT"], models.gpt):
         torch.manual_seed(0)
         gpt.append(made(50))
     for (one, other), given, scores in ((cnn, images, (2, 7)), (gpt, text, (2, 24, 50))):

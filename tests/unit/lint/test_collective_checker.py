@@ -2,8 +2,6 @@
 
 import ast
 import json
-from collections.abc import Callable
-from statistics import median
 from textwrap import dedent
 from time import process_time
 
@@ -130,23 +128,18 @@ def test_hostile_cells_cost_no_run():
     assert notes("if rank == 10 ** 10 ** 10: hvd.barrier()", None, 2)
 
 
+@pytest.mark.alone
 def test_a_usual_cell_waits_for_it_a_moment_only():
-    """Some three times as long as Python takes to compile it, which is less than 0.1 ms."""
+    """0.3 ms of processor time, as others compute too; most cells take a tenth of that."""
     sources = [each for name, each in cells().items() if name.startswith("quickstart")]
     assert len(sources) > 10
-    ratios = [
-        _seconds(lambda source: warnings(source, None, 4), sources) / _seconds(_compile, sources)
-        for _ in range(25)
-    ]
-    assert median(ratios) < 6, ratios
+    best = min(_seconds(sources) for _ in range(5)) / len(sources)
+    print(f"{best * 1e6:.0f} µs a cell")
+    assert best < 0.0003
 
 
-def _compile(source: str) -> None:
-    compile(source, "cell", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-
-def _seconds(act: Callable[[str], object], sources: list[str]) -> float:
+def _seconds(sources: list[str]) -> float:
     begun = process_time()
     for source in sources:
-        act(source)
+        warnings(source, None, 4)
     return process_time() - begun

@@ -118,11 +118,7 @@ def test_no_circles():
             del todo[module]
 
 
-# PyTorch's layers, which only cells of lessons import, and these import PyTorch themselves.
-OF_TORCH = {"course/models"}
-
-
-@pytest.mark.parametrize("module", sorted(KNOWN - OF_TORCH))
+@pytest.mark.parametrize("module", sorted(KNOWN))
 def test_no_framework_at_the_top(module: str):
     found = {name.partition(".")[0] for name in imports(module, top_only=True)}
     assert not found & FRAMEWORKS - (NUMPY_TOO if module.startswith(COMPUTES) else set())
