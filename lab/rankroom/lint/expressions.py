@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rankroom.lint import names
@@ -94,7 +95,7 @@ class Expressions:
         if end == node.lineno:
             cut = self._lines[node.lineno - 1][node.col_offset : node.end_col_offset]
             return cut.decode("utf-8", "replace")
-        return ast.unparse(node)
+        return _unparsed(node)
 
     def _open(self, node: ast.expr, differs: bool = False) -> Value:
         return Value(text=self.text(node), differs=differs)
@@ -288,6 +289,11 @@ class Expressions:
             yield
         finally:
             self.under, self.path = under, path
+
+
+@lru_cache(maxsize=256)  # every rank asks for the same nodes
+def _unparsed(node: ast.expr) -> str:
+    return ast.unparse(node)
 
 
 def names_in(target: ast.AST) -> list[str]:

@@ -6,11 +6,10 @@ import ast
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):  # made by the hundred, and four times as quick as a dataclass
     """One expression's value on one rank.
 
     `differs` says that it depends on the rank. What is not known has a `text` instead, which is

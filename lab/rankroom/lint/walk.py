@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from rankroom.lint.expressions import Call, Condition, Leaves
@@ -200,9 +200,7 @@ class Walk(Functions):
         return None if how == "break" else self.block(node.orelse)
 
     def _forget_assigned(self, node: ast.AST) -> None:
-        for each in ast.walk(node):
-            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-                self.names[each.id] = UNKNOWN
+        self.names.update(dict.fromkeys(_assigned(node), UNKNOWN))
 
     # -- leaving
 
@@ -273,5 +271,13 @@ def _perhaps(go: Callable[[], str | None]) -> str | None:
         return "raise"
 
 
+# Every rank asks them of the same nodes.
+@lru_cache(maxsize=256)
+def _assigned(node: ast.AST) -> frozenset[str]:
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return frozenset(each.id for each in names if isinstance(each.ctx, ast.Store))
+
+
+@lru_cache(maxsize=256)
 def _can_leave(node: ast.AST) -> bool:
     return any(isinstance(each, _LEAVING) for each in ast.walk(node))
