@@ -9,6 +9,9 @@ export interface Spot {
   i: number;
 }
 
+/** Spans that are counted between two looks at the clock. */
+const COUNTED = 4096;
+
 /** Which names a text is found in. */
 export class Search {
   readonly text: string;
@@ -38,7 +41,8 @@ export class Search {
     return number => (number < 1 << 22 ? (known[number] ??= this.isMarked(rank, number)) : this.isMarked(rank, number));
   }
 
-  count(): number {
+  /** How many spans match, in steps of `COUNTED` spans. */
+  *counting(): Generator<void, number> {
     let count = 0;
     for (const rank of this.source.ranks) {
       const isMarked = this.marker(rank);
@@ -46,6 +50,9 @@ export class Search {
         const { name, length } = this.source.columns(rank, cat);
         for (let i = 0; i < length; i++) {
           count += isMarked(name[i]) ? 1 : 0;
+          if (i % COUNTED === 0) {
+            yield;
+          }
         }
       }
     }

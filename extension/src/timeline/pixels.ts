@@ -12,6 +12,8 @@ import { Strip, type Wide } from './strip';
 const FAINTEST = 0.3;
 const EDGE = 0.55;
 const DIMMED = 0.25;
+/** Milliseconds of a picture that may go into finding what a search marks; the rest is for the next one. */
+const FINDING = 8;
 
 export interface Label extends Wide {
   layer: Layer;
@@ -23,6 +25,9 @@ export class Pixels {
   private dyes = new Map<string, Dye>();
   private found = new WeakMap<Row, Row>();
   private search: Search | null = null;
+  private until: number | null = null;
+  /** Whether some of what is searched for is not marked in this picture yet. */
+  isBehind = false;
 
   constructor(
     private source: SpanSource,
@@ -39,8 +44,14 @@ export class Pixels {
     this.found = new WeakMap();
   }
 
+  /** A new picture is painted. */
+  begin(): void {
+    this.until = null;
+    this.isBehind = false;
+  }
+
   /** Fill `out` from `at` on with the line; returns spans that have room for a label. */
-  line(line: Line, scale: TimeScale, out: Uint32Array, at: number): Label[] {
+  line(line: Line, scale: TimeScale, out: Uint32Array, at: number, search = this.search): Label[] {
     const { width } = scale;
     if (this.strip.width !== width) {
       this.strip = new Strip(width);
@@ -49,10 +60,11 @@ export class Pixels {
     const labels: Label[] = [];
     for (const layer of line.layers) {
       const colour = this.dye(layer);
-      const wide = this.layer(layer.row, scale, out, at, colour, this.search ? DIMMED : 1);
+      const wide = this.layer(layer.row, scale, out, at, colour, search ? DIMMED : 1);
       labels.push(...wide.map(each => ({ ...each, layer, colour: colour(layer.row.name(each.i)) })));
-      if (this.search) {
-        this.layer(this.matches(layer, this.search), scale, out, at, colour, 1);
+      const matches = search && this.matches(layer, search);
+      if (matches) {
+        this.layer(matches, scale, out, at, colour, 1);
       }
     }
     return labels;
@@ -72,9 +84,15 @@ export class Pixels {
     return strip.wide;
   }
 
-  private matches({ row, rank, cat }: Layer, search: Search): Row {
+  private matches({ row, rank, cat }: Layer, search: Search): Row | null {
     let found = this.found.get(row);
     if (!found) {
+      const now = performance.now();
+      this.until ??= now + FINDING; // at least one row a picture, however slow the browser is
+      this.isBehind ||= now > this.until;
+      if (this.isBehind) {
+        return null;
+      }
       const isMarked = search.marker(rank);
       const { name } = this.source.columns(rank, cat);
       found = marked(row, place => isMarked(name[row.owners ? row.owners[place] : place]));

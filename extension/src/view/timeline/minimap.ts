@@ -72,7 +72,7 @@ export class Minimap {
     this.picture.height = rows;
     const image = new ImageData(width, rows);
     const out = new Uint32Array(image.data.buffer);
-    lines.forEach((line, i) => pixels.line(line, new TimeScale(this.look.bounds, width), out, i * width));
+    lines.forEach((line, i) => pixels.line(line, new TimeScale(this.look.bounds, width), out, i * width, null));
     this.picture.getContext('2d')?.putImageData(image, 0, 0);
   }
 

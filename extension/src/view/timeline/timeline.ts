@@ -12,6 +12,7 @@ import type { SpanSource } from '../../timeline/spans';
 import { summary } from '../../timeline/summary';
 import { trans } from '../../translation';
 import type { RunModel } from '../../run/model';
+import { inSlices } from '../../run/slices';
 import { moment } from '../../words';
 import { Frame, h } from '../dom';
 import { Details } from './details';
@@ -258,8 +259,6 @@ export class Timeline extends Widget {
     this.lookFirst();
     if (isLaidOut) {
       this.seek();
-    } else {
-      this.frame.request();
     }
     const ratio = window.devicePixelRatio || 1;
     const width = Math.max(0, this.canvas.clientWidth);
@@ -270,6 +269,7 @@ export class Timeline extends Widget {
     const { part, moment } = look;
     // A span's place in the overview is another.
     const [chosen, hovered] = this.levels.isCoarse ? [null, null] : [look.chosen, this.hovered];
+    this.pixels.begin();
     this.painter.paint({
       lanes: this.laid.lanes, scale, top: this.body.scrollTop, height, ratio, collectives, chosen, hovered, part, moment
     });
@@ -277,6 +277,9 @@ export class Timeline extends Widget {
     this.minimap.paint(this.laid.lanes, this.pixels, this.theme, width, ratio, this.laidOut);
     const shown = this.shownRanks();
     this.details.refresh(chosen, chosenCollective({ chosen, collectives }), this.input.isDragging ? null : part, shown);
+    if (!isLaidOut || this.pixels.isBehind) {
+      this.frame.request();
+    }
     if (isLaidOut) {
       this.tell();
     }
@@ -473,7 +476,14 @@ export class Timeline extends Widget {
     this.look.text = text;
     this.search = text.trim() ? new Search(this.source, text) : null;
     this.pixels?.setSearch(this.search);
-    this.tools.say(this.search && !this.levels.isCoarse ? this.search.count() : null);
+    void this.count(this.search);
     this.frame.request();
+  }
+
+  private async count(search: Search | null): Promise<void> {
+    const matches = search && !this.levels.isCoarse ? await inSlices(search.counting()) : null;
+    if (search === this.search) {
+      this.tools.say(matches);
+    }
   }
 }
