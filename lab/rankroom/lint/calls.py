@@ -69,7 +69,7 @@ class Calls(Expressions):
             try:
                 result = _PLAIN[name](given[0].value)
             except (ValueError, TypeError):
-                return self._open(node)
+                return self._open(node, given[0].differs)
             return Value(True, result, given[0].differs, self.text(node))
         if not given and name in ("get_rank", "get_local_rank"):
             return Value(True, self.rank, True)

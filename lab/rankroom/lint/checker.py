@@ -80,9 +80,26 @@ def _unwrapped(body: list[ast.stmt], source: str) -> tuple[list[ast.stmt], int, 
 
 def _all(source: str, body: list[ast.stmt], size: int) -> list[Warning]:
     lines = source.encode().split(b"\n")
-    walks = [Walk(lines, rank, size) for rank in _telling(source, size)]
+    ranks = _telling(source, size)
+    if not _parts(Walk(lines, ranks[0], size), body):
+        return []  # the others go the same way: most cells need one walk
+    walks = [Walk(lines, rank, size) for rank in ranks]
     found = _differences(walks, [walk.through_cell(body) for walk in walks])
+    return found + _through_uncalled(walks)
+
+
+def _parts(walk: Walk, body: list[ast.stmt]) -> bool:
+    """Whether ranks may go other ways than this one."""
+    walk.through_cell(body)
+    if not walk.parts:
+        _through_uncalled([walk])
+    return walk.parts
+
+
+def _through_uncalled(walks: list[Walk]) -> list[Warning]:
+    """What differs in functions that the cell defines and does not call."""
     called = set().union(*(walk.called for walk in walks))
+    found = []
     for function, owner in walks[0].defined:
         if function not in called:
             found += _differences(walks, [walk.through_function(function, owner) for walk in walks])

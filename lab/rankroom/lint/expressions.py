@@ -72,6 +72,7 @@ class Expressions:
         self.through: tuple[tuple[int, str], ...] = ()
         self.called: set[ast.AST] = set()
         self.alone = False  # inside `with model.no_sync()`
+        self.parts = False  # ranks may go other ways from somewhere on
         self._lines = lines
         self._steps = 0
 
@@ -222,6 +223,7 @@ class Expressions:
             for each in node.values:
                 found.append(self.value(each))
                 last = found[-1]
+                self.parts |= last.differs
                 if last.known and last.differs:
                     if bool(last.value) != all_of:
                         break
@@ -237,6 +239,7 @@ class Expressions:
         with self._unchanged():
             if test.differs:
                 self._enter(here)
+            self.parts |= test.differs
             if test.known and test.differs:
                 return self.value(node.body if test.value else node.orelse)
             before = self.path

@@ -83,6 +83,7 @@ class Walk(Functions):
         under = self.under
         if test.differs:
             self._enter(here)
+        self.parts |= test.differs
         try:
             if test.known and test.differs:
                 return yes() if test.value else no()
@@ -109,6 +110,7 @@ class Walk(Functions):
 
     def _Match(self, node: ast.Match) -> str | None:  # noqa: N802
         subject = self.value(node.subject)
+        self.parts |= subject.differs
         left: list[str | None] = []
         for case in node.cases:
             fits = self._fits(subject, case)
@@ -154,6 +156,7 @@ class Walk(Functions):
         here = Condition(text, node.lineno, self.depth, "out of the loop")
         if not differs:
             return self._loop(node, Value(text=text), here)
+        self.parts = True
         if not rounds:
             return self.block(node.orelse)
         with self._unchanged():
@@ -177,6 +180,7 @@ class Walk(Functions):
             return 0, False
 
     def _loop(self, node: Any, test: Value, here: Condition) -> str | None:
+        self.parts |= test.differs
         decided = test.known and test.differs
         if decided and not test.value:
             return self.block(node.orelse)

@@ -128,6 +128,16 @@ def test_hostile_cells_cost_no_run():
     assert notes("if rank == 10 ** 10 ** 10: hvd.barrier()", None, 2)
 
 
+def test_one_walk_stands_for_all_where_ranks_do_not_part(monkeypatch):
+    class PartsAlways(Walk):
+        parts = property(lambda self: True, lambda self, parts: None)
+
+    sources = list(cells().values())
+    found = [said(source, size=4) for source in sources]
+    monkeypatch.setattr(checker, "Walk", PartsAlways)
+    assert [said(source, size=4) for source in sources] == found
+
+
 @pytest.mark.alone
 def test_a_usual_cell_waits_for_it_a_moment_only():
     """0.3 ms of processor time, as others compute too; most cells take a tenth of that."""
