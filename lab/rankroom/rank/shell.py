@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 from ipykernel.displayhook import ZMQShellDisplayHook
@@ -25,6 +26,7 @@ from rankroom.reporting import spans
 from rankroom.reporting.reporter import Reporter
 
 CHILD_S = 0.25  # for a child to end after an interrupt
+QUICK_SWITCH_S = 1e-4  # for which a thread that computes keeps others waiting; Python has 5 ms
 LARGEST_DISPLAY = 16 << 20  # bytes of one representation; a larger one is named, not kept
 
 
@@ -153,11 +155,22 @@ class RankShell(ZMQInteractiveShell):
             raise subprocess.CalledProcessError(code, command)
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        self._fail()
-        super().showtraceback(*args, **kwargs)
+        with self._failing():
+            super().showtraceback(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Say so before the traceback is made, and let the threads go first that tell the others
+        and release them: they may be waiting for this rank."""
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(QUICK_SWITCH_S)
+        try:
+            self._fail()
+            yield
+        finally:
+            sys.setswitchinterval(interval)
 
     def _fail(self) -> None:
-        """Say so before the traceback is made: others may be waiting for this rank."""
         # An interrupt that comes now would end the report of the failure, not the cell.
         ignore_interrupts()
         self.failing = True
@@ -165,8 +178,8 @@ class RankShell(ZMQInteractiveShell):
             self.reporter.emit_now("mark", name="raised")
 
     def showsyntaxerror(self, *args: Any, **kwargs: Any) -> None:
-        self._fail()
-        super().showsyntaxerror(*args, **kwargs)
+        with self._failing():
+            super().showsyntaxerror(*args, **kwargs)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         if is_clients(self.reporter):
