@@ -1,5 +1,7 @@
 """In a cell on some ranks, a collective of all ranks is refused in one line and never hangs."""
 
+from textwrap import dedent
+
 import pytest
 
 from cells import failure, finish, values
@@ -173,6 +175,49 @@ def test_everything_works_afterwards_on_all_ranks(outcomes, frameworks):
     [hvd.allreduce(ones, op=hvd.Sum).tolist(), traced(tf.ones(2)).numpy().tolist(), total.tolist()]
     """
     assert values(frameworks, source) == [[[2, 2], [2, 2], [2, 2]]] * 2
+
+
+TRAIN = {
+    "fit": """
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3), tf.keras.layers.Dense(1)])
+    model.compile(
+        optimizer=hvd_keras.DistributedOptimizer(tf.keras.optimizers.SGD(0.01)), loss="mse")
+    callback = hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(tf.ones((8, 2)) * (rank + 1), tf.ones((8, 1)), verbose=0, callbacks=[callback])
+    """,
+    "a tape": """
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3), tf.keras.layers.Dense(1)])
+    model(tf.ones((1, 2)))
+    hvd_tf.broadcast_variables(model.variables, root_rank=0)
+    optimizer = tf.keras.optimizers.SGD(0.01)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        tape = hvd_tf.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    step(tf.ones((4, 2)) * (rank + 1))
+    """,
+}
+
+
+@pytest.mark.parametrize("how", TRAIN)
+def test_layers_that_one_rank_made_for_itself_do_not_keep_it_from_the_others(
+    outcomes, frameworks, how
+):
+    """Keras counts them, and Horovod's operations are called after them."""
+    made = """
+    own = tf.keras.Sequential([tf.keras.layers.Dense(2)])
+    own.compile(optimizer=tf.keras.optimizers.SGD(0.1), loss="mse")
+    own.fit(tf.ones((4, 2)), tf.ones((4, 2)), verbose=0)
+    """
+    assert finish(frameworks, made, ranks=[0]).state == "done"
+    weights = "[each.tolist() for each in model.get_weights()]"
+    one, other = values(frameworks, f"{dedent(TRAIN[how])}\n{weights}", 60)
+    assert one == other
 
 
 def test_the_first_init_needs_all_ranks(outcomes, frameworks):

@@ -129,7 +129,7 @@ def test_hostile_cells_cost_no_run():
 
 
 def test_one_walk_stands_for_all_where_ranks_do_not_part(monkeypatch):
-    class PartsAlways(Walk):
+    class PartsAlways(checker.Walk):
         parts = property(lambda self: True, lambda self, parts: None)
 
     sources = list(cells().values())

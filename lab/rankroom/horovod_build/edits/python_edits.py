@@ -59,6 +59,18 @@ RENDEZVOUS = (
 )
 
 VARIABLES = (
+    Edit(
+        "names-without-numbers",
+        TF + "mpi_ops.py",
+        "    return re.sub('[^a-zA-Z0-9_]', '_', name)\n",
+        """\
+    # The graph numbers what is left of names that were told apart by their numbers only.
+    return re.sub('_[0-9]+(?=_|$)', '', re.sub('[^a-zA-Z0-9_]', '_', name))
+""",
+        "Keras counts the layers and optimizers that a process has made: where one rank had made "
+        "more of them, in a cell of its own or one that failed, collectives got other names on "
+        "each rank, and all waited for ever",
+    ),
     added(
         "keras3-variable",
         TF + "util.py",
