@@ -25,6 +25,7 @@ print("the end")
 """
 
 
+@pytest.mark.thorough
 def test_a_rank_is_killed_on_the_way_and_the_next_run_is_counted_apart(home: Path, tmp_path: Path):
     trial = ScriptTrial(tmp_path / "trial", READS)
     trial.run(kill=(1, 100))
@@ -45,6 +46,7 @@ def test_a_script_that_fails_tells_why(home: Path, tmp_path: Path):
     assert "ZeroDivisionError" in trial.told()
 
 
+@pytest.mark.thorough
 def test_a_job_that_never_gives_up_is_ended(home: Path, tmp_path: Path):
     text = "#!/bin/bash\nwhile ! rankroom run --ranks 1 --preload none train.py; do :; done\n"
     status, started, sizes = run_job(tmp_path, text, failures=99)

@@ -53,6 +53,7 @@ def test_drawings_are_drawn_and_nothing_else_is_run():
                 assert "%" not in text and list(slides.drawn(text)), text
 
 
+@pytest.mark.thorough
 @pytest.mark.ui
 @pytest.mark.timeout(600)
 def test_slides_in_a_browser(tmp_path: Path):

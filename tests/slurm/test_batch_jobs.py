@@ -125,6 +125,7 @@ def submitted(said: str) -> str:
     return said.split("job ")[1].split()[0]
 
 
+@pytest.mark.thorough
 def test_a_notebook_runs_on_the_ranks_of_its_job(alice: Alice):
     said = alice.batch(alice.notebook(START, "x = 3", WHERE, "x + 1"), "--wait")
     assert "all 4 cells have run" in said, said
@@ -142,6 +143,7 @@ def test_a_notebook_runs_on_the_ranks_of_its_job(alice: Alice):
     assert alice.state(submitted(said)) == "COMPLETED"
 
 
+@pytest.mark.thorough
 def test_the_first_cell_that_fails_ends_the_job(alice: Alice):
     notebook = alice.notebook(START, FAILING, "open('never', 'w')")
     said = alice.batch(notebook, "--wait", "--nodes", "2")

@@ -100,6 +100,7 @@ def test_no_secret_is_kept_on_the_laptop(machines: Machines, home: Path, lab):
     assert opened.token not in machines.run("laptop", ["ps", "axeww", "-o", "args"])
 
 
+@pytest.mark.thorough
 def test_a_line_that_is_cut_opens_again_and_says_so(machines: Machines, lab):
     typed = lab("--site", "test")
     opened = typed.opened()
@@ -132,6 +133,7 @@ def test_attached_from_a_machine_that_knows_nothing_of_it(machines: Machines, ho
         end_lines(machines, other)
 
 
+@pytest.mark.thorough
 def test_cancelled_from_elsewhere(machines: Machines, home: Path, lab):
     typed = lab("--site", "test")
     opened = typed.opened()
@@ -145,6 +147,7 @@ def test_cancelled_from_elsewhere(machines: Machines, home: Path, lab):
     assert not (home / "data" / "labs" / f"test-{job}.json").exists()
 
 
+@pytest.mark.thorough
 def test_a_port_that_somebody_has_is_passed_over(machines: Machines, lab):
     last = int(machines.run("login", ["sbatch", "--parsable", "--wrap=true"], "alice"))
     machines.until_idle()
@@ -163,6 +166,7 @@ def test_a_port_that_somebody_has_is_passed_over(machines: Machines, lab):
         end(squatter)
 
 
+@pytest.mark.thorough
 def test_where_one_may_ssh_to_nodes_it_listens_on_loopback_only(machines: Machines, lab):
     typed = lab("--site", "loopback", "--nodes", "1")
     node = typed.until(r"runs on (c\d)")[1]
@@ -179,6 +183,7 @@ def test_where_one_may_ssh_to_nodes_it_listens_on_loopback_only(machines: Machin
     assert opened.answers() == "200"
 
 
+@pytest.mark.thorough
 def test_what_would_wait_for_ever_is_said_and_cancelled(machines: Machines, lab):
     typed = lab("--site", "test", "--time", "05:00:00")
     assert typed.ended() == 1

@@ -101,7 +101,7 @@ def told(machines: Machines, output: Path) -> tuple[str, Opened]:
     return line[0], Opened(machines, f"http://127.0.0.1:{text[2]}", text[3])
 
 
-@pytest.mark.parametrize("site", ["test", "loopback"])
+@pytest.mark.parametrize("site", [pytest.param("test", marks=pytest.mark.thorough), "loopback"])
 def test_on_the_login_node_it_prints_what_to_type_on_the_laptop(
     machines: Machines, own: Path, site: str
 ):
@@ -119,6 +119,7 @@ def test_on_the_login_node_it_prints_what_to_type_on_the_laptop(
     assert jobs(machines) == []
 
 
+@pytest.mark.thorough
 def test_plain_sbatch_says_how_to_reach_it(machines: Machines):
     _, output = submitted(machines, "--nodes=2", "--ntasks-per-node=1")
     line, opened = told(machines, output)
@@ -156,6 +157,7 @@ def test_plain_sbatch_where_one_may_ssh_to_the_nodes(machines: Machines):
     until_nothing_is_left(machines)
 
 
+@pytest.mark.thorough
 def test_settings_of_ones_own_let_nobody_in(machines: Machines):
     # What tutorials tell one to write, for a server on one's own machine.
     folder = machines.home("alice") / ".jupyter"
@@ -187,6 +189,7 @@ def test_a_job_without_jupyterlab_says_what_to_install(machines: Machines):
     until_nothing_is_left(machines)
 
 
+@pytest.mark.thorough
 def test_two_labs_of_one_user_on_one_node(machines: Machines):
     found = [submitted(machines, "--nodelist=c1") for _ in range(2)]
     told_by = [told(machines, output)[1] for _, output in found]

@@ -302,6 +302,7 @@ def test_a_line_that_another_process_opened_again_is_taken(
 # -- trouble
 
 
+@pytest.mark.thorough
 def test_too_many_logins_at_once_are_tried_again(machines: Machines, home: Path, laptop: Elsewhere):
     with another_sshd(machines, home, "MaxStartups 1:100:1\nLoginGraceTime 0") as log:
         # One that says nothing holds the only place, until it is let go.

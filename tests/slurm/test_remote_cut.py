@@ -123,6 +123,7 @@ def test_a_file_of_the_cluster_that_is_not_seen_for_a_while_ends_nothing(
     assert jobs(laptop.machines, "alice") == [job]
 
 
+@pytest.mark.thorough
 def test_a_supervisor_that_is_silent_for_long_is_not_gone(laptop: Laptop, gate: Path):
     begin(laptop)
     node = laptop.do("cluster.ranks[0].host")
@@ -143,6 +144,7 @@ def test_a_supervisor_that_is_silent_for_long_is_not_gone(laptop: Laptop, gate: 
     assert_whole(laptop)
 
 
+@pytest.mark.thorough
 def test_an_agent_that_can_open_and_start_nothing_cancels_no_job(laptop: Laptop, gate: Path):
     begin(laptop)
     job, supervisor = laptop.do("[cluster.refresh().remote.job, cluster.info.supervisor]")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from labs import jobs, profile
 from machines import Machines
 from remote import Laptop, assert_whole, begin, until
@@ -12,6 +14,7 @@ from remote import Laptop, assert_whole, begin, until
 AWHILE_S = 12.0
 
 
+@pytest.mark.thorough
 def test_a_disk_here_that_is_full_as_the_line_comes_back_cancels_no_job(
     machines: Machines, gate: Path
 ):

@@ -17,6 +17,7 @@ from remote import Laptop, until_nothing_runs
 SHARED_WITH_NOBODY = profile(nodes=2, ranks_per_node=1, extra=["--exclusive"])
 
 
+@pytest.mark.thorough
 @pytest.mark.ui
 def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
     """From the form to ranks on two nodes, a job that waits, one that is refused, and back."""

@@ -169,6 +169,7 @@ def test_a_login_node_that_is_unplugged(machines: Machines, check: Say):
     assert "check your network or VPN" in said
 
 
+@pytest.mark.thorough
 def test_slurm_that_is_down(machines: Machines, check: Say):
     # By name, but within the machine's own processes.
     machines.run("ctl", ["pkill", "-x", "slurmctld"])

@@ -43,6 +43,7 @@ def test_what_the_profile_has_to_say_is_told(laptop: Laptop):
     until_nothing_runs(laptop.machines)
 
 
+@pytest.mark.thorough
 def test_a_run_outlives_cuts_and_nothing_is_left(laptop: Laptop, gate: Path):
     machines = laptop.machines
     laptop.do("cluster = RemoteCluster.start(site.load('nodes'), 'nodes').until_ready()", 300)

@@ -35,6 +35,7 @@ def workshop(machines: Machines) -> Iterator[Workshop]:
     made.close()
 
 
+@pytest.mark.thorough
 def test_four_learners_come_work_are_seen_and_go(machines: Machines, workshop: Workshop):
     trial = workshop_trial.Trial(workshop, print)
     found = trial.run()
@@ -84,6 +85,7 @@ def test_a_learner_joins_twice_and_has_one_job(machines: Machines, workshop: Wor
     assert "who alone sees its learners" in workshop.typed("bob", "watch", FOLDER, "--once")
 
 
+@pytest.mark.thorough
 def test_a_laptop_joins_over_ssh(machines: Machines, workshop: Workshop):
     # The laptop's key leads to the account of the first user.
     assert machines.users[0] == "ada"
@@ -108,6 +110,7 @@ def test_a_laptop_joins_over_ssh(machines: Machines, workshop: Workshop):
         end_lines(machines, home)
 
 
+@pytest.mark.thorough
 def test_one_large_node(machines: Machines, workshop: Workshop):
     """Each has a JupyterLab on the same machine, without a scheduler: it stays when one logs out,
     is found again, and is reached by its own token only."""
@@ -175,6 +178,7 @@ def test_a_reservation_that_has_ended_is_said(machines: Machines, workshop: Work
     )
 
 
+@pytest.mark.thorough
 def test_a_reservation_is_checked_and_used(machines: Machines, workshop: Workshop):
     made = machines.run(
         "ctl", ["scontrol", "create", "reservation", "ReservationName=course", "StartTime=now",
@@ -198,6 +202,7 @@ def test_a_reservation_is_checked_and_used(machines: Machines, workshop: Worksho
         machines.run("ctl", ["scontrol", "delete", "ReservationName=course"])
 
 
+@pytest.mark.thorough
 def test_a_plan_is_checked(machines: Machines, workshop: Workshop):
     workshop.open(learners=[*LEARNERS, "zoe"])
     said = workshop.typed(TEACHER, "check", "/home/teacher/plan.toml")
