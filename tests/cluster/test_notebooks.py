@@ -111,6 +111,7 @@ def test_a_demo_that_does_not_train_fails(tmp_path):
     assert re.search(r"PyTorch did not train: accuracy 0\.\d+ on rank 0, .* above 0\.9", text)
 
 
+@pytest.mark.thorough
 @pytest.mark.cluster
 def test_a_demo_whose_ranks_train_apart_fails(tmp_path):
     line = "optimizer = hvd.DistributedOptimizer(optimizer, "

@@ -155,6 +155,7 @@ def test_a_cluster_of_a_version_to_come_is_refused(usual: Cluster):
         usual.paths.write(info)
 
 
+@pytest.mark.thorough
 @pytest.mark.fault(
     "a supervisor stands still for longer than it is waited for",
     "one line says so; what was asked meanwhile is not done later, and it goes on",

@@ -180,6 +180,7 @@ def test_ddp_trains_with_a_sampler_and_loader_processes(frameworks):
     assert again == ranks
 
 
+@pytest.mark.thorough
 def test_deepspeed_trains(frameworks, request):
     # Its first start compiles a small extension. Kept for the next time, but not in the user's own
     # cache: what a killed compilation leaves there makes every later one wait for ever.
@@ -274,6 +275,7 @@ def test_names_of_a_rank_and_the_users_own(frameworks):
     assert values(frameworks, "rank, size = hvd.rank(), hvd.size()\nrank") == [0, 1]
 
 
+@pytest.mark.thorough
 def test_multi_worker_mirrored_strategy_trains(home):
     # A strategy wants to be the first thing TensorFlow does in a process.
     cluster = Cluster.local(ranks=2)

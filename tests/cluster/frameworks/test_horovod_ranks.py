@@ -49,6 +49,7 @@ def test_keras_3_fit(tmp_path: Path) -> None:
         assert set(findings) == all_of(script)
 
 
+@pytest.mark.thorough
 def test_the_module_horovod_keras(tmp_path: Path) -> None:
     only = {"broadcast_gives_everyone_the_roots", "metrics_are_averaged", "saved_models_go_on"}
     env = {"FOLDER": str(tmp_path), "MODULE": "horovod.keras", "ONLY": " ".join(only)}
@@ -180,6 +181,7 @@ def test_a_horovod_for_the_cpu_refuses_a_gpus_tensor_with_the_remedy() -> None:
     assert "built for the CPU" in ended.output and "horovod build --gpu" in ended.output
 
 
+@pytest.mark.thorough
 def test_check_proves_it() -> None:
     result = CliRunner().invoke(horovod, ["check"])
     assert result.exit_code == 0, result.output
