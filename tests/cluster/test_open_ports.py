@@ -137,7 +137,7 @@ for each in (*doors, unbound):
         (STORE, STORED),
         (STRATEGY, REDUCED),
         (SERVER, SERVED),
-        (DEEPSPEED, DEEPSPED),
+        pytest.param(DEEPSPEED, DEEPSPED, marks=pytest.mark.thorough),  # its import takes minutes
         (OWN, "rank"),
     ],
     ids=["torch.distributed", "tf.distribute", "TensorFlow's server", "DeepSpeed", "its own"],

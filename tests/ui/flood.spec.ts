@@ -4,7 +4,7 @@
  */
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, rows, still, test, type Page } from './rankroom';
+import { ALONE, expect, LiveRecord, openRuns, rows, still, test, type Page } from './rankroom';
 
 const LONGEST_MS = 50;
 const LINES = 200_000;
@@ -51,7 +51,7 @@ function there(what: Locator): Promise<void> {
   return what.first().waitFor();
 }
 
-test('400,000 lines load, scroll, filter and collapse without a long task', ALWAYS, async ({ page }) => {
+test('400,000 lines load, scroll, filter and collapse without a long task', ALONE, async ({ page }) => {
   const record = new LiveRecord('flood');
   record.print(0, 'first\n');
   const view = await openRuns(page, ['flood']);
@@ -114,7 +114,7 @@ test('400,000 lines load, scroll, filter and collapse without a long task', ALWA
   });
 });
 
-test('a million spans load and are shown, searched and summed up without a long task', ALWAYS, async ({ page }) => {
+test('a million spans load and are shown, searched and summed up without a long task', ALONE, async ({ page }) => {
   const record = new LiveRecord('flood-spans');
   record.print(0, 'first\n');
   const view = await openRuns(page, ['flood-spans']);

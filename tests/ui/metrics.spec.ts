@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, picture, test, whole, type Page } from './rankroom';
+import { ALONE, ALWAYS, expect, LiveRecord, openRuns, picture, test, whole, type Page } from './rankroom';
 
 const STEPS = 400;
 
@@ -390,7 +390,7 @@ test('a server that does not answer: it is said, and tried again', async ({ page
   await expect(view.locator('.rr-mt-empty')).toBeHidden();
 });
 
-test('64 ranks: their mean and spread; panned at 60 frames a second, also with all of their curves', ALWAYS, async ({ page }) => {
+test('64 ranks: their mean and spread; panned at 60 frames a second, also with all of their curves', ALONE, async ({ page }) => {
   reported('mt-many', 64, 2_000).save('done');
   const tab = await openMetrics(page, 'mt-many');
   await expect(plot(tab, 'train/loss')).toHaveAttribute('data-lines', '1');

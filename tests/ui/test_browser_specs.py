@@ -14,7 +14,9 @@ from rankroom.record.cluster_file import ClusterPaths
 SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
 # `make test` has a look at each part of the extension, `make test-all` at all there is to see.
 ALWAYS = "--grep=@always"
-ALONE = ["flood.spec.ts"]  # holds tasks of the page to a bound that needs a core of its own
+# Hold the page to bounds of time, and need a core of their own.
+ALONE = "--grep=@alone"
+OTHERS = ["--grep-invert=@alone", "--pass-with-no-tests"]
 SHARDS = 2  # each within the limit, though every test loads JupyterLab anew
 LONGEST_S = 900.0
 
@@ -28,14 +30,12 @@ def test_there_are_browser_tests():
 def pytest_generate_tests(metafunc):
     if "chosen" in metafunc.fixturenames:
         thorough = metafunc.config.getoption("--repeat") > 1
-        together = [spec for spec in SPECS if spec not in ALONE]
-        runs = [pytest.param([spec], id=spec) for spec in together]
+        runs = [pytest.param([spec, *OTHERS], id=spec) for spec in SPECS]
         if not thorough:
             parts = [f"--shard={part}/{SHARDS}" for part in range(1, SHARDS + 1)]
-            runs = [pytest.param([*together, ALWAYS, part], id=part) for part in parts]
-        only = [] if thorough else [ALWAYS]
-        alone = [pytest.param([s, *only], id=s, marks=pytest.mark.alone) for s in ALONE]
-        metafunc.parametrize("chosen", [*runs, *alone])
+            runs = [pytest.param([ALWAYS, *OTHERS, part], id=part) for part in parts]
+        alone = pytest.param([ALONE], id="alone", marks=pytest.mark.alone)
+        metafunc.parametrize("chosen", [*runs, alone])
 
 
 def free_port() -> int:
@@ -56,9 +56,10 @@ def test_in_the_browser(chosen, tmp_path, monkeypatch):
     if "RANKROOM_TEST_PORT" not in os.environ:
         monkeypatch.setenv("RANKROOM_TEST_PORT", str(free_port()))
     monkeypatch.setenv("RANKROOM_PYTHON", os.environ.get("RANKROOM_PYTHON", sys.executable))
+    results = tmp_path / "results"  # of its own: Playwright empties it first, also another shard's
     try:
         done = subprocess.run(
-            [PLAYWRIGHT, "test", *chosen],
+            [PLAYWRIGHT, "test", "--output", results, *chosen],
             cwd=UI, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             timeout=LONGEST_S, check=False,
         )  # fmt: skip
@@ -69,4 +70,4 @@ def test_in_the_browser(chosen, tmp_path, monkeypatch):
         # A test that failed half-way leaves its ranks.
         for info in running_clusters():
             end(ClusterPaths(info.name))
-    assert done.returncode == 0, what_failed(done.stdout, UI / "test-results")
+    assert done.returncode == 0, what_failed(done.stdout, results)

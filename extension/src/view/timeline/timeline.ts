@@ -321,6 +321,7 @@ export class Timeline extends Widget {
     const steps = firstSteps(model.profile.value);
     if (steps && model.profile.isUpToDate) {
       look.begin(steps);
+      this.frame.request(); // the note that says so is above the picture, and was made before it
     }
   }
 
