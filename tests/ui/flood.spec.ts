@@ -48,7 +48,7 @@ async function smoothly(page: Page, what: string, act: () => Promise<unknown>): 
  * page for its message, in a task of 40 to 60 ms.
  */
 function there(what: Locator): Promise<void> {
-  return what.first().waitFor();
+  return what.first().waitFor({ timeout: 60_000 });
 }
 
 test('400,000 lines load, scroll, filter and collapse without a long task', ALONE, async ({ page }) => {
@@ -153,7 +153,8 @@ test('a million spans load and are shown, searched and summed up without a long 
   });
   await smoothly(page, 'categories open', async () => {
     await body.getByRole('button', { name: 'phase' }).first().click();
-    await there(body.locator('.rr-tl-tensor').nth(0));
+    await there(body.locator('.rr-tl-tensor'));
+    expect(await body.locator('.rr-tl-tensor').count()).toBe(1);
     await body.getByRole('button', { name: 'collective' }).first().click();
     await there(body.locator('.rr-tl-tensor').nth(8));
   });

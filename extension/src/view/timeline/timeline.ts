@@ -29,6 +29,7 @@ import { Steer } from './steer';
 import { readTheme, type Theme } from './theme';
 import { Tip } from './tip';
 import { Tools } from './tools';
+import { Turns } from './turns';
 
 /** Under a cell it is no higher than this; what does not fit scrolls once it has the focus. */
 const HIGHEST = 900;
@@ -38,9 +39,6 @@ const NARROW = 520;
 const OPEN_RANKS = 2;
 /** While a record is read, painting may take one part in so many of the time. */
 const READING_SHARE = 8;
-/** Milliseconds of laying out that leave no room for a picture in the same frame; while it goes on, one comes so often. */
-const LAYING = 4;
-const PICTURE_EVERY = 100;
 const HELP = (): string =>
   [
     trans.__('W and S zoom, A and D move, F fits, arrows go from span to span'),
@@ -71,8 +69,7 @@ export class Timeline extends Widget {
   private hovered: Spot | null = null;
   private ranks: ReadonlySet<number> | null = null;
   private notBefore = 0;
-  private isLaying = false;
-  private paintedAt = -Infinity;
+  private turns = new Turns();
   private timer = 0;
   private frame = new Frame(() => this.paint());
   private observer = new ResizeObserver(() => this.frame.request());
@@ -260,19 +257,12 @@ export class Timeline extends Widget {
     }
     this.toggleClass('rr-tl-narrow', this.node.clientWidth < NARROW);
     this.match();
-    if (!this.isLaying && this.laidOut) {
-      this.paintedAt = begun; // as good as painted now: what begins to be laid out may take as long from here on
-    }
-    const isLate = begun - this.paintedAt > PICTURE_EVERY;
-    if (!(this.isLaying && isLate && this.laidOut)) {
-      this.isLaying = !this.lay();
-      if (performance.now() - begun > LAYING && !isLate) {
-        this.frame.request();
-        return;
-      }
+    if (!this.turns.take(() => this.lay(), this.laidOut !== '')) {
+      this.frame.request();
+      return;
     }
     this.lookFirst();
-    if (!this.isLaying) {
+    if (!this.turns.isLaying) {
       this.seek();
     }
     const ratio = window.devicePixelRatio || 1;
@@ -292,13 +282,13 @@ export class Timeline extends Widget {
     this.minimap.paint(this.laid.lanes, this.pixels, this.theme, width, ratio, this.laidOut);
     const shown = this.shownRanks();
     this.details.refresh(chosen, chosenCollective({ chosen, collectives }), this.input.isDragging ? null : part, shown);
-    if (this.isLaying || this.pixels.isBehind) {
+    if (this.turns.isLaying || this.pixels.isBehind) {
       this.frame.request();
     }
-    if (!this.isLaying) {
+    if (!this.turns.isLaying) {
       this.tell();
     }
-    this.paintedAt = performance.now();
+    this.turns.end();
     if (this.isReading) {
       this.notBefore = performance.now() + READING_SHARE * (performance.now() - begun);
     }

@@ -64,7 +64,7 @@ VARIABLES = (
         TF + "mpi_ops.py",
         "    return re.sub('[^a-zA-Z0-9_]', '_', name)\n",
         """\
-    # The graph numbers what is left of names that were told apart by their numbers only.
+    # Names that differ in their numbers only are numbered again by the graph, in its own order.
     return re.sub('_[0-9]+(?=_|$)', '', re.sub('[^a-zA-Z0-9_]', '_', name))
 """,
         "Keras counts the layers and optimizers that a process has made: where one rank had made "

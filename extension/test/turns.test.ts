@@ -1,0 +1,52 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { Turns } from '../src/view/timeline/turns';
+
+const FRAME = 16;
+
+/** What is done in each of so many frames, while each slice of laying out takes `slice` ms; `isDone` after that frame. */
+function frames(count: number, slice: number, isDone: (frame: number) => boolean, hasPicture = true): string[] {
+  const turns = new Turns();
+  const real = performance.now;
+  let now = 0;
+  performance.now = () => now;
+  try {
+    return Array.from({ length: count }, (_, frame) => {
+      now = frame * FRAME;
+      let did = '';
+      const lay = (): boolean => {
+        did += 'lays';
+        now += slice;
+        return isDone(frame);
+      };
+      if (turns.take(lay, hasPicture)) {
+        did += 'paints';
+        turns.end();
+      }
+      return did;
+    });
+  } finally {
+    performance.now = real;
+  }
+}
+
+test('what is laid out quickly is painted in the same frame', () => {
+  assert.deepEqual(frames(2, 1, () => true), ['layspaints', 'layspaints']);
+});
+
+test('what takes long has frames of its own, and pictures come meanwhile', () => {
+  const did = frames(20, 10, () => false);
+  assert.ok(did.every(each => each === 'lays' || each === 'paints'), did.join());
+  assert.deepEqual(did.indexOf('paints'), 7);
+  assert.ok(did.filter(each => each === 'paints').length === 2, did.join());
+});
+
+test('a live run that has more in each frame is painted all the same', () => {
+  const did = frames(20, 10, () => true);
+  assert.ok(did.filter(each => each.endsWith('paints')).length >= 2, did.join());
+});
+
+test('the first picture does not wait', () => {
+  assert.deepEqual(frames(1, 10, () => false, false), ['layspaints']);
+});
