@@ -91,16 +91,18 @@ export class Collectives {
     this.lasts = new Float64Array(this.length).fill(-Infinity);
     this.ends = new Float64Array(this.length).fill(-Infinity);
     const seen = new Uint32Array(keys.length);
-    this.n = Uint32Array.from(key, one => seen[one]++);
+    this.n = new Uint32Array(this.length);
+    for (let i = 0; i < this.length; i++) {
+      this.n[i] = seen[key[i]]++;
+    }
     this.begins = new Uint32Array(this.length + 1);
     for (const { rank, of } of calls) {
       const { order } = spans.columns(rank, 'collective');
       const sums = new Uint32Array(of.length);
-      let at = 0;
-      of.forEach((by, i) => {
-        sums[i] = at += by;
+      for (let i = 0, at = 0; i < of.length; i++) {
+        sums[i] = at += of[i];
         this.begins[at + 1] += 1;
-      });
+      }
       this.byRank.set(rank, { of: sums, order });
     }
     for (let i = 0; i < this.length; i++) {
@@ -112,20 +114,34 @@ export class Collectives {
     this.end = new Float64Array(total);
     const free = this.begins.slice();
     for (const { rank } of [...calls].sort((a, b) => a.rank - b.rank)) {
-      const { start, dur } = spans.columns(rank, 'collective');
-      this.byRank.get(rank)!.of.forEach((one, i) => {
-        const at = free[one]++;
-        this.rank[at] = rank;
-        this.start[at] = start[i];
-        this.end[at] = start[i] + dur[i];
-        this.firsts[one] = Math.min(this.firsts[one], start[i]);
-        this.lasts[one] = Math.max(this.lasts[one], start[i]);
-        this.ends[one] = Math.max(this.ends[one], this.end[at]);
-      });
+      this.take(rank, this.byRank.get(rank)!.of, spans.columns(rank, 'collective'), free);
     }
     this.reach = this.ends.slice();
     for (let i = 1; i < this.length; i++) {
       this.reach[i] = Math.max(this.reach[i], this.reach[i - 1]);
+    }
+  }
+
+  /** Note the calls of a rank, which belong to collectives `of`; there may be millions. */
+  private take(rank: number, of: Uint32Array, { start, dur }: Columns, free: Uint32Array): void {
+    const { firsts, lasts, ends } = this;
+    for (let i = 0; i < of.length; i++) {
+      const one = of[i];
+      const at = free[one]++;
+      const begin = start[i];
+      const end = begin + dur[i];
+      this.rank[at] = rank;
+      this.start[at] = begin;
+      this.end[at] = end;
+      if (begin < firsts[one]) {
+        firsts[one] = begin;
+      }
+      if (begin > lasts[one]) {
+        lasts[one] = begin;
+      }
+      if (end > ends[one]) {
+        ends[one] = end;
+      }
     }
   }
 

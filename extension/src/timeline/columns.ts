@@ -63,10 +63,10 @@ export class GrowingColumns implements Columns {
     let steps = PATIENCE * (this.length - this.sorted) + PATIENCE;
     const { start, dur, name } = this;
     for (let i = Math.max(1, this.sorted); i < this.length; i++) {
-      const [t, d, n] = [start[i], dur[i], name[i]];
-      if (start[i - 1] <= t) {
-        continue;
+      if (start[i - 1] <= start[i]) {
+        continue; // as nearly all do
       }
+      const [t, d, n] = [start[i], dur[i], name[i]];
       let to = i;
       for (; to > 0 && start[to - 1] > t; to--) {
         start[to] = start[to - 1];

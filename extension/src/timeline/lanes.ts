@@ -127,7 +127,7 @@ function* cached<T>(
 /** Make the blocks that painting needs. */
 function* built(rows: readonly Row[]): Generator<void> {
   for (const row of rows) {
-    void row.blocks;
+    yield* row.build();
     yield;
   }
 }

@@ -7,6 +7,8 @@ import type { Columns } from './columns';
 
 const LEAF = 8;
 const FAN = 4;
+/** Blocks of spans that are made in one step. */
+const STEP = 2048;
 
 interface Level {
   start: Float64Array;
@@ -79,25 +81,37 @@ export class Row {
 
   /** The blocks, from those of a few spans to the one of all. */
   get blocks(): Level[] {
-    if (!this.levels) {
-      this.levels = [];
-      for (let level = this.leaves(); ; level = above(level)) {
-        this.levels.push(level);
-        if (level.start.length <= 1) {
-          break;
-        }
-      }
+    const steps = this.build();
+    while (!this.levels) {
+      steps.next();
     }
     return this.levels;
+  }
+
+  /** Make the blocks in steps, if they are not made yet. */
+  *build(): Generator<void> {
+    if (this.levels) {
+      return;
+    }
+    let level = makeLevel(Math.ceil(this.length / LEAF));
+    for (let block = 0; block < level.start.length; block += STEP) {
+      this.fill(level, block, Math.min(block + STEP, level.start.length));
+      yield;
+    }
+    const levels = [level];
+    while (level.start.length > 1) {
+      levels.push((level = above(level)));
+    }
+    this.levels = levels;
   }
 
   static readonly leaf = LEAF;
   static readonly fan = FAN;
 
-  private leaves(): Level {
-    const level = makeLevel(Math.ceil(this.length / LEAF));
+  /** Fill some of the lowest level's blocks. */
+  private fill(level: Level, from: number, to: number): void {
     const { start, dur, name, busy: covered } = this.columns;
-    for (let block = 0; block < level.start.length; block++) {
+    for (let block = from; block < to; block++) {
       const first = block * LEAF;
       const last = Math.min(first + LEAF, this.length);
       let [end, busy, longest, named] = [-Infinity, 0, -1, 0];
@@ -118,7 +132,6 @@ export class Row {
       level.busy[block] = busy;
       level.name[block] = named;
     }
-    return level;
   }
 }
 
