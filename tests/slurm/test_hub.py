@@ -66,7 +66,6 @@ def learners(hub: Hub) -> dict[str, Learner]:
     return found
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_each_has_a_notebook_on_ranks_of_their_own(machines: Machines, learners):
     for user, learner in learners.items():
@@ -82,7 +81,6 @@ def test_each_has_a_notebook_on_ranks_of_their_own(machines: Machines, learners)
         assert learner.hub.ask("GET", lesson, learner.token)[0] == 200, learner.logs()
 
 
-@pytest.mark.thorough
 def test_the_teacher_sees_both_and_the_reservation_holds_them(machines: Machines, learners):
     watch = [PYTHON, "-m", "rankroom", "workshop", "watch", "--once", "--json", FOLDER]
     deadline = time.monotonic() + 60
@@ -99,7 +97,6 @@ def test_the_teacher_sees_both_and_the_reservation_holds_them(machines: Machines
     assert sorted(held.split("\n")[:-1]) == [f"{user} workshop" for user in sorted(learners)]
 
 
-@pytest.mark.thorough
 def test_nothing_of_another_learners_is_reached(machines: Machines, hub: Hub, learners):
     alice, bob = learners["alice"], learners["bob"]
     for method, path in (
@@ -131,7 +128,6 @@ def test_nothing_of_another_learners_is_reached(machines: Machines, hub: Hub, le
     assert {403} <= {*json.loads(said)}, said
 
 
-@pytest.mark.thorough
 def test_the_hub_runs_no_command_of_a_learners(machines: Machines, hub: Hub, learners):
     """Batchspawner's route takes what a job tells of itself; that is its port only."""
     alice = learners["alice"]
@@ -151,7 +147,6 @@ def test_the_hub_runs_no_command_of_a_learners(machines: Machines, hub: Hub, lea
     assert not mark.exists(), hub.said()
 
 
-@pytest.mark.thorough
 def test_nothing_listens_for_everybody_and_no_secret_is_shown(machines: Machines, hub, learners):
     uids = [f"uid:{machines.id(user)}" for user in LEARNERS]
     places = {}
@@ -179,14 +174,12 @@ def test_nothing_listens_for_everybody_and_no_secret_is_shown(machines: Machines
     assert "Permission denied" in files, files
 
 
-@pytest.mark.thorough
 def test_who_is_not_in_the_plan_does_not_come_in(hub: Hub):
     for user, password in (("root", PASSWORD), ("nobody", PASSWORD), ("alice", "wrong, and long")):
         who = {"auth": {"username": user, "password": password}}
         assert hub.ask("POST", f"/hub/api/users/{user}/tokens", body=who)[0] == 403
 
 
-@pytest.mark.thorough
 def test_what_slurm_refuses_is_told(machines: Machines, hub: Hub, learners):
     alice = learners["alice"]
     alice.stop()
@@ -221,7 +214,6 @@ def test_a_learner_in_a_browser(machines: Machines, hub: Hub, learners, tmp_path
         pytest.fail(f"{why}\npictures are in {tmp_path}\n{hub.said()}\n{learners['bob'].logs()}")
 
 
-@pytest.mark.thorough
 def test_a_folder_that_others_may_enter_is_refused(machines: Machines, hub: Hub):
     open_state = hub.home / "open"
     open_state.mkdir(mode=0o755)
@@ -231,7 +223,6 @@ def test_a_folder_that_others_may_enter_is_refused(machines: Machines, hub: Hub)
     assert not [*open_state.iterdir()]
 
 
-@pytest.mark.thorough
 def test_stopped_servers_leave_nothing(machines: Machines, learners):
     for each in learners.values():
         each.stop()

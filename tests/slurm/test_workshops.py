@@ -35,7 +35,6 @@ def workshop(machines: Machines) -> Iterator[Workshop]:
     made.close()
 
 
-@pytest.mark.thorough
 def test_four_learners_come_work_are_seen_and_go(machines: Machines, workshop: Workshop):
     trial = workshop_trial.Trial(workshop, print)
     found = trial.run()
@@ -85,7 +84,6 @@ def test_a_learner_joins_twice_and_has_one_job(machines: Machines, workshop: Wor
     assert "who alone sees its learners" in workshop.typed("bob", "watch", FOLDER, "--once")
 
 
-@pytest.mark.thorough
 def test_a_laptop_joins_over_ssh(machines: Machines, workshop: Workshop):
     # The laptop's key leads to the account of the first user.
     assert machines.users[0] == "ada"
