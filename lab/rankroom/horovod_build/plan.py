@@ -138,8 +138,6 @@ def build_environment(
         "CXX": compiler,
         "MAKEFLAGS": f"-j{jobs}",
         "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
-        # Debug information is four fifths of the libraries and is of no use here.
-        "LDFLAGS": f"{os.environ.get('LDFLAGS', '')} -Wl,--strip-debug".strip(),
     }
     if part.gpu:
         library = nccl_folder or part.gpu.nccl_library.parent
@@ -152,7 +150,7 @@ def build_environment(
             "HOROVOD_NCCL_INCLUDE": str(part.gpu.nccl_include),
             "HOROVOD_NCCL_LIB": str(library),
             "HOROVOD_NCCL_LINK": "SHARED",
-            "LDFLAGS": f"{env['LDFLAGS']} -Wl,-rpath,{part.gpu.nccl_library.parent}",
+            "LDFLAGS": f"{os.environ.get('LDFLAGS', '')} -Wl,-rpath,{part.gpu.nccl_library.parent}",
         }
     else:
         # It is for CUDA's own profilers, and would be looked for in CUDA's toolkit.
