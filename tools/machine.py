@@ -9,8 +9,9 @@ import shutil
 import signal
 import subprocess
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 # What a step needs of the machine, and the Debian packages that bring it.
 DEBIAN = {
@@ -96,9 +97,25 @@ def run(
     command: list[str | Path], cwd: Path = Path(), quiet: bool = True, **environment: str
 ) -> None:
     """Run a command; if it fails, end here with the last lines it wrote."""
-    words = [str(word) for word in command]
+    status, said = attempt(command, cwd, quiet, environment)
+    if status:
+        for line in said.rstrip().splitlines()[-40:]:
+            print(f"  {line}")
+        raise SystemExit(f"set-up: `{shown(command)}` failed (exit {status}), see above")
+
+
+def attempt(
+    command: list[str | Path],
+    cwd: Path = Path(),
+    quiet: bool = True,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[int, str]:
+    """Run a command that may fail: its exit status, and what it wrote if that is kept `quiet`.
+
+    Raises SystemExit when `end_all` has ended it.
+    """
     started = subprocess.Popen(
-        words,
+        [str(word) for word in command],
         cwd=cwd,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
@@ -116,11 +133,13 @@ def run(
         raise
     finally:
         RUNNING.discard(started)
-    if status := started.returncode:
-        if status != -signal.SIGTERM:
-            for line in (said or "").rstrip().splitlines()[-40:]:
-                print(f"  {line}")
-        raise SystemExit(f"set-up: `{' '.join(words)}` failed (exit {status}), see above")
+    if started.returncode == -signal.SIGTERM:
+        raise SystemExit(f"set-up: `{shown(command)}` was ended")
+    return started.returncode, said or ""
+
+
+def shown(command: list[str | Path]) -> str:
+    return " ".join(str(word) for word in command)
 
 
 def end_all() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import urllib.request
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from machine import has_gpu, output, run, succeeds
+from machine import attempt, has_gpu, output, run, succeeds
 
 TORCH = "RANKROOM_TORCH"  # the build to take, cpu or cuda: `make demo TORCH=cpu` sets it
 ANSWER_S = 10.0  # for a package index to say how large a file is
@@ -45,7 +46,54 @@ def install(python: Path, wanted: Sequence[str | Path], torch: str) -> None:
         pins = Path(scratch, "pins.txt")
         metadata = [file["metadata"] for file in files]
         pins.write_text("".join(f"{each['name']}==={each['version']}\n" for each in metadata))
-        run([*pip, "--no-deps", "--requirement", pins], DS_BUILD_OPS="0")
+        if not by_uv(python, pins, Path(scratch)):
+            run([*pip, "--no-deps", "--requirement", pins], DS_BUILD_OPS="0")
+
+
+def by_uv(python: Path, pins: Path, scratch: Path) -> bool:
+    """Install `pins` with uv, which downloads and unpacks side by side; whether it could.
+
+    pip has chosen, and uv fetches, from where pip would. uv is taken for this alone, and neither it
+    nor a cache stays behind. Where it does not run, or finds something else than pip, pip does it.
+    """
+    pip: list[str | Path] = [python, "-m", "pip"]
+    taken, _ = attempt([*pip, "install", "--target", scratch / "uv", "uv"])
+    if taken != 0:
+        return False
+    uv: list[str | Path] = [scratch / "uv" / "bin" / "uv", "pip", "install", "--no-config"]
+    # Beside the environment, whose files are then links to those in the cache.
+    with tempfile.TemporaryDirectory(prefix="uv-", dir=python.parent.parent) as cache:
+        environment = {
+            **indexes(output(*pip, "config", "list")),
+            "DS_BUILD_OPS": "0",
+            "UV_CACHE_DIR": cache,
+            # Versions are exact, in whichever place they lie.
+            "UV_INDEX_STRATEGY": "unsafe-best-match",
+        }
+        words: list[str | Path] = ["--no-deps", "--python", python, "--requirement", pins]
+        status, _ = attempt([*uv, *words], environment=environment)
+    return status == 0
+
+
+def indexes(config: str) -> dict[str, str]:
+    """Where pip looks, in uv's variables, from what `pip config list` says.
+
+    In the environment, as an address may hold a password.
+    """
+    names = {
+        "index-url": ("UV_DEFAULT_INDEX", " "),
+        "extra-index-url": ("UV_INDEX", " "),
+        "find-links": ("UV_FIND_LINKS", ","),
+        "cert": ("SSL_CERT_FILE", " "),
+    }
+    settings = re.findall(r"^([\w:]+)\.([\w-]+)='(.*)'$", config, re.MULTILINE)
+    found = {}
+    # pip's variables, which count more than its files, are in the section :env:.
+    for _, name, value in sorted(settings, key=lambda each: each[0] == ":env:"):
+        if name in names:
+            variable, between = names[name]
+            found[variable] = between.join(value.replace("\\n", " ").split())
+    return found
 
 
 def torch_build(python: Path, version: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,3 +100,50 @@ def test_the_python_that_runs_is_found() -> None:
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert interpreters.find(version)
     assert interpreters.find("3.99") is None
+
+
+def test_uv_looks_where_pip_does() -> None:
+    config = (
+        ":env:.find-links='/wheels /more wheels'\n"
+        ":env:.timeout='180'\n"
+        "global.cert='/etc/ssl/all.pem'\n"
+        "global.extra-index-url='\\nhttps://me:secret@one/simple\\nfile:///two'\n"
+        "global.find-links='/not/these'\n"
+        "global.index-url='https://mirror/simple'\n"
+    )
+    assert packages.indexes(config) == {
+        "UV_DEFAULT_INDEX": "https://mirror/simple",
+        "UV_INDEX": "https://me:secret@one/simple file:///two",
+        "UV_FIND_LINKS": "/wheels,/more,wheels",
+        "SSL_CERT_FILE": "/etc/ssl/all.pem",
+    }
+    assert packages.indexes("") == {}
+
+
+@pytest.mark.parametrize("fails", ["nothing", "uv is not there", "uv finds none"])
+def test_pip_installs_what_uv_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str
+) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    machine(monkeypatch, gpu=False, offered=False)
+    monkeypatch.setattr(packages, "announce", lambda files, place: None)
+    monkeypatch.setattr(packages, "output", lambda *words: "--report")
+    ran: list[list[str]] = []
+
+    def attempt(command: list[object], **options: object) -> tuple[int, str]:
+        words = [str(each) for each in command]
+        ran.append(words)
+        if "--report" in words:
+            chosen = {"install": files(tmp_path, click=10)}
+            Path(words[words.index("--report") + 1]).write_text(json.dumps(chosen))
+        if words[-1] == "uv":
+            return int(fails == "uv is not there"), ""
+        return int(fails == "uv finds none" and "--no-config" in words), ""
+
+    monkeypatch.setattr(packages, "attempt", attempt)
+    monkeypatch.setattr(packages, "run", attempt)
+    packages.install(python, ["click"], "2.13.0")
+    by_pip = [words for words in ran if words[3:4] == ["install"] and "--no-deps" in words]
+    assert len(by_pip) == (0 if fails == "nothing" else 1)
+    assert not list(python.parent.parent.glob("uv-*")), "a cache stays behind"
