@@ -5,8 +5,9 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { RunModel } from '../src/run/model';
+import { runSlice } from '../src/run/slices';
 import type { Run } from '../src/schema';
-import { Collectives, type Collective, type CollectivesAnswer } from '../src/timeline/collectives';
+import { Collectives, type Collective, type CollectivesAnswer, type CollectiveSpans } from '../src/timeline/collectives';
 
 const TRACES = join(__dirname, '../../../tests/support/traces');
 
@@ -28,6 +29,12 @@ function told(name: string): CollectivesAnswer {
   return JSON.parse(file(name, 'collectives.json')) as CollectivesAnswer;
 }
 
+function matched(answer: CollectivesAnswer, spans: CollectiveSpans): Collectives | null {
+  const last = runSlice(Collectives.of(answer, spans), Infinity);
+  assert.ok(last.done);
+  return last.value;
+}
+
 function all(found: Collectives): Collective[] {
   return Array.from({ length: found.length }, (_, i) => found.at(i));
 }
@@ -35,7 +42,7 @@ function all(found: Collectives): Collective[] {
 for (const name of readdirSync(TRACES).filter(name => !name.includes('.'))) {
   test(`the collectives of ${name}`, () => {
     const { spans } = read(name);
-    const found = Collectives.of(told(name), spans)!;
+    const found = matched(told(name), spans)!;
     const { collectives } = JSON.parse(file(name, 'expected.json')) as Expected;
     const seen = all(found).map(({ starts, cuts, givenUp, ...one }) => {
       assert.equal(cuts.length, starts.length);
@@ -57,7 +64,7 @@ for (const name of readdirSync(TRACES).filter(name => !name.includes('.'))) {
 }
 
 test('in a range are those that have begun before its end, and may reach into it', () => {
-  const found = Collectives.of(told('straggler'), read('straggler').spans)!;
+  const found = matched(told('straggler'), read('straggler').spans)!;
   const [first, , third] = all(found);
   assert.deepEqual(found.in({ from: -1e9, to: 1e12 }), [0, found.length]);
   assert.deepEqual(found.in({ from: -1e9, to: Math.min(...first.starts) }), [0, 0]);
@@ -73,7 +80,7 @@ test('spans that the server does not know, or knows elsewhere, are not mistaken 
   const fewer = Array.from({ length: lines }, (_, i) => read('straggler', i)).filter(model => calls(model) < calls(read('straggler')));
   assert.ok(fewer.length > 0);
   for (const { spans } of fewer) {
-    assert.equal(Collectives.of(told('straggler'), spans), null);
+    assert.equal(matched(told('straggler'), spans), null);
   }
   // What comes later is in none of them; what comes before others moves them.
   const model = read('straggler');
@@ -81,11 +88,23 @@ test('spans that the server does not know, or knows elsewhere, are not mistaken 
   const lane = model.spans.columns(rank, 'collective');
   lane.reserve(2);
   lane.add(lane.reach + 10, 5, lane.name[0]);
-  const found = Collectives.of(told('straggler'), model.spans)!;
+  const found = matched(told('straggler'), model.spans)!;
   assert.ok(found.fits(rank, model.spans.columns(rank, 'collective')));
   assert.ok(found.of(rank, lane.length - 2) >= 0);
   assert.equal(found.of(rank, lane.length - 1), -1);
   lane.add(lane.first - 10, 5, lane.name[0]);
   assert.ok(!found.fits(rank, model.spans.columns(rank, 'collective')));
-  assert.equal(Collectives.of(told('straggler'), model.spans), null);
+  assert.equal(matched(told('straggler'), model.spans), null);
+});
+
+test('spans that move while they are matched are matched once more', () => {
+  const { spans } = read('straggler');
+  const [rank] = spans.ranks;
+  const lane = spans.columns(rank, 'collective');
+  const steps = Collectives.of(told('straggler'), spans);
+  assert.ok(!steps.next().done);
+  lane.reserve(1);
+  lane.add(lane.first - 10, 5, lane.name[0]);
+  const last = runSlice(steps, Infinity);
+  assert.deepEqual(last, { done: true, value: null });
 });

@@ -13,6 +13,7 @@ import { trans } from '../translation';
 import { errorWords } from '../words';
 import { Derived } from './derived';
 import { Outputs } from './outputs';
+import { inSlices } from './slices';
 
 /** Who works out what follows from a record: the server. */
 export interface Analyst {
@@ -227,7 +228,7 @@ export class RunModel {
   /** What the server says of spans that came meanwhile, or are under way, fits the next time. */
   private async match(api: Analyst): Promise<Collectives> {
     for (let tries = 0; tries < TRIES; tries++) {
-      const found = Collectives.of(await api.collectives(this.id), this.spans);
+      const found = await inSlices(Collectives.of(await api.collectives(this.id), this.spans));
       if (found) {
         return found;
       }

@@ -50,6 +50,9 @@ export interface CollectiveSpans {
   columns(rank: number, cat: string): Columns & { readonly order: number };
 }
 
+/** Calls that are taken over at a time. */
+const STEP = 20_000;
+
 /** The collectives of a run in order of their first arrivals. */
 export class Collectives {
   readonly length: number;
@@ -67,69 +70,85 @@ export class Collectives {
   private byRank = new Map<number, { of: Uint32Array; order: number }>();
   private failed: ReadonlySet<number>;
 
-  /** Null if the spans are not those that the server matched: it knew more, or others. */
-  static of(answer: CollectivesAnswer, spans: CollectiveSpans): Collectives | null {
-    const isSame = answer.calls.every(({ rank, check, of }) => {
-      const { start, length } = spans.columns(rank, 'collective');
+  /**
+   * Match spans as the server did, in steps, as there may be millions: null if they are not those that it matched. It
+   * knew more, or others, or they change meanwhile.
+   */
+  static *of(answer: CollectivesAnswer, spans: CollectiveSpans): Generator<void, Collectives | null> {
+    const found = new Collectives(answer);
+    for (const { rank, check, of } of answer.calls) {
+      const { start, length, order } = spans.columns(rank, 'collective');
       let seen = 0;
       for (let i = 0; i < of.length; i++) {
         seen ^= start[i];
       }
-      return of.length <= length && seen === check;
-    });
-    return isSame ? new Collectives(answer, spans) : null;
+      if (of.length > length || seen !== check) {
+        return null;
+      }
+      found.byRank.set(rank, { of: new Uint32Array(of.length), order });
+      yield;
+    }
+    yield* found.take(spans);
+    return answer.calls.every(({ rank }) => found.fits(rank, spans.columns(rank, 'collective'))) ? found : null;
   }
 
-  private constructor(
-    private answer: CollectivesAnswer,
-    spans: CollectiveSpans
-  ) {
-    const { key, keys, calls } = answer;
-    this.length = key.length;
+  private constructor(private answer: CollectivesAnswer) {
+    this.length = answer.key.length;
     this.failed = new Set(answer.failed);
     this.firsts = new Float64Array(this.length).fill(Infinity);
     this.lasts = new Float64Array(this.length).fill(-Infinity);
     this.ends = new Float64Array(this.length).fill(-Infinity);
-    const seen = new Uint32Array(keys.length);
+    this.reach = new Float64Array(this.length);
     this.n = new Uint32Array(this.length);
+    this.begins = new Uint32Array(this.length + 1);
+    const total = answer.calls.reduce((sum, { of }) => sum + of.length, 0);
+    this.rank = new Uint32Array(total);
+    this.start = new Float64Array(total);
+    this.end = new Float64Array(total);
+  }
+
+  /** Take over all calls, rank by rank. */
+  private *take(spans: CollectiveSpans): Generator<void> {
+    const { key, keys } = this.answer;
+    const calls = [...this.answer.calls].sort((a, b) => a.rank - b.rank);
+    const seen = new Uint32Array(keys.length);
     for (let i = 0; i < this.length; i++) {
       this.n[i] = seen[key[i]]++;
     }
-    this.begins = new Uint32Array(this.length + 1);
+    yield;
     for (const { rank, of } of calls) {
-      const { order } = spans.columns(rank, 'collective');
-      const sums = new Uint32Array(of.length);
+      const sums = this.byRank.get(rank)!.of;
       for (let i = 0, at = 0; i < of.length; i++) {
         sums[i] = at += of[i];
         this.begins[at + 1] += 1;
       }
-      this.byRank.set(rank, { of: sums, order });
+      yield;
     }
     for (let i = 0; i < this.length; i++) {
       this.begins[i + 1] += this.begins[i];
     }
-    const total = this.begins[this.length];
-    this.rank = new Uint32Array(total);
-    this.start = new Float64Array(total);
-    this.end = new Float64Array(total);
     const free = this.begins.slice();
-    for (const { rank } of [...calls].sort((a, b) => a.rank - b.rank)) {
-      this.take(rank, this.byRank.get(rank)!.of, spans.columns(rank, 'collective'), free);
+    for (const { rank } of calls) {
+      yield;
+      const { of } = this.byRank.get(rank)!;
+      for (let from = 0; from < of.length; from += STEP) {
+        this.takeSome(rank, of.subarray(from, from + STEP), from, spans.columns(rank, 'collective'), free);
+        yield;
+      }
     }
-    this.reach = this.ends.slice();
-    for (let i = 1; i < this.length; i++) {
-      this.reach[i] = Math.max(this.reach[i], this.reach[i - 1]);
+    for (let i = 0, latest = -Infinity; i < this.length; i++) {
+      this.reach[i] = latest = Math.max(latest, this.ends[i]);
     }
   }
 
-  /** Note the calls of a rank, which belong to collectives `of`; there may be millions. */
-  private take(rank: number, of: Uint32Array, { start, dur }: Columns, free: Uint32Array): void {
+  /** Note calls of a rank, from its `from`th on, which belong to collectives `of`. */
+  private takeSome(rank: number, of: Uint32Array, from: number, { start, dur }: Columns, free: Uint32Array): void {
     const { firsts, lasts, ends } = this;
     for (let i = 0; i < of.length; i++) {
       const one = of[i];
       const at = free[one]++;
-      const begin = start[i];
-      const end = begin + dur[i];
+      const begin = start[from + i];
+      const end = begin + dur[from + i];
       this.rank[at] = rank;
       this.start[at] = begin;
       this.end[at] = end;
