@@ -145,9 +145,13 @@ def show(folder: Path, run: str | None, off: bool) -> None:
 @workshop.command("catch-up")
 @FOLDER
 @click.argument("user")
-def catch_up(folder: Path, user: str) -> None:
-    """Offer a learner the solutions so far, for the ranks."""
-    Folder(folder).request(user, "catch up")
+@click.argument("exercise", default="")
+def catch_up(folder: Path, user: str, exercise: str) -> None:
+    """Offer a learner the solutions, for the ranks: up to EXERCISE, or to the last one tried."""
+    here = Folder(folder)
+    if exercise and exercise not in (known := exercises(here.plan())):
+        raise UsageError(f"no exercise {exercise} in this workshop; there are {', '.join(known)}")
+    here.request(user, "catch up", exercise)
     click.echo(f"offered to {user}, who decides")
 
 

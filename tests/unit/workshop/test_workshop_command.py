@@ -21,6 +21,7 @@ from rankroom.ssh.host import LocalHost
 from rankroom.workshop import seat, workshop_plan
 from rankroom.workshop.invitation import Invitation, invitation
 from rankroom.workshop.seat import SeatStatus
+from rankroom.workshop.tiles import exercises
 from rankroom.workshop.workshop_folder import Folder, open_folder
 from workshops import opened, plan, reachable
 
@@ -136,6 +137,18 @@ def test_what_is_told_is_told(base: Path, typed: Callable):
     assert (told[0].text, told[1].text, told[2].title) == ("all aboard", "print(1)\n", "ring.1")
     assert told[3].is_for(own.name) and told[4].is_for(own.name)
     assert "nobody has no seat" in typed("reset", folder.path, "nobody").output
+
+
+def test_catching_up_goes_as_far_as_the_teacher_says(base: Path, typed: Callable):
+    folder = opened(base / "may")
+    seat.take(folder.path, folder.owner_uid)
+    first, second = exercises(folder.plan())[:2]
+    for words in ([], [second]):
+        assert typed("catch-up", folder.path, ME, *words).exit_code == 0
+    assert [each.text for each in folder.news()[1:]] == ["", second]
+    done = typed("catch-up", folder.path, ME, "ring.99")
+    assert done.exit_code != 0
+    assert f"no exercise ring.99 in this workshop; there are {first}, {second}" in done.output
 
 
 def test_the_teacher_watches(base: Path, typed: Callable):
