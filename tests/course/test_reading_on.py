@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import traceback
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,8 @@ def broken_claims(name: str, played: Played) -> list[str]:
     try:
         importlib.import_module(f"answers.lesson_{name[:2]}").claims(played)
     except Exception as error:  # such as a number that is nowhere to be found
-        return [f"claim: {error!r}"]
+        claim = traceback.extract_tb(error.__traceback__)[-1].line
+        return [f"claim: {claim}: {error!r}"]
     return []
 
 
