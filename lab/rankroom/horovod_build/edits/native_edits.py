@@ -142,7 +142,7 @@ foreach(LANGUAGE C CXX CUDA)
             "${CMAKE_${LANGUAGE}_FLAGS_RELWITHDEBINFO}")
 endforeach()
 """,
-        f"nobody debugs these libraries, of which it is four fifths; {_QUICK}",
+        f"it is four fifths of the libraries, and of no use to users; {_QUICK}",
         before="\n# Add architecture specific optimization flags\n",
     ),
     Edit(
