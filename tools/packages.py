@@ -81,17 +81,17 @@ def indexes(config: str) -> dict[str, str]:
     In the environment, as an address may hold a password.
     """
     names = {
-        "index-url": ("UV_DEFAULT_INDEX", " "),
-        "extra-index-url": ("UV_INDEX", " "),
-        "find-links": ("UV_FIND_LINKS", ","),
+        "index_url": ("UV_DEFAULT_INDEX", " "),
+        "extra_index_url": ("UV_INDEX", " "),
+        "find_links": ("UV_FIND_LINKS", ","),
         "cert": ("SSL_CERT_FILE", " "),
     }
     settings = re.findall(r"^([\w:]+)\.([\w-]+)='(.*)'$", config, re.MULTILINE)
     found = {}
     # pip's variables, which count more than its files, are in the section :env:.
     for _, name, value in sorted(settings, key=lambda each: each[0] == ":env:"):
-        if name in names:
-            variable, between = names[name]
+        if way := names.get(name.replace("-", "_")):
+            variable, between = way
             found[variable] = between.join(value.replace("\\n", " ").split())
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -102,20 +103,21 @@ def test_the_python_that_runs_is_found() -> None:
     assert interpreters.find("3.99") is None
 
 
-def test_uv_looks_where_pip_does() -> None:
-    config = (
-        ":env:.find-links='/wheels /more wheels'\n"
-        ":env:.timeout='180'\n"
-        "global.cert='/etc/ssl/all.pem'\n"
-        "global.extra-index-url='\\nhttps://me:secret@one/simple\\nfile:///two'\n"
-        "global.find-links='/not/these'\n"
-        "global.index-url='https://mirror/simple'\n"
+def test_uv_looks_where_pip_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [each for each in os.environ if each.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    settings = tmp_path / "pip.conf"
+    settings.write_text(
+        "[global]\nindex_url = file:///mirror\nextra_index_url =\n  file:///one\n  file:///two\n"
+        "find_links = /not/these\ncert = /all.pem\ntimeout = 180\n"
     )
-    assert packages.indexes(config) == {
-        "UV_DEFAULT_INDEX": "https://mirror/simple",
-        "UV_INDEX": "https://me:secret@one/simple file:///two",
-        "UV_FIND_LINKS": "/wheels,/more,wheels",
-        "SSL_CERT_FILE": "/etc/ssl/all.pem",
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
+    monkeypatch.setenv("PIP_FIND_LINKS", "/wheels /more")
+    assert packages.indexes(packages.output(PYTHON, "-m", "pip", "config", "list")) == {
+        "UV_DEFAULT_INDEX": "file:///mirror",
+        "UV_INDEX": "file:///one file:///two",
+        "UV_FIND_LINKS": "/wheels,/more",
+        "SSL_CERT_FILE": "/all.pem",
     }
     assert packages.indexes("") == {}
 

@@ -131,7 +131,7 @@ target_include_directories(horovod_common PRIVATE
         "every C++ standard",
     ),
 )
-_QUICK = "together, two fifths of the compiler's time"
+_QUICK = "these three edits take 89 of 288 s off the build on two cores"
 QUICK = (
     added(
         "no-debug-info",
