@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 import packages
-from machine import CLUSTER, can_install, end_all, output, provide, run
+from machine import CLUSTER, attempt, can_install, end_all, output, provide, run
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -139,6 +139,15 @@ def install_packages() -> None:
     packages.install(PYTHON, wanted, locked("torch"))
 
 
+def compile_packages() -> None:
+    # pip compiles what it installs, uv does not: the ranks' first imports would, all at once. It
+    # goes on beside Horovod's build, after it in line for the cores. Some packages have files for
+    # other Pythons, which fail and do not matter.
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    command: list[str | Path] = ["nice", "-n", "19", PYTHON, "-m", "compileall", "-qq", "-j", "0"]
+    attempt([*command, VENV / "lib" / version / "site-packages"])
+
+
 def install_node_modules() -> None:
     run(["npm", "ci", "--no-audit", "--no-fund"], EXTENSION, PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD="1")
 
@@ -175,6 +184,7 @@ STEPS = [
         hint="some minutes",
         after=("environment",),
     ),
+    Step("bytecode", lambda: wanted_packages(), compile_packages, PYTHON, after=("packages",)),
     Step(
         "node modules",
         lambda: text_of(EXTENSION / "package-lock.json"),

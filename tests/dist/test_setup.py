@@ -243,3 +243,17 @@ def test_the_lock_is_for_every_python_3_11():
     assert len(wants) > 50
     refused = {n: want for n, want in wants.items() if not SpecifierSet(want).contains("3.11.0")}
     assert not refused
+
+
+def test_packages_are_compiled_whatever_files_for_other_pythons_are_among_them(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(setup, "VENV", tmp_path)
+    monkeypatch.setattr(setup, "PYTHON", Path(sys.executable))
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    package = tmp_path / "lib" / version / "site-packages" / "package"
+    package.mkdir(parents=True)
+    (package / "older.py").write_text("print 'hello'")
+    (package / "works.py").write_text("x = 1")
+    setup.compile_packages()
+    assert [each.name.split(".")[0] for each in package.rglob("*.pyc")] == ["works"]
