@@ -83,6 +83,7 @@ def test_a_start_outlasts_a_controller_that_answers_late(home):
         cluster.stop()
 
 
+@pytest.mark.thorough
 def test_a_cluster_of_the_version_before_is_refused_with_a_remedy_and_can_be_stopped(
     home, monkeypatch, capsys
 ):
@@ -135,7 +136,9 @@ def test_ranks_that_share_cores_start_within_the_limit_that_users_have(home, mon
         cluster.stop()
 
 
-@pytest.mark.parametrize("seconds", ["3", "as users have it"])
+@pytest.mark.parametrize(
+    "seconds", ["3", pytest.param("as users have it", marks=pytest.mark.thorough)]
+)
 def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path, seconds):
     slow = tmp_path / "sitecustomize.py"
     slow.write_text(

@@ -82,6 +82,7 @@ def imports(cluster: Cluster, run: str) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 def test_an_import_is_in_the_timeline_where_it_costs(home: Path):
     load = "def load():\n    import numpy, torch\nload()"
     for preload, shown in (("numpy", ["import torch"] * 2), ("numpy,torch", [])):

@@ -68,6 +68,7 @@ def ran(cluster: Cluster, source: str) -> Run:
     return run
 
 
+@pytest.mark.thorough
 def test_the_diagnosis_is_of_the_loop_and_not_of_a_cell_diluted_by_its_imports(four: Cluster):
     run = ran(four, TRAIN)
     profile = run.profile()

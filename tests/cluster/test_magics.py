@@ -315,6 +315,7 @@ def test_a_size_that_cannot_be_is_refused_before_anything_is_stopped(started):
     assert "ranks 0–1: 7" in started.run("%distributed kept").text
 
 
+@pytest.mark.thorough
 def test_a_resized_cluster_works_in_the_folder_it_was_started_in(started, tmp_path):
     before = started.run("%distributed import os; os.getcwd()").text
     folder = before.partition(": ")[2].strip()

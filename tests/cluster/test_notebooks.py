@@ -91,6 +91,7 @@ def small(*sources):
 
 
 @pytest.mark.cluster
+@pytest.mark.alone
 def test_the_quickstart_trains_in_two_minutes(tmp_path):
     code, text = demo(QUICKSTART, tmp_path)
     assert code == 0, text
@@ -120,6 +121,7 @@ def test_a_demo_whose_ranks_train_apart_fails(tmp_path):
     assert re.search(r"PyTorch: the ranks hold different weights: rank 0 \w+, rank 1 \w+", text)
 
 
+@pytest.mark.thorough
 @pytest.mark.cluster
 def test_a_demo_names_the_cell_that_failed(tmp_path):
     code, text = demo(small("%%distributed\n1 / rank"), tmp_path)

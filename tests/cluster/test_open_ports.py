@@ -135,8 +135,8 @@ for each in (*doors, unbound):
     ("source", "again"),
     [
         (STORE, STORED),
-        (STRATEGY, REDUCED),
-        (SERVER, SERVED),
+        pytest.param(STRATEGY, REDUCED, marks=pytest.mark.thorough),
+        pytest.param(SERVER, SERVED, marks=pytest.mark.thorough),
         pytest.param(DEEPSPEED, DEEPSPED, marks=pytest.mark.thorough),  # its import takes minutes
         (OWN, "rank"),
     ],

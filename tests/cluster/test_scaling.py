@@ -243,6 +243,7 @@ class TestSmallerWorld:
         with pytest.raises(UsageError, match="ranks 0, 1, …"):
             frameworks.run("1", [1], own=True)
 
+    @pytest.mark.thorough
     def test_tensorflow_counts_the_same_ranks(self, frameworks: Cluster):
         cell = """
 import json, os

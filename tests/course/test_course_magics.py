@@ -99,6 +99,7 @@ def test_an_answer_that_never_ends_is_stopped(kernel: Kernel):
     assert "2" in said(kernel, "%distributed 1 + 1")
 
 
+@pytest.mark.thorough
 def test_a_wait_for_ranks_that_never_come_is_explained(kernel: Kernel):
     kernel.run("import torch.distributed")
     said(
@@ -195,6 +196,7 @@ def test_the_command_of_this_environment_is_found(notebooks, monkeypatch):
     assert "Usage: rankroom" in said(kernel, "!rankroom --help")
 
 
+@pytest.mark.thorough
 def test_another_cluster_can_be_stopped_by_its_name(notebooks):
     first, second = notebooks(), notebooks()
     said(first, "%cluster start --ranks 1 --name other")

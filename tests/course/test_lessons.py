@@ -21,7 +21,8 @@ pytestmark = pytest.mark.cluster
 # Their claims are about time: nothing runs beside them.
 TIMED = (3, 11, 12, 14, 20)
 LONG = (20,)  # which starts scripts on ranks of their own, again and again
-# `make test` walks these, and those that the newest commits changed; `make test-all` walks all.
+# `make test` walks these, and those that the newest commits changed unless they are long;
+# `make test-all` walks all.
 CANARIES = (0, 4, 12)
 NEWEST = 5
 
@@ -37,7 +38,8 @@ def marks(lesson: Lesson) -> list[pytest.MarkDecorator]:
     found = [pytest.mark.alone] if lesson.number in TIMED else []
     if lesson.number in LONG:
         found.append(pytest.mark.timeout(1800))
-    if lesson.number not in CANARIES and lesson.file[:2] not in CHANGED:
+    walked = lesson.number in CANARIES or lesson.file[:2] in CHANGED
+    if not walked or lesson.number in LONG:
         found.append(pytest.mark.thorough)
     return found
 

@@ -155,6 +155,7 @@ def test_it_goes_on_from_the_last_commit(pair, tmp_path, rank, step, goes_on):
     assert after.info.notes == []
 
 
+@pytest.mark.thorough
 def test_collectives_are_matched_after_a_rank_came_back(three, tmp_path):
     from rankroom.analysis.collectives import Collectives
 
@@ -295,7 +296,7 @@ def keras_pair(tmp_path_factory):
             made.stop()
 
 
-@pytest.mark.parametrize("rank", [1, 0])
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.thorough)])
 def test_keras_goes_on_from_the_last_commit(keras_pair, tmp_path, rank):
     whole = values(keras_pair, KERAS.format(folder=str(tmp_path), rank=-1))
     ranks = values(keras_pair, KERAS.format(folder=str(tmp_path), rank=rank))
@@ -354,6 +355,7 @@ def test_who_waits_for_it_can_be_ended(alone, tmp_path, how):
     assert values(alone, "rank") == [0, 1]
 
 
+@pytest.mark.thorough
 def test_a_cluster_is_stopped_meanwhile(home, tmp_path, monkeypatch):
     monkeypatch.delenv("RANKROOM_ELASTIC_SECONDS", raising=False)
     cluster = Cluster.local(ranks=2, preload="torch,horovod.torch")

@@ -31,6 +31,7 @@ import horovod.tensorflow as hvd_tf
 
 hvd.init(); hvd_tf.init(); dist.init_process_group("gloo")
 x = torch.ones(4)
+torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))  # the first imports for seconds
 kept = ["precious", rank]
 
 def train(steps):

@@ -141,7 +141,11 @@ def jupyter(home, tmp_path) -> Iterator[Jupyter]:
     "readers of the record read on, no line missing or twice",
 )
 @pytest.mark.parametrize(
-    ("how", "signal_"), [("killed", signal.SIGKILL), ("stopped", signal.SIGTERM)]
+    ("how", "signal_"),
+    [
+        ("killed", signal.SIGKILL),
+        pytest.param("stopped", signal.SIGTERM, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
     kernel = jupyter.open_kernel()

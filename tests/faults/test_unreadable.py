@@ -85,8 +85,10 @@ def assert_whole(cluster: Cluster, run: Run) -> None:
     assert again.results == {0: "0", 1: "1"}
 
 
-@pytest.mark.parametrize("away", [hidden, broken])
-@pytest.mark.parametrize("ends", ["afterwards", "meanwhile"])
+@pytest.mark.parametrize("away", [hidden, pytest.param(broken, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "ends", ["afterwards", pytest.param("meanwhile", marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("seconds", [AWHILE_S, pytest.param(60.0, marks=pytest.mark.thorough)])
 def test_a_run_goes_on_while_the_clusters_file_cannot_be_read(
     two: Cluster,
@@ -108,7 +110,7 @@ def test_a_run_goes_on_while_the_clusters_file_cannot_be_read(
     assert_whole(two, run)
 
 
-@pytest.mark.parametrize("away", [hidden, broken])
+@pytest.mark.parametrize("away", [hidden, pytest.param(broken, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("seconds", [1.0, pytest.param(60.0, marks=pytest.mark.thorough)])
 def test_it_starts_idles_and_stops_while_its_file_cannot_be_read(
     home: Path, away: Callable[[Path], contextlib.AbstractContextManager[None]], seconds: float
@@ -137,7 +139,7 @@ def test_it_starts_idles_and_stops_while_its_file_cannot_be_read(
     assert not paths.folder.exists()
 
 
-@pytest.mark.parametrize("away", [hidden, broken])
+@pytest.mark.parametrize("away", [hidden, pytest.param(broken, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", ["run.json", "events.jsonl"])
 def test_a_run_goes_on_while_its_record_cannot_be_read(
     two: Cluster,
@@ -156,7 +158,9 @@ def test_a_run_goes_on_while_its_record_cannot_be_read(
     assert_whole(two, run)
 
 
-@pytest.mark.parametrize("ends", ["afterwards", "meanwhile"])
+@pytest.mark.parametrize(
+    "ends", ["afterwards", pytest.param("meanwhile", marks=pytest.mark.thorough)]
+)
 def test_a_run_goes_on_while_its_process_is_out_of_descriptors(
     two: Cluster, tmp_path: Path, ends: str
 ):
@@ -174,6 +178,7 @@ def test_a_run_goes_on_while_its_process_is_out_of_descriptors(
     assert_whole(two, run)
 
 
+@pytest.mark.thorough
 def test_a_supervisor_out_of_descriptors_ends_nothing(two: Cluster, tmp_path: Path):
     supervisor = two.info.supervisor
     run = begin(two, tmp_path / "gate")
@@ -199,7 +204,7 @@ def test_a_run_goes_on_while_a_home_is_away(
         assert two.running
 
 
-@pytest.mark.parametrize("away", [hidden, broken])
+@pytest.mark.parametrize("away", [hidden, pytest.param(broken, marks=pytest.mark.thorough)])
 def test_who_never_read_it_leaves_a_cluster_alone(
     two: Cluster,
     monkeypatch: pytest.MonkeyPatch,

@@ -113,6 +113,7 @@ def test_a_line_that_is_cut_opens_again_and_says_so(machines: Machines, lab):
     assert opened.answers() == "200"
 
 
+@pytest.mark.thorough
 def test_attached_from_a_machine_that_knows_nothing_of_it(machines: Machines, home: Path, lab):
     typed = lab("--site", "test")
     opened = typed.opened()
@@ -166,6 +167,7 @@ def test_a_port_that_somebody_has_is_passed_over(machines: Machines, lab):
         end(squatter)
 
 
+@pytest.mark.thorough
 def test_where_one_may_ssh_to_nodes_it_listens_on_loopback_only(machines: Machines, lab):
     typed = lab("--site", "loopback", "--nodes", "1")
     node = typed.until(r"runs on (c\d)")[1]

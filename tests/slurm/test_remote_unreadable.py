@@ -46,7 +46,7 @@ def away_for(seconds: float, away: Away, file: Path) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("where", "away", "seconds"),
     [
-        ("here", broken, 5.0),
+        pytest.param("here", broken, 5.0, marks=pytest.mark.thorough),
         ("there", hidden, 5.0),
         pytest.param("here", hidden, 60.0, marks=pytest.mark.thorough),
         pytest.param("there", broken, 60.0, marks=pytest.mark.thorough),

@@ -92,6 +92,7 @@ def test_ranks_are_not_given_up_for_a_size_that_is_refused(laptop: Laptop):
     assert jobs(laptop.machines) == before
 
 
+@pytest.mark.thorough
 def test_resize_makes_a_cluster_of_another_size(laptop: Laptop):
     [before] = jobs(laptop.machines)
     said = cell(laptop, "%cluster resize 4", 300)

@@ -146,6 +146,7 @@ def test_a_job_that_never_was_is_gone(scheduler: Scheduler):
     assert scheduler.ask("99999").state == "gone"
 
 
+@pytest.mark.thorough
 def test_the_batch_shell_is_warned_before_the_end(scheduler: Scheduler, machines: Machines):
     job = scheduler.submit(
         SITE, "trap 'echo warned; exit 0' USR1", "echo ready", "sleep 280 & wait"

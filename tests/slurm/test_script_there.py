@@ -63,6 +63,7 @@ def test_a_script_runs_there_and_its_record_is_here(machines: Machines, terminal
     machines.until_idle()
 
 
+@pytest.mark.thorough
 def test_its_exit_status_is_that_of_the_first_rank_that_failed(
     machines: Machines, terminal: Terminal
 ):
@@ -72,6 +73,7 @@ def test_its_exit_status_is_that_of_the_first_rank_that_failed(
     machines.until_idle()
 
 
+@pytest.mark.thorough
 def test_a_script_that_is_not_there_is_named(machines: Machines, terminal: Terminal):
     status, _, said = terminal.run("run", "--site", "test", "trian.py")
     assert status == 1 and "there is no file trian.py on c" in said, said

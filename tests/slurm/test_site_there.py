@@ -59,6 +59,7 @@ def room(machines: Machines) -> list[str]:
     return sorted(file.name for file in (machines.home("alice") / "room").iterdir())
 
 
+@pytest.mark.thorough
 def test_a_site_that_works(machines: Machines, check: Say):
     said = check("--job", environment=f'python = "{sys.executable}"\n')
     marks = [line[0] for line in said.splitlines() if line[0] in "✓!✗–"]
@@ -144,6 +145,7 @@ def test_a_scratch_that_is_not_ours(check: Say):
     assert "set it to a folder that you may write to" in said
 
 
+@pytest.mark.thorough
 def test_a_scratch_that_compute_nodes_do_not_see(machines: Machines, check: Say):
     said = check("--job", top='login = "login"\nscratch = "/tmp/room"\n')
     assert "✓ scratch: /tmp/room can be written to" in said

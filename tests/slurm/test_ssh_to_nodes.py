@@ -34,6 +34,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
         yield made
 
 
+@pytest.mark.thorough
 def test_what_the_profile_has_to_say_is_told(laptop: Laptop):
     laptop.do("cluster = RemoteCluster.start(site.load('closed'), 'closed')")
     until(laptop, "lost")

@@ -127,7 +127,7 @@ test('a step is taken once, however often its button is pressed before the answe
   await expect(view.locator('.rr-hang')).toBeHidden();
 });
 
-test('stacks of all ranks, looked at again, and hidden', ALWAYS, async ({ page }) => {
+test('stacks of all ranks, looked at again, and hidden', async ({ page }) => {
   const record = new LiveRecord('hang-stacks', 4);
   record.save('running', { hang: hang(6) });
   const view = await openRuns(page, ['hang-stacks']);

@@ -117,7 +117,7 @@ test('a plot for each metric, with a curve for each rank; what the pointer is on
   await expect.poll(() => pixels(tab, 'train/loss', 0)).toBe(0);
 });
 
-test('in a narrow window the plots stand one below the other, and nothing is cut off', ALWAYS, async ({ page }) => {
+test('in a narrow window the plots stand one below the other, and nothing is cut off', async ({ page }) => {
   reported('mt-narrow', 3).save('done');
   await page.setViewportSize({ width: 600, height: 860 });
   const tab = await openMetrics(page, 'mt-narrow');
@@ -127,7 +127,7 @@ test('in a narrow window the plots stand one below the other, and nothing is cut
   await picture(page, 'metrics-narrow');
 });
 
-test('along time, on a logarithmic scale, smoothed, and as the mean of the ranks', ALWAYS, async ({ page }) => {
+test('along time, on a logarithmic scale, smoothed, and as the mean of the ranks', async ({ page }) => {
   reported('mt-choices', 4).save('done');
   const tab = await openMetrics(page, 'mt-choices');
   await tab.getByLabel('log scale').check();
@@ -289,7 +289,7 @@ test('what is no finite number, steps that go back, and ranks that report differ
   await expect(plot(tab, 'negative').locator('.rr-mt-none')).toHaveText('no value above 0 in this range');
 });
 
-test('of many metrics the first are shown; others are found, and added', ALWAYS, async ({ page }) => {
+test('of many metrics the first are shown; others are found, and added', async ({ page }) => {
   const record = new LiveRecord('mt-names');
   for (let i = 0; i < 300; i++) {
     record.report(i % 2, `layer.${i}/norm`, [1, 2, i]);
@@ -316,7 +316,7 @@ test('of many metrics the first are shown; others are found, and added', ALWAYS,
   await picture(page, 'metrics-names');
 });
 
-test('every point of the metrics shown can be downloaded', ALWAYS, async ({ page }) => {
+test('every point of the metrics shown can be downloaded', async ({ page }) => {
   reported('mt-csv', 2, 6_000).save('done');
   const tab = await openMetrics(page, 'mt-csv');
   const [download] = await Promise.all([page.waitForEvent('download'), tab.getByRole('button', { name: 'CSV' }).click()]);
@@ -327,7 +327,7 @@ test('every point of the metrics shown can be downloaded', ALWAYS, async ({ page
   expect(lines).toContain(`train/loss,1,5999,${loss(1, 1, 5_999)[0]},,,1,mt-csv`);
 });
 
-test('other runs under this one: told apart, said under the pointer, removed and added again', ALWAYS, async ({ page }) => {
+test('other runs under this one: told apart, said under the pointer, removed and added again', async ({ page }) => {
   reported('mt-base', 4, 500, 1.4).save('done', { name: 'baseline', title: 'train(lr=0.1)', has_metrics: true });
   reported('mt-wide', 1, 300, 0.7).save('done', { title: 'train(lr=0.4)' });
   reported('mt-compared').save('done', { compare: ['mt-base', 'mt-wide', 'mt-gone'] });

@@ -44,7 +44,7 @@ test('log, timeline and profile, as in a notebook', ALWAYS, async ({ page }) => 
   expect(complaints).toEqual([]);
 });
 
-test('metrics, zoomed without a server, with another run under them', ALWAYS, async ({ page }) => {
+test('metrics, zoomed without a server, with another run under them', async ({ page }) => {
   const values = Array.from({ length: 2_000 }, (_, i) => 2 / (1 + i / 100));
   const other = new LiveRecord('page-other', 1);
   other.report(0, 'loss', values.map(value => value + 2));

@@ -75,7 +75,7 @@ test('a table for each phase: the loop first, its speed, and what is not counted
   );
 });
 
-test('the memory of each rank, and one whose memory rises', ALWAYS, async ({ page }) => {
+test('the memory of each rank, and one whose memory rises', async ({ page }) => {
   const record = new LiveRecord('profile-memory');
   for (const rank of [0, 1]) {
     record.add('spans', rank, { t: 20_000_000, cat: 'cell', from: 0, define: [{ name: 'train()', line: 1 }], name: [0], start: [0], dur: [20_000_000] });
@@ -100,7 +100,7 @@ test('the memory of each rank, and one whose memory rises', ALWAYS, async ({ pag
   await expect.poll(() => tab.evaluate(node => node.scrollWidth - node.clientWidth)).toBeLessThanOrEqual(1);
 });
 
-test('columns sort by click and by key', ALWAYS, async ({ page }) => {
+test('columns sort by click and by key', async ({ page }) => {
   const tab = await openProfile(page, 'trace-slow_loader');
   const ranks = section(tab, 'Time of each rank');
   const heading = ranks.getByRole('button', { name: 'data loading' });

@@ -170,7 +170,7 @@ test('a rank that is down is named and brought back; one that was killed with it
   await expect(made.locator('.rr-card-words')).toHaveText('2 ranks ready', STARTED);
 });
 
-test('menus and commands are about the cluster, rank or run that was clicked on', ALWAYS, async ({ page }) => {
+test('menus and commands are about the cluster, rank or run that was clicked on', async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
   writeCluster('older', {});
   const panel = await openRanks(page);
@@ -307,7 +307,7 @@ test('the form says what is wrong before anything is started', ALWAYS, async ({ 
   expect(await panel.locator('.rr-card').count()).toBe(0);
 });
 
-test('every state, narrow and wide, light and dark', ALWAYS, async ({ page }) => {
+test('every state, narrow and wide, light and dark', async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 1300 });
   const now = Date.now() / 1000;
   writeFar('pm-waits', { state: 'pending', reason: 'Priority: others are before it', expected: now + 4000 });

@@ -289,7 +289,7 @@ test('a drag selects a part of time and tells what is in it', async ({ page }) =
   await expect(details).toBeHidden();
 });
 
-test('search counts and goes on; full stop, comma and arrows go from span to span', ALWAYS, async ({ page }) => {
+test('search counts and goes on; full stop, comma and arrows go from span to span', async ({ page }) => {
   trained('tl-find');
   const view = await openRuns(page, ['tl-find']);
   await whole(view);
@@ -441,7 +441,7 @@ test('a live run grows while one looks, and a part of it stays where it is', ALW
   await whole(view);
 });
 
-test('narrow, wide and many ranks; light and dark', ALWAYS, async ({ page }) => {
+test('narrow, wide and many ranks; light and dark', async ({ page }) => {
   const record = new LiveRecord('tl-many', 64);
   for (let rank = 0; rank < 64; rank++) {
     const define = [{ name: 'allreduce x', op: 'allreduce', tensor: 'x', library: 'dist' }, { name: 'work' }];
@@ -469,7 +469,7 @@ test('narrow, wide and many ranks; light and dark', ALWAYS, async ({ page }) => 
   expect(wide!.width).toBeGreaterThan(150);
 });
 
-test('a long run is seen before all of it is read', ALWAYS, async ({ page }) => {
+test('a long run is seen before all of it is read', async ({ page }) => {
   const record = new LiveRecord('tl-long');
   const [each, events] = [5_000, 120];
   for (let i = 0; i < events; i++) {

@@ -58,7 +58,7 @@ test('the sidebar and its form', ALWAYS, async ({ page }) => {
   await picture(page, 'translated-sidebar');
 });
 
-test('the run view: log, timeline and profile', ALWAYS, async ({ page }) => {
+test('the run view: log, timeline and profile', async ({ page }) => {
   const view = await openRuns(page, ['trace-slow_loader']);
   await whole(view);
   // What ranks wrote, and sentences that the server makes.
@@ -72,7 +72,7 @@ test('the run view: log, timeline and profile', ALWAYS, async ({ page }) => {
   await picture(page, 'translated-view');
 });
 
-test('the metrics of a run', ALWAYS, async ({ page }) => {
+test('the metrics of a run', async ({ page }) => {
   const record = new LiveRecord('translated');
   for (let i = 0; i < 25; i++) {
     [0, 1].forEach(rank => record.report(rank, `m${i}`, [1, 2, 3 + rank]));

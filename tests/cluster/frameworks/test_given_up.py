@@ -41,6 +41,7 @@ def ranks(home):
         made.stop()
 
 
+@pytest.mark.thorough
 def test_the_next_cell_says_so_and_sets_it_up_again(ranks):
     assert finish(ranks, STOPPED).state == "done"
     run = finish(ranks, ADD)
@@ -60,6 +61,7 @@ def test_a_cell_in_which_it_gives_up_fails_and_the_next_one_works(ranks):
     assert finish(ranks, ADD).results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}
 
 
+@pytest.mark.thorough
 def test_an_init_that_fails_once_is_made_again(ranks):
     """As when a connection breaks while it is made: all ranks try again together."""
     source = """

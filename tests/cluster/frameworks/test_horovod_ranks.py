@@ -63,6 +63,7 @@ def test_loops(script: str) -> None:
         assert set(findings) == all_of(script)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings",
     [
@@ -234,6 +235,7 @@ def test_a_proof_that_fails_is_told_with_its_last_lines(monkeypatch: pytest.Monk
     assert time.monotonic() - start < 300
 
 
+@pytest.mark.thorough
 def test_a_rank_that_hangs_runs_into_the_timeout() -> None:
     # Time enough for both to begin, on a busy machine too.
     ended = run_ranks(

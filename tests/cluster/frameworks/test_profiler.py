@@ -118,6 +118,7 @@ def test_only_the_longest_are_kept(cluster):
         assert cluster.run("profiler.MOST = 100_000").wait(60)
 
 
+@pytest.mark.thorough
 def test_tensorflow_from_its_import_on(cluster):
     for _ in range(2):
         run = profile(cluster, TENSORFLOW)

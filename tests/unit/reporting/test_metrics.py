@@ -321,6 +321,7 @@ def test_nobody_waits_for_a_gpu(made: MetricRecorder, cuda: threading.Event):
     assert taken(made) == [("loss", 3, 0.5)]
 
 
+@pytest.mark.thorough
 def test_the_end_of_a_run_does_not_wait_for_a_gpu_that_is_stuck(
     made: MetricRecorder, cuda: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):

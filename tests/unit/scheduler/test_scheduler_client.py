@@ -140,6 +140,7 @@ def test_news_arrive_with_the_next_question(fake: FakeScheduler, quick):
     run(asyncio.wait_for(all_of_it(), PATIENT_S))
 
 
+@pytest.mark.thorough
 def test_a_scheduler_that_is_down_is_asked_ever_more_rarely(fake: FakeScheduler, quick):
     fake.fails("squeue", DOWN)
     scheduler = Scheduler(SITE, Elsewhere())
