@@ -2,6 +2,7 @@
 commit."""
 
 import time
+from textwrap import dedent
 
 import pytest
 
@@ -223,6 +224,28 @@ def test_a_rank_dies_while_horovod_connects_it(other_pair, tmp_path):
     die = "rank == 1 and state.batch == 5 and once('flag') and die()"
     seen, run = trained(other_pair, training(tmp_path, die, first=dies))
     assert seen[0] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
+    assert run.duration < 25  # Horovod itself would look for it for 30 s
+
+
+def test_another_dies_as_horovod_connects_them_and_one_comes_late(three, tmp_path):
+    # All three have met; the last one asks where to connect to when another has died of it.
+    ways = """
+        from rankroom.rank.world import World
+        meet = World.meet
+        def late(*about):
+            World.meet = meet
+            time.sleep(3)
+            return meet(*about)
+        def prepare():
+            if rank == 2 and once("second"):
+                World.meet = lambda *about: die()
+            elif rank == 0 and once("late"):
+                World.meet = late
+    """
+    die = "rank == 1 and state.batch == 5 and once('first') and die()"
+    seen, run = trained(three, training(tmp_path, die, first=dedent(ways), restored="prepare()"))
+    assert seen[0] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
+    assert len(went_on(run)) == 2
     assert run.duration < 25  # Horovod itself would look for it for 30 s
 
 

@@ -16,14 +16,26 @@ from pathlib import Path
 Socket = tuple[int, int]  # descriptor and inode, as descriptors are used again
 
 
+def open_sockets() -> set[Socket]:
+    """Each socket this process has open."""
+    found = set()
+    folder = Path("/proc/self/fd")
+    for each in folder.iterdir() if folder.exists() else ():
+        with contextlib.suppress(OSError):
+            status = os.fstat(int(each.name))
+            if stat.S_ISSOCK(status.st_mode):
+                found.add((int(each.name), status.st_ino))
+    return found
+
+
 @contextlib.contextmanager
 def noting(found: list[Socket]) -> Iterator[None]:
     """What is connected in here is added to `found`."""
-    before = _sockets()
+    before = open_sockets()
     try:
         yield
     finally:
-        found.extend(_sockets() - before)
+        found.extend(open_sockets() - before)
 
 
 def break_off(sockets: Iterable[Socket]) -> None:
@@ -35,15 +47,3 @@ def break_off(sockets: Iterable[Socket]) -> None:
                     # Not the sockets that listen: Gloo ends the process when one of them fails.
                     connection.getpeername()
                     connection.shutdown(socket.SHUT_RDWR)
-
-
-def _sockets() -> set[Socket]:
-    """Each socket this process has open."""
-    found = set()
-    folder = Path("/proc/self/fd")
-    for each in folder.iterdir() if folder.exists() else ():
-        with contextlib.suppress(OSError):
-            status = os.fstat(int(each.name))
-            if stat.S_ISSOCK(status.st_mode):
-                found.add((int(each.name), status.st_ino))
-    return found

@@ -149,9 +149,14 @@ class World:
         """
         with Waiting(topic):
             now = self.meeting
-            if meeting not in (None, now):
-                raise RegroupedError(DIED.format(what=topic))
+            if meeting is not None:
+                self.check_meeting(topic, meeting)
             return self._gather(f"{topic}/{self._scope(now)}", value, now)
+
+    def check_meeting(self, topic: str, meeting: int) -> None:
+        """Raise RegroupedError if a rank has died since this meeting."""
+        if self.meeting != meeting:
+            raise RegroupedError(DIED.format(what=topic))
 
     def _gather(self, topic: str, value: Any, meeting: int) -> list[Any]:
         number: int | None = None

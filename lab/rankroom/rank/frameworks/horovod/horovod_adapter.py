@@ -14,7 +14,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -107,6 +107,8 @@ def regroup(world: World, meeting: int) -> list[str]:
     # In this order: what is set up in the new meeting must not be let go.
     released = release() if world.elastic else []
     world.regroup(meeting)
+    for library in list(_libraries.values()):
+        library.leave_outdated()
     return released
 
 
@@ -195,6 +197,9 @@ class Library:
         self._world = world
         self._lock = threading.Lock()
         self._sockets: list[sockets.Socket] = []
+        self._connects: int | None = None  # the meeting whose ranks are being connected, if any
+        self._before: set[sockets.Socket] = set()  # what was connected before that
+        self._connecting = threading.Lock()
         self.spans = horovod_spans.watch(self.name, basics, world)
 
     def init(self, comm: Any, process_sets: Any) -> None:
@@ -275,7 +280,7 @@ class Library:
         failed = None
         try:
             self._sockets.clear()
-            with sockets.noting(self._sockets):
+            with self._connected(meeting):
                 self._initialise(self.basics, comm, sets)
         except ValueError as error:
             failed = error
@@ -292,6 +297,36 @@ class Library:
         self._epoch, self.meeting = self._world.epoch, (self._world.run, meeting)
         horovod_calls.begin(self.name)
         self.spans.started()
+
+    @contextlib.contextmanager
+    def _connected(self, meeting: int) -> Iterator[None]:
+        """The ranks of a meeting are connected meanwhile, which `leave_outdated` breaks off."""
+        with self._connecting:
+            self._world.check_meeting(self.topic, meeting)
+            self._connects, self._before = meeting, sockets.open_sockets()
+        try:
+            with sockets.noting(self._sockets):
+                yield
+        finally:
+            with self._connecting:
+                self._connects = None
+
+    def leave_outdated(self) -> None:
+        """Break off an initialisation with a rank that has died since; from another thread.
+
+        Horovod waits in it for those that live, too, and they have left it.
+        """
+        with self._connecting:
+            if self._connects is not None and self._connects != self._world.meeting:
+                threading.Thread(target=self._break_off, args=[self._connects], daemon=True).start()
+
+    def _break_off(self, meeting: int) -> None:
+        while True:
+            with self._connecting:
+                if self._connects != meeting:
+                    return
+                sockets.break_off(sockets.open_sockets() - self._before)
+            time.sleep(LOOK_S)
 
     @property
     def spoilt(self) -> bool:
