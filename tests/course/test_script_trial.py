@@ -25,7 +25,6 @@ print("the end")
 """
 
 
-@pytest.mark.thorough
 def test_a_rank_is_killed_on_the_way_and_the_next_run_is_counted_apart(home: Path, tmp_path: Path):
     trial = ScriptTrial(tmp_path / "trial", READS)
     trial.run(kill=(1, 100))

@@ -174,7 +174,6 @@ def running_cell(alice: Alice, number: int) -> None:
 LONG = "%%distributed\nimport time\nprint('begun', rank, flush=True)\ntime.sleep(1000)"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("end", "words"),
     [

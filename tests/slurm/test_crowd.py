@@ -52,7 +52,6 @@ def crowd(machines: Machines, number: int) -> Iterator[list[Laptop]]:
         yield made
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "number", [3, pytest.param(20, marks=[pytest.mark.thorough, pytest.mark.alone])]
 )

@@ -128,7 +128,6 @@ def test_nothing_of_another_learners_is_reached(machines: Machines, hub: Hub, le
     assert {403} <= {*json.loads(said)}, said
 
 
-@pytest.mark.thorough
 def test_the_hub_runs_no_command_of_a_learners(machines: Machines, hub: Hub, learners):
     """Batchspawner's route takes what a job tells of itself; that is its port only."""
     alice = learners["alice"]
@@ -181,7 +180,6 @@ def test_who_is_not_in_the_plan_does_not_come_in(hub: Hub):
         assert hub.ask("POST", f"/hub/api/users/{user}/tokens", body=who)[0] == 403
 
 
-@pytest.mark.thorough
 def test_what_slurm_refuses_is_told(machines: Machines, hub: Hub, learners):
     alice = learners["alice"]
     alice.stop()
@@ -216,7 +214,6 @@ def test_a_learner_in_a_browser(machines: Machines, hub: Hub, learners, tmp_path
         pytest.fail(f"{why}\npictures are in {tmp_path}\n{hub.said()}\n{learners['bob'].logs()}")
 
 
-@pytest.mark.thorough
 def test_a_folder_that_others_may_enter_is_refused(machines: Machines, hub: Hub):
     open_state = hub.home / "open"
     open_state.mkdir(mode=0o755)
@@ -226,7 +223,6 @@ def test_a_folder_that_others_may_enter_is_refused(machines: Machines, hub: Hub)
     assert not [*open_state.iterdir()]
 
 
-@pytest.mark.thorough
 def test_stopped_servers_leave_nothing(machines: Machines, learners):
     for each in learners.values():
         each.stop()

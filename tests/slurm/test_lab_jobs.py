@@ -167,7 +167,6 @@ def test_a_port_that_somebody_has_is_passed_over(machines: Machines, lab):
         end(squatter)
 
 
-@pytest.mark.thorough
 def test_where_one_may_ssh_to_nodes_it_listens_on_loopback_only(machines: Machines, lab):
     typed = lab("--site", "loopback", "--nodes", "1")
     node = typed.until(r"runs on (c\d)")[1]

@@ -157,7 +157,6 @@ def test_plain_sbatch_where_one_may_ssh_to_the_nodes(machines: Machines):
     until_nothing_is_left(machines)
 
 
-@pytest.mark.thorough
 def test_settings_of_ones_own_let_nobody_in(machines: Machines):
     # What tutorials tell one to write, for a server on one's own machine.
     folder = machines.home("alice") / ".jupyter"

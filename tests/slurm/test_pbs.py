@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from inside import Inside
 from machines import CHECKOUT, Machines
 
@@ -25,7 +23,6 @@ os.environ.update(
 """
 
 
-@pytest.mark.thorough
 def test_ranks_on_two_nodes_of_a_pbs_job(machines: Machines):
     about = {
         "job_state": "R",

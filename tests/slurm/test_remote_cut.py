@@ -90,7 +90,6 @@ def test_a_connection_that_was_ended_is_made_again(laptop: Laptop, gate: Path):
     assert_whole(laptop)
 
 
-@pytest.mark.thorough
 def test_a_sleeping_laptop_wakes_up_to_a_whole_record(laptop: Laptop, gate: Path):
     """All that is the user's on it stands still for longer than a connection may be silent."""
     begin(laptop)

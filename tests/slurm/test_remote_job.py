@@ -58,7 +58,6 @@ def test_a_job_that_is_cancelled_in_mid_cell(laptop: Laptop):
     assert files(laptop.machines) == []
 
 
-@pytest.mark.thorough
 def test_a_node_that_fails_in_mid_cell_is_named(laptop: Laptop):
     begin(laptop)
     laptop.machines.crash("c2")

@@ -61,7 +61,6 @@ def test_four_learners_come_work_are_seen_and_go(machines: Machines, workshop: W
     assert found.writes <= 0.52
 
 
-@pytest.mark.thorough
 def test_a_learner_joins_twice_and_has_one_job(machines: Machines, workshop: Workshop):
     workshop.open()
     first = workshop.join("ada")
@@ -85,7 +84,6 @@ def test_a_learner_joins_twice_and_has_one_job(machines: Machines, workshop: Wor
     assert "who alone sees its learners" in workshop.typed("bob", "watch", FOLDER, "--once")
 
 
-@pytest.mark.thorough
 def test_a_laptop_joins_over_ssh(machines: Machines, workshop: Workshop):
     # The laptop's key leads to the account of the first user.
     assert machines.users[0] == "ada"

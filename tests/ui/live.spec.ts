@@ -99,7 +99,7 @@ test('no one looks: nothing is asked; then everything is there', async ({ page }
   expect(await rows(again)).toEqual(['0│early', '0│late']);
 });
 
-test('the page is loaded again in the middle', async ({ page }) => {
+test('the page is loaded again in the middle', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-reload');
   record.print(0, 'one\n');
   let view = await openRuns(page, ['live-reload']);

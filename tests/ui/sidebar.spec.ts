@@ -170,7 +170,7 @@ test('a rank that is down is named and brought back; one that was killed with it
   await expect(made.locator('.rr-card-words')).toHaveText('2 ranks ready', STARTED);
 });
 
-test('menus and commands are about the cluster, rank or run that was clicked on', async ({ page }) => {
+test('menus and commands are about the cluster, rank or run that was clicked on', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
   writeCluster('older', {});
   const panel = await openRanks(page);

@@ -321,7 +321,7 @@ class Library:
                 threading.Thread(target=self._break_off, args=[self._connects], daemon=True).start()
 
     def _break_off(self, meeting: int) -> None:
-        while True:
+        while True:  # Gloo goes on to the next rank, and connects to it
             with self._connecting:
                 if self._connects != meeting:
                     return
