@@ -249,6 +249,38 @@ def test_another_dies_as_horovod_connects_them_and_one_comes_late(three, tmp_pat
     assert run.duration < 25  # Horovod itself would look for it for 30 s
 
 
+def test_another_dies_when_it_has_said_where_it_is_and_is_listened_for(three, tmp_path):
+    # Of two ranks, the one with the lower address listens; rank 2 gives the highest there is.
+    ways = """
+        import socket, urllib.error, urllib.request
+        from rankroom.rank.world import World
+        meet = World.meet
+        def known(*about):
+            meet(*about)
+            where = [os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{part}"] for part in ("ADDR", "PORT")]
+            store = "http://{}:{}/global/".format(*where)
+            while True:
+                try:
+                    others = urllib.request.urlopen(store + "1").read()
+                    break
+                except urllib.error.HTTPError:  # rank 1 is not there yet
+                    pass
+            here = socket.inet_aton("127.0.0.1")
+            assert here in others
+            mine = others.replace(here, b"\\xff" * 4)
+            urllib.request.urlopen(urllib.request.Request(store + "2", mine, method="PUT"))
+            die()
+        def prepare():
+            if rank == 2 and once("second"):
+                World.meet = known
+    """
+    die = "rank == 1 and state.batch == 5 and once('first') and die()"
+    seen, run = trained(three, training(tmp_path, die, first=dedent(ways), restored="prepare()"))
+    assert seen[0] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
+    assert len(went_on(run)) == 2
+    assert run.duration < 25  # Horovod itself would listen for 30 s
+
+
 def test_a_rank_that_dies_each_time_is_left_down_soon(tmp_path, home):
     cluster = Cluster.local(ranks=2, auto_restart=True, preload="torch,horovod.torch")
     try:

@@ -38,12 +38,13 @@ def noting(found: list[Socket]) -> Iterator[None]:
         found.extend(open_sockets() - before)
 
 
-def break_off(sockets: Iterable[Socket]) -> None:
-    """End these connections, those that are still open."""
+def break_off(sockets: Iterable[Socket], *, listening: bool = False) -> None:
+    """End these connections, those that are still open; with `listening`, sockets that wait for
+    others to connect, too: torch's Gloo ends the process when one of its own fails."""
     for descriptor, inode in list(sockets):
         with contextlib.suppress(OSError):
             if os.fstat(descriptor).st_ino == inode:
                 with socket.socket(fileno=os.dup(descriptor)) as connection:
-                    # Not the sockets that listen: Gloo ends the process when one of them fails.
-                    connection.getpeername()
+                    if not listening:
+                        connection.getpeername()  # raises where none has connected
                     connection.shutdown(socket.SHUT_RDWR)
