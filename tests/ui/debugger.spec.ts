@@ -27,6 +27,36 @@ async function answers(page: Page, id: string, refusal = ''): Promise<string[]> 
   return given;
 }
 
+async function execute(page: Page, command: string, args: Json = {}): Promise<void> {
+  await page.evaluate(async ({ command, args }) => {
+    const { jupyterapp } = window as unknown as { jupyterapp: { commands: { execute(id: string, args: Json): Promise<unknown> } } };
+    await jupyterapp.commands.execute(command, args);
+  }, { command, args });
+}
+
+/** A notebook with these cells, and a kernel; `begin` runs one of them, and does not wait for its end. */
+async function openCells(page: Page, path: string, sources: string[]): Promise<{
+  cell: (index: number) => Locator;
+  begin: (index: number) => Promise<Locator>;
+}> {
+  const cells = sources.map((source, i) => ({
+    id: `cell-${i}`, cell_type: 'code', execution_count: null, metadata: {}, outputs: [], source
+  }));
+  const kernelspec = { name: 'python3', display_name: 'Python 3' };
+  await page.contents.uploadContent(JSON.stringify({ cells, metadata: { kernelspec }, nbformat: 4, nbformat_minor: 5 }), 'text', path);
+  await execute(page, 'docmanager:open', { path });
+  await kernelReady(page);
+  const cell = (index: number): Locator => page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell').nth(index);
+  return {
+    cell,
+    begin: async index => {
+      await page.notebook.selectCells(index);
+      await page.keyboard.press('Control+Enter');
+      return cell(index).locator('.rr-view');
+    }
+  };
+}
+
 const line = (view: Locator): Locator => view.locator('.rr-prompt-input');
 
 test('ranks in the debugger are answered under the log, one or all', ALWAYS, async ({ page }) => {
@@ -139,23 +169,7 @@ test.describe('with real ranks', () => {
       '%debug --rank 1',
       '%cluster stop'
     ];
-    const cells = sources.map((source, i) => ({
-      id: `cell-${i}`, cell_type: 'code', execution_count: null, metadata: {}, outputs: [], source
-    }));
-    const kernelspec = { name: 'python3', display_name: 'Python 3' };
-    const path = 'debugger.ipynb';
-    await page.contents.uploadContent(JSON.stringify({ cells, metadata: { kernelspec }, nbformat: 4, nbformat_minor: 5 }), 'text', path);
-    await page.evaluate(async path => {
-      const { jupyterapp } = window as unknown as { jupyterapp: { commands: { execute(id: string, args: Json): Promise<unknown> } } };
-      await jupyterapp.commands.execute('docmanager:open', { path });
-    }, path);
-    await kernelReady(page);
-    const cell = (index: number): Locator => page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell').nth(index);
-    const begin = async (index: number): Promise<Locator> => {
-      await page.notebook.selectCells(index);
-      await page.keyboard.press('Control+Enter');
-      return cell(index).locator('.rr-view');
-    };
+    const { cell, begin } = await openCells(page, 'debugger.ipynb', sources);
     await page.notebook.runCell(0);
     await expect(cell(0)).toContainText('ready in');
 
@@ -191,6 +205,56 @@ test.describe('with real ranks', () => {
     await line(mortem).fill('q');
     await line(mortem).press('Enter');
     await expect(mortem).toHaveAttribute('data-state', 'done');
+    await page.notebook.runCell(4);
+    await expect(cell(4)).toContainText('stopped');
+  });
+
+  test('the debugger of JupyterLab shows a rank, and the prompt of the run can go on as well', async ({ page }) => {
+    const { cell, begin } = await openCells(page, 'panel.ipynb', [
+      '%load_ext rankroom\n%cluster start --ranks 2',
+      '%ranks debug 1',
+      '%%distributed\ndef half(n):\n    m = n // 2\n    return m\n\ntotal = half(10 + rank)\nprint("total", total)',
+      '%ranks debug off',
+      '%cluster stop'
+    ]);
+    await page.notebook.runCell(0);
+    await expect(cell(0)).toContainText('ready in');
+    await page.notebook.runCell(1);
+    await expect(cell(1)).toContainText("JupyterLab's debugger shows rank 1 now");
+    await page.setViewportSize({ width: 1400, height: 800 });
+    await page.debugger.switchOn();
+    await page.notebook.waitForCellGutter(2);
+    await page.notebook.clickCellGutter(2, 4);
+    await page.debugger.waitForBreakPoints();
+
+    const view = await begin(2);
+    await page.debugger.waitForCallStack();
+    const status = view.locator('.rr-prompt-words');
+    await expect(status).toHaveText('rank 1 is in the debugger at cell line 3');
+    const stack = await page.debugger.getCallStackPanelLocator();
+    await expect(stack).toContainText('half');
+    await expect(stack.locator('.jp-DebuggerCallstackFrame')).toHaveCount(2);
+    await page.debugger.waitForVariables();
+    const variables = await page.debugger.getVariablesPanelLocator();
+    await expect(variables).toContainText(/m\s*5\s+n\s*11/);
+    // The line of the cell that it stands at.
+    await expect(cell(2).locator('.jp-DebuggerEditor-highlight')).toHaveText('    return m');
+    await picture(page, 'debugger-panel');
+    await page.theme.setDarkTheme();
+    await picture(page, 'debugger-panel-dark');
+    await page.theme.setLightTheme();
+    await execute(page, 'debugger:stepOut');
+    await expect(status).toHaveText('rank 1 is in the debugger at cell line 5');
+    await expect(stack.locator('.jp-DebuggerCallstackFrame')).toHaveCount(1);
+    await line(view).fill('half(6) * 11');
+    await line(view).press('Enter');
+    await expect.poll(() => rows(view)).toContain('1│33');
+    await view.getByRole('button', { name: 'Continue' }).click();
+    await expect(view).toHaveAttribute('data-state', 'done');
+    await expect.poll(() => rows(view)).toContain('0–1│total 5');
+    await page.debugger.switchOff();
+    await page.notebook.runCell(3);
+    await expect(cell(3)).toContainText("the notebook's own again");
     await page.notebook.runCell(4);
     await expect(cell(4)).toContainText('stopped');
   });

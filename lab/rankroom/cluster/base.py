@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from rankroom.cluster import actions, liveness, lookup, repair
 from rankroom.cluster.supervisor_client import SupervisorClient
-from rankroom.errors import NoClusterError, RecordError, SshError
+from rankroom.errors import NoClusterError, RankroomError, RecordError, SshError
 from rankroom.rank import packed_values, variables
 from rankroom.rank.own_memory import OwnMemory
 from rankroom.record.cluster_file import VERSION, ClusterInfo, ClusterPaths
@@ -53,6 +53,9 @@ class AnyCluster:
         self._ask = self._supervisor.ask
         self._restarts = dict(info.restarts)  # of each rank, as far as this process was told
         self._lease = lease.hold(paths.folder)
+        # Called with what happens in a rank's debugger, in a thread of its own: the rank, and an
+        # event of DAP's, or None once its process has ended.
+        self.on_debugged: Callable[[int, Json | None], None] = lambda rank, event: None
 
     def make_current(self) -> None:
         """Have the cells of this process run on its ranks."""
@@ -218,6 +221,20 @@ class AnyCluster:
         said = self._ask("stacks", ranks=choose_ranks(ranks, self.size))["stacks"]
         return {int(rank): str(text) for rank, text in said.items()}
 
+    def debug(self, rank: int, message: Json) -> Json:
+        """What a rank's debugger answers to a request in the Debug Adapter Protocol, while a cell
+        runs, too.
+
+        Raises UsageError if it is in use by another client, NoClusterError if the rank is gone,
+        RankroomError with what went wrong there.
+        """
+        about = {"rank": rank, "message": message, **vars(this_process())}
+        said = self._ask("debug", patience=LONG_S, **about)
+        if "refused" in said:
+            raise RankroomError(NOT_DEBUGGED.format(rank=rank, why=said["refused"]))
+        answer: Json = said["answer"]
+        return answer
+
     def push(self, names: dict[str, Any], ranks: Sequence[int] | None = None) -> None:
         """Set variables on ranks."""
         self._apply("take", choose_ranks(ranks, self.size), *packed_values.pack(names))
@@ -293,7 +310,10 @@ class AnyCluster:
         return self._runs.setdefault(info.id, Run(info, self.store, self._ask, self._is_orphaned))
 
     def _told(self, said: Json, buffers: list[bytes]) -> None:
-        """A run's state, in the connection's thread."""
+        """A run's state, or what happens in a debugger; in the connection's thread."""
+        if said["do"] == "debugged":
+            self.on_debugged(said["rank"], said["event"])
+            return
         self._run_of(said["run"]).told(RunInfo.from_json(said["run"]))
 
     def _is_orphaned(self, run: Run) -> bool:
@@ -322,6 +342,7 @@ class AnyCluster:
         return found
 
 
+NOT_DEBUGGED = "rank {rank} in the debugger: {why}"
 OTHER_VERSION = (
     "cluster {name} was started by another version of Rankroom, which this one cannot use: "
     "`%cluster stop {name}` ends it, or go on with the kernel that started it"

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import re
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.display import display as show
@@ -24,11 +24,14 @@ from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.notebook.plain_errors import plain
 from rankroom.notebook.stop_button import deferred
-from rankroom.rank.debugger_hooks import has_traceback
+from rankroom.rank.debugging.debugger_hooks import has_traceback
 from rankroom.record.compared import compared
 from rankroom.record.store import Store
 from rankroom.run.run import Run
 from rankroom.text.rank_ranges import format_ranks, name_ranks, parse_ranks
+
+if TYPE_CHECKING:
+    from rankroom.notebook.rank_in_panel import RankInPanel
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
@@ -49,6 +52,7 @@ class RankroomMagics(Magics):
         super().__init__(shell)
         self._own_debug = shell.find_line_magic("debug")
         self.every_cell = False
+        self._in_panel: RankInPanel | None = None
         self.refuses = ""  # why the lesson of this notebook cannot be walked here
 
     # -- cells
@@ -274,15 +278,15 @@ class RankroomMagics(Magics):
     @line_magic  # type: ignore[untyped-decorator]
     @plain
     def ranks(self, line: str) -> None:
-        """%ranks push NAME… | pull NAME… | who [NAME…] [--ranks 0,2-3]
+        """%ranks push NAME… | pull NAME… | who [NAME…] [--ranks 0,2-3] | debug RANK|off
 
         Pushing copies the notebook's variables to the ranks. Pulling makes each NAME in the
         notebook a dictionary: rank to value. `who` shows what the ranks' variables are, and where
         ranks have different values; these stay where they are. Without NAMEs it shows the ranks'
-        memory as well.
+        memory as well. `debug 1` has JupyterLab's own debugger show rank 1.
         """
         options = Options("%ranks")
-        options.add_argument("word", choices=["push", "pull", "who"])
+        options.add_argument("word", choices=["push", "pull", "who", "debug"])
         options.add_argument("names", nargs="*", metavar="NAME")
         options.add_argument("--ranks", metavar="0,2-3")
         chosen = options.read(line)
@@ -290,6 +294,9 @@ class RankroomMagics(Magics):
         ranks = (
             parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else list(range(cluster.size))
         )
+        if chosen.word == "debug":
+            self._show_in_panel(cluster, chosen.names)
+            return
         if chosen.word == "who":
             self._show_variables(cluster, ranks, chosen.names)
             return
@@ -308,6 +315,26 @@ class RankroomMagics(Magics):
             f"pulled {', '.join(chosen.names)} from ranks {format_ranks(ranks)}: "
             "a dictionary by rank"
         )
+
+    def _show_in_panel(self, cluster: AnyCluster, words: list[str]) -> None:
+        """Have JupyterLab's own debugger show a rank, or the notebook's kernel again."""
+        from rankroom.notebook.rank_in_panel import RankInPanel  # debugpy comes with it
+
+        if len(words) != 1:
+            raise UsageError("%ranks debug needs a rank, or off")
+        if self._in_panel is not None:
+            self._in_panel.leave()
+            self._in_panel = None
+        if words[0] == "off":
+            print("JupyterLab's debugger is the notebook's own again")
+            return
+        [rank, *others] = parse_ranks(words[0], cluster.size)
+        if others:
+            raise UsageError("%ranks debug shows one rank at a time")
+        shown = RankInPanel(self.shell, cluster, rank)
+        shown.show()
+        self._in_panel = shown
+        print(IN_PANEL.format(rank=rank))
 
     def _show_variables(self, cluster: AnyCluster, ranks: list[int], names: list[str]) -> None:
         from rankroom.display.variable_table import memory_table, table  # NumPy comes with it
@@ -381,4 +408,8 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 NO_TRACEBACK = "nothing to debug on {ranks}: no cell has failed there"
+IN_PANEL = (
+    "JupyterLab's debugger shows rank {rank} now. The bug above the notebook switches it on;\n"
+    "a click beside a line of a %%distributed cell has the rank stop there."
+)
 UNATTENDED = "%debug passed over: nobody can answer here"

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -17,11 +18,13 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
-from rankroom.rank import debugger_hooks, packed_values, stacks
+from rankroom.rank import packed_values, stacks
 from rankroom.rank.client_output import ClientOutput
+from rankroom.rank.debugging import debugger_hooks
+from rankroom.rank.debugging.panel_debugger import PanelDebugger
+from rankroom.rank.debugging.prompts import Prompts
 from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.profiler import Profile, profiled
-from rankroom.rank.prompts import Prompts
 from rankroom.rank.recovery import Recovery
 from rankroom.rank.shell import RankShell, ignore_interrupts
 from rankroom.rank.supervisor_connection import Done
@@ -59,6 +62,7 @@ class RankKernel(IPythonParallelKernel):
     recovery: Recovery
     watchdog: Watchdog
     prompts: Prompts
+    panel: PanelDebugger
     released: bool = False
     # What was known when this rank was asked to let go, and what let go then.
     failed_before: bool = False
@@ -66,9 +70,17 @@ class RankKernel(IPythonParallelKernel):
     let_go: bool = False
 
     def take_part(
-        self, world: World, reporter: Reporter, recovery: Recovery, output: ClientOutput
+        self,
+        world: World,
+        reporter: Reporter,
+        recovery: Recovery,
+        output: ClientOutput,
+        tell: Callable[[dict[str, Any]], None],
     ) -> None:
-        """Become a rank: called once, when the engine has registered."""
+        """Become a rank: called once, when the engine has registered.
+
+        `tell(event)` has JupyterLab's debugger hear of an event of this rank's.
+        """
         self.world = world
         self.client_output = output
         self.reporter = reporter
@@ -77,7 +89,8 @@ class RankKernel(IPythonParallelKernel):
         reporter.sources.append(horovod_spans.take)
         reporter.sampler = Sampler(world.device)
         self.prompts = Prompts(reporter.emit_now, self.shell.cells)
-        debugger_hooks.install(self.prompts)
+        self.panel = PanelDebugger(self.prompts, self.shell.cells, tell)
+        debugger_hooks.install(self.prompts, self.panel)
         self.watchdog = Watchdog(
             lambda: reporter.run,
             lambda name, args: reporter.emit_now("mark", name=name, args=args),
@@ -164,6 +177,7 @@ class RankKernel(IPythonParallelKernel):
                 run.get("meeting", 0), run.get("back", ""),
             )  # fmt: skip
             self._tell_size(self.world.whole)
+            self.panel.begin_cell()
             with profiled(run.get("profile", False)):
                 await self._run_cell(run["source"])
                 ended = time.time_ns() // 1000
@@ -173,6 +187,7 @@ class RankKernel(IPythonParallelKernel):
         finally:
             ignore_interrupts()
             self.prompts.end()
+            self.panel.end_cell()
             debugger_hooks.stop_tracing()
             self._restore_input()
             size = self.world.size
@@ -271,6 +286,10 @@ class RankKernel(IPythonParallelKernel):
         if number not in (0, signal.SIGINT):
             await asyncio.sleep(ANSWERED_S)
         os.kill(os.getpid(), number)
+
+    def debug(self, message: dict[str, Any], done: Done) -> None:
+        """Do what JupyterLab's debugger asks of this rank; called from any thread."""
+        self.panel.take(message, done)
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Answer what is asked while a cell runs or hangs; in a thread of its own."""

@@ -108,7 +108,7 @@ class RankShell(ZMQInteractiveShell):
     @property
     def debugger_cls(self) -> type:
         """What %debug and %pdb use; imported then."""
-        from rankroom.rank.debugger import RankDebugger
+        from rankroom.rank.debugging.debugger import RankDebugger
 
         return RankDebugger
 

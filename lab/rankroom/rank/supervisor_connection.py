@@ -28,7 +28,8 @@ class SupervisorConnection:
 
     `main(content, buffers, done)` is called, in the connection's thread, with what is for the main
     thread, a cell or a look at variables: `done(answer, *buffers)` once it is done.
-    `answer(question)` is called in a thread of its own.
+    `answer(question)` is called in a thread of its own. `debug(message, done)` is for what
+    JupyterLab's debugger asks.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class SupervisorConnection:
         start: int,
         main: Callable[[Content, list[bytes], Done], None],
         answer: Callable[[Content], Content],
+        debug: Callable[[Content, Done], None],
     ) -> None:
         self._main = main
         self._answer = answer
+        self._debug = debug
         self._about: Content = {"rank": rank, "start": start}
         self._questions: queue.SimpleQueue[Content] = queue.SimpleQueue()
         self._client = Client(
@@ -59,12 +62,18 @@ class SupervisorConnection:
             header["modules"] = [name for name in PRELOADABLE if name in sys.modules]
         self._client.tell(lines, at_once=ended, do="events", **header)
 
+    def tell_debugger(self, event: Content) -> None:
+        """Have the client whose debugger this rank is in hear of an event."""
+        self._client.tell(do="debugged", event=event, **self._about)
+
     def _take(self, content: Content, buffers: list[bytes]) -> None:
         number = content["number"]
         if content["do"] == "execute":
             self._main(content | json.loads(buffers[0]), [], partial(self._tell, number))
         elif content["do"] == "apply":
             self._main(content, buffers, partial(self._tell, number))
+        elif content["do"] == "debug":
+            self._debug(content["message"], partial(self._tell, number))
         else:
             self._questions.put(content)
 

@@ -102,6 +102,10 @@ class RankConnections:
         """Ask ranks what they answer even while a cell runs; ranks that are gone are left out."""
         return [self._ask(rank, **question) for rank in ranks if rank in self._peers]
 
+    def debug(self, rank: int, message: dict[str, Any]) -> Future[Any]:
+        """Have a rank do what JupyterLab's debugger asks; its answer, or RankGoneError."""
+        return self._ask(rank, do="debug", message=message)
+
     def later(self, seconds: float, call: Call) -> None:
         """Have `call()` called in the server's thread after so many seconds."""
         self._server.later(seconds, call)

@@ -31,6 +31,7 @@ from rankroom.rpc.server import Question, Server
 from rankroom.scheduler.job_end import JobEnd
 from rankroom.supervisor import hub, preload, start_limit
 from rankroom.supervisor.agent_process import GIVEN_UP
+from rankroom.supervisor.debug_relay import DebugRelay
 from rankroom.supervisor.lease import Lease
 from rankroom.supervisor.load import Loads
 from rankroom.supervisor.news import News
@@ -72,9 +73,10 @@ class Supervisor:
             lambda peer, here: is_ours(peer, here, self.children.addresses()),
         )  # fmt: skip
         self.connections = RankConnections(self.server, self.children.signal)
+        self.debug = DebugRelay(self.server, self.connections)
         self.runs = Runs(
             paths, info, self.server, self.connections, self.children.places,
-            lambda: self.news.note(),
+            self.note_run,
         )  # fmt: skip
         self.news = News(info, self.server, self.runs.states)
         self.requests = Requests(
@@ -126,7 +128,9 @@ class Supervisor:
         if question.content["do"] == "ready":
             self.note_ready(question.content["rank"], question.content["start"], question.peer)
             return
-        parts = (self.connections, self.runs, self.requests, self.news, self.rendezvous)
+        parts = (
+            self.connections, self.runs, self.requests, self.news, self.rendezvous, self.debug,
+        )  # fmt: skip
         if not any(part.take(question) for part in parts):
             question.answer(**self.answer(question.content))
 
@@ -158,12 +162,18 @@ class Supervisor:
         self.runs.came(rank)
         self.wake()
 
+    def note_run(self) -> None:
+        """A run has begun or ended; in the server's thread."""
+        self.news.note()
+        self.debug.forget_gone()
+
     def lose(self, rank: int, how: str) -> None:
         """The process of a rank has ended."""
         seconds, comes = self.restarts.comes_back_s(rank), rank in self.restarts.asked
 
         def note() -> None:
             self.connections.gone(rank)
+            self.debug.gone(rank)
             if self.runs.wait_for(rank, how, seconds, comes):
                 self.rendezvous.break_up(rank)  # others may be meeting it
             else:

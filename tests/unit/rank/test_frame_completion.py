@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from IPython.core.debugger import Pdb
 
-from rankroom.rank import frame_completion
-from rankroom.rank.frame_completion import FrameCompletion
+from rankroom.rank.debugging import frame_completion
+from rankroom.rank.debugging.frame_completion import FrameCompletion
 
 total = 3  # of the module, as a cell's variables are
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rankroom.rank.prompts import Prompts
+from rankroom.rank.debugging.prompts import Prompts
 from rankroom.rank.world import ReleasedError
 
 
@@ -109,9 +109,9 @@ def test_what_is_passed_over_is_said_once_for_each_place(
     prompts: Prompts, capsys: pytest.CaptureFixture[str]
 ):
     for _ in range(3):
-        prompts.pass_over("breakpoint()", sys._getframe(), "nobody can answer here")
+        prompts.pass_over("breakpoint()", "cell line 5", "nobody can answer here")
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("breakpoint() at cell line ")
+    assert line.startswith("breakpoint() at cell line 5 ")
     assert line.endswith(" passed over: nobody can answer here")
 
 

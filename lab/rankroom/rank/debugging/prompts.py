@@ -11,12 +11,13 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from rankroom.rank import stacks
-from rankroom.rank.frame_completion import FrameCompletion
+from rankroom.rank.debugging.frame_completion import FrameCompletion
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import ReleasedError
 from rankroom.reporting.spans import span
@@ -25,13 +26,23 @@ LONGEST = 1000  # characters of a prompt that are told
 WAITS_IN = {"debugger": "the debugger", "input": "input()", "password": "getpass()"}
 
 
-class Question(NamedTuple):
-    """What the main thread asks now; an answer of None lets go of it."""
+@dataclass
+class Question:
+    """What is asked now, for as long as the main thread stands still; an answer of None lets go."""
 
     number: int
     kind: str
     place: str
-    answers: queue.SimpleQueue[str | None]
+    take: Callable[[str | None], None]
+    is_answered: bool = False
+
+    def answer(self, text: str | None) -> bool:
+        """Answer it; False if it was answered before."""
+        if self.is_answered:
+            return False
+        self.is_answered = True
+        self.take(text)
+        return True
 
 
 of_this_rank: Prompts | None = None  # None where this process is no rank
@@ -71,6 +82,11 @@ class Prompts:
             return "it is in a process that the rank has started"
         if threading.current_thread() is not threading.main_thread():
             return "it is not in the rank's main thread"
+        return self.unattended
+
+    @property
+    def unattended(self) -> str:
+        """Why nobody can answer what this cell asks; empty if somebody can."""
         return "" if self._interactive else "nobody can answer here"
 
     def stopped_in(self, text: str) -> FrameType | None:
@@ -81,9 +97,9 @@ class Prompts:
         stopped: FrameType | None = debugger.stopped_in
         return stopped
 
-    def pass_over(self, what: str, frame: FrameType | None, why: str) -> None:
+    def pass_over(self, what: str, place: str, why: str) -> None:
         """Say that `what` is not done, once for each place of a cell."""
-        said = f"{what} at {self.place(frame)} passed over: {why}"
+        said = f"{what} at {place} passed over: {why}"
         if said not in self._told:
             self._told.add(said)
             print(said, flush=True)
@@ -102,38 +118,49 @@ class Prompts:
         An interrupt leaves it, and so does a release from another thread (ReleasedError).
         """
         sys.stdout.flush()
-        self._number += 1
-        place = self.place(frame)
         answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         with span(f"in {WAITS_IN[kind]}"):
-            self.current = question = Question(self._number, kind, place, answers)
-            about = {"number": question.number, "kind": kind, "text": text[:LONGEST]}
+            before = self.current
             try:
-                if self._released:  # before the question could be seen
-                    answers.put(None)
-                self._emit("mark", name="asks", args={**about, "place": place})
+                self.begin_question(kind, text, self.place(frame), answers.put)
                 answer = answers.get()
             finally:
-                self.current = None
-                self._emit("mark", name="answered", args={"number": question.number})
+                self.end_question(before)
         if answer is None:
             Waiting.broken = WAITS_IN[kind]
             raise ReleasedError(LEFT.format(what=WAITS_IN[kind]))
         print(text if kind == "password" else f"{text}{answer}", flush=True)
         return answer
 
+    def begin_question(
+        self, kind: str, text: str, place: str, take: Callable[[str | None], None]
+    ) -> None:
+        """The main thread stands still for an answer, which `take` is called with: at once, if the
+        cell is let go of already."""
+        self._number += 1
+        self.current = question = Question(self._number, kind, place, take)
+        if self._released:
+            question.answer(None)
+        about = {"number": question.number, "kind": kind, "text": text[:LONGEST], "place": place}
+        self._emit("mark", name="asks", args=about)
+
+    def end_question(self, before: Question | None = None) -> None:
+        """It goes on; or stands still for `before` again, in which it was asked something else."""
+        question, self.current = self.current, before
+        if question is not None and question is not before:
+            self._emit("mark", name="answered", args={"number": question.number})
+
     def answer(self, number: int, text: str) -> bool:
         """Answer the question of this number; False if it is not asked (any more)."""
         question = self.current
-        if question is None or question.number != number or not question.answers.empty():
-            return False
-        question.answers.put(text)
-        return True
+        return question is not None and question.number == number and question.answer(text)
 
     def complete(self, number: int, line: str) -> dict[str, Any]:
         """What can follow in a line that is to answer the debugger's question of this number."""
         question, debugger = self.current, self.debugger
-        if question is None or question.number != number or question.kind != "debugger":
+        if question is None or (question.number, question.kind) != (number, "debugger"):
+            return {"begin": len(line), "matches": []}
+        if debugger is None:  # JupyterLab's own completes in its own console
             return {"begin": len(line), "matches": []}
         return self._completion.of(debugger, line)
 
@@ -142,7 +169,7 @@ class Prompts:
         self._released, question = True, self.current
         if question is None:
             return []
-        question.answers.put(None)
+        question.answer(None)
         return [WAITS_IN[question.kind]]
 
     def standing(self) -> dict[str, Any] | None:

@@ -9,23 +9,27 @@ import sys
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rankroom.rank import prompts
+from rankroom.rank.debugging import prompts
+from rankroom.rank.debugging.prompts import Prompts
 from rankroom.rank.import_hooks import when_imported
-from rankroom.rank.prompts import Prompts
 
 if TYPE_CHECKING:
-    from rankroom.rank.debugger import RankDebugger
+    from rankroom.rank.debugging.debugger import RankDebugger
+    from rankroom.rank.debugging.panel_debugger import PanelDebugger
 
 _kept: RankDebugger | None = None  # with the breakpoints that were set
+_panel: PanelDebugger | None = None
 
 
-def install(asking: Prompts) -> None:
-    """Have the main thread stop where its cell asks for a debugger, and ask by `asking`.
+def install(asking: Prompts, panel: PanelDebugger) -> None:
+    """Have the main thread stop where its cell asks for a debugger, and ask by `asking`; or in
+    JupyterLab's `panel` while that is on.
 
     Python's own hook of breakpoint() looks up pdb.set_trace each time, unless PYTHONBREAKPOINT says
     otherwise. With ipykernel comes debugpy, whose hook does nothing unless its client is there.
     """
-    prompts.of_this_rank = asking
+    global _panel
+    prompts.of_this_rank, _panel = asking, panel
     sys.breakpointhook = sys.__breakpointhook__
     when_imported("pdb", _take_over)
 
@@ -36,7 +40,10 @@ def set_trace(frame: FrameType | None = None, *, header: str | None = None, **_:
     frame = frame or sys._getframe(1)
     asking = prompts.of_this_rank
     if asking is not None and (why := asking.refusal()):
-        asking.pass_over("breakpoint()", frame, why)
+        asking.pass_over("breakpoint()", asking.place(frame), why)
+        return
+    if _panel is not None and _panel.is_on:
+        _panel.stop_in(frame)
         return
     debugger = _debugger()
     if header is not None:
@@ -75,7 +82,7 @@ def _take_over(pdb: ModuleType) -> None:
 def _debugger() -> RankDebugger:
     """The rank's debugger; another one while that waits for a command of its own to end."""
     global _kept
-    from rankroom.rank.debugger import RankDebugger
+    from rankroom.rank.debugging.debugger import RankDebugger
 
     if _kept is None:
         _kept = RankDebugger()

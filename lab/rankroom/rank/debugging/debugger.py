@@ -14,7 +14,7 @@ from typing import Any
 
 from IPython.core.debugger import Pdb
 
-from rankroom.rank import prompts
+from rankroom.rank.debugging import prompts
 from rankroom.rank.world import ReleasedError
 
 QUIT = "the debugger was quit"
@@ -126,7 +126,7 @@ class RankDebugger(Pdb):
         self.stopped_in = frame or _innermost(getattr(tb_or_exc, "__traceback__", tb_or_exc))
         asking = prompts.of_this_rank
         if asking is not None and (why := asking.refusal()):
-            asking.pass_over("the debugger", self.stopped_in, why)
+            asking.pass_over("the debugger", asking.place(self.stopped_in), why)
             return
         self._interrupted = False
         try:

@@ -1,0 +1,197 @@
+"""JupyterLab's own debugger shows a rank in the place of the notebook's kernel.
+
+JupyterLab asks the kernel, which passes its requests on. It knows a cell by a file that is named
+after the cell's text; on the rank that is another file, with the lines of a `%%distributed` cell
+that follow the magic.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from ipykernel.compiler import get_file_name, get_tmp_directory, get_tmp_hash_seed
+from ipykernel.ipkernel import IPythonKernel
+
+from rankroom.cluster.base import AnyCluster
+from rankroom.errors import NoClusterError, RankroomError, UsageError
+from rankroom.system.internals import demand
+
+Message = dict[str, Any]
+
+AT_A_TIME = 8  # requests: one may evaluate something that takes long
+ON_RANKS = ("distributed", "scaling")  # cells whose text, without the magic, runs there
+
+
+@dataclass
+class PanelCell:
+    """A cell as JupyterLab has it, by its file `here`; `there` is its file on the rank, if it runs
+    there, of which line 1 is line `before` + 1 here."""
+
+    here: str
+    text: str
+    there: str = ""
+    before: int = 0
+    breakpoints: list[Message] = field(default_factory=list)
+
+
+class RankInPanel:
+    """From `show` to `leave`, the debugger of the notebook of `shell` is that of `rank`."""
+
+    def __init__(self, shell: Any, cluster: AnyCluster, rank: int) -> None:
+        self.cluster = cluster
+        self.rank = rank
+        self._shell = shell
+        self._kernel = shell.kernel
+        self._own = self._kernel.do_debug_request
+        self._pool = ThreadPoolExecutor(AT_A_TIME, "rankroom-panel")
+        self._cells: dict[str, PanelCell] = {}  # by either file
+
+    def show(self) -> None:
+        """Raises UsageError if JupyterLab's debugger is switched on, RankroomError if the rank has
+        none."""
+        demand("ipykernel", IPythonKernel, ["do_debug_request"])
+        if getattr(getattr(self._kernel, "debugger", None), "is_started", False):
+            raise UsageError(IS_ON)
+        self.cluster.debug(self.rank, request("debugInfo"))
+        self.cluster.on_debugged = self._told
+        self._kernel.do_debug_request = self._answer
+
+    def leave(self) -> None:
+        """The debugger is the kernel's again. Raises UsageError if it is switched on."""
+        with contextlib.suppress(NoClusterError):
+            if self.cluster.debug(self.rank, request("debugInfo"))["body"]["isStarted"]:
+                raise UsageError(IS_ON)
+        self._kernel.do_debug_request = self._own
+        self._pool.shutdown(wait=False)
+
+    # -- what JupyterLab asks, in the kernel's thread for that
+
+    async def _answer(self, message: Message) -> Message:
+        """Any request; what cannot be done is told in JupyterLab's log."""
+        command = message["command"]
+        try:
+            if command == "dumpCell":
+                return await self._keep_cell(message)
+            if command == "setBreakpoints":
+                return await self._set_breakpoints(message)
+            if command == "source" and (cell := self._cells.get(_path(message))):
+                return response(message, {"content": cell.text})
+            answer = await self._ask(message)
+        except RankroomError as error:
+            if isinstance(error, NoClusterError) and not self.cluster.running:
+                self.leave()
+                return dict(await self._own(message))
+            if command == "debugInfo":
+                return response(message, self._info({"isStarted": False, "stoppedThreads": []}))
+            return {**response(message, {}), "success": False, "message": str(error)}
+        if command == "debugInfo":
+            answer["body"] = self._info(answer["body"])
+        elif command == "stackTrace":
+            for frame in answer.get("body", {}).get("stackFrames", ()):
+                self._translate(frame)
+        return answer
+
+    async def _keep_cell(self, message: Message) -> Message:
+        text = message["arguments"]["code"]
+        cell = PanelCell(get_file_name(text), text)
+        body = self._on_ranks(text)
+        if body is not None:
+            # What the magic's line took is not there; IPython ends each text with a new line.
+            cell.before = len(text.splitlines()) - len(body.splitlines())
+            dumped = await self._ask(request("dumpCell", code=body))
+            cell.there = dumped["body"]["sourcePath"]
+            self._cells[cell.there] = cell
+        before = self._cells.get(cell.here)
+        cell.breakpoints = before.breakpoints if before else []
+        self._cells[cell.here] = cell
+        return response(message, {"sourcePath": cell.here})
+
+    def _on_ranks(self, text: str) -> str | None:
+        """What of a cell runs on ranks; None if it runs here."""
+        try:
+            [statement] = ast.parse(self._shell.transform_cell(text)).body
+            magic, _, body = [ast.literal_eval(each) for each in statement.value.args]
+        except (AttributeError, SyntaxError, ValueError):
+            return None
+        return str(body) if magic in ON_RANKS else None
+
+    async def _set_breakpoints(self, message: Message) -> Message:
+        cell = self._cells.get(_path(message))
+        if cell is None:  # of a file
+            return await self._ask(message)
+        wanted = message["arguments"].get("breakpoints") or []
+        if not cell.there:
+            cell.breakpoints = [{**each, "verified": False} for each in wanted]
+            return response(message, {"breakpoints": cell.breakpoints})
+        there = [{**each, "line": max(1, each["line"] - cell.before)} for each in wanted]
+        arguments = {"source": {"path": cell.there}, "breakpoints": there}
+        answer = await self._ask({**message, "arguments": {**message["arguments"], **arguments}})
+        for each in answer.get("body", {}).get("breakpoints", ()):
+            self._translate(each)
+        cell.breakpoints = answer.get("body", {}).get("breakpoints", [])
+        return answer
+
+    async def _ask(self, message: Message) -> Message:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self.cluster.debug, self.rank, message)
+
+    # -- what JupyterLab hears
+
+    def _info(self, body: Message) -> Message:
+        """`debugInfo`, by which JupyterLab finds cells and shows breakpoints again."""
+        cells = {cell.here: cell for cell in self._cells.values() if cell.breakpoints}
+        others = [
+            each for each in body.get("breakpoints", ())
+            if each["source"] not in self._cells
+        ]  # fmt: skip
+        mine = [
+            {"source": here, "breakpoints": [{"line": b["line"]} for b in cell.breakpoints]}
+            for here, cell in cells.items()
+        ]
+        return {
+            **body,
+            "hashMethod": "Murmur2",
+            "hashSeed": get_tmp_hash_seed(),
+            "tmpFilePrefix": f"{get_tmp_directory()}/",
+            "tmpFileSuffix": ".py",
+            "breakpoints": [*others, *(mine if body["isStarted"] else [])],
+        }
+
+    def _translate(self, about: Message) -> None:
+        """Have a frame or a breakpoint be in the cell, if it is in its file on the rank."""
+        source = about.get("source") or {}
+        cell = self._cells.get(source.get("path", ""))
+        if cell is not None and cell.there == source["path"]:
+            about["source"] = {**source, "path": cell.here}
+            about["line"] += cell.before
+
+    def _told(self, rank: int, event: Message | None) -> None:
+        if rank != self.rank:
+            return
+        if event is None:  # it is gone
+            about = {"threadId": 1, "allThreadsContinued": True}
+            event = {"type": "event", "seq": 0, "event": "continued", "body": about}
+        self._kernel._publish_debug_event(event)
+
+
+def request(command: str, **arguments: Any) -> Message:
+    """A request of our own."""
+    return {"type": "request", "command": command, "seq": 0, "arguments": arguments}
+
+
+def response(message: Message, body: Message) -> Message:
+    """The answer to a request."""
+    about = {"type": "response", "seq": message["seq"], "request_seq": message["seq"]}
+    return {**about, "success": True, "command": message["command"], "body": body}
+
+
+def _path(message: Message) -> str:
+    return str((message["arguments"].get("source") or {}).get("path", ""))
+
+
+IS_ON = "JupyterLab's debugger is on: switch it off first (the bug above the notebook)"

@@ -1,0 +1,256 @@
+"""A rank in JupyterLab's own debugger: breakpoints in the gutter of a cell, steps, variables.
+
+JupyterLab speaks the Debug Adapter Protocol (DAP). ipykernel answers a part of it, and pydevd,
+which comes with debugpy, the rest. A rank's requests come by way of the supervisor, and pydevd has
+one end of a pair of sockets: no port is opened. It is all done in a thread of its own. Only the
+main thread, in which cells run, is stopped; while it is, the run's prompt can do what the panel
+can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from jupyter_client.jsonutil import json_default
+from traitlets.log import get_logger
+
+from rankroom.errors import RankroomError
+from rankroom.rank.debugging.prompts import Prompts
+from rankroom.reporting.spans import span
+
+Message = dict[str, Any]
+Done = Callable[[Message], None]
+
+PROMPT = "debugger> "
+# What can be typed at the prompt, and what it is in DAP. Anything else is evaluated.
+COMMANDS = {
+    "c": "continue", "n": "next", "s": "stepIn", "r": "stepOut",
+    "continue": "continue", "next": "next", "step": "stepIn", "return": "stepOut",
+}  # fmt: skip
+TOLD = {"initialized", "stopped", "continued", "thread", "breakpoint"}  # events that are passed on
+
+
+class PanelDebugger:
+    """Does what JupyterLab asks of this rank's debugger; `tell(event)` is how it hears of stops.
+
+    `cells()` gives the file names of this session's cells.
+    """
+
+    def __init__(
+        self, prompts: Prompts, cells: Callable[[], set[str]], tell: Callable[[Message], None]
+    ) -> None:
+        self._prompts = prompts
+        self._cells = cells
+        self._tell = tell
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._debugger: Any = None
+        self._stopped: int | None = None  # pydevd's number of the main thread, while it stands
+        self._place = ""
+        self._span = contextlib.ExitStack()
+        self._traces = False  # whether pydevd may have the main thread traced
+        os.register_at_fork(after_in_child=self._leave_child)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether JupyterLab's debugger is switched on for this rank."""
+        return self._debugger is not None and self._debugger.is_started
+
+    def take(self, message: Message, done: Done) -> None:
+        """Do what a DAP request asks: `done({"answer": …})`, or `{"refused": why}`; any thread."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(
+                target=self._loop.run_forever, name="rankroom-debugger", daemon=True
+            ).start()
+        asyncio.run_coroutine_threadsafe(self._answer(message, done), self._loop)
+
+    # -- in the main thread
+
+    def begin_cell(self) -> None:
+        """A cell begins: it is traced if the debugger is on. An interrupt has ended that before."""
+        if self.is_on:
+            self._traces = True
+            self._debugger.debugpy_client.trace_this_thread()
+        elif self._traces:
+            self._traces = False
+            self._debugger.debugpy_client.trace_no_more()
+
+    def end_cell(self) -> None:
+        """The cell is over, however it ended: it may have been interrupted where it stood."""
+        if self._traces:
+            self._debugger.debugpy_client.trace_no_more()
+            if self._stopped is not None:
+                self._do_soon(self._leave())
+
+    def _leave_child(self) -> None:
+        """In a process that the cell has forked, nobody could go on for it."""
+        if self._traces:
+            self._debugger.debugpy_client.trace_no_more()
+
+    def stop_in(self, frame: FrameType) -> None:
+        """Stop in `frame` now, as breakpoint() does."""
+        self._debugger.debugpy_client.stop_in(frame)
+
+    # -- in the debugger's own thread
+
+    async def _answer(self, message: Message, done: Done) -> None:
+        try:
+            if self._debugger is None:
+                # debugpy is large: only where it is needed.
+                from rankroom.rank.debugging.pydevd_client import DapDebugger
+
+                self._debugger = DapDebugger(self._heard)
+            if message["command"] == "initialize" and self.is_on:
+                # A client that has ended left it so.
+                await self._debugger.process_request({**message, "command": "disconnect"})
+                self._goes_on()
+            arguments = message.get("arguments") or {}
+            if self._stopped is not None and "threadId" in arguments:
+                # JupyterLab takes it that the thread of cells is number 1.
+                message = {**message, "arguments": {**arguments, "threadId": self._stopped}}
+            answer = await self._debugger.process_request(message)
+            if message["command"] == "stackTrace":
+                self._leave_out_callers(answer["body"])
+            said = {"answer": json.loads(json.dumps(answer, default=json_default))}
+        except RankroomError as error:
+            said = {"refused": str(error)}
+        except Exception as error:
+            said = {"refused": f"{type(error).__name__}: {error}"}
+        if message["command"] == "disconnect":
+            self._goes_on()
+        self._traces |= self.is_on  # a breakpoint that is set has threads traced
+        done(said)
+
+    def _heard(self, event: Message) -> None:
+        """What pydevd tells."""
+        if event["event"] == "stopped":
+            self._do_soon(self._stop(event))
+        elif event["event"] in TOLD:
+            if event["event"] == "continued":
+                self._goes_on()
+            self._tell(event)
+
+    async def _stop(self, event: Message) -> None:
+        """A thread stands still: the panel hears of it, and the run has a prompt for it."""
+        thread: int = event["body"]["threadId"]
+        frames = (await self._request("stackTrace", threadId=thread))["body"]["stackFrames"]
+        place = self._place_of(frames)
+        known = (await self._request("threads"))["body"]["threads"]
+        names = {each["name"] for each in known if each["id"] == thread}
+        if not self.is_on:  # it was switched off meanwhile, and the thread runs
+            return
+        why = self._prompts.unattended
+        if names - {threading.main_thread().name}:
+            why = "it is not in the rank's main thread"
+        if why:
+            self._prompts.pass_over("a breakpoint", place, why)
+            await self._request("continue", threadId=thread)
+            return
+        self._stopped, self._place = thread, place
+        self._span.enter_context(span("in the debugger"))
+        self._tell(event)
+        self._ask()
+
+    def _ask(self) -> None:
+        self._prompts.begin_question(
+            "debugger", PROMPT, self._place, lambda text: self._do_soon(self._obey(text))
+        )
+
+    async def _obey(self, text: str | None) -> None:
+        """Do what was typed at the prompt; None lets go of the cell."""
+        thread = self._stopped
+        if thread is None:  # the panel went on meanwhile
+            return
+        if text is not None:
+            print(f"{PROMPT}{text}", flush=True)
+        words = (text or "").strip()
+        if text is None or words in ("q", "quit"):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            return
+        if command := COMMANDS.get(words):
+            await self._request(command, threadId=thread)
+            return
+        if words:
+            print(await self._said(words, thread), flush=True)
+        if self._stopped is not None:
+            self._prompts.end_question()
+            self._ask()
+
+    async def _said(self, words: str, thread: int) -> str:
+        body = (await self._request("stackTrace", threadId=thread))["body"]
+        self._leave_out_callers(body)
+        frames = body["stackFrames"]
+        if words in ("w", "where"):
+            return "\n".join(f"{self._line_of(each)} in {each['name']}" for each in frames)
+        words = words.removeprefix("p ")
+        answer = await self._request(
+            "evaluate", expression=words, frameId=frames[0]["id"], context="repl"
+        )
+        return str(answer["body"]["result"] if answer["success"] else answer.get("message", ""))
+
+    def _place_of(self, frames: list[Message]) -> str:
+        """Where DAP has it stand, innermost frame first, as the prompt says it."""
+        cells = self._cells()
+        ours = [each for each in frames if _path(each) in cells]
+        if not frames or _path(frames[0]) not in cells:
+            return self._line_of(frames[0] if frames else {})
+        # Of the cell that runs, if it is in a function of an earlier one.
+        return self._line_of(next(each for each in ours if _path(each) == _path(ours[-1])))
+
+    def _line_of(self, frame: Message) -> str:
+        path, line = _path(frame), frame.get("line", 0)
+        return f"cell line {line}" if path in self._cells() else f"{Path(path).name}:{line}"
+
+    def _leave_out_callers(self, body: Message) -> None:
+        """Who called the cell is of no interest."""
+        frames, cells = body.get("stackFrames", []), self._cells()
+        ours = [i for i, each in enumerate(frames) if _path(each) in cells]
+        if ours:
+            body["stackFrames"] = frames[: ours[-1] + 1]
+            body.pop("totalFrames", None)
+
+    def _goes_on(self) -> None:
+        if self._stopped is not None:
+            self._stopped = None
+            self._prompts.end_question()
+            self._span.close()
+            self._debugger.debugpy_client.goes_on()
+
+    async def _leave(self) -> None:
+        """The cell was interrupted where it stood, of which pydevd knows nothing."""
+        if (thread := self._stopped) is not None:
+            await self._request("continue", threadId=thread)
+            if self._stopped is not None:
+                self._goes_on()
+                about = {"threadId": thread, "allThreadsContinued": True}
+                self._tell({"type": "event", "event": "continued", "seq": 0, "body": about})
+
+    async def _request(self, command: str, **arguments: Any) -> Message:
+        request = {"type": "request", "command": command, "arguments": arguments}
+        answer: Message = await self._debugger.debugpy_client.send_dap_request(request)
+        return answer
+
+    def _do_soon(self, what: Coroutine[Any, Any, None]) -> None:
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(_logged(what), self._loop)
+
+
+def _path(frame: Message) -> str:
+    return str((frame.get("source") or {}).get("path", ""))
+
+
+async def _logged(what: Coroutine[Any, Any, None]) -> None:
+    """What goes wrong where nobody waits for it is in the rank's log."""
+    try:
+        await what
+    except Exception:
+        get_logger().exception("JupyterLab's debugger")

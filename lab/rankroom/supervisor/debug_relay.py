@@ -1,0 +1,72 @@
+"""JupyterLab's debugger and the rank that is in it: requests go through here, and events back."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+from rankroom.errors import UsageError
+from rankroom.record.model import Owner
+from rankroom.record.owner import is_gone
+from rankroom.rpc.server import Question, Server
+from rankroom.supervisor.rank_connections import RankConnections
+
+
+class DebugRelay:
+    """Knows whose debugger each rank is in: the client's that switched it on."""
+
+    def __init__(self, server: Server, connections: RankConnections) -> None:
+        self._server = server
+        self._connections = connections
+        self._clients: dict[int, tuple[bytes, Owner]] = {}
+
+    def take(self, question: Question) -> bool:
+        """Pass on a request of a client's or an event of a rank's; in the server's thread."""
+        said = question.content
+        if said["do"] == "debug":
+            self._ask(question, said["rank"], said["message"])
+        elif said["do"] == "debugged":
+            self._tell(said["rank"], said["event"])
+        else:
+            return False
+        return True
+
+    def gone(self, rank: int) -> None:
+        """The process of a rank has ended, and its debugger with it."""
+        self._tell(rank, None)
+        self._clients.pop(rank, None)
+
+    def forget_gone(self) -> None:
+        """Switch off the debuggers of clients that have ended: nobody sees where they stop."""
+        for rank, (_, client) in list(self._clients.items()):
+            if is_gone(client):
+                self._clients.pop(rank)
+                self._connections.request([rank], do="debug", message=DISCONNECT)
+
+    def _ask(self, question: Question, rank: int, message: dict[str, Any]) -> None:
+        by, command = question.content, message["command"]
+        peer, client = self._clients.get(rank, (question.peer, None))
+        if client and peer != question.peer and command != "debugInfo" and not is_gone(client):
+            raise UsageError(ANOTHERS.format(rank=rank, pid=client.pid, host=client.host))
+        if command == "initialize":
+            client = Owner(by["host"], by["pid"], by.get("space", ""), by.get("began", 0))
+            self._clients[rank] = question.peer, client
+
+        def answer(asked: Future[Any]) -> None:
+            error = asked.exception()
+            if isinstance(error, Exception):
+                question.refuse(error)
+            else:
+                question.answer(**asked.result())
+
+        self._connections.debug(rank, message).add_done_callback(answer)
+        if command == "disconnect":
+            self._clients.pop(rank, None)
+
+    def _tell(self, rank: int, event: dict[str, Any] | None) -> None:
+        if client := self._clients.get(rank):
+            self._server.tell(client[0], do="debugged", rank=rank, event=event)
+
+
+DISCONNECT = {"type": "request", "command": "disconnect", "seq": 0, "arguments": {}}
+ANOTHERS = "rank {rank} is in the debugger of another notebook (pid {pid} on {host})"
