@@ -42,6 +42,7 @@ NAMES = [
     "metrics",
     "timeline_view",
     "wide_view",
+    "long_tasks",
     "timeline_import",
 ]
 RESULTS = Path(__file__).parent / "results"

@@ -39,8 +39,6 @@ export const test = base.extend({
 
 /** For tests that `make test` runs as well: one of each kind of thing that a part of the extension does. */
 export const ALWAYS = { tag: '@always' };
-/** For tests that hold the page to a bound of time, so that nothing may run beside them; `make test` runs them, too. */
-export const ALONE = { tag: ['@always', '@alone'] };
 
 export type Json = { [key: string]: unknown };
 

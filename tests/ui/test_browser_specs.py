@@ -14,9 +14,6 @@ from rankroom.record.cluster_file import ClusterPaths
 SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
 # `make test` has a look at each part of the extension, `make test-all` at all there is to see.
 ALWAYS = "--grep=@always"
-# Hold the page to bounds of time, and need a core of their own.
-ALONE = "--grep=@alone"
-OTHERS = ["--grep-invert=@alone", "--pass-with-no-tests"]
 SHARDS = 2  # each within the limit, though every test loads JupyterLab anew
 LONGEST_S = 900.0
 
@@ -30,12 +27,11 @@ def test_there_are_browser_tests():
 def pytest_generate_tests(metafunc):
     if "chosen" in metafunc.fixturenames:
         thorough = metafunc.config.getoption("--repeat") > 1
-        runs = [pytest.param([spec, *OTHERS], id=spec) for spec in SPECS]
+        runs = [pytest.param([spec], id=spec) for spec in SPECS]
         if not thorough:
             parts = [f"--shard={part}/{SHARDS}" for part in range(1, SHARDS + 1)]
-            runs = [pytest.param([ALWAYS, *OTHERS, part], id=part) for part in parts]
-        alone = pytest.param([ALONE], id="alone", marks=pytest.mark.alone)
-        metafunc.parametrize("chosen", [*runs, alone])
+            runs = [pytest.param([ALWAYS, part], id=part) for part in parts]
+        metafunc.parametrize("chosen", runs)
 
 
 def free_port() -> int:
