@@ -21,6 +21,7 @@ from table import Row, table
 
 NAMES = [
     "empty_cell",
+    "collective_checker",
     "first_line",
     "flood",
     "slow_lines",

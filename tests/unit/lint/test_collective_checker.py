@@ -136,20 +136,3 @@ def test_one_walk_stands_for_all_where_ranks_do_not_part(monkeypatch):
     found = [said(source, size=4) for source in sources]
     monkeypatch.setattr(checker, "Walk", PartsAlways)
     assert [said(source, size=4) for source in sources] == found
-
-
-@pytest.mark.alone
-def test_a_usual_cell_waits_for_it_a_moment_only():
-    """0.3 ms of processor time, as others compute too; most cells take a tenth of that."""
-    sources = [each for name, each in cells().items() if name.startswith("quickstart")]
-    assert len(sources) > 10
-    best = min(_seconds(sources) for _ in range(5)) / len(sources)
-    print(f"{best * 1e6:.0f} µs a cell")
-    assert best < 0.0003
-
-
-def _seconds(sources: list[str]) -> float:
-    begun = process_time()
-    for source in sources:
-        warnings(source, None, 4)
-    return process_time() - begun
