@@ -129,7 +129,7 @@ def test_the_runs_prompt_does_what_the_panel_can(panel: Panel, cluster: Cluster)
     panel.click(HALVES, 4)
     with stopped(panel, HALVES) as cell:
         run, prompt = asking(cluster)
-        run.answer("n * 2")
+        run.answer("pp n * 2")
         run, prompt = asking(cluster, prompt.number)
         run.answer("w")
         run, prompt = asking(cluster, prompt.number)
@@ -142,7 +142,7 @@ def test_the_runs_prompt_does_what_the_panel_can(panel: Panel, cluster: Cluster)
         shown = cell.over()
     assert not shown.error
     said = log(run, 1)
-    assert "debugger> n * 2\n14\n" in said
+    assert "debugger> pp n * 2\n14\n" in said
     assert "cell line 3 in half\ncell line 6 in <module>" in said
 
 
@@ -180,12 +180,54 @@ def test_an_interrupt_ends_the_cell_and_the_next_one_stops_again(
 
 
 @pytest.mark.thorough
+def test_a_breakpoint_may_have_a_condition_and_be_set_while_the_cell_runs(
+    panel: Panel, kernel: Kernel, tmp_path: Path
+):
+    flag = tmp_path / "flag"
+    code = (
+        "%%distributed\nimport pathlib\n"
+        f"while not pathlib.Path({str(flag)!r}).exists():\n    pass\n"
+        "for i in range(10):\n    square = i * i\nsquare"
+    )
+    path = panel.do("dumpCell", code=code)["sourcePath"]
+    panel.click_in(path, 2)
+    with stopped(panel, code) as cell:
+        panel.go_on()
+        where = {"line": 6, "condition": "i == 7"}
+        panel.do("setBreakpoints", source={"path": path}, breakpoints=[where])
+        before = panel.stops()
+        flag.touch()
+        panel.heard("stopped", before)
+        assert panel.frames() == [("<module>", 6)]
+        [frame] = panel.do("stackTrace", threadId=1)["stackFrames"]
+        panel.do("copyToGlobals", srcVariableName="i", dstVariableName="seen",
+                 srcFrameId=frame["id"])  # fmt: skip
+        panel.go_on()
+        assert "81" in cell.over().text
+    assert "7" in kernel.run("%%distributed --ranks 1\nseen").text
+
+
+@pytest.mark.thorough
+def test_where_every_cell_is_distributed(panel: Panel, kernel: Kernel):
+    assert not kernel.run("%distributed on").error
+    try:
+        code = "a = rank\nb = a + 1\nb"
+        assert panel.click(code, 2) == [2]
+        with stopped(panel, code) as cell:
+            assert panel.frames() == [("<module>", 2)]
+            panel.go_on()
+            assert not cell.over().error
+    finally:
+        assert not kernel.run("%distributed off").error
+
+
+@pytest.mark.thorough
 def test_a_stop_is_no_stall(panel: Panel, cluster: Cluster):
-    code = "%%distributed --timeout 2\nx = 1\nworld_waits = rank"
+    code = "%%distributed --timeout 2\nx = 1\ny = rank"
     panel.click(code, 3)
     with stopped(panel, code) as cell:
         run, _ = asking(cluster)
-        time.sleep(4.0)
+        time.sleep(4.0)  # twice as long as the cell may take
         assert run.state == "running"
         panel.go_on()
         assert not cell.over().error
@@ -314,14 +356,13 @@ def test_another_notebook_has_to_wait_and_one_that_is_gone_leaves_nothing(
     try:
         its.switch_on()
         its.click(HALVES, 4)
-        assert not kernel.run("%ranks debug 1").error
-        said = mine.ask("initialize", clientID="jupyterlab", adapterID="")
-        assert not said["success"] and "the debugger of another notebook" in said["message"]
+        assert "the debugger of another notebook" in kernel.run("%ranks debug 1").error
         its.close()
         other.close()
         assert not InCell(kernel, "%%distributed\nrank").over().error
         cell = InCell(kernel, HALVES)  # where the other had a breakpoint
         assert not cell.over().error
+        assert not kernel.run("%ranks debug 1").error and not mine.is_on
         mine.switch_on()
         mine.click(HALVES, 4)
         with stopped(mine, HALVES) as cell:

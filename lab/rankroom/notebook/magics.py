@@ -6,15 +6,15 @@ import contextlib
 import functools
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.display import display as show
 
 from rankroom import display
 from rankroom.analysis.chart import VEGA
-from rankroom.cluster.base import AnyCluster
 from rankroom.errors import RunFailed, UsageError
+from rankroom.notebook import ranks_magic
 from rankroom.notebook.attended import is_attended
 from rankroom.notebook.cell_source import check_syntax, notes
 from rankroom.notebook.cluster_magic import ACTIONS, the_cluster
@@ -29,9 +29,6 @@ from rankroom.record.compared import compared
 from rankroom.record.store import Store
 from rankroom.run.run import Run
 from rankroom.text.rank_ranges import format_ranks, name_ranks, parse_ranks
-
-if TYPE_CHECKING:
-    from rankroom.notebook.rank_in_panel import RankInPanel
 
 AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
@@ -52,7 +49,6 @@ class RankroomMagics(Magics):
         super().__init__(shell)
         self._own_debug = shell.find_line_magic("debug")
         self.every_cell = False
-        self._in_panel: RankInPanel | None = None
         self.refuses = ""  # why the lesson of this notebook cannot be walked here
 
     # -- cells
@@ -285,70 +281,7 @@ class RankroomMagics(Magics):
         ranks have different values; these stay where they are. Without NAMEs it shows the ranks'
         memory as well. `debug 1` has JupyterLab's own debugger show rank 1.
         """
-        options = Options("%ranks")
-        options.add_argument("word", choices=["push", "pull", "who", "debug"])
-        options.add_argument("names", nargs="*", metavar="NAME")
-        options.add_argument("--ranks", metavar="0,2-3")
-        chosen = options.read(line)
-        cluster = the_cluster()
-        ranks = (
-            parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else list(range(cluster.size))
-        )
-        if chosen.word == "debug":
-            self._show_in_panel(cluster, chosen.names)
-            return
-        if chosen.word == "who":
-            self._show_variables(cluster, ranks, chosen.names)
-            return
-        if not chosen.names:
-            raise UsageError(f"%ranks {chosen.word} needs a variable's name")
-        if chosen.word == "push":
-            missing = [name for name in chosen.names if name not in self.shell.user_ns]
-            if missing:
-                raise UsageError(f"%ranks push: no variable {missing[0]!r} in this notebook")
-            cluster.push({name: self.shell.user_ns[name] for name in chosen.names}, ranks)
-            print(f"pushed {', '.join(chosen.names)} to ranks {format_ranks(ranks)}")
-            return
-        for name in chosen.names:
-            self.shell.user_ns[name.rpartition(".")[2]] = cluster.pull(name, ranks)
-        print(
-            f"pulled {', '.join(chosen.names)} from ranks {format_ranks(ranks)}: "
-            "a dictionary by rank"
-        )
-
-    def _show_in_panel(self, cluster: AnyCluster, words: list[str]) -> None:
-        """Have JupyterLab's own debugger show a rank, or the notebook's kernel again."""
-        from rankroom.notebook.rank_in_panel import RankInPanel  # debugpy comes with it
-
-        if len(words) != 1:
-            raise UsageError("%ranks debug needs a rank, or off")
-        if self._in_panel is not None:
-            self._in_panel.leave()
-            self._in_panel = None
-        if words[0] == "off":
-            print("JupyterLab's debugger is the notebook's own again")
-            return
-        [rank, *others] = parse_ranks(words[0], cluster.size)
-        if others:
-            raise UsageError("%ranks debug shows one rank at a time")
-        shown = RankInPanel(self.shell, cluster, rank)
-        shown.show()
-        self._in_panel = shown
-        print(IN_PANEL.format(rank=rank))
-
-    def _show_variables(self, cluster: AnyCluster, ranks: list[int], names: list[str]) -> None:
-        from rankroom.display.variable_table import memory_table, table  # NumPy comes with it
-
-        found = cluster.variables(ranks)
-        missing = set(names) - {name for each in found.values() for name in each}
-        if missing:
-            raise UsageError(f"%ranks who: no variable {min(missing)!r} on these ranks")
-        made = [table(found, names), *([] if names else [memory_table(cluster.memory(ranks))])]
-        if not made[0].rows:
-            print("no variables on these ranks yet")
-            made = made[1:]
-        text = "\n\n".join(each.text() for each in made)
-        show({"text/plain": text, "text/html": "".join(each.html() for each in made)}, raw=True)
+        ranks_magic.do(self.shell, line)
 
     @line_magic  # type: ignore[untyped-decorator]
     @plain
@@ -408,8 +341,4 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 NO_TRACEBACK = "nothing to debug on {ranks}: no cell has failed there"
-IN_PANEL = (
-    "JupyterLab's debugger shows rank {rank} now. The bug above the notebook switches it on;\n"
-    "a click beside a line of a %%distributed cell has the rank stop there."
-)
 UNATTENDED = "%debug passed over: nobody can answer here"

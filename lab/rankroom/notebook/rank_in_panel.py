@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ipykernel.compiler import get_file_name, get_tmp_directory, get_tmp_hash_seed
 from ipykernel.ipkernel import IPythonKernel
@@ -24,7 +24,6 @@ from rankroom.system.internals import demand
 Message = dict[str, Any]
 
 AT_A_TIME = 8  # requests: one may evaluate something that takes long
-ON_RANKS = ("distributed", "scaling")  # cells whose text, without the magic, runs there
 
 
 @dataclass
@@ -42,6 +41,8 @@ class PanelCell:
 class RankInPanel:
     """From `show` to `leave`, the debugger of the notebook of `shell` is that of `rank`."""
 
+    current: ClassVar[RankInPanel | None] = None
+
     def __init__(self, shell: Any, cluster: AnyCluster, rank: int) -> None:
         self.cluster = cluster
         self.rank = rank
@@ -52,27 +53,33 @@ class RankInPanel:
         self._cells: dict[str, PanelCell] = {}  # by either file
 
     def show(self) -> None:
-        """Raises UsageError if JupyterLab's debugger is switched on, RankroomError if the rank has
-        none."""
+        """Raises UsageError if JupyterLab's debugger is on, here or in another notebook for this
+        rank, RankroomError if the rank has none."""
         demand("ipykernel", IPythonKernel, ["do_debug_request"])
         if getattr(getattr(self._kernel, "debugger", None), "is_started", False):
             raise UsageError(IS_ON)
-        self.cluster.debug(self.rank, request("debugInfo"))
+        if self._is_on():  # a notebook that has ended has left it so
+            self.cluster.debug(self.rank, request("disconnect"))
         self.cluster.on_debugged = self._told
         self._kernel.do_debug_request = self._answer
+        RankInPanel.current = self
 
     def leave(self) -> None:
         """The debugger is the kernel's again. Raises UsageError if it is switched on."""
         with contextlib.suppress(NoClusterError):
-            if self.cluster.debug(self.rank, request("debugInfo"))["body"]["isStarted"]:
+            if self._is_on():
                 raise UsageError(IS_ON)
         self._kernel.do_debug_request = self._own
         self._pool.shutdown(wait=False)
+        RankInPanel.current = None
+
+    def _is_on(self) -> bool:
+        return bool(self.cluster.debug(self.rank, request("debugInfo"))["body"]["isStarted"])
 
     # -- what JupyterLab asks, in the kernel's thread for that
 
     async def _answer(self, message: Message) -> Message:
-        """Any request; what cannot be done is told in JupyterLab's log."""
+        """The answer to any request; where that fails, JupyterLab logs why."""
         command = message["command"]
         try:
             if command == "dumpCell":
@@ -104,8 +111,9 @@ class RankInPanel:
             # What the magic's line took is not there; IPython ends each text with a new line.
             cell.before = len(text.splitlines()) - len(body.splitlines())
             dumped = await self._ask(request("dumpCell", code=body))
-            cell.there = dumped["body"]["sourcePath"]
-            self._cells[cell.there] = cell
+            if dumped:  # nothing where the debugger is off
+                cell.there = dumped["body"]["sourcePath"]
+                self._cells[cell.there] = cell
         before = self._cells.get(cell.here)
         cell.breakpoints = before.breakpoints if before else []
         self._cells[cell.here] = cell
@@ -118,7 +126,7 @@ class RankInPanel:
             magic, _, body = [ast.literal_eval(each) for each in statement.value.args]
         except (AttributeError, SyntaxError, ValueError):
             return None
-        return str(body) if magic in ON_RANKS else None
+        return str(body) if magic == "distributed" else None
 
     async def _set_breakpoints(self, message: Message) -> Message:
         cell = self._cells.get(_path(message))

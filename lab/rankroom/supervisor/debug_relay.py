@@ -37,16 +37,16 @@ class DebugRelay:
         self._clients.pop(rank, None)
 
     def forget_gone(self) -> None:
-        """Switch off the debuggers of clients that have ended: nobody sees where they stop."""
+        """Switch off the debuggers of clients that have ended, with their breakpoints."""
         for rank, (_, client) in list(self._clients.items()):
             if is_gone(client):
                 self._clients.pop(rank)
-                self._connections.request([rank], do="debug", message=DISCONNECT)
+                self._connections.debug(rank, DISCONNECT)
 
     def _ask(self, question: Question, rank: int, message: dict[str, Any]) -> None:
         by, command = question.content, message["command"]
         peer, client = self._clients.get(rank, (question.peer, None))
-        if client and peer != question.peer and command != "debugInfo" and not is_gone(client):
+        if client and peer != question.peer and not is_gone(client):
             raise UsageError(ANOTHERS.format(rank=rank, pid=client.pid, host=client.host))
         if command == "initialize":
             client = Owner(by["host"], by["pid"], by.get("space", ""), by.get("began", 0))
@@ -69,4 +69,6 @@ class DebugRelay:
 
 
 DISCONNECT = {"type": "request", "command": "disconnect", "seq": 0, "arguments": {}}
-ANOTHERS = "rank {rank} is in the debugger of another notebook (pid {pid} on {host})"
+ANOTHERS = (
+    "rank {rank} is in the debugger of another notebook (pid {pid} on {host}): switch it off there"
+)

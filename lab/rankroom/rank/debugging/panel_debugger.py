@@ -2,9 +2,9 @@
 
 JupyterLab speaks the Debug Adapter Protocol (DAP). ipykernel answers a part of it, and pydevd,
 which comes with debugpy, the rest. A rank's requests come by way of the supervisor, and pydevd has
-one end of a pair of sockets: no port is opened. It is all done in a thread of its own. Only the
-main thread, in which cells run, is stopped; while it is, the run's prompt can do what the panel
-can.
+one end of a pair of sockets, so that no port is opened. A thread of its own does all this. Only
+the main thread, which runs the cells, is ever stopped. Meanwhile the run's prompt takes commands,
+too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Coroutine
@@ -24,6 +25,7 @@ from jupyter_client.jsonutil import json_default
 from traitlets.log import get_logger
 
 from rankroom.errors import RankroomError
+from rankroom.rank.debugging import tracing
 from rankroom.rank.debugging.prompts import Prompts
 from rankroom.reporting.spans import span
 
@@ -53,11 +55,11 @@ class PanelDebugger:
         self._tell = tell
         self._loop: asyncio.AbstractEventLoop | None = None
         self._debugger: Any = None
-        self._stopped: int | None = None  # pydevd's number of the main thread, while it stands
+        self._stopped: int | None = None  # pydevd's number of the main thread, while it is stopped
         self._place = ""
         self._span = contextlib.ExitStack()
         self._traces = False  # whether pydevd may have the main thread traced
-        os.register_at_fork(after_in_child=self._leave_child)
+        os.register_at_fork(after_in_child=self._spare_child)
 
     @property
     def is_on(self) -> bool:
@@ -79,26 +81,26 @@ class PanelDebugger:
         """A cell begins: it is traced if the debugger is on. An interrupt has ended that before."""
         if self.is_on:
             self._traces = True
-            self._debugger.debugpy_client.trace_this_thread()
+            tracing.trace_this_thread()
         elif self._traces:
             self._traces = False
-            self._debugger.debugpy_client.trace_no_more()
+            tracing.stop_tracing()
 
     def end_cell(self) -> None:
-        """The cell is over, however it ended: it may have been interrupted where it stood."""
+        """The cell is over, however it ended: it may have been interrupted at a breakpoint."""
         if self._traces:
-            self._debugger.debugpy_client.trace_no_more()
-            if self._stopped is not None:
-                self._do_soon(self._leave())
+            tracing.stop_tracing()
+            if stopped := set(self._debugger.stopped_threads):
+                self._do_soon(self._note_interrupt(stopped))
 
-    def _leave_child(self) -> None:
-        """In a process that the cell has forked, nobody could go on for it."""
+    def _spare_child(self) -> None:
+        """A process that the cell has forked must not stop: it has no debugger to continue it."""
         if self._traces:
-            self._debugger.debugpy_client.trace_no_more()
+            tracing.stop_tracing()
 
     def stop_in(self, frame: FrameType) -> None:
         """Stop in `frame` now, as breakpoint() does."""
-        self._debugger.debugpy_client.stop_in(frame)
+        tracing.stop_in(frame)
 
     # -- in the debugger's own thread
 
@@ -108,45 +110,41 @@ class PanelDebugger:
                 # debugpy is large: only where it is needed.
                 from rankroom.rank.debugging.pydevd_client import DapDebugger
 
-                self._debugger = DapDebugger(self._heard)
-            if message["command"] == "initialize" and self.is_on:
-                # A client that has ended left it so.
-                await self._debugger.process_request({**message, "command": "disconnect"})
-                self._goes_on()
+                self._debugger = DapDebugger(self._on_event)
             arguments = message.get("arguments") or {}
             if self._stopped is not None and "threadId" in arguments:
                 # JupyterLab takes it that the thread of cells is number 1.
                 message = {**message, "arguments": {**arguments, "threadId": self._stopped}}
             answer = await self._debugger.process_request(message)
             if message["command"] == "stackTrace":
-                self._leave_out_callers(answer["body"])
+                self._leave_out_callers(answer.get("body", {}))
             said = {"answer": json.loads(json.dumps(answer, default=json_default))}
         except RankroomError as error:
             said = {"refused": str(error)}
         except Exception as error:
             said = {"refused": f"{type(error).__name__}: {error}"}
         if message["command"] == "disconnect":
-            self._goes_on()
+            self._resumed()
         self._traces |= self.is_on  # a breakpoint that is set has threads traced
         done(said)
 
-    def _heard(self, event: Message) -> None:
+    def _on_event(self, event: Message) -> None:
         """What pydevd tells."""
         if event["event"] == "stopped":
             self._do_soon(self._stop(event))
         elif event["event"] in TOLD:
             if event["event"] == "continued":
-                self._goes_on()
+                self._resumed()
             self._tell(event)
 
     async def _stop(self, event: Message) -> None:
-        """A thread stands still: the panel hears of it, and the run has a prompt for it."""
+        """A thread has stopped: the panel hears of it, and the run has a prompt for it."""
         thread: int = event["body"]["threadId"]
         frames = (await self._request("stackTrace", threadId=thread))["body"]["stackFrames"]
         place = self._place_of(frames)
         known = (await self._request("threads"))["body"]["threads"]
         names = {each["name"] for each in known if each["id"] == thread}
-        if not self.is_on:  # it was switched off meanwhile, and the thread runs
+        if thread not in self._debugger.stopped_threads:  # it was continued or interrupted
             return
         why = self._prompts.unattended
         if names - {threading.main_thread().name}:
@@ -162,13 +160,13 @@ class PanelDebugger:
 
     def _ask(self) -> None:
         self._prompts.begin_question(
-            "debugger", PROMPT, self._place, lambda text: self._do_soon(self._obey(text))
+            "debugger", PROMPT, self._place, lambda text: self._do_soon(self._take_command(text))
         )
 
-    async def _obey(self, text: str | None) -> None:
-        """Do what was typed at the prompt; None lets go of the cell."""
+    async def _take_command(self, text: str | None) -> None:
+        """Do what was typed at the prompt; None releases the cell."""
         thread = self._stopped
-        if thread is None:  # the panel went on meanwhile
+        if thread is None:  # it was continued in the panel
             return
         if text is not None:
             print(f"{PROMPT}{text}", flush=True)
@@ -180,25 +178,28 @@ class PanelDebugger:
             await self._request(command, threadId=thread)
             return
         if words:
-            print(await self._said(words, thread), flush=True)
+            print(await self._evaluated(words, thread), flush=True)
         if self._stopped is not None:
             self._prompts.end_question()
             self._ask()
 
-    async def _said(self, words: str, thread: int) -> str:
+    async def _evaluated(self, words: str, thread: int) -> str:
+        """The stack, or the value of an expression in its innermost frame, as text."""
         body = (await self._request("stackTrace", threadId=thread))["body"]
         self._leave_out_callers(body)
         frames = body["stackFrames"]
         if words in ("w", "where"):
             return "\n".join(f"{self._line_of(each)} in {each['name']}" for each in frames)
-        words = words.removeprefix("p ")
+        if not frames:  # it was continued in the panel
+            return ""
+        expression = re.sub(r"^pp? ", "", words)  # as one is used to from pdb
         answer = await self._request(
-            "evaluate", expression=words, frameId=frames[0]["id"], context="repl"
+            "evaluate", expression=expression, frameId=frames[0]["id"], context="repl"
         )
         return str(answer["body"]["result"] if answer["success"] else answer.get("message", ""))
 
     def _place_of(self, frames: list[Message]) -> str:
-        """Where DAP has it stand, innermost frame first, as the prompt says it."""
+        """Where it has stopped, as the prompt says it, from its frames, innermost first."""
         cells = self._cells()
         ours = [each for each in frames if _path(each) in cells]
         if not frames or _path(frames[0]) not in cells:
@@ -211,26 +212,27 @@ class PanelDebugger:
         return f"cell line {line}" if path in self._cells() else f"{Path(path).name}:{line}"
 
     def _leave_out_callers(self, body: Message) -> None:
-        """Who called the cell is of no interest."""
+        """Leave out the frames outside of the cell."""
         frames, cells = body.get("stackFrames", []), self._cells()
         ours = [i for i, each in enumerate(frames) if _path(each) in cells]
         if ours:
             body["stackFrames"] = frames[: ours[-1] + 1]
             body.pop("totalFrames", None)
 
-    def _goes_on(self) -> None:
+    def _resumed(self) -> None:
         if self._stopped is not None:
             self._stopped = None
             self._prompts.end_question()
             self._span.close()
-            self._debugger.debugpy_client.goes_on()
+            self._debugger.debugpy_client.resumed()
 
-    async def _leave(self) -> None:
-        """The cell was interrupted where it stood, of which pydevd knows nothing."""
-        if (thread := self._stopped) is not None:
+    async def _note_interrupt(self, stopped: set[int]) -> None:
+        """The cell is over, so these threads were interrupted, of which pydevd knows nothing."""
+        for thread in stopped:
             await self._request("continue", threadId=thread)
-            if self._stopped is not None:
-                self._goes_on()
+            if thread in self._debugger.stopped_threads:
+                self._debugger.stopped_threads.discard(thread)
+                self._resumed()
                 about = {"threadId": thread, "allThreadsContinued": True}
                 self._tell({"type": "event", "event": "continued", "seq": 0, "body": about})
 
@@ -249,7 +251,7 @@ def _path(frame: Message) -> str:
 
 
 async def _logged(what: Coroutine[Any, Any, None]) -> None:
-    """What goes wrong where nobody waits for it is in the rank's log."""
+    """Await it; an error goes to the rank's log."""
     try:
         await what
     except Exception:

@@ -86,7 +86,7 @@ class Prompts:
 
     @property
     def unattended(self) -> str:
-        """Why nobody can answer what this cell asks; empty if somebody can."""
+        """Why no answer can come to what this cell asks; empty if one can."""
         return "" if self._interactive else "nobody can answer here"
 
     def stopped_in(self, text: str) -> FrameType | None:

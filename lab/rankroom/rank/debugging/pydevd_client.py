@@ -1,4 +1,4 @@
-"""ipykernel's debugger over a pydevd in this process, to which it speaks by a pair of sockets.
+"""ipykernel's debugger, connected to a pydevd in this process by a pair of sockets.
 
 It is imported when it is first needed, as it brings debugpy along.
 """
@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import inspect
 import itertools
 import json
 import shutil
 import socket
-import sys
-import sysconfig
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ipykernel import debugger as ipykernel_debugger
@@ -28,16 +24,12 @@ from traitlets.log import get_logger
 
 from rankroom import config
 from rankroom.errors import RankroomError
+from rankroom.rank.debugging import tracing
 from rankroom.system.internals import demand
 
 Message = dict[str, Any]
 
-# Packages that run a cell.
-OURS = {
-    "IPython", "asyncio", "debugpy", "ipykernel", "ipyparallel", "rankroom", "tornado",
-    "traitlets", "zmq",
-}  # fmt: skip
-# What only a thread that stands still answers.
+# What only a stopped thread answers.
 OF_A_STOP = {
     "completions", "evaluate", "exceptionInfo", "scopes", "setExpression", "setVariable",
     "stackTrace", "variables",
@@ -59,7 +51,7 @@ class DapDebugger(Debugger):
             raise RankroomError(NO_DEBUGPY)
         demand("ipykernel", Debugger, ["_handle_event", "process_request", "start", "stop"])
         log = get_logger()
-        files = _files()
+        files = tracing.files_to_step_over()
         # Before ipykernel 7, a debugger knew of no files that it is to leave out.
         knows = "kernel_modules" in inspect.signature(Debugger.__init__).parameters
         super().__init__(
@@ -107,8 +99,6 @@ class PydevdClient(DebugpyClient):
 
     def connect_tcp_socket(self) -> None:
         """Start pydevd."""
-        import pydevd
-
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[str, asyncio.Future[Message]]] = {}
@@ -116,67 +106,27 @@ class PydevdClient(DebugpyClient):
         threading.Thread(
             target=self._read, args=[self._socket], name="rankroom-debugger-in", daemon=True
         ).start()
-        _spare_threads()
-        connect, pydevd.start_client = pydevd.start_client, lambda host, port: its
-        try:
-            pydevd.settrace(
-                host="this process", port=0, protocol="dap", suspend=False, notify_stdin=False,
-                trace_only_current_thread=True, wait_for_ready_to_run=False,
-            )  # fmt: skip
-        finally:
-            pydevd.start_client = connect
-            _trace_no_more()  # this is no cell
-        pydb = pydevd.get_global_debugger()
-        pydb.do_wait_suspend = functools.partial(_interruptibly, pydb.do_wait_suspend)
+        tracing.start(its)
 
     def disconnect_tcp_socket(self) -> None:
         """End pydevd."""
-        import pydevd
-
-        pydevd.stoptrace()
+        tracing.stop()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._let_go(set())
+        self._give_up(set())
 
     async def send_dap_request(self, msg: Message) -> Message:
         """Its answer."""
         if msg["command"] == "setBreakpoints":
-            _spare_threads()  # those that have been started since
+            tracing.exclude_other_threads()  # those that have been started since
         answer = await self._answered(msg)
         if msg["command"] == "attach":
             await self._answered({"type": "request", "command": "configurationDone"})
         return answer
 
-    def goes_on(self) -> None:
-        """The thread that stood still runs on: what it was asked there, it does not answer."""
-        self._let_go(OF_A_STOP)
-
-    # -- in the main thread
-
-    def trace_this_thread(self) -> None:
-        """Have it stop at breakpoints."""
-        import pydevd
-
-        if (pydb := pydevd.get_global_debugger()) is not None:
-            if _monitors():
-                pydb.enable_tracing(pydb.trace_dispatch, apply_to_all_threads=True)
-            pydb.enable_tracing(pydb.trace_dispatch)
-
-    def trace_no_more(self) -> None:
-        """Have it run as fast as before."""
-        _trace_no_more()
-
-    def stop_in(self, frame: FrameType) -> None:
-        """Stand still in `frame`, until a request goes on."""
-        import pydevd
-        from _pydevd_bundle.pydevd_comm_constants import CMD_SET_BREAK
-
-        if (pydb := pydevd.get_global_debugger()) is not None:
-            thread = threading.current_thread()
-            _trace_no_more(all_threads=False)  # or it stands still in pydevd's own code
-            pydb.set_suspend(thread, CMD_SET_BREAK, suspend_requested=True)
-            pydb.do_wait_suspend(thread, frame, "line", None)
-            pydb.enable_tracing(pydb.trace_dispatch)
+    def resumed(self) -> None:
+        """The thread runs on: what it was asked while it was stopped, it will not answer."""
+        self._give_up(OF_A_STOP)
 
     # -- how
 
@@ -188,8 +138,8 @@ class PydevdClient(DebugpyClient):
         self._socket.sendall(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
         return {**await future, "request_seq": msg.get("seq", 0), "command": msg["command"]}
 
-    def _let_go(self, commands: set[str]) -> None:
-        """Answer these ourselves, or all if there are none."""
+    def _give_up(self, commands: set[str]) -> None:
+        """Answer pending requests of these commands ourselves; of all, if the set is empty."""
         for number, (command, future) in list(self._asked.items()):
             if not commands or command in commands:
                 self._asked.pop(number)
@@ -212,57 +162,6 @@ class PydevdClient(DebugpyClient):
             _, future = self._asked.pop(message["request_seq"], ("", None))
             if future is not None and not future.done():
                 future.set_result(message)
-
-
-def _interruptibly(wait: Callable[..., None], *about: Any, **more: Any) -> None:
-    """Stand still. An interrupt ends the cell: pydevd would stop again in what handles that."""
-    from _pydevd_bundle.pydevd_thread_lifecycle import resume_threads
-
-    try:
-        wait(*about, **more)
-    except BaseException:
-        _trace_no_more(all_threads=False)
-        resume_threads("*")
-        raise
-
-
-def _monitors() -> bool:
-    """Whether pydevd traces by sys.monitoring, from Python 3.12 on: all threads or none."""
-    from _pydevd_bundle.pydevd_constants import PYDEVD_USE_SYS_MONITORING
-
-    return bool(PYDEVD_USE_SYS_MONITORING)
-
-
-def _trace_no_more(all_threads: bool = True) -> None:
-    """Trace this thread no more, or all where they are traced together."""
-    import pydevd_tracing
-    from _pydevd_sys_monitoring import pydevd_sys_monitoring
-
-    if _monitors():
-        pydevd_sys_monitoring.stop_monitoring(all_threads=all_threads)
-    else:
-        pydevd_tracing.SetTrace(None)  # sys.settrace itself is pydevd's now, and warns
-
-
-def _spare_threads() -> None:
-    """Have pydevd leave alone all threads there are but the main one."""
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread():
-            thread.pydev_do_not_trace = True  # type: ignore[attr-defined]
-            thread.is_pydev_daemon_thread = True  # type: ignore[attr-defined]
-
-
-def _files() -> list[str]:
-    """The files in which no step ends: the kernel's, and of Python's own modules those that are
-    imported, as the kernel uses them between two statements of a cell."""
-    stdlib = sysconfig.get_path("stdlib")
-    found = []
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) or ""
-        is_pythons = file.startswith(stdlib) and "site-packages" not in file
-        if file and (is_pythons or name.partition(".")[0] in OURS):
-            found.append(file)
-    return found
 
 
 NO_DEBUGPY = "debugpy is not installed on the ranks, which JupyterLab's debugger needs"
