@@ -17,7 +17,7 @@ import dataclasses, os, sys, time
 if "rankroom.rank.engine" in sys.orig_argv and os.environ["RANK"] == "1":
     time.time_ns = lambda true=time.time_ns: true() + {ahead} * 1000
 if "rankroom.supervisor.supervisor" in sys.orig_argv:
-    from rankroom.supervisor.processes import Processes
+    from rankroom.supervisor.processes.cluster_processes import Processes
 
     def places(self, usual=Processes.places):
         return [dataclasses.replace(p, host="node1") if p.rank else p for p in usual(self)]

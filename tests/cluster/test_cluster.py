@@ -16,7 +16,7 @@ from rankroom.errors import NoClusterError, StartError, UsageError
 from rankroom.notebook import cluster_magic as notebook
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote
 from rankroom.remote.cluster import RemoteCluster
-from rankroom.supervisor import start_limit
+from rankroom.supervisor.processes import start_limit
 from rankroom.system import control_groups
 from rankroom.system.polling import poll_until
 
@@ -72,7 +72,7 @@ def test_a_start_outlasts_a_controller_that_answers_late(home):
     [controller] = [
         each
         for each in psutil.Process(supervisor.pid).children()
-        if "rankroom.supervisor.controller" in each.cmdline()
+        if "rankroom.supervisor.processes.controller" in each.cmdline()
     ]
     controller.suspend()
     threading.Timer(2, controller.resume).start()

@@ -15,7 +15,7 @@ import another_user
 from cells import finish, values
 from rankroom import config
 from rankroom.cluster.local import Cluster
-from rankroom.supervisor import port_guard
+from rankroom.supervisor.processes import port_guard
 from rankroom.system import network
 
 pytestmark = pytest.mark.cluster

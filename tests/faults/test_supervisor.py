@@ -50,7 +50,11 @@ def two(home):
 
 def controller_of(cluster):
     supervisor = psutil.Process(cluster.paths.read().supervisor)
-    [found] = [p for p in supervisor.children() if "rankroom.supervisor.controller" in p.cmdline()]
+    [found] = [
+        p
+        for p in supervisor.children()
+        if "rankroom.supervisor.processes.controller" in p.cmdline()
+    ]
     return found
 
 

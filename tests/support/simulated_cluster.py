@@ -20,7 +20,7 @@ from rankroom.cluster import launch
 from rankroom.cluster.local import Cluster
 from rankroom.scheduler import step_launcher
 from rankroom.supervisor import supervisor
-from rankroom.supervisor.processes import Processes
+from rankroom.supervisor.processes.cluster_processes import Processes
 
 
 class SimulatedProcesses(Processes):

@@ -31,7 +31,7 @@ from rankroom.record.store import Store
 from rankroom.remote import start as remote
 from rankroom.rpc.client import RpcError, ask
 from rankroom.scheduler import site
-from rankroom.supervisor import start_limit
+from rankroom.supervisor.processes import start_limit
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import choose_ranks, name_ranks
 

@@ -20,7 +20,7 @@ from rankroom.record.cluster_file import (
     all_paths,
     tail,
 )
-from rankroom.supervisor import start_limit
+from rankroom.supervisor.processes import start_limit
 from rankroom.text.rank_ranges import name_ranks
 
 ClusterState = RemoteState

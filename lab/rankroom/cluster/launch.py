@@ -20,7 +20,7 @@ from rankroom.cluster.liveness import SUPERVISOR, SUPERVISORS
 from rankroom.errors import StartError, UsageError, with_remedy
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail, with_log
 from rankroom.scheduler import allocation
-from rankroom.supervisor import port_guard, start_limit
+from rankroom.supervisor.processes import port_guard, start_limit
 from rankroom.system import control_groups, network, pid_space, process_tree, python_command
 from rankroom.system.gpus import visible_gpus
 from rankroom.system.polling import changes, poll_until

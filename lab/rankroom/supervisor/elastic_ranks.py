@@ -1,8 +1,8 @@
 """Ranks of one run that train with `hvd.elastic.run`: one that dies there may come back into it.
 
-Its process is started again as any rank is (`restarts.py`), and runs the cell from its beginning,
-as workers of Horovod's own launcher do. The others go back to their last commit, set Horovod up
-again with it, and give it their state.
+Its process is started again as any rank is (`processes/restarts.py`), and runs the cell from its
+beginning, as workers of Horovod's own launcher do. The others go back to their last commit, set
+Horovod up again with it, and give it their state.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ from rankroom.record.model import (
 )
 from rankroom.record.patient_writer import PatientWriter
 from rankroom.record.store import Store, Writer
-from rankroom.supervisor.agent_process import GIVEN_UP
 from rankroom.supervisor.assembly import Assembly, Spool
 from rankroom.supervisor.clock import hull
 from rankroom.supervisor.elastic_ranks import HOPELESS, ElasticRanks
+from rankroom.supervisor.processes.agent_process import GIVEN_UP
 from rankroom.supervisor.rank_connections import RankConnections, RankGoneError
 from rankroom.supervisor.release import Release
 from rankroom.supervisor.run_summary import RunSummary

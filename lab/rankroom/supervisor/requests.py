@@ -13,7 +13,7 @@ from typing import Any
 from rankroom.errors import NoClusterError, RankroomError
 from rankroom.record.store import Store
 from rankroom.rpc.server import Question
-from rankroom.supervisor.load import Loads
+from rankroom.supervisor.processes.load import Loads
 from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.rank_stacks import stacks
 from rankroom.text.rank_ranges import format_ranks

@@ -18,9 +18,10 @@ from rankroom.record.model import Client, Owner, RankInfo, RunInfo, title_of
 from rankroom.record.owner import is_gone, this_process
 from rankroom.record.store import Store, new_id
 from rankroom.rpc.server import Question, Server
-from rankroom.supervisor import elastic_ranks, start_limit
+from rankroom.supervisor import elastic_ranks
 from rankroom.supervisor.clock import Clocks
 from rankroom.supervisor.late_output import LateOutput
+from rankroom.supervisor.processes import start_limit
 from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.recorder import Recorder
 from rankroom.supervisor.time_limit import TimeLimit

@@ -29,16 +29,16 @@ from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, with_log
 from rankroom.rpc.rendezvous import Rendezvous
 from rankroom.rpc.server import Question, Server
 from rankroom.scheduler.job_end import JobEnd
-from rankroom.supervisor import hub, preload, start_limit
-from rankroom.supervisor.agent_process import GIVEN_UP
 from rankroom.supervisor.debug_relay import DebugRelay
 from rankroom.supervisor.lease import Lease
-from rankroom.supervisor.load import Loads
 from rankroom.supervisor.news import News
-from rankroom.supervisor.processes import Processes
+from rankroom.supervisor.processes import hub, preload, start_limit
+from rankroom.supervisor.processes.agent_process import GIVEN_UP
+from rankroom.supervisor.processes.cluster_processes import Processes
+from rankroom.supervisor.processes.load import Loads
+from rankroom.supervisor.processes.restarts import Restarts
 from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.requests import Requests
-from rankroom.supervisor.restarts import Restarts
 from rankroom.supervisor.runs import Runs
 from rankroom.system.exits import describe_exit
 from rankroom.system.socket_owner import is_ours

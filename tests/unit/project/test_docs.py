@@ -16,7 +16,8 @@ from rankroom.errors import RankroomError
 from rankroom.rpc import rendezvous
 from rankroom.scheduler import status_cache
 from rankroom.ssh.command import IDLE_S
-from rankroom.supervisor import restarts, time_limit
+from rankroom.supervisor import time_limit
+from rankroom.supervisor.processes import restarts
 
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 DOCS = {

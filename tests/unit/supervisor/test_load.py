@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from rankroom.supervisor import load
-from rankroom.supervisor.load import Loads
+from rankroom.supervisor.processes import load
+from rankroom.supervisor.processes.load import Loads
 
 LOAD = {"cpu": 12.0, "memory": 1 << 30, "gpu": None, "gpu_memory": None}
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
-from rankroom.supervisor import processes
-from rankroom.supervisor.processes import Processes
+from rankroom.supervisor.processes import cluster_processes
+from rankroom.supervisor.processes.cluster_processes import Processes
 from rankroom.system.network import here
 
 
@@ -17,7 +17,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(processes.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(cluster_processes.time, "monotonic", lambda: self.now)
         nodes = (Node(here(), 1), Node(here(), 2))
         info = ClusterInfo("x", 3, allocation=Allocation("1", nodes))
         self.children = Processes(ClusterPaths("x"), info, 0, lambda: None)
@@ -36,7 +36,7 @@ class Clock:
 
 def test_a_node_that_says_nothing_is_noticed(home, monkeypatch):
     clock = Clock(monkeypatch)
-    clock.pass_by(processes.SILENT_S, {0, 1, 2})
+    clock.pass_by(cluster_processes.SILENT_S, {0, 1, 2})
     assert clock.children.silent({0, 1, 2}) == []
     clock.pass_by(1, {0, 1, 2})
     assert clock.children.silent({0, 1, 2}) == [clock.other]
@@ -45,9 +45,9 @@ def test_a_node_that_says_nothing_is_noticed(home, monkeypatch):
 
 def test_a_node_whose_ranks_start_may_be_silent_longer(home, monkeypatch):
     clock = Clock(monkeypatch)
-    clock.pass_by(processes.SILENT_S + 1, {0, 1})
+    clock.pass_by(cluster_processes.SILENT_S + 1, {0, 1})
     assert clock.children.silent({0, 1}) == []
-    clock.pass_by(processes.STARTING_S - processes.SILENT_S, {0, 1})
+    clock.pass_by(cluster_processes.STARTING_S - cluster_processes.SILENT_S, {0, 1})
     assert clock.children.silent({0, 1}) == [clock.other]
 
 

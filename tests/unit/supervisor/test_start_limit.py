@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rankroom.record.cluster_file import Allocation, ClusterInfo, Node
-from rankroom.supervisor import start_limit
+from rankroom.supervisor.processes import start_limit
 from rankroom.system import control_groups
 
 

@@ -18,7 +18,7 @@ from rankroom.system.internals import demand
 # As in a process of its own, so that what is imported there is what was just installed.
 ALL = """
 from rankroom.rank import engine
-from rankroom.supervisor import controller
+from rankroom.supervisor.processes import controller
 from rankroom.system.internals import demand
 demand("ipyparallel", engine.engine_app, ["Kernel"])
 demand("ipyparallel", engine.engine_app.IPEngine, engine.OVERRIDDEN)

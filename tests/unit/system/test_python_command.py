@@ -41,8 +41,8 @@ def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "module",
     [
-        "rankroom.supervisor.supervisor", "rankroom.supervisor.controller", "rankroom.rank.engine",
-        "rankroom.agent.node_agent", "rankroom.batch.runner",
+        "rankroom.supervisor.supervisor", "rankroom.supervisor.processes.controller",
+        "rankroom.rank.engine", "rankroom.agent.node_agent", "rankroom.batch.runner",
         "rankroom.remote.login_node", "rankroom.remote.job", "rankroom.remote.agent",
         "rankroom.ssh.askpass",
     ],

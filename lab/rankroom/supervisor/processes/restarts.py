@@ -8,8 +8,8 @@ from collections.abc import Collection
 
 from rankroom import config
 from rankroom.record.cluster_file import ClusterInfo
-from rankroom.supervisor import start_limit
-from rankroom.supervisor.processes import Processes
+from rankroom.supervisor.processes import start_limit
+from rankroom.supervisor.processes.cluster_processes import Processes
 
 AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
 

@@ -20,9 +20,9 @@ from rankroom.rank.environment import device, positions
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Node
 from rankroom.record.model import RankInfo
 from rankroom.scheduler import step_launcher
-from rankroom.supervisor import port_guard
-from rankroom.supervisor.agent_process import GIVEN_UP, AgentProcess, RankProcess
-from rankroom.supervisor.load import Load
+from rankroom.supervisor.processes import port_guard
+from rankroom.supervisor.processes.agent_process import GIVEN_UP, AgentProcess, RankProcess
+from rankroom.supervisor.processes.load import Load
 from rankroom.system import control_groups, network, process_tree, python_command
 from rankroom.system.exits import describe_crash, describe_exit
 
@@ -125,7 +125,7 @@ class Processes:
 
     def start_controller(self) -> None:
         argv = [
-            *python_command.command("rankroom.supervisor.controller"),
+            *python_command.command("rankroom.supervisor.processes.controller"),
             f"--profile-dir={self.paths.profile}",
             f"--ip={self.address}", f"--location={self.address}",
             # Encrypted, and closed to who cannot read our files: on a machine that is shared,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rankroom import config
 
-SOURCE = Path(__file__).parents[1] / "rank" / "native" / "port_guard.c"
+SOURCE = Path(__file__).parents[2] / "rank" / "native" / "port_guard.c"
 BIND, PEERS = "RANKROOM_BIND", "RANKROOM_PEERS"  # what the library reads
 PRELOAD = "LD_PRELOAD"
 COMPILERS = ("cc", "gcc", "clang")

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from rankroom.supervisor.load import Load
+from rankroom.supervisor.processes.load import Load
 
 GIVEN_UP = "was given up"  # begins how a rank ended whose node is gone for us; it may live on there
 ENDS_S = 5.0  # for an agent to end with its ranks, and for its launcher to follow

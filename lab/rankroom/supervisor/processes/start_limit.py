@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rankroom import config
 from rankroom.record.cluster_file import ClusterInfo
-from rankroom.supervisor.agent_process import AgentProcess
+from rankroom.supervisor.processes.agent_process import AgentProcess
 from rankroom.system import control_groups
 
 START_S = 30.0  # for an agent, with what it imports
