@@ -78,6 +78,10 @@ class RecordError(RankroomError):
     """A record cannot be read or written."""
 
 
+class UnreadableRecordError(RecordError):
+    """A record cannot be read now: whether it is there, and how it stands, cannot be told."""
+
+
 class UnwrittenError(RecordError):
     """A disk took only some lines of a record; `rest` are the others."""
 

@@ -192,6 +192,8 @@ def test_who(started):
         "%ranks who: no variable 'nothing' on these ranks"
     )
     assert started.run("%ranks push").error == "%ranks push needs a variable's name"
+    assert started.run("%ranks").error == "%ranks needs one of push, pull, who, debug"
+    assert "pulled loss from ranks 1" in started.run("%ranks pull --ranks 1 loss").stdout
 
 
 def test_every_cell_distributed_and_the_escape(started):
@@ -202,9 +204,38 @@ def test_every_cell_distributed_and_the_escape(started):
         assert here.stdout == "here\n"
         assert here.outputs == []
         assert "lesson" in started.run("%cluster").stdout
+        broken = started.run("%%local\n%time x = 1\n1 / 0")
+        assert "ZeroDivisionError" in broken.error and broken.errors == 1
+        refused = started.run("%time x = 1\nif rank == 0:\n  x = = 2")
+        assert "nothing was sent to the ranks" in refused.error
+        parts = started.run("%time x = 1\nif rank == 0:\n    hvd.allreduce(x)")
+        assert "hvd.allreduce" in parts.run["notes"][0]
+        started.run("%%distributed\nmomentum_here = 1")
+        assert completes(started, "momentum_h", "momentum_here")
     finally:
-        started.run("%distributed off")
+        started.run("# the notebook's own again\n%distributed off")
     assert started.run("print('home')").stdout == "home\n"
+
+
+def test_the_extension_may_be_loaded_again(started):
+    started.run("%distributed on")
+    assert started.run("%reload_ext rankroom").error == ""
+    assert started.run("print('home')").stdout == "home\n"
+    started.run("%distributed on")
+    assert "0 │ there" in started.run("print('there')").text
+    assert started.run("%%local\nprint('here')").stdout == "here\n"
+    started.run("%distributed off")
+    assert started.run("print('home')").stdout == "home\n"
+
+
+def test_an_expression_is_the_ranks_own_and_an_option_the_notebooks(started):
+    started.run("mine, only = 'the notebook', 1")
+    started.run("%%distributed\nmine = f'rank {rank}'")
+    assert "'rank 0!'" in started.run("%distributed f'{mine}!'").text
+    assert "rank 0: '$mine'" in started.run("%distributed '$mine' if rank == 0 else 0").text
+    shown = started.run("%%distributed --ranks {only}\nrank")
+    assert [each["rank"] for each in shown.run["ranks"]] == [1]
+    assert shown.error == ""
 
 
 def completes(kernel, code, word):

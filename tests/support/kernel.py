@@ -21,11 +21,13 @@ MIME = "application/vnd.rankroom.run+json"
 
 @dataclass
 class Shown:
-    """What a cell showed: text, rich outputs (updates applied), the error in one line, bytes."""
+    """What a cell showed: text, rich outputs (updates applied), the error in one line and how often
+    one was shown, bytes."""
 
     stdout: str = ""
     outputs: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
+    errors: int = 0
     iopub_bytes: int = 0
 
     @property
@@ -74,6 +76,7 @@ class Kernel:
                 shown.outputs[places[content["transient"]["display_id"]]] = content["data"]
             elif kind == "error":
                 shown.error = "\n".join(content["traceback"])
+                shown.errors += 1
             elif kind == "status" and content["execution_state"] == "busy" and after:
                 after()
                 after = None

@@ -32,7 +32,7 @@ class Memory:
     def sample(self, ranks: Mapping[int, int]) -> None:
         """Note what the ranks have now; `ranks` are their process ids."""
         for rank, pid in ranks.items():
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, OSError):
                 # One that has just been killed has none any more: what counts is what it had.
                 if has := psutil.Process(pid).memory_info().rss:
                     self._last[rank] = has

@@ -10,7 +10,7 @@ from rankroom.cli.job_options import job_options, started
 from rankroom.cluster import actions, liveness, lookup
 from rankroom.cluster.cluster_status import all_clusters
 from rankroom.record.cluster_file import ClusterPaths
-from rankroom.text.rank_ranges import format_ranks, parse_ranks
+from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
 NAME = click.argument("name", required=False)
 RANKS = click.option("--ranks", "chosen", metavar="0,2-3", help="Only these ranks.")
@@ -84,7 +84,7 @@ def restart(name: str | None, chosen: str | None) -> None:
         return
     ranks = parse_ranks(chosen, info.size)
     actions.restart_and_wait(paths.name, ranks)
-    click.echo(f"rank {format_ranks(ranks)} of {paths.name} restarted, without variables")
+    click.echo(f"{name_ranks(ranks)} of {paths.name} restarted, without variables")
 
 
 @cluster.command()

@@ -91,9 +91,12 @@ class AnyCluster:
 
     def describe(self) -> str:
         """One line: name, ranks, where and on what."""
-        hosts = sorted({rank.host for rank in self.ranks})
-        devices = "CPU" if self.ranks[0].device == "cpu" else "one GPU each"
+        ranks = self.ranks
         word = "rank" if self.size == 1 else "ranks"
+        if not ranks:
+            return f"{self.name}: {self.size} {word}, starting"
+        hosts = sorted({rank.host for rank in ranks})
+        devices = "CPU" if ranks[0].device == "cpu" else "one GPU each"
         return f"{self.name}: {self.size} {word} on {', '.join(hosts)} ({devices})"
 
     def warning(self) -> str:

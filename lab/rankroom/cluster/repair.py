@@ -126,7 +126,7 @@ def _let_go(spool: Path, run: RunInfo, info: ClusterInfo | None) -> None:
     with contextlib.suppress(OSError):
         may_go = not any("missing from the record" in note for note in run.notes)
         if run.state == "failed":
-            may_go = time.time() - spool.stat().st_mtime > KEEP_S
+            may_go = may_go and time.time() - spool.stat().st_mtime > KEEP_S
         if may_go and not liveness.alive(info):
             spool.unlink()
 

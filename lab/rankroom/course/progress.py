@@ -7,7 +7,7 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,9 +35,20 @@ def file() -> Path:
 
 
 def read(path: Path | None = None) -> Progress:
-    """The progress in a file; none in one that is not there or not readable as such."""
+    """The progress in a file; none in one that cannot be read, or holds something else."""
     try:
-        data = json.loads((path or file()).read_text("utf-8"))
+        return _load(path or file())
+    except OSError:
+        return Progress()
+
+
+def _load(path: Path) -> Progress:
+    """The progress in a file; none in one that is not there, or holds something else.
+
+    Raises OSError where that cannot be told: what is there must not be replaced then.
+    """
+    try:
+        data = json.loads(path.read_text("utf-8"))
         return Progress(
             str(data["user"]),
             {str(name): int(count) for name, count in data["tries"].items()},
@@ -48,28 +59,27 @@ def read(path: Path | None = None) -> Progress:
             data.get("last_passed") is True,
             float(data.get("last_at", 0.0)),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return Progress()
 
 
 def note(exercise: str, passed: bool) -> None:
-    """Remember a try. A full disk must not spoil a lesson."""
-    now = read()
-    now.last, now.last_passed, now.last_at = exercise, passed, time.time()
-    _count(now, {exercise: passed})
+    """Remember a try."""
+    with _changed() as now:
+        now.last, now.last_passed, now.last_at = exercise, passed, time.time()
+        _count(now, {exercise: passed})
 
 
 def note_all(passed: Mapping[str, bool]) -> None:
     """Remember a try of each question of a quiz, and which were right."""
-    _count(read(), passed)
+    with _changed() as now:
+        _count(now, passed)
 
 
 def begin(lesson: int) -> None:
     """Remember the lesson that the reader is at."""
-    now = read()
-    if now.lesson != lesson:
+    with _changed() as now:
         now.lesson = lesson
-        _write(now)
 
 
 def _count(now: Progress, passed: Mapping[str, bool]) -> None:
@@ -77,13 +87,23 @@ def _count(now: Progress, passed: Mapping[str, bool]) -> None:
         now.tries[exercise] = now.tries.get(exercise, 0) + 1
         if good:
             now.passed.setdefault(exercise, time.strftime("%Y-%m-%d"))
-    _write(now)
 
 
-def _write(now: Progress) -> None:
+@contextlib.contextmanager
+def _changed() -> Iterator[Progress]:
+    """The progress, to be changed. A disk that is full or away must not spoil a lesson."""
+    path = file()
+    try:
+        now = _load(path)
+    except OSError:
+        yield Progress()  # of no use to anybody
+        return
+    before = json.dumps(now.__dict__)
+    yield now
+    if json.dumps(now.__dict__) == before:
+        return
     now.user = now.user or _user()
     with contextlib.suppress(OSError):
-        path = file()
         config.private(path.parent)
         write_atomically(path, json.dumps(now.__dict__, indent=1), mode=0o644)
 

@@ -16,7 +16,7 @@ from rankroom.notebook.options import Options
 from rankroom.notebook.progress_line import progress
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.remote.cluster import RemoteCluster
-from rankroom.text.rank_ranges import format_ranks, parse_ranks
+from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
 
 def the_cluster() -> AnyCluster:
@@ -100,7 +100,8 @@ def restart(line: str) -> None:
     begun = time.monotonic()
     cluster.restart(ranks)
     took = time.monotonic() - begun
-    print(f"rank {format_ranks(ranks)} restarted in {took:.1f} s: its variables are gone")
+    whose = "their" if len(ranks) > 1 else "its"
+    print(f"{name_ranks(ranks)} restarted in {took:.1f} s: {whose} variables are gone")
 
 
 def resize(line: str) -> None:

@@ -34,11 +34,11 @@ class RankMatcher:
 
     def __call__(self, context: Any) -> dict[str, Any]:
         first = context.full_text.lstrip()
-        distributed = first.startswith("%%distributed") or (
-            self._magics.every_cell and not first.startswith("%%")
-        )
+        own = first.startswith("%%")  # its first line has the magic's options
+        distributed = first.startswith("%%distributed") if own else self._magics.every_cell
+        in_options = own and context.cursor_line == 0
         cluster = AnyCluster.current
-        if not distributed or context.cursor_line == 0 or cluster is None or cluster.busy:
+        if not distributed or in_options or cluster is None or cluster.busy:
             return {"completions": [], "suppress": False}
         piece, texts = self._ask(cluster, context)
         found = [SimpleCompletion(text) for text in texts]

@@ -16,7 +16,6 @@ from rankroom.course.requirements import lacking
 from rankroom.course.solutions import catch_up, solutions_until
 from rankroom.errors import UsageError
 from rankroom.notebook import course_ranks
-from rankroom.notebook.cell_source import check_syntax
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.notebook.plain_errors import plain
@@ -92,7 +91,7 @@ class CourseMagics(Magics):
         exercise = find(line.strip())
         if self.every.refuses:
             raise UsageError(self.every.refuses)
-        check_syntax(self.shell, cell)
+        self.every.checked(cell)
         if exercise.script:
             _write(exercise.script, cell)
         run = trial.start(exercise, cell, self.shell.execution_count)

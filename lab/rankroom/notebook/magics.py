@@ -6,9 +6,17 @@ import contextlib
 import functools
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
-from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
+from IPython.core.magic import (
+    Magics,
+    cell_magic,
+    line_cell_magic,
+    line_magic,
+    magics_class,
+    no_var_expand,
+)
 from IPython.display import display as show
 
 from rankroom import display
@@ -34,6 +42,7 @@ AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
 INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
 STOP_S = 20.0  # for ranks to let go after --timeout, unless ■ is pressed again
 FOLLOW_S = 1.0  # between two looks at whether a run moves on
+ONLY_THE_NOTEBOOKS = 1_000_000  # a depth that no stack has: `$name` is never a variable of ours
 _ON_RANKS = re.compile(r"--(?!breakpoint)")
 _OWN = (
     "%cluster", "%course", "%ranks", "%runs", "%distributed", "%debug --rank", "%load_ext",
@@ -47,12 +56,15 @@ class RankroomMagics(Magics):
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        self._own_debug = shell.find_line_magic("debug")
+        debug = shell.find_line_magic("debug")
+        before = getattr(debug, "__self__", None)  # the magics of a load before this one
+        self._own_debug: Any = before._own_debug if isinstance(before, RankroomMagics) else debug
         self.every_cell = False
         self.refuses = ""  # why the lesson of this notebook cannot be walked here
 
     # -- cells
 
+    @no_var_expand  # type: ignore[untyped-decorator]
     @line_cell_magic  # type: ignore[untyped-decorator]
     @plain
     def distributed(self, line: str, cell: str | None = None) -> None:
@@ -67,7 +79,8 @@ class RankroomMagics(Magics):
         makes every cell distributed, or none.
         """
         if cell is not None:
-            self._run(cell, line)
+            # In an option, `{name}` is the notebook's; in an expression, it is the ranks' own.
+            self._run(cell, self.shell.var_expand(line, ONLY_THE_NOTEBOOKS) if line else "")
         elif line.strip() in ("on", "off"):
             self.every_cell = line.strip() == "on"
             print(
@@ -83,11 +96,23 @@ class RankroomMagics(Magics):
     @cell_magic  # type: ignore[untyped-decorator]
     def local(self, line: str, cell: str) -> None:
         """%%local: run this cell in the notebook's own kernel, while `%distributed on`."""
+        # A cell of a notebook is rewritten before it gets here (`EveryCell`).
+        with self.cells_stay():
+            self.shell.run_cell(cell).raise_error()
+
+    @contextlib.contextmanager
+    def cells_stay(self) -> Iterator[None]:
+        """What is run or rewritten meanwhile is not for the ranks."""
         every, self.every_cell = self.every_cell, False
         try:
-            self.shell.run_cell(cell).raise_error()
+            yield
         finally:
             self.every_cell = every
+
+    def checked(self, source: str) -> str:
+        """The cell as plain Python. Raises CellError if it does not compile."""
+        with self.cells_stay():
+            return check_syntax(self.shell, source)
 
     @cell_magic  # type: ignore[untyped-decorator]
     @plain
@@ -111,7 +136,7 @@ class RankroomMagics(Magics):
             plan = Plan(counts(chosen.ranks, cluster.size), chosen.repeat, int(not chosen.cold))
         except ValueError as error:
             raise UsageError(f"%%scaling: {error}") from None
-        check_syntax(self.shell, cell)
+        self.checked(cell)
         output = CellOutput(self.shell, f"scaling-{time.time_ns()}")
 
         def tell(scaling: Scaling, words: str) -> None:
@@ -143,7 +168,7 @@ class RankroomMagics(Magics):
         chosen = self._read(cell_options(), line)
         cluster = the_cluster()
         ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
-        said = notes(check_syntax(self.shell, source), ranks, cluster.size)
+        said = notes(self.checked(source), ranks, cluster.size)
         others, missing = compared(cluster.store, chosen.compare) if chosen.compare else ([], [])
         with deferred() as pressed:
             run = cluster.run(
@@ -211,11 +236,11 @@ class RankroomMagics(Magics):
         """Make the notebook's cell end as the run did, so that "run all" stops where it should; it
         was ended after `timeout` seconds if that is given."""
         if run.running:
-            ranks = format_ranks(run.running)
+            ranks, it = format_ranks(run.running), "them" if len(run.running) > 1 else "it"
             patience = INTERRUPT_S if timeout is None else STOP_S
             raise RunFailed(
-                f"rank {ranks} did not stop within {patience:.0f} s: "
-                f"`%cluster restart --ranks {ranks}` ends it"
+                f"{name_ranks(run.running)} did not stop within {patience:.0f} s: "
+                f"`%cluster restart --ranks {ranks}` ends {it}"
             )
         if timeout is not None and run.state == "interrupted":
             raise RunFailed(f"stopped after --timeout {timeout:g} s")
@@ -326,18 +351,35 @@ def scaling_options() -> Options:
 
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics, the `%distributed on` transformation and completion."""
+    unload_ipython_extension(shell)
     magics = RankroomMagics(shell)
     shell.register_magics(magics)
     shell.register_magics(CourseMagics(shell, magics))
-
-    def every_cell(lines: list[str]) -> list[str]:
-        first = lines[0].lstrip() if lines else ""
-        if not magics.every_cell or first.startswith(("%%", *_OWN)) or not "".join(lines).strip():
-            return lines
-        return ["%%distributed\n", *lines]
-
-    shell.input_transformers_cleanup.append(every_cell)
+    shell.input_transformers_cleanup.append(EveryCell(magics))
     shell.Completer.custom_matchers.append(RankMatcher(magics))
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take back what an earlier load has changed of the shell; its magics are replaced."""
+    for changed in (shell.input_transformers_cleanup, shell.Completer.custom_matchers):
+        changed[:] = [each for each in changed if not isinstance(each, EveryCell | RankMatcher)]
+
+
+class EveryCell:
+    """IPython's transformation of a cell while `%distributed on`: it gets its magic."""
+
+    def __init__(self, magics: RankroomMagics) -> None:
+        self._magics = magics
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        code = (each.lstrip() for each in lines)
+        first = next((each for each in code if each and not each.startswith("#")), "")
+        if not self._magics.every_cell or not first or first.startswith(_OWN):
+            return lines
+        if lines[0].startswith("%%"):
+            # Without its magic, a cell of the notebook's own shows its errors once.
+            return lines[1:] if lines[0].split()[0] == "%%local" else lines
+        return ["%%distributed\n", *lines]
 
 
 NO_TRACEBACK = "nothing to debug on {ranks}: no cell has failed there"

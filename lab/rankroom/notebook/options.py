@@ -34,7 +34,10 @@ class Options(argparse.ArgumentParser):
             words = shlex.split(line) if line else []  # as with most cells
         except ValueError as error:
             self.error(f"cannot read {line!r} ({str(error).lower()})")
-        known, extra = self.parse_known_args(words)
+        # Options may stand between other words, as in `%ranks pull --ranks 0 loss`.
+        known, extra = (
+            self.parse_known_intermixed_args(words) if words else self.parse_known_args(words)
+        )
         if extra:
             self.error(f"unknown option {extra[0]!r}")
         return known

@@ -15,6 +15,8 @@ from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 def do(shell: Any, line: str) -> None:
     """What `%ranks LINE` asks for. Raises UsageError."""
+    if not line.strip():
+        raise UsageError(f"%ranks needs one of {', '.join(ACTIONS)}")
     options = Options("%ranks")
     options.add_argument("word", choices=list(ACTIONS))
     options.add_argument("names", nargs="*", metavar="NAME")

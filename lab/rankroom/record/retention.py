@@ -40,7 +40,7 @@ def prune(
     See Store.prune, which fills in the rest.
     """
     now = time.time()
-    kept = [(run_id, *_weigh(runs / run_id)) for run_id in ids]
+    kept = [(run_id, *weight) for run_id in ids if (weight := _weigh(runs / run_id))]
     total = sum(size for _, size, _ in kept)
     gone = []
     for run_id, size, touched in kept:
@@ -64,14 +64,16 @@ def prune(
     return gone
 
 
-def _weigh(folder: Path) -> tuple[int, float]:
-    """Bytes in the record, and when it was last written to."""
-    stats = list(_files(folder))
+def _weigh(folder: Path) -> tuple[int, float] | None:
+    """Bytes in the record, and when it was last written to; None where that cannot be told."""
+    try:
+        stats = list(_files(folder))
+    except OSError:
+        return None
     return sum(s.st_size for s in stats), max((s.st_mtime for s in stats), default=0.0)
 
 
 def _files(folder: Path) -> Iterator[stat_result]:
-    with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            with contextlib.suppress(OSError):
-                yield path.lstat()
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # removed just now
+            yield path.lstat()

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rankroom import config
-from rankroom.errors import RecordError, UnwrittenError, with_remedy
+from rankroom.errors import RecordError, UnreadableRecordError, UnwrittenError, with_remedy
 from rankroom.record import model, retention
 from rankroom.record.blank import NEXT_RUN, Blank
 from rankroom.record.model import RunInfo
@@ -312,6 +312,8 @@ class Store:
         paths = self.paths(run_id)
         try:
             run = self._load(paths)
+        except UnreadableRecordError:
+            return True
         except RecordError:
             return False
         # A run on another host may well be silent for a minute; not for a day.
@@ -384,7 +386,7 @@ def _unwritable(path: Path, error: OSError) -> RecordError:
 
 
 def _unreadable(path: Path, error: OSError) -> RecordError:
-    return RecordError(UNREADABLE.format(path=path, error=with_remedy(error)))
+    return UnreadableRecordError(UNREADABLE.format(path=path, error=with_remedy(error)))
 
 
 UNWRITABLE = "cannot write the record in {path}: {error}"

@@ -20,6 +20,7 @@ from rankroom.rpc.loop import Call
 from rankroom.rpc.server import Question
 
 OPEN_S = 120.0  # a store that not all ranks reach is closed after this
+KEPT = 4  # stores of a library whose content is kept: the newest is used, by process sets as well
 POLL_S = 1.0  # after this, a rank that waits for others learns which have come
 
 
@@ -120,9 +121,19 @@ class Rendezvous:
         if key not in self._open:
             self._met[key] = set()
             data = self._data.setdefault(key, {})
+            self._forget_older(key)
             self._open[key] = HorovodStore(self._interface, data, self._admits)
             self._later(OPEN_S, partial(self._close, key))
         return self._open[key].port
+
+    def _forget_older(self, key: str) -> None:
+        """A library that is initialised again and again leaves no more than a few stores."""
+        library = key.partition("/")[0]
+        alike = [each for each in self._data if each.partition("/")[0] == library]
+        for each in alike[:-KEPT]:
+            if each not in self._open:
+                del self._data[each]
+                self._met.pop(each, None)
 
     def _close(self, key: str) -> None:
         if store := self._open.pop(key, None):

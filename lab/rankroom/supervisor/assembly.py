@@ -25,23 +25,30 @@ class Assembly:
     """The reports of a run's ranks.
 
     `spool(rank)` is the folder of a rank's spool if this process can read it, else None;
-    `note(text)` is called with what is missing.
+    `note(text)` is called with what is missing, `keep(error)` if that is still in a spool, which
+    cannot be read now.
     """
 
     def __init__(
-        self, run: str, ranks: Iterable[int], spool: Spool, note: Callable[[str], None]
+        self,
+        run: str,
+        ranks: Iterable[int],
+        spool: Spool,
+        note: Callable[[str], None],
+        keep: Callable[[OSError], None],
     ) -> None:
         self._run = run
         self._file = f"{run}.jsonl"
         self._spool = spool
         self._note = note
+        self._keep = keep
         self._received = dict.fromkeys(ranks, 0)
 
     def resume(self, rank: int, seq: int) -> None:
         """Go on where the record of a writer that is gone stops: before the rank's event `seq`."""
         folder = self._spool(rank)
         if folder is not None:
-            with contextlib.suppress(OSError), (folder / self._file).open("rb") as file:
+            with self._reading(), (folder / self._file).open("rb") as file:
                 self._received[rank] = _place_of(file, seq)
 
     def restart(self, rank: int) -> None:
@@ -79,13 +86,13 @@ class Assembly:
             self._note(f"the last output of rank {rank} may be missing: its spool is elsewhere")
             return
         for stream, begin in reported.items():
-            with contextlib.suppress(OSError), (folder / stream).open("rb") as file:
+            data = b""
+            with self._reading(), (folder / stream).open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(begin)
                 data = file.read() + flood_buffer.left_in(folder / stream)[max(0, begin - size) :]
-                text = data.decode("utf-8", "backslashreplace")
-                if text:
-                    yield stream, text, begin + len(data)
+            if data:
+                yield stream, data.decode("utf-8", "backslashreplace"), begin + len(data)
 
     def taken(self, rank: int) -> int:
         """How many bytes of the rank's spool have been had."""
@@ -102,6 +109,16 @@ class Assembly:
                 with contextlib.suppress(OSError):
                     (folder / self._file).unlink()
 
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """While a file of a spool is read, which a rank that has written nothing has not."""
+        try:
+            yield
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._keep(error)
+
     def _miss(self, rank: int, size: int) -> None:
         if size:
             self._note(f"{size:,} bytes of rank {rank} were lost on the way")
@@ -114,7 +131,7 @@ class Assembly:
         folder = self._spool(rank)
         data = b""
         if folder is not None:
-            with contextlib.suppress(OSError), (folder / self._file).open("rb") as file:
+            with self._reading(), (folder / self._file).open("rb") as file:
                 file.seek(begin)
                 data = file.read() if end is None else file.read(end - begin)
             data = _filled(data, begin, end, *overflow.left_in(folder, self._run))

@@ -6,6 +6,7 @@ The run is over by then, with the rank as lost. Its spool is kept until the rank
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ class LateOutput:
         self._spool = spool
         self._runs: list[Recorder] = []
         self._looked = 0.0
+        self._sizes: dict[Path, int] = {}  # of spools, as far as they were added
+        self._thread: threading.Thread | None = None
 
     def follow(self, run: Recorder) -> None:
         """`run` is over; its ranks that were given up may have more to say."""
@@ -35,16 +38,26 @@ class LateOutput:
             self._runs.append(run)
 
     def look(self) -> None:
-        """Add what is new, now and then."""
-        if self._runs and time.monotonic() > self._looked + LOOK_S:
+        """Add what is new, now and then; in a thread of its own, as a record may be long."""
+        if not self._runs or time.monotonic() < self._looked + LOOK_S:
+            return
+        if self._thread is None or not self._thread.is_alive():
             self._looked = time.monotonic()
-            self.add()
+            self._thread = threading.Thread(target=self.add, name="rankroom-late", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no thread can be started: the next look
+                self._thread.start()
 
     def add(self) -> None:
         """Add what is new now."""
-        for run in self._runs:
-            for rank in run.given_up if run.is_closed else ():
-                add_late(self._store, run.info, self._spool(rank) / f"{run.id}.jsonl")
+        for run in list(self._runs):
+            for rank, had in list(run.given_up.items()) if run.is_closed else ():
+                spool = self._spool(rank) / f"{run.id}.jsonl"
+                with contextlib.suppress(OSError):
+                    size = spool.stat().st_size
+                    # A record is read only if there is something to add.
+                    if size > self._sizes.get(spool, had):
+                        add_late(self._store, run.info, spool)
+                        self._sizes[spool] = size
 
 
 @dataclass

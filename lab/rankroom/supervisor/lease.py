@@ -28,8 +28,10 @@ def held(file: Path) -> bool:
     """True if some process has a lock on `file` now, or may have one."""
     try:
         own = os.open(file, os.O_RDWR)
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:
+        return True
     try:
         return file_lock.take(own, file_lock.EXCLUSIVE) != "taken"
     finally:

@@ -36,6 +36,7 @@ class RankConnections:
         self._server = server
         self.signal = signal
         self.modules: set[str] = set()  # of PRELOADABLE, those that cells have imported
+        self.known: set[int] = set()  # ranks that have been connected
         self._peers: dict[int, bytes] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[int, Future[Any]]] = {}
@@ -69,6 +70,7 @@ class RankConnections:
     def connected(self, rank: int, peer: bytes) -> None:
         """`rank` has come, known by `peer`."""
         self._peers[rank] = peer
+        self.known.add(rank)
 
     def gone(self, rank: int) -> None:
         """The process of `rank` has ended: nothing that it was asked will be answered."""

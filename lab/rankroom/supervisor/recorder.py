@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rankroom import config
@@ -73,8 +74,11 @@ class Recorder:
         self._summary = RunSummary(info)
         self._updates = False  # run.json, soon
         self._asked_at = float("-inf")  # when a rank last asked something, or was answered
-        self._assembly = Assembly(self.id, self._ranks, spool, self._summary.note)
-        self.given_up: set[int] = set()  # ranks on nodes that did not answer any more
+        self._assembly = Assembly(
+            self.id, self._ranks, spool, self._summary.note, self._note_unreadable
+        )
+        # Ranks on nodes that did not answer any more, and how much of their spools was had then.
+        self.given_up: dict[int, int] = {}
         self._elastic = ElasticRanks(self._ranks)
         self._about: dict[str, Any] = {}  # what ranks are told beside the cell
         self._lock = threading.RLock()
@@ -199,7 +203,8 @@ class Recorder:
             self._take(header["rank"], header["at"], lines)
 
     def _take(self, rank: int, at: int, lines: bytes) -> None:
-        if self._ended or rank not in self._ranks:
+        # What a rank says that was given up is in its spool, from where it is added later.
+        if self._ended or rank not in self._ranks or self._ranks[rank].state == "lost":
             return
         new = self._assembly.take(rank, at, lines)
         self._record(new)
@@ -326,8 +331,7 @@ class Recorder:
             more: dict[str, Any] = {}
             if how.startswith(GIVEN_UP):
                 # What it writes from here on is added when its spool is seen again.
-                more["spooled"] = self._assembly.taken(rank)
-                self.given_up.add(rank)
+                more["spooled"] = self.given_up[rank] = self._assembly.taken(rank)
             self._add(rank, "status", state="lost", note=how, **more)
 
     def _take_last(self, rank: int) -> bool:
@@ -421,11 +425,15 @@ class Recorder:
         try:
             self._writer.append(lines)
         except RecordError as error:
-            self._summary.note(f"output is missing from the record: {error}")
+            self._summary.note_lack(f"output is missing from the record: {error}")
+
+    def _note_unreadable(self, error: OSError) -> None:
+        """A spool cannot be read: what it has is left there."""
+        self._summary.note_lack(f"output may be missing from the record: {error}")
 
     def _tidy(self) -> None:
         """Remove the ranks' copies, compute profile and metrics, once the record is closed."""
-        if not any("missing from the record" in note for note in self.info.notes):
+        if not self._summary.lacks_output:
             self._assembly.clear(self.given_up)
         if self._summary.has_profile or self._summary.has_metrics:
             with contextlib.suppress(RuntimeError):  # no thread can be started: as with a full disk
@@ -446,7 +454,7 @@ class Recorder:
     def _close_later(self, writer: PatientWriter, note: str) -> None:
         """The run is over, but the disk of its record is full: try until there is room."""
         written = replace(self.info, notes=[each for each in self.info.notes if each != note])
-        while self._store.paths(self.id).folder.is_dir():
+        while _may_be_there(self._store.paths(self.id).folder):
             time.sleep(RETRY_S)
             with contextlib.suppress(RecordError):
                 writer.finish(written)
@@ -484,6 +492,17 @@ class Recorder:
         self._tell(self)
         if self.is_closed:
             self._tidy()
+
+
+def _may_be_there(folder: Path) -> bool:
+    """False if nothing is there; where that cannot be told, there may be."""
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _clock_less_boot_us() -> int:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 from rankroom.record.model import RANK_ENDED, Failure, Hang, Json, Prompt, RunInfo
+from rankroom.text.rank_ranges import name_ranks
 
 MOST_NOTES = 20
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
@@ -28,6 +29,8 @@ class RunSummary:
         # Up to which byte each stream of a rank is known.
         self.spooled: dict[int, dict[str, int]] = {rank: {} for rank in ranks}
         self.raised: dict[int, int] = {}  # when each rank's error left its cell
+        self.lacks_output = False  # the ranks' own copies have it, or some of it
+        self._unspooled: dict[str, list[int]] = {}  # ranks by why
         self.has_profile = False  # more was seen than that the cell ran
         self.has_metrics = False
 
@@ -56,7 +59,7 @@ class RunSummary:
             case {"kind": "mark", "name": "raised", "t": t}:
                 self.raised.setdefault(rank, t)
             case {"kind": "mark", "name": "unspooled", "args": {"why": why}}:
-                self.note(UNSPOOLED.format(rank=rank, why=why))
+                self._note_unspooled(rank, why)
             case {"kind": "mark", "name": "note", "args": {"text": text}}:
                 self.note(text)
             case {"kind": "mark", "name": "asks", "t": t, "args": asked}:
@@ -90,9 +93,29 @@ class RunSummary:
             self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
 
     def note(self, text: str) -> None:
-        """Add a note, once."""
-        if text not in self.info.notes and len(self.info.notes) < MOST_NOTES:
+        """Add a note, once, unless there are very many."""
+        if len(self.info.notes) < MOST_NOTES:
+            self._note(text)
+
+    def note_lack(self, text: str) -> None:
+        """Output is missing from the record: what else there is to be said does not push it out."""
+        self.lacks_output = True
+        self._note(text)
+
+    def _note(self, text: str) -> None:
+        if text not in self.info.notes:
             self.info.notes.append(text)
+
+    def _note_unspooled(self, rank: int, why: str) -> None:
+        """One note for all ranks whose disk is full, or gone, for the same reason."""
+        ranks = self._unspooled.setdefault(why, [])
+        before = UNSPOOLED.format(ranks=name_ranks(ranks), why=why) if ranks else ""
+        ranks[:] = sorted({*ranks, rank})
+        text = UNSPOOLED.format(ranks=name_ranks(ranks), why=why)
+        if before in self.info.notes:
+            self.info.notes[self.info.notes.index(before)] = text
+        else:
+            self.note(text)
 
     def hang(self, hang: Hang | None) -> None:
         """It is stuck for this reason, or not any more."""
@@ -117,4 +140,4 @@ class RunSummary:
         self.info.end = time.time_ns() // 1000
 
 
-UNSPOOLED = "rank {rank}: {why}: for a while, what it wrote was not kept on its own disk"
+UNSPOOLED = "{ranks}: {why}: for a while, what it wrote was not kept on its own disk"

@@ -26,7 +26,7 @@ from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.recorder import Recorder
 from rankroom.supervisor.time_limit import TimeLimit
 from rankroom.system.polling import poll_until
-from rankroom.text.rank_ranges import format_ranks
+from rankroom.text.rank_ranges import format_ranks, name_ranks
 
 LOOK_S = 0.02  # between two looks at whether ranks that are starting have come
 COMES_S = 2.0  # for a rank that is neither down nor starting to be connected
@@ -317,7 +317,8 @@ class Runs:
         Raises NoClusterError for ranks that are down, or were `waited` for in vain.
         """
         absent = sorted(set(ranks) - set(self._connections.ranks))
-        starting = {*absent} & {*self._info.starting}
+        new = {*absent} - self._connections.known - {*map(int, self._info.exits)}
+        starting = new | ({*absent} & {*self._info.starting})
         down = [r for r in absent if str(r) in self._info.exits and r not in starting]
         if not absent:
             # One that is about to be ended, so as to be restarted, is still connected.
@@ -325,8 +326,11 @@ class Runs:
         if not down and waited < (start_limit.seconds(self._info) if starting else COMES_S):
             return False
         down = down or absent
-        how = self._info.exits.get(str(down[0]), "does not answer any more")
-        raise NoClusterError(DOWN.format(ranks=format_ranks(down), how=how))
+        how = f"rank {down[0]} {self._info.exits.get(str(down[0]), 'does not answer any more')}"
+        if many := len(down) > 1:
+            how = f"{name_ranks(down)} are down ({how})"
+        remedy = REMEDY_OF_MANY if many else REMEDY
+        raise NoClusterError(f"{how}: {remedy.format(ranks=format_ranks(down))}")
 
     def _whose(self, asked: dict[str, Any]) -> str:
         by, other = self._by, _client(asked)
@@ -363,13 +367,12 @@ class Runs:
 
     def _restarted(self, ranks: list[int], told: dict[str, int]) -> list[str]:
         """What to tell a client of ranks that were restarted oftener than it was `told`."""
-        past = {rank: self._info.past.get(str(rank), "") for rank in ranks}
-        return [
-            RESTARTED.format(rank=rank, why=f" after it {past[rank]}" if past[rank] else "")
-            for rank in ranks
-            if self._info.restarts.get(str(rank), 0)
-            > max(told.get(str(rank), 0), self._rejoined.get(rank, 0))
-        ]
+        alike: dict[str, list[int]] = {}  # by why
+        for rank in ranks:
+            known = max(told.get(str(rank), 0), self._rejoined.get(rank, 0))
+            if self._info.restarts.get(str(rank), 0) > known:
+                alike.setdefault(self._info.past.get(str(rank), ""), []).append(rank)
+        return [restarted_words(those, why) for why, those in alike.items()]
 
     def _told(self, recorder: Recorder, settle: bool, epoch: int) -> None:
         """A run's run.json has changed: tell its followers, and see whether it is over."""
@@ -394,15 +397,23 @@ class Runs:
         self._server.later(NEXT_S, self._store.prepare)
 
 
+def restarted_words(ranks: list[int], why: str = "") -> str:
+    """What is said of ranks that were restarted, after each of them ended like this."""
+    many = len(ranks) > 1
+    after = f" after {'each' if many else 'it'} {why}" if why else ""
+    return f"{name_ranks(ranks)} {'were' if many else 'was'} restarted{after}: {GONE[many]}"
+
+
 def _client(asked: dict[str, Any]) -> Owner:
     """The process that asks for a run."""
     return Owner(asked["host"], asked["pid"], asked.get("space", ""), asked.get("began", 0))
 
 
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
-RESTARTED = "rank {rank} was restarted{why}: its variables are gone"
+GONE = {False: "its variables are gone", True: "their variables are gone"}
 NOT_ON = "run {run} is over: none of its ranks asks anything"
 ENDS = "cluster {name} ends: {why}; `%cluster start` starts a new one"
-DOWN = "rank {ranks} {how}: `%cluster restart --ranks {ranks}` restarts it, without its variables"
+REMEDY = "`%cluster restart --ranks {ranks}` restarts it, without its variables"
+REMEDY_OF_MANY = "`%cluster restart --ranks {ranks}` restarts them, without their variables"
 RELEASED = "released {names} on the ranks of {cluster}"
 NOTHING_WAITS = "no rank of {cluster} waits in a collective or for an answer: nothing to release"

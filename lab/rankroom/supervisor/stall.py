@@ -42,6 +42,7 @@ class StallWatch:
         self._on = False
         self._over = False
         self._said = False
+        self._asked: dict[int, Future[Any]] = {}  # what ranks have not answered yet
 
     def begin(self) -> None:
         """A rank says that it is stuck: look until it does."""
@@ -58,10 +59,14 @@ class StallWatch:
             return
         connected = set(self._connections.ranks)
         present = [rank for rank in self._ranks if rank in connected]
+        # One that is silent is not asked twice: questions would pile up for as long as it is.
+        asked = {rank: each for rank, each in self._asked.items() if not each.done()}
+        new = [rank for rank in present if rank not in asked]
         try:
-            asked = dict(zip(present, self._connections.request(present, do="status"), strict=True))
+            asked |= zip(new, self._connections.request(new, do="status"), strict=True)
         except Exception:  # the cluster is going down; the run will say so
             asked = {}
+        self._asked = asked
         now = time.monotonic()
         self._judge(asked, 0, now + ANSWER_S, now + ANSWERS_S)
 

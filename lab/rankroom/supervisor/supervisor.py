@@ -196,10 +196,10 @@ class Supervisor:
                 if self.is_over():
                     return
                 trouble = ""
-            except (OSError, RuntimeError) as error:
-                # Out of descriptors or threads, say: nothing has ended because of that.
-                if str(error) != trouble:
-                    trouble = str(error)
+            except Exception as error:
+                # Out of descriptors or threads, say, or a fault of ours: ranks live on.
+                if repr(error) != trouble:
+                    trouble = repr(error)
                     with contextlib.suppress(OSError):  # a full disk
                         traceback.print_exc()
 

@@ -191,8 +191,12 @@ def own_file() -> Path:
 
 
 def read_choices() -> SeatChoices:
-    """What is kept; nothing where there is none."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    """What is kept; nothing where there is none.
+
+    Raises OSError where that cannot be told: a seat is not given up, and nothing is shared that was
+    not shared, because a file could not be read once.
+    """
+    with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
         data = json.loads(own_file().read_text("utf-8"))
         known = {each.name for each in dataclasses.fields(SeatChoices)}
         return SeatChoices(**{key: value for key, value in data.items() if key in known})

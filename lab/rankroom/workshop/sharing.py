@@ -136,9 +136,9 @@ class Sharing:
         demand_place(plan, account(os.getuid()), self.folder)
         copies = [lesson(number) for number, _ in plan.lessons] or list(LESSONS)
         copy_to(user_home() / plan.copies, copies)
-        self._seat = seats.take(self.folder.path, self.folder.owner_uid)
-        self._written = time.monotonic()
-        self._is_kept = seats.read_choices().seat == self._seat.name
+        taken = seats.take(self.folder.path, self.folder.owner_uid)
+        self._is_kept = seats.read_choices().seat == taken.name
+        self._seat, self._written = taken, time.monotonic()
         self._complain("")
 
     def _listen(self) -> None:

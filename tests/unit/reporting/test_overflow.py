@@ -89,7 +89,7 @@ def test_a_record_gets_what_was_kept(tmp_path, in_file, kept, received):
     made.begin("a")
     for i in kept:
         made.add(AT[i], LINES[i])
-    assembly = Assembly("a", [0], lambda rank: tmp_path, lambda note: None)
+    assembly = Assembly("a", [0], lambda rank: tmp_path, lambda note: None, pytest.fail)
     assembly.take(0, 0, b"".join(LINES[:received]))
     got = assembly.rest(0)
     there = [i for i in range(received, 9) if i < in_file or i in kept]
@@ -121,7 +121,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=60)
     assert done.returncode == -signal.SIGKILL
     notes: list[str] = []
-    rest = Assembly("a", [0], lambda rank: tmp_path, notes.append).rest(0)
+    rest = Assembly("a", [0], lambda rank: tmp_path, notes.append, pytest.fail).rest(0)
     events = [parse_event(line) for line in rest.splitlines()]
     assert [event["seq"] for event in events] == list(range(len(events)))
     text = "".join(event.get("text", "") for event in events)

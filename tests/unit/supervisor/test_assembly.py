@@ -1,5 +1,7 @@
 """What ranks report is put together once and in order, also where their disk was full."""
 
+import pytest
+
 from rankroom.record.model import event_line
 from rankroom.supervisor.assembly import Assembly
 
@@ -11,7 +13,7 @@ AT = [len(b"".join(LINES[:i])) for i in range(7)]
 def assembled(tmp_path, spooled):
     (tmp_path / "a.jsonl").write_bytes(spooled)
     notes: list[str] = []
-    return Assembly("a", [0], lambda rank: tmp_path, notes.append), notes
+    return Assembly("a", [0], lambda rank: tmp_path, notes.append, pytest.fail), notes
 
 
 def with_hole(first, last):

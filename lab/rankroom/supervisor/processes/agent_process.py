@@ -90,7 +90,9 @@ class AgentProcess:
         """End ranks with all they started, and wait for it; the agent goes if it does not do so."""
         self.tell(do="end", ranks=sorted(ranks))
         with self._news:
-            if self._news.wait_for(lambda: all(self.ranks[each].ended for each in ranks), seconds):
+            # Those of an agent before this one have ended with it.
+            own = [self.ranks[each] for each in ranks if each in self.ranks]
+            if self._news.wait_for(lambda: all(each.ended for each in own), seconds):
                 return
         self.give_up()
 
@@ -145,22 +147,28 @@ class AgentProcess:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        with contextlib.suppress(OSError, ValueError), self.process.stdout as lines:
-            for line in lines:
-                self.heard = time.monotonic()
-                try:
-                    said = json.loads(line)
-                except ValueError:  # a launcher's word on its own
-                    with self.log.open("ab") as log:
-                        log.write(line)
-                    continue
-                with self._news:
-                    self._take(said)
-                    self._news.notify_all()
-                if said.keys() != {"beat"}:
-                    self._hear()
-        self.wait(ENDS_S)
-        self._note_over()
+        try:
+            with contextlib.suppress(OSError, ValueError), self.process.stdout as lines:
+                for line in lines:
+                    self._read_line(line)
+            self.wait(ENDS_S)
+        finally:
+            self._note_over()
+
+    def _read_line(self, line: bytes) -> None:
+        self.heard = time.monotonic()
+        said = None
+        with contextlib.suppress(ValueError):
+            said = json.loads(line)
+        if not isinstance(said, dict):  # a launcher's own, or of something that it runs before
+            with contextlib.suppress(OSError), self.log.open("ab") as log:
+                log.write(line)
+            return
+        with self._news:
+            self._take(said)
+            self._news.notify_all()
+        if said.keys() != {"beat"}:
+            self._hear()
 
     def _take(self, said: dict[str, Any]) -> None:
         if "rank" in said:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rankroom import config
 from rankroom.agent.forking import NONE
+from rankroom.errors import RankroomError
 from rankroom.system.files import write_atomically
 
 
@@ -25,7 +26,7 @@ def modules(asked: str) -> list[str] | None:
 
 def note(modules: Collection[str]) -> None:
     """Have the next cluster of this environment begin with what cells of this one imported."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RankroomError):  # a folder that others may write to
         config.private(_file().parent)
         write_atomically(_file(), json.dumps(sorted(modules)))
 

@@ -24,6 +24,8 @@ class Restarts:
         self._children = children
         self._ready = ready
         self._brought_back: dict[int, list[float]] = {}
+        # Now: when a rank ends, there may be no way to read it.
+        self._elastic_s = config.elastic_seconds()
 
     def ask_for(self, ranks: list[int]) -> str:
         """Have `ranks` restarted with the next look; why not, if that cannot be."""
@@ -54,7 +56,7 @@ class Restarts:
         """How long others may wait for a rank that has ended; 0 if it is left down."""
         if rank in self.asked:
             return start_limit.seconds(self._info)
-        return 0.0 if self._info.auto_restart else config.elastic_seconds()
+        return 0.0 if self._info.auto_restart else self._elastic_s
 
 
 TWICE = "rank {rank} is being restarted already: wait until it is ready"
