@@ -50,7 +50,10 @@ def metric_summary(run: RunInfo, store: Store | None) -> MetricSummary:
     """The summary of a run, from its record if that is there."""
     if store is None or (run.state in _SAYS and not has_metrics(store, run)):
         return MetricSummary()  # most cells
-    lines = _lines(store.paths(run.id).events)
+    events = store.paths(run.id).events
+    lines = _lines(events)
+    if lines is None and not has_metrics(store, run):
+        return MetricSummary()
     if lines is None:
         return MetricSummary(note=LARGE)
     if not lines:
@@ -260,7 +263,7 @@ def _lines(events: Path) -> list[bytes] | None:
     kept, size = [], 0
     try:
         if events.stat().st_size > SEARCHED:
-            return []
+            return None
         with events.open("rb") as file:
             for line in file:
                 if line.startswith(_METRICS):

@@ -106,6 +106,7 @@ class RankKernel(IPythonParallelKernel):
         self._one_at_a_time = asyncio.Lock()
         Profile.install()
         call_line.cells = lambda: getattr(self.shell.compile, "_filename_map", ())
+        self._process = os.getpid()
         self.greet()
 
     def greet(self) -> None:
@@ -179,7 +180,10 @@ class RankKernel(IPythonParallelKernel):
             self._tell_size(self.world.whole)
             self.panel.begin_cell()
             with profiled(run.get("profile", False)):
-                await self._run_cell(run["source"])
+                result = await self._run_cell(run["source"])
+                if os.getpid() != self._process:
+                    end_fork(self.shell.failure)
+                self._note_error(result)
                 ended = time.time_ns() // 1000
         except BaseException as error:
             # Neither the cell's nor IPython's error: ours. Say so rather than call the run done.
@@ -211,12 +215,17 @@ class RankKernel(IPythonParallelKernel):
         if before != self.world.size and names.get("size") == before:
             names["size"] = self.world.size
 
-    async def _run_cell(self, code: str) -> None:
+    def _note_error(self, result: Any) -> None:
+        """Some errors end a cell without a traceback of IPython's."""
+        error = result and (result.error_before_exec or result.error_in_exec)
+        if error is not None and self.shell.failure is None:
+            self.shell.fail(error)
+
+    async def _run_cell(self, code: str) -> Any:
         """What ipykernel does for a cell, for a kernel without its shell-channel thread."""
         shell = self.shell
         if not _MAY_AWAIT.search(code):
-            shell.run_cell(code, store_history=True, silent=False)
-            return
+            return shell.run_cell(code, store_history=True, silent=False)
         broken = None
         try:
             transformed = shell.transform_cell(code)
@@ -224,8 +233,7 @@ class RankKernel(IPythonParallelKernel):
             transformed, broken = code, sys.exc_info()
         how = {"transformed_cell": transformed, "preprocessing_exc_tuple": broken}
         if not shell.should_run_async(code, **how):
-            shell.run_cell(code, store_history=True, silent=False)
-            return
+            return shell.run_cell(code, store_history=True, silent=False)
         task = asyncio.ensure_future(shell.run_cell_async(code, store_history=True, **how))
         result = None
         with self._cancel_on_sigint(task):
@@ -237,6 +245,7 @@ class RankKernel(IPythonParallelKernel):
             finally:
                 shell.events.trigger("post_execute")
                 shell.events.trigger("post_run_cell", result)
+        return result
 
     def _outcome(self) -> str:
         failure = self.shell.failure
@@ -327,6 +336,16 @@ class RankKernel(IPythonParallelKernel):
             "stands": self.watchdog.standing(),
             "computes": Waiting.current is None and is_running(),
         }
+
+
+def end_fork(failure: dict[str, Any] | None) -> None:
+    """End a process that a cell has forked, where it has come to the cell's end: it is no rank."""
+    status = 0 if failure is None else 1
+    if failure is not None and failure["ename"] == "SystemExit":
+        status = int(failure["evalue"]) if failure["evalue"].isdigit() else 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 NOT_DEFINED = (

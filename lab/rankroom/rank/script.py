@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import runpy
 import socket
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+
+from rankroom.rank.shell import leave
 
 
 class ScriptExit(Exception):
@@ -21,13 +25,20 @@ def run(path: str, arguments: Sequence[str]) -> None:
     if not Path(path).is_file():
         raise ScriptExit(NO_FILE.format(path=path, folder=Path.cwd(), host=socket.gethostname()))
     before, process = (sys.argv, sys.path[:]), os.getpid()
+    threads = set(threading.enumerate())
+    # While a cell runs, IPython has taken them away.
+    names = {name: leave for name in ("exit", "quit") if not hasattr(builtins, name)}
+    vars(builtins).update(names)
     sys.argv = [path, *arguments]
     sys.path.insert(0, str(Path(path).resolve().parent))
     status: object = 0
     try:
-        runpy.run_path(path, run_name="__main__")
-    except SystemExit as end:
-        status = end.code
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+        if os.getpid() == process:
+            wait_for_rest(threads)
     except BaseException:
         if os.getpid() == process:
             raise
@@ -35,10 +46,30 @@ def run(path: str, arguments: Sequence[str]) -> None:
         status = 1
     finally:
         sys.argv, sys.path[:] = before
+        for name in names:
+            vars(builtins).pop(name, None)
     if os.getpid() != process:
         _end_fork(status)
     if status not in (None, 0, False):
         raise ScriptExit(status) from None
+
+
+def wait_for_rest(before: Collection[threading.Thread]) -> None:
+    """Wait, as Python does at a program's end, for what it has begun and not ended: what executors
+    were given (a checkpoint, perhaps), threads, processes; not for daemons among these."""
+    pools = sys.modules.get("concurrent.futures.thread")
+    executors = set(getattr(pools, "_threads_queues", ()))
+    new = [each for each in threading.enumerate() if each not in before and not each.daemon]
+    if end := getattr(pools, "_python_exit", None) if executors & set(new) else None:
+        end()  # its threads wait for work as long as there may be more
+        vars(pools)["_shutdown"] = False
+    for thread in new:
+        if thread is not threading.current_thread():
+            thread.join()
+    if processes := sys.modules.get("multiprocessing"):
+        for child in processes.active_children():
+            if not child.daemon:
+                child.join()
 
 
 def _end_fork(status: object) -> None:

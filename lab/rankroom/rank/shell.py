@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import contextlib
+import json
 import linecache
 import os
 import shutil
@@ -18,6 +20,7 @@ from typing import Any
 
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
+from jupyter_client.jsonutil import json_clean, json_default
 from traitlets import Any as AnyTrait
 from traitlets import Type
 
@@ -39,8 +42,10 @@ class RankDisplayHook(ZMQShellDisplayHook):
     """The value of the last expression."""
 
     reporter: Reporter | None = None
+    is_on = False  # while the value is looked at
 
     def start_displayhook(self) -> None:
+        self.is_on = True
         self._bundle: tuple[dict[str, Any], dict[str, Any]] | None = None
         if is_clients(self.reporter):
             super().start_displayhook()
@@ -55,11 +60,14 @@ class RankDisplayHook(ZMQShellDisplayHook):
             super().write_format_data(format_dict, md_dict)
 
     def finish_displayhook(self) -> None:
+        self.is_on = False
         if is_clients(self.reporter):
             super().finish_displayhook()
         elif self._bundle is not None and self.reporter is not None:
             data, metadata = self._bundle
-            self.reporter.emit("display", data=jsonable(data), metadata=metadata, result=True)
+            self.reporter.emit(
+                "display", data=jsonable(data), metadata=plain_json(metadata), result=True
+            )
         self._bundle = None
 
 
@@ -81,7 +89,7 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
             how = {"transient": transient, "update": update, **kwargs}
             super().publish(data, metadata, **how)
             return
-        fields: dict[str, Any] = {"data": jsonable(data), "metadata": metadata or {}}
+        fields: dict[str, Any] = {"data": jsonable(data), "metadata": plain_json(metadata or {})}
         display_id = (transient or {}).get("display_id")
         if display_id:
             fields["display_id"] = str(display_id)
@@ -104,6 +112,7 @@ class RankShell(ZMQInteractiveShell):
     reporter = AnyTrait(None, allow_none=True)
     failure: dict[str, Any] | None = None
     failing: bool = False  # from the moment an error leaves the cell; its traceback takes a while
+    _depth = 0  # of statements that run within one another
 
     @property
     def debugger_cls(self) -> type:
@@ -127,9 +136,11 @@ class RankShell(ZMQInteractiveShell):
     async def run_code(self, code_obj: Any, result: Any = None, *, async_: bool = False) -> bool:
         """One statement of a cell: IPython runs them one by one."""
         begin = time.time_ns()
+        self._depth += 1
         try:
             return bool(await super().run_code(code_obj, result, async_=async_))
         finally:
+            self._depth -= 1
             file = code_obj.co_filename
             line = next((line for *_, line in code_obj.co_lines() if line), 1)
             number = spans.recorder.number((file, line), lambda: _statement(file, line))
@@ -154,9 +165,42 @@ class RankShell(ZMQInteractiveShell):
         if self.system_raise_on_error and code:
             raise subprocess.CalledProcessError(code, command)
 
-    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+    def init_user_ns(self) -> None:
+        super().init_user_ns()
+        # IPython's would end the rank.
+        self.user_ns["exit"] = self.user_ns["quit"] = leave
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        if not self._depth or (exc_tuple is not None and not self.displayhook.is_on):
+            self._mention(exc_tuple)
+            return
+        try:
+            kind, error, trace = self._get_exc_info(exc_tuple)
+        except ValueError:  # there is none
+            super().showtraceback(exc_tuple, *args, **kwargs)
+            return
         with self._failing():
-            super().showtraceback(*args, **kwargs)
+            if has_group(error):  # which IPython would print, and not pass on
+                self._showtraceback(kind, error, traceback.format_exception(kind, error, trace))
+            else:
+                super().showtraceback(exc_tuple, *args, **kwargs)
+
+    def show_usage_error(self, exc: Any) -> None:
+        self._showtraceback(type(exc), exc, [f"UsageError: {exc}"])
+
+    def fail(self, error: BaseException) -> None:
+        """The cell has ended with an error that IPython has not shown."""
+        with self._failing():
+            self._showtraceback(type(error), error, traceback.format_exception(error))
+
+    def _mention(self, exc_tuple: Any) -> None:
+        """Show an error that does not end the cell: of a representation, or of a callback."""
+        kind, error, trace = self._get_exc_info(exc_tuple)
+        lines = traceback.format_exception(kind, error, trace)
+        if is_clients(self.reporter):
+            super()._showtraceback(kind, error, lines)
+        else:
+            sys.stderr.write("".join(lines))
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -250,5 +294,34 @@ def jsonable(bundle: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, str) and len(value) > LARGEST_DISPLAY:
             out.setdefault("text/plain", f"<{mime} of {len(value):,} characters, not kept>")
             continue
-        out[mime] = value
+        out[mime] = plain_json(value)
     return out
+
+
+def plain_json(value: Any) -> Any:
+    """A value as JSON can hold it, as far as Jupyter makes one of it: NumPy's numbers, NaN."""
+    if isinstance(value, str) or not value:
+        return value
+    try:
+        return json.loads(json.dumps(value, default=json_default, allow_nan=False))
+    except (TypeError, ValueError):
+        pass
+    try:
+        return json.loads(json.dumps(json_clean(value), default=json_default, allow_nan=False))
+    except (TypeError, ValueError):
+        return repr(value)
+
+
+def leave(status: Any = None) -> None:
+    """`exit()` and `quit()` in a cell: it ends here, and the rank stays."""
+    raise SystemExit(status)
+
+
+def has_group(error: BaseException | None) -> bool:
+    """Whether an error is a group of errors, or came about by one."""
+    group = getattr(builtins, "BaseExceptionGroup", ())  # of Python 3.11 and newer
+    while error is not None:
+        if isinstance(error, group):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

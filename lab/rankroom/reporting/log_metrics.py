@@ -15,11 +15,14 @@ MOST_FORMS = 8  # in one run; with more it would be guessing
 LONGEST, FLOOD = 400, 4 << 10  # characters of a line, and of what came at once
 PREFIX = "log/"
 _STEP = r"(?:epoch|step|iter|iteration|batch)"
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf"
-_PAIR = re.compile(rf"([a-z][\w./-]*?)\s*[:= ]\s*({_NUMBER})%?(?![\w.])", re.IGNORECASE)
+# Each of these matches a text in one way only: with two, a line of many pairs that is none in the
+# end takes a time that grows exponentially with them, and nothing else runs meanwhile.
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf"
+_IS = r"(?:[ \t]*[:=][ \t]*|[ \t]+)"
+_PAIR = re.compile(rf"([a-z][\w./-]*?){_IS}({_NUMBER})%?(?![\w.])", re.IGNORECASE)
 _LINE = re.compile(
     rf"^[ \t\[(]*{_STEP}[ \t:=#]*(\d+)(?:\s*(?:/|of)\s*\d+)?(?![\w.])[\])]?"
-    rf"((?:[ \t,;|:-]+(?!of\b)[a-z][\w./-]*?\s*[:= ]\s*(?:{_NUMBER})%?(?![\w.]))+)[ \t\r,;|]*$",
+    rf"((?:[ \t,;|:-]+(?!of\b)[a-z][\w./-]*?{_IS}(?:{_NUMBER})%?(?![\w.]))+)[ \t\r,;|]*$",
     re.IGNORECASE | re.MULTILINE,
 )
 

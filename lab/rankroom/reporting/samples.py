@@ -12,6 +12,10 @@ from typing import Any
 _PROC = Path("/proc")
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+REST = 100  # times what it took, until the memory of a child is looked at again
+MOST_OWN = 4096
+_own: dict[int, tuple[float, int]] = {}  # by process: until when what was found is good, and that
+_visible: dict[int, str | None] = {}  # CUDA_VISIBLE_DEVICES as a rank began; its cells may set it
 
 
 class Sampler:
@@ -23,6 +27,8 @@ class Sampler:
     def __init__(self, device: str, pid: int = 0) -> None:
         self._device = device
         self._pid = pid or os.getpid()
+        if not pid:
+            _visible[self._pid] = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._gpu: Callable[[], dict[str, int]] | None = None
         self._at = 0.0
         self._used: dict[int, float] = {}
@@ -95,12 +101,37 @@ def _seconds(pid: int) -> float:
 
 
 def _memory(pid: int, shared: bool) -> int:
-    """Bytes that a process has in memory; pages of files count once, with the rank itself."""
+    """Bytes that a process has in memory. What it shares with others, files or what it was forked
+    with, counts once: with the rank itself."""
     try:
+        if not shared and (own := _own_memory(pid)) is not None:
+            return own
         numbers = (_PROC / f"{pid}/statm").read_text().split()
         return (int(numbers[1]) - (0 if shared else int(numbers[2]))) * _PAGE
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def _own_memory(pid: int) -> int | None:
+    """Bytes that no other process has; None where the system does not say."""
+    known = _own.get(pid)
+    now = time.monotonic()
+    if known is not None and now < known[0]:
+        return known[1]
+    own = 0
+    try:
+        for line in (_PROC / f"{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Private_"):
+                own += int(line.split()[1]) * 1024
+    except FileNotFoundError:  # the process has ended, or the system is older
+        return None
+    except PermissionError:
+        return None
+    # The system walks through all of its pages for that.
+    if len(_own) > MOST_OWN:
+        _own.clear()
+    _own[pid] = now + REST * (time.monotonic() - now), own
+    return own
 
 
 def _children(pid: int) -> list[int]:
@@ -137,7 +168,7 @@ def _handle(number: int) -> tuple[Any, Any]:
     import pynvml
 
     pynvml.nvmlInit()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = _visible.get(os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES"))
     name = visible.split(",")[number].strip() if visible else str(number)
     if name.isdigit():
         return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(name))

@@ -8,8 +8,9 @@ times as long as in a row.
 A run that lasts for days must not fill the disk. Of each category, and of each stream of
 collectives, the first WHOLE spans are kept; after that whole stretches, one in ten up to ten times
 as many, one in a hundred up to a hundred times as many, and so on. What is kept goes by the count
-alone: as all ranks do the same collectives in the same order, they keep the same ones. Details are
-kept for the first WHOLE only.
+alone: as all ranks do the same collectives in the same order, they keep the same ones. Where
+collectives are of no stream, those of one name are counted, as what is reported late comes in
+another order on each rank. Details are kept for the first WHOLE only.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ from operator import sub
 from typing import Any
 
 MOST_NAMES = 50_000  # of one run; beyond, spans share a name
+MOST_VARIANTS = 10_000  # of users' spans with arguments; beyond, they are shown without
 BATCH = 4096  # spans in one event
 LONGEST = 200  # characters of a value that is shown with a user's span
 WHOLE = 100_000
+WHOLE_OF_NAME = 20_000  # the same for collectives of one name
 STRETCH = 1000  # spans that follow one another, so that a picture of them makes sense
 DETAILS = {"phase", "op", "kernel"}
 
 Span = tuple[int, int, int]  # name, start, duration
 Columns = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
+BY_NAME = "collective", ""
 _OTHER = {"name": "(one of too many names)"}
 
 
@@ -55,6 +59,8 @@ class SpanRecorder:
         self._waiting: dict[tuple[str, str], list[Span]] = {}
         self._columns: dict[tuple[str, str], list[Columns]] = {}
         self._seen: Counter[tuple[str, str]] = Counter()
+        self._of_name: Counter[int] = Counter()  # collectives of no stream
+        self._variants = 0
         self._notes: dict[str, bool] = {}  # what the reader of the record must know: told or not
 
     def begin(self, starts: int = 0) -> None:
@@ -71,6 +77,8 @@ class SpanRecorder:
         self._waiting.clear()
         self._columns.clear()
         self._seen.clear()
+        self._of_name.clear()
+        self._variants = 0
         self._notes.clear()
         self.began = time.time_ns() // 1000
         self.on = True
@@ -83,7 +91,20 @@ class SpanRecorder:
             with self._naming:
                 number = self._numbers.get(key)
                 if number is None:
-                    number = self._numbers[key] = self._define(define)
+                    number = self._define(define)
+                    if number - self._first < MOST_NAMES:  # others are not kept: they do not end
+                        self._numbers[key] = number
+        return number
+
+    def number_of_users(self, name: str, args: dict[str, Any]) -> int:
+        """The same for a user's span, whose arguments may be others each time."""
+        key = ("user", name, *args.items())
+        number = self._numbers.get(key)
+        if number is None:
+            if args and self._variants >= MOST_VARIANTS:
+                return self.number_of_users(name, {})
+            self._variants += 1
+            number = self.number(key, lambda: {**args, "name": name})
         return number
 
     def _define(self, define: Callable[[], dict[str, Any]]) -> int:
@@ -150,12 +171,25 @@ class SpanRecorder:
             del waiting[:count]
             first = self._seen[key]
             self._seen[key] += count
-            if first + count > WHOLE:
+            if key == BY_NAME:
+                spans = self._thinned_by_name(spans)
+            elif first + count > WHOLE:
                 self.note(THINNED.format(cat=key[0], count=WHOLE))
                 spans = [each for at, each in enumerate(spans, first) if is_sampled(key[0], at)]
             for at in range(0, len(spans), BATCH):
                 part = tuple(zip(*spans[at : at + BATCH], strict=True))
                 yield self._fields(key[0], part, zero)
+
+    def _thinned_by_name(self, spans: list[Span]) -> list[Span]:
+        kept = []
+        for each in spans:
+            at = self._of_name[each[0]]
+            self._of_name[each[0]] = at + 1
+            if at < WHOLE_OF_NAME or is_sampled(BY_NAME[0], at, WHOLE_OF_NAME):
+                kept.append(each)
+        if len(kept) < len(spans):
+            self.note(THINNED.format(cat="collective", count=WHOLE_OF_NAME))
+        return kept
 
     def note(self, text: str) -> None:
         """Something that the reader of this run's timeline must know; said once."""
@@ -187,13 +221,15 @@ class SpanRecorder:
         self._columns.clear()
 
 
-def is_sampled(cat: str, at: int) -> bool:
-    """Whether the span, or the point of a metric, with this number from 0 goes into the record."""
-    if at < WHOLE:
+def is_sampled(cat: str, at: int, whole: int = 0) -> bool:
+    """Whether the span, or the point of a metric, with this number from 0 goes into the record;
+    all of the first `whole` do, or the first WHOLE."""
+    whole = whole or WHOLE
+    if at < whole:
         return True
     if cat in DETAILS:
         return False
-    every, limit = 10, 10 * WHOLE
+    every, limit = 10, 10 * whole
     while at >= limit:
         every, limit = every * 10, limit * 10
     return at // STRETCH % every == 0
@@ -215,8 +251,7 @@ def span(name: str, **args: Any) -> Iterator[None]:
     finally:
         if recorder.on:
             plain = {key: _plain(value) for key, value in args.items()}
-            key = ("user", name, *plain.items())
-            number = recorder.number(key, lambda: {**plain, "name": str(name)})
+            number = recorder.number_of_users(str(name), plain)
             recorder.add("user", number, begin // 1000, (time.time_ns() - begin) // 1000)
 
 

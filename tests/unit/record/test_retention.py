@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,28 @@ def test_limits_come_from_the_environment_then_the_file(monkeypatch, tmp_path: P
     file.write_text("keep_gb = = 1\n")
     with pytest.raises(UsageError, match=r"cannot read .*config\.toml"):
         config.keep_bytes()
+
+
+@pytest.mark.parametrize("broken", ["iterdir", "lstat"])
+def test_a_record_that_cannot_be_listed_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+):
+    old = aged(tmp_path, 40)
+
+    def refuse(self: Path) -> Iterator[Path]:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, broken, refuse)
+        assert Store(tmp_path).prune(max_bytes=0, grace=0) == []
+    assert Store(tmp_path).ids() == [old]
+
+
+def test_a_record_that_cannot_be_read_may_be_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    aged(tmp_path, 40)
+
+    def refuse(self: Path) -> bytes:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert Store(tmp_path).prune() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from time import process_time
 
 import pytest
 
@@ -114,3 +115,19 @@ def test_a_rank_that_reports_itself_needs_no_guesses():
     made.add({"loss": 0.5})
     made.add_logged(6, 2, {"loss": 0.5})
     assert [fields["define"] for fields in made.take(0)] == [["loss"]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 1 | " + " | ".join(f"m{i} {i * 1.2345:>12.4f}" for i in range(20)) + " | 12.3 it/s",
+        "step 120 " + " ".join(f"expert{i} {104857 + i}" for i in range(20)) + " (balanced)",
+        "epoch 1 " + "lr 0000000000000001 " * 15 + "!",
+    ],
+)
+def test_a_line_of_many_pairs_that_is_none_takes_no_time(line: str):
+    begun = process_time()
+    made, found = LogMetrics(lambda *point: found.append(point)), []
+    for _ in range(100):
+        made.take(0, "stdout", line + "\n")
+    assert process_time() - begun < 1 and found == []

@@ -76,7 +76,8 @@ def test_a_long_run_is_kept_in_whole_stretches_however_it_is_taken(
 ) -> None:
     kept = []
     for begin in range(0, 5000, piece):
-        small.extend("collective", [(0, at, 1) for at in range(begin, min(5000, begin + piece))])
+        part = [(0, at, 1) for at in range(begin, min(5000, begin + piece))]
+        small.extend("collective", part, "torch 0")
         kept += starts(list(small.take(0)))
     first = list(range(100))
     tenth = [at for at in range(100, 1000) if at // 10 % 10 == 0]
@@ -138,3 +139,37 @@ def test_columns_are_kept_as_spans_are(small: SpanRecorder, piece: int) -> None:
     made = SpanRecorder()
     made.extend_columns("collective", ([1], [1], [1]), "")
     assert list(made.take(0)) == []
+
+
+def test_ranks_keep_the_same_collectives_whenever_they_report(
+    small: SpanRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WHOLE_OF_NAME", 100)
+
+    def kept(every: int) -> set[tuple[int, int]]:
+        """What one rank keeps, by name and start, that reports after so many steps."""
+        small.begin()
+        loss, bucket = (small.number(each, lambda: {"name": "x"}) for each in ("loss", "bucket"))
+        found = set()
+        for step in range(3000):
+            small.late((small.add, "collective", bucket, step, 1))
+            small.add("collective", loss, step, 1)
+            if step % every == every - 1 or step == 2999:
+                for event in small.take(0):
+                    found |= set(zip(event["name"], starts([event]), strict=True))
+        return found
+
+    assert len(kept(49)) > 200
+    assert kept(49) == kept(50) == kept(51)
+
+
+def test_arguments_that_are_others_each_time_take_no_names_from_the_rest(
+    small: SpanRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_VARIANTS", 2)
+    numbers = [small.number_of_users("load", {"i": i}) for i in range(1000)]
+    assert len(set(numbers)) == 3 and len(small._numbers) == 3
+    assert small.number_of_users("load", {"i": 1}) == numbers[1]
+    small.add("collective", small.number("new", lambda: {"name": "new"}), 0, 1)
+    [event] = small.take(0)
+    assert [each["name"] for each in event["define"]] == ["load", "load", "load", "new"]

@@ -160,6 +160,17 @@ def test_who_is_gone_is_taken_out_of_what_waits_for_it():
     assert here.answered["values"] == again.answered["values"] == [0, 1]
 
 
+def test_stores_of_initialisations_that_are_over_are_forgotten():
+    made = Rendezvous("127.0.0.1", lambda seconds, call: None, lambda peer, here: True)
+    for number in range(20):
+        for library in ("horovod.torch", "horovod.tensorflow"):
+            key = f"{library}/0/{number}"
+            made.take(Asked(do="meet", key=key))
+            made.take(Asked(do="met", key=key, rank=0, size=1))
+    assert len(made._data) == len(made._met) == 2 * rendezvous.KEPT
+    assert "horovod.torch/0/19" in made._data
+
+
 def test_a_store_serves_until_all_have_met(where):
     port = ask(*where, do="meet", key="horovod")["port"]
     assert ask(*where, do="meet", key="horovod")["port"] == port

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
@@ -177,3 +178,59 @@ def test_that_a_rank_is_lost_is_told_and_stands_in_run_json_while_the_others_go_
     ranks.tick()
     assert told == [[None, "lost"]]
     assert [rank.state for rank in store.load(run.id).ranks] == [None, "lost"]
+
+
+def test_a_rank_that_was_given_up_and_comes_back_is_read_from_its_spool(tmp_path):
+    store, ranks = Store(tmp_path), Ranks()
+    ranks.ranks = [0, 1]
+    run = Recorder("x = 1\n", make_run(2), ranks, store, lambda rank: tmp_path / str(rank))  # type: ignore[arg-type]
+    run.start(epoch=0)
+    ranks.receive({"rank": 1, "at": 0}, event_line("status", 1, 0, 0, state="running"))
+    ranks.say(0, 1, 2)
+    run.lose({0: "was given up: its node c4 does not answer"})
+    ranks.say(3, 4, 10)
+    assert not run.wait(0) and run.info.ranks[0].state == "lost"
+    events = [event for event in store.events(run.id) if event["rank"] == 0]
+    assert [event["seq"] for event in events] == [0, 1, 2, 3]
+    assert events[-1]["state"] == "lost" and text(store, run) == "0\n1\n"
+
+
+@pytest.mark.parametrize("file", ["stdout", "{run}.jsonl"])
+def test_a_spool_that_cannot_be_read_as_its_rank_dies_is_kept(begun, tmp_path, monkeypatch, file):
+    run, ranks, store = begun
+    (tmp_path / "stdout").write_text("last words\n")
+    spool = tmp_path / f"{run.id}.jsonl"
+    spool.write_bytes(b"".join(SAID[:4]))
+    ranks.say(0, 1, 2)
+    opened = Path.open
+
+    def refuse(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self == tmp_path / file.format(run=run.id):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return opened(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    run._summary.spooled[0]["stdout"] = 0
+    run.lose({0: "was killed by SIGKILL"})
+    assert run.wait(0) and spool.exists()
+    [note] = [each for each in store.load(run.id).notes if "missing from the record" in each]
+    assert "Stale file handle" in note
+
+
+def test_what_is_missing_is_noted_beside_whatever_else_is(begun, monkeypatch, tmp_path):
+    run, ranks, store = begun
+    for number in range(30):
+        run.remark(f"note {number}")
+    monkeypatch.setattr(patient_writer, "WAITING", 0)
+    with monkeypatch.context() as full:
+        full.setattr(Writer, "append", refuse_all)
+        ranks.say(0, 1, 2)
+    ranks.say(3, 10)
+    assert run.wait(0)
+    notes = store.load(run.id).notes
+    assert len(notes) == 21 and "missing from the record" in notes[-1]
+    assert (tmp_path / f"{run.id}.jsonl").exists()
+
+
+def refuse_all(self: Writer, lines: bytes) -> None:
+    raise UnwrittenError("cannot write the record: no space left", lines)

@@ -108,10 +108,11 @@ def _wrap_context(module: Any, world: World) -> None:
     @functools.wraps(call)
     def call_function(self: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
         if world.partial:
-            if name not in verdicts:
-                verdicts[name] = next(collectives(self, name, world), None)
-            if verdicts[name] is not None:
-                raise world.refuse(f"{verdicts[name]} in a tf.function", _REMEDY)
+            key = name, world.present
+            if key not in verdicts:
+                verdicts[key] = next(collectives(self, name, world), None)
+            if verdicts[key] is not None:
+                raise world.refuse(f"{verdicts[key]} in a tf.function", _REMEDY)
         return call(self, name, *args, **kwargs)
 
     @functools.wraps(enable)

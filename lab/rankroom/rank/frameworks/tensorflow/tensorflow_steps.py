@@ -87,7 +87,9 @@ def _after(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _watch(kind: Any) -> None:
     """Take the time of each `next()` of an iterator's class."""
-    original = kind.__next__
+    original = getattr(kind, "__next__", None)
+    if original is None:  # Keras before 3.7 has no such iterator
+        return
     ours = not kind.__module__.startswith("tensorflow")
     name = "Keras data" if ours else "tf.data"
     context: Any = None if ours else sys.modules["tensorflow.python.eager.context"]
@@ -96,6 +98,8 @@ def _watch(kind: Any) -> None:
     def __next__(self: Any) -> Any:  # noqa: N807 - a method of their classes
         if not recorder.on or _thread.loading or not (ours or context.executing_eagerly()):
             return original(self)
+        if threading.current_thread() is not threading.main_thread():
+            return original(self)  # one that reads ahead keeps nobody waiting
         _thread.loading = True
         begin = time.time_ns()
         try:

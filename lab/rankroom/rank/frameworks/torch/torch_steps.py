@@ -110,6 +110,8 @@ def _watch_loaders(module: Any) -> None:
     def __next__(self: Any) -> Any:  # noqa: N807 - a method of torch's class
         if not recorder.on or _thread.loading:
             return original(self)
+        if threading.current_thread() is not threading.main_thread():
+            return original(self)  # one that reads ahead keeps nobody waiting
         _thread.loading = True
         samples = None  # the last call of an epoch has none
         begin = time_ns()

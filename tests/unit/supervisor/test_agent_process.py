@@ -1,0 +1,54 @@
+"""A node's agent, as its supervisor reads and orders it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rankroom.supervisor.processes.agent_process import AgentProcess
+from rankroom.system.polling import poll_until
+
+Start = Callable[[str], AgentProcess]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts an agent that is a script of the shell's."""
+    made: list[AgentProcess] = []
+
+    def begin(script: str) -> AgentProcess:
+        argv = ["sh", "-c", script]
+        log = tmp_path / "agent.log"
+        agent = AgentProcess("n1", argv, dict(os.environ), str(tmp_path), log, lambda: None)
+        made.append(agent)
+        return agent
+
+    yield begin
+    for agent in made:
+        agent.give_up()
+        agent.wait(0)
+
+
+def test_a_rank_of_the_agent_before_needs_no_end(start: Start):
+    agent = start("cat > /dev/null")
+    agent.start_rank(4, 2)
+    agent.end_ranks([5], 5.0)
+    assert not agent.is_over
+
+
+def test_what_a_launcher_writes_among_its_answers_is_logged(start: Start, tmp_path: Path):
+    agent = start("""echo 4; echo null; echo module loaded; echo '{"ready": true, "host": "n1"}'""")
+    assert poll_until(lambda: agent.is_over, 10, 0.01)
+    assert agent.place["host"] == "n1"
+    assert (tmp_path / "agent.log").read_text() == "4\nnull\nmodule loaded\n"
+
+
+def test_a_log_that_is_full_ends_no_rank(start: Start):
+    agent = start("""read go; echo module loaded; echo '{"ready": true}'; cat > /dev/null""")
+    agent.log = Path("/dev/full")
+    rank = agent.start_rank(0, 1)
+    assert poll_until(lambda: agent.place, 10, 0.01)
+    assert not agent.is_over and not rank.ended
