@@ -84,7 +84,8 @@ def has(need: str) -> bool:
         return Path(sysconfig.get_path("include"), "Python.h").is_file()
     if need == "Node.js 18 or newer":
         version = output("node", "--version") if shutil.which("node") else "v0"
-        return int(version.strip().lstrip("v").partition(".")[0]) >= 18
+        number = version.strip().lstrip("v").partition(".")[0]
+        return number.isdigit() and int(number) >= 18  # one that is found need not run
     if need == "Chromium":
         return Path(os.environ.get("RANKROOM_CHROMIUM", "/usr/bin/chromium")).exists()
     if need == "Slurm's plugins":

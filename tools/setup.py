@@ -175,7 +175,13 @@ def build_horovod() -> None:
 
 
 STEPS = [
-    Step("environment", lambda: str(VENV), make_venv, PYTHON, ("Python's venv",)),
+    Step(
+        "environment",
+        lambda: f"{VENV} {sys.version_info[:2]}",
+        make_venv,
+        PYTHON,
+        ("Python's venv",),
+    ),
     Step(
         "packages",
         lambda: wanted_packages(),
@@ -284,9 +290,11 @@ def only_one() -> Iterator[None]:
     with (folder / "set-up.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             print("set-up: another one is going on; waiting for it …", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks
         yield
 
 

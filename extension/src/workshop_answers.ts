@@ -62,6 +62,8 @@ export interface Tile {
   need: Need;
   /** Seconds since the seat was last written; 0 as long as that is usual. */
   silent_s: number;
+  /** Seconds since the last notebook was closed; 0 as long as that is usual. */
+  away_s: number;
   offered: Offered | null;
   shared: Shared;
 }

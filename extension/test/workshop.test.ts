@@ -18,7 +18,7 @@ function shared(more: Partial<Shared> = {}): Shared {
 }
 
 function tile(more: Partial<Tile> = {}, of: Partial<Shared> = {}): Tile {
-  return { key: 'a', need: '', silent_s: 0, offered: null, shared: shared(of), ...more };
+  return { key: 'a', need: '', silent_s: 0, away_s: 0, offered: null, shared: shared(of), ...more };
 }
 
 test('the order is that of need, but not while somebody points at a tile', () => {

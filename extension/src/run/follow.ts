@@ -126,15 +126,14 @@ async function explain(
   failures: number,
   signal: AbortSignal
 ): Promise<void> {
-  if (!(error instanceof ApiError)) {
-    throw error;
-  }
-  if (error.status === 404) {
+  if (error instanceof ApiError && error.status === 404) {
     model.refusal = (await isThere(api, signal)) ? `${error.message}. ${SUMMARY()}` : NO_SERVER();
     return;
   }
   const pause = Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
-  model.trouble = trans.__('%1: trying again every %2 s', error.message, Math.ceil(pause / 1000));
+  // What is cut off within an answer is an error of the browser's, or of what parses it.
+  const why = error instanceof ApiError ? error.message : trans.__('an answer of the Jupyter server broke off');
+  model.trouble = trans.__('%1: trying again every %2 s', why, Math.ceil(pause / 1000));
   model.notify();
   await rest(pause, signal);
 }

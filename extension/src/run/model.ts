@@ -22,6 +22,7 @@ export interface Analyst {
 }
 
 /** How often, and how long after, the server is asked again when it knows more spans, or fewer, than are here. */
+const SPAN_BYTES = 20;
 const TRIES = 5;
 const PAUSE_MS = 200;
 
@@ -168,6 +169,11 @@ export class RunModel {
   complete(): void {
     this.log.end();
     this.isComplete = true;
+  }
+
+  /** About how much memory it takes: characters of log and outputs, and bytes of spans. */
+  get weight(): number {
+    return this.log.lines.weight + this.outputs.weight + SPAN_BYTES * this.spans.count;
   }
 
   /** Let go of all that the record holds; it is read again when it is needed. */

@@ -20,6 +20,10 @@ interface Kept extends Output {
 }
 
 export class Outputs {
+  /** Counts up whenever there is something else to be shown. */
+  version = 0;
+  /** Characters of all of them, about. */
+  weight = 0;
   private items: Kept[] = [];
   private clearNext = new Set<number>();
 
@@ -49,6 +53,8 @@ export class Outputs {
       this.clear(rank);
     }
     this.items.push(output);
+    this.weight += weightOf(output);
+    this.version += 1;
   }
 
   get length(): number {
@@ -59,18 +65,23 @@ export class Outputs {
   grouped(ranks: ReadonlySet<number> | null, collapsed: boolean): SameOutput[] {
     const groups: SameOutput[] = [];
     const byKey = new Map<string, SameOutput[]>();
+    const firsts = new Map<string, number>(); // of a key and a rank: how many of the groups the rank is in
     for (const output of this.items) {
       if (ranks && !ranks.has(output.rank)) {
         continue;
       }
       const same = byKey.get(output.key) ?? [];
-      const group = collapsed ? same.find(other => !other.ranks.includes(output.rank)) : undefined;
-      if (group) {
-        group.ranks.push(output.rank);
+      // A rank's n-th output of a kind joins the n-th group of these.
+      const place = collapsed ? `${output.rank}:${output.key}` : output.key;
+      const nth = firsts.get(place) ?? 0;
+      firsts.set(place, nth + 1);
+      if (nth < same.length) {
+        same[nth].ranks.push(output.rank);
       } else {
         const own = { ...output, ranks: [output.rank] };
         groups.push(own);
-        byKey.set(output.key, [...same, own]);
+        same.push(own);
+        byKey.set(output.key, same);
       }
     }
     groups.forEach(group => group.ranks.sort((a, b) => a - b));
@@ -82,6 +93,8 @@ export class Outputs {
   private clear(rank: number): void {
     this.items = this.items.filter(item => item.rank !== rank);
     this.clearNext.delete(rank);
+    this.weight = this.items.reduce((sum, item) => sum + weightOf(item), 0);
+    this.version += 1;
   }
 
   private update(output: Kept): void {
@@ -90,7 +103,12 @@ export class Outputs {
         ? { ...output, isResult: item.isResult }
         : item
     );
+    this.version += 1;
   }
+}
+
+function weightOf({ data }: Output): number {
+  return Object.values(data).reduce<number>((sum, value) => sum + (typeof value === 'string' ? value.length : 100), 0);
 }
 
 function keyOf(event: DisplayEvent): string {

@@ -9,8 +9,8 @@ import { RunModel } from './model';
 /** The parts of a run's view. */
 export type Tab = 'logs' | 'metrics' | 'timeline' | 'profile';
 
-/** Characters of log that runs out of view may keep in memory. */
-const UNSEEN_CHARS = 50_000_000;
+/** Characters of logs and outputs, and bytes of spans, that runs out of view may keep in memory. */
+const UNSEEN = 50_000_000;
 
 /** How a reader looks at a run. */
 export interface Memory {
@@ -93,17 +93,24 @@ export class Runs {
     const reading = new AbortController();
     open.reading = reading;
     // One after the other: the last reader may still be taking in what it read.
-    open.work = open.work.then(() => follow(open.model, this.api, reading.signal));
+    open.work = open.work
+      .then(() => follow(open.model, this.api, reading.signal))
+      .catch(error => {
+        console.error(error); // whoever looks next has it tried again
+      })
+      .finally(() => {
+        open.reading = open.reading === reading ? null : open.reading;
+      });
   }
 
-  /** Let go of the logs that were not seen for longest. */
+  /** Let go of the runs that were not seen for longest. */
   private lighten(): void {
     const unseen = [...this.open.values()].filter(open => open.seen === 0);
     unseen.sort((a, b) => b.last - a.last);
-    let chars = 0;
+    let weight = 0;
     for (const { model } of unseen) {
-      chars += model.log.lines.weight;
-      if (chars > UNSEEN_CHARS && model.isComplete) {
+      weight += model.weight;
+      if (weight > UNSEEN && model.isComplete) {
         model.forget();
       }
     }

@@ -132,9 +132,17 @@ export class Clusters {
     this.tell();
   }
 
-  async answer(question: Question, text: string | null): Promise<void> {
-    await this.api.answer(question.id, text).catch(() => undefined); // another window was quicker
+  /** Whether the answer has come there, or is not needed any more. */
+  async answer(question: Question, text: string | null): Promise<boolean> {
+    let isDone = true;
+    try {
+      await this.api.answer(question.id, text);
+    } catch (error) {
+      // If the server has said no, another window was quicker.
+      isDone = error instanceof ApiError && error.status >= 400 && error.status < 500;
+    }
     await this.refresh();
+    return isDone;
   }
 
   private async fetch(): Promise<void> {

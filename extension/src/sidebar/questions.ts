@@ -73,7 +73,9 @@ export class Questions {
       this.open = null;
       this.done.add(question.id);
       const said = isTrust ? 'yes' : (value ?? '');
-      await this.clusters.answer(question, button.accept ? said : null);
+      if (!(await this.clusters.answer(question, button.accept ? said : null))) {
+        this.done.delete(question.id); // it is asked again
+      }
     }
   }
 }

@@ -31,18 +31,21 @@ export class Displays extends Panel {
   }
 
   refresh(ranks: ReadonlySet<number> | null, collapsed: boolean): void {
-    const groups = this.model.outputs.grouped(ranks, collapsed);
-    const named = groups.map((group, i): [string, SameOutput] => [
-      `${group.ranks.join()}:${group.key}:${count(groups, i)}`,
-      group
-    ]);
-    const key = `${this.most}:${named.map(([name]) => name).join('\n')}`;
+    const { outputs, generation } = this.model;
+    const key = [generation, outputs.version, ranks ? [...ranks].join() : 'all', collapsed, this.most].join(':');
     if (key === this.key) {
       return;
     }
     this.key = key;
+    const groups = outputs.grouped(ranks, collapsed);
     this.setHidden(groups.length === 0);
-    const wanted = new Map(named.slice(0, this.most));
+    const wanted = new Map<string, SameOutput>();
+    const equal = new Map<string, number>(); // groups of a key, so far
+    for (const group of groups.slice(0, this.most)) {
+      const before = equal.get(group.key) ?? 0;
+      equal.set(group.key, before + 1);
+      wanted.set(`${group.ranks.join()}:${group.key}:${before}`, group);
+    }
     for (const [name, widget] of this.items) {
       if (!wanted.has(name)) {
         widget.dispose();
@@ -111,9 +114,4 @@ export class Displays extends Panel {
 function isShortText({ data }: SameOutput): boolean {
   const text = data['text/plain'];
   return Object.keys(data).length === 1 && typeof text === 'string' && !text.includes('\n');
-}
-
-/** How many equal groups stand before the i-th. */
-function count(groups: SameOutput[], i: number): number {
-  return groups.slice(0, i).filter(group => group.key === groups[i].key).length;
 }

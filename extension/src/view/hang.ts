@@ -8,7 +8,7 @@ import type { Ladder } from '../run/ladder';
 import type { RunModel } from '../run/model';
 import type { Place } from '../schema';
 import { trans } from '../translation';
-import { h, setChildren } from './dom';
+import { h, setChildren, setText } from './dom';
 import { Stacks } from './stacks';
 import { setUnderWay, stepButton } from './step';
 
@@ -80,7 +80,7 @@ export class HangBanner extends Widget {
     this.look.textContent = ladder.stacks ? trans.__('Hide stacks') : trans.__('Show all stacks');
     this.look.setAttribute('aria-expanded', String(ladder.stacks !== null));
     this.said.hidden = ladder.said === '' || !model.isLive;
-    this.said.textContent = ladder.said;
+    setText(this.said, ladder.said);
     this.said.classList.toggle('rr-trouble', ladder.isTrouble);
     this.stacks.refresh();
     this.setHidden(this.banner.hidden && this.said.hidden && this.stacks.node.hidden);

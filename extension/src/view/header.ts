@@ -30,7 +30,9 @@ export class Header extends Widget {
   private filter = EVERYTHING;
 
   private sign = h('span', 'rr-sign', { 'aria-hidden': 'true' });
-  private words = h('span', 'rr-words', { role: 'status' });
+  private words = h('span', 'rr-words');
+  /** Read out when it changes, which the seconds of a run that is on do all the time. */
+  private said = h('span', 'rr-hidden', { role: 'status' });
   private ranks: RankPicker;
   private find = h('input', 'rr-find', {
     type: 'search',
@@ -91,7 +93,7 @@ export class Header extends Widget {
       ? h('button', 'rr-button', { title: act.label, 'aria-label': act.label, onclick: act.run }, '⤢')
       : null;
     this.node.append(
-      h('div', 'rr-state', {}, this.sign, this.words, this.stop, actions.tabs, open),
+      h('div', 'rr-state', {}, this.sign, this.words, this.said, this.stop, actions.tabs, open),
       h('div', 'rr-tools', {}, this.ranks.node, this.find, this.sameLabel, this.numbersLabel, this.error, this.log),
       this.complaint
     );
@@ -119,7 +121,9 @@ export class Header extends Widget {
     if (run.name) {
       words.push(run.name);
     }
-    setText(this.words, words.filter(Boolean).join(' · '));
+    const text = words.filter(Boolean).join(' · ');
+    setText(this.words, text);
+    setText(this.said, model.isLive ? trans.__('running') : text);
     this.stop.hidden = !model.isLive;
     setUnderWay(this.stop, this.actions.isInterrupting());
     this.error.hidden = model.errors.length === 0;

@@ -9,7 +9,7 @@ import type { Message, Offer, Own } from '../workshop_answers';
 import { handIcon } from './icon';
 import type { Offers } from './offers';
 import type { Seat } from './seat';
-import { clock, isShown, lasting, offerWords, sharedList, timeOf } from './words';
+import { clock, isShown, offerWords, sharedList, timeOf } from './words';
 
 const TICK_MS = 1_000;
 
@@ -121,7 +121,7 @@ export class SeatPanel extends Widget {
     this.timer.hidden = !isRunning;
     this.timer.classList.toggle('rr-is-over', isRunning && now >= own.timer!.until);
     const since = own.shared?.hand_since ?? 0;
-    setText(this.handWords, isHandUp ? trans.__('Your hand is up since %1, for %2.', clock(since), lasting(now - since)) : '');
+    setText(this.handWords, isHandUp ? trans.__('Your hand is up since %1.', clock(since)) : '');
   }
 
   /** What was made before for the same thing: what is selected in it, or under way, stays. */

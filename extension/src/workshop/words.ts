@@ -74,9 +74,10 @@ export function ranksOf({ ranks }: Shared): string {
 }
 
 /** Since when the hand is up, or nothing was heard, and whether the others are further; '' if none of it. */
-export function waitingOf({ need, shared, silent_s: silent }: Tile, now: number): string {
+export function waitingOf({ need, shared, silent_s: silent, away_s: away }: Tile, now: number): string {
   const hand = shared.hand_since ? trans.__('hand up for %1', lasting(now - shared.hand_since)) : '';
-  const heard = silent > 0 ? trans.__('not heard from for %1', lasting(silent)) : '';
+  const closed = away > 0 ? trans.__('no notebook open for %1', lasting(away)) : '';
+  const heard = silent > 0 ? trans.__('not heard from for %1', lasting(silent)) : closed;
   const behind = need === 'behind' ? trans.__('behind') : '';
   return [hand, heard, behind].filter(Boolean).join(' · ');
 }

@@ -9,6 +9,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -110,8 +111,9 @@ class BatchJob:
     async def _run_at_site(
         self, code: str, argument: str, input: str | None = None
     ) -> commands.Completed:
-        words = ["bash", "-c", code, "bash", str(self.folder.path), argument]
-        return await self.place.run(words, timeout=CALL_S, input=input)
+        words = ["bash", "-c", own_folder.marked(code), "bash", str(self.folder.path), argument]
+        done = await self.place.run(words, timeout=CALL_S, input=input)
+        return replace(done, output=own_folder.said(done.output) or done.output)
 
 
 async def follow(

@@ -30,6 +30,7 @@ from rankroom.horovod_build.plan import (
 from rankroom.horovod_build.source import PIP, fetch, unpack
 from rankroom.horovod_build.toolchain import find_cmake, find_compiler, preflight
 from rankroom.horovod_build.wheel import finish
+from rankroom.system import control_groups
 from rankroom.system.commands import run_sync
 
 BYTES_PER_JOB = 2_000_000_000
@@ -74,8 +75,9 @@ def build(
 
 def default_jobs() -> int:
     """One per core this process may use, as far as the memory goes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(cores or 1, int(psutil.virtual_memory().available // BYTES_PER_JOB)))
+    return max(
+        1, min(control_groups.cores(), int(psutil.virtual_memory().available // BYTES_PER_JOB))
+    )
 
 
 def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Report) -> Path:

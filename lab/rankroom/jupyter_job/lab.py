@@ -125,9 +125,10 @@ class Lab:
 
     async def _run_at_site(self, code: str) -> commands.Completed:
         """Run `code` at the site: $1 is the folder `labs`, $2 the job."""
-        code = f'[ -e "$1" ] || exit 0\n{own_folder.ENTER}{code}'
+        code = own_folder.marked(f'[ -e "$1" ] || exit 0\n{own_folder.ENTER}{code}')
         words = ["bash", "-c", code, "bash", self.labs, self.job]
-        return await self.scheduler.place.run(words, timeout=CALL_S)
+        done = await self.scheduler.place.run(words, timeout=CALL_S)
+        return replace(done, output=own_folder.said(done.output))
 
 
 async def folder(scheduler: Scheduler) -> str:

@@ -337,7 +337,9 @@ class Store:
         except (ValueError, TypeError, RecursionError) as error:
             raise RecordError(DAMAGED.format(path=paths.run, error=error)) from None
 
-    def _read(self, paths: RecordPaths, path: Path, how: Callable[[Path], T]) -> T:
+    def _read(
+        self, paths: RecordPaths, path: Path, how: Callable[[Path], T], again: bool = True
+    ) -> T:
         try:
             return how(path)
         except FileNotFoundError:
@@ -345,6 +347,8 @@ class Store:
                 raise RecordError(DAMAGED.format(path=path, error="it is missing")) from None
             raise self._missing(paths.id) from None
         except OSError as error:
+            if again and error.errno == errno.ESTALE:  # replaced on another host meanwhile
+                return self._read(paths, path, how, again=False)
             raise _unreadable(path, error) from None
 
     def _missing(self, text: str) -> RecordError:

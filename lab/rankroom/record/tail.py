@@ -16,6 +16,7 @@ LIMIT = 1 << 20
 # No event is this long (a log event holds at most 1 MiB); such a line is garbage and passed over.
 LONGEST = 64 << 20
 PAUSE = 0.025
+SLOWER, LONGEST_PAUSE = 1.3, 0.05  # each pause against the one before, while nothing changes
 _PIECE = 4 << 20
 # How often a reader that waits asks again whether the owner of the run still lives.
 RECHECK = 1.0
@@ -96,11 +97,15 @@ class Tail:
             known = chunk.changed if known is None else known
             if chunk.data or chunk.state != "running" or chunk.changed != known:
                 return chunk
-            recheck = time.monotonic() + RECHECK
-            while self._look() == self._seen and time.monotonic() < min(until, recheck):
+            recheck, pause = time.monotonic() + RECHECK, PAUSE
+            # In a thread: a home that does not answer must not keep the server from others.
+            while await asyncio.to_thread(self._look) == self._seen:
+                if time.monotonic() >= min(until, recheck):
+                    break
                 if gone():
                     return chunk
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(pause)
+                pause = min(LONGEST_PAUSE, pause * SLOWER)
             if time.monotonic() >= until:
                 return chunk
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Remote, RemoteState
 from rankroom.scheduler.scheduler_client import Scheduler
-from rankroom.scheduler.site import Site
+from rankroom.scheduler.site import Site, expand
 from rankroom.scheduler.status_cache import PERIOD_S
 from rankroom.ssh.host import Host
 from rankroom.system import python_command
@@ -31,16 +31,20 @@ class Queue:
         self._scheduler = Scheduler(site, place)
         self._remote = remote
         self._tell = tell
+        self._may_be_there = False  # a job that was submitted, for all that is known
         self.soon = asyncio.Event()  # while the job may be over: it is looked at more often
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def submit(self, name: str, host: str, cwd: str, auto_restart: bool) -> None:
         """Submit the job of the cluster `name`, reached from `host`."""
-        folder = await self._scheduler.folder()
+        folder = await self._scheduler.own_folder("clusters")
         script = self._scheduler.script(
             name, folder, [command(self._scheduler.site, name, host, cwd, auto_restart)]
         )
-        job = await self._scheduler.submit(script)
+        # Where an answer was lost, the job may be there.
+        job = await self._scheduler.find(name) if self._may_be_there else ""
+        self._may_be_there = True
+        job = job or await self._scheduler.submit(script)
         self._remote.job, self._remote.log = job, f"{folder}/{name}-{job}.log"
         self._set("pending", f"job {job} waits in the queue")
 
@@ -115,7 +119,7 @@ def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> s
     words += [f"--folder={cwd}"] if cwd else []
     words += ["--auto-restart"] if auto_restart else []
     # In place of the shell: its signals are for us.
-    return f"exec {shlex.join(words)}"
+    return f'exec "{expand(words[0])}" {shlex.join(words[1:])}'
 
 
 STAY = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import Allocation, Node
 from rankroom.scheduler import pbs_job
-from rankroom.scheduler.job_end import end_time, field
+from rankroom.scheduler.job_end import UTC, end_time, field
 from rankroom.system import control_groups
 
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
@@ -32,7 +32,8 @@ def granted(
     granted, UsageError if there is less.
     """
     if job := env.get("SLURM_JOB_ID", ""):
-        said = _ask(["scontrol", "show", "job", "--details", "--oneliner", job], job)
+        words = ["env", *UTC, "scontrol", "show", "job", "--details", "--oneliner", job]
+        said = own_lines(_ask(words, job), job)
         if (state := field(said, "JobState")) != "RUNNING":
             raise StartError(NOT_RUNNING.format(job=job, state=state.lower().replace("_", " ")))
         return read(said, job, ranks, tasks(env.get("SLURM_TASKS_PER_NODE", "")))
@@ -41,6 +42,12 @@ def granted(
         here = (devices(), control_groups.cores())
         return read_pbs(said, job, ranks, _text(env.get("PBS_NODEFILE", "")), here)
     return None
+
+
+def own_lines(said: str, job: str) -> str:
+    """What was said of this job: one task of an array has the number of them all."""
+    own = [line for line in said.splitlines() if line.startswith(f"JobId={job} ")]
+    return "\n".join(own) or said
 
 
 def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> Allocation:

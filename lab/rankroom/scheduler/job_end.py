@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 import subprocess
 import threading
@@ -10,6 +11,7 @@ import time
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
 QUICK_S = 2.0  # the same in a job that is being ended: there is little time
 OFTEN_S, SELDOM_S = 10.0, 60.0  # between two questions; more often as the end comes near
+UTC = ["TZ=UTC", "SLURM_TIME_FORMAT=standard"]  # the times that Slurm's commands write
 PART = 0.1  # of the time left, between two questions
 
 _OVER = "the time of job {job} is over"
@@ -40,7 +42,7 @@ _SAID = {
 
 def asked(job: str, seconds: float = ASK_S) -> str:
     """What Slurm says of a job; empty if it says nothing, or there is no Slurm."""
-    words = ["scontrol", "show", "job", "--oneliner", job]
+    words = ["env", *UTC, "scontrol", "show", "job", "--oneliner", job]
     try:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
@@ -57,9 +59,9 @@ def field(said: str, name: str) -> str:
 
 
 def end_time(said: str) -> float:
-    """When the job's time is over (epoch seconds); 0 if it never is."""
+    """When the job's time is over (epoch seconds), by what was asked with UTC; 0 if it never is."""
     try:
-        return time.mktime(time.strptime(field(said, "EndTime"), "%Y-%m-%dT%H:%M:%S"))
+        return float(calendar.timegm(time.strptime(field(said, "EndTime"), "%Y-%m-%dT%H:%M:%S")))
     except ValueError:
         return 0.0
 

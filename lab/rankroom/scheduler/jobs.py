@@ -88,7 +88,9 @@ def in_environment(site: Site, argv: Sequence[str]) -> list[str]:
 
     What the environment's own lines print goes to standard error: standard output is `argv`'s.
     """
-    lines = "\n".join(["exec 3>&1 1>&2", "set -e", *environment(site), 'exec 1>&3 3>&- "$@"'])
+    home = 'case $1 in "~/"*) set -- "$HOME/${1#"~/"}" "${@:2}" ;; esac'  # of a Python
+    run = 'exec 1>&3 3>&- "$@"'
+    lines = "\n".join(["exec 3>&1 1>&2", "set -e", *environment(site), home, run])
     return ["bash", "-lc", lines, "bash", *argv]
 
 
@@ -105,8 +107,9 @@ def contained(site: Site, argv: Sequence[str]) -> list[str]:
         "shifter": ["shifter", f"--image={container.image}", *container.options],
         "apptainer": ["apptainer", "exec", "--nv", *container.options, container.image],
         "podman-hpc": [
-            "podman-hpc", "run", "--rm", "--gpu", "--network=host", "--ipc=host", "--env-host",
-            *container.options, container.image,
+            # An agent is given its orders on stdin.
+            "podman-hpc", "run", "--rm", "--interactive", "--gpu", "--network=host", "--ipc=host",
+            "--env-host", *container.options, container.image,
         ],
         "charliecloud": ["ch-run", *container.options, container.image, "--"],
     }  # fmt: skip

@@ -17,4 +17,20 @@ enter() { # a folder of yours that other users may not write to
   return 77
 }
 """
+# Begins and ends what a script says: login shells greet, and warn of a locale that is not there.
+_MARK = "--- rankroom ---"
+
+
+def marked(code: str) -> str:
+    """`code`, whose output `said` finds among what else comes from there; its status stays."""
+    return f'echo "{_MARK}"; exec 2>&1\n(\n{code}\n)\ns=$?; echo; echo "{_MARK}"; exit $s'
+
+
+def said(output: str) -> str:
+    """What the code of `marked` has written; all of it so far, if it did not come to its end."""
+    _, _, rest = output.partition(f"{_MARK}\n")
+    inside, end, _ = rest.rpartition(f"\n{_MARK}")
+    return inside if end else rest
+
+
 MAKE = ENTER + 'umask 077 && mkdir -p "$1" && enter "$1"'

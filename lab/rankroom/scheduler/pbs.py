@@ -21,6 +21,8 @@ LIMITS: list[str] = []  # nor what each queue gives, in a form that all sites sh
 VERSION = ["qstat", "--version"]
 ALIVE = ["qstat", "-B"]
 CANCEL = ["qdel"]
+LISTS_OWN = False
+NO_HISTORY = re.compile(r"job history", re.IGNORECASE)  # as PBS is set up at first
 OVER = re.compile(r"Unknown Job Id|has finished", re.IGNORECASE)
 PARTLY = re.compile(r"Unknown Job Id", re.IGNORECASE)  # of one job; the others are told of
 _STATES: dict[str, State] = {
@@ -75,6 +77,13 @@ def too_much(site: Site, output: str) -> str:
 def ask(ids: Iterable[str]) -> list[str]:
     """The one command that asks for many jobs, those that have ended lately too."""
     return ["env", "TZ=UTC", "qstat", "-x", "-f", "-F", "json", *ids]
+
+
+def ask_otherwise(ids: Iterable[str], output: str) -> list[str]:
+    """How to ask where that fails, as its output says; nothing for no other way."""
+    if not NO_HISTORY.search(output):
+        return []
+    return ["env", "TZ=UTC", "qstat", "-f", "-F", "json", *ids]
 
 
 def listed(output: str) -> dict[str, JobStatus]:

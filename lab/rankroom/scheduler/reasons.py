@@ -13,6 +13,9 @@ _REASONS = {
     "JobHeldUser": "it is held: `scontrol release` releases it",
     "JobHeldAdmin": "an administrator holds it",
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
+    # For maintenance, say; jobs that wait are started afterwards.
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is inactive",
     "Reservation": "its reservation has not begun",
     "Licenses": "no licence is free",
     "QOSMaxJobsPerUserLimit": "you have as many jobs as the QoS allows: it waits for yours",
@@ -30,8 +33,6 @@ _NEVER = {
     "AccountNotAllowed": "its account may not use this partition",
     "QOSNotAllowed": "its QoS may not be used in this partition or by this account",
     "DependencyNeverSatisfied": "it waits for a job that has failed",
-    "PartitionDown": "the partition is down",
-    "PartitionInactive": "the partition is inactive",
     "ReservationDeleted": "its reservation is gone",
     "ReservationInvalid": "its reservation is not valid",
     "DeadLine": "its deadline has passed",

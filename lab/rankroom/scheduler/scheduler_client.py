@@ -7,8 +7,10 @@ and what to do. However many processes ask, the scheduler is asked at most once 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
+import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from types import ModuleType
@@ -33,7 +35,7 @@ from rankroom.system import commands as shell
 
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
 AGAIN_S = 1.0  # until what could not be known is asked again
-SUBMIT_S = 60.0
+SUBMIT_S = 150.0  # Slurm's waits two minutes for a controller that is busy
 _KINDS: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
 _NO_COMMAND = 127
 T = TypeVar("T")
@@ -48,7 +50,7 @@ class Scheduler:
         self.site = site
         self.place = place
         self.kind: Any = _KINDS[site.scheduler]
-        self._asked = StatusCache(f"{site.scheduler}-{place.name or 'here'}")
+        self._asked = StatusCache(f"{site.scheduler}-{place.name or _here()}")
         self._in_login_shell = False
 
     def script(self, name: str, folder: str, commands: Sequence[str]) -> str:
@@ -107,6 +109,18 @@ class Scheduler:
         Submitted(self.site.name, self.place.name, job, named(script), time.time()).write()
         return job
 
+    async def find(self, name: str) -> str:
+        """The id of the user's job of this name that is not over; empty if there is none, or the
+        scheduler lists more than the user's. Raises SchedulerError while it does not answer."""
+        if not self.kind.LISTS_OWN:
+            return ""
+        output, error = await self._question([])
+        if error:
+            raise SchedulerError(error)
+        over = ("ending", "ended", "gone")
+        found = self.kind.listed(output).values()
+        return next((each.id for each in found if each.name == name and each.state not in over), "")
+
     async def ask(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         """How jobs stand, by an answer that may be some seconds old.
 
@@ -154,7 +168,7 @@ class Scheduler:
 
     def failed(self, done: shell.Completed, what: str = "") -> SchedulerError:
         """The error for a command that failed: where, what it said, and what to do."""
-        failure = done.failure(shlex.join(done.argv), self.place.name)
+        failure = done.failure(shlex.join(_without_env(done.argv)), self.place.name)
         what = what or remedy(self.site, done)
         return SchedulerError(f"{self.site.name}: {failure}\n{what}")
 
@@ -162,6 +176,8 @@ class Scheduler:
         """What the scheduler answers, and what went wrong instead."""
         try:
             done = await self.call(self.kind.ask(ids), ASK_S)
+            if not done.ok and (otherwise := self.kind.ask_otherwise(ids, done.output)):
+                done = await self.call(otherwise, ASK_S)
             if not done.ok and not self.kind.PARTLY.search(done.output):
                 return "", str(self.failed(done))
             self.kind.listed(done.output)
@@ -170,6 +186,21 @@ class Scheduler:
         except RankroomError as error:
             return "", str(error)
         return done.output, ""
+
+
+def _without_env(argv: Sequence[str]) -> Sequence[str]:
+    """A command as people know it, without the variables that it is run with."""
+    if argv[0] != "env":
+        return argv
+    unset = {at + 1 for at, word in enumerate(argv) if word == "-u"}
+    rest = (at for at, word in enumerate(argv) if at and at not in unset and word != "-u")
+    return argv[next(at for at in rest if "=" not in argv[at]) :]
+
+
+def _here() -> str:
+    """Which scheduler it is that is asked here: machines of several sites may share a home."""
+    asked = [os.environ[each] for each in ("SLURM_CONF", "SLURM_CLUSTERS") if each in os.environ]
+    return "-".join(["here", socket.gethostname(), *asked])
 
 
 def submitted(kind: Any, output: str) -> str:

@@ -328,6 +328,10 @@ def _check(site: Site, wrong: Any) -> None:
     for key in ("account", "partition", "qos", "constraint", "reservation"):
         if not _WORD.fullmatch(getattr(job, key).replace("&", "").replace("|", "")):
             raise wrong(f"{key} cannot be {getattr(job, key)!r}: it is one word")
+    if any(re.match(r"\s*(-M|--clusters?\b)", line) for line in job.extra):
+        raise wrong(
+            "extra cannot have --clusters: squeue and scancel would ask another cluster for the job"
+        )
     for key, lines in (("extra", job.extra), ("setup", site.environment.setup)):
         if any("\n" in line for line in lines):
             raise wrong(f"{key} is a list of lines: one of them holds a line break")

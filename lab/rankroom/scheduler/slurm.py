@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from rankroom.scheduler import reasons
+from rankroom.scheduler import job_end, reasons
 from rankroom.scheduler.jobs import JobStatus, State, body
 from rankroom.scheduler.site import Site, clock, parse_time
 
@@ -27,6 +27,12 @@ TEST = ["sbatch", "--test-only"]  # says whether that would be accepted
 LIMITS = ["sinfo", "--noheader", "--format=%P|%l|%D"]  # says what each partition gives at most
 VERSION = ["sbatch", "--version"]
 CANCEL = ["scancel"]
+LISTS_OWN = True  # all jobs of the user, and no others
+# Times in UTC, as a login node's clock may show another zone's; no choice of jobs but ours.
+_CHOICES = ("STATES", "PARTITION", "QOS", "ACCOUNT", "NAMES", "LICENSES", "USERS")
+ENV = [
+    "env", *(word for each in _CHOICES for word in ("-u", f"SQUEUE_{each}")), *job_end.UTC,
+]  # fmt: skip
 # What it says of a job that is over already; and what a list of jobs says that failed, and is one.
 OVER = re.compile(r"Invalid job id|already completing or completed")
 PARTLY = re.compile(r"(?!)")
@@ -109,11 +115,15 @@ def too_much(site: Site, output: str) -> str:
 
 def ask(ids: Iterable[str]) -> list[str]:
     """The one command that asks for many jobs."""
-    # An id that is gone makes `--jobs` fail for all; the user's own jobs are few. Times are asked
-    # for in UTC, as the login node's clock may show another zone's.
+    # An id that is gone makes `--jobs` fail for all; the user's own jobs are few, those in hidden
+    # partitions included.
     del ids
-    zone = ["env", "TZ=UTC", "SLURM_TIME_FORMAT=standard"]
-    return [*zone, "squeue", "--noheader", "--me", f"--format={FORMAT}"]
+    return [*ENV, "squeue", "--noheader", "--me", "--all", f"--format={FORMAT}"]
+
+
+def ask_otherwise(ids: Iterable[str], output: str) -> list[str]:
+    """How to ask where that fails, as its output says; nothing for no other way."""
+    return []
 
 
 ALIVE = ask([])  # is answered where Slurm works
@@ -121,12 +131,16 @@ ALIVE = ask([])  # is answered where Slurm works
 
 def listed(output: str) -> dict[str, JobStatus]:
     """All jobs of an answer."""
-    found = {}
+    found, others = {}, False
     for line in output.splitlines():
         fields = line.strip().split("|", FORMAT.count("|"))
-        if len(fields) == FORMAT.count("|") + 1 and fields[0].isdigit():
-            found[fields[0]] = _status(*fields)
-    if sum(status.state != "pending" for status in found.values()):
+        if len(fields) != FORMAT.count("|") + 1:
+            continue
+        status = _status(*fields)
+        others |= status.state != "pending"
+        if fields[0].isdigit():  # no task of an array, and no part of a job of several
+            found[fields[0]] = status
+    if others:
         return found
     # Limits on all of a user's jobs together do not pass when there is nothing to wait for.
     return {

@@ -23,6 +23,7 @@ from rankroom.errors import (
     RecordError,
     RunOverError,
     StartError,
+    UnreadableRecordError,
     of_file,
 )
 from rankroom.record.store import Store
@@ -38,6 +39,7 @@ STATUS: dict[type[RankroomError], int] = {
     NoClusterError: 410,
     StartError: 503,
     FileError: 503,
+    UnreadableRecordError: 503,
 }
 
 

@@ -5,6 +5,7 @@ The user's own configuration holds; these options only add what one shared line 
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shlex
@@ -74,8 +75,18 @@ def through(command: str, socket: Path, login: str, argv: Sequence[str]) -> list
             # Where the connection is closed, ssh would open a connection for this command alone.
             ProxyCommand="false",
         ),
-        *("-T", "-x", "--", login, shlex.join(argv)),
+        *("-T", "-x", "--", login, _for_any_shell(argv)),
     ]
+
+
+def _for_any_shell(argv: Sequence[str]) -> str:
+    """A command line for the login shell there, whichever that is."""
+    line = shlex.join(argv)
+    if "\n" not in line:
+        return line
+    # csh takes no line break between quotes.
+    code = base64.b64encode(f"exec {line}".encode()).decode()
+    return f'exec bash -c \'eval "$(printf %s "$0" | base64 -d)"\' {code}'
 
 
 def ask(command: str, socket: Path, login: str, what: str, *more: str) -> list[str]:

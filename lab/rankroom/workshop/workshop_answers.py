@@ -97,11 +97,13 @@ def _tile(tile: Json, news: Sequence[News], now: float) -> Json:
     status = SeatStatus(**tile["status"])
     silent = now - tile["heard"]
     is_silent = silent > tiles.SILENT_S and status.state != "ended"
+    away = status.away_since
     offers = [each for each in news if each.kind in OFFERS and each.to and each.is_for(tile["key"])]
     return {
         "key": tile["key"],
         "need": tile["needs"],
         "silent_s": silent if is_silent else 0.0,
+        "away_s": now - away if away and not is_silent and tile["needs"] == "silent" else 0.0,
         "offered": {"what": offers[-1].kind, "at": offers[-1].at} if offers else None,
         "shared": _shared(tile["user"], status),
     }

@@ -323,7 +323,7 @@ def test_a_check_says_what_works(own: Path):
 def test_a_check_that_fails_ends_with_1(own: Path, fake: FakeScheduler):
     fake.fails("squeue", DOWN)
     said = cli("site", "check", "mine", code=1)
-    assert "✗ scheduler: mine: `env" in said
+    assert "✗ scheduler: mine: `squeue" in said
     assert f"    {DOWN}" in said
 
 

@@ -13,7 +13,10 @@ export class Gutter {
   refresh(lanes: readonly Lane[], title: (lane: Lane) => string): void {
     const shown = new Map<string, HTMLElement>();
     for (const lane of lanes) {
-      const node = this.shown.get(lane.key) ?? this.make(lane);
+      const known = this.shown.get(lane.key);
+      // A lane may come to have something in it that can be opened.
+      const isSame = known && (known.tagName === 'BUTTON') === (lane.isOpen !== null);
+      const node = isSame ? known : this.make(lane);
       node.style.top = `${lane.y}px`;
       node.style.height = `${lane.height}px`;
       node.classList.toggle('rr-tl-low', lane.height < 16);
