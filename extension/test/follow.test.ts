@@ -84,3 +84,16 @@ test('a server that does not tell of changes is followed all the same', async ()
   assert.deepEqual(asked.filter(each => each === 'run').length, 2);
   assert.deepEqual([model.run.state, model.isComplete], ['failed', true]);
 });
+
+test('an answer that breaks off is asked for again', async () => {
+  const model = new RunModel(run);
+  const { api } = server([{ text: line('one') }, { text: line('two'), run: { state: 'done', end: 5 } }]);
+  const { events } = api;
+  let broken = 1;
+  api.events = (...args) => (broken-- === 1 ? Promise.reject(new TypeError('network error')) : events(...args));
+  const troubles: string[] = [];
+  model.changed.connect(({ trouble }) => troubles.push(trouble));
+  await follow(model, api, new AbortController().signal);
+  assert.deepEqual([model.isComplete, model.lineCount, model.trouble], [true, 2, '']);
+  assert.ok(troubles.some(words => words.includes('broke off')));
+});

@@ -222,7 +222,7 @@ def test_the_extension_may_be_loaded_again(started):
     assert started.run("%reload_ext rankroom").error == ""
     assert started.run("print('home')").stdout == "home\n"
     started.run("%distributed on")
-    assert "0 │ there" in started.run("print('there')").text
+    assert "0–1 │ there" in started.run("print('there')").text
     assert started.run("%%local\nprint('here')").stdout == "here\n"
     started.run("%distributed off")
     assert started.run("print('home')").stdout == "home\n"

@@ -27,6 +27,8 @@ if __name__ == "__main__":
         time.sleep(1000)
     if "exit" in sys.argv and rank == 1:
         sys.exit(3)
+    if "quit" in sys.argv and rank == 1:
+        quit(4)
     if "raise" in sys.argv and rank == 1:
         raise ValueError("no data")
     if "die" in sys.argv and rank == 1:
@@ -42,6 +44,17 @@ if __name__ == "__main__":
             print("child of", rank)
             sys.exit(5)
         print("its status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    if "rest" in sys.argv:
+        import concurrent.futures, multiprocessing, threading
+        def save(name):
+            time.sleep(1)
+            print("saved by", name, flush=True)
+        concurrent.futures.ThreadPoolExecutor(2).submit(save, "an executor")
+        threading.Thread(target=save, args=("a thread",)).start()
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+        multiprocessing.get_context("fork").Process(target=save, args=("a process",)).start()
+        if rank == 1:
+            exit()
 """
 
 
@@ -82,6 +95,7 @@ def test_a_script_runs_on_all_ranks_with_its_arguments(script: Path):
     ("word", "status", "words"),
     [
         ("exit", 3, "failed on rank 1"),
+        ("quit", 4, "failed on rank 1"),
         ("raise", 1, "ValueError: no data"),
         ("die", 7, "rank 1 ended with status 7"),
         ("kill", 137, "rank 1 was killed by SIGKILL"),
@@ -92,6 +106,13 @@ def test_its_exit_status_is_that_of_the_rank_that_failed(
 ):
     code, _, said = run(script, word)
     assert code == status and words in said, said
+
+
+def test_what_it_has_begun_is_waited_for(script: Path):
+    status, out, said = run(script, "rest")
+    assert status == 0, said
+    for name in ("an executor", "a thread", "a process"):
+        assert f"0–1 │ saved by {name}" in out or out.count(f"saved by {name}") == 2, out
 
 
 def test_its_record_names_the_runs_that_it_is_compared_with(script: Path):

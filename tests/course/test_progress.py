@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,20 @@ def test_the_notebooks_are_copied_and_yours_are_kept(tmp_path: Path):
     assert "kept" in again.output
     assert (folder / "01_hello_ranks.ipynb").read_text() == "mine"
     assert (folder / "README.md").exists() and (folder / "16_lab_on_a_node.ipynb").exists()
+
+
+@pytest.mark.parametrize(
+    "change", [lambda: progress.note("ring.2", True), lambda: progress.begin(3)]
+)
+def test_what_cannot_be_read_for_a_moment_is_not_written_over(
+    home: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]
+):
+    progress.note("ring.1", True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refuse)
+        change()
+    assert list(progress.read().passed) == ["ring.1"]
+
+
+def refuse(path: Path, *args: object) -> str:
+    raise OSError(errno.EIO, "Input/output error")

@@ -187,3 +187,16 @@ def test_of_faulthandlers_stacks_the_main_thread_comes_first():
         'Current thread 0x3 (most recent call first):\n  File "<frozen runpy>", line 88 in y\n'
     )
     assert [block[:10] for block in main_first(text).split("\n\n")] == ["Current th", "Thread 0x2"]
+
+
+def test_a_rank_that_does_not_answer_is_not_asked_again():
+    class Silent(FakeRanks):
+        def request(self, ranks, **content):
+            self.asked += len(ranks)
+            return [Future() for _ in ranks]
+
+    ranks = Silent({})
+    made = watch(ranks, [])
+    for _ in range(50):
+        made._look()
+    assert ranks.asked == 2

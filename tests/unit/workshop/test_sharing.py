@@ -295,3 +295,25 @@ def test_the_ranks_of_a_seat_are_the_plans(folder: Folder, monkeypatch: pytest.M
     assert sharing.seat_ranks() == 2
     monkeypatch.setenv("RANKROOM_WORKSHOP", "/none")
     assert sharing.seat_ranks() == 0
+
+
+def test_a_file_that_cannot_be_read_for_a_moment_is_no_farewell(
+    shared: Sharing, clock: Clock, folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    shared.share(False)
+    kept = seat.read_choices()
+    clock.now += 30
+
+    def refuse(path: Path, *args: object) -> str:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refuse)
+        shared.look()
+        with pytest.raises(OSError):
+            shared.hand(True)
+    assert "Stale file handle" in shared.trouble
+    assert seat.read_choices() == kept and not kept.shares
+    clock.now += 30
+    shared.hand(True)
+    assert shared.trouble == "" and folder.seats()[0].status.hand

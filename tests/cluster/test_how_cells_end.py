@@ -1,0 +1,95 @@
+"""How a cell ends on a rank: by an error of its own, and by nothing else that is shown there."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from cells import failure, finish, log, states, values
+from rankroom.cluster.local import Cluster
+
+pytestmark = pytest.mark.cluster
+
+RELEASES = """
+import torch, torch.distributed as dist
+if not dist.is_initialized():
+    dist.init_process_group("gloo")
+"""
+
+
+def test_an_unknown_magic_fails_the_cell(cluster: Cluster):
+    run = finish(cluster, "%no_such_magic\nafter = 1")
+    assert "UsageError" in failure(run) and "no_such_magic" in failure(run)
+    assert states(run) == {0: "error", 1: "error"}
+    assert finish(cluster, "after").info.failure.ename == "NameError"
+
+
+@pytest.mark.skipif("sys.version_info < (3, 11)", reason="Python has no groups of errors")
+def test_a_group_of_errors_fails_the_cell(cluster: Cluster):
+    run = finish(cluster, "raise ExceptionGroup('many', [ValueError('one'), KeyError('two')])")
+    assert failure(run).startswith("rank 0: ExceptionGroup: many")
+    run = finish(
+        cluster, "try:\n    raise ExceptionGroup('a', [ValueError()])\nfinally:\n    1 / 0"
+    )
+    assert "ZeroDivisionError" in failure(run)
+
+
+def test_a_representation_that_fails_in_the_middle_ends_nothing(cluster: Cluster):
+    finish(cluster, RELEASES)
+    source = """
+        from IPython.display import display
+        class Report:
+            def _repr_html_(self):
+                raise ValueError("no template")
+        if rank == 0:
+            display(Report())
+        total = torch.ones(1)
+        for _ in range(20):
+            dist.all_reduce(total)
+        float(total)
+    """
+    run = finish(cluster, source)
+    assert run.state == "done", failure(run)
+    assert "ValueError: no template" in log(run, 0, "stderr")
+    assert values(cluster, "float(total)") == [2.0**20] * 2
+
+
+def test_an_error_within_a_timed_cell_is_the_cells(cluster: Cluster):
+    assert "ZeroDivisionError" in failure(finish(cluster, "%%time\n1 / 0"))
+
+
+def test_exit_ends_the_cell_and_not_the_rank(cluster: Cluster):
+    pids = values(cluster, "import os\nkept = rank\nos.getpid()")
+    for source in ("exit()\nkept = 'lost'", "quit(3)\nkept = 'lost'"):
+        assert "SystemExit" in failure(finish(cluster, source))
+    assert values(cluster, "kept") == [0, 1]
+    assert values(cluster, "os.getpid()") == pids
+
+
+def test_a_process_that_a_cell_forks_ends_with_it(cluster: Cluster):
+    source = """
+        import os, sys
+        child = os.fork()
+        if child == 0:
+            {ends}
+        else:
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    """
+    for ends, status in (("sys.exit(3)", 3), ("pass", 0), ("1 / 0", 1)):
+        run = finish(cluster, dedent(source).format(ends=ends), 30)
+        assert run.state == "done", failure(run)
+        assert values(cluster, "status") == [status] * 2
+
+
+def test_rich_data_is_kept_as_jupyter_keeps_it(cluster: Cluster):
+    source = """
+        import numpy as np
+        from IPython.display import JSON, display
+        display(JSON({"acc": np.float32(0.5), "loss": float("nan")}))
+    """
+    run = finish(cluster, source)
+    assert run.state == "done", failure(run)
+    shown = [each for each in run._store.events(run.id) if each["kind"] == "display"]
+    assert {str(each["data"]["application/json"]["loss"]) for each in shown} == {"nan"}
+    assert {each["data"]["application/json"]["acc"] for each in shown} == {0.5}
