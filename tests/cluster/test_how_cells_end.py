@@ -28,7 +28,7 @@ def test_an_unknown_magic_fails_the_cell(cluster: Cluster):
 @pytest.mark.skipif("sys.version_info < (3, 11)", reason="Python has no groups of errors")
 def test_a_group_of_errors_fails_the_cell(cluster: Cluster):
     run = finish(cluster, "raise ExceptionGroup('many', [ValueError('one'), KeyError('two')])")
-    assert failure(run).startswith("rank 0: ExceptionGroup: many")
+    assert ": ExceptionGroup: many" in failure(run)
     run = finish(
         cluster, "try:\n    raise ExceptionGroup('a', [ValueError()])\nfinally:\n    1 / 0"
     )

@@ -117,6 +117,16 @@ def three(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def other_three(tmp_path_factory):
+    yield from cluster_of(3, tmp_path_factory, auto_restart=True)
+
+
+@pytest.fixture
+def new_three(tmp_path_factory):
+    yield from cluster_of(3, tmp_path_factory, auto_restart=True)
+
+
+@pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Two ranks that nobody starts again unless asked."""
     with pytest.MonkeyPatch.context() as patch:
@@ -202,7 +212,7 @@ def test_another_dies_while_the_first_is_waited_for(three, tmp_path):
     assert len(went_on(run)) == 2
 
 
-def test_a_rank_dies_just_when_it_has_come_back(three, tmp_path):
+def test_a_rank_dies_just_when_it_has_come_back(other_three, tmp_path):
     again = (
         f"first, second = pathlib.Path({str(tmp_path)!r}, 'first'), "
         f"pathlib.Path({str(tmp_path)!r}, 'again')\n"
@@ -210,7 +220,7 @@ def test_a_rank_dies_just_when_it_has_come_back(three, tmp_path):
         "    second.touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     die = "rank == 0 and state.batch == 5 and once('first') and die()"
-    seen, _ = trained(three, training(tmp_path, die, first=again))
+    seen, _ = trained(other_three, training(tmp_path, die, first=again))
     assert seen[1] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
 
 
@@ -227,7 +237,7 @@ def test_a_rank_dies_while_horovod_connects_it(other_pair, tmp_path):
     assert run.duration < 25  # Horovod itself would look for it for 30 s
 
 
-def test_another_dies_as_horovod_connects_them_and_one_comes_late(three, tmp_path):
+def test_another_dies_as_horovod_connects_them_and_one_comes_late(other_three, tmp_path):
     # All three have met; the last one asks where to connect to when another has died of it.
     ways = """
         from rankroom.rank.world import World
@@ -243,13 +253,15 @@ def test_another_dies_as_horovod_connects_them_and_one_comes_late(three, tmp_pat
                 World.meet = late
     """
     die = "rank == 1 and state.batch == 5 and once('first') and die()"
-    seen, run = trained(three, training(tmp_path, die, first=dedent(ways), restored="prepare()"))
+    seen, run = trained(
+        other_three, training(tmp_path, die, first=dedent(ways), restored="prepare()")
+    )
     assert seen[0] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
     assert len(went_on(run)) == 2
     assert run.duration < 25  # Horovod itself would look for it for 30 s
 
 
-def test_another_dies_when_it_has_said_where_it_is_and_is_listened_for(three, tmp_path):
+def test_another_dies_when_it_has_said_where_it_is_and_is_listened_for(new_three, tmp_path):
     # Of two ranks, the one with the lower address listens; rank 2 gives the highest there is.
     ways = """
         import socket, urllib.error, urllib.request
@@ -275,7 +287,9 @@ def test_another_dies_when_it_has_said_where_it_is_and_is_listened_for(three, tm
                 World.meet = known
     """
     die = "rank == 1 and state.batch == 5 and once('first') and die()"
-    seen, run = trained(three, training(tmp_path, die, first=dedent(ways), restored="prepare()"))
+    seen, run = trained(
+        new_three, training(tmp_path, die, first=dedent(ways), restored="prepare()")
+    )
     assert seen[0] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
     assert len(went_on(run)) == 2
     assert run.duration < 25  # Horovod itself would listen for 30 s

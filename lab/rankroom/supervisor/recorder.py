@@ -433,7 +433,9 @@ class Recorder:
 
     def _tidy(self) -> None:
         """Remove the ranks' copies, compute profile and metrics, once the record is closed."""
-        if not self._summary.lacks_output:
+        # Of what a disk refuses as the record is closed, there is only the writer's note.
+        is_noted = any("missing from the record" in note for note in self.info.notes)
+        if not (is_noted or self._summary.lacks_output):
             self._assembly.clear(self.given_up)
         if self._summary.has_profile or self._summary.has_metrics:
             with contextlib.suppress(RuntimeError):  # no thread can be started: as with a full disk
