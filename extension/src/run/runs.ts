@@ -96,7 +96,7 @@ export class Runs {
     open.work = open.work
       .then(() => follow(open.model, this.api, reading.signal))
       .catch(error => {
-        console.error(error); // whoever looks next has it tried again
+        console.error(error); // it is tried again when a view comes into sight
       })
       .finally(() => {
         open.reading = open.reading === reading ? null : open.reading;

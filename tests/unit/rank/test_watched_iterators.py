@@ -28,7 +28,7 @@ def test_an_iterator_of_keras_before_3_7_is_left_alone():
     assert not hasattr(EpochIterator, "__next__")
 
 
-def test_a_thread_that_reads_ahead_keeps_no_rank_waiting(recorder: SpanRecorder):
+def test_a_thread_that_reads_ahead_holds_nothing_up(recorder: SpanRecorder):
     class Batches:
         def __iter__(self) -> Batches:
             return self

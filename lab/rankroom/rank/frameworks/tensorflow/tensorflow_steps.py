@@ -99,7 +99,7 @@ def _watch(kind: Any) -> None:
         if not recorder.on or _thread.loading or not (ours or context.executing_eagerly()):
             return original(self)
         if threading.current_thread() is not threading.main_thread():
-            return original(self)  # one that reads ahead keeps nobody waiting
+            return original(self)  # what it reads ahead holds nothing up
         _thread.loading = True
         begin = time.time_ns()
         try:

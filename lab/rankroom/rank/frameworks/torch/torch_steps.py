@@ -111,7 +111,7 @@ def _watch_loaders(module: Any) -> None:
         if not recorder.on or _thread.loading:
             return original(self)
         if threading.current_thread() is not threading.main_thread():
-            return original(self)  # one that reads ahead keeps nobody waiting
+            return original(self)  # what it reads ahead holds nothing up
         _thread.loading = True
         samples = None  # the last call of an epoch has none
         begin = time_ns()
