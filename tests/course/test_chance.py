@@ -11,10 +11,11 @@ from rankroom.course.lessons import LESSONS
 
 SEEDS = 40
 ALONE = (
-    "hello.1", "deepspeed.1", "deepspeed.2", "deepspeed.3", "tfd.1", "tfd.2", "tfd.3", "large.1",
-    "large.2", "large.3", "scaling.1", "scaling.2", "scaling.3", "scaling.4", "feeding.1",
-    "feeding.2", "batch.1", "batch.2", "batch.3", "shared.1", "shared.2", "script.1", "script.2",
-    "script.3", "checkpoint.3", "precision.1", "precision.2", "precision.3",
+    "hello.1", "hello.3", "horovod.1", "deepspeed.1", "deepspeed.2", "deepspeed.3", "tfd.1",
+    "tfd.2", "tfd.3", "large.1", "large.2", "large.3", "scaling.1", "scaling.2", "scaling.3",
+    "scaling.4", "feeding.1", "feeding.2", "batch.1", "batch.2", "batch.3", "shared.1",
+    "shared.2", "script.1", "script.2", "script.3", "checkpoint.2", "checkpoint.3", "precision.1",
+    "precision.2", "precision.3",
 )  # fmt: skip
 
 

@@ -17,7 +17,8 @@ WRONG = {
             "def careful(a, b):\n    try:\n        return a / b\n"
             "    except ZeroDivisionError:\n        return None",
             'should give float("inf")',
-        )
+        ),
+        ('def careful(a, b):\n    return 3 if b else float("inf")', "should give"),
     ],
 }
 

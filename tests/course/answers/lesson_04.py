@@ -6,7 +6,13 @@ from playing import Played
 
 WRONG = {
     "horovod.1": [
-        ("def device_of(rank, local_rank, gpus):\n    return f'cuda:{local_rank}'", "without GPUs")
+        ("def device_of(rank, local_rank, gpus):\n    return f'cuda:{local_rank}'", "without GPUs"),
+        # Right where each node has as many ranks as GPUs.
+        (
+            "def device_of(rank, local_rank, gpus):\n"
+            "    return f'cuda:{rank % gpus}' if gpus else 'cpu'",
+            "local rank",
+        ),
     ],
     "horovod.2": [
         (

@@ -32,7 +32,12 @@ WRONG = {
         (
             "def checkpoints(path, rank):\n    return [keras.callbacks.ModelCheckpoint(path)] if rank else []",
             "rank",
-        )
+        ),
+        (
+            "def checkpoints(path, rank):\n"
+            "    return [keras.callbacks.ModelCheckpoint('x.keras')] if rank == 0 else []",
+            "it should save to",
+        ),
     ],
 }
 

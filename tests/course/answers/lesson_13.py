@@ -20,7 +20,12 @@ WRONG = {
             "def common_steps(mine):\n    fewest = torch.tensor(mine)\n"
             "    dist.all_reduce(fewest, op=dist.ReduceOp.MAX)\n    return int(fewest)",
             "should make",
-        )
+        ),
+        (
+            "def common_steps(mine):\n    fewest = torch.tensor(mine)\n"
+            "    dist.all_reduce(fewest, op=dist.ReduceOp.MIN)\n    return fewest",
+            "an int, please",
+        ),
     ],
 }
 

@@ -8,8 +8,20 @@ WRONG = {
     "model.1": [
         (
             "def split_sum(weight, x):\n    total = weight * x\n    dist.all_reduce(total)\n    return total",
+            "neighbours",
+        ),
+        (
+            "def split_sum(weight, x):\n    total = weight * x\n    dist.all_reduce(total)\n"
+            "    return total if rank == size - 1 else None",
+            "neighbours",
+        ),
+        (
+            "def split_sum(weight, x):\n    total = weight * x\n    if rank > 0:\n"
+            "        before = torch.zeros(())\n        dist.recv(before, src=rank - 1)\n"
+            "        total = total + before\n    if rank < size - 1:\n"
+            "        dist.send(total, dst=rank + 1)\n    return total",
             "passes its sum on",
-        )
+        ),
     ],
     "model.2": [("def bubble(stages, micro):\n    return (stages - 1) / micro", "slots")],
     "model.3": [

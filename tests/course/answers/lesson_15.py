@@ -34,6 +34,12 @@ WRONG = {
             "    finally:\n        path.write_text('0')",
             "each once",
         ),
+        # A job that is ended in the middle of writing leaves half a number.
+        (
+            "def train(epoch, last, path):\n    first = int(path.read_text()) if path.exists() else 0\n"
+            "    for number in range(first, last):\n        epoch(number)\n        path.write_text(str(number + 1))",
+            "written over",
+        ),
     ],
 }
 

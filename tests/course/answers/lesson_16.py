@@ -18,6 +18,16 @@ WRONG = {
             "def is_unsafe(line):\n    return '--ip=127.0.0.1' not in line or 'token' in line",
             "is safe",
         ),
+        # A list of what is known to be wrong is never complete.
+        (
+            "def is_unsafe(line):\n    return '0.0.0.0' in line or 'token' in line",
+            "is not safe",
+        ),
+        (
+            "def is_unsafe(line):\n    listens = '--ip' in line and '--ip=127.0.0.1' not in line\n"
+            "    return listens or 'token' in line",
+            "ServerApp",
+        ),
     ],
     "shared.3": [
         (

@@ -14,7 +14,20 @@ WRONG = {
             "            return tuple(int(env[name]) for name in names)\n"
             "    return 0, 1, 0",
             "in a job of Slurm's",
-        )
+        ),
+        # A job's script is one process, and yet Slurm tells it of all tasks.
+        (
+            "def who(env):\n"
+            "    slurm = ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID')\n"
+            "    if int(env.get('SLURM_NTASKS', 1)) > 1:\n"
+            "        return tuple(int(env[name]) for name in slurm)\n"
+            "    for one in ('', 'HOROVOD_', 'OMPI_COMM_WORLD_'):\n"
+            "        names = f'{one}RANK', f'{one}SIZE' if one else 'WORLD_SIZE', f'{one}LOCAL_RANK'\n"
+            "        if names[0] in env:\n"
+            "            return tuple(int(env[name]) for name in names)\n"
+            "    return 0, 1, 0",
+            "in a job of Slurm's",
+        ),
     ],
     "script.2": [
         (

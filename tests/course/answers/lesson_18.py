@@ -28,7 +28,18 @@ WRONG = {
             "    torch.save(state, path.with_suffix('.new'))\n"
             "    path.with_suffix('.new').replace(path)",
             "there is none now",
-        )
+        ),
+        # Whole when `torch.save` fails, and yet half a file for a moment.
+        (
+            "import io\n\n\ndef write(state, path):\n    buffer = io.BytesIO()\n"
+            "    torch.save(state, buffer)\n    path.write_bytes(buffer.getvalue())",
+            "into the file of the one before",
+        ),
+        (
+            "import shutil\n\n\ndef write(state, path):\n    fresh = path.with_suffix('.new')\n"
+            "    torch.save(state, fresh)\n    shutil.copyfile(fresh, path)",
+            "into the file of the one before",
+        ),
     ],
     "checkpoint.3": [
         (

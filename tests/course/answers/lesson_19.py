@@ -5,7 +5,11 @@ import re
 from playing import Played
 
 WRONG = {
-    "precision.1": [("def sum_of(values):\n    return values[:2000].float().sum()", "add up to")],
+    "precision.1": [
+        ("def sum_of(values):\n    return values[:2000].float().sum()", "add up to"),
+        # Added in float32, and rounded at the end: near enough every other time.
+        ("def sum_of(values):\n    return values.sum()", "two to three digits"),
+    ],
     "precision.2": [
         (
             "def accumulate(model, pieces):\n    for x, y in pieces:\n        model.zero_grad()\n"

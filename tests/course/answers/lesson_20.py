@@ -117,6 +117,7 @@ WRONG = {
         (_but("capstone.5", (" || rankroom", " || true || rankroom")), "should be started twice"),
         (_but("capstone.5", ("train.py\n", "train.py || true\n")), "exit status is 0"),
         (_but("capstone.5", ("--ranks {ranks}", "--ranks 3")), "on 3 ranks"),
+        (_but("capstone.5", ("--ranks {ranks}", "--ranks 2")), "on 2 ranks"),
     ],
 }
 _DDP = """import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -44,7 +45,7 @@ def _options(said: object) -> dict[str, str]:
         if match := re.fullmatch(r"#SBATCH\s+(--[\w-]+)[= ](\S+)", line):
             asked[match[1]] = match[2]
         elif line.startswith("#SBATCH"):
-            raise Wrong(f"Slurm would not read {line!r}: write #SBATCH --NAME=VALUE")
+            raise Wrong(f"{line!r}: here, write each option as #SBATCH --NAME=VALUE")
     return asked
 
 
@@ -107,13 +108,19 @@ def resume(learner: Learner) -> None:
             raise Wrong(f"epoch {cut} failed, and train went on: let errors through")
         if not path.exists():
             raise Wrong("the job was cut off, and there is no checkpoint: write one every epoch")
+        witness = Path(folder) / "witness"
+        os.link(path, witness)  # the same file: what is written into it shows here
+        before = witness.read_bytes()
         try:
             train(epoch, last, path)
         except Over:
             raise Wrong(f"epoch {cut} was done twice without a checkpoint in between") from None
+        in_place = witness.read_bytes() != before
     told = [number for number in done if number >= 0]
     if told != list(range(last)):
         raise Wrong(
             f"cut off in epoch {cut} of {last}, and started again: epochs "
             f"{', '.join(map(str, told))} were run, and should be 0 to {last - 1}, each once"
         )
+    if in_place:
+        raise Wrong("the checkpoint was written over: write to another name, then rename it")

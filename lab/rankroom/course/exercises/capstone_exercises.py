@@ -132,13 +132,13 @@ def submitted(learner: Learner) -> None:
     """A job script that trains, and starts the training once more if a rank dies."""
     if learner.rank != 0:
         return
-    ranks = learner.chance.choice([1, 2])
-    text = learner.function("job")(ranks)
-    if not isinstance(text, str) or not text.startswith("#!/bin/bash\n"):
-        raise Wrong("job gives the text of a script, whose first line is #!/bin/bash")
-    if not re.search(r"^#SBATCH\s+(--time|-t)[= ]\S+", text, re.MULTILINE):
-        raise Wrong("the header lacks #SBATCH --time=…: without it, the job gets what is usual")
-    for failures, wanted, kind in ((0, 1, "ends well"), (1, 2, "dies once"), (9, 2, "always dies")):
+    trials = ((0, 1, "ends well"), (1, 2, "dies once"), (9, 2, "always dies"))
+    for ranks, (failures, wanted, kind) in zip((2, 1, 2), trials, strict=True):
+        text = learner.function("job")(ranks)
+        if not isinstance(text, str) or not text.startswith("#!/bin/bash\n"):
+            raise Wrong("job gives the text of a script, whose first line is #!/bin/bash")
+        if not re.search(r"^#SBATCH\s+(--time|-t)[= ]\S+", text, re.MULTILINE):
+            raise Wrong("the header lacks #SBATCH --time=…: without it, the job gets what is usual")
         with TemporaryDirectory() as folder:
             print(f"the job, with a training that {kind}", flush=True)
             status, started, sizes = run_job(Path(folder), text, failures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,16 @@ def write(learner: Learner) -> None:
             ) from None
         if found != {"epoch": 1}:
             raise Wrong(f"the first checkpoint should be there still, and there is {found}")
+        witness = Path(folder) / "witness"
+        os.link(path, witness)  # the same file: what is written into it shows here
         write({"epoch": 3}, path)
         if torch.load(path) != {"epoch": 3}:
             raise Wrong("what was left of the broken one is in the way of the next")
+        if torch.load(witness) != {"epoch": 1}:
+            raise Wrong(
+                "the next checkpoint was written into the file of the one before: whoever reads "
+                "it meanwhile, or a kill, finds half of one. Rename a new file to its name"
+            )
 
 
 @exercise("checkpoint.3", answer="rest", ranks=1)

@@ -56,8 +56,9 @@ def steps(learner: Learner) -> None:
     for _ in range(2):
         counts = [learner.chance.randrange(5, 50) for _ in range(learner.size)]
         found = ask(counts[learner.rank])
-        if found != min(counts) or isinstance(found, float):
+        if type(found) is not int or found != min(counts):
+            hint = "" if type(found) is int else ": an int, please"
             raise Wrong(
                 f"the ranks have {', '.join(map(str, counts))} batches: all of them should make "
-                f"{min(counts)} steps, and rank {learner.rank} makes {found!r}"
+                f"{min(counts)} steps, and rank {learner.rank} makes {found!r}{hint}"
             )

@@ -63,14 +63,16 @@ def last_rank_speaks(learner: Learner) -> None:
 def a_careful_division(learner: Learner) -> None:
     """A function that does not take the other ranks down with it."""
     careful = learner.function("careful")
-    number = learner.own.randrange(2, 100)
+    number, times = learner.own.randrange(2, 100), learner.own.randrange(4, 100)
     try:
-        whole = careful(number * 3, number)
+        whole = careful(number * times, number)
         odd = careful(number, 0)
     except ZeroDivisionError:
         raise Wrong("dividing by 0 still raises: catch ZeroDivisionError") from None
-    if whole != 3:
-        raise Wrong(f"careful({number * 3}, {number}) gives {whole!r}, and should give 3.0")
+    if whole != times:
+        raise Wrong(
+            f"careful({number * times}, {number}) gives {whole!r}, and should give {times:.1f}"
+        )
     if odd != float("inf"):
         raise Wrong(f'careful({number}, 0) gives {odd!r}, and should give float("inf")')
 

@@ -15,14 +15,15 @@ def pin(learner: Learner) -> None:
     """The GPU that belongs to a rank, on any number of nodes, and without GPUs."""
     choose = learner.function("device_of")
     gpus = learner.chance.choice([2, 4, 6, 8])
-    for rank in range(3 * gpus):
-        wanted = f"cuda:{rank % gpus}"
-        found = str(choose(rank, rank % gpus, gpus))
-        if found != wanted:
-            raise Wrong(
-                f"with {gpus} GPUs on each node, rank {rank} is local rank {rank % gpus} of node "
-                f"{rank // gpus} and uses {wanted}: you have {found}"
-            )
+    for each in (gpus, gpus - 1):  # ranks of a node: a job need not use all GPUs
+        for rank in range(3 * each):
+            wanted = f"cuda:{rank % each}"
+            found = str(choose(rank, rank % each, gpus))
+            if found != wanted:
+                raise Wrong(
+                    f"with {gpus} GPUs and {each} ranks on each node, rank {rank} is local rank "
+                    f"{rank % each} of node {rank // each} and uses {wanted}: you have {found}"
+                )
     if (found := str(choose(5, 5, 0))) != "cpu":
         raise Wrong(f"without GPUs every rank computes on the cpu: you have {found}")
 

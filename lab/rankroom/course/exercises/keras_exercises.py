@@ -85,6 +85,8 @@ def checkpoints(learner: Learner) -> None:
     savers = [c for c in made or [] if isinstance(c, keras.callbacks.ModelCheckpoint)]
     if learner.rank == 0 and not savers:
         raise Wrong("rank 0 has no ModelCheckpoint in its list")
+    if learner.rank == 0 and savers[0].filepath != "weights.keras":
+        raise Wrong(f"it should save to `path`, weights.keras, and saves to {savers[0].filepath}")
     if learner.rank != 0 and savers:
         raise Wrong(f"rank {learner.rank} would write the checkpoint, too: only rank 0 should")
     if not isinstance(made, list):

@@ -11,12 +11,28 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 def by_layer(learner: Learner) -> None:
     """y = w0·x0 + w1·x1 + …, each term on its own rank."""
     import torch
+    import torch.distributed as dist
 
     ask = learner.function("split_sum")
     weights = [learner.chance.uniform(-2, 2) for _ in range(learner.size)]
     inputs = [learner.chance.uniform(-2, 2) for _ in range(learner.size)]
     wanted = sum(w * x for w, x in zip(weights, inputs, strict=True))
-    found = ask(torch.tensor(weights[learner.rank]), torch.tensor(inputs[learner.rank]))
+    collectives = (
+        "all_reduce", "reduce", "broadcast", "gather", "all_gather", "all_gather_into_tensor",
+        "all_gather_object", "gather_object", "broadcast_object_list", "reduce_scatter_tensor",
+    )  # fmt: skip
+    kept = {name: getattr(dist, name) for name in collectives}
+
+    def refused(*args: object, **kwargs: object) -> None:
+        raise Wrong("a device talks to its neighbours only: dist.recv and dist.send, please")
+
+    try:
+        for name in kept:
+            setattr(dist, name, refused)
+        found = ask(torch.tensor(weights[learner.rank]), torch.tensor(inputs[learner.rank]))
+    finally:
+        for name, own in kept.items():
+            setattr(dist, name, own)
     last = learner.rank == learner.size - 1
     if last and (found is None or not math.isclose(float(found), wanted, abs_tol=1e-4)):
         shown = None if found is None else round(float(found), 4)

@@ -21,13 +21,14 @@ def who(learner: Learner) -> None:
     ask = learner.function("who")
     for launcher, names in _TOLD.items():
         each, nodes = learner.chance.choice([2, 4, 8]), learner.chance.randrange(2, 5)
-        rank = learner.chance.randrange(each * nodes)
+        rank = learner.chance.randrange(1, each * nodes)  # the job's script is number 0
         wanted = rank, each * nodes, rank % each
         env = {"PATH": "/usr/bin", **{name: str(n) for name, n in zip(names, wanted, strict=True)}}
         _demand(ask(dict(env)), wanted, launcher, names)
         if launcher != "srun":
             # Within a job, whose script is one task of Slurm's.
-            inside = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
+            tasks = str(each * nodes)
+            inside = {"SLURM_PROCID": "0", "SLURM_NTASKS": tasks, "SLURM_LOCALID": "0"}
             _demand(ask(inside | env), wanted, f"{launcher} in a job of Slurm's", names)
     _demand(ask({"PATH": "/usr/bin"}), (0, 1, 0), "`python train.py`, without a launcher,", ())
 

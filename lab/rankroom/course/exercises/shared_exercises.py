@@ -14,6 +14,9 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 # Ways to start a server, and what is wrong with each; empty where nothing is.
 _STARTS = (
     ("jupyter lab --ip=0.0.0.0 --port=8888", "it listens on all addresses of the node"),
+    ("jupyter lab --ip='*'", "it listens on all addresses of the node"),
+    ("jupyter lab --ip=$(hostname)", "everybody on the cluster reaches that address"),
+    ("jupyter lab --ServerApp.ip=0.0.0.0", "it listens on all addresses of the node"),
     ("jupyter lab --ip=127.0.0.1 --IdentityProvider.token=$USER", "everybody knows your name"),
     ("jupyter lab --ip=127.0.0.1 --IdentityProvider.token=''", "there is no token"),
     ("jupyter lab --ip=127.0.0.1 --IdentityProvider.token=9f3a1c", "`ps` shows the token to all"),
