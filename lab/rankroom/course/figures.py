@@ -27,8 +27,10 @@ class Curve:
         x: str,
         y: str,
         log: bool = False,
+        log_y: bool = False,
     ) -> None:
         self.title, self.series, self.x, self.y, self.log = title, series, x, y, log
+        self.log_y = log_y
 
     def __repr__(self) -> str:
         lines = [f"{self.title}: {self.y} over {self.x}"]
@@ -42,7 +44,8 @@ class Curve:
             for name, points in self.series.items()
             for x, y in points
         ]
-        scale: dict[str, Any] = {"scale": {"type": "log", "base": 2}} if self.log else {}
+        logarithmic: dict[str, Any] = {"scale": {"type": "log", "base": 2}}
+        scale, scale_y = logarithmic if self.log else {}, logarithmic if self.log_y else {}
         plot = chart(
             title=self.title,
             description=repr(self),
@@ -52,7 +55,7 @@ class Curve:
             mark={"type": "line", "point": True},
             encoding={
                 "x": {"field": "x", "type": "quantitative", "title": self.x, **scale},
-                "y": {"field": "y", "type": "quantitative", "title": self.y},
+                "y": {"field": "y", "type": "quantitative", "title": self.y, **scale_y},
                 "color": {
                     "field": "series", "type": "nominal", "title": None,
                     "scale": {"range": ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"]},

@@ -22,7 +22,7 @@ WRONG = {
             "def stale(gradient, start, steps, delay, rate):\n    weights = [start]\n    for step in range(steps):\n"
             "        weights.append(weights[-1] - rate * gradient(weights[-1 - delay] if delay < len(weights) else start))\n"
             "    return weights[1:]",
-            "before and after",
+            "one more after each",
         )
     ],
 }

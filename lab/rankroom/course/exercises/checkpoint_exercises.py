@@ -1,4 +1,4 @@
-"""Going on where a training was cut off: what belongs into a checkpoint, and how it is written."""
+"""Going on where a training was cut off: what belongs in a checkpoint, and how it is written."""
 
 from __future__ import annotations
 

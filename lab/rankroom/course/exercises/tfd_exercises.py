@@ -100,7 +100,7 @@ def staleness(learner: Learner) -> None:
         found = ask(lambda w: 2 * w, start, steps, delay, rate)
         if not isinstance(found, (list, tuple)) or len(found) != steps + 1:
             raise Wrong(
-                f"stale should give the weights before and after each of {steps} steps, "
+                f"stale should give the first weight, and one more after each of {steps} steps: "
                 f"{steps + 1} numbers"
             )
         for step, (got, right) in enumerate(zip(found, weights, strict=True)):
