@@ -76,7 +76,7 @@ def test_a_process_that_a_cell_forks_ends_with_it(cluster: Cluster):
         else:
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     """
-    for ends, status in (("sys.exit(3)", 3), ("pass", 0), ("1 / 0", 1)):
+    for ends, status in (("sys.exit(3)", 3), ("pass", 0), ("1 / 0", 1), ("sys.exit('no')", 1)):
         run = finish(cluster, dedent(source).format(ends=ends), 30)
         assert run.state == "done", failure(run)
         assert values(cluster, "status") == [status] * 2

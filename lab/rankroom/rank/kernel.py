@@ -26,6 +26,7 @@ from rankroom.rank.debugging.prompts import Prompts
 from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery
+from rankroom.rank.script import end_fork
 from rankroom.rank.shell import RankShell, ignore_interrupts
 from rankroom.rank.supervisor_connection import Done
 from rankroom.rank.waiting import Waiting, looks_released
@@ -181,9 +182,12 @@ class RankKernel(IPythonParallelKernel):
             self.panel.begin_cell()
             with profiled(run.get("profile", False)):
                 result = await self._run_cell(run["source"])
+                error = result and (result.error_before_exec or result.error_in_exec)
                 if os.getpid() != self._process:
-                    end_fork(self.shell.failure)
-                self._note_error(result)
+                    is_exit = isinstance(error, SystemExit)
+                    end_fork(error.code if is_exit else int(error is not None))
+                if error is not None and self.shell.failure is None:
+                    self.shell.fail(error)  # some end a cell without a traceback of IPython's
                 ended = time.time_ns() // 1000
         except BaseException as error:
             # Neither the cell's nor IPython's error: ours. Say so rather than call the run done.
@@ -214,12 +218,6 @@ class RankKernel(IPythonParallelKernel):
         names = self.shell.user_ns
         if before != self.world.size and names.get("size") == before:
             names["size"] = self.world.size
-
-    def _note_error(self, result: Any) -> None:
-        """Some errors end a cell without a traceback of IPython's."""
-        error = result and (result.error_before_exec or result.error_in_exec)
-        if error is not None and self.shell.failure is None:
-            self.shell.fail(error)
 
     async def _run_cell(self, code: str) -> Any:
         """What ipykernel does for a cell, for a kernel without its shell-channel thread."""
@@ -336,16 +334,6 @@ class RankKernel(IPythonParallelKernel):
             "stands": self.watchdog.standing(),
             "computes": Waiting.current is None and is_running(),
         }
-
-
-def end_fork(failure: dict[str, Any] | None) -> None:
-    """End a process that a cell has forked, where it has come to the cell's end: it is no rank."""
-    status = 0 if failure is None else 1
-    if failure is not None and failure["ename"] == "SystemExit":
-        status = int(failure["evalue"]) if failure["evalue"].isdigit() else 0
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 NOT_DEFINED = (

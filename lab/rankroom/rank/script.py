@@ -49,7 +49,7 @@ def run(path: str, arguments: Sequence[str]) -> None:
         for name in names:
             vars(builtins).pop(name, None)
     if os.getpid() != process:
-        _end_fork(status)
+        end_fork(status)
     if status not in (None, 0, False):
         raise ScriptExit(status) from None
 
@@ -72,8 +72,8 @@ def wait_for_rest(before: Collection[threading.Thread]) -> None:
                 child.join()
 
 
-def _end_fork(status: object) -> None:
-    """End a process that the script forked, as it does with its script: it is no second rank."""
+def end_fork(status: object) -> None:
+    """End a process that a script or a cell forked, where that ends: it is no second rank."""
     if not (status is None or isinstance(status, int)):
         print(status, file=sys.stderr)
         status = 1

@@ -171,13 +171,13 @@ class RankShell(ZMQInteractiveShell):
         self.user_ns["exit"] = self.user_ns["quit"] = leave
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
-        if not self._depth or (exc_tuple is not None and not self.displayhook.is_on):
-            self._mention(exc_tuple)
-            return
         try:
             kind, error, trace = self._get_exc_info(exc_tuple)
         except ValueError:  # there is none
             super().showtraceback(exc_tuple, *args, **kwargs)
+            return
+        if not self._depth or (exc_tuple is not None and not self.displayhook.is_on):
+            self._mention(kind, error, trace)
             return
         with self._failing():
             if has_group(error):  # which IPython would print, and not pass on
@@ -193,9 +193,8 @@ class RankShell(ZMQInteractiveShell):
         with self._failing():
             self._showtraceback(type(error), error, traceback.format_exception(error))
 
-    def _mention(self, exc_tuple: Any) -> None:
+    def _mention(self, kind: Any, error: Any, trace: Any) -> None:
         """Show an error that does not end the cell: of a representation, or of a callback."""
-        kind, error, trace = self._get_exc_info(exc_tuple)
         lines = traceback.format_exception(kind, error, trace)
         if is_clients(self.reporter):
             super()._showtraceback(kind, error, lines)

@@ -188,7 +188,7 @@ class SpanRecorder:
             if at < WHOLE_OF_NAME or is_sampled(BY_NAME[0], at, WHOLE_OF_NAME):
                 kept.append(each)
         if len(kept) < len(spans):
-            self.note(THINNED.format(cat="collective", count=WHOLE_OF_NAME))
+            self.note(THINNED.format(cat="equal collective", count=WHOLE_OF_NAME))
         return kept
 
     def note(self, text: str) -> None:

@@ -52,11 +52,12 @@ class LateOutput:
         for run in list(self._runs):
             for rank, had in list(run.given_up.items()) if run.is_closed else ():
                 spool = self._spool(rank) / f"{run.id}.jsonl"
-                with contextlib.suppress(OSError):
+                # What cannot be read or written now is tried again with the next look.
+                with contextlib.suppress(OSError, RecordError):
                     size = spool.stat().st_size
                     # A record is read only if there is something to add.
                     if size > self._sizes.get(spool, had):
-                        add_late(self._store, run.info, spool)
+                        _add(self._store.paths(run.id), spool)
                         self._sizes[spool] = size
 
 

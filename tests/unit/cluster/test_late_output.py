@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from rankroom.cluster.repair import complete_all
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import RankInfo, event_line
 from rankroom.record.store import Store
+from rankroom.supervisor.late_output import LateOutput
 from record_makers import log, start_record
 
 BEGIN = event_line("status", 0, 0, 0, state="running", spool={"stdout": 0})
@@ -86,3 +90,27 @@ def test_a_rank_that_is_gone_for_good_has_nothing_to_add(home: Path):
     paths.write(ClusterInfo("job-1", 1, "running", ranks=run.ranks, created=time.time()))
     (paths.spool(0) / f"{run.id}.jsonl").write_bytes(BEGIN + log(0, "known\n", 1))
     assert texts(Store(), run.id) == []
+
+
+def test_what_cannot_be_read_at_once_is_added_later(given_up, monkeypatch):
+    store, run_id, spool = given_up
+    had = spool.stat().st_size
+    with spool.open("ab") as file:
+        file.write(said(2, "two\nthree\n", 14))
+    run = SimpleNamespace(id=run_id, given_up={0: had}, is_closed=True)
+    late = LateOutput(store, lambda rank: spool.parent)
+    late.follow(run)
+    opened = Path.open
+
+    def refuse(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self == spool:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return opened(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        late.add()
+    for _ in range(2):
+        late.add()
+    found = [event["text"] for event in store.events(run_id) if event["kind"] == "log"]
+    assert found == ["one\n", "two\n", "three\n"]
