@@ -77,8 +77,9 @@ def write(learner: Learner) -> None:
             raise Wrong("what was left of the broken one is in the way of the next")
         if torch.load(witness) != {"epoch": 1}:
             raise Wrong(
-                "the next checkpoint was written into the file of the one before: whoever reads "
-                "it meanwhile, or a kill, finds half of one. Rename a new file to its name"
+                "the next checkpoint was written into the file of the one before: a job that "
+                "reads it meanwhile, or after a kill, finds half of one. Rename a new file to its "
+                "name"
             )
 
 
