@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +21,11 @@ from rankroom.errors import (
     NotYoursError,
     RankroomError,
     RunOverError,
+    SshError,
     StartError,
     UsageError,
 )
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
+from rankroom.record.cluster_file import NAME, ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
 from rankroom.remote import start as remote
@@ -39,7 +39,6 @@ ANSWER_S = 10.0  # for a supervisor on this machine; it has threads for what tak
 REMOTE_END_S = 40.0  # for a supervisor to end its job; it says so when that takes longer
 RESTART_S = 120.0  # a site answers when it is done
 LOG_LINES = 500
-_NAME = re.compile(r"\w[\w.-]*")
 
 
 def start(name: str, asked: Mapping[str, str], cwd: str | None) -> str:
@@ -227,24 +226,32 @@ def acted_on(store: Store, run_id: str) -> RunInfo:
 
 
 def look(name: str) -> dict[str, Any]:
-    """How busy each rank is."""
+    """How busy each rank is; nothing where nobody can tell now."""
     _, info = find(name)
-    return _ask(info, do="look")
+    try:
+        return _ask(info, do="look")
+    except (NoClusterError, SshError):  # elsewhere, gone, or not reached yet: its card says so
+        return {}
 
 
 def log(name: str) -> str:
-    """What the job has written; of a cluster here, its processes, each with the end of its log."""
+    """What the job has written; of a cluster here, its processes, each with the end of its log.
+
+    Of a job that is over, or is not followed from here any more, what is kept here.
+    """
     paths, info = find(name)
-    if info.remote is not None:
+    if info.remote is not None and liveness.alive(info):
         return str(_ask(info, do="log").get("text", ""))
     logs = [paths.supervisor_log, paths.controller_log, *map(paths.rank_log, range(info.size))]
+    if info.remote is not None:
+        logs = [paths.job_log, paths.supervisor_log]
     ends = [f"── {each.name}\n{tail(each, LOG_LINES) or '(empty)'}" for each in logs]
     return "\n\n".join([f"in {paths.logs}", *ends])
 
 
 def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
     """A cluster by a name that may come from anywhere. Raises NoClusterError, NotYoursError."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise NoClusterError(f"{name!r} is no name of a cluster")
     paths = ClusterPaths(name)
     with contextlib.suppress(FileNotFoundError):  # which is reported when it is asked
@@ -260,7 +267,8 @@ def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
 def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict[str, Any]:
     lookup.demand_in_reach(info)
     if not liveness.alive(info):
-        raise NoClusterError(f"cluster {info.name} is gone: Restart starts it again")
+        gone = UNKEPT if liveness.remote_on(info) else GONE
+        raise NoClusterError(gone.format(name=info.name))
     if info.remote and not info.rpc:
         raise NoClusterError(errors.EARLIER_SITE.format(name=info.name, pid=info.supervisor))
     try:
@@ -275,6 +283,8 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
     return answer
 
 
+GONE = "cluster {name} is gone: Restart starts it again"
+UNKEPT = "the agent of cluster {name} here is gone; its job may go on: Reconnect starts one again"
 NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on it"
 OVER = "run {id} is over ({state}): there is nothing left to act on"
 LOST = (

@@ -18,7 +18,14 @@ from rankroom import config
 from rankroom.cluster import liveness
 from rankroom.cluster.liveness import SUPERVISOR, SUPERVISORS
 from rankroom.errors import StartError, UsageError, with_remedy
-from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, tail, with_log
+from rankroom.record.cluster_file import (
+    Allocation,
+    ClusterInfo,
+    ClusterPaths,
+    named,
+    tail,
+    with_log,
+)
 from rankroom.scheduler import allocation
 from rankroom.supervisor.processes import port_guard, start_limit
 from rankroom.system import control_groups, network, pid_space, process_tree, python_command
@@ -40,13 +47,14 @@ def launch(
     """Start the supervisor of a new cluster and return at once; `Cluster.ready` waits for its
     ranks.
 
-    Raises UsageError for a number of ranks that makes no sense, StartError if nothing starts.
+    Raises UsageError for a number of ranks that makes no sense or a name that is none, StartError
+    if nothing starts.
     """
     granted, devices, size = room_for(ranks)
     if granted is None:
         network.demand_loopback()
     kind = f"job-{granted.job}" if granted else "local"
-    paths = ClusterPaths(name or f"{kind}-{secrets.token_hex(2)}")
+    paths = named(name, kind)
     make_way(paths)
     env = own_environment()
     if granted is None:  # Horovod's meeting place is then for processes of this machine, too

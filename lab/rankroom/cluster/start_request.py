@@ -11,7 +11,7 @@ from typing import Any
 
 from rankroom.cluster import launch, liveness
 from rankroom.errors import UsageError
-from rankroom.record.cluster_file import ClusterPaths
+from rankroom.record.cluster_file import NAME, NAME_HAS, ClusterPaths
 from rankroom.remote.queue import command
 from rankroom.scheduler import pbs, site, slurm
 from rankroom.scheduler.site import JOB_OPTIONS, Site
@@ -19,7 +19,6 @@ from rankroom.system import control_groups
 
 # What a form has beside the fields of a job.
 HERE = {"ranks", "auto_restart"}
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _OPTIONS = {each.name: each for each in JOB_OPTIONS}
 
 
@@ -92,8 +91,8 @@ def granted(where: Site, asked: Mapping[str, str]) -> Site:
     if given.get("memory_per_node") and given.get("memory_per_cpu"):
         errors.setdefault("memory_per_cpu", ONE_MEMORY)
     name, number = asked.get("name", ""), asked.get("ranks", "").strip()
-    if name and not _NAME.fullmatch(name):
-        errors["name"] = "has letters, digits, dots, dashes and underscores only"
+    if name and not NAME.fullmatch(name):
+        errors["name"] = NAME_HAS
     elif name and liveness.alive(ClusterPaths(name).read()):
         errors["name"] = f"is taken: a cluster named {name} is there already"
     most = launch.most_ranks(control_groups.cores())

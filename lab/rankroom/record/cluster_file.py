@@ -10,6 +10,8 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
+import secrets
 import shutil
 import sys
 import time
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankroom import config
-from rankroom.errors import UnreadableError, with_remedy
+from rankroom.errors import UnreadableError, UsageError, with_remedy
 from rankroom.record.model import RankInfo
 from rankroom.system.files import write_atomically
 from rankroom.system.polling import poll_until
@@ -149,12 +151,26 @@ UNREADABLE = "cannot tell whether there is a cluster {name}, as {path} cannot be
 _read_last: dict[Path, str] = {}  # or written, of the clusters this process knows
 
 
+# What names a folder, and cannot lead to another one.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+NAME_HAS = "has letters, digits, dots, dashes and underscores only"
+
+
+def named(name: str | None, kind: str) -> ClusterPaths:
+    """Where a cluster is kept that is to be started under this name, or under one that begins
+    with `kind`. Raises UsageError for what is no name."""
+    if name and not NAME.fullmatch(name):
+        raise UsageError(f"the name of a cluster {NAME_HAS}, unlike {name!r}")
+    return ClusterPaths(name or f"{re.sub(r'[^A-Za-z0-9]+', '-', kind)}-{secrets.token_hex(2)}")
+
+
 class ClusterPaths:
     """Every path of one cluster."""
 
     def __init__(self, name: str, root: Path | None = None) -> None:
         self.name = name
-        self.folder = (root or clusters_folder()) / name
+        self._root = root or clusters_folder()
+        self.folder = self._root / name
         self.info = self.folder / "cluster.json"
         self.profile = self.folder / "ipp"
         self.client_file = self.profile / "security" / "ipcontroller-client.json"
@@ -168,6 +184,11 @@ class ClusterPaths:
         """What the supervisor says; under its old name where the version before began it."""
         logs = [self.logs / name for name in config.names("supervisor.log")]
         return next((log for log in logs if log.exists()), logs[0])
+
+    @property
+    def job_log(self) -> Path:
+        """The end of what a job on a site has written, once it is over."""
+        return self.logs / "job.log"
 
     def rank_log(self, rank: int) -> Path:
         """What the rank's process said before and beside its runs."""
@@ -256,6 +277,8 @@ class ClusterPaths:
 
     def remove(self) -> None:
         """Delete the cluster's folder."""
+        if self.folder.resolve().parent != self._root.resolve():
+            raise ValueError(f"{self.name!r} is no cluster's folder")  # all below it would be lost
         with contextlib.suppress(OSError):
             shutil.rmtree(self.folder)
 

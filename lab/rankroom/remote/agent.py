@@ -268,7 +268,10 @@ class Agent:
             await self.records.finish()
         why = self.info.message or words
         message = f"{why} (job {self.remote.job})" if self.remote.job not in why else why
-        if not had_ranks and (said := await self.login.log(self.remote.log)):
+        said = await self.login.log(self.remote.log)
+        with contextlib.suppress(OSError):
+            self.paths.job_log.write_text(said, "utf-8")
+        if not had_ranks and said:
             message = f"{message}; {self.remote.log} ends with:\n{said}"
         if had_ranks and not self.records.live:
             await self.login.clear(self.remote.name, self.remote.log)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-import secrets
 import socket
 import sys
 import time
@@ -13,13 +13,14 @@ from pathlib import Path
 from rankroom.cluster import launch as local
 from rankroom.cluster import liveness
 from rankroom.errors import StartError, UsageError, with_remedy
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote, all_clusters
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote, all_clusters, named
 from rankroom.scheduler.scheduler_client import NO_SCHEDULER
 from rankroom.scheduler.site import Site
 from rankroom.system import pid_space
 
 AGENT = "rankroom.remote.agent"
 SITE_FILE = "site.json"  # in the cluster's folder
+TOLD_S = 24 * 3600.0  # that how a cluster ended is told
 ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job
 
 
@@ -28,12 +29,12 @@ def launch(
 ) -> ClusterPaths:
     """Start the agent of a new cluster on `site` and return at once; its cluster.json is written.
 
-    Raises UsageError for a site without a scheduler and a name that is in use, StartError if
-    nothing can be started here.
+    Raises UsageError for a site without a scheduler and for a name that is none or in use,
+    StartError if nothing can be started here.
     """
     if site.scheduler == "none":
         raise UsageError(NO_SCHEDULER.format(site=site.name))
-    paths = ClusterPaths(name or f"{site.name}-{secrets.token_hex(2)}")
+    paths = named(name, site.name)
     _sweep()
     local.make_way(paths)
     job = site.job
@@ -76,8 +77,11 @@ def site_of(paths: ClusterPaths) -> Site:
 
 
 def _sweep() -> None:
-    """Remove what was kept of clusters on sites to tell how they ended."""
+    """Remove what is kept of clusters on sites to tell how they ended, once it is old."""
     for info in all_clusters():
+        paths = ClusterPaths(info.name)
         is_over = info.remote is not None and info.remote.state in ("ended", "failed")
         if is_over and not liveness.alive(info):
-            ClusterPaths(info.name).remove()
+            with contextlib.suppress(OSError):
+                if time.time() - paths.info.stat().st_mtime > TOLD_S:
+                    paths.remove()

@@ -14,11 +14,18 @@ from typing import Any, get_args, get_type_hints
 import jsonschema
 import pytest
 
-from rankroom.cluster import actions, cluster_status, start_request
+from rankroom.cluster import actions, cluster_status, launch, start_request
 from rankroom.cluster.cluster_status import ClusterStatus, RankStatus, status_of
 from rankroom.cluster.start_request import DryRun, SiteChoice, StartRequestError
 from rankroom.errors import NoClusterError, NotYoursError, UsageError
-from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
+from rankroom.record.cluster_file import (
+    Allocation,
+    ClusterInfo,
+    ClusterPaths,
+    Node,
+    Remote,
+    named,
+)
 from rankroom.record.model import RankInfo
 from rankroom.scheduler import site
 
@@ -257,3 +264,32 @@ def test_clusters_of_others_are_left_alone(home):
     with pytest.raises(NotYoursError, match="another user"):
         actions.stop("theirs")
     assert paths.info.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", "../runs", "a/b", "/tmp", "~", "my run", ".hidden", "-x"]
+)
+def test_no_name_leads_out_of_the_folder_of_clusters(name: str, tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path))
+    record = tmp_path / "runs" / "r" / "run.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    with pytest.raises(UsageError, match="letters, digits, dots, dashes and underscores"):
+        launch.launch(2, name, None)
+    assert record.exists() and not (tmp_path / "clusters").exists()
+    with pytest.raises(NoClusterError):
+        actions.find(name)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../runs"])
+def test_what_leads_elsewhere_is_not_removed(name: str, tmp_path: Path):
+    (tmp_path / "clusters" / "one").mkdir(parents=True)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ValueError, match="no cluster's folder"):
+        ClusterPaths(name, tmp_path / "clusters").remove()
+    assert (tmp_path / "runs").exists() and (tmp_path / "clusters" / "one").exists()
+
+
+def test_a_cluster_is_named_after_its_site_whatever_that_is_called():
+    assert actions.NAME.fullmatch(named(None, "Uni Köln (GPU)").name)
+    assert named("train.2", "local").name == "train.2"
