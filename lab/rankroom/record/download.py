@@ -32,7 +32,7 @@ def log_text(events: Iterable[Json], ranks: Collection[int] | None = None) -> It
         if line.length > _LONG:
             out.append(line.close("┆"))
         held += len(event["text"])
-        if held > _BATCH:
+        if held > _BATCH and out:  # not yet, where lines are in the middle
             yield _encode(out)
             out, held = [], 0
     out += [line.close() for line in open_lines.values() if line.length]

@@ -101,7 +101,7 @@ class Handler(APIHandler):
         self.set_header("Content-Type", kind)  # the first flush sends it
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')
         try:
-            while piece := await asyncio.to_thread(next, pieces, b""):
+            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
                 self.write(piece)
                 await self.flush()
         except StreamClosedError:

@@ -176,6 +176,26 @@ def test_download_cuts_no_line_of_ordinary_length_and_says_where_it_cuts():
     assert text.count("y") == 2_400_000
 
 
+def test_download_goes_on_where_no_line_has_ended_for_long():
+    bars = [
+        {
+            "kind": "log",
+            "rank": rank,
+            "seq": n,
+            "t": 0,
+            "stream": "stdout",
+            "text": "\r" + "#" * 999,
+        }
+        for n in range(400)
+        for rank in (0, 1)
+    ]
+    end = {"kind": "log", "rank": 0, "seq": 400, "t": 0, "stream": "stdout", "text": "\ndone\n"}
+    pieces = list(log_text([*bars, end]))
+    assert all(pieces), "an empty piece tells nothing"
+    text = b"".join(pieces).decode()
+    assert text.count("#") == 800 * 999 and "0 │ done\n" in text
+
+
 def test_download_keeps_colours_returns_and_order():
     lines = [log(1, "\x1b[31ma\x1b[0m\r"), log(0, "b\n\nc"), log(1, "d\n"), log(2, "no\n")]
     events = [event for event in map(parse_event, lines) if event]
