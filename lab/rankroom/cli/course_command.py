@@ -54,13 +54,14 @@ def show_progress(collected: Path | None) -> None:
             if quiz.is_quiz(name):
                 continue
             day = mine.passed.get(name)
-            click.echo(f"{name:<16} {'passed ' + day if day else 'not yet':<18} {tries} tries")
+            count = "1 try" if tries == 1 else f"{tries} tries"
+            click.echo(f"{name:<16} {'passed ' + day if day else 'not yet':<18} {count}")
         return
     everybody = progress.collect(collected)
     if not everybody:
         raise UsageError(f"no course.json in {collected}: participants send theirs, NAME.json")
     names = every()
-    click.echo(f"{len(everybody)} participants")
+    click.echo("1 participant" if len(everybody) == 1 else f"{len(everybody)} participants")
     for each in everybody:
         done = sum(name in each.passed for name in names)
         click.echo(f"{each.user:<20} {done:>3} of {len(names)} passed")

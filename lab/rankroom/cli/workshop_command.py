@@ -11,6 +11,7 @@ from typing import TextIO
 import click
 
 from rankroom.cli.joined_workshop import join_workshop, leave_workshop
+from rankroom.cli.output_file import write_file
 from rankroom.cli.site_command import say_step
 from rankroom.cli.terminal import Terminal
 from rankroom.cli.watched_workshop import end_workshop, watch_workshop
@@ -49,6 +50,8 @@ def new(file: Path) -> None:
             out.write(workshop_plan.template())
     except FileExistsError:
         raise UsageError(f"{file} is there already: choose another name, or remove it") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror or error}") from None
     click.echo(f"wrote {file}: edit it, then `rankroom workshop check {file}`")
 
 
@@ -173,11 +176,8 @@ def collect(folder: Path, output: str) -> None:
     seats = here.seats()
     text = progress_csv(seats, exercises(here.plan()))
     learnt = quiz.gains([progress_of(seat) for seat in seats])
-    if output == "-":
-        click.echo(text, nl=False)
-        return
-    Path(output).write_text(text, "utf-8")
-    click.echo("\n".join([f"wrote {output}: {len(seats)} learners", *learnt]))
+    learners = "1 learner" if len(seats) == 1 else f"{len(seats)} learners"
+    write_file([text.encode()], output, "\n".join([learners, *learnt]))
 
 
 @workshop.command()
