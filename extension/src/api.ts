@@ -50,6 +50,14 @@ export class Api {
     private place = ''
   ) {}
 
+  /** Milliseconds that the server's clock is ahead of this one, by its last answer. */
+  private ahead = 0;
+
+  /** Milliseconds since the epoch by the server's clock, as far as that is known. */
+  get now(): number {
+    return Date.now() + this.ahead;
+  }
+
   /** The same server's routes in another place. */
   at(place: string): Api {
     return new Api(this.settings, place);
@@ -201,10 +209,17 @@ export class Api {
       }
       throw new ApiError(trans.__('the Jupyter server does not answer'), 0);
     }
+    this.setClock(Date.parse(response.headers.get('Date') ?? ''));
     if (!response.ok) {
       throw await refusal(response);
     }
     return response;
+  }
+
+  /** `told` has whole seconds: clocks that are no farther apart than that are taken for the same. */
+  private setClock(told: number): void {
+    const ahead = told + 500 - Date.now();
+    this.ahead = Math.abs(ahead) > 2_000 ? ahead : 0;
   }
 }
 

@@ -8,6 +8,7 @@ import {
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 
 import { IRankroom, rankroom } from './rankroom';
+import { tabMemories } from './run/memories';
 import { Runs } from './run/runs';
 import { ranks } from './sidebar/plugin';
 import { addPanels } from './view/panel';
@@ -30,7 +31,7 @@ const runView: JupyterFrontEndPlugin<void> = {
     labShell: ILabShell | null,
     restorer: ILayoutRestorer | null
   ) => {
-    const parts = { api, runs: new Runs(api), rendermime };
+    const parts = { api, runs: new Runs(api, tabMemories()), rendermime };
     // Notebook 7 has one place in the middle, and the notebook is in it.
     const open = labShell ? addPanels(app, parts, restorer) : null;
     rendermime.addFactory(

@@ -37,6 +37,35 @@ function server(chunks: Array<Partial<Chunk> & { run?: Partial<Run> }>): { api: 
   return { api: api as unknown as Api, asked };
 }
 
+test('a lost run is looked at again, and read on when its writer has come back', async t => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const model = new RunModel(run);
+  const { api, asked } = server([
+    { text: line('one'), run: { state: 'lost' } },
+    { text: `${line('one')}${line('two')}`, run: { state: 'done', end: 5 } }
+  ]);
+  const reading = follow(model, api, new AbortController().signal);
+  const turn = async (): Promise<void> => {
+    for (let i = 0; i < 20; i++) {
+      await Promise.resolve();
+    }
+  };
+  await turn();
+  assert.deepEqual([model.isComplete, model.run.state, model.lineCount], [true, 'lost', 1]);
+  t.mock.timers.tick(10_000);
+  await turn();
+  assert.equal(model.isComplete, true, 'it is lost still, and what is known of it stays');
+  const looks = asked.length;
+  const original = api.run.bind(api);
+  api.run = async id => ({ ...(await original(id)), state: 'running' });
+  t.mock.timers.tick(10_000);
+  await Promise.resolve();
+  api.run = original;
+  await reading;
+  assert.deepEqual([model.isComplete, model.run.state, model.lineCount], [true, 'done', 2]);
+  assert.ok(asked.length > looks);
+});
+
 test('the run is fetched again when it changed, and only then', async () => {
   const hang = { since: 0, text: 'rank 0 waits', ranks: [] };
   const model = new RunModel(run);

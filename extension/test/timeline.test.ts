@@ -9,7 +9,7 @@ import { runSlice } from '../src/run/slices';
 import type { Run, SpansEvent } from '../src/schema';
 import { Collectives, type CollectivesAnswer } from '../src/timeline/collectives';
 import { GrowingColumns } from '../src/timeline/columns';
-import { nearest, neighbour, sameName, Search } from '../src/timeline/find';
+import { markOf, nearest, neighbour, sameName, Search, spotOf } from '../src/timeline/find';
 import { layOut, nameOf, Rows, type Lane } from '../src/timeline/lanes';
 import { Look } from '../src/timeline/look';
 import { partRows, TRANSFER, WAIT } from '../src/timeline/parts';
@@ -312,6 +312,32 @@ test('fit shows the selection, then the run, then what lies far from it', () => 
   assert.ok(look.range.to >= 1e12);
   look.fit(null);
   assert.ok(look.range.to < 1.1e6);
+});
+
+test('a part that was looked at is shown again, however little of the run is there at first', () => {
+  const look = new Look();
+  look.setExtent({ from: 0, to: 1e8 }, 1e8);
+  look.goTo({ from: 5e7, to: 6e7 });
+  look.text = 'load';
+  const again = new Look(JSON.parse(JSON.stringify(look)) as ReturnType<Look['toJSON']>);
+  again.setExtent({ from: 0, to: 1e3 }, null);
+  again.begin({ from: 0, to: 10 });
+  again.setExtent({ from: 0, to: 1e8 }, 1e8);
+  assert.deepEqual([again.range, again.text, again.isFitted], [{ from: 5e7, to: 6e7 }, 'load', false]);
+  again.fit(null);
+  again.setExtent({ from: 0, to: 2e8 }, 2e8);
+  assert.ok(again.isFitted && again.range.to >= 2e8, 'what was looked at before is not sought for ever');
+  assert.equal(new Look().toJSON().range, null);
+});
+
+test('a span that was chosen stays so when others come before it', () => {
+  const lane = columns([[10, 5, 1], [20, 5, 2], [20, 7, 2]]);
+  const source = { columns: () => lane } as unknown as Spans;
+  const mark = markOf(source, { rank: 0, cat: 'user', i: 2 });
+  lane.add(1, 1, 3);
+  lane.sort();
+  assert.deepEqual(spotOf(source, mark), { rank: 0, cat: 'user', i: 3 });
+  assert.equal(spotOf(source, { ...mark, name: 3 }), null);
 });
 
 test('of more bands than there may be, the widest are painted', () => {

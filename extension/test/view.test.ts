@@ -2,7 +2,7 @@ import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
 import { Scroll } from '../src/view/scroll';
-import { textFilter } from '../src/view/textfilter';
+import { textFilter } from '../src/log/textfilter';
 
 test('the end stays in sight until the reader leaves it, and again when he is back', () => {
   const scroll = new Scroll();

@@ -215,5 +215,5 @@ export class Lines {
 
 /** What stands at the end of a line that is not shown whole. */
 export function cutNote(cut: number): string {
-  return ` ${trans.__('… %1 more characters in the whole log', cut.toLocaleString('en'))}`;
+  return ` ${trans._n('… %2 more character in the whole log', '… %2 more characters in the whole log', cut, cut.toLocaleString('en'))}`;
 }

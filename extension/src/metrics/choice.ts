@@ -51,7 +51,7 @@ export abstract class Window {
 
 /** A range of its own: of steps, or of times that are not the timeline's. */
 class OwnWindow extends Window {
-  private chosen: Range | null = null;
+  chosen: Range | null = null;
 
   constructor(protected shortest: number) {
     super();
@@ -109,6 +109,20 @@ class TimeWindow extends Window {
   }
 }
 
+/** What of it outlives a page. */
+export interface SavedChoice {
+  axis: XAxis;
+  isLog: boolean;
+  smoothing: number;
+  isMean: boolean | null;
+  text: string;
+  pinned: readonly string[];
+  compared: readonly string[] | null;
+  /** The steps, and the times since each run's start, that are shown; null for all. */
+  steps: Range | null;
+  sinceStart: Range | null;
+}
+
 export class Choice {
   axis: XAxis = 'step';
   isLog = false;
@@ -119,19 +133,42 @@ export class Choice {
   /** What names are filtered by. */
   text = '';
   /** Names that are shown besides the first. */
-  readonly pinned = new Set<string>();
+  readonly pinned: Set<string> = new Set();
   /** The runs that it is compared with; null for those that its record names. */
   compared: readonly string[] | null = null;
   /** Whether there are such: each has its own start then, and the timeline shows only one of them. */
   isComparing = false;
-  private windows: { [axis in XAxis]: Window };
+  private steps = new OwnWindow(FEWEST_STEPS);
   private sinceStart = new OwnWindow(SHORTEST_TIME);
+  private times: TimeWindow;
 
-  constructor(look: Look) {
-    this.windows = { step: new OwnWindow(FEWEST_STEPS), time: new TimeWindow(look) };
+  constructor(look: Look, saved?: SavedChoice) {
+    this.times = new TimeWindow(look);
+    if (saved) {
+      this.axis = saved.axis;
+      this.isLog = saved.isLog;
+      this.smoothing = saved.smoothing;
+      this.isMean = saved.isMean;
+      this.text = saved.text;
+      this.pinned = new Set(saved.pinned);
+      this.compared = saved.compared;
+      this.steps.chosen = saved.steps;
+      this.sinceStart.chosen = saved.sinceStart;
+    }
+  }
+
+  toJSON(): SavedChoice {
+    const { axis, isLog, smoothing, isMean, text, pinned, compared, steps, sinceStart } = this;
+    return {
+      axis, isLog, smoothing, isMean, text, pinned: [...pinned], compared,
+      steps: steps.chosen, sinceStart: sinceStart.chosen
+    };
   }
 
   get window(): Window {
-    return this.axis === 'time' && this.isComparing ? this.sinceStart : this.windows[this.axis];
+    if (this.axis === 'step') {
+      return this.steps;
+    }
+    return this.isComparing ? this.sinceStart : this.times;
   }
 }

@@ -7,6 +7,8 @@ import { h } from '../view/dom';
 type Draw = (data: unknown) => Node;
 const HIGHEST = 600;
 const PLAIN = 'text/plain';
+/** What an object says of itself that has no better text. */
+const OBJECT = /^<[\w.]+ object( at 0x[0-9a-f]+)?>$/;
 
 /** In the order in which they are preferred. */
 const DRAW = new Map<string, Draw>([
@@ -16,15 +18,18 @@ const DRAW = new Map<string, Draw>([
     data => picture(`data:${type};base64,${text(data).replace(/\s/g, '')}`)
   ]),
   ['text/html', data => framed(text(data))],
-  [PLAIN, data => h('pre', '', {}, ...ansiNodes(text(data)))],
   ['text/markdown', data => h('pre', '', {}, text(data))],
+  [PLAIN, data => h('pre', '', {}, ...ansiNodes(text(data)))],
   ['text/latex', data => h('pre', '', {}, text(data))],
   ['application/json', data => h('pre', '', {}, JSON.stringify(data, null, 2))]
 ]);
 
 /** As much of JupyterLab's registry as the view uses. */
 export const registry = {
-  preferredMimeType: (data: object): string | undefined => [...DRAW.keys()].find(type => type in data),
+  preferredMimeType(data: { [type: string]: unknown }): string | undefined {
+    const types = [...DRAW.keys()].filter(type => type in data);
+    return types.find(type => type !== PLAIN || !OBJECT.test(text(data[PLAIN]))) ?? types[0];
+  },
 
   createRenderer(type: string): Widget & { renderModel(model: { data: { [type: string]: unknown } }): Promise<void> } {
     const renderModel = async (model: { data: { [type: string]: unknown } }): Promise<void> => {

@@ -11,6 +11,8 @@ const WAIT = 25;
 /** A browser has six connections to a server; others need some as well. */
 const WAITING_AT_ONCE = 2;
 const TURN = 1_000;
+/** Between two looks at a run that is lost. */
+const LOST_PAUSE = 10_000;
 const LONGEST_PAUSE = 30_000;
 
 const SUMMARY = (): string => trans.__('Below is the summary that was saved with the notebook.');
@@ -41,13 +43,28 @@ interface Place {
   ahead: Promise<Chunk> | null;
 }
 
+/** Whether there is nothing more to read: who writes the record of a lost run may come back. */
+export function isRead({ isComplete, run }: RunModel): boolean {
+  return isComplete && run.state !== 'lost';
+}
+
 /** Follow the run until it is complete, or `signal` says that it is no longer shown. */
 export async function follow(model: RunModel, api: Api, signal: AbortSignal): Promise<void> {
   let failures = 0;
-  const place: Place = { isCaughtUp: false, changed: '', ahead: null };
+  let place: Place = { isCaughtUp: false, changed: '', ahead: null };
   let isKnown = false;
-  while (!signal.aborted && !model.isComplete && !model.refusal) {
+  while (!signal.aborted && !isRead(model) && !model.refusal) {
     try {
+      if (model.isComplete) {
+        await rest(LOST_PAUSE, signal);
+        const run = await api.run(model.id, signal);
+        if (run.state === 'lost') {
+          continue;
+        }
+        model.forget();
+        model.run = run;
+        place = { isCaughtUp: false, changed: '', ahead: null };
+      }
       if (!isKnown) {
         model.run = await api.run(model.id, signal);
         isKnown = true;

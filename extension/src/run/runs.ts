@@ -1,24 +1,12 @@
 /** The runs that are open, each once, however many views show it; read only while one is seen. */
 import type { Api } from '../api';
-import { Choice } from '../metrics/choice';
 import type { Run } from '../schema';
-import { Look } from '../timeline/look';
-import { follow } from './follow';
+import { follow, isRead } from './follow';
+import { Memories } from './memories';
 import { RunModel } from './model';
-
-/** The parts of a run's view. */
-export type Tab = 'logs' | 'metrics' | 'timeline' | 'profile';
 
 /** Characters of logs and outputs, and bytes of spans, that runs out of view may keep in memory. */
 const UNSEEN = 50_000_000;
-
-/** How a reader looks at a run. */
-export interface Memory {
-  tab: Tab;
-  look: Look;
-  /** Of the metrics. */
-  choice: Choice;
-}
 
 interface Open {
   model: RunModel;
@@ -34,9 +22,12 @@ interface Open {
 export class Runs {
   private open = new Map<string, Open>();
   private clock = 0;
-  private memories = new Map<string, Memory>();
 
-  constructor(private api: Api) {}
+  /** `memories` is how the reader looks at each of them. */
+  constructor(
+    private api: Api,
+    readonly memories = new Memories()
+  ) {}
 
   /** The model of a run, for a view that says `close` when it is gone. */
   acquire(run: Run): RunModel {
@@ -47,18 +38,6 @@ export class Runs {
     }
     open.views += 1;
     return open.model;
-  }
-
-  /** What a place where a run is shown remembers of it, though its views come and go. */
-  memory(id: string, place: string): Memory {
-    const key = `${place} ${id}`;
-    let memory = this.memories.get(key);
-    if (!memory) {
-      const look = new Look();
-      memory = { tab: 'logs', look, choice: new Choice(look) };
-      this.memories.set(key, memory);
-    }
-    return memory;
   }
 
   release(model: RunModel): void {
@@ -87,7 +66,7 @@ export class Runs {
   }
 
   private read(open: Open): void {
-    if (open.reading || open.model.isComplete) {
+    if (open.reading || isRead(open.model)) {
       return;
     }
     const reading = new AbortController();

@@ -168,8 +168,13 @@ export class Clusters {
   private async look(): Promise<void> {
     const live = this.all.filter(card => isLive(card) && card.state !== 'lost');
     const looks = live.map(async card => [card.name, await this.api.load(card)] as const);
-    const seen = await Promise.allSettled([...looks]);
+    // One that does not answer does not keep the runs from being shown.
+    const [seen] = await Promise.all([Promise.allSettled(looks), this.fetchRuns()]);
     this.loads = new Map(seen.flatMap(one => (one.status === 'fulfilled' ? [one.value] : [])));
+    this.tell();
+  }
+
+  private async fetchRuns(): Promise<void> {
     const runs = await this.api.runs(RUNS);
     this.runs = runs.sort((a, b) => b.start - a.start).slice(0, RUNS);
     this.tell();

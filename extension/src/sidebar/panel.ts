@@ -31,13 +31,14 @@ export class RanksPanel extends Widget {
   );
   private empty = h(
     'div', 'rr-empty', { hidden: true },
-    h('strong', '', {}, trans.__('No ranks yet')), h('p', '', {}, forNewcomers()), this.begin, this.wrong,
+    h('strong', '', {}, trans.__('No ranks yet')), h('p', '', {}, forNewcomers()), this.begin,
     h('p', 'rr-hint', {}, trans.__('or choose where and how many below.'))
   );
   private form: StartForm;
   private start: HTMLDetailsElement;
   private runs: RunList;
   private timer = 0;
+  private isStarting = false;
   private sight: Sight;
 
   constructor(
@@ -57,7 +58,7 @@ export class RanksPanel extends Widget {
     const ontoggle = (): void => void (this.start.open && this.form.load(actions.defaultSite()));
     this.start = h('details', 'rr-section', { ontoggle }, h('summary', '', {}, trans.__('Start ranks…')), this.form.node);
     const runs = h('details', 'rr-section', { open: true }, h('summary', '', {}, trans.__('Runs')), this.runs.node);
-    this.node.append(h('h2', 'rr-sidebar-title', {}, trans.__('Ranks')), this.trouble, this.list, this.empty, this.start, runs);
+    this.node.append(h('h2', 'rr-sidebar-title', {}, trans.__('Ranks')), this.trouble, this.list, this.empty, this.wrong, this.start, runs);
     clusters.changed.connect(this.refresh, this);
     this.sight = new Sight(this.node, isSeen => this.onSeen(isSeen));
     this.refresh();
@@ -80,6 +81,10 @@ export class RanksPanel extends Widget {
 
   /** One click: as many ranks as fit on this machine. */
   async startHere(): Promise<void> {
+    if (this.isStarting) {
+      return;
+    }
+    this.isStarting = true;
     setUnderWay(this.begin, true);
     this.complain('');
     try {
@@ -87,6 +92,7 @@ export class RanksPanel extends Widget {
     } catch (error) {
       this.complain(message(error));
     } finally {
+      this.isStarting = false;
       setUnderWay(this.begin, false);
     }
   }

@@ -8,7 +8,7 @@ import { IStatusBar } from '@jupyterlab/statusbar';
 
 import type { ClustersApi } from '../api/clusters';
 import { IRankroom } from '../rankroom';
-import { OPEN } from '../view/panel';
+import { OPEN, sayWhy } from '../view/panel';
 import type { CardActions } from './card';
 import { addCommands } from './commands';
 import { isMeant } from './dialogs';
@@ -59,7 +59,7 @@ export const ranks: JupyterFrontEndPlugin<void> = {
     let site = 'local';
     const panel = new RanksPanel(clusters, {
       ...actions,
-      openRun: run => void app.commands.execute(OPEN, { id: run.id }),
+      openRun: run => void app.commands.execute(OPEN, { id: run.id }).catch(sayWhy),
       defaultSite: () => site
     });
     labShell.add(panel, 'left', { rank: PLACE, type: 'Ranks' });

@@ -120,7 +120,7 @@ class Group {
     setSign(this.sign, newest);
     const count = trans._n('%2 run', '%2 runs', runs.length, runs.length);
     const state = newest.state === 'done' ? '' : ` · ${stands(newest, now)}`;
-    setText(this.words, `${trans.__('scaling on %1 ranks', sizes.join(', '))} · ${count}${state}`);
+    setText(this.words, `${trans._n('scaling on %2 rank', 'scaling on %2 ranks', sizes.length === 1 ? sizes[0] : 2, sizes.join(', '))} · ${count}${state}`);
     setChildren(this.inner, rows);
     return this.node;
   }

@@ -9,6 +9,16 @@ export interface Spot {
   i: number;
 }
 
+/** What tells a span from others, wherever it stands among them. */
+export interface Mark {
+  rank: number;
+  cat: string;
+  start: number;
+  dur: number;
+  /** Its number in the rank's table of names. */
+  name: number;
+}
+
 /** Spans that are counted between two looks at the clock. */
 const COUNTED = 4096;
 
@@ -100,6 +110,23 @@ export class Search {
     }
     return found;
   }
+}
+
+export function markOf(source: SpanSource, { rank, cat, i }: Spot): Mark {
+  const { start, dur, name } = source.columns(rank, cat);
+  return { rank, cat, start: start[i], dur: dur[i], name: name[i] };
+}
+
+/** Where a span stands; null if it does not, or not yet. */
+export function spotOf(source: SpanSource, mark: Mark): Spot | null {
+  const { rank, cat } = mark;
+  const { start, dur, name, length } = source.columns(rank, cat);
+  for (let i = lowerBound(length, at => start[at], mark.start); i < length && start[i] === mark.start; i++) {
+    if (dur[i] === mark.dur && name[i] === mark.name) {
+      return { rank, cat, i };
+    }
+  }
+  return null;
 }
 
 /** The next larger whole microsecond. */

@@ -1,10 +1,20 @@
 /** How one looks at the timeline: which moments, what is open, what is chosen. */
-import type { Spot } from './find';
 import type { Columns } from './columns';
+import type { Mark, Spot } from './find';
 import { aired, inside, panned, showing, zoomed, type Range } from './range';
 
 /** All spans are shown at first, unless they reach so many times farther than the run did. */
 const FAR = 20;
+
+/** What of it outlives a page. */
+export interface SavedLook {
+  /** Null for all. */
+  range: Range | null;
+  open: readonly string[] | null;
+  meters: boolean;
+  text: string;
+  mark: Mark | null;
+}
 
 export class Look {
   /** All that can be looked at. */
@@ -21,12 +31,34 @@ export class Look {
   /** What is open; null until the reader says so. */
   open: Set<string> | null = null;
   meters = false;
+  /** The span that was chosen, and where it stands now: others may come before it. */
+  mark: Mark | null = null;
   chosen: Spot | null = null;
   /** A part of time that was selected. */
   part: Range | null = null;
   /** A moment that something else points at. */
   moment: number | null = null;
   text = '';
+  /** The part that was looked at before, of which not all may be there yet. */
+  private sought: Range | null = null;
+
+  constructor(saved?: SavedLook) {
+    if (saved) {
+      this.open = saved.open && new Set(saved.open);
+      this.meters = saved.meters;
+      this.text = saved.text;
+      this.mark = saved.mark;
+      this.sought = saved.range;
+      this.isChosen = saved.range !== null;
+      this.isFitted = saved.range === null;
+    }
+  }
+
+  toJSON(): SavedLook {
+    const { open, meters, text, mark } = this;
+    const range = this.isFitted || !this.isChosen ? null : (this.sought ?? this.range);
+    return { range, open: open && [...open], meters, text, mark };
+  }
 
   /** There is more, or other: `wall` is how long the run took, if that is known. */
   setExtent(extent: Range, wall: number | null): void {
@@ -34,7 +66,7 @@ export class Look {
     this.bounds = aired({ from, to: from <= 0 ? Math.max(to, wall ?? 0) : to });
     const isFar = wall !== null && wall > 0 && this.bounds.to - this.bounds.from > FAR * wall;
     this.core = isFar ? aired({ from: 0, to: wall }) : this.bounds;
-    this.range = this.isFitted ? this.core : inside(this.range, this.bounds);
+    this.range = this.isFitted ? this.core : inside(this.sought ?? this.range, this.bounds);
   }
 
   /** Whether some spans lie far from the run. */
@@ -74,7 +106,7 @@ export class Look {
   /** Select a part of time, and no span. */
   select(part: Range): void {
     this.part = part;
-    this.chosen = null;
+    this.mark = this.chosen = null;
   }
 
   /** What is selected, then the run, then all there is. */
@@ -89,10 +121,12 @@ export class Look {
     } else {
       this.range = this.core;
       this.isFitted = true;
+      this.sought = null;
     }
   }
 
   private set(range: Range): void {
+    this.sought = null;
     this.isChosen = true;
     this.isFirst = false;
     this.range = range;

@@ -1,17 +1,18 @@
 /** The lines above the log: how the run stands, and what of it is to be seen. */
 import { Widget } from '@lumino/widgets';
 
-import { EVERYTHING, type Filter } from '../log/rows';
+import { textFilter } from '../log/textfilter';
+import type { TypedFilter } from '../log/typedfilter';
 import type { RunModel } from '../run/model';
 import { trans } from '../translation';
 import { errorWords, grouped, how, SIGNS, slowest, who } from '../words';
 import { h, setText } from './dom';
 import { RankPicker } from './rankpicker';
 import { setUnderWay, stepButton } from './step';
-import { textFilter } from './textfilter';
 
 export interface HeaderActions {
-  filter(filter: Filter): void;
+  /** What is to be seen has changed. */
+  filter(): void;
   toError(): void;
   interrupt(): void;
   isInterrupting(): boolean;
@@ -19,6 +20,8 @@ export interface HeaderActions {
   open: { label: string; run: () => void } | null;
   /** The list of tabs, beside the words. */
   tabs: HTMLElement;
+  /** Milliseconds since the epoch, by the clock that the run's times are of. */
+  now(): number;
   downloadUrl(ranks: readonly number[] | null): string;
 }
 
@@ -27,8 +30,6 @@ const FEW = 3;
 const LITTLE = 64 << 10;
 
 export class Header extends Widget {
-  private filter = EVERYTHING;
-
   private sign = h('span', 'rr-sign', { 'aria-hidden': 'true' });
   private words = h('span', 'rr-words');
   /** Read out when it changes, which the seconds of a run that is on do all the time. */
@@ -43,7 +44,6 @@ export class Header extends Widget {
   });
   private same = h('input', '', {
     type: 'checkbox',
-    checked: true,
     onchange: () => this.change({ collapsed: this.same.checked })
   });
   private sameLabel = h(
@@ -80,12 +80,13 @@ export class Header extends Widget {
 
   constructor(
     private model: RunModel,
+    private filter: TypedFilter,
     private actions: HeaderActions
   ) {
     super();
     this.addClass('rr-header');
-    this.ranks = new RankPicker(model, {
-      change: ranks => this.change({ ranks }),
+    this.ranks = new RankPicker(model, filter.ranks, {
+      change: ranks => this.change({ ranks: ranks && [...ranks] }),
       complain: sentence => this.complain(sentence)
     });
     const { open: act } = actions;
@@ -97,6 +98,9 @@ export class Header extends Widget {
       h('div', 'rr-tools', {}, this.ranks.node, this.find, this.sameLabel, this.numbersLabel, this.error, this.log),
       this.complaint
     );
+    this.find.value = filter.text;
+    this.same.checked = filter.collapsed;
+    this.numbers.checked = filter.byNumbers;
   }
 
   /** Show how the run stands now. */
@@ -106,7 +110,7 @@ export class Header extends Widget {
     this.sign.textContent = SIGNS[run.state] ?? '?';
     this.sign.className = `rr-sign rr-is-${run.state}`;
     const lines = model.read > 0 || model.isComplete ? model.lineCount : (run.lines ?? 0);
-    const words = [who(run), how(run, Date.now() * 1000)];
+    const words = [who(run), how(run, this.actions.now() * 1000)];
     if (model.isComplete && model.profile.value) {
       words.push(slowest(model.profile.value));
     }
@@ -128,21 +132,22 @@ export class Header extends Widget {
     setUnderWay(this.stop, this.actions.isInterrupting());
     this.error.hidden = model.errors.length === 0;
     // What there is nothing for is not shown; what is in use stays.
-    const isIdle = this.filter.text === null && this.filter.collapsed && this.complaint.hidden;
+    const isIdle = this.filter.text === '' && this.filter.collapsed && this.complaint.hidden;
     const isLittle = lines <= FEW && model.read <= LITTLE && isIdle;
     this.find.hidden = isLittle;
     this.sameLabel.hidden = model.ranks.length < 2 || isLittle;
     this.numbersLabel.hidden = this.sameLabel.hidden || !this.filter.collapsed;
     this.log.hidden = lines === 0;
     this.ranks.refresh();
-    this.log.href = this.actions.downloadUrl(this.filter.ranks ? [...this.filter.ranks] : null);
+    this.log.href = this.actions.downloadUrl(this.filter.ranks);
   }
 
   private onFind(): void {
-    const text = textFilter(this.find.value);
+    const { value } = this.find;
+    const text = textFilter(value);
     this.complain(typeof text === 'string' ? text : '');
     if (typeof text !== 'string') {
-      this.change({ text });
+      this.change({ text: value });
     }
   }
 
@@ -151,9 +156,9 @@ export class Header extends Widget {
     this.complaint.textContent = sentence;
   }
 
-  private change(part: Partial<Filter>): void {
-    this.filter = { ...this.filter, ...part };
-    this.actions.filter(this.filter);
+  private change(part: Partial<TypedFilter>): void {
+    Object.assign(this.filter, part);
+    this.actions.filter();
     this.refresh();
   }
 }

@@ -1,8 +1,8 @@
 /** A run in a panel of its own, which is there again after the page was loaded again. */
 import type { ILayoutRestorer, JupyterFrontEnd } from '@jupyterlab/application';
-import { MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
+import { MainAreaWidget, Notification, WidgetTracker } from '@jupyterlab/apputils';
 
-import type { Tab } from '../run/runs';
+import { TABS, type Tab } from '../run/memories';
 import type { Run } from '../schema';
 import { trans } from '../translation';
 import type { RendererParts } from './renderer';
@@ -17,16 +17,24 @@ export function addPanels(
   restorer: ILayoutRestorer | null
 ): (run: Run, tab: Tab) => void {
   const tracker = new WidgetTracker<MainAreaWidget<RunView>>({ namespace: 'rankroom' });
+  /** Those that are being made: a second click does not make another one. */
+  const making = new Map<string, Promise<MainAreaWidget<RunView>>>();
+  const make = async (id: string, tab: unknown): Promise<MainAreaWidget<RunView>> => {
+    const panel = makePanel(await parts.api.run(id), parts, tab);
+    const ref = tracker.currentWidget?.id;
+    app.shell.add(panel, 'main', ref ? { ref, mode: 'tab-after' } : { mode: 'split-right' });
+    await tracker.add(panel);
+    return panel;
+  };
   app.commands.addCommand(OPEN, {
     label: trans.__('Open Run in Panel'),
     execute: async args => {
       const id = String(args.id);
-      const there = tracker.find(panel => panel.content.model.id === id);
-      const panel = there ?? makePanel(await parts.api.run(id), parts, args.tab);
-      if (!there) {
-        const ref = tracker.currentWidget?.id;
-        app.shell.add(panel, 'main', ref ? { ref, mode: 'tab-after' } : { mode: 'split-right' });
-        await tracker.add(panel);
+      let panel = tracker.find(panel => panel.content.model.id === id);
+      if (!panel) {
+        const made = making.get(id) ?? make(id, args.tab).finally(() => making.delete(id));
+        making.set(id, made);
+        panel = await made;
       }
       if (isTab(args.tab)) {
         panel.content.setTab(args.tab);
@@ -36,19 +44,26 @@ export function addPanels(
   });
   void restorer?.restore(tracker, {
     command: OPEN,
-    args: panel => ({ id: panel.content.model.id, tab: panel.content.tab }),
+    args: panel => ({ id: panel.content.model.id }),
     name: panel => panel.content.model.id
   });
-  return (run, tab) => void app.commands.execute(OPEN, { id: run.id, tab });
+  return (run, tab) => {
+    app.commands.execute(OPEN, { id: run.id, tab }).catch(sayWhy);
+  };
+}
+
+/** Why a run was not opened. */
+export function sayWhy(error: unknown): void {
+  Notification.error(trans.__('The run cannot be shown: %1', error instanceof Error ? error.message : String(error)));
 }
 
 function isTab(tab: unknown): tab is Tab {
-  return tab === 'logs' || tab === 'metrics' || tab === 'timeline' || tab === 'profile';
+  return TABS.some(each => each === tab);
 }
 
 function makePanel(run: Run, parts: Omit<RendererParts, 'open'>, tab: unknown): MainAreaWidget<RunView> {
   if (isTab(tab)) {
-    parts.runs.memory(run.id, PANEL).tab = tab;
+    parts.runs.memories.at(run.id, PANEL).tab = tab;
   }
   const content = new RunView({
     ...parts,

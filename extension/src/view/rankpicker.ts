@@ -3,7 +3,7 @@ import { formatRanks, parseRanks, rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
 import { trans } from '../translation';
 import { stateWord } from '../words';
-import { h } from './dom';
+import { h, setChildren } from './dom';
 import { rankCells, RankStrip } from './rankstrip';
 
 /** More ranks than these are typed as ranges. */
@@ -18,8 +18,10 @@ export interface RankPickerActions {
 
 export class RankPicker {
   readonly node = h('span', 'rr-chips', { role: 'group', 'aria-label': trans.__('ranks to show') });
-  private chosen: ReadonlySet<number> | null = null;
+  private chosen: ReadonlySet<number> | null;
   private shown = '';
+  /** Those that there are chips for. */
+  private chips = new Map<number | null, HTMLElement>();
   private field = h('input', 'rr-ranges', {
     type: 'search',
     'aria-label': trans.__('ranks to show, like 0,2-3'),
@@ -30,8 +32,12 @@ export class RankPicker {
 
   constructor(
     private model: RunModel,
+    chosen: readonly number[] | null,
     private actions: RankPickerActions
-  ) {}
+  ) {
+    this.chosen = chosen && new Set(chosen);
+    this.say();
+  }
 
   refresh(): void {
     const { model } = this;
@@ -46,7 +52,7 @@ export class RankPicker {
     this.node.hidden = ranks.length < 2;
     this.node.classList.toggle('rr-chips-many', isMany);
     if (!isMany) {
-      this.node.replaceChildren(this.chip(trans.__('all'), null), ...ranks.map(rank => this.chip(String(rank), rank)));
+      setChildren(this.node, [null, ...ranks].map(rank => this.chip(rank)));
       this.press();
       return;
     }
@@ -57,19 +63,18 @@ export class RankPicker {
     this.strip.refresh(cells);
   }
 
-  private chip(text: string, rank: number | null): HTMLElement {
-    const state = rank === null ? '' : this.model.stateOf(rank);
-    return h(
-      'button',
-      `rr-chip ${rank === null ? '' : rankClass(rank)} ${state ? `rr-was-${state}` : ''}`,
-      {
-        'aria-pressed': 'false',
-        'data-rank': String(rank ?? 'all'),
-        title: state ? trans.__('show rank %1 (%2)', rank, stateWord(state)) : trans.__('show all ranks'),
-        onclick: () => this.onChip(rank)
-      },
-      text
+  /** It stays the same one, and keeps the keyboard, when its rank's state changes. */
+  private chip(rank: number | null): HTMLElement {
+    const known = this.chips.get(rank);
+    const chip = known ?? h(
+      'button', '', { 'data-rank': String(rank ?? 'all'), onclick: () => this.onChip(rank) },
+      rank === null ? trans.__('all') : String(rank)
     );
+    this.chips.set(rank, chip);
+    const state = rank === null ? '' : this.model.stateOf(rank);
+    chip.className = `rr-chip ${rank === null ? '' : rankClass(rank)} ${state ? `rr-was-${state}` : ''}`;
+    chip.title = state ? trans.__('show rank %1 (%2)', rank, stateWord(state)) : trans.__('show all ranks');
+    return chip;
   }
 
   /** Rank by rank; choosing none shows all again. */
@@ -93,9 +98,14 @@ export class RankPicker {
   }
 
   private onStrip(chosen: ReadonlySet<number>): void {
-    this.field.value = formatRanks([...chosen].sort((a, b) => a - b)).replace(/–/g, '-');
     this.actions.complain('');
     this.choose(chosen);
+    this.say();
+  }
+
+  private say(): void {
+    this.field.value = formatRanks([...(this.chosen ?? [])].sort((a, b) => a - b)).replace(/–/g, '-');
+    this.strip.choose(this.chosen ?? new Set());
   }
 
   private choose(chosen: ReadonlySet<number>): void {
@@ -105,9 +115,8 @@ export class RankPicker {
   }
 
   private press(): void {
-    this.node.querySelectorAll<HTMLElement>('.rr-chip').forEach(chip => {
-      const name = chip.dataset.rank ?? '';
-      const isPressed = name === 'all' ? !this.chosen : (this.chosen?.has(Number(name)) ?? false);
+    this.chips.forEach((chip, rank) => {
+      const isPressed = rank === null ? !this.chosen : (this.chosen?.has(rank) ?? false);
       chip.setAttribute('aria-pressed', String(isPressed));
     });
   }

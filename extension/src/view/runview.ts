@@ -4,13 +4,15 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
 
 import type { Api } from '../api';
-import { EVERYTHING, type Filter } from '../log/rows';
 import { ERROR } from '../log/lines';
-import type { Run } from '../schema';
+import { EVERYTHING } from '../log/rows';
+import { filterOf } from '../log/typedfilter';
 import { Ladder } from '../run/ladder';
+import { TABS, type Memory, type Tab } from '../run/memories';
 import type { RunModel } from '../run/model';
 import { Prompts } from '../run/prompts';
-import type { Memory, Runs, Tab } from '../run/runs';
+import type { Runs } from '../run/runs';
+import type { Run } from '../schema';
 import { trans } from '../translation';
 import { grouped } from '../words';
 import { Displays } from './displays';
@@ -48,13 +50,13 @@ export interface RunViewOptions {
 
 export class RunView extends Panel {
   readonly model: RunModel;
-  private filter = EVERYTHING;
   private frame = new Frame(() => this.refresh());
   private header: Header;
   private hang: HangBanner;
   private failures: Failures;
   private list: LogList;
   private memory: Memory;
+  private filter = EVERYTHING;
   private tabs: Tabs;
   private timeline: Timeline | null = null;
   private metrics: MetricsTab | null = null;
@@ -73,16 +75,17 @@ export class RunView extends Panel {
     this.toggleClass('rr-panel', !options.isInline);
     this.node.dataset.run = options.run.id;
     this.model = options.runs.acquire(options.run);
-    this.memory = options.runs.memory(options.run.id, options.isInline ? CELL : PANEL);
-    this.tabs = new Tabs(['logs', 'metrics', 'timeline', 'profile'], tab => this.setTab(tab));
+    this.memory = options.runs.memories.at(options.run.id, options.isInline ? CELL : PANEL);
+    this.tabs = new Tabs(TABS, tab => this.setTab(tab));
     const ladder = new Ladder(this.model, options.api);
-    this.header = new Header(this.model, {
-      filter: filter => this.setFilter(filter),
+    this.header = new Header(this.model, this.memory.filter, {
+      filter: () => this.applyFilter(),
       toError: () => this.toError(),
       interrupt: () => void ladder.take('interrupt'),
       isInterrupting: () => ladder.isUnderWay('interrupt'),
       open: this.opener(),
       tabs: this.tabs.node,
+      now: () => options.api.now,
       downloadUrl: ranks => options.api.logUrl(this.model.id, ranks)
     });
     this.hang = new HangBanner(this.model, ladder, () => this.list.focus());
@@ -97,6 +100,7 @@ export class RunView extends Panel {
     this.model.profile.changed.connect(this.onChanged, this);
     this.letKeysGo = keepKeys(this.node);
     this.sight = new Sight(this.node, isSeen => this.onSeen(isSeen));
+    this.applyFilter();
     this.refresh();
   }
 
@@ -134,16 +138,17 @@ export class RunView extends Panel {
     return { label: trans.__('full height'), run: () => this.list.setInline(!this.toggleClass('rr-tall')) };
   }
 
-  private setFilter(filter: Filter): void {
-    this.filter = filter;
-    this.list.setFilter(filter);
-    this.timeline?.setRanks(filter.ranks);
-    this.metrics?.setRanks(filter.ranks);
+  private applyFilter(): void {
+    this.filter = filterOf(this.memory.filter);
+    this.list.setFilter(this.filter);
+    this.timeline?.setRanks(this.filter.ranks);
+    this.metrics?.setRanks(this.filter.ranks);
     this.frame.request();
   }
 
   private toError(): void {
     const line = this.model.log.lines.first(ERROR);
+    this.setTab('logs');
     if (line >= 0) {
       this.list.reveal(line);
     }

@@ -1,5 +1,5 @@
 /** Logs | Metrics | Timeline | Profile: which of them is shown. */
-import type { Tab } from '../run/runs';
+import type { Tab } from '../run/memories';
 import { trans } from '../translation';
 import { h } from './dom';
 

@@ -1,10 +1,10 @@
 /** Which metrics have a plot, where there are many: a field to filter them, and a list of those that have none yet. */
+import { textFilter } from '../../log/textfilter';
 import type { Choice } from '../../metrics/choice';
 import { FIRST_NAMES, type Picked } from '../../metrics/pick';
 import { trans } from '../../translation';
 import { grouped } from '../../words';
 import { h, setText } from '../dom';
-import { textFilter } from '../textfilter';
 
 /** More names than these are found by filtering alone. */
 const LISTED = 200;

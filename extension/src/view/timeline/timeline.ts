@@ -1,7 +1,7 @@
 /** The timeline of a run: a lane for each rank, on one clock. */
 import { Widget } from '@lumino/widgets';
 
-import { Search, type Spot } from '../../timeline/find';
+import { markOf, Search, spotOf, type Spot } from '../../timeline/find';
 import type { Lane } from '../../timeline/lanes';
 import { whenOf, type Look } from '../../timeline/look';
 import { firstSteps } from '../../timeline/phases';
@@ -225,7 +225,6 @@ export class Timeline extends Widget {
     this.theme = theme;
     if (isNew) {
       this.levels = new Levels(this.model);
-      this.look.chosen = this.generation < 0 ? this.look.chosen : null;
     }
     this.generation = this.model.generation;
     this.dress();
@@ -339,6 +338,7 @@ export class Timeline extends Widget {
     this.pixels.forgetNames();
     const wall = run.end && run.state !== 'running' ? run.end - run.start : null;
     look.setExtent(spans.extent ?? { from: 0, to: 1 }, wall);
+    look.chosen = look.mark && spotOf(model.spans, look.mark);
     this.space.style.height = `${height}px`;
     this.body.style.height = this.hasClass('rr-inline') ? `${Math.min(height, HIGHEST)}px` : '';
     this.gutter.refresh(lanes, lane => this.titleOf(lane));
@@ -422,8 +422,9 @@ export class Timeline extends Widget {
 
   /** Choose a span; `isShown` brings it in sight. */
   private choose(spot: Spot | null, isShown: boolean): void {
-    const { look } = this;
+    const { look, model } = this;
     look.chosen = spot;
+    look.mark = spot && markOf(model.spans, spot);
     look.part = null;
     look.moment = null;
     if (spot && isShown) {
