@@ -128,6 +128,11 @@ class RankKernel(IPythonParallelKernel):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def pre_handler_hook(self) -> None:
+        """Before a cell, and before a request of one of ipyparallel's clients."""
+        super().pre_handler_hook()
+        signal.signal(signal.SIGINT, self.reporter.interrupt)
+
     async def _do_alone(self, what: dict[str, Any], buffers: list[bytes], done: Done) -> None:
         async with self._one_at_a_time:
             answer: dict[str, Any] = {}

@@ -27,6 +27,7 @@ from rankroom.reporting.log_metrics import LogMetrics
 from rankroom.reporting.overflow import Overflow
 from rankroom.reporting.samples import Sampler
 from rankroom.reporting.streams import CStdio, RankStream, Spooled
+from rankroom.system.wake import Wake
 
 BATCH_S = 0.05  # between two messages while output keeps coming, of up to FEW ranks
 FEW = 128  # with more ranks, each sends less often: their supervisor takes in as many messages
@@ -81,11 +82,14 @@ class Reporter:
         self._unsent: list[bytes] = []
         self._unsent_size = 0
         self._lock = threading.RLock()
-        self._awake = threading.Event()
+        self._awake = Wake()
         self._streams = {
             "stdout": Spooled(spool / "stdout", 1),
             "stderr": Spooled(spool / "stderr", 2),
         }
+        for stream in self._streams.values():
+            stream.raise_interrupt = self._raise_interrupt
+        self._set_interrupted(False)
         self.stdout = RankStream(self._streams["stdout"], "stdout", self._wake)
         self.stderr = RankStream(self._streams["stderr"], "stderr", self._wake)
         self._cstdio = CStdio()
@@ -116,6 +120,7 @@ class Reporter:
             self._told = False
             self._overflow.begin(run)
             self.run = run
+            self._set_interrupted(False)
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
             metrics.points.begin()
@@ -152,6 +157,8 @@ class Reporter:
             self._take_in()
             self._append(kind, time.time_ns() // 1000, **fields)
         self._awake.set()
+        if self._interrupted:
+            self._raise_interrupt()
 
     def emit_now(self, kind: str, **fields: Any) -> None:
         """One event that cannot wait for a batch."""
@@ -159,6 +166,8 @@ class Reporter:
         with self._lock:
             if self.run is not None and os.getpid() == self._pid:
                 self._flush()
+        if self._interrupted:
+            self._raise_interrupt()
 
     def end(self, state: str, at: int | None = None, **fields: Any) -> None:
         """The run's last event; everything is on the wire when this returns.
@@ -265,6 +274,25 @@ class Reporter:
         self._at += len(lines)
         self._send(header, lines)
 
+    def interrupt(self, number: int, frame: Any) -> None:
+        """What SIGINT does while a cell runs: as ever, but not in the middle of a report, of which
+        half would be lost. Then it comes at the report's end."""
+        self._set_interrupted(True)
+        self._raise_interrupt()
+
+    def _set_interrupted(self, interrupted: bool) -> None:
+        self._interrupted = interrupted
+        for stream in self._streams.values():
+            stream.interrupted = interrupted
+
+    def _raise_interrupt(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        locks = (self._lock, *(stream.lock for stream in self._streams.values()))
+        if not any(lock._is_owned() for lock in locks):  # type: ignore[attr-defined]
+            self._set_interrupted(False)
+            raise KeyboardInterrupt
+
     def _wake(self) -> None:
         self._awake.set()
 
@@ -275,7 +303,7 @@ class Reporter:
             pause = sent + self._batch_s - time.monotonic()
             if pause > 0:
                 time.sleep(pause)
-            self._awake.clear()
+                self._awake.wait(0)  # what came meanwhile is taken in now
             is_due = int(time.time() / REPORT_S) != self._reported
             sample = self._sample(is_due)
             with self._lock:
@@ -327,6 +355,6 @@ class Reporter:
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
-        self._awake = threading.Event()
+        self._awake = Wake()
         for stream in (self.stdout, self.stderr):
             stream.after_fork()

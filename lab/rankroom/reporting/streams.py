@@ -62,9 +62,12 @@ class Spooled:
         self._refused: deque[Refused] = deque()
         self.trouble = ""  # why the disk takes nothing; empty while it does
         # Re-entrant: a signal handler may print while its own thread is in here.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._size = 0
         self.wake: Callable[[], None] = lambda: None
+        # An interrupt came in the middle of a write: what raises it.
+        self.interrupted = False
+        self.raise_interrupt: Callable[[], None] = lambda: None
 
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC
@@ -80,7 +83,7 @@ class Spooled:
         if type(data) is not bytes:
             data = memoryview(data).tobytes()
         now = time.time_ns()
-        with self._lock:
+        with self.lock:
             marks = now >= self._mark_until
             if marks:
                 self._mark_until = now + MARK_NS
@@ -88,27 +91,29 @@ class Spooled:
             else:
                 self._since_mark += 1
             # While the disk is full, the next `read` is soon enough to try it again.
-            if (self._since_mark > BURST or self.trouble) and self._buffer.add(data):
-                return len(data)
-            self.drain()
-            if marks:
-                self.marks.append((self.size, now // 1000))
-            self._append(data)
-        if marks:
+            held = (self._since_mark > BURST or self.trouble) and self._buffer.add(data)
+            if not held:
+                self.drain()
+                if marks:
+                    self.marks.append((self.size, now // 1000))
+                self._append(data)
+        if marks and not held:
             self.wake()
+        if self.interrupted:
+            self.raise_interrupt()
         return len(data)
 
     def drain(self) -> None:
         """Bring what is held back to the spool."""
         if self._buffer:
-            with self._lock:
+            with self.lock:
                 self._buffer.move(self._append, self.size)
 
     def after_fork(self) -> None:
         """In a forked child: what is held is the parent's, and the lock may be another thread's."""
         self._buffer.leave()
         self._refused.clear()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def _append(self, data: bytes) -> None:
         # A full disk is no reason for a user's print to fail.

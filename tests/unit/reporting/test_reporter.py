@@ -163,3 +163,95 @@ def test_a_flood_is_complete(tmp_path, count):
     )
     text = "".join(e["text"] for e in events if e["kind"] == "log")
     assert text == "".join(f"line {i}\n" for i in range(count))
+
+
+@pytest.mark.parametrize("said", ["print('x')", "r.emit('mark', name='m')"])
+def test_an_interrupt_at_any_moment_of_a_report_leaves_no_lock_behind(tmp_path, said):
+    """Python raises it where functions begin and end, also in what a report calls."""
+    events, _ = report(
+        tmp_path,
+        f"""
+        import faulthandler, threading
+        faulthandler.dump_traceback_later(60, exit=True)
+        r.begin("a", time.time_ns() // 1000)
+        broken = 0
+
+        class AtStep:
+            def __init__(self, step):
+                self.left = step
+            def __call__(self, frame, event, arg):
+                self.left -= event in ("call", "return")
+                if self.left == 0:
+                    raise KeyboardInterrupt
+                return self
+
+        for step in range(1, 100):
+            time.sleep(0.002)  # the stream wakes the thread of reports once in a while only
+            try:
+                sys.settrace(AtStep(step))
+                {said}
+            except KeyboardInterrupt:
+                broken += 1
+            finally:
+                sys.settrace(None)
+            others = threading.Thread(target=r.emit, args=("mark",), kwargs={{"name": "after"}})
+            others.start()
+            others.join(10)
+            if others.is_alive():
+                os._exit(1)
+        r.emit("mark", name=f"{{broken}}")
+        r.end("ok")
+        done()
+        """,
+    )
+    marks = [event["name"] for event in events if event["kind"] == "mark"]
+    assert marks.count("after") == 99
+    assert int(marks[-1]) > 5
+
+
+def test_an_interrupt_in_the_middle_of_a_report_comes_after_it(tmp_path):
+    """Else an event would be in the spool and not on the wire, or the reverse."""
+    events, batches = report(
+        tmp_path,
+        """
+        import signal, threading
+        signal.signal(signal.SIGINT, r.interrupt)
+        r.begin("a", time.time_ns() // 1000)
+        interrupted, over, count = 0, [], 0
+
+        def press():
+            while not over:
+                time.sleep(0.003)
+                os.kill(os.getpid(), signal.SIGINT)
+        presses = threading.Thread(target=press)
+        presses.start()
+        until = time.monotonic() + 2
+        while True:
+            try:
+                while time.monotonic() < until:
+                    r.emit_now("mark", name="m")
+                    print("x" * 100)
+                break
+            except KeyboardInterrupt:
+                interrupted += 1
+        while True:
+            try:
+                over.append(1)
+                presses.join()
+                time.sleep(0.1)
+                break
+            except KeyboardInterrupt:
+                pass
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        r.emit("mark", name=f"{interrupted}")
+        r.end("ok")
+        done()
+        """,
+    )
+    assert [each["seq"] for each in events] == list(range(len(events)))
+    places = [header["at"] for header, _ in batches]
+    sizes = [len(text.encode()) for _, text in batches]
+    assert places == [sum(sizes[:n]) for n in range(len(sizes))]
+    spooled = (tmp_path / "a.jsonl").read_bytes()
+    assert spooled == "".join(text for _, text in batches).encode()
+    assert int(events[-2]["name"]) > 50

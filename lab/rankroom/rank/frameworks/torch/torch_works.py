@@ -11,6 +11,7 @@ from typing import Any
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
+from rankroom.system.wake import Wake
 
 LOOK_S = 0.002  # between two looks at works that go on, at least
 LOOK_MOST_S = 0.05
@@ -58,7 +59,7 @@ class Follower:
     def __init__(self) -> None:
         self._open: list[tuple[Any, Begun]] = []
         self._looking = threading.Lock()
-        self._some = threading.Event()
+        self._some = Wake()
         self._is_asleep = True
         self._thread: threading.Thread | None = None
 
@@ -76,7 +77,6 @@ class Follower:
     def _run(self) -> None:
         while True:
             self._some.wait()
-            self._some.clear()
             while not self._is_asleep:
                 youngest = max((begun.start for _, begun in self._open[-8:]), default=0)
                 age = time.time() - youngest / 1e6
