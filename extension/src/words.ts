@@ -97,6 +97,21 @@ export function moment(micros: number): string {
   return micros < 60_000_000 ? `+${(micros / 1e6).toFixed(3)} s` : `+${duration(micros)}`;
 }
 
+/** A moment to the millisecond, or so finely that `fine` microseconds are told apart: `+0.042 s`, `+1:02:03.123`. */
+export function exactMoment(micros: number, fine = Infinity): string {
+  const digits = Math.min(Math.max(Math.ceil(6 - Math.log10(fine)), 3), 6);
+  const unit = 10 ** (6 - digits);
+  const rounded = Math.round(Math.abs(micros) / unit) * unit;
+  const sign = micros < 0 ? '−' : '+';
+  const minutes = Math.floor(rounded / 60e6);
+  const seconds = ((rounded % 60e6) / 1e6).toFixed(digits);
+  if (minutes === 0) {
+    return `${sign}${seconds} s`;
+  }
+  const whole = minutes < 60 ? String(minutes) : `${Math.floor(minutes / 60)}:${two(minutes % 60)}`;
+  return `${sign}${whole}:${seconds.padStart(digits + 3, '0')}`;
+}
+
 /** `400,000`. */
 export function grouped(n: number): string {
   return n.toLocaleString('en');

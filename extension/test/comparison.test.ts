@@ -20,7 +20,7 @@ function answerOf(name: string, ranks: number[][], state: RunState = 'done'): Me
   const at = (pick: (values: number[]) => number): number[] => steps.map(i => pick(ranks.map(values => values[i])));
   const over = {
     name, x: steps, low: at(values => Math.min(...values)), high: at(values => Math.max(...values)),
-    mean: at(values => values.reduce((sum, value) => sum + value, 0) / values.length)
+    mean: at(values => values.reduce((sum, value) => sum + value, 0) / values.length), count: steps.map(() => 1)
   };
   const info = { name, ranks: ranks.map((_, i) => i), points: steps.length, steps: [0, steps.length - 1] as [number, number], t: [0, 9e6] as [number, number] };
   return { state, names: [info], points: 600, curves, over_ranks: ranks.length > 1 ? [over] : [], notes: [], exact: true };

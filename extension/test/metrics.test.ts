@@ -6,7 +6,7 @@ import { Axis, linearTicks, logTicks, reading, shownValues } from '../src/metric
 import { Choice } from '../src/metrics/choice';
 import { metricsCsv } from '../src/metrics/csv';
 import { inSight, lastOf, nearest, overRanks, smoothed } from '../src/metrics/curves';
-import { extremes, linesOf, snap } from '../src/metrics/lines';
+import { extremes, linesOf, nextPlace, snap } from '../src/metrics/lines';
 import { lastWords, tipRows } from '../src/metrics/phrases';
 import { pick } from '../src/metrics/pick';
 import { MetricsSource, type Question, type Sought } from '../src/metrics/source';
@@ -17,7 +17,7 @@ const CLOSE = 1e-12;
 
 /** A curve through these values at 0, 1, 2, …; null for a gap. */
 function curve(values: Array<number | null>, count: number[] = [], x = values.map((_, i) => i)): Curve {
-  return curveOf({ x, mean: values, low: values, high: values }, count, []);
+  return curveOf({ x, mean: values, low: values, high: values, count }, []);
 }
 
 function info(name: string, ranks = [0, 1], points = 100): NameInfo {
@@ -114,6 +114,18 @@ test('logarithmic ticks: powers of ten, with 2 and 5 where there are few', () =>
   assert.deepEqual(labels(3.1, 3.9).length > 1, true);
 });
 
+test('a logarithmic axis holds the smallest and the largest numbers there are', () => {
+  const ends: Array<[number, number]> = [[1e-310, 1], [1e-310, 1e-310], [5e-324, 1.7e308], [1e308, 1.7e308]];
+  for (const [least, most] of ends) {
+    const range = shownValues(least, most, true)!;
+    assert.ok(range.from > 0 && range.from < range.to && Number.isFinite(range.to), `${least}`);
+    const ticks = logTicks(range, 6);
+    assert.ok(ticks.length <= 8 && ticks.every(({ at }) => at > 0 && Number.isFinite(at)), `${least}`);
+    const axis = new Axis(range, 100, true);
+    assert.ok(axis.pixel(least) >= 0 && axis.pixel(most) <= 100.001, `${least}`);
+  }
+});
+
 test('values as one reads them', () => {
   assert.deepEqual(
     [0, 0.41234, 1234567, 12, -0.5, 0.00003125, 2.5e7 + 0.5, NaN, Infinity, -Infinity, 12345.6].map(reading),
@@ -150,6 +162,36 @@ test('mean and spread of ranks, which may have other steps and gaps', () => {
   assert.deepEqual([...between.high], [0, 5, 10]);
 });
 
+test('a rank counts for the mean as far as its first and its last bucket reach', () => {
+  const over = overRanks([curve([0, 1, 2, 3, 4, 5]), curve([9, 9], [], [2.2, 3.2])]);
+  assert.deepEqual([...over.high], [0, 1, 9, 9, 4, 5]);
+});
+
+test('the mean of ranks is smoothed as much in a coarse answer as in a fine one', () => {
+  const answerOf = (x: number[], mean: number[], count: number[]): MetricsAnswer => {
+    const columns = { name: 'loss', x, mean, low: mean, high: mean, count };
+    const curves = [0, 1].map(rank => ({ ...columns, rank }));
+    return { state: 'done', names: [], points: 600, curves, over_ranks: [columns], notes: [], exact: true };
+  };
+  const smoothOf = (answer: MetricsAnswer): number => {
+    const [{ smooth }] = linesOf(readAnswer(answer).get('loss')!, { ranks: null, isMean: true, smoothing: 0.8 });
+    return smooth![smooth!.length - 1];
+  };
+  const fine = smoothOf(answerOf([0, 1, 2, 3, 4], [1, 2, 2, 2, 2], [1, 1, 1, 1, 1]));
+  assert.ok(Math.abs(fine - smoothOf(answerOf([0, 2.5], [1, 2], [1, 4]))) < CLOSE);
+  // Along time each rank has its own places: half a point of each is at one of them.
+  const halves = answerOf([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 1, 2, 2, 2, 2, 2, 2, 2, 2], Array<number>(10).fill(0.5));
+  assert.ok(Math.abs(fine - smoothOf(halves)) < CLOSE);
+});
+
+test('arrow keys go from place to place, also from one that is none any more', () => {
+  const places = [0, 10, 10, 20];
+  const to = (from: number | null, step: 1 | -1): number | undefined => nextPlace(places, from, step);
+  assert.deepEqual([to(null, 1), to(0, 1), to(10, 1), to(12.5, 1), to(20, 1), to(99, 1)], [0, 10, 20, 20, 20, 20]);
+  assert.deepEqual([to(null, -1), to(20, -1), to(10, -1), to(12.5, -1), to(0, -1), to(-5, -1)], [20, 10, 0, 10, 0, 0]);
+  assert.equal(nextPlace([], 3, 1), undefined);
+});
+
 test('an answer as it came: gaps, what is bad, and whether a closer look would show more', () => {
   const answer = answerTo({ axis: 'step', range: null, points: 50, names: [] }, [info('loss')]);
   answer.curves[0].mean = answer.curves[0].mean.map((value, i) => (i === 3 ? null : value));
@@ -160,7 +202,7 @@ test('an answer as it came: gaps, what is bad, and whether a closer look would s
   assert.equal(loss.isFinest, false);
   assert.equal(readAnswer(answerTo({ axis: 'step', range: null, points: 100, names: [] }, [info('loss')])).get('loss')!.isFinest, true);
   // Columns that do not fit one another are cut, not believed.
-  const torn = curveOf({ x: [0, 1, 2], mean: [5, 6], low: [1], high: [] }, [7], []);
+  const torn = curveOf({ x: [0, 1, 2], mean: [5, 6], low: [1], high: [], count: [7] }, []);
   assert.deepEqual([[...torn.x], [...torn.low], [...torn.high], [...torn.count]], [[0, 1], [5, 6], [5, 6], [1, 1]]);
 });
 
@@ -278,6 +320,37 @@ test('what is looked at is asked for once, a part of it when that shows more', a
   source.dispose();
 });
 
+test('in a wider view curves are asked for with more points', async () => {
+  const server = new Server([info('loss', [0, 1], 10_000)]);
+  const source = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3 }, server);
+  const look = async (points: number, range: Sought['range']): Promise<number> => {
+    const sought: Sought = { axis: 'step', range, names: ['loss'], points };
+    for (source.refresh(sought); !source.isUpToDate(sought); source.refresh(sought)) {
+      await answered(source);
+    }
+    return source.metric('loss', 'step', range)!.ranks[0].x.length;
+  };
+  assert.ok((await look(400, null)) <= 400);
+  assert.ok((await look(1_000, null)) > 400);
+  const part = { from: 1_000, to: 6_000 };
+  const coarse = await look(400, part);
+  assert.ok((await look(800, part)) > 1.5 * coarse);
+  const asked = server.asked.length;
+  await look(400, part);
+  await look(600, null);
+  assert.equal(server.asked.length, asked);
+  source.dispose();
+  // What the server limits is not asked for again and again.
+  const limited = new Server([info('loss', [0], 10_000)], 300);
+  const other = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3 }, limited);
+  const sought: Sought = { axis: 'step', range: null, names: ['loss'], points: 600 };
+  for (other.refresh(sought); !other.isUpToDate(sought) && limited.asked.length < 5; other.refresh(sought)) {
+    await answered(other);
+  }
+  assert.equal(limited.asked.length, 1);
+  other.dispose();
+});
+
 test('a live run is asked again when more was reported, after a rest; a failure is said and tried again', async () => {
   const model = { id: 'run', isLive: true, metricEvents: 1 };
   const server = new Server([info('loss', [0], 10)]);
@@ -323,6 +396,38 @@ test('as CSV: every point, though the server answers with buckets', async () => 
   // Points that cannot be told apart end the asking.
   const same = new Server([{ ...info('same', [0], 1_000), steps: [5, 5] }], 100);
   assert.ok((await metricsCsv(same, ['run'], 'step', ['same'])).split('\n').length > 100);
+});
+
+test('as CSV: every point of a run that is first answered from a coarse copy', async () => {
+  const names = [info('loss', [0, 1], 300)];
+  const coarse = new Server(names, 150);
+  const fine = new Server(names);
+  const server = {
+    metrics: async (id: string, question: Question): Promise<MetricsAnswer> =>
+      question.range ? fine.metrics(id, question) : { ...(await coarse.metrics(id, question)), points: 4_000, exact: false }
+  };
+  const lines = (await metricsCsv(server, ['run'], 'step', ['loss'])).trim().split('\n');
+  assert.equal(lines.length, 601);
+  assert.ok(lines.slice(1).every(line => line.endsWith(',,,1,run')));
+});
+
+test('as CSV: values that are not finite are lines as well, though they shared a bucket', async () => {
+  const all = Array.from({ length: 100 }, (_, i) => (i % 2 ? NaN : i));
+  const server = {
+    metrics: async (_id: string, { range }: Question): Promise<MetricsAnswer> => {
+      await Promise.resolve();
+      const seen = all.map((_, i) => i).filter(i => !range || (i >= range.from && i <= range.to));
+      const size = seen.length > 60 ? 2 : 1;
+      const x = seen.filter((_, k) => k % size === 0);
+      const mean = x.map(i => (i % 2 ? null : i));
+      const bad = seen.filter(i => i % 2).map(i => ({ x: i, value: 'NaN' as const }));
+      const curves = [{ name: 'loss', rank: 0, x, mean, low: mean, high: mean, count: x.map(() => size), bad }];
+      return { state: 'done', names: [info('loss', [0])], points: 60, curves, over_ranks: [], notes: [], exact: true };
+    }
+  };
+  const lines = (await metricsCsv(server, ['run'], 'step', ['loss'])).trim().split('\n');
+  assert.equal(lines.length, 101);
+  assert.ok(lines.includes('loss,0,41,NaN,,,1,run') && lines.includes('loss,0,42,42,,,1,run'));
 });
 
 test('of a record it is known that there are metrics; their points are not read', () => {

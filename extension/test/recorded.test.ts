@@ -19,7 +19,7 @@ const PARTS: { [name: string]: string } = {
     curves: ['loss', 'lr'].map(name => ({
       name, rank: 0, x: [0, 10, 20], mean: [1, null, 3], low: [1, null, 3], high: [1, null, 3], count: [1, 0, 1], bad: [{ x: 10, value: 'NaN' }]
     })),
-    over_ranks: [{ name: 'lr', x: [0, 20], mean: [1, 2], low: [0, 1], high: [2, 3] }]
+    over_ranks: [{ name: 'lr', x: [0, 20], mean: [1, 2], low: [0, 1], high: [2, 3], count: [1, 5] }]
   })
 };
 
@@ -78,5 +78,5 @@ test('the curves of some metrics in a range', async () => {
   assert.deepEqual([all.curves.length, all.over_ranks.length, all.curves[0].x], [2, 1, [0, 10, 20]]);
   const part = await of('&name=lr&from=5&to=30&points=2');
   assert.deepEqual(part.curves.map(({ name, x, mean, count, bad }) => [name, x, mean, count, bad?.length]), [['lr', [10, 20], [null, 3], [0, 1], 1]]);
-  assert.deepEqual(part.over_ranks.map(({ x, high }) => [x, high]), [[[20], [3]]]);
+  assert.deepEqual(part.over_ranks.map(({ x, high, count }) => [x, high, count]), [[[20], [3], [5]]]);
 });

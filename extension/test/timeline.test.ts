@@ -9,7 +9,7 @@ import { runSlice } from '../src/run/slices';
 import type { Run, SpansEvent } from '../src/schema';
 import { Collectives, type CollectivesAnswer } from '../src/timeline/collectives';
 import { GrowingColumns } from '../src/timeline/columns';
-import { markOf, nearest, neighbour, sameName, Search, spotOf } from '../src/timeline/find';
+import { markOf, nearest, neighbour, sameName, Search, spotOf, type Spot } from '../src/timeline/find';
 import { layOut, nameOf, Rows, type Lane } from '../src/timeline/lanes';
 import { Look } from '../src/timeline/look';
 import { partRows, TRANSFER, WAIT } from '../src/timeline/parts';
@@ -19,6 +19,7 @@ import { marked, Row, stack } from '../src/timeline/row';
 import { Spans } from '../src/timeline/spans';
 import { Strip } from '../src/timeline/strip';
 import { totals } from '../src/timeline/totals';
+import { Input } from '../src/view/timeline/input';
 import { wideBands } from '../src/view/timeline/painter';
 
 const TRACES = join(__dirname, '../../../tests/support/traces');
@@ -251,6 +252,26 @@ test('search goes through all matches in time, forth and back, and round at the 
   assert.deepEqual(back.reverse(), [...seen]);
 });
 
+test('search keeps to the ranks that are shown', () => {
+  const { spans } = read('straggler');
+  const [, only] = spans.ranks;
+  const all = runSlice(new Search(spans, 'allreduce').counting(), Infinity).value as number;
+  const search = new Search(spans, 'allreduce', new Set([only]));
+  const count = runSlice(search.counting(), Infinity).value as number;
+  assert.ok(count > 3 && count < all);
+  for (const step of [1, -1] as const) {
+    const seen = new Set<string>();
+    const keyOf = (spot: Spot): string => `${spot.cat} ${spot.i}`;
+    for (let spot = search.next(null, -step * Infinity, step); spot && !seen.has(keyOf(spot)); spot = search.next(spot, 0, step)) {
+      assert.equal(spot.rank, only);
+      seen.add(keyOf(spot));
+    }
+    assert.equal(seen.size, count);
+  }
+  // What was chosen before may be in another rank.
+  assert.equal(search.next({ rank: spans.ranks[0], cat: 'collective', i: 2 }, 0, 1)?.rank, only);
+});
+
 test('the next of the same name, and the neighbour', () => {
   const { spans } = read('straggler');
   const rank = spans.ranks[0];
@@ -259,6 +280,26 @@ test('the next of the same name, and the neighbour', () => {
   assert.ok(next && next.i > 0 && name[next.i] === name[0]);
   assert.deepEqual(sameName(spans, next, -1), { rank, cat: 'collective', i: 0 });
   assert.equal(neighbour(spans, { rank, cat: 'collective', i: 0 }, -1), null);
+});
+
+test('the next of the same name has other arguments, and the same tensor', () => {
+  const spans = new Spans();
+  spans.setClocks([{ rank: 0, host: 'a', pid: 1, device: 'cpu' }]);
+  const define = [{ name: 'step', i: 0 }, { name: 'load' }, { name: 'step', i: 1 }, { name: 'step', tensor: 'x' }];
+  spans.take({ kind: 'spans', rank: 0, seq: 0, t: 0, cat: 'user', define, name: [0, 1, 3, 2], start: [0, 10, 10, 10], dur: [5, 5, 5, 5] });
+  const at = (i: number, step: 1 | -1): number | undefined => sameName(spans, { rank: 0, cat: 'user', i }, step)?.i;
+  assert.deepEqual([at(0, 1), at(3, -1), at(2, 1), at(1, 1)], [3, 0, undefined, undefined]);
+});
+
+test('of a collective that was given up it is said that its ranks waited in vain', () => {
+  const common = { op: 'allreduce', tensor: 'grad', library: 'hvd.torch', group: '', n: 0, cost: 0, spread: 0, last: 5 };
+  const one = {
+    ...common, ranks: [0, 1], starts: [5, 5], cuts: [59e6 + 5, 40e6], ends: [59e6 + 5, 40e6],
+    straggler: 0, absent: [2], givenUp: [0, 1]
+  };
+  assert.equal(who(one), 'Ranks 0, 1 waited in vain, up to 59.0 s. Rank 2 did not take part.');
+  const alone = { ...one, ranks: [1], starts: [5], cuts: [5 + 2e6], ends: [5 + 2e6], absent: [0, 2], givenUp: [1] };
+  assert.equal(who(alone), 'Rank 1 waited 2.00 s in vain. Ranks 0, 2 did not take part.');
 });
 
 test('dropped spans are told by reason', () => {
@@ -330,14 +371,43 @@ test('a part that was looked at is shown again, however little of the run is the
   assert.equal(new Look().toJSON().range, null);
 });
 
-test('a span that was chosen stays so when others come before it', () => {
-  const lane = columns([[10, 5, 1], [20, 5, 2], [20, 7, 2]]);
-  const source = { columns: () => lane } as unknown as Spans;
-  const mark = markOf(source, { rank: 0, cat: 'user', i: 2 });
-  lane.add(1, 1, 3);
-  lane.sort();
-  assert.deepEqual(spotOf(source, mark), { rank: 0, cat: 'user', i: 3 });
-  assert.equal(spotOf(source, { ...mark, name: 3 }), null);
+test('a span that was chosen stays so when others come before it, and when clocks are compared again', () => {
+  const info = { rank: 0, host: 'a', pid: 1, device: 'cpu' };
+  const spans = new Spans();
+  spans.setClocks([{ ...info, clock: { offset: 3, error: 1 } }]);
+  spans.take({ kind: 'spans', rank: 0, seq: 0, t: 0, cat: 'user', name: [1, 2, 2], start: [10, 10, 0], dur: [5, 5, 7] });
+  const mark = markOf(spans, { rank: 0, cat: 'user', i: 2 });
+  spans.take({ kind: 'spans', rank: 0, seq: 1, t: 0, cat: 'user', name: [3], start: [1], dur: [1] });
+  assert.deepEqual(spotOf(spans, mark), { rank: 0, cat: 'user', i: 3 });
+  assert.equal(spotOf(spans, { ...mark, name: 3 }), null);
+  spans.setClocks([{ ...info, clock: { offset: -40, error: 1 } }]);
+  assert.deepEqual(spotOf(spans, mark), { rank: 0, cat: 'user', i: 3 });
+});
+
+test('what a touch had begun to select is not selected when the browser takes the touch away', () => {
+  const node = Object.assign(new EventTarget(), {
+    clientWidth: 100, getBoundingClientRect: () => ({ left: 0, top: 0 }), setPointerCapture: () => undefined, focus: () => undefined
+  });
+  const look = new Look();
+  let moves = 0;
+  const nothing = (): void => undefined;
+  const input = new Input(node as unknown as HTMLElement, node as unknown as HTMLElement, look, {
+    moved: () => (moves += 1), hover: nothing, leave: nothing, click: nothing, zoomHere: nothing, key: () => false
+  });
+  const send = (type: string, clientX: number, shiftKey = false): boolean =>
+    node.dispatchEvent(Object.assign(new Event(type), { button: 0, clientX, clientY: 5, shiftKey, pointerId: 1 }));
+  send('pointerdown', 10);
+  send('pointermove', 60);
+  assert.ok(look.part && input.isDragging);
+  const before = moves;
+  send('pointercancel', 60);
+  assert.deepEqual([look.part, input.isDragging, moves], [null, false, before + 1]);
+  // What was selected before is left alone by a touch that only moved the picture.
+  look.select({ from: 1, to: 2 });
+  send('pointerdown', 10, true);
+  send('pointermove', 60, true);
+  send('pointercancel', 60);
+  assert.deepEqual(look.part, { from: 1, to: 2 });
 });
 
 test('of more bands than there may be, the widest are painted', () => {

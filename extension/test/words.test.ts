@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { formatRanks, nameRanks, parseRanks } from '../src/ranks';
 import { parseBundle, parseEvent } from '../src/record';
 import type { Run } from '../src/schema';
-import { duration, errorWords, grouped, how, who } from '../src/words';
+import { duration, errorWords, exactMoment, grouped, how, who } from '../src/words';
 
 const run: Run = {
   version: 1, id: 'r', state: 'done', start: 1_000_000, end: 13_400_000, cluster: 'local', size: 4,
@@ -38,6 +38,17 @@ test('durations, counts and states as a person says them', () => {
   assert.equal(how({ ...run, state: 'failed', failure }, 0), 'failed on rank 1 after 12.4 s');
   assert.equal(who(run), '4 ranks');
   assert.equal(who({ ...run, ranks: run.ranks.filter(({ rank }) => rank !== 1) }), 'ranks 0,2–3 of 4');
+});
+
+test('moments as exactly as may be', () => {
+  assert.deepEqual(
+    [0, 42_000, 59_999_600, 62_345_678, 3_723_123_000, -1_500_000].map(t => exactMoment(t)),
+    ['+0.000 s', '+0.042 s', '+1:00.000', '+1:02.346', '+1:02:03.123', '−1.500 s']
+  );
+  assert.deepEqual(
+    [5_000, 450, 45, 0].map(fine => exactMoment(3_723_123_456, fine)),
+    ['+1:02:03.123', '+1:02:03.1235', '+1:02:03.12346', '+1:02:03.123456']
+  );
 });
 
 test('what is not an event is told from what a newer writer added', () => {

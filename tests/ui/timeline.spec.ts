@@ -297,6 +297,12 @@ test('search counts and goes on; full stop, comma and arrows go from span to spa
   const find = view.getByPlaceholder('find spans');
   await find.fill('augment');
   await expect(view.locator('.rr-tl-found')).toHaveText('20 matches');
+  // Only in the ranks that are shown.
+  const chip = view.getByRole('button', { name: '1', exact: true });
+  await chip.click();
+  await expect(view.locator('.rr-tl-found')).toHaveText('10 matches');
+  await chip.click();
+  await expect(view.locator('.rr-tl-found')).toHaveText('20 matches');
   await find.press('Enter');
   const facts = view.locator('.rr-tl-facts');
   await expect(facts).toContainText('begins+0.000 s');

@@ -21,6 +21,8 @@ interface Columns {
   mean: Values;
   low: Values;
   high: Values;
+  /** Points in each bucket, finite or not; of several ranks, how many each has. */
+  count: number[];
 }
 
 export type BadValue = 'NaN' | 'Infinity' | '-Infinity';
@@ -38,7 +40,7 @@ export interface MetricsAnswer {
   names: NameInfo[];
   /** Of a curve at most: fewer than were asked for where there are many curves. */
   points: number;
-  curves: Array<Columns & { rank: number; count: number[]; bad?: Bad[] }>;
+  curves: Array<Columns & { rank: number; bad?: Bad[] }>;
   over_ranks: Columns[];
   notes: string[];
   /** False where only a coarse copy was used and there is finer data. */
@@ -52,8 +54,8 @@ export interface Curve {
   mean: Float64Array;
   low: Float64Array;
   high: Float64Array;
-  /** Finite points in each bucket. */
-  count: Uint32Array;
+  /** Points in each bucket; of several ranks, how many each has, which may be a part of one. */
+  count: Float64Array;
   bad: readonly Bad[];
   /** As the server has them; the steps of other records may go back. */
   isAscending: boolean;
@@ -80,17 +82,17 @@ export function readAnswer(answer: MetricsAnswer): Map<string, Metric> {
   for (const name of new Set(answer.curves.map(curve => curve.name))) {
     const ranks = answer.curves
       .filter(curve => curve.name === name)
-      .map(({ rank, count, bad = [], ...columns }) => ({ ...curveOf(columns, count, bad), rank }))
+      .map(({ rank, bad = [], ...columns }) => ({ ...curveOf(columns, bad), rank }))
       .sort((a, b) => a.rank - b.rank);
     const over = answer.over_ranks.find(each => each.name === name);
     const isFinest = answer.exact && ranks.every(({ isEachPoint }) => isEachPoint);
-    found.set(name, { ranks, over: over ? curveOf(over, [], []) : null, isFinest });
+    found.set(name, { ranks, over: over ? curveOf(over, []) : null, isFinest });
   }
   return found;
 }
 
 /** Columns of one length, whatever came. */
-export function curveOf({ x, mean, low, high }: Omit<Columns, 'name'>, count: readonly number[], bad: readonly Bad[]): Curve {
+export function curveOf({ x, mean, low, high, count }: Omit<Columns, 'name'>, bad: readonly Bad[]): Curve {
   const length = Math.min(x.length, mean.length);
   const places = Float64Array.from(x.slice(0, length));
   const values = numbers(mean, length);
@@ -99,7 +101,7 @@ export function curveOf({ x, mean, low, high }: Omit<Columns, 'name'>, count: re
     mean: values,
     low: low.length === x.length ? numbers(low, length) : values,
     high: high.length === x.length ? numbers(high, length) : values,
-    count: count.length === x.length ? Uint32Array.from(count.slice(0, length)) : new Uint32Array(length).fill(1),
+    count: count.length === x.length ? Float64Array.from(count.slice(0, length)) : new Float64Array(length).fill(1),
     bad,
     isAscending: places.every((each, i) => i === 0 || each >= places[i - 1]),
     isEachPoint: count.every(each => each <= 1)

@@ -37,8 +37,10 @@ export function shownValues(least: number, most: number, isLog: boolean): Range 
     return null;
   }
   if (isLog) {
-    const air = Math.max(Math.log10(most / least) * 0.05, 0.02);
-    return { from: least / 10 ** air, to: most * 10 ** air };
+    // Their quotient may be larger than numbers get.
+    const [low, high] = [Math.log10(least), Math.log10(most)];
+    const air = Math.max((high - low) * 0.05, 0.02);
+    return { from: Math.max(10 ** (low - air), Number.MIN_VALUE), to: Math.min(10 ** (high + air), Number.MAX_VALUE) };
   }
   const air = most > least ? (most - least) * 0.06 : Math.abs(most) * 0.05 || 1;
   return { from: least - air, to: most + air };
@@ -60,16 +62,17 @@ export function linearTicks({ from, to }: Range, most: number, least = 0): Tick[
 
 /** Powers of ten; between them 2 and 5 where there are few, and round numbers where there is none. */
 export function logTicks(range: Range, most: number): Tick[] {
-  const [first, last] = [Math.floor(Math.log10(range.from)), Math.ceil(Math.log10(range.to))];
-  const decades = Math.log10(range.to / range.from);
+  const [low, high] = [Math.log10(range.from), Math.log10(range.to)];
+  const decades = high - low;
   const every = Math.max(1, Math.ceil(decades / Math.max(1, most)));
   const factors = decades * 3 <= most ? [1, 2, 5] : [1];
   const found: Tick[] = [];
-  for (let power = first; power <= last; power++) {
+  for (let power = Math.floor(low); power <= Math.ceil(high); power++) {
     for (const factor of power % every === 0 ? factors : []) {
-      const at = factor * 10 ** power;
-      // Powers are computed, and may be a little off.
-      if (at >= range.from * (1 - 1e-9) && at <= range.to * (1 + 1e-9)) {
+      const place = power + Math.log10(factor);
+      // Logarithms are computed, and may be a little off.
+      if (place >= low - 1e-9 && place <= high + 1e-9) {
+        const at = factor * 10 ** power;
         found.push({ at, label: reading(at) });
       }
     }

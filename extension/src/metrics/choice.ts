@@ -38,7 +38,7 @@ export abstract class Window {
     this.set(panned(this.range, by, this.bounds));
   }
 
-  select(part: Range): void {
+  select(part: Range | null): void {
     this.part = part;
   }
 

@@ -21,7 +21,9 @@ export async function metricsCsv(server: MetricsServer, ids: readonly string[], 
     const about = whole.names.find(each => each.name === name);
     if (about) {
       const [from, to] = axis === 'time' ? about.t : about.steps;
-      const found = await linesIn({ from, to }, whole, axis, ask);
+      // Where it was answered from a coarse copy, a part is answered from every point.
+      const answer = whole.exact ? whole : await ask({ from, to });
+      const found = await linesIn({ from, to }, answer, axis, ask);
       lines.push(...found.map(each => `${each},${quoted(id)}\n`));
     }
   }
@@ -36,7 +38,7 @@ async function linesIn(
   ask: (range: Range) => Promise<MetricsAnswer>
 ): Promise<string[]> {
   const isCut = answer.curves.some(({ count }) => {
-    const points = count.reduce((sum, each) => sum + Math.max(1, each), 0);
+    const points = count.reduce((sum, each) => sum + each, 0);
     return points > answer.points && points > count.length;
   });
   if (!isCut || to - from <= SHORTEST[axis]) {
@@ -57,6 +59,6 @@ function line(curve: MetricsAnswer['curves'][number], x: number, i: number, axis
   const before = bad.filter(each => each.x <= x);
   const value = mean[i] ?? before[before.length - 1]?.value ?? 'NaN';
   const place = axis === 'time' ? x / 1e6 : x;
-  const spread = (count[i] ?? 1) > 1 ? `${low[i]},${high[i]},${count[i]}` : ',,1';
+  const spread = (count[i] ?? 1) > 1 ? `${low[i] ?? ''},${high[i] ?? ''},${count[i]}` : ',,1';
   return `${quoted(name)},${rank},${place},${value},${spread}`;
 }

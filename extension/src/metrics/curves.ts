@@ -14,7 +14,7 @@ export function smoothed({ mean, count }: Pick<Curve, 'mean' | 'count'>, weight:
   for (let i = 0; i < mean.length; i++) {
     const value = mean[i];
     if (Number.isFinite(value)) {
-      const kept = weight ** Math.max(1, count[i]);
+      const kept = weight ** count[i];
       sum = sum * kept + (1 - kept) * value;
       share = share * kept + (1 - kept);
       out[i] = sum / share;
@@ -49,10 +49,15 @@ export function overRanks(curves: readonly Curve[]): Curve {
   return { x, mean, low, high, count: first.count, bad, isAscending: first.isAscending, isEachPoint: first.isEachPoint };
 }
 
-/** The value at a place, on the line between its neighbours. */
-function between({ x, mean, isAscending }: Curve, at: number): number {
-  if (!isAscending || x.length === 0 || at < x[0] || at > x[x.length - 1]) {
+/** The value at a place, on the line between its neighbours; the server answers the same for all ranks along time. */
+function between(curve: Curve, at: number): number {
+  const { x, mean, isAscending } = curve;
+  const last = x.length - 1;
+  if (!isAscending || last < 0 || at < x[0] - reach(curve, 0) || at > x[last] + reach(curve, last)) {
     return NaN;
+  }
+  if (at <= x[0] || at >= x[last]) {
+    return mean[at <= x[0] ? 0 : last];
   }
   const i = lowerBound(x.length, place => x[place], at);
   return x[i] === at ? mean[i] : mean[i - 1] + ((mean[i] - mean[i - 1]) * (at - x[i - 1])) / (x[i] - x[i - 1]);

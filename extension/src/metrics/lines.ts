@@ -65,6 +65,12 @@ export function extremes(lines: readonly Line[], range: Range, isLog: boolean): 
   return [least, most];
 }
 
+/** The next place after this one, or before it, of places that ascend; the last that way where there is none. */
+export function nextPlace(places: readonly number[], from: number | null, step: 1 | -1): number | undefined {
+  const ahead = step > 0 ? places : [...places].reverse();
+  return ahead.find(place => from === null || step * (place - from) > 0) ?? ahead[ahead.length - 1];
+}
+
 /** The place nearest to this one where any of the lines has a bucket; null if none has. */
 export function snap(lines: readonly Line[], at: number, nearest: (curve: Curve, at: number) => number): number | null {
   let best: number | null = null;

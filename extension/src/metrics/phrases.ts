@@ -1,6 +1,6 @@
 /** What is said of metrics: under the pointer, beside a plot's name, and to those who do not see the plots. */
 import { trans } from '../translation';
-import { grouped, moment } from '../words';
+import { exactMoment, grouped } from '../words';
 import type { Curve, NameInfo, RankCurve } from './answer';
 import { reading } from './axis';
 import type { XAxis } from './choice';
@@ -26,12 +26,12 @@ interface Reading {
   text: string;
 }
 
-/** `step 41` or `+1.200 s`; what stands for several points is near it. */
-export function placeWords(axis: XAxis, x: number, isEachPoint = true): string {
+/** `step 41` or `+1.200 s`; what stands for several points is near it. `fine` is as for `exactMoment`. */
+export function placeWords(axis: XAxis, x: number, isEachPoint = true, fine = Infinity): string {
   if (axis === 'step' && !isEachPoint) {
     return trans.__('near step %1', grouped(Math.round(x)));
   }
-  return axis === 'time' ? moment(x) : trans.__('step %1', Number.isInteger(x) ? grouped(x) : reading(x));
+  return axis === 'time' ? exactMoment(x, fine) : trans.__('step %1', Number.isInteger(x) ? grouped(x) : reading(x));
 }
 
 /** What the lines say at a place. */

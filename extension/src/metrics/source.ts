@@ -44,7 +44,9 @@ export interface Sought {
 interface Known {
   metric: Metric;
   range: Range | null;
+  /** Of a curve at most, and how many were asked for. */
   points: number;
+  asked: number;
   /** How many names it was asked for with. */
   together: number;
   /** Stands for what had been reported by then. */
@@ -182,7 +184,7 @@ export class MetricsSource {
     this._changed.emit();
   }
 
-  private take({ axis, range, names }: Question, answer: MetricsAnswer, stamp: string): void {
+  private take({ axis, range, names, points: asked }: Question, answer: MetricsAnswer, stamp: string): void {
     const store = this.stores[axis];
     const found = readAnswer(answer);
     const known = range ? store.part : store.whole;
@@ -192,7 +194,7 @@ export class MetricsSource {
     // A name without points in the range has an answer as well.
     for (const name of new Set([...names, ...found.keys()])) {
       const metric = found.get(name) ?? { ranks: [], over: null, isFinest: answer.exact };
-      known.set(name, { metric, range, points: answer.points, together: found.size, stamp });
+      known.set(name, { metric, range, points: answer.points, asked, together: found.size, stamp });
     }
     this.names = answer.names;
     this.state = answer.state;
@@ -218,10 +220,10 @@ function fits(known: Known | undefined, range: Range, points: number, together: 
     return false;
   }
   const isClose = known.range.to - known.range.from <= CLOSER * (1 + 2 * BESIDE) * (range.to - range.from);
-  return known.metric.isFinest || (isClose && !isRough(known, points, together));
+  return known.metric.isFinest || (isClose && !isRough(known, around(range, points).points, together));
 }
 
-/** Whether there would be more points if fewer names were asked for at once. */
-function isRough({ metric, points, together }: Known, wanted: number, names: number): boolean {
-  return !metric.isFinest && points < wanted && together > names;
+/** Whether there would be more points if more were asked for, or fewer names at once. */
+function isRough({ metric, points, asked, together }: Known, wanted: number, names: number): boolean {
+  return !metric.isFinest && points < wanted && (asked <= points || together > names);
 }

@@ -108,7 +108,7 @@ export class Recorded {
     const curves = found.curves.filter(isAsked).map(curve => {
       const at = curve.x.flatMap((x, i) => (isInside(x) ? [i] : []));
       const bad = curve.bad?.filter(({ x }) => isInside(x));
-      return { ...curve, ...columns(curve, at), count: at.map(i => curve.count[i]), bad };
+      return { ...curve, ...columns(curve, at), bad };
     });
     const over_ranks = found.over_ranks.filter(isAsked).map(curve => {
       const at = curve.x.flatMap((x, i) => (isInside(x) ? [i] : []));
@@ -126,8 +126,12 @@ export class Recorded {
 }
 
 /** These places of a curve. */
-function columns<T extends MetricsAnswer['over_ranks'][number]>({ x, mean, low, high }: T, at: number[]): Pick<T, 'x' | 'mean' | 'low' | 'high'> {
-  return { x: at.map(i => x[i]), mean: at.map(i => mean[i]), low: at.map(i => low[i]), high: at.map(i => high[i]) };
+function columns<T extends MetricsAnswer['over_ranks'][number]>(
+  { x, mean, low, high, count }: T,
+  at: number[]
+): Pick<T, 'x' | 'mean' | 'low' | 'high' | 'count'> {
+  const of = <V>(column: readonly V[]): V[] => at.map(i => column[i]);
+  return { x: of(x), mean: of(mean), low: of(low), high: of(high), count: of(count) };
 }
 
 function answered(data: Uint8Array, type: string, headers: { [name: string]: string } = {}): Response {

@@ -1,6 +1,7 @@
 /** Finding spans: by a text in their names, and the next or previous of the same name. */
 import { lowerBound } from '../lowerbound';
-import type { SpanSource } from './spans';
+import type { SpanName } from '../schema';
+import type { Spans, SpanSource } from './spans';
 
 /** A span: the i-th of its rank's and category's columns. */
 export interface Spot {
@@ -13,6 +14,7 @@ export interface Spot {
 export interface Mark {
   rank: number;
   cat: string;
+  /** On the rank's own clock, as clocks may be compared once more. */
   start: number;
   dur: number;
   /** Its number in the rank's table of names. */
@@ -29,9 +31,15 @@ export class Search {
 
   constructor(
     private source: SpanSource,
-    text: string
+    text: string,
+    /** The ranks to search in; null for all. */
+    private shown: ReadonlySet<number> | null = null
   ) {
     this.text = text.trim().toLowerCase();
+  }
+
+  private get ranks(): number[] {
+    return this.source.ranks.filter(rank => this.shown?.has(rank) ?? true);
   }
 
   isMarked(rank: number, number: number): boolean {
@@ -54,7 +62,7 @@ export class Search {
   /** How many spans match, in steps of `COUNTED` spans. */
   *counting(): Generator<void, number> {
     let count = 0;
-    for (const rank of this.source.ranks) {
+    for (const rank of this.ranks) {
       const isMarked = this.marker(rank);
       for (const cat of this.source.cats(rank)) {
         const { name, length } = this.source.columns(rank, cat);
@@ -83,7 +91,7 @@ export class Search {
     let nearest = step * Infinity;
     // Spans that start together follow each other in the order of ranks and lanes.
     let isPast = from === null;
-    for (const rank of this.source.ranks) {
+    for (const rank of this.ranks) {
       const isMarked = this.marker(rank);
       for (const cat of this.source.cats(rank)) {
         const { start, name, length } = this.source.columns(rank, cat);
@@ -112,16 +120,17 @@ export class Search {
   }
 }
 
-export function markOf(source: SpanSource, { rank, cat, i }: Spot): Mark {
-  const { start, dur, name } = source.columns(rank, cat);
-  return { rank, cat, start: start[i], dur: dur[i], name: name[i] };
+export function markOf(spans: Spans, { rank, cat, i }: Spot): Mark {
+  const { start, dur, name } = spans.columns(rank, cat);
+  return { rank, cat, start: start[i] + spans.offset(rank), dur: dur[i], name: name[i] };
 }
 
 /** Where a span stands; null if it does not, or not yet. */
-export function spotOf(source: SpanSource, mark: Mark): Spot | null {
+export function spotOf(spans: Spans, mark: Mark): Spot | null {
   const { rank, cat } = mark;
-  const { start, dur, name, length } = source.columns(rank, cat);
-  for (let i = lowerBound(length, at => start[at], mark.start); i < length && start[i] === mark.start; i++) {
+  const { start, dur, name, length } = spans.columns(rank, cat);
+  const begin = mark.start - spans.offset(rank);
+  for (let i = lowerBound(length, at => start[at], begin); i < length && start[i] === begin; i++) {
     if (dur[i] === mark.dur && name[i] === mark.name) {
       return { rank, cat, i };
     }
@@ -134,11 +143,13 @@ function after(t: number): number {
   return Number.isFinite(t) ? Math.floor(t) + 1 : t;
 }
 
-/** The next or previous span of the same name in the same lane; null at the end. */
+/** The next or previous span of the same name and tensor in the same lane, whatever its arguments; null at the end. */
 export function sameName(source: SpanSource, { rank, cat, i }: Spot, step: 1 | -1): Spot | null {
   const { name, length } = source.columns(rank, cat);
+  const sought = source.name(rank, name[i]);
+  const isSame = ({ name, tensor }: SpanName): boolean => name === sought.name && tensor === sought.tensor;
   for (let at = i + step; at >= 0 && at < length; at += step) {
-    if (name[at] === name[i]) {
+    if (name[at] === name[i] || isSame(source.name(rank, name[at]))) {
       return { rank, cat, i: at };
     }
   }

@@ -103,8 +103,8 @@ export class Look {
     this.set(inside(range, this.bounds));
   }
 
-  /** Select a part of time, and no span. */
-  select(part: Range): void {
+  /** Select a part of time, or nothing; and no span. */
+  select(part: Range | null): void {
     this.part = part;
     this.mark = this.chosen = null;
   }

@@ -25,11 +25,14 @@ export function title({ op, tensor }: Pick<Collective, 'op' | 'tensor'>): string
   return [op, tensor].filter(Boolean).join(' ') || trans.__('collective');
 }
 
-/** Who came last to a collective, and by how much. */
+/** Who came last to a collective, and by how much; or who waited in vain. */
 export function who(collective: Collective): string {
-  const { ranks, starts, cuts, ends, last, straggler, cost, absent } = collective;
-  const list = `${absent.slice(0, 8).join(', ')}${absent.length > 8 ? ', …' : ''}`;
-  const missing = absent.length ? ` ${trans._n('Rank %2 did not take part.', 'Ranks %2 did not take part.', absent.length, list)}` : '';
+  const { ranks, starts, cuts, ends, last, straggler, cost, absent, givenUp } = collective;
+  const missing = absent.length ? ` ${trans._n('Rank %2 did not take part.', 'Ranks %2 did not take part.', absent.length, listed(absent))}` : '';
+  if (givenUp.length) {
+    const longest = Math.max(...givenUp.map(rank => ranks.indexOf(rank)).map(i => cuts[i] - starts[i]));
+    return trans._n('Rank %2 waited %3 in vain.', 'Ranks %2 waited in vain, up to %3.', givenUp.length, listed(givenUp), lasting(longest)) + missing;
+  }
   if (ranks.length < 2) {
     return trans.__('Only rank %1 is known to have taken part.', ranks[0] ?? straggler) + missing;
   }
@@ -47,6 +50,10 @@ export function who(collective: Collective): string {
     : trans.__('Rank %1 came last, %2 after rank %3, the first.', straggler, lasting(spread), first);
   const took = lasting(Math.max(0, Math.max(...ends) - last));
   return `${late} ${trans.__('The ranks waited %1 together, then it took %2.', lasting(waited), took)}${missing}`;
+}
+
+function listed(ranks: readonly number[]): string {
+  return `${ranks.slice(0, 8).join(', ')}${ranks.length > 8 ? ', …' : ''}`;
 }
 
 export interface Arrival {

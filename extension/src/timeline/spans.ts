@@ -117,6 +117,11 @@ export class Spans implements SpanSource {
     }
   }
 
+  /** Microseconds that a rank's own clock is ahead of the run's. */
+  offset(rank: number): number {
+    return this.offsets.get(rank) ?? 0;
+  }
+
   /** Take in the sound spans of an event; docs/profile-rules.md says which those are. */
   take(event: SpansEvent): void {
     const { rank, name, start, dur } = event;

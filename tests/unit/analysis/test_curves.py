@@ -74,7 +74,7 @@ def test_few_points_are_answered_as_they_are():
     }  # fmt: skip
     assert said["over_ranks"] == [
         {"name": "loss", "x": [0, 1, 2], "mean": [3, 2.5, 1.5], "low": [3, 2.5, 1],
-         "high": [3, 2.5, 2]}
+         "high": [3, 2.5, 2], "count": [1, 1, 1]}
     ]  # fmt: skip
     assert said["exact"] is True
     by_time = answer(found(make_run(2), *lines), Asked(axis="time", begin=500, end=1500))
@@ -122,6 +122,47 @@ def test_ranks_that_log_different_names_and_at_different_steps():
     assert (over["low"], over["high"]) == ([1, 1, 1, 3], [1, 1, 3, 3])
 
 
+def test_along_time_each_rank_counts_everywhere_though_none_reports_at_the_same_moment():
+    lines = [line(0, {"loss": [(step, 1000 * step, 1.0) for step in range(50)]})]
+    lines.append(line(1, {"loss": [(step, 1000 * step + 300, 3.0) for step in range(50)]}))
+    growing = found(make_run(2), *lines)
+    for points in (400, 70, 20):
+        (over,) = answer(growing, Asked(axis="time", points=points))["over_ranks"]
+        assert over["x"] == sorted(set(over["x"])) and len(over["x"]) <= points
+        assert set(over["mean"]) == {2} and (set(over["low"]), set(over["high"])) == ({1}, {3})
+        assert sum(over["count"]) == pytest.approx(50)
+
+
+def test_along_time_a_rank_is_between_its_points_and_nowhere_else():
+    lines = [
+        line(0, {"loss": [(0, 0, 0), (1, 100, 10), (2, 200, 20), (3, 300, 30)]}),
+        line(1, {"loss": [(0, 50, 5), (1, 150, "NaN"), (2, 160, 16)]}),
+        line(2, {"acc": [(0, 5, 1)]}),
+    ]
+    (over,) = answer(found(make_run(3), *lines), Asked(axis="time"))["over_ranks"]
+    assert over["x"] == [0, 50, 100, 150, 160, 200, 300]
+    # The first bucket of rank 1 stands for the time from 0 on, the last one until 165.
+    assert over["low"] == [0, 5, 10, 15, 16, 20, 30]
+    assert over["high"] == [5, 5, 10, 15, 16, 20, 30]
+    assert over["count"] == [0.5, 0.5, 1, 1, 0.5, 1, 1]
+
+
+def test_as_many_points_count_for_the_mean_of_ranks_in_a_coarse_answer_as_in_a_fine_one():
+    lines = [line(rank, {"loss": simple(list(range(1000)))}) for rank in range(3)]
+    growing = found(make_run(3), *lines)
+    for axis in ("step", "time"):
+        for points in (1000, 30):
+            (over,) = answer(growing, Asked(axis=axis, points=points))["over_ranks"]
+            assert sum(over["count"]) == pytest.approx(1000)
+
+
+def test_a_bucket_counts_its_points_whether_they_are_finite_or_not():
+    growing = found(make_run(1), line(0, {"loss": simple([1, "NaN"] * 500)}))
+    for points in (1000, 300, 7):
+        curve = drawn(answer(growing, Asked(points=points)), "loss", 0)
+        assert len(curve["x"]) <= points and sum(curve["count"]) == 1000
+
+
 def test_values_that_are_not_finite_are_gaps_and_listed():
     values = [1, "NaN", 2, "Infinity", "-Infinity", 3]
     growing = found(make_run(1), line(0, {"loss": simple(values)}))
@@ -141,7 +182,8 @@ def test_values_as_large_as_numbers_get():
     values = [1e308, -1e308, 1.7e308, 5e-324] * 100
     growing = found(make_run(2), *(line(r, {"loss": simple(values)}) for r in (0, 1)))
     for points in (3, 400):
-        json.dumps(answer(growing, Asked(points=points)), allow_nan=False)
+        for axis in ("step", "time"):
+            json.dumps(answer(growing, Asked(axis=axis, points=points)), allow_nan=False)
     assert max(drawn(answer(growing, Asked(points=3)), "loss", 0)["high"]) == 1.7e308
 
 

@@ -277,7 +277,7 @@ export class MetricsTab extends Widget {
       this.tip.hide();
       return;
     }
-    this.tip.show(plot, this.choice.axis, x, left, top, readTheme(this.node).ranks);
+    this.tip.show(plot, this.choice, x, left, top, readTheme(this.node).ranks);
   }
 
   private async download(): Promise<void> {

@@ -3,7 +3,7 @@ import type { Metric, NameInfo, RankCurve } from '../../metrics/answer';
 import type { Choice } from '../../metrics/choice';
 import { letterOf } from '../../metrics/comparison';
 import { nearest } from '../../metrics/curves';
-import { linesOf, linesOfOthers, snap, type Line, type LineChoice } from '../../metrics/lines';
+import { linesOf, linesOfOthers, nextPlace, snap, type Line, type LineChoice } from '../../metrics/lines';
 import { paintOver, paintPlot } from '../../metrics/paint';
 import { lastOfOthers, lastWords, summary } from '../../metrics/phrases';
 import { MARGIN, type Colours, type Plot } from '../../metrics/plotstyle';
@@ -181,18 +181,18 @@ export class PlotView {
     }
     const { from, to } = this.choice.window.range;
     const seen = [...(this.lines[0]?.curve.x ?? [])].filter(place => place >= from && place <= to);
-    const at = this.cursor === null ? -1 : seen.indexOf(this.cursor);
-    const places: { [key: string]: number } = {
-      ArrowLeft: at < 0 ? seen.length - 1 : Math.max(0, at - 1),
-      ArrowRight: at < 0 ? 0 : Math.min(seen.length - 1, at + 1),
-      Home: 0,
-      End: seen.length - 1
+    const moves: { [key: string]: (() => number | undefined) | undefined } = {
+      ArrowLeft: () => nextPlace(seen, this.cursor, -1),
+      ArrowRight: () => nextPlace(seen, this.cursor, 1),
+      Home: () => seen[0],
+      End: () => seen[seen.length - 1]
     };
-    const next = places[key];
-    if (next !== undefined && seen.length) {
-      this.pointAt(seen[next]);
+    const move = moves[key];
+    const next = move?.();
+    if (next !== undefined) {
+      this.pointAt(next);
     }
-    return next !== undefined;
+    return move !== undefined;
   }
 }
 

@@ -1,5 +1,5 @@
 /** What a plot says under the pointer, or at a place that the keyboard chose. */
-import type { XAxis } from '../../metrics/choice';
+import type { Choice } from '../../metrics/choice';
 import { otherRows, placeWords, tipRows } from '../../metrics/phrases';
 import { OTHERS } from '../../metrics/plotstyle';
 import { h, setText } from '../dom';
@@ -22,9 +22,10 @@ export class PlotTip {
   }
 
   /** Beside a place of the window; `colours` are those of ranks. */
-  show(plot: PlotView, axis: XAxis, x: number, left: number, top: number, colours: readonly string[]): void {
+  show(plot: PlotView, { axis, window }: Choice, x: number, left: number, top: number, colours: readonly string[]): void {
     const { lines, others, ranks } = plot;
-    const place = placeWords(axis, x, ranks.every(({ isEachPoint }) => isEachPoint));
+    const { from, to } = window.range;
+    const place = placeWords(axis, x, ranks.every(({ isEachPoint }) => isEachPoint), (to - from) / plot.width);
     const rows = [...tipRows(lines, ranks, x), ...otherRows(lines, others, x)];
     const shown = rows.map(({ rank, other, text }) => {
       if (other !== undefined) {

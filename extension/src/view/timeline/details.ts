@@ -8,7 +8,7 @@ import { catName, type Spans } from '../../timeline/spans';
 import { totals } from '../../timeline/totals';
 import { trans } from '../../translation';
 import { rankClass } from '../../ranks';
-import { moment } from '../../words';
+import { exactMoment } from '../../words';
 import { h } from '../dom';
 
 export interface DetailActions {
@@ -46,7 +46,7 @@ export class Details {
     const facts: Array<[string, string]> = [
       [trans.__('rank'), String(spot.rank)],
       [trans.__('category'), catName(spot.cat)],
-      [trans.__('begins'), moment(when.from)],
+      [trans.__('begins'), exactMoment(when.from, when.to - when.from)],
       [trans.__('lasts'), lasting(when.to - when.from)],
       ...argsOf(name)
     ];
@@ -107,7 +107,7 @@ export class Details {
         h('td', '', {}, length > 0 ? `${((100 * sum) / length / Math.max(1, ranks.length)).toFixed(1)} %` : '–')));
     const heads = ['', trans.__('spans'), trans.__('time of all ranks'), trans.__('per rank'), trans.__('of the range')];
     return [
-      this.head(trans.__('%1 to %2: %3', moment(part.from), moment(part.to), lasting(length)), part, null),
+      this.head(trans.__('%1 to %2: %3', exactMoment(part.from, length), exactMoment(part.to, length), lasting(length)), part, null),
       all.length
         ? h('table', 'rr-tl-totals', {},
             h('thead', '', {}, h('tr', '', {}, ...heads.map(text => h('th', '', {}, text)))),

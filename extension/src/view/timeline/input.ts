@@ -11,7 +11,8 @@ export interface Movable {
   readonly range: Range;
   zoom(at: number, factor: number): void;
   pan(by: number): void;
-  select(part: Range): void;
+  /** Null for no part. */
+  select(part: Range | null): void;
 }
 
 export interface InputActions {
@@ -42,7 +43,7 @@ export class Input {
     node.addEventListener('pointerdown', event => this.onDown(event));
     node.addEventListener('pointermove', event => this.onMove(event));
     node.addEventListener('pointerup', event => this.onUp(event));
-    node.addEventListener('pointercancel', () => (this.drag = null));
+    node.addEventListener('pointercancel', () => this.onCancel());
     node.addEventListener('pointerleave', () => this.onLeave());
     node.addEventListener('dblclick', event => actions.zoomHere(...this.place(event)));
     body.addEventListener('keydown', event => this.onKey(event));
@@ -97,6 +98,16 @@ export class Input {
     if (drag && !drag.isMoved) {
       this.actions.click(...this.place(event));
     } else if (drag) {
+      this.actions.moved();
+    }
+  }
+
+  /** The browser took the pointer, as for scrolling by touch: what it had selected is not wanted. */
+  private onCancel(): void {
+    const { drag } = this;
+    this.drag = null;
+    if (drag?.isMoved && !drag.isPan) {
+      this.look.select(null);
       this.actions.moved();
     }
   }

@@ -13,7 +13,7 @@ import { summary } from '../../timeline/summary';
 import { trans } from '../../translation';
 import type { RunModel } from '../../run/model';
 import { inSlices } from '../../run/slices';
-import { moment } from '../../words';
+import { exactMoment } from '../../words';
 import { Frame, h } from '../dom';
 import { Details } from './details';
 import { Gutter } from './gutter';
@@ -176,6 +176,9 @@ export class Timeline extends Widget {
 
   setRanks(ranks: ReadonlySet<number> | null): void {
     this.ranks = ranks;
+    if (this.search) {
+      this.setSearch(this.look.text);
+    }
     this.frame.request();
   }
 
@@ -411,10 +414,11 @@ export class Timeline extends Widget {
     const at = y + this.body.scrollTop;
     const lane = this.laid.lanes.find(each => at >= each.y && at < each.y + each.height);
     const curve = lane?.meter && this.model.samples.of(lane.rank).find(([name]) => name === lane.meter)?.[1];
-    const t = new TimeScale(this.look.range, Math.max(1, this.canvas.clientWidth)).t(x);
+    const scale = new TimeScale(this.look.range, Math.max(1, this.canvas.clientWidth));
+    const t = scale.t(x);
     const value = x >= 0 && curve ? sampleAt(curve, t) : null;
     if (lane?.meter && value !== null) {
-      this.tip.show([trans.__('%1 of rank %2: %3', lane.label, lane.rank, reading(lane.meter, value)), moment(t)], left, top);
+      this.tip.show([trans.__('%1 of rank %2: %3', lane.label, lane.rank, reading(lane.meter, value)), exactMoment(t, scale.perPixel)], left, top);
     } else {
       this.tip.hide();
     }
@@ -482,7 +486,7 @@ export class Timeline extends Widget {
 
   private setSearch(text: string): void {
     this.look.text = text;
-    this.search = text.trim() ? new Search(this.source, text) : null;
+    this.search = text.trim() ? new Search(this.source, text, this.ranks) : null;
     this.pixels?.setSearch(this.search);
     void this.count(this.search);
     this.frame.request();

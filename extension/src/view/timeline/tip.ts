@@ -5,7 +5,7 @@ import { argsOf } from '../../timeline/phrases';
 import { lasting } from '../../timeline/range';
 import { catName, type Spans } from '../../timeline/spans';
 import { trans } from '../../translation';
-import { moment } from '../../words';
+import { exactMoment } from '../../words';
 import { h } from '../dom';
 
 export class Tip {
@@ -24,7 +24,7 @@ export class Tip {
     const said = spans.name(rank, name[i]);
     const facts = [
       [trans.__('rank'), `${rank} · ${catName(cat)}`],
-      [trans.__('begins'), moment(start[i])],
+      [trans.__('begins'), exactMoment(start[i], dur[i])],
       [trans.__('lasts'), lasting(dur[i])],
       ...argsOf(said)
     ];

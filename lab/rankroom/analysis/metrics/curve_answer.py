@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -126,29 +126,30 @@ def _of_name(
     high = high if asked.end is None else asked.end
     edges = np.linspace(low, high, points + 1)[1:-1]
     drawn: list[Json] = []
-    cells: list[tuple[Floats, Floats, Ints]] = []  # for each rank: places, means and parts
+    cells: list[_Cells] = []
     for rank, (x, columns) in found.items():
+        part = np.searchsorted(edges, x, "right")
+        # A value that is not finite is a point as well; a coarse copy counts only the others.
+        count = np.maximum(columns.finite, 1)
         if len(x) > points:
-            part = np.searchsorted(edges, x, "right")
             heads = np.flatnonzero(np.diff(part, prepend=-1))
-            columns = grouped(columns, heads)
+            columns, count = grouped(columns, heads), np.add.reduceat(count, heads)
             sizes = np.diff(heads, append=len(x))
             x, part = np.add.reduceat(x, heads) / sizes, part[heads]
-        else:
-            part = np.searchsorted(edges, x, "right")
-        drawn.append({"rank": rank, **_drawn(x, columns), "bad": _bad(ranks[rank], asked)})
-        cells.append((x, columns.mean, part))
-    return drawn, [_over_ranks(cells, points)] if len(cells) > 1 else []
+        bad = _bad(ranks[rank], asked)
+        drawn.append({"rank": rank, **_drawn(x, columns, count), "bad": bad})
+        cells.append(_Cells(x, columns.mean, count, part))
+    return drawn, [_over_ranks(cells, asked.axis, points)] if len(cells) > 1 else []
 
 
-def _drawn(x: Floats, columns: Columns) -> Json:
+def _drawn(x: Floats, columns: Columns, count: Floats) -> Json:
     mean = np.where(columns.finite > 1, shortened(columns.mean), columns.mean)
     return {
         "x": plain(shortened(x)),
         "mean": plain(mean),
         "low": plain(columns.low),
         "high": plain(columns.high),
-        "count": columns.finite.astype(np.int64).tolist(),
+        "count": count.astype(np.int64).tolist(),
     }
 
 
@@ -161,39 +162,70 @@ def _bad(curve: Curve, asked: Asked) -> list[Json]:
     return out
 
 
-def _over_ranks(cells: Sequence[tuple[Floats, Floats, Ints]], points: int) -> Json:
-    """Mean, lowest and highest rank at each place: at the same steps, else in the same parts."""
-    shared = np.unique(np.concatenate([x for x, _, _ in cells]))
+class _Cells(NamedTuple):
+    """The buckets of a rank: where they are, their means and points, and the parts they lie in."""
+
+    x: Floats
+    mean: Floats
+    points: Floats
+    part: Ints
+
+
+def _over_ranks(cells: Sequence[_Cells], axis: str, points: int) -> Json:
+    """Mean, lowest and highest rank at each place, and how many points a rank has there.
+
+    Places are the same steps or times if there are few of them, else the same parts.
+    """
+    shared = np.unique(np.concatenate([each.x for each in cells]))
     if len(shared) <= points:
-        keys = [np.searchsorted(shared, x) for x, _, _ in cells]
+        keys = [np.searchsorted(shared, each.x) for each in cells]
         length = len(shared)
     else:
-        keys, length = [part for _, _, part in cells], points
-    total, count, place, here = (np.zeros(length) for _ in range(4))
-    low, high = np.full(length, np.inf), np.full(length, -np.inf)
-    for (x, mean, _), key in zip(cells, keys, strict=True):
-        heads = np.flatnonzero(np.diff(key, prepend=-1))
-        if not len(heads):
-            continue
-        at, sizes = key[heads], np.diff(heads, append=len(key))
-        place[at] += np.add.reduceat(x, heads)
-        here[at] += sizes
-        known = np.isfinite(mean)
-        number = np.add.reduceat(known.astype(np.int64), heads)
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            of_rank = np.add.reduceat(np.where(known, mean, 0.0), heads) / number
-            has = number > 0
-            at, of_rank = at[has], of_rank[has]
-            total[at] += of_rank
-        count[at] += 1
-        low[at], high[at] = np.minimum(low[at], of_rank), np.maximum(high[at], of_rank)
+        keys, length = [each.part for each in cells], points
+    place, here, count = (np.zeros(length) for _ in range(3))
+    for each, key in zip(cells, keys, strict=True):
+        place += np.bincount(key, each.x, length)
+        here += np.bincount(key, minlength=length)
+        count += np.bincount(key, each.points, length)
     seen = here > 0
+    x = place[seen] / here[seen]
+    total, known = np.zeros(len(x)), np.zeros(len(x))
+    low, high = np.full(len(x), np.inf), np.full(len(x), -np.inf)
+    for each, key in zip(cells, keys, strict=True):
+        of_rank = _between(each, x) if axis == "time" else _in_places(each, key, length)[seen]
+        has = np.isfinite(of_rank)
+        with np.errstate(over="ignore"):
+            total[has] += of_rank[has]
+        known += has
+        low[has] = np.minimum(low, of_rank)[has]
+        high[has] = np.maximum(high, of_rank)[has]
+    none = known == 0
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(count > 0, np.clip(total / count, low, high), np.nan)[seen]
-        x = (place / here)[seen]
+        mean = np.where(none, np.nan, np.clip(total / known, low, high))
     return {
         "x": plain(shortened(x)),
         "mean": plain(shortened(mean)),
-        "low": plain(shortened(np.where(count > 0, low, np.nan)[seen])),
-        "high": plain(shortened(np.where(count > 0, high, np.nan)[seen])),
+        "low": plain(shortened(np.where(none, np.nan, low))),
+        "high": plain(shortened(np.where(none, np.nan, high))),
+        "count": plain(shortened(count[seen] / np.maximum(known, 1))),
     }
+
+
+def _in_places(cells: _Cells, key: Ints, length: int) -> Floats:
+    """The mean of a rank's buckets in each place; NaN where it has none."""
+    has = np.isfinite(cells.mean)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        total = np.bincount(key, np.where(has, cells.mean, 0.0), length)
+        return np.asarray(total / np.bincount(key, has, length))
+
+
+def _between(cells: _Cells, x: Floats) -> Floats:
+    """A rank's curve at these places, as ranks never report at the same time.
+
+    NaN beyond what its first and its last bucket stand for: half way to the next ones.
+    """
+    if not len(cells.x):
+        return np.full(len(x), np.nan)
+    half = np.diff(cells.x) / 2 if len(cells.x) > 1 else np.zeros(1)
+    outside = (x < cells.x[0] - half[0]) | (x > cells.x[-1] + half[-1])
+    return np.where(outside, np.nan, np.interp(x, cells.x, cells.mean))
