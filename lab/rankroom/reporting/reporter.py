@@ -27,7 +27,7 @@ from rankroom.reporting.log_metrics import LogMetrics
 from rankroom.reporting.overflow import Overflow
 from rankroom.reporting.samples import Sampler
 from rankroom.reporting.streams import CStdio, RankStream, Spooled
-from rankroom.system.wake import Wake
+from rankroom.reporting.wake import Wake
 
 BATCH_S = 0.05  # between two messages while output keeps coming, of up to FEW ranks
 FEW = 128  # with more ranks, each sends less often: their supervisor takes in as many messages

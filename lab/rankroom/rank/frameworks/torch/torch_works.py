@@ -11,7 +11,7 @@ from typing import Any
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
-from rankroom.system.wake import Wake
+from rankroom.reporting.wake import Wake
 
 LOOK_S = 0.002  # between two looks at works that go on, at least
 LOOK_MOST_S = 0.05
