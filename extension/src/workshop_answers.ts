@@ -123,7 +123,7 @@ export interface Overview {
   is_open: boolean;
   /** What keeps the teacher from seeing everybody. */
   warnings: string[];
-  /** Where everybody should be by the plan; empty outside of its times. */
+  /** Where the room is, and no further than the plan; empty before the first lesson. */
   lesson_now: string;
   tiles: Tile[];
   /** Those of the plan's lessons. */

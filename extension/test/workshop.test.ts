@@ -1,9 +1,12 @@
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
+import type { WorkshopApi } from '../src/api/workshop';
+import { Console } from '../src/workshop/console';
 import { arrange, isStale } from '../src/workshop/order';
 import {
-  attendance, catchUpSource, counts, exerciseOf, isShown, lasting, lookOf, lookWord, offerWords, ranksOf, sharedList, timeOf, TIMER_STAYS_S, waitingOf
+  attendance, catchUpSource, counts, exerciseOf, isShown, lasting, lookOf, lookWord, offerKey, offerWords, ranksOf, sharedList,
+  timeOf, TIMER_STAYS_S, waitingOf
 } from '../src/workshop/words';
 import type { Offer, Overview, Shared, Tile } from '../src/workshop_answers';
 
@@ -99,4 +102,21 @@ test('an offer says what will happen, and what it does can be read before', () =
   assert.equal(catchUpSource({ ...offer, exercise: '' }), '%load_ext rankroom\n%course 3 --catch-up');
   assert.match(offerWords(offer).join(' '), /solutions of 03 Ring all-reduce up to ring\.2 .* stays in the notebook/);
   assert.match(offerWords({ ...offer, what: 'reset' }).join(' '), /reset .* kept under another name/);
+});
+
+test('an offer is another one once the learner is at another lesson or exercise', () => {
+  const at = (number: number): Offer['lesson'] => ({ number, title: `lesson ${number}`, file: `${number}.ipynb` });
+  const offer: Offer = { id: '7', at: NOW, what: 'reset', lesson: at(3), exercise: '' };
+  assert.equal(offerKey(offer), offerKey({ ...offer, lesson: at(3) }));
+  const others = [offer, { ...offer, lesson: at(4) }, { ...offer, lesson: null }, { ...offer, exercise: 'ring.2' }, { ...offer, id: '8' }];
+  assert.equal(new Set(others.map(offerKey)).size, others.length);
+});
+
+test('another workshop is not asked for the exercise that was chosen in the one before', t => {
+  const api = { overview: () => Promise.resolve({ now: NOW }) };
+  const model = new Console(api as unknown as WorkshopApi, '/one');
+  t.after(() => model.dispose());
+  model.choose('ring.2');
+  model.folder = '/two';
+  assert.equal(model.exercise, '');
 });

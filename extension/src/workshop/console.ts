@@ -51,6 +51,7 @@ export class Console {
 
   set folder(folder: string) {
     this.folderAsked = folder;
+    this.exercise = '';
     this.overview = null;
     this.trouble = '';
     this.isRefused = false;

@@ -9,7 +9,7 @@ import type { Message, Offer, Own } from '../workshop_answers';
 import { handIcon } from './icon';
 import type { Offers } from './offers';
 import type { Seat } from './seat';
-import { clock, isShown, offerWords, sharedList, timeOf } from './words';
+import { clock, isShown, offerKey, offerWords, sharedList, timeOf } from './words';
 
 const TICK_MS = 1_000;
 
@@ -83,10 +83,10 @@ export class SeatPanel extends Widget {
     setText(this.hand, isHandUp ? trans.__('Lower your hand') : trans.__('Raise your hand'));
     this.hand.setAttribute('aria-pressed', String(isHandUp));
     this.hand.classList.toggle('rr-primary', !isHandUp);
-    setChildren(this.offers, own.offers.map(offer => this.viewOf(offer.id, () => this.offerNode(offer))));
+    setChildren(this.offers, own.offers.map(offer => this.viewOf(offerKey(offer), () => this.offerNode(offer))));
     setChildren(this.messages, own.messages.map(each => this.viewOf(each.id, () => this.messageNode(each))));
     this.noMessage.hidden = own.messages.length > 0;
-    const known = new Set([...own.offers, ...own.messages].map(({ id }) => id));
+    const known = new Set([...own.offers.map(offerKey), ...own.messages.map(({ id }) => id)]);
     [...this.views.keys()].filter(id => !known.has(id)).forEach(id => this.views.delete(id));
     this.refreshShared(own);
     this.tick();

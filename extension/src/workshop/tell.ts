@@ -56,7 +56,7 @@ export class Tell {
       section(
         trans.__('Run'), false, this.runs,
         h(
-          'div', 'rr-actions', {}, this.button(trans.__('Show the run'), () => this.model.showRun(this.runs.value)),
+          'div', 'rr-actions', {}, this.button(trans.__('Show the run'), () => this.showRun()),
           this.button(trans.__('Show none'), () => this.model.showRun(''))
         ),
         h('p', 'rr-hint', {}, trans.__('Learners can open your view of it, with log, timeline and profile, also while it runs.')),
@@ -117,6 +117,11 @@ export class Tell {
 
   private setTimer(minutes: string): Promise<string> {
     return this.model.setTimer(minutes, this.timerTitle.value);
+  }
+
+  private async showRun(): Promise<string> {
+    const { value: run } = this.runs;
+    return run ? this.model.showRun(run) : trans.__('There is no run yet.');
   }
 
   private async listRuns(): Promise<void> {

@@ -160,6 +160,11 @@ export function catchUpSource({ lesson, exercise }: Offer): string {
   return `%load_ext rankroom\n%course ${lesson?.number ?? 0} --catch-up${exercise ? ` ${exercise}` : ''}`;
 }
 
+/** Tells an offer from what it was before the learner went on to another lesson or exercise. */
+export function offerKey({ id, lesson, exercise }: Offer): string {
+  return `${id} ${lesson?.number ?? ''} ${exercise}`;
+}
+
 /** What is offered, and what happens if it is taken. */
 export function offerWords({ what, lesson, exercise }: Offer): [string, string] {
   if (what === 'reset') {

@@ -55,8 +55,14 @@ async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal
 
 def leave_workshop() -> None:
     """Give the seat up, and end this machine's server of it."""
-    own, job = seat.mine(), seat.read_choices().job
-    ended = node_server.stop()
+    ended = node_server.stop()  # also one whose seat could not be kept
+    try:
+        own, job = seat.mine(), seat.read_choices().job
+    except UsageError:
+        if not ended:
+            raise
+        click.echo("your JupyterLab has ended")
+        return
     own.leave()
     rest = (
         "; your JupyterLab has ended" if ended else f"; `scancel {job}` ends your job" * bool(job)

@@ -13,100 +13,128 @@ import click
 
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import RankroomError
+from rankroom.jupyter_job import lab_script
 from rankroom.scheduler.same_machine import is_here
+from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
 from rankroom.ssh.host import place
-from rankroom.workshop.tile_table import histogram_line, table
+from rankroom.workshop import hub_job
+from rankroom.workshop.tile_table import screen
 from rankroom.workshop.tiles import overview
 from rankroom.workshop.workshop_folder import Folder
+from rankroom.workshop.workshop_plan import Plan
 
 LOOK_S = 0.5
 GRACE_S = 90.0  # for jobs to end after the last minute
-ASK_S = 20.0
 ASK_AGAIN_S = 5.0  # between two questions to the scheduler
+NAMES = (lab_script.NAME, hub_job.NAME)  # of jobs that JupyterLab runs in
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
 
 def watch_workshop(folder: Folder, once: bool, as_json: bool, with_exercises: bool) -> None:
-    """Show all learners until Ctrl-C, or once. Raises NotYoursError for another than the
-    teacher."""
+    """Show all learners until Ctrl-C, or once. Raises NotYoursError for another than the teacher;
+    a later look that fails is told, and tried again."""
     is_live = sys.stdout.isatty() and not once and not as_json
+    is_first, said = True, ""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            view = overview(folder, time.time())
-            if as_json:
-                click.echo(json.dumps(view))
+            try:
+                view = overview(folder, time.time())
+            except (RankroomError, OSError) as error:
+                if is_first:
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    click.echo(f"{said}: trying again", err=True)
             else:
-                width, height = shutil.get_terminal_size() if is_live else (200, 0)
-                lines = [table(view, width - 1, height - 1 if is_live else 0)]
-                if with_exercises:
-                    lines += ["", *map(histogram_line, view["exercises"])]
-                click.echo(f"{HOME_AND_CLEAR if is_live else ''}" + "\n".join(lines))
+                is_first, said = False, ""
+                if as_json:
+                    click.echo(json.dumps(view))
+                else:
+                    width, height = shutil.get_terminal_size() if is_live else (200, 0)
+                    text = screen(view, width - 1, max(0, height - 1), with_exercises)
+                    click.echo(f"{HOME_AND_CLEAR if is_live else ''}{text}")
             if once:
                 return
             time.sleep(LOOK_S)
 
 
 def end_workshop(folder: Folder, terminal: Terminal) -> bool:
-    """End a workshop, and wait until its jobs are gone; whether they are."""
-    seats = folder.seats()  # refused before anything is told
+    """End a workshop, and wait until its jobs are gone; whether they are known to be."""
+    plan, seats = folder.plan(), folder.seats()  # refused before anything is told
     until = folder.close()
     terminal.say(f"all learners are told: their ranks and jobs end in {_seconds(until)} s")
     left: list[dict[str, str]] = []
-    while (now := time.time()) < until + GRACE_S:
-        seats = folder.seats()
-        on = [seat.user for seat in seats if seat.status.state != "ended"]
-        if now < until:
+    unasked = ""  # why it is not known which are left
+    known: dict[str, str] = {}
+    while True:
+        with contextlib.suppress(RankroomError, OSError):
+            seats = folder.seats()
+        known |= {seat.status.job: seat.user for seat in seats if seat.status.job.isdecimal()}
+        on = sorted(seat.user for seat in seats if seat.status.state != "ended")
+        if (now := time.time()) < until:
             terminal.show(f"{len(seats)} seats · {_seconds(until)} s left")
         else:
-            left = _jobs(folder, {seat.status.job for seat in seats})
-            if not on and not left:
+            try:
+                left, unasked = asyncio.run(_jobs(plan, known)), ""
+            except (RankroomError, OSError) as error:
+                unasked = str(error).partition("\n")[0].strip(": ")
+            if not (on or left or unasked) or now >= until + GRACE_S:
                 break
             terminal.show(f"{len(on)} seats and {len(left)} jobs have not ended yet")
         time.sleep(LOOK_S if now < until else ASK_AGAIN_S)
     terminal.clear()
-    for user in sorted(seat.user for seat in seats if seat.status.state != "ended"):
+    for user in on:
         terminal.say(SILENT.format(user=user))
     for job in left:
         terminal.say(STILL.format(**job))
-    if not left:
-        terminal.say(f"{folder.plan().name} has ended, and no job of it is left")
-    return not left
+    if unasked:
+        terminal.say(UNASKED.format(name=plan.name, why=unasked))
+    elif not left:
+        terminal.say(f"{plan.name} has ended, and no job of it is left")
+    return not left and not unasked
 
 
-def _jobs(folder: Folder, known: set[str]) -> list[dict[str, str]]:
-    """The jobs of the workshop that the scheduler still has: those of seats, and those that
-    learners of the plan have in the queue for JupyterLab. None where there is no scheduler."""
-    plan = folder.plan()
-    if plan.way != "ssh":
+async def _jobs(plan: Plan, known: dict[str, str]) -> list[dict[str, str]]:
+    """The jobs of the workshop that the scheduler still has: those of seats (`known`, with whose
+    they are), and with Slurm those for JupyterLab that learners of the plan have in the queue.
+
+    Raises RankroomError and OSError where the scheduler cannot be asked.
+    """
+    if plan.way == "node":
         return []
     site = plan.of_site()
     there = place("" if is_here(site) else site.login)
-
-    async def ask() -> str:
-        try:
-            words = ["squeue", "--noheader", "--format=%i|%u|%T|%j"]
-            done = await there.run(words, timeout=ASK_S)
-            return done.output if done.ok else ""
-        finally:
-            await there.close()
-
-    if site.scheduler != "slurm":
-        return []
-    with contextlib.suppress(RankroomError, OSError):
-        lines = [line.split("|") for line in asyncio.run(ask()).splitlines()]
-        return [
-            {"job": each[0], "user": each[1], "state": each[2].lower()}
-            for each in lines
-            if len(each) == 4
-            and each[2] not in ("COMPLETING", "COMPLETED", "CANCELLED")
-            and (each[0] in known or (each[1] in plan.learners and each[3] == "lab"))
-        ]
-    return []
+    try:
+        scheduler = Scheduler(site, there)
+        if site.scheduler == "pbs":
+            found = await scheduler.ask(list(known)) if known else {}
+            return [
+                {"job": job, "user": known[job], "state": each.state}
+                for job, each in found.items()
+                if each.state in ("pending", "running")
+            ]
+        done = await scheduler.call(["squeue", "--noheader", "--format=%i|%u|%T|%j"], ASK_S)
+        if not done.ok:
+            raise scheduler.failed(done)
+    finally:
+        await there.close()
+    return [
+        {"job": each[0], "user": each[1], "state": each[2].lower()}
+        for each in (line.split("|") for line in done.output.splitlines())
+        if len(each) == 4
+        and each[2] not in ("COMPLETING", "COMPLETED", "CANCELLED")
+        # One that runs and is no seat's is a learner's own.
+        and (
+            known.get(each[0]) == each[1]
+            or (each[2] == "PENDING" and each[1] in plan.learners and each[3] in NAMES)
+        )
+    ]
 
 
 def _seconds(until: float) -> int:
     return max(0, round(until - time.time()))
 
 
+UNASKED = "{name} has ended; whether a job of it is left could not be asked ({why})"
 SILENT = "{user}'s JupyterLab has not said that it has ended: its job ends with its time"
 STILL = "job {job} of {user} is still there ({state}): it ends by itself as soon as it starts"

@@ -135,14 +135,14 @@ def show(folder: Path, run: str | None, off: bool) -> None:
         here.show_run(None)
         return
     found = store.load(store.find(run or "last"))
-    while True:
-        state = found.state  # before the copy, so that the last one is whole
-        here.show_run(store.paths(found.id))
-        if state != "running":
-            break
-        time.sleep(FOLLOW_S)
-        found = store.load(found.id)
+    here.show_run(store.paths(found.id))
     click.echo(f"all learners can open the run {found.id}")
+    while found.state == "running":
+        time.sleep(FOLLOW_S)
+        found = store.load(found.id)  # before the copy, so that the last one is whole
+        if not here.follow_run(store.paths(found.id)):
+            click.echo("another run is shown by now, or none")
+            break
 
 
 @workshop.command("catch-up")
@@ -215,7 +215,9 @@ def leave() -> None:
 @click.option("--down", is_flag=True, help="Take it down again.")
 def hand(down: bool) -> None:
     """Raise your hand; your teacher sees it."""
-    seat.mine().hand(not down)
+    own = seat.mine()
+    own.hand(not down)
+    own.tell_choices()
     click.echo("your hand is down" if down else "your hand is up: your teacher sees it in seconds")
 
 
@@ -223,12 +225,15 @@ def hand(down: bool) -> None:
 @click.option("--off", is_flag=True, help="Stop sharing.")
 def share(off: bool) -> None:
     """Share how you stand with your teacher, or stop it."""
-    seat.mine().share(not off)
+    own = seat.mine()
+    own.share(not off)
+    if off:
+        own.tell_choices()
     click.echo(SHARES_NOT if off else SHARES)
 
 
 SHARES = (
-    "your teacher sees your lesson and last exercise, the state of your ranks and of your newest "
-    "run with its first line, and which exercises you have passed"
+    "while your JupyterLab runs, your teacher sees your lesson and last exercise, the state of "
+    "your ranks and of your newest run with its first line, and which exercises you have passed"
 )
 SHARES_NOT = "your teacher sees your account and whether your hand is up, and nothing else"

@@ -139,18 +139,18 @@ async def folder(scheduler: Scheduler) -> str:
 async def alive(scheduler: Scheduler, labs: str) -> list[str]:
     """The jobs at the site that run a lab or will, the newest first, wherever they were started.
 
-    What is left of others is cleared away, here and there.
+    What is left of others that are saved here is cleared away, here and there. The folder may
+    have those of another site, too, of which this one's scheduler knows nothing.
     """
     known = {each.job: each for each in all_saved(scheduler.site.name)}
     done = await scheduler.place.run(["ls", "-1", labs], timeout=CALL_S)
     there = {each for each in done.output.split() if re.fullmatch(r"\d+", each)}
     jobs = sorted(there | set(known), key=int, reverse=True)
     found = await scheduler.ask(jobs) if jobs else {}
-    for job in jobs:
+    for job, saved in known.items():
         if found[job].state in ("ended", "gone"):
-            lab = Lab(scheduler, labs, known.get(job) or SavedLab(scheduler.site.name, job))
-            await lab.clear(log=False)
-            lab.saved.remove()
+            await Lab(scheduler, labs, saved).clear(log=False)
+            saved.remove()
     return [job for job in jobs if found[job].state not in ("ended", "gone")]
 
 

@@ -78,8 +78,9 @@ class Timer(Told):
 
     @allowed
     async def post(self) -> None:
+        said = TIMER if minutes(self.words()) else NO_TIMER
         await self.tell(
-            lambda folder, words: folder.timer(minutes(words), words.get("title", "")), TIMER
+            lambda folder, words: folder.timer(minutes(words), words.get("title", "")), said
         )
 
 
@@ -289,6 +290,7 @@ NOTHING = {
 TOLD = "all learners see it within seconds"
 OFFERED_TO_ALL = "all learners can insert it within seconds"
 TIMER = "all learners see the timer within seconds"
+NO_TIMER = "no timer is shown any more"
 OFFERED = "the learner sees the offer within seconds"
 SHOWN = "all learners can open the run within seconds"
 NOT_SHOWN = "no run is shown any more"

@@ -54,18 +54,21 @@ def folder() -> Path:
     return config.home() / "workshop-server"
 
 
-def running() -> Endpoint | None:
-    """Where it listens; None if it does not run on this machine, or not yet."""
-    pid, runtime = _started()
-    if pid and _is_ours(pid):
+def running(workshop: str) -> Endpoint | None:
+    """Where it listens; None if it does not run on this machine for this workshop, or not yet."""
+    pid, runtime, of = _started()
+    if pid and of == workshop and _is_ours(pid):
         with contextlib.suppress(OSError):
             return endpoint.read((runtime / f"jpserver-{pid}.json").read_text("utf-8"))
     return None
 
 
 def start(plan: Plan, workshop: str) -> Endpoint:
-    """Start it, or find the one that runs. Raises LabError with the end of its log."""
-    if (found := running()) is not None:
+    """Start it, or find the one that runs; one of another workshop is ended first.
+
+    Raises LabError with the end of its log.
+    """
+    if (found := running(workshop)) is not None:
         return found
     stop()
     config.private(folder())
@@ -85,10 +88,12 @@ def start(plan: Plan, workshop: str) -> Endpoint:
             stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd=home,
             env=env,
         )  # fmt: skip
-    about = {"host": socket.gethostname(), "pid": process.pid, "runtime": runtime}
+    about = {
+        "host": socket.gethostname(), "pid": process.pid, "runtime": runtime, "workshop": workshop,
+    }  # fmt: skip
     write_atomically(_server_file(), json.dumps(about))
-    poll_until(lambda: running() is not None or process.poll() is not None, UP_S)
-    if (found := running()) is None:
+    poll_until(lambda: running(workshop) is not None or process.poll() is not None, UP_S)
+    if (found := running(workshop)) is None:
         process.kill()
         process.wait()
         stop()
@@ -98,7 +103,7 @@ def start(plan: Plan, workshop: str) -> Endpoint:
 
 def stop() -> bool:
     """End it, if it runs on this machine, and remove its files; whether it did."""
-    pid, runtime = _started()
+    pid, runtime, _ = _started()
     if not pid:
         return False
     if was_there := _is_ours(pid):
@@ -116,13 +121,14 @@ def _server_file() -> Path:
     return folder() / "server.json"
 
 
-def _started() -> tuple[int, Path]:
-    """The process that was started last on this machine, and its folder for sockets; 0 if none."""
+def _started() -> tuple[int, Path, str]:
+    """The process that was started last on this machine, its folder for sockets, and its workshop;
+    0 if none."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         about = json.loads(_server_file().read_text("utf-8"))
         if about["host"] == socket.gethostname():
-            return int(about["pid"]), Path(about["runtime"])
-    return 0, Path()
+            return int(about["pid"]), Path(about["runtime"]), str(about.get("workshop", ""))
+    return 0, Path(), ""
 
 
 def _is_ours(pid: int) -> bool:

@@ -19,17 +19,20 @@ from pathlib import Path
 
 from rankroom.course.lessons import lesson
 from rankroom.errors import RankroomError, UsageError
+from rankroom.scheduler import site as sites
 from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
 from rankroom.scheduler.site_check import Check, Step
 from rankroom.ssh.host import place
 from rankroom.system import control_groups
+from rankroom.workshop.invitation import EARLY_S
 from rankroom.workshop.owned_files import make_folder
 from rankroom.workshop.seat import LARGEST
 from rankroom.workshop.workshop_folder import MODES, Folder, demand_reachable
 from rankroom.workshop.workshop_plan import Plan
 
 HUB_S = 10.0
+DAY_S = 86_400
 ROOM_FOR_NEWS = 64 << 20  # bytes that messages and shown records may take
 
 
@@ -59,8 +62,13 @@ async def _dates(plan: Plan) -> Step:
         raise UsageError(f"it was over on {plan.ends:%d %B %Y, %H:%M}: correct `ends`")
     if plan.starts and plan.ends:
         words += f", from {plan.starts:%d %B, %H:%M} to {plan.ends:%d %B, %H:%M}"
-        if minutes * 60 > (plan.ends - plan.starts).total_seconds():
+        lasts = (plan.ends - plan.starts).total_seconds()
+        if minutes * 60 > lasts:
             return Step("dates", "warned", f"{words}: the lessons take longer than that")
+        # Of several days, learners join again on each.
+        needed = int(EARLY_S + (lasts % DAY_S or DAY_S))
+        if plan.way != "node" and sites.parse_time(plan.time) < needed:
+            return Step("dates", "warned", f"{words}: {SHORT.format(time=sites.clock(needed))}")
     return Step("dates", "ok", words)
 
 
@@ -144,6 +152,9 @@ async def _site(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
     except RankroomError as error:
         yield Step("site", "failed", str(error))
         return
+    if site.scheduler == "none":
+        yield Step("site", "failed", NO_JOBS.format(site=plan.site))
+        return
     there = place("" if is_here(site) else site.login)
     try:
         async for step in Check(site, there, tell).steps(job=False):
@@ -223,3 +234,13 @@ def _try_modes(where: Path) -> None:
             make_folder(trial / name, mode)
     finally:
         shutil.rmtree(trial, ignore_errors=True)
+
+
+SHORT = (
+    "a job that begins an hour before is over too early: set `time` to {time}, as jobs end at "
+    "`ends` anyway"
+)
+NO_JOBS = (
+    '{site} has no scheduler, so that nobody can join: set `way` to "node" where all learners work '
+    "on one machine, or `site` to one that has jobs"
+)

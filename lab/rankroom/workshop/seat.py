@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -37,7 +39,7 @@ class SeatStatus:
     stuck, or the first line of a failure; `since` is when the state began. `ranks` are alive, of;
     `run` is the newest: id, title, state, since. `progress` has tries and the day of passing, by
     exercise. `away_since` is when the last notebook's page was closed, 0 while one is open. Where
-    `shares` is false, nothing but the user and the hand is told.
+    `shares` is false, nothing but the user and the hand is told, and in the end that it has ended.
     """
 
     user: str = ""
@@ -63,7 +65,8 @@ class SeatStatus:
         """What is written; of one who does not share, that only."""
         data = dataclasses.asdict(self)
         if not self.shares:
-            kept = ("user", "at", "shares", "hand", "hand_since", "version")
+            kept = ["user", "at", "shares", "hand", "hand_since", "version"]
+            kept += ["state"] if self.state == "ended" else []
             data = {key: data[key] for key in kept}
         return data
 
@@ -136,7 +139,8 @@ class OwnSeat:
     """The seat of this account in a workshop, remembered in `workshop.json` of its home.
 
     That file also has what the learner has chosen, from any notebook, terminal or page: whether the
-    hand is up, and whether anything is shared. One process writes the seat: the learner's server.
+    hand is up, and whether anything is shared. The learner's server writes the seat, and a command
+    in a terminal does, as there may be no server.
     """
 
     def __init__(self, folder: Path, name: str, owner: int) -> None:
@@ -164,11 +168,26 @@ class OwnSeat:
         """Share what `SeatStatus` lists, or nothing but the name and the hand."""
         write_choices(replace(read_choices(), shares=is_on))
 
+    def tell_choices(self) -> None:
+        """Write what the learner has set into the seat as it is. Raises UsageError where that
+        cannot be, so that the teacher does not see it."""
+        found = Seat.read(self.path)
+        try:
+            if found is None:
+                raise FileNotFoundError(errno.ENOENT, "there is no seat of yours any more")
+            self.write(found.status)
+        except OSError as error:
+            raise UsageError(UNTOLD.format(folder=self.folder, error=error.strerror)) from None
+
     def leave(self) -> None:
         """Give the seat up: nothing of it stays in the folder."""
+        own_file().unlink(missing_ok=True)  # first: by that a server knows not to write it again
+        self.remove()
+
+    def remove(self) -> None:
+        """Take it from the folder; where that cannot be, it stays."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
-        own_file().unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -180,7 +199,7 @@ class SeatChoices:
     owner: int = -1
     hand_since: float = 0.0  # epoch s, 0: the hand is down
     shares: bool = True
-    answered: int = 0  # the newest of the teacher's offers that was taken, or not
+    answers: Sequence[int] = ()  # the teacher's offers that were taken, or not
     site: str = ""  # where the job of the seat is, if it has one
     job: str = ""
 
@@ -211,6 +230,7 @@ def write_choices(choices: SeatChoices) -> None:
 
 def take(folder: Path, owner: int) -> OwnSeat:
     """This account's seat in the workshop whose folder `owner` has: the one it has, or a new one.
+    A hand that is up is one of an earlier day, and taken down.
 
     Raises UsageError where none can be made, or where the folder has become another's.
     """
@@ -223,7 +243,10 @@ def take(folder: Path, owner: int) -> OwnSeat:
         kept = choices if choices.folder == str(folder) else SeatChoices(str(folder))
         choices = replace(kept, seat=name, owner=owner)
     seat = OwnSeat(folder, choices.seat, owner)
+    choices = replace(choices, hand_since=0.0)
     try:
+        if not seat.path.exists():  # the offers that were answered were made in another folder
+            choices = replace(choices, answers=())
         with contextlib.suppress(OSError):  # a home without room: the seat lasts for this server
             write_choices(choices)
         seat.write(SeatStatus())
@@ -235,6 +258,9 @@ def take(folder: Path, owner: int) -> OwnSeat:
 def mine() -> OwnSeat:
     """The seat that this account has taken. Raises UsageError without one."""
     choices = read_choices()
+    if not choices.seat and choices.job:
+        about = {"folder": choices.folder, "job": choices.job, "site": choices.site}
+        raise UsageError(AT_SITE.format(**about))
     if not choices.seat:
         raise UsageError(NONE)
     return OwnSeat(Path(choices.folder), choices.seat, choices.owner)
@@ -267,3 +293,8 @@ NO_SEAT = (
     "see how you stand"
 )
 NONE = "you have no seat in a workshop: `rankroom workshop join FOLDER` takes one"
+AT_SITE = (
+    "your seat in {folder} is where your job is, {job} at {site}: once that runs, type this in a "
+    "terminal there"
+)
+UNTOLD = "your teacher may not see that, as your seat in {folder} cannot be written: {error}"

@@ -20,7 +20,7 @@ from rankroom.course.exercise import Wrong
 from rankroom.course.exercise_list import exercises_of
 from rankroom.course.lessons import LESSONS
 from rankroom.errors import RankroomError
-from rankroom.record.cluster_file import all_clusters, clusters_folder
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters, clusters_folder
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
 from rankroom.workshop.seat import MOST_TEXT, SeatStatus, State
@@ -29,16 +29,20 @@ AGAIN_S = 5.0  # until clusters and a live run are looked at again though no fil
 
 
 class StatusReader:
-    """Reads the status again and again; what has not changed is remembered."""
+    """Reads the status again and again; what has not changed is remembered.
 
-    def __init__(self) -> None:
+    What was over before `since` (epoch s) was before the workshop, and is nothing of the teacher's.
+    """
+
+    def __init__(self, since: float = 0.0) -> None:
+        self._since = since
         self._store = Store()
         self._seen: dict[str, tuple[Any, float, Any]] = {}
 
     def read(self) -> SeatStatus:
         """The status now, but for what the seat itself adds. Reads files: not for an event loop."""
         done = self._latest("progress", _stamp(progress.file()), progress.read)
-        cluster = self._latest("cluster", _clusters_stamp(), _cluster)
+        cluster = self._latest("cluster", _clusters_stamp(), lambda: _cluster(self._since))
         run = self._run()
         state, why, since = _state(cluster, run)
         return SeatStatus(
@@ -64,13 +68,16 @@ class StatusReader:
         )  # fmt: skip
 
     def _run(self) -> RunInfo | None:
-        """The newest run."""
+        """The newest run, unless it was over before."""
         ids = self._latest("runs", _stamp(self._store.runs), self._store.ids, forever=True)
         if not ids:
             return None
         file = self._store.paths(ids[0]).run
         found = self._latest("run", (ids[0], _stamp(file)), lambda: self._store.load(ids[0]))
-        return found if isinstance(found, RunInfo) else None
+        if not isinstance(found, RunInfo):
+            return None
+        ended = (found.end or found.start) / 1e6
+        return found if found.state == "running" or ended >= self._since else None
 
     def _latest(self, what: str, stamp: Any, read: Any, forever: bool = False) -> Any:
         """What `read` gives, and gave before if neither files have changed nor much time has
@@ -84,12 +91,20 @@ class StatusReader:
         return value
 
 
-def _cluster() -> ClusterStatus | None:
-    """The newest cluster that runs, or failed; None without one."""
+def _cluster(since: float) -> ClusterStatus | None:
+    """The newest cluster that runs, or has failed since then; None without one."""
     for info in all_clusters():
-        if info.state == "failed" or liveness.alive(info):
+        failed = info.state == "failed" and _written(info) >= since
+        if failed or liveness.alive(info):
             return cluster_status.status_of(info)
     return None
+
+
+def _written(info: ClusterInfo) -> float:
+    """When a cluster's file was written last (epoch s): of one that has failed, as it did."""
+    with contextlib.suppress(OSError):
+        return ClusterPaths(info.name).info.stat().st_mtime
+    return 0.0
 
 
 def _state(cluster: ClusterStatus | None, run: RunInfo | None) -> tuple[State, str, float]:

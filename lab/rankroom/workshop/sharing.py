@@ -15,11 +15,14 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
-from rankroom.cluster import actions, lookup
+import psutil
+
+from rankroom.cluster import actions, liveness, lookup
 from rankroom.config import user_home
 from rankroom.course.copies import copy_to
 from rankroom.course.lessons import LESSONS, lesson
 from rankroom.errors import RankroomError, UsageError, of_file
+from rankroom.record.cluster_file import ClusterInfo
 from rankroom.workshop import seat as seats
 from rankroom.workshop.owned_files import account
 from rankroom.workshop.seat import HEARTBEAT_S, OwnSeat, SeatStatus
@@ -31,7 +34,6 @@ VARIABLE = "RANKROOM_WORKSHOP"  # names the workshop's folder for a learner's se
 LOOK_S = 0.5
 APART_S = 2.0  # between two writes of a seat
 MOST_KEPT = 200  # news that a page can still be told
-COURSE = "course"  # the cluster of the lessons, whenever it was started
 
 
 class Sharing:
@@ -58,20 +60,21 @@ class Sharing:
         self._has_left = False  # whether the learner has given it up
         self._stop, self._tell, self._pages = stop, tell, pages
         self._away_since = 0.0
-        self._reader = StatusReader()
+        self._reader = StatusReader(time.time())
         self._heard = 0  # the number of the last news
         self._told: tuple[Any, ...] = ()  # what the seat holds
         self._written = 0.0  # when it was written last, by the monotonic clock
         self._tried = 0.0  # when a seat was asked for last
-        self._began = time.time()
 
     async def run(self) -> None:
         """Share until the workshop ends; then end this server's ranks, and the server."""
         while not self.is_over:
             await asyncio.to_thread(self.look)
             await asyncio.sleep(LOOK_S)
-        await asyncio.to_thread(self.end)
-        self._stop()
+        try:
+            await asyncio.to_thread(self.end)
+        finally:
+            self._stop()
 
     @property
     def is_over(self) -> bool:
@@ -117,13 +120,23 @@ class Sharing:
     def end(self) -> None:
         """End the ranks that this workshop began, and say so in the seat."""
         for info in lookup.running_clusters():
-            if info.name == COURSE or info.created >= self._began:
+            if self._has_begun(info):
                 with contextlib.suppress(RankroomError, OSError):
                     actions.stop(info.name)
         with contextlib.suppress(RankroomError, OSError):
             if self._seat is not None:
+                self._seat.hand(False)
                 self.status = replace(self._reader.read(), state="ended", why="", ranks={})
                 self._seat.write(self.status)
+
+    def _has_begun(self, info: ClusterInfo) -> bool:
+        """Whether a cluster was started in this workshop, as the environment of its supervisor
+        says; another notebook's on the same machine, or in another job, was not."""
+        with contextlib.suppress(psutil.Error):
+            if liveness.here(info.host, info):
+                begun_in = psutil.Process(info.supervisor).environ().get(VARIABLE, "")
+                return bool(begun_in) and Folder(begun_in).path == self.folder.path
+        return False
 
     def _begin(self) -> None:
         """Take the seat, and see that the notebooks are there; tried again after a while."""
@@ -145,13 +158,13 @@ class Sharing:
         if self._seat is None or self.plan is None:
             return
         for each in self.folder.news(self._heard):
-            self._heard = each.id
             if each.kind == "end":
                 self.ends_at = each.until
             if each.kind == "open":  # again, and perhaps with another plan
                 self.ends_at, self.plan = 0.0, self.folder.plan()
             if each.is_for(self._seat.name):
                 self.news = [*self.news, each][-MOST_KEPT:]
+            self._heard = each.id  # last: what could not be done is heard again
         end = self.plan.ends.timestamp() if self.plan.ends else 0.0
         if end and not self.ends_at and end - time.time() < WARNING_S:
             self.ends_at = end
@@ -163,6 +176,7 @@ class Sharing:
         self.status = replace(self._reader.read(), away_since=self._away_since)
         choices = seats.read_choices()
         if self._is_kept and choices.seat != self._seat.name:
+            self._seat.remove()  # it may have been written again since the learner left
             self._seat, self._has_left = None, True
             return
         now = (self.status, choices.hand_since, choices.shares)

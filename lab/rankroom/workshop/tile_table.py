@@ -34,7 +34,20 @@ def table(view: Json, width: int = 100, height: int = 0) -> str:
     lines += [_line(tile) for tile in tiles]
     if 0 < height < len(lines):
         lines = [*lines[: height - 1], f"… and {len(lines) - height + 1} more"]
-    return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines)
+    return "\n".join(_fit(line, width) for line in lines)
+
+
+def screen(view: Json, width: int, height: int, with_exercises: bool) -> str:
+    """The table, and below it how the exercises went, which take half of a `height` at most."""
+    more = ["", *map(histogram_line, view["exercises"])] if with_exercises else []
+    if height:
+        more = more[: height // 2]
+    learners = table(view, width, height and height - len(more))
+    return "\n".join([learners, *(_fit(line, width) for line in more)])
+
+
+def _fit(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def _line(tile: Json) -> str:

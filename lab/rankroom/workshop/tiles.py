@@ -36,7 +36,7 @@ def overview(folder: Folder, now: float) -> Json:
         "folder": str(folder.path),
         "name": plan.name,
         "now": now,
-        "lesson": plan.lesson_at(now),
+        "lesson": lesson_of_room(seats, plan, now),
         "ends": plan.ends.timestamp() if plan.ends else 0.0,
         "is_over": folder.is_over(),
         "timer": {"title": timer.title, "until": timer.until} if timer and timer.until else None,
@@ -47,38 +47,61 @@ def overview(folder: Folder, now: float) -> Json:
     }
 
 
-def tiles(seats: Iterable[Seat], plan: Plan, now: float) -> list[Json]:
+def tiles(seats: Sequence[Seat], plan: Plan, now: float) -> list[Json]:
     """A tile for each learner: who waits longest for help first.
 
     Each has `user`, `key`, `needs` (one of NEEDS), `words` (one line for people), `heard` (epoch
     s) and `status`, as `SeatStatus`. Learners of the plan without a seat come last, with
     `status` None.
     """
-    found = [_tile(seat, plan, now) for seat in seats]
+    here = lesson_of_room(seats, plan, now)
+    found = [_tile(seat, plan, here, now) for seat in seats]
     found.sort(key=lambda tile: (NEEDS.index(tile["needs"]), tile["waits_since"], tile["user"]))
     there = {tile["user"] for tile in found}
     return found + [_absent(user) for user in sorted(plan.learners) if user not in there]
 
 
-def _tile(seat: Seat, plan: Plan, now: float) -> Json:
+def lesson_of_room(seats: Iterable[Seat], plan: Plan, now: float) -> int | None:
+    """The lesson that the learner in the middle is at, or the one that the plan has now if that is
+    earlier: a break or a slow room makes nobody late. None before the first lesson."""
+    due = plan.lesson_at(now)
+    places = sorted(_place(seat, plan) for seat in seats if seat.status.shares)
+    if due is None or not places:
+        return None
+    order = _order(plan)
+    here = min(places[(len(places) - 1) // 2], order.index(due))
+    return order[here] if here >= 0 else None
+
+
+def _order(plan: Plan) -> list[int]:
+    return [number for number, _ in plan.lessons]
+
+
+def _place(seat: Seat, plan: Plan) -> int:
+    """Which of the plan's lessons a learner is at, from 0; -1 for none of them."""
+    order = _order(plan)
+    return order.index(seat.status.lesson) if seat.status.lesson in order else -1
+
+
+def _tile(seat: Seat, plan: Plan, here: int | None, now: float) -> Json:
     status = seat.status
     needs, since = "", 0.0
-    if status.hand:
-        needs, since = "hand", status.hand_since
-    elif status.state == "ended":
+    if status.state == "ended":
         pass
+    elif status.hand and _is_heard(seat, now):
+        needs, since = "hand", status.hand_since
     elif (gone := _gone_since(seat, now)) > 0:
         needs, since = "silent", gone
     elif status.state in ("stuck", "failed"):
         needs, since = status.state, status.since
-    elif _is_behind(seat, plan, now):
+    elif here is not None and status.shares and _place(seat, plan) < _order(plan).index(here):
         needs = "behind"
     return {
         "user": seat.user,
         "key": seat.key,
         "needs": needs,
         "waits_since": since,
-        "words": _words(seat, needs, plan, now),
+        "words": _words(seat, needs, here, now),
         "heard": seat.heard,
         "status": {**vars(status)},  # not dataclasses.asdict, which takes milliseconds
     }
@@ -91,25 +114,19 @@ def _absent(user: str) -> Json:
     }  # fmt: skip
 
 
+def _is_heard(seat: Seat, now: float) -> bool:
+    return now - seat.heard <= SILENT_S
+
+
 def _gone_since(seat: Seat, now: float) -> float:
     """When a learner was there last, of one who has been away for long; else 0."""
-    if now - seat.heard > SILENT_S:
+    if not _is_heard(seat, now):
         return seat.heard
     left = seat.status.away_since
     return left if left and now - left > SILENT_S else 0.0
 
 
-def _is_behind(seat: Seat, plan: Plan, now: float) -> bool:
-    """Whether a learner is at an earlier lesson than the plan has now."""
-    here = plan.lesson_at(now)
-    if here is None or not seat.status.shares:
-        return False
-    order = [number for number, _ in plan.lessons]
-    mine = order.index(seat.status.lesson) if seat.status.lesson in order else -1
-    return mine < order.index(here)
-
-
-def _words(seat: Seat, needs: str, plan: Plan, now: float) -> str:
+def _words(seat: Seat, needs: str, here: int | None, now: float) -> str:
     status = seat.status
     if needs == "silent":
         gone = _gone_since(seat, now)
@@ -125,7 +142,7 @@ def _words(seat: Seat, needs: str, plan: Plan, now: float) -> str:
     else:
         said = status.why or status.state
     if needs == "behind":
-        said = f"behind: others are at lesson {plan.lesson_at(now)}"
+        said = f"behind: others are at lesson {here}"
     if status.hand:
         waits = duration(int(max(0.0, now - status.hand_since) * 1e6))
         said = f"raised hand {waits} ago; {said}"

@@ -33,8 +33,8 @@ def overview(folder: Folder, exercise: str = "") -> Json:
     none is named. Raises UsageError where there is no workshop, NotYoursError for others."""
     seats, now = folder.seats(), time.time()
     plan, news = folder.plan(), folder.news()
-    found = tiles.tiles(seats, plan, now)
-    here = [tile for tile in found if tile["status"] is not None]
+    found, here = tiles.tiles(seats, plan, now), tiles.lesson_of_room(seats, plan, now)
+    seated = [tile for tile in found if tile["status"] is not None]
     exercises = tiles.exercises(plan)
     exercise = exercise or _most_at(seats) or next(iter(exercises), "")
     return {
@@ -47,8 +47,8 @@ def overview(folder: Folder, exercise: str = "") -> Json:
         "absent": [tile["user"] for tile in found if tile["status"] is None],
         "is_open": not plan.learners,
         "warnings": folder.warnings(),
-        "lesson_now": _TITLES.get(-1 if (at := plan.lesson_at(now)) is None else at, ""),
-        "tiles": [_tile(tile, news, now) for tile in here],
+        "lesson_now": _TITLES.get(-1 if here is None else here, ""),
+        "tiles": [_tile(tile, news, now) for tile in seated],
         "exercises": exercises,
         "results": tiles.histogram(seats, exercise),
         "timer": _timer(news),
@@ -82,15 +82,14 @@ def own(sharing: Sharing | None) -> Json:
         "shared": _shared(account(os.getuid()), status) if plan else None,
         "timer": _timer(news),
         "messages": _messages(news),
-        "offers": _offers(news, status, choices.answered),
+        "offers": _offers(news, status, choices.answers),
     }
 
 
 def answer(offer: int) -> None:
-    """Remember that an offer, and those before it, were taken or not: they are not shown again.
-    Raises OSError."""
+    """Remember that an offer was taken or not: it is not shown again. Raises OSError."""
     choices = read_choices()
-    write_choices(dataclasses.replace(choices, answered=max(offer, choices.answered)))
+    write_choices(dataclasses.replace(choices, answers=sorted({*choices.answers, offer})))
 
 
 def _tile(tile: Json, news: Sequence[News], now: float) -> Json:
@@ -160,13 +159,13 @@ def _messages(news: Sequence[News]) -> list[Json]:
     return found
 
 
-def _offers(news: Sequence[News], status: SeatStatus, answered: int) -> list[Json]:
+def _offers(news: Sequence[News], status: SeatStatus, answers: Sequence[int]) -> list[Json]:
     """The newest offer of each kind to a seat, if it was not answered."""
     newest = {each.kind: each for each in news if each.kind in OFFERS}
     return [
         {"id": str(each.id), "at": each.at, "what": each.kind, **_target(each, status)}
         for each in newest.values()
-        if each.id > answered
+        if each.id not in answers
     ]
 
 

@@ -11,12 +11,14 @@ Without root, and without a port: the transport is the file system. A file count
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
 import stat
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -30,6 +32,7 @@ from rankroom.workshop.workshop_plan import Plan
 
 MODES = {"": 0o755, "teacher": 0o755, SEATS: 0o1733}
 MOST_NEWS = 1 << 20  # bytes of all that is told
+LAST_NEWS = 4096  # bytes of these that are kept for the end
 MOST_CELL = 20_000  # characters of a message, or of a cell
 MOST_SHOWN = 20 << 20  # bytes of a record that is shown
 MOST_ENTRIES = 5_000  # names in seats/ that are looked at
@@ -143,8 +146,10 @@ class Folder:
         than the teacher, who alone can list them."""
         self._demand_teacher()
         newest: dict[int, tuple[float, str]] = {}
-        for uid, written, name in self._entries():
-            newest[uid] = max(newest.get(uid, (0.0, "")), (written, name))
+        for name, about in self._entries():
+            if stat.S_ISREG(about.st_mode) and not name.startswith("."):
+                before = newest.get(about.st_uid, (0.0, ""))
+                newest[about.st_uid] = max(before, (about.st_mtime, name))
         found = [Seat.read(self._seats / name) for _, name in newest.values()]
         # One that was moved there meanwhile may be another's.
         kept = {each.uid: each for each in found if each is not None}
@@ -152,12 +157,11 @@ class Folder:
 
     def warnings(self) -> list[str]:
         """What keeps the teacher from seeing everybody; empty if nothing does."""
-        names = self._entries()
-        if len(names) < MOST_ENTRIES:
+        uids = Counter(about.st_uid for _, about in self._entries())
+        if uids.total() < MOST_ENTRIES:
             return []
-        uids = [uid for uid, _, _ in names]
-        most = max(set(uids), key=uids.count)
-        return [CROWDED.format(seats=self._seats, user=account(most), count=uids.count(most))]
+        [(most, count)] = uids.most_common(1)
+        return [CROWDED.format(seats=self._seats, user=account(most), count=count)]
 
     def say(self, text: str) -> None:
         """Tell everybody a message."""
@@ -213,13 +217,18 @@ class Folder:
     def _tell(self, **news: Any) -> None:
         self._demand_teacher()
         line = json.dumps({"at": time.time(), **news}).encode() + b"\n"
+        most = MOST_NEWS if news["kind"] == "end" else MOST_NEWS - LAST_NEWS
         try:
-            descriptor = os.open(self._news, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(self._news, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
                 os.fchmod(descriptor, 0o644)
-                if os.fstat(descriptor).st_size + len(line) > MOST_NEWS:
+                size = os.fstat(descriptor).st_size
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                    line = b"\n" + line  # of the line before, only a part could be written
+                if size + len(line) > most:
                     raise UsageError(FULL.format(folder=self.path))
-                os.write(descriptor, line)
+                if os.write(descriptor, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -231,18 +240,14 @@ class Folder:
                 NOT_TEACHER.format(folder=self.path, teacher=self.teacher, you=account(os.getuid()))
             )
 
-    def _entries(self) -> list[tuple[int, float, str]]:
-        """Owner, time and name of what is in seats/ and may be a seat."""
+    def _entries(self) -> list[tuple[str, os.stat_result]]:
+        """All that is in seats/, up to so many: the names, and what each is."""
         found = []
         try:
             with os.scandir(self._seats) as entries:
                 for each in entries:
-                    if each.name.startswith("."):
-                        continue
                     with contextlib.suppress(OSError):
-                        about = each.stat(follow_symlinks=False)
-                        if stat.S_ISREG(about.st_mode):
-                            found.append((about.st_uid, about.st_mtime, each.name))
+                        found.append((each.name, each.stat(follow_symlinks=False)))
                     if len(found) == MOST_ENTRIES:
                         break
         except OSError as error:
@@ -320,7 +325,7 @@ def _cut(text: str) -> str:
 
 
 def _address(seat: str) -> str:
-    return hashlib.sha256(seat.encode()).hexdigest()
+    return hashlib.sha256(os.fsencode(seat)).hexdigest()  # a learner's file may have any name
 
 
 NO_FOLDER = "there is no workshop in {folder}: {error}. Your teacher says which folder it is"

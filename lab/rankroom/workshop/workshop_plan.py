@@ -80,7 +80,8 @@ class Plan:
         return f"{self.copies}/{lesson(number).file}"
 
     def lesson_at(self, now: float) -> int | None:
-        """The lesson that everybody should be at, by the minutes of each; None outside of them."""
+        """The lesson that is reached by now if there are no breaks, by the minutes of each; after
+        all of them the last one, None before they start."""
         if self.starts is None or now < self.starts.timestamp():
             return None
         left = (now - self.starts.timestamp()) / 60
@@ -88,7 +89,7 @@ class Plan:
             left -= minutes
             if left < 0:
                 return number
-        return None
+        return self.lessons[-1][0] if self.lessons else None
 
     def is_over(self, now: float) -> bool:
         """Whether its end has passed."""
@@ -246,14 +247,14 @@ ranks = 2
 # gpus = 2
 # cpus = 4               # for each rank
 # memory = "16G"
-time = "02:00:00"
+time = "09:00:00"        # a day, and the hour before it; a job ends at `ends` anyway
 # reservation = "workshop"
 # partition = "gpu"
 # account = "course"
 # qos = "training"
 # preload = "torch,horovod.torch"
 
-# The lessons in order, each with its minutes.
+# The lessons in order, each with its minutes; breaks need not be among them.
 lessons = [[0, 5], [1, 15], [2, 20], [3, 20], [4, 20]]
 starts = {day}T09:00:00
 ends = {day}T17:00:00

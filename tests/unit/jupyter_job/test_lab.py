@@ -20,13 +20,14 @@ from rankroom.cli import main
 from rankroom.errors import LabError, SchedulerError, SshError
 from rankroom.jupyter_job import endpoint, follow, lab_script, saved_labs
 from rankroom.jupyter_job.endpoint import Endpoint
-from rankroom.jupyter_job.lab import free_port
+from rankroom.jupyter_job.lab import alive, free_port
 from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.site import Environment, Site
 from rankroom.system import python_command
+from rankroom.system.commands import Completed
 
 HOSTILE = '/scratch/it\'s a "folder" of $HOME/labs'
 
@@ -119,6 +120,38 @@ def test_what_cannot_be_read_is_passed_over(home: Path):
     (saved_labs.folder() / "one-2.json").write_text("{")
     (saved_labs.folder() / "one-3.json").write_text('{"some": "thing"}')
     assert [each.job for each in saved_labs.all_saved()] == ["1"]
+
+
+class Place:
+    """A login node whose folder has the files of three labs; it notes whose are cleared away."""
+
+    def __init__(self) -> None:
+        self.cleared: list[str] = []
+
+    async def run(self, words: list[str], **how: Any) -> Completed:
+        if words[0] == "ls":
+            return Completed(tuple(words), 0, "5\n6\n7\n")
+        self.cleared.append(words[-1])
+        return Completed(tuple(words), 0, "")
+
+
+class Knows7:
+    """A scheduler that knows job 7, and of job 5 that it is over."""
+
+    def __init__(self) -> None:
+        self.site, self.place = Site("one"), Place()
+
+    async def ask(self, jobs: list[str]) -> dict[str, JobStatus]:
+        return {job: JobStatus(job, "running" if job == "7" else "gone") for job in jobs}
+
+
+def test_files_of_another_site_in_the_same_folder_stay(home: Path):
+    SavedLab("one", "5").write()
+    SavedLab("two", "6").write()
+    here: Any = Knows7()
+    assert asyncio.run(alive(here, "/scratch/labs")) == ["7"]
+    assert here.place.cleared == ["5"]
+    assert [each.job for each in saved_labs.all_saved()] == ["6"]
 
 
 # -- where it listens

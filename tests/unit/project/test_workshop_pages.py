@@ -16,6 +16,7 @@ from checkout import ROOT
 from rankroom import __version__, config
 from rankroom.course.lessons import lesson
 from rankroom.workshop import workshop_plan
+from rankroom.workshop.invitation import EARLY_S
 from rankroom.workshop.workshop_plan import Plan
 
 FILES = ROOT / "slurm" / "workshop"
@@ -38,6 +39,8 @@ def test_a_plan_of_the_page_can_be_read_and_held(text: str):
     taught = sum(minutes for _, minutes in plan.lessons)
     rest = (QUIZ_AND_QUESTIONS + BREAKS) if daily > 240 else 0
     assert taught <= days * (daily - rest), (taught, days, daily)
+    assert plan.of_site().seconds >= daily * 60 + EARLY_S  # who comes early stays to the end
+    assert plan.of_site().scheduler != "none"  # or there is no job to join by
 
 
 def test_every_key_of_a_plan_is_explained():

@@ -196,7 +196,8 @@ def test_what_the_teacher_tells_is_at_the_learner(teacher: Server, learner: Serv
     assert told[0]["source"] == "print(rank)\n"
     assert seen["timer"]["title"] == "ring.2" and seen["timer"]["until"] > time.time() + 500
     assert overview(teacher, folder)["messages"] == seen["messages"]
-    tell("timer", minutes="")
+    reply = teacher.post("rankroom/workshop/timer", {"folder": str(folder.path), "minutes": ""})
+    assert (reply.status, reply.json["message"]) == (200, "no timer is shown any more")
     wait_for(lambda: own(learner)["timer"] is None)
 
 

@@ -115,6 +115,28 @@ def test_a_cluster_that_was_stopped_is_none(reader: StatusReader):
     assert reader.read().ranks == {}
 
 
+def test_what_was_over_before_is_not_told(home: Path):
+    now = time.time()
+    reader = StatusReader(now)
+    then = {"state": "failed", "failure": Failure(0, "ValueError", "private", 3)}
+    info = run(**then)
+    paths = cluster(state="failed", message="rank 1 ran out of memory")
+    os.utime(paths.info, (now - 60, now - 60))
+    found = reader.read()
+    assert (found.state, found.why, found.run, found.ranks) == ("not started", "", {}, {})
+    # One that began before and failed since is told.
+    info.end = int((now + 5) * 1e6)
+    Store().paths(info.id).run.write_text(json.dumps(info.to_json()))
+    assert "private" in reader.read().why
+    os.utime(paths.info, (now + 5, now + 5))
+    assert reader.read().why == "rank 1 ran out of memory"
+
+
+def test_a_run_that_began_before_and_goes_on_is_told(home: Path):
+    run(state="running", end=None)
+    assert StatusReader(time.time()).read().state == "running"
+
+
 def test_a_damaged_file_disturbs_nothing(reader: StatusReader, home: Path):
     info = run()
     Store().paths(info.id).run.write_text("{")

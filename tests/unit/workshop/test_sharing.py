@@ -4,6 +4,8 @@ import asyncio
 import errno
 import itertools
 import json
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -13,7 +15,9 @@ import pytest
 
 from rankroom.course import progress
 from rankroom.errors import UsageError
-from rankroom.workshop import owned_files, seat, sharing
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.system import process_tree
+from rankroom.workshop import owned_files, seat, sharing, workshop_answers
 from rankroom.workshop.sharing import Sharing
 from rankroom.workshop.workshop_folder import Folder, open_folder
 from workshops import opened, plan, reachable
@@ -163,6 +167,49 @@ def test_a_seat_that_was_given_up_stays_so(shared: Sharing, folder: Folder, cloc
         shared.hand(True)
 
 
+def test_a_seat_that_was_given_up_as_it_was_written_goes(
+    shared: Sharing, folder: Folder, clock: Clock
+):
+    own = seat.mine()
+    own.leave()
+    own.path.write_text('{"version": 1}')
+    shared.look()
+    assert not own.path.exists()
+
+
+def test_another_workshop_leaves_no_seat_in_the_one_before(
+    shared: Sharing, folder: Folder, clock: Clock
+):
+    other = opened(folder.path.with_name("june"))
+    Sharing(other.path).look()
+    shared.look()
+    assert folder.seats() == [] and len(other.seats()) == 1
+
+
+def test_a_hand_is_down_when_the_server_begins_and_when_it_ends(shared: Sharing, folder: Folder):
+    shared.hand(True)
+    assert seat.read_choices().hand_since > 0
+    Sharing(folder.path).look()
+    assert seat.read_choices().hand_since == 0
+    shared.hand(True)
+    shared.end()
+    assert not folder.seats()[0].status.hand
+
+
+def test_an_offer_is_answered_alone(shared: Sharing, folder: Folder):
+    [own] = folder.seats()
+    folder.request(own.user, "reset")
+    folder.request(own.user, "catch up")
+    shared.look()
+    reset, catch_up = workshop_answers.own(shared)["offers"]
+    workshop_answers.answer(int(catch_up["id"]))
+    assert workshop_answers.own(shared)["offers"] == [reset]
+    # Numbers begin again in a folder that was made anew.
+    (folder.path / "seats" / own.key).unlink()
+    seat.take(folder.path, folder.owner_uid)
+    assert not seat.read_choices().answers
+
+
 def test_whatever_fails_is_said_and_tried_again(
     shared: Sharing, folder: Folder, clock: Clock, said: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -177,6 +224,21 @@ def test_whatever_fails_is_said_and_tried_again(
     progress.begin(1)
     pass_time(shared, clock, 3)
     assert folder.seats()[0].status.lesson == 1 and shared.trouble == ""
+
+
+def test_news_that_could_not_be_followed_are_heard_again(
+    shared: Sharing, folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(folder: Folder) -> None:
+        raise UsageError("no plan for now")
+
+    open_folder(plan(folder.path, name="Second day"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "plan", broken)
+        shared.look()
+    assert shared.trouble == "no plan for now"
+    shared.look()
+    assert shared.plan is not None and shared.plan.name == "Second day"
 
 
 def test_news_are_heard_once(shared: Sharing, folder: Folder):
@@ -287,6 +349,45 @@ def test_a_server_ends_with_its_workshop(folder: Folder, monkeypatch: pytest.Mon
     asyncio.run(asyncio.wait_for(shared.run(), 20))
     assert stopped == [True]
     assert [each.status.state for each in folder.seats()] == ["ended"]
+
+
+def test_a_server_ends_though_its_farewell_fails(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    stopped = []
+    shared = Sharing(folder.path, stop=lambda: stopped.append(True))
+    shared.look()
+    folder._tell(kind="end", until=time.time() - 1)
+    shared.look()
+    monkeypatch.setattr(sharing.lookup, "running_clusters", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(asyncio.wait_for(shared.run(), 20))
+    assert stopped == [True]
+
+
+def test_the_end_stops_the_workshops_own_clusters_only(
+    shared: Sharing, folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    places = {"course": folder.path, "mine": f"{folder.path}/", "research": None, "old": "/other"}
+    started = []
+    for name, place in places.items():
+        env = {sharing.VARIABLE: str(place)} if place else {}
+        process = subprocess.Popen(["sleep", "60"], env={**os.environ, **env})
+        started.append(process)
+        paths = ClusterPaths(name)
+        paths.make(2)
+        began = process_tree.began(process.pid) or 0
+        paths.write(
+            ClusterInfo(name, 2, "running", supervisor=process.pid, began=began,
+                        created=time.time() + 9)
+        )  # fmt: skip
+    stopped: list[str] = []
+    monkeypatch.setattr(sharing.actions, "stop", stopped.append)
+    try:
+        shared.end()
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert sorted(stopped) == ["course", "mine"]
 
 
 def test_the_ranks_of_a_seat_are_the_plans(folder: Folder, monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rankroom.workshop import tiles
-from rankroom.workshop.tile_table import histogram_line, progress_csv, table
+from rankroom.workshop.tile_table import histogram_line, progress_csv, screen, table
 from workshops import NOON, plan, seat
 
 AT = NOON.timestamp()
@@ -14,8 +14,10 @@ PLAN = plan(Path("/x"), starts=NOON - timedelta(minutes=20), lessons=((1, 15), (
 
 
 def tile(**status):
-    [found] = tiles.tiles([seat("ada", status.pop("heard", AT), **status)], PLAN, AT)
-    return found
+    """Of one learner among others, who are at lesson 2."""
+    others = [seat(user, AT, lesson=2) for user in ("bob", "cay")]
+    found = tiles.tiles([seat("ada", status.pop("heard", AT), **status), *others], PLAN, AT)
+    return next(each for each in found if each["user"] == "ada")
 
 
 def test_those_who_need_help_come_first():
@@ -68,9 +70,35 @@ def test_a_hand_of_one_who_shares_nothing_is_seen():
     assert tile(shares=False, hand=True, hand_since=AT)["needs"] == "hand"
 
 
-def test_nobody_is_behind_outside_of_the_time_boxes():
-    late = AT + 3600
-    assert [t["needs"] for t in tiles.tiles([seat("ada", late, lesson=1)], PLAN, late)] == [""]
+def test_a_hand_of_one_who_is_gone_needs_no_help():
+    up = {"hand": True, "hand_since": AT - 60_000}
+    assert tile(**up, heard=AT - 50_000)["needs"] == "silent"
+    assert tile(**up, state="ended")["needs"] == ""
+    assert tile(**up, away_since=AT - 50_000)["needs"] == "hand"  # as a terminal may raise it
+
+
+def room(now: float, *lessons: int | None):
+    """The lesson the room is at, and who is behind, with learners at these."""
+    seats = [seat(f"user{n}", now, lesson=each) for n, each in enumerate(lessons)]
+    behind = [t["user"] for t in tiles.tiles(seats, PLAN, now) if t["needs"] == "behind"]
+    return tiles.lesson_of_room(seats, PLAN, now), sorted(behind)
+
+
+def test_the_room_is_where_its_middle_is_and_no_further_than_the_plan():
+    late, early = AT + 3600, AT - 600
+    assert room(AT, 2, 2, 1) == (2, ["user2"])
+    assert room(late, 2, 2, 1) == (2, ["user2"])  # the minutes of all lessons are over
+    assert room(early, 2, 2, 1) == (1, [])  # most are faster than the plan
+    assert room(early, 2, 2, None) == (1, ["user2"])
+
+
+def test_a_break_or_a_slow_room_makes_nobody_late():
+    night = AT + 20 * 3600
+    for now in (AT, AT + 3600, night):
+        assert room(now, 1, 1, 1) == (1, [])
+        assert room(now, 1, 2) == (1, [])
+        assert room(now, None, None, 1) == (None, [])
+        assert room(now) == (None, [])
 
 
 def test_a_histogram_counts_each_learner_once():
@@ -120,6 +148,18 @@ def test_a_table_fits_its_terminal():
     assert len(lines) == 20
     assert max(map(len, lines)) <= 60
     assert lines[-1] == "… and 24 more"
+
+
+def test_exercises_leave_those_who_need_help_on_the_screen():
+    seats = [seat(f"user{n}", AT, lesson=2) for n in range(40)]
+    exercises = [tiles.histogram(seats, f"exercise.{n}") for n in range(30)]
+    seen = {**view(*seats), "exercises": exercises}
+    lines = screen(seen, 30, 20, with_exercises=True).splitlines()
+    assert len(lines) == 20 and max(map(len, lines)) <= 30
+    assert "user0" in lines[3] and lines[9] == "… and 34 more" and "exercise.8" in lines[-1]
+    assert len(screen(seen, 200, 0, with_exercises=True).splitlines()) == 3 + 40 + 1 + 30
+    few = {**seen, "exercises": exercises[:2]}
+    assert len(screen(few, 200, 20, with_exercises=True).splitlines()) == 20
 
 
 def test_progress_is_collected_as_a_table():

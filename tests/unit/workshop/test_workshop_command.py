@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pwd
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,14 +16,16 @@ from click.testing import CliRunner, Result
 
 import another_user
 import rankroom
-from rankroom.cli import main, watched_workshop
-from rankroom.errors import UsageError
+from fake_scheduler import DOWN, FakeScheduler
+from rankroom.cli import main, watched_workshop, workshop_command
+from rankroom.errors import LabError, UsageError
 from rankroom.ssh.host import LocalHost
-from rankroom.workshop import seat, workshop_plan
-from rankroom.workshop.invitation import Invitation, invitation
+from rankroom.workshop import node_server, seat, workshop_plan
+from rankroom.workshop.invitation import Invitation, at, invitation, keep_job
 from rankroom.workshop.seat import SeatStatus
 from rankroom.workshop.tiles import exercises
 from rankroom.workshop.workshop_folder import Folder, open_folder
+from record_makers import start_record
 from workshops import opened, plan, reachable
 
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -82,6 +85,10 @@ def test_a_good_plan_is_checked_without_leaving_anything(
         ({"folder": "/proc/may"}, "✗ folder: cannot make it in /proc"),
         ({"way": "hub", "hub": "http://127.0.0.1:9"}, "does not answer as JupyterHub"),
         ({"way": "ssh", "site": "nowhere"}, "sbatch"),
+        (
+            {"way": "ssh", "site": "local"},
+            "✗ site: local has no scheduler, so that nobody can join",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_said(
@@ -90,6 +97,16 @@ def test_what_is_wrong_with_a_plan_is_said(
     done = typed("check", written(**more))
     assert said in done.output
     assert done.exit_code == (0 if said.startswith("!") else 1)
+
+
+def test_a_job_is_to_last_for_a_day_and_the_hour_before(typed: Callable, written: Callable):
+    starts = datetime.now(timezone.utc)
+    days = {"starts": starts, "ends": starts + timedelta(days=1, hours=8)}
+    about = {"way": "ssh", "site": "local", **days}
+    said = typed("check", written(**about, time="08:59:00")).output
+    assert "! dates" in said and "set `time` to 09:00:00" in said
+    assert "✓ dates" in typed("check", written(**about, time="09:00:00")).output
+    assert "✓ dates" in typed("check", written(**days, time="00:10:00")).output  # of no job
 
 
 def test_learners_who_cannot_enter_are_named(base: Path, typed: Callable, written: Callable):
@@ -168,7 +185,7 @@ def test_progress_is_collected(base: Path, typed: Callable):
     folder = opened(base / "may")
     own = seat.take(folder.path, folder.owner_uid)
     own.write(SeatStatus(progress={"tries": {"hello.1": 2}, "passed": {"hello.1": "2026-05-14"}}))
-    assert "1 learners" in typed("collect", folder.path, "-o", base / "out.csv").output
+    assert "1 learner\n" in typed("collect", folder.path, "-o", base / "out.csv").output
     head, line = (base / "out.csv").read_text().splitlines()
     assert head.startswith("learner,lesson,passed,tried,quiz before,quiz after,shares,hello.1,")
     assert line.startswith(f"{ME},,1,1,,,yes") and "2026-05-14" in line
@@ -188,6 +205,112 @@ def test_a_workshop_ends_when_all_seats_have(
     own.write(SeatStatus(state="running"))
     monkeypatch.setattr(watched_workshop, "GRACE_S", 0.2)
     assert f"{ME}'s JupyterLab has not said that it has ended" in typed("end", folder.path).output
+
+
+def ending(base: Path, monkeypatch: pytest.MonkeyPatch, **more) -> Folder:
+    """A workshop whose one seat, with the job 11, ends within a moment of the word."""
+    folder = opened(base / "may", way="ssh", site="nowhere", learners=(ME, "zoe"), **more)
+    own = seat.take(folder.path, folder.owner_uid)
+    own.write(SeatStatus(state="ended", job="11"))
+    monkeypatch.setattr("rankroom.workshop.workshop_folder.WARNING_S", 0.1)
+    monkeypatch.setattr(watched_workshop, "GRACE_S", 0.2)
+    monkeypatch.setattr(watched_workshop, "LOOK_S", 0.05)
+    monkeypatch.setattr(watched_workshop, "ASK_AGAIN_S", 0.05)
+    return folder
+
+
+def test_jobs_that_are_left_are_those_of_seats_and_those_that_wait(
+    base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler
+):
+    folder = ending(base, monkeypatch)
+    # A learner's own JupyterLab goes on, and so does what is another's.
+    fake.instead("squeue", "echo '12|zoe|RUNNING|lab\n11|eve|RUNNING|x\n13|eve|PENDING|lab'")
+    done = typed("end", folder.path)
+    assert done.exit_code == 0 and "no job of it is left" in done.output
+    fake.instead("squeue", f"echo '11|{ME}|RUNNING|x\n14|zoe|PENDING|workshop'")
+    done = typed("end", folder.path)
+    assert done.exit_code == 1
+    assert f"job 11 of {ME} is still there (running)" in done.output
+    assert "job 14 of zoe is still there (pending)" in done.output
+
+
+@pytest.mark.parametrize("way", ["ssh", "hub"])
+def test_where_the_scheduler_cannot_be_asked_that_is_said(
+    base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler, way: str
+):
+    folder = ending(base, monkeypatch)
+    open_folder(replace(folder.plan(), way=way, hub="https://hub.site"))
+    fake.fails("squeue", DOWN)
+    done = typed("end", folder.path)
+    assert done.exit_code == 1 and "no job of it is left" not in done.output
+    assert "whether a job of it is left could not be asked (nowhere: `squeue" in done.output
+
+
+def test_jobs_of_pbs_are_asked_for(
+    base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler
+):
+    folder = ending(base, monkeypatch, scheduler="pbs")
+    fake.set("11", '"job_state": "R", "Job_Name": "lab"')
+    done = typed("end", folder.path)
+    assert done.exit_code == 1 and f"job 11 of {ME} is still there (running)" in done.output
+
+
+def test_one_who_shares_nothing_ends_too(
+    base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    folder = opened(base / "may")
+    own = seat.take(folder.path, folder.owner_uid)
+    own.share(False)
+    own.write(SeatStatus(state="ended", why="private"))
+    monkeypatch.setattr("rankroom.workshop.workshop_folder.WARNING_S", 0.1)
+    done = typed("end", folder.path)
+    assert done.exit_code == 0 and "has not said" not in done.output
+    assert "private" not in own.path.read_text()
+
+
+def test_a_look_that_fails_ends_nothing(
+    base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    folder = opened(base / "may")
+    own = seat.take(folder.path, folder.owner_uid)
+    own.write(SeatStatus(state="ended"))
+    whole, looks = Folder.seats, []
+
+    def seats(here: Folder) -> list[seat.Seat]:
+        looks.append(here)
+        if 1 < len(looks) < 4:
+            raise UsageError("the file server is away")
+        if len(looks) > 5:
+            raise KeyboardInterrupt
+        return whole(here)
+
+    monkeypatch.setattr(Folder, "seats", seats)
+    monkeypatch.setattr(watched_workshop, "LOOK_S", 0.01)
+    monkeypatch.setattr("rankroom.workshop.workshop_folder.WARNING_S", 0.1)
+    said = typed("watch", folder.path).output
+    assert said.count("1 of 1 are here") == 3
+    assert said.count("the file server is away: trying again") == 1
+    del looks[:]
+    monkeypatch.setattr(watched_workshop, "LOOK_S", 0.1)
+    assert "no job of it is left" in typed("end", folder.path).output
+    looks[:] = [folder]
+    assert typed("watch", folder.path).exit_code == 1  # the first look
+
+
+def test_a_live_run_is_shown_until_another_is(
+    base: Path, typed: Callable, home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = opened(base / "may")
+    _, run, _ = start_record(home)
+
+    def meanwhile(seconds: float) -> None:
+        folder.show_run(None)
+
+    monkeypatch.setattr(workshop_command.time, "sleep", meanwhile)
+    done = typed("show", folder.path, run.id)
+    assert f"all learners can open the run {run.id}" in done.output
+    assert "another run is shown by now, or none" in done.output
+    assert [each.run for each in folder.news() if each.kind == "show"] == [run.id, ""]
 
 
 @pytest.mark.parametrize(
@@ -231,6 +354,59 @@ def test_a_learner_sets_what_is_shared(base: Path, typed: Callable):
     assert folder.seats() == []
 
 
+def test_without_a_server_the_seat_is_written_by_the_command(base: Path, typed: Callable):
+    folder = opened(base / "may")
+    own = seat.take(folder.path, folder.owner_uid)
+    own.write(SeatStatus(state="idle", lesson=2))
+    typed("hand")
+    [found] = folder.seats()
+    assert found.status.hand and (found.status.state, found.status.lesson) == ("idle", 2)
+    typed("share", "--off")
+    [found] = folder.seats()
+    assert not found.status.shares and found.status.hand and found.status.lesson is None
+    own.path.unlink()
+    for words in (["hand"], ["share", "--off"]):
+        done = typed(*words)
+        assert done.exit_code == 1 and "your teacher may not see that" in done.output
+    assert not own.path.exists()
+
+
+def test_a_seat_at_a_site_is_said_to_be_there(base: Path, typed: Callable):
+    keep_job("/scratch/may", "mysite", "4711")
+    for words in (["hand"], ["share", "--off"], ["leave"]):
+        done = typed(*words)
+        assert done.exit_code == 1
+        assert "your seat in /scratch/may is where your job is, 4711 at mysite" in done.output
+
+
+def test_who_leaves_ends_the_server_also_without_a_seat(
+    base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(node_server, "stop", lambda: True)
+    done = typed("leave")
+    assert (done.exit_code, done.output) == (0, "your JupyterLab has ended\n")
+
+
+def test_a_server_of_another_workshop_is_not_joined(base: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = node_server.folder()
+    folder.mkdir(parents=True)
+    about = {"host": socket.gethostname(), "pid": 4711, "runtime": str(folder), "workshop": "/may"}
+    (folder / "server.json").write_text(json.dumps(about))
+    listens = {"hostname": "127.0.0.1", "port": 20001, "token": "abc"}
+    (folder / "jpserver-4711.json").write_text(json.dumps(listens))
+    monkeypatch.setattr(node_server, "_is_ours", lambda pid: True)
+    stopped = []
+
+    def stop() -> bool:
+        stopped.append(True)
+        raise LabError("it is ended first")
+
+    monkeypatch.setattr(node_server, "stop", stop)
+    assert node_server.start(plan(base), "/may").port == 20001 and not stopped
+    with pytest.raises(LabError, match="it is ended first"):
+        node_server.start(plan(base), "/june")
+
+
 def test_a_hub_is_led_to(base: Path, typed: Callable):
     folder = opened(base / "may", way="hub", hub="https://hub.site/base/")
     done = typed("join", folder.path, "--no-browser")
@@ -271,6 +447,20 @@ def test_an_invitation_holds_for_who_is_listed_and_for_the_teacher():
     for learners in ((), ("eve",)):
         invited(learners=learners, version=rankroom.__version__).demand_open(time.time())
     replace(invited(learners=("ada",)), user="tom").demand_open(time.time())
+    soon = invited(starts=NOW + timedelta(days=1), ends=None)
+    replace(soon, user="tom").demand_open(time.time())  # who tries it on the day before
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("me@login:/x//may/../june/", ("me@login", "/x/june")),
+        ("/x/may/../june/", ("", "/x/june")),
+        ("/x/./june", ("", "/x/june")),
+    ],
+)
+def test_a_folder_is_the_same_however_it_is_written(where: str, found: tuple[str, str]):
+    assert at(where) == found
 
 
 def test_the_job_of_a_seat_knows_the_workshop_and_runs_no_line_of_the_teachers():

@@ -4,6 +4,7 @@ the teacher tells."""
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from rankroom.errors import RecordError, UsageError
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
-from rankroom.workshop import seat, workshop_folder
+from rankroom.workshop import seat, workshop_answers, workshop_folder
 from rankroom.workshop.seat import SeatStatus
 from rankroom.workshop.workshop_folder import Folder, open_folder
 from workshops import opened, plan, reachable
@@ -152,6 +153,28 @@ def test_too_many_files_are_said(folder: Folder, monkeypatch: pytest.MonkeyPatch
     assert len(folder.seats()) == 1
 
 
+def test_whatever_crowds_the_seats_counts(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workshop_folder, "MOST_ENTRIES", 5)
+    seats = folder.path / "seats"
+    for number in range(2):
+        (seats / f"link-{number}").symlink_to("/dev/null")
+        (seats / f".hidden-{number}").write_text("")
+    assert folder.warnings() == []
+    (seats / "folder").mkdir()
+    [said] = folder.warnings()
+    assert "has made 5 of them" in said
+
+
+def test_a_name_of_a_seat_may_be_any_bytes(folder: Folder):
+    name = os.fsdecode(b"eve-\xff")
+    (folder.path / "seats" / name).write_text('{"version": 1, "lesson": 1}')
+    [found] = folder.seats()
+    folder.request(found.user, "reset")
+    assert folder.news()[-1].is_for(found.key)
+    [tile] = workshop_answers.overview(folder)["tiles"]
+    assert tile["offered"]["what"] == "reset"
+
+
 def test_a_seat_holds_plain_short_text_whatever_was_written():
     found = SeatStatus.from_json(
         {
@@ -172,7 +195,11 @@ def test_a_seat_holds_plain_short_text_whatever_was_written():
 
 def test_one_who_shares_nothing_tells_nothing():
     told = SeatStatus(user="ada", shares=False, lesson=3, why="secret", job="7", host="c1")
-    assert set(told.to_json()) == {"user", "at", "shares", "hand", "hand_since", "version"}
+    shy = {"user", "at", "shares", "hand", "hand_since", "version"}
+    assert set(told.to_json()) == shy
+    # That the seat's JupyterLab has ended is not about the learner.
+    ended = replace(told, state="ended").to_json()
+    assert set(ended) == {*shy, "state"} and ended["state"] == "ended"
 
 
 # -- what the teacher tells
@@ -202,6 +229,28 @@ def test_half_a_line_is_read_when_it_is_whole(folder: Folder):
     assert [each.text for each in folder.news(before[-1].id)] == ["one"]
 
 
+def test_after_a_torn_line_the_next_one_is_heard(folder: Folder):
+    news = folder.path / "teacher" / "news.jsonl"
+    folder.say("one")
+    news.write_bytes(news.read_bytes()[:-5])
+    folder.say("two")
+    assert [each.text for each in folder.news()] == ["", "two"]
+
+
+def test_what_was_told_in_part_is_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+    whole = os.write
+
+    def partly(descriptor: int, line: bytes) -> int:
+        return whole(descriptor, line[:10])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workshop_folder.os, "write", partly)
+        with pytest.raises(UsageError, match=r"cannot write to the workshop in .*: No space left"):
+            folder.say("one")
+    folder.say("two")
+    assert [each.text for each in folder.news()] == ["", "two"]
+
+
 def test_lines_that_are_no_news_are_passed_over(folder: Folder):
     with (folder.path / "teacher" / "news.jsonl").open("a") as file:
         for line in ("{", "[]", '{"kind": "rm"}', '{"kind": "message"}', "null", "[" * 9999):
@@ -229,11 +278,13 @@ def test_too_long_a_text_is_refused(folder: Folder):
 
 
 def test_a_full_file_of_news_is_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(workshop_folder, "MOST_NEWS", 300)
+    monkeypatch.setattr(workshop_folder, "MOST_NEWS", workshop_folder.LAST_NEWS + 300)
     with pytest.raises(UsageError, match="all that can be told"):
         for _ in range(9):
             folder.say("x" * 50)
-    assert folder.news()
+    assert [each.kind for each in folder.news()][:2] == ["open", "message"]
+    folder.close()  # which is always told
+    assert folder.news()[-1].kind == "end"
 
 
 # -- a run that is shown

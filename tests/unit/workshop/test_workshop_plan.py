@@ -9,6 +9,7 @@ import pytest
 from rankroom.errors import UsageError
 from rankroom.scheduler import site
 from rankroom.workshop import workshop_plan
+from rankroom.workshop.invitation import EARLY_S
 from workshops import NOON, plan
 
 GOOD = """\
@@ -48,6 +49,10 @@ def test_the_template_is_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
     found = workshop_plan.read(written(tmp_path, workshop_plan.template()))
     assert found.lessons and found.starts and found.ends
+    # Also a job that begins as soon as one may join lasts to the end.
+    assert found.seconds(found.starts.timestamp() - EARLY_S) >= (
+        (found.ends - found.starts).total_seconds() + EARLY_S
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,8 +108,9 @@ def test_lessons_have_their_time():
     one = replace(plan(Path("/x")), lessons=((1, 15), (2, 20)), starts=NOON, ends=None)
     at = NOON.timestamp()
     assert [one.lesson_at(at + 60 * m) for m in (-1, 0, 14, 15, 34, 35)] == [
-        None, 1, 1, 2, 2, None,
+        None, 1, 1, 2, 2, 2,
     ]  # fmt: skip
+    assert replace(one, lessons=()).lesson_at(at) is None
 
 
 def test_a_job_ends_with_the_workshop():
