@@ -16,6 +16,7 @@ import pytest
 
 from elsewhere import Elsewhere
 from machines import Machines
+from rankroom.ssh.connection import CONNECT_S
 
 LINE = "from rankroom.errors import SshError\nfrom rankroom.ssh.connection import SshConnection\n"
 PORT = 2222
@@ -436,6 +437,33 @@ def test_what_ssh_asks_is_answered_from_another_process(
             lab.do("questions.answer(id, 'again')")
     for file in home.rglob("*"):
         assert not file.is_file() or b"open sesame" not in file.read_bytes(), file
+
+
+@pytest.mark.thorough
+def test_what_a_jump_asks_is_waited_for(
+    machines: Machines, home: Path, locked: None, laptop: Elsewhere
+):
+    """For longer than it takes a host to say a first word."""
+    laptop.do(ASKED + "opening = go(SshConnection('c2').open())")
+    laptop.until("asked('authenticity')")
+    time.sleep(CONNECT_S + 3)
+    laptop.do(
+        """
+from rankroom.errors import UsageError
+def answer():
+    for each in questions.pending():
+        try:
+            known = "authenticity" in each.text
+            questions.answer(each.id, "yes" if known else "open sesame")
+        except UsageError:
+            pass
+    return opening.done()
+"""
+    )
+    laptop.until("answer()")
+    laptop.do("opening.result(0)")
+    assert laptop.do("wait(SshConnection('c2').run(['hostname'])).output.strip()") == "c2"
+    assert laptop.do("questions.pending()") == []
 
 
 def test_a_refused_question_ends_it_at_once(

@@ -41,3 +41,21 @@ def test_a_disk_here_that_is_full_as_the_line_comes_back_cancels_no_job(
         gate.touch()
         assert_whole(laptop)
         laptop.do("cluster.stop()")
+
+
+@pytest.mark.thorough
+def test_a_cell_that_begins_on_a_full_disk_here_is_followed_once_there_is_room(machines: Machines):
+    with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as laptop:
+        data = laptop.home / "data"
+        machines.run("laptop", ["mkdir", "-p", data])
+        machines.run("laptop", ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "small", data])
+        laptop.do("store = Store()")
+        laptop.do("cluster = RemoteCluster.start(site.load('test'), 'small').until_ready()", 300)
+        machines.run("laptop", ["dd", "if=/dev/zero", f"of={data}/filler", "bs=4k"])
+        laptop.do("run = cluster.run('rank')")
+        assert "No space left" in laptop.do("run.info.notes[-1]")
+        assert laptop.do("run.wait(3) or run.state") == "running"
+        machines.run("laptop", ["rm", data / "filler"])
+        assert laptop.do("run.wait(60) and run.state") == "done"
+        assert laptop.do("run.results") == {"0": "0", "1": "1"}
+        laptop.do("cluster.stop()")

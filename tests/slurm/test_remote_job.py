@@ -156,6 +156,21 @@ def test_stopped_or_cancelled_while_it_waits(laptop: Laptop):
         laptop.machines.until_idle()
 
 
+def test_a_cluster_of_the_same_name_outlives_one_that_only_waited(
+    machines: Machines, laptop: Laptop
+):
+    """Started from two computers: what the second one takes away is its own."""
+    laptop.do("cluster = RemoteCluster.start(site.load('one'), 'far').until_ready()", 300)
+    with Laptop(machines, SITES) as other:
+        other.do("cluster = RemoteCluster.start(site.load('all'), 'far')")
+        other.until("cluster.refresh().remote.state == 'pending'")
+        other.do("cluster.stop()", 120)
+        assert (machines.home("alice") / ".local/share/rankroom/clusters/far/cluster.json").exists()
+        laptop.do("run = cluster.run('rank'); run.wait(60)")
+        assert laptop.do("run.results") == {"0": "0", "1": "1"}
+        laptop.do("cluster.stop()", 120)
+
+
 def test_the_site_of_a_login_node_needs_no_ssh(machines: Machines):
     """Lab on the login node: ranks in a job, on one node, in the notebook's folder."""
     sites = {"here": profile(login="", nodes=1, ranks_per_node=2)}

@@ -35,6 +35,7 @@ END_S = 1.0  # for a rank to end by itself whose successor somebody waits for
 STOP_S = 3.0  # the same for all ranks, with their agent
 BEAT_S = 2.0  # between two signs of life, where the supervisor is on another machine
 SILENT_S = 60.0  # without one of the supervisor's, it is gone
+PAUSED_S = 6.0  # without a turn, one of which is due with each sign of our own
 SAMPLE_S = 1.0  # between two looks at the ranks' memory
 FIRST_S = 0.3  # what a first look at the ranks' load measures over
 LATELY_S = 10.0  # a look that is older than this is no beginning for the next one
@@ -148,6 +149,7 @@ class NodeAgent:
         self._told_to_end = False
         self._samplers: dict[int, Sampler] = {}  # by process
         self._looked = float("-inf")
+        self._heard = self._turned = time.monotonic()  # of the supervisor; when a turn began last
         # What is due, and when; only what there is.
         self._due: dict[str, float] = {}
 
@@ -160,9 +162,8 @@ class NodeAgent:
         signal.signal(signal.SIGTERM, self._note_told_to_end)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(self._waking.fileno(), warn_on_full_buffer=False)
-        heard = time.monotonic()
         if self.ranks.is_remote:
-            self._due["beat"] = heard
+            self._due["beat"] = time.monotonic()
         # The supervisor may hang up while it is told something.
         with contextlib.suppress(BrokenPipeError), selectors.DefaultSelector() as self._selector:
             self._selector.register(self.supervisor.orders, selectors.EVENT_READ)
@@ -176,13 +177,22 @@ class NodeAgent:
                     orders = self.supervisor.read()
                     if orders is None:
                         break
-                    heard = time.monotonic()
+                    self._heard = time.monotonic()
                     for order in orders:
                         self.take(order)
-                if self.ranks.is_remote and time.monotonic() - heard > SILENT_S:
+                if self.ranks.is_remote and self.silent():
                     break
                 self.do_due()
         self.end_all()
+
+    def silent(self) -> bool:
+        """Whether nothing has come of the supervisor for so long that it is gone; to be called with
+        each turn."""
+        now = time.monotonic()
+        missed, self._turned = now - self._turned, now
+        if missed > PAUSED_S:  # this process stood still itself, with its job, and heard nothing
+            self._heard = min(now, self._heard + missed)
+        return now - self._heard > SILENT_S
 
     def take(self, order: dict[str, Any]) -> None:
         """One order of the supervisor's."""

@@ -90,7 +90,10 @@ def _elsewhere(info: ClusterInfo) -> State:
     lock = _lock(ClusterPaths(info.name)) if info.locked else "none"
     if lock == "busy":
         return "runs"
-    if pid_space.was_rebooted(_space(info)):
+    # A laptop may have its name from the network that it is in; of login nodes, the name may be all
+    # that differs.
+    on_laptop = info.remote is not None and bool(info.remote.login)
+    if pid_space.was_rebooted(_space(info), is_renamed=on_laptop):
         return "gone"
     return "gone" if lock == "taken" and pid_space.is_same_boot(_space(info)) else "unknown"
 

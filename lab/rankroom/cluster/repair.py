@@ -17,11 +17,12 @@ from typing import cast
 from rankroom.cluster import launch, liveness, lookup
 from rankroom.errors import RankroomError, RecordError, UnreadableError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_paths, clusters_folder
-from rankroom.record.model import RankInfo, RunInfo
+from rankroom.record.model import Owner, RankInfo, RunInfo
 from rankroom.record.owner import is_gone, is_here
 from rankroom.record.store import Store
 from rankroom.record.tail import Events, line_near_end
 from rankroom.record.takeover import take_over
+from rankroom.scheduler import job_end
 from rankroom.supervisor.late_output import add_late
 from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.recorder import Recorder
@@ -68,13 +69,13 @@ def complete_all(store: Store) -> list[str]:
 def complete(store: Store, run: RunInfo) -> bool:
     """Complete the record of a run; False where it is complete, or may still be written to."""
     done = False
-    for spool in clusters_folder().glob(f"*/spool/*/{run.id}.jsonl"):
+    for spool in clusters_folder().glob(f"[!.]*/spool/*/{run.id}.jsonl"):
         paths = ClusterPaths(spool.parents[2].name)
         try:
             info = paths.read()
         except UnreadableError:
             continue
-        if run.state == "lost" and not done:
+        if run.state in ("running", "lost") and not done:
             done = info is not None and _complete(store, run, paths, info)
         elif run.state not in ("running", "lost"):
             done = (run.state == "failed" and add_late(store, run, spool) > 0) or done
@@ -87,11 +88,13 @@ def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo
     elsewhere = owner is not None and not (is_here(owner) or is_gone(owner))
     if elsewhere and not _supervisor_is_gone(run, info):
         return False  # whether its writer lives cannot be told from here
+    if run.state == "running" and not elsewhere:
+        return False
     if not all(_has_ended(paths, info, run.id, rank) for rank in run.ranks):
         return False
     source = store.source(run.id)
     try:
-        known, writer = take_over(store, run.id, elsewhere)
+        known, writer = take_over(store, run.id, owner if elsewhere else None)
     except RecordError:  # somebody else was quicker
         return False
     why = f"ended with its cluster: {lookup.why_gone(info)}"
@@ -104,10 +107,22 @@ def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo
 
 def _supervisor_is_gone(run: RunInfo, info: ClusterInfo) -> bool:
     """The same of a writer elsewhere, if it is the cluster's supervisor."""
+    if run.state == "running":
+        # It was written to lately, maybe by who completes it; and some jobs' supervisors are not
+        # reached from here.
+        supervisor = Owner(info.host, info.supervisor, info.space, info.began)
+        if run.owner != supervisor or (info.allocation and not _is_over(info.allocation.job)):
+            return False
     if info.allocation is not None:
         return not liveness.alive(info)
     is_writer = run.owner is not None and run.owner.space == info.space
     return is_writer and liveness.process_state(info) == "gone"
+
+
+def _is_over(job: str) -> bool:
+    """Whether Slurm says that a job has ended, with all of its processes."""
+    said = job_end.asked(job, job_end.QUICK_S)
+    return bool(job_end.why_over(said, job)) and job_end.field(said, "JobState") != "COMPLETING"
 
 
 def _remove(paths: ClusterPaths, info: ClusterInfo) -> None:

@@ -66,7 +66,8 @@ class Remote:
     """What is known here of a cluster on a site, besides its ranks. Times are epoch seconds.
 
     `lost` says that the connection to the site is; the ranks go on. `log` is the job's output file
-    and `name` the cluster's name, both there; `until` is 0 while it is not known.
+    (the name may be a pattern) and `name` the cluster's name, both there; `until` is 0 while it is
+    not known.
     """
 
     site: str
@@ -151,6 +152,7 @@ UNREADABLE = "cannot tell whether there is a cluster {name}, as {path} cannot be
 _read_last: dict[Path, str] = {}  # or written, of the clusters this process knows
 
 
+REMOVED = ".removed"  # ends the name of a cluster's folder that is being deleted
 # What names a folder, and cannot lead to another one.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 NAME_HAS = "has letters, digits, dots, dashes and underscores only"
@@ -209,6 +211,8 @@ class ClusterPaths:
     def make(self, size: int) -> None:
         """Create the folders, private to the user."""
         config.private(clusters_folder())
+        for left in self._root.glob(f".*{REMOVED}"):
+            shutil.rmtree(left, ignore_errors=True)
         for folder in (self.folder, self.logs, self.profile, self.folder / "spool"):
             folder.mkdir(mode=0o700, exist_ok=True)
         for rank in range(size):
@@ -276,11 +280,16 @@ class ClusterPaths:
         _read_last[self.info] = text
 
     def remove(self) -> None:
-        """Delete the cluster's folder."""
+        """Delete the cluster's folder; what a file system keeps of it counts as no cluster."""
         if self.folder.resolve().parent != self._root.resolve():
             raise ValueError(f"{self.name!r} is no cluster's folder")  # all below it would be lost
-        with contextlib.suppress(OSError):
-            shutil.rmtree(self.folder)
+        folder = self._root / f".{self.name}-{secrets.token_hex(4)}{REMOVED}"
+        try:
+            self.folder.rename(folder)
+        except OSError:
+            folder = self.folder
+        # NFS keeps files that are open somewhere: the others must not stay with them.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _words(error: Exception) -> str:
@@ -296,7 +305,7 @@ def all_paths() -> list[ClusterPaths]:
     """The folders of clusters found on disk, by name."""
     folder = clusters_folder()
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return [ClusterPaths(name) for name in names]
+    return [ClusterPaths(name) for name in names if not name.startswith(".")]
 
 
 def all_clusters() -> list[ClusterInfo]:

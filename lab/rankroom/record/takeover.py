@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from rankroom.errors import RecordError
-from rankroom.record.model import RunInfo
+from rankroom.record.model import Owner, RunInfo
 from rankroom.record.owner import is_gone, this_process
 from rankroom.record.store import Store, Writer
 
 
-def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunInfo, Writer]:
+def take_over(store: Store, run_id: str, gone: Owner | None = None) -> tuple[RunInfo, Writer]:
     """Become the writer of a record that has lost its own.
 
     What its events tell is to be reported again: the states of the ranks, lines, the failure.
-    `elsewhere` says that a writer which cannot be looked up from here is known to be gone.
+    `gone` is a writer that cannot be looked up from here, and is known to be gone all the same.
     Raises RecordError when somebody else was quicker, or the writer is not gone.
     """
     writer = Writer.again(store.paths(run_id))
     try:
         # Only while the owner changes: a process that forks would keep such a lock after its end.
         with writer.alone() as is_alone:
-            run = _lost(store, run_id, elsewhere)
+            run = _lost(store, run_id, gone)
             if run is None:
                 raise RecordError(TAKEN.format(id=run_id))
             run.state, run.owner = "running", this_process()
@@ -37,14 +37,15 @@ def take_over(store: Store, run_id: str, elsewhere: bool = False) -> tuple[RunIn
     return run, writer
 
 
-def _lost(store: Store, run_id: str, elsewhere: bool = False) -> RunInfo | None:
+def _lost(store: Store, run_id: str, gone: Owner | None) -> RunInfo | None:
     try:
         run = store.load(run_id)
     except RecordError:
         return None
-    # A record that cannot be read is in this state too, in a list.
-    known = run.owner is not None and is_gone(run.owner)
-    return run if (known or elsewhere) and run.state == "lost" else None
+    # A record that cannot be read is in this state too, in a list. One from elsewhere is called
+    # running while it was written to lately.
+    known = run.owner is not None and (is_gone(run.owner) or run.owner == gone)
+    return run if known and run.state in ("running", "lost") else None
 
 
 TAKEN = "run {id} is written by another process, or has ended"

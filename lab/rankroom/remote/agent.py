@@ -82,7 +82,10 @@ class Agent:
         info.rpc, info.rpc_key = self.server.address, self.server.key
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
-        if info.state == "running":  # of an agent before this one, which is gone
+        # What an agent before this one has left, which is gone.
+        self.status.stopping = info.state == "ending"
+        self.records.is_shared = remote.name not in ("", info.name)  # it has met the login node
+        if info.state == "running":
             remote.state, remote.words = "lost", AGAIN.format(where=site.login or "its supervisor")
         self.status.save()
 
@@ -92,6 +95,8 @@ class Agent:
         """From the first try to reach the site until all is over."""
         parts = (self._hold_connection, self._serve, self._mind)
         tasks = [asyncio.create_task(self._lasting(part)) for part in parts]
+        if self.status.stopping:
+            self._ending = asyncio.create_task(self._lasting(self._stop))
         await self.status.over.wait()
         for task in tasks:
             task.cancel()
@@ -157,6 +162,11 @@ class Agent:
                 tries = 0
             except SshError as error:
                 say(error)
+                is_found = bool(self.supervisor.address)
+                if is_found and self._connected.is_set() and not self.status.stopping:
+                    # The login node can be reached, and not the node of the ranks behind it.
+                    self.status.say("lost", str(error).partition("\n")[0])
+                    tries += 1
             except RankroomError as error:
                 if not self.remote.job:
                     raise
@@ -176,7 +186,7 @@ class Agent:
             await self._submit()
         if self._following is None:
             self._following = asyncio.create_task(self._lasting(self.queue.follow))
-        if self.info.state == "starting":
+        if self.info.state == "starting" and not self.supervisor.address:
             self.status.say(self.queue.state, self.queue.words)
         while not self.supervisor.address and not self.status.over.is_set():
             if self.queue.state not in ("starting", "running"):
@@ -231,7 +241,7 @@ class Agent:
     async def _mind(self) -> None:
         """Let go of a cluster that no client has held for long."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(max(LOOK_S, self.lease.pause))
             if self.lease.over(bool(self.records.live)):
                 self.info.message = f"no notebook used it for {self.info.lease:g} h"
                 await self.stop()
@@ -274,7 +284,7 @@ class Agent:
         if not had_ranks and said:
             message = f"{message}; {self.remote.log} ends with:\n{said}"
         if had_ranks and not self.records.live:
-            await self.login.clear(self.remote.name, self.remote.log)
+            await self.login.clear(self.remote.name, self.remote.job, self.remote.log)
         self.status.fail(message, "ended" if had_ranks else "failed")
 
     # -- what it is asked
@@ -313,20 +323,24 @@ class Agent:
             said = await self.supervisor.ask(ANSWER_S, *question.buffers, **question.content)
         except SshError as error:  # just now
             raise SshError(NOT_NOW.format(name=self.info.name, words=error)) from None
-        if question.content["do"] in ("run", "follow") and said.get("run"):
-            await self.records.begin_now(said["run"]["id"])
+        if question.content["do"] in ("run", "follow") and (run := said.get("run")):
+            trouble = await self.records.begin_now(run["id"])
+            run["notes"] += [NOT_HERE.format(error=trouble)] if trouble else []
         return said
 
     async def stop(self) -> str:
         """End the cluster and its job; what is left to say, in words."""
-        if self.status.over.is_set() or self.remote.state == "ending":
+        if self.status.over.is_set():
             return ""
-        self.status.stopping = True
-        self.info.state = "ending"
-        self.status.say("ending", "is being stopped")
-        self._ending = asyncio.create_task(self._lasting(self._stop))
+        if self._ending is None or self.info.state != "ending":
+            self.status.stopping = True
+            self.info.state = "ending"
+            self.status.say("ending", "is being stopped")
+            self._ending = asyncio.create_task(self._lasting(self._stop))
         done, _ = await asyncio.wait({self._ending}, timeout=STOP_S)
-        return "" if done else LATER.format(name=self.info.name, job=self.remote.job)
+        words = self.remote.words.partition("\n")[0]
+        about = {"name": self.info.name, "job": self.remote.job, "words": words}
+        return "" if done else LATER.format(**about)
 
     async def _stop(self) -> None:
         async with self._submitting:
@@ -342,9 +356,9 @@ class Agent:
                 words = f"its job {self.remote.job} is not cancelled yet: {error}"
                 self.status.say("ending", words)
                 await asyncio.sleep(5 * AGAIN_S)
-        if self.records.live or (self.records.is_shared and self.info.ready):
+        if not self.records.are_whole or (self.records.is_shared and self.info.ready):
             await self.records.finish()
-        await self.login.clear(self.remote.name, self.remote.log)
+        await self.login.clear(self.remote.name, self.remote.job, self.remote.log)
         self.info.state = "stopped"
         self.status.say("ended", self.info.message or "was stopped")
         self.status.over.set()
@@ -356,7 +370,8 @@ class Agent:
         if self.info.state == "failed" and self.remote.job:
             with contextlib.suppress(SshError, SchedulerError):
                 await self.queue.cancel()
-        self.records.leave(NOTHING_MORE.format(name=self.info.name, site=self.site.name))
+        left = NOTHING_MORE if self.info.state in ("stopped", "failed") else UNKEPT
+        self.records.leave(left.format(name=self.info.name, site=self.site.name))
         await self.supervisor.close()
         await self.place.close()
         if self.info.state == "stopped":
@@ -393,12 +408,18 @@ FAILED_HERE = "its agent here failed: {error!r}"
 AGAIN = "{where} is being reached again; the ranks go on meanwhile"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
 LATER = (
-    "{name} cannot be reached: a process here goes on trying to cancel its job {job}, until it can"
+    "{name} is not over yet: a process here goes on trying to cancel its job {job} and to copy its "
+    "records, until it can ({words})"
 )
 NOTHING_MORE = (
     "cluster {name} on {site} was over before all of this run had been copied: the record of the "
     "same name there has the rest"
 )
+UNKEPT = (
+    "the agent of cluster {name} here was ended while this run was on; `%cluster attach {name}` "
+    "copies the rest from {site}"
+)
+NOT_HERE = "the run goes on there, and is not copied to this machine yet: {error}"
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)

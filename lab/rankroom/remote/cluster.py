@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 
 from rankroom.cluster import launch, liveness
 from rankroom.cluster.base import AnyCluster
-from rankroom.errors import STOPPED, NoClusterError, RankroomError, SshError, StartError
+from rankroom.errors import (
+    STOPPED,
+    NoClusterError,
+    RankroomError,
+    RecordError,
+    SshError,
+    StartError,
+)
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
-from rankroom.record.model import Json
+from rankroom.record.model import Json, RunInfo
 from rankroom.remote import start
 from rankroom.run.run import Run
 from rankroom.scheduler.site import Site
@@ -107,7 +115,10 @@ class RemoteCluster(AnyCluster):
 
     def _run_of(self, told: Json) -> Run:
         # Its state is what has come here of it, not what is known there.
-        info = self.store.load(str(told["id"]))
+        try:
+            info = self.store.load(str(told["id"]))
+        except RecordError:  # the disk here is full, say: the record comes once it is not
+            info = replace(RunInfo.from_json(told), state="running", end=None)
         return Run(info, self.store, self._ask, is_replica=True)
 
     def _take(self, told: Json) -> Run:

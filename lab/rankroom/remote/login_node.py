@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 
 import rankroom
-from rankroom.errors import RankroomError, StartError
-from rankroom.record.cluster_file import ClusterPaths, tail
+from rankroom.errors import RankroomError, RecordError, StartError
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import Json
 from rankroom.record.store import Store
 from rankroom.scheduler import jobs
@@ -101,9 +101,9 @@ class LoginNode:
         """The end of a job's output; empty if it cannot be had."""
         return str((await self._try("log", path)).get("text", "")) if path else ""
 
-    async def clear(self, name: str, path: str) -> None:
+    async def clear(self, name: str, job: str, path: str) -> None:
         """Leave nothing but records of a cluster that is over, if that can be done now."""
-        await self._try("clear", name, path)
+        await self._try("clear", name, job, path)
 
     async def _try(self, command: str, *words: str) -> Json:
         with contextlib.suppress(RankroomError, asyncio.TimeoutError):
@@ -133,10 +133,8 @@ def find(name: str, job: str, seconds: str) -> Json:
 
     def is_there() -> bool:
         info = paths.read()
-        # What a job before this one left under the same name is none of ours. PBS names the server
-        # with a job, and not always by the same name.
-        granted = info.allocation.job if info and info.allocation else ""
-        ours = granted.partition(".")[0] == job.partition(".")[0]
+        # What a job before this one left under the same name is none of ours.
+        ours = _is_in(info, job)
         return info is not None and ours and bool(info.rpc or info.state == "failed")
 
     found = poll_until(is_there, float(seconds), 0.1)
@@ -150,17 +148,21 @@ def finish(name: str, since: str) -> Json:
 
     store = Store()
     repair.complete_all(store)
-    ids = [each for each in store.ids() if each >= since]
-    runs = [run.to_json() for run in map(store.load, ids) if run.cluster == name]
+    runs = []
+    for run_id in store.ids():
+        with contextlib.suppress(RecordError):  # one that is damaged keeps nothing from the others
+            if run_id >= since and (run := store.load(run_id)).cluster == name:
+                runs.append(run.to_json())
     return {"runs": runs}
 
 
 def events(run: str, after: str) -> Json:
     """Some of a record's events from byte `after` on, and its run.json."""
     store = Store()
+    # First: if it says ended, everything the run wrote is in the file by now.
+    told = store.load(run).to_json()
     chunk = store.read(run, int(after), CHUNK)
     text = chunk.data.decode("utf-8", "backslashreplace")
-    told = store.load(run).to_json()
     if chunk.next < chunk.size:
         told["state"] = "running"  # its end is told with its last event
     return {"run": told, "source": store.source(run), "events": text}
@@ -168,17 +170,34 @@ def events(run: str, after: str) -> Json:
 
 def log(path: str) -> Json:
     """The end of a job's output."""
-    return {"text": tail(Path(path), LOG_LINES)}
+    return {"text": "\n".join(tail(file, LOG_LINES) for file in _output(path))}
 
 
-def clear(name: str, path: str) -> Json:
-    """Leave nothing but records of a cluster that is over."""
+def clear(name: str, job: str, log: str) -> Json:
+    """Leave nothing but records of the cluster in `job`, which is over."""
+    from rankroom.cluster import liveness
+
     paths = ClusterPaths(name)
-    if path:
-        Path(path).unlink(missing_ok=True)
-    if not paths.unfinished():
+    for file in _output(log):
+        file.unlink(missing_ok=True)
+    info = paths.read()
+    # A cluster of this name may have been started from another machine, too.
+    is_ours = _is_in(info, job) if info and info.allocation else not liveness.alive(info)
+    if is_ours and not paths.unfinished():
         paths.remove()
     return {}
+
+
+def _is_in(info: ClusterInfo | None, job: str) -> bool:
+    # PBS names the server with a job, and not always by the same name.
+    granted = info.allocation.job if info and info.allocation else ""
+    return granted.partition(".")[0] == job.partition(".")[0]
+
+
+def _output(log: str) -> list[Path]:
+    """The files in which a job's output is, by a name that may be a pattern."""
+    path = Path(log)
+    return sorted(path.parent.glob(path.name)) if log else []
 
 
 COMMANDS = {each.__name__: each for each in (hello, find, finish, events, log, clear)}

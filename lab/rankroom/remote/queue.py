@@ -45,7 +45,8 @@ class Queue:
         job = await self._scheduler.find(name) if self._may_be_there else ""
         self._may_be_there = True
         job = job or await self._scheduler.submit(script)
-        self._remote.job, self._remote.log = job, f"{folder}/{name}-{job}.log"
+        log = self._scheduler.kind.LOG.format(name=name, job=job)
+        self._remote.job, self._remote.log = job, f"{folder}/{log}"
         self._set("pending", f"job {job} waits in the queue")
 
     async def accepts(self, site: Site) -> None:

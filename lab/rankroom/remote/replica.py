@@ -15,8 +15,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from rankroom.errors import RankroomError, RecordError, SshError
+from rankroom.record.cluster_file import CLOCK_S
 from rankroom.record.model import Json, RunInfo
-from rankroom.record.owner import no_process, this_process
+from rankroom.record.owner import QUIET, no_process, this_process
 from rankroom.record.store import Store, Writer
 from rankroom.remote.login_node import LoginNode
 from rankroom.rpc.client import Answer
@@ -26,7 +27,7 @@ ENDED = ("done", "failed", "interrupted")
 WAIT_S = 10.0  # for events of a run to come, in one question
 LATE_S = 10.0  # beyond that, until an answer is taken for lost
 AGAIN_S = 1.0  # between two tries to write what a full disk refused, or to reach the login node
-FINISH_S = 30.0  # for records of a cluster that is over to come to their end
+FINISH_S = QUIET + 30.0  # for records of a cluster that is over to come to their end
 Ask = Callable[..., Awaitable[Answer]]
 
 
@@ -46,15 +47,18 @@ class Replicas:
         self._ask = ask
         self._login = login
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since))
+        # Ids tell the time there, and the clock here may be wrong.
+        self._since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since - CLOCK_S))
+        self._done: set[str] = set()  # nothing more comes of them, and they may be pruned by now
         self._writers: dict[str, Writer] = {}
         self._taking = threading.Lock()  # what is new is worked out from what is there
 
     def is_complete(self, run_id: str) -> bool:
         """Whether all of a record is here."""
         with contextlib.suppress(RecordError):
-            return self._store.load(run_id).state in ENDED
-        return False
+            if run_id not in self._done and self._store.load(run_id).state in ENDED:
+                self._done.add(run_id)
+        return run_id in self._done
 
     def size(self, run_id: str) -> int:
         """How much of a record's events is here; -1 if nothing of the record is."""
@@ -67,6 +71,11 @@ class Replicas:
     def live(self) -> list[str]:
         """The runs that go on, as far as is known here."""
         return [run.id for run in self._runs() if run.state == "running"]
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether all of what is known here has come."""
+        return next(self._runs(), None) is None
 
     def take(self, told: Json, source: str, after: int, events: bytes) -> None:
         """Write what came of a record: its run.json, and events from byte `after` on.
@@ -99,6 +108,8 @@ class Replicas:
                 run.owner = RunInfo.from_json(told).owner
                 writer.finish(run)
                 self._writers.pop(run.id, None)
+                if run.state in ENDED:
+                    self._done.add(run.id)
 
     def leave(self, note: str) -> None:
         """Nothing more comes of the runs that went on: say so in their records."""
@@ -119,12 +130,21 @@ class Replicas:
             return
         self._tasks[run_id] = asyncio.create_task(self._bring_all(run_id))
 
-    async def begin_now(self, run_id: str) -> None:
-        """The same; the record is here, and written to, when this returns: it may be spoken of."""
+    async def begin_now(self, run_id: str) -> str:
+        """The same; the record is here, and written to, when this returns: it may be spoken of.
+
+        Returns why it is not, where it cannot be written yet.
+        """
+        trouble = ""
         if not self.is_shared:
-            with contextlib.suppress(RankroomError, asyncio.TimeoutError):
+            try:
                 await self.bring(run_id)
+            except RecordError as error:
+                trouble = str(error)
+            except (RankroomError, asyncio.TimeoutError):
+                pass
             self.begin(run_id)
+        return trouble
 
     async def bring(self, run_id: str, changed: str = "", seconds: float = 0.0) -> tuple[str, bool]:
         """Ask once for what is new of a record, for which there are so many seconds.
@@ -143,17 +163,26 @@ class Replicas:
         return said["changed"], said["run"]["state"] != "running"
 
     async def finish(self) -> None:
-        """Have the rest come from the records' files there, which are complete."""
+        """Have the rest come from the records' files there, once these are complete."""
         deadline = time.monotonic() + FINISH_S
-        while time.monotonic() < deadline:
+        while not await self._finish_all() and time.monotonic() < deadline:
+            await asyncio.sleep(AGAIN_S)
+
+    async def _finish_all(self) -> bool:
+        """Bring what there is of all records; whether that was all of them."""
+        try:
+            runs = (await self._login.ask("finish", self.cluster, self._since))["runs"]
+        except (RankroomError, OSError) as error:
+            say(error)
+            return False
+        done = True
+        for run in () if self.is_shared else runs:
             try:
-                runs = (await self._login.ask("finish", self.cluster, self._since))["runs"]
-                for run in () if self.is_shared else runs:
-                    await self._finish_one(RunInfo.from_json(run).id)
-                return
-            except (RankroomError, OSError) as error:
+                done = await self._finish_one(str(run["id"])) and done
+            except (RankroomError, OSError) as error:  # others need not be damaged
                 say(error)
-                await asyncio.sleep(AGAIN_S)
+                done = False
+        return done
 
     async def stop(self) -> None:
         """Ask for nothing more."""
@@ -181,22 +210,31 @@ class Replicas:
                 say(error)
                 return
 
-    async def _finish_one(self, run_id: str) -> None:
+    async def _finish_one(self, run_id: str) -> bool:
+        """Bring what there is of a record; whether that was all."""
         while not self.is_complete(run_id):
             after = max(0, self.size(run_id))
             said = await self._login.ask("events", run_id, str(after))
             events = said["events"].encode()
             await asyncio.to_thread(self.take, said["run"], said["source"], after, events)
             if said["run"]["state"] != "running":
-                return
+                return True
+            if not events:  # nobody has seen yet that its writer is gone
+                return False
+        return True
 
     def _runs(self) -> Iterator[RunInfo]:
+        """Those that have not ended, as far as is known here."""
         for run_id in self._store.ids():
             if run_id < self._since:
                 return
+            if run_id in self._done:
+                continue
             with contextlib.suppress(RecordError):
                 run = self._store.load(run_id)
-                if run.cluster == self.cluster:
+                if run.state in ENDED:
+                    self._done.add(run_id)
+                elif run.cluster == self.cluster:
                     yield run
 
     def _writer(self, run_id: str) -> Writer:

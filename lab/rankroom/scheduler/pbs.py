@@ -21,6 +21,7 @@ LIMITS: list[str] = []  # nor what each queue gives, in a form that all sites sh
 VERSION = ["qstat", "--version"]
 ALIVE = ["qstat", "-B"]
 CANCEL = ["qdel"]
+LOG = "{job}.*OU"  # as PBS calls a job's output, which it puts there when the job is over
 LISTS_OWN = False
 NO_HISTORY = re.compile(r"job history", re.IGNORECASE)  # as PBS is set up at first
 OVER = re.compile(r"Unknown Job Id|has finished", re.IGNORECASE)

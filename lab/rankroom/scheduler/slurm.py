@@ -27,6 +27,7 @@ TEST = ["sbatch", "--test-only"]  # says whether that would be accepted
 LIMITS = ["sinfo", "--noheader", "--format=%P|%l|%D"]  # says what each partition gives at most
 VERSION = ["sbatch", "--version"]
 CANCEL = ["scancel"]
+LOG = "{name}-{job}.log"  # how a job's output is called
 LISTS_OWN = True  # all jobs of the user, and no others
 # Times in UTC, as a login node's clock may show another zone's; no choice of jobs but ours.
 _CHOICES = ("STATES", "PARTITION", "QOS", "ACCOUNT", "NAMES", "LICENSES", "USERS")

@@ -49,6 +49,16 @@ def master(command: str, socket: Path, login: str, connect_s: float) -> list[str
     ]
 
 
+def settings(command: str, login: str) -> list[str]:
+    """Says what ssh's configuration is for this host; connects to nothing."""
+    return [*shlex.split(command), "-G", "--", login]
+
+
+def leads_through(settings: str) -> bool:
+    """Whether the way to a host with these settings is another program's: a jump, say."""
+    return re.search(r"^proxy(jump|command) (?!none$)", settings, re.MULTILINE) is not None
+
+
 def behind(command: str, socket: Path, login: str, node: str) -> list[str]:
     """What leads a connection on to a node, as the user of `login`, over the open connection to it.
 

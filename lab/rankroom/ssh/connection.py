@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
+from rankroom import config
 from rankroom.errors import SshError
 from rankroom.ssh import command, master
 from rankroom.ssh.failures import AWAY, PASSING, explain
@@ -175,7 +176,11 @@ class SshConnection:
             await asyncio.sleep(PAUSE_S)
 
     async def _connect(self, tell: Tell | None, connect_s: float) -> None:
-        words = command.master(self._ssh, self.socket, self._login, connect_s)
+        ask_s = 0.0
+        if not self._node and await self._leads_through():
+            # What a jump asks is answered while ssh waits for a word of the host behind it.
+            ask_s = config.ask_seconds()
+        words = command.master(self._ssh, self.socket, self._login, connect_s + ask_s)
         if self._node:
             login = control_path(self._ssh, self._login)
             words[-3:-3] = command.behind(self._ssh, login, self._login, self._node)
@@ -185,6 +190,13 @@ class SshConnection:
         )  # fmt: skip
         if not done.ok or not await self.alive():
             raise explain(self.name, done)
+
+    async def _leads_through(self) -> bool:
+        """Whether another host, or a command of the user's, is on the way."""
+        with contextlib.suppress(OSError):  # no ssh: whoever runs it next says so
+            words = command.settings(self._ssh, self._login)
+            return command.leads_through((await commands.run(words, timeout=CONNECT_S)).output)
+        return False
 
     async def _ask(self, what: str, *more: str) -> commands.Completed:
         return await commands.run(

@@ -25,8 +25,9 @@ KNOWN = (
     ),
     (
         "late",
-        rf"(?s){ASKS}(?!.*{ANSWERED}).*(Connection|connection) (closed|reset|to .* closed)",
-        "it hung up before it had an answer to what ssh asked",
+        rf"(?s){ASKS}(?!.*{ANSWERED}).*"
+        r"(Connection|connection) (closed|reset|timed out|to .* closed)",
+        "the time to log in was over before there was an answer to what ssh asked",
         "try again, and answer sooner",
     ),
     (

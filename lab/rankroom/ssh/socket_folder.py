@@ -41,7 +41,7 @@ def _fits(own: Path) -> bool:
 def _made(folder: Path) -> Path:
     """Make the folder, unless it is there and the user's own: in /tmp anybody may have made it."""
     try:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        config.make_parents(folder)
         folder.mkdir(mode=0o700, exist_ok=True)
         about = folder.lstat()
     except OSError as error:

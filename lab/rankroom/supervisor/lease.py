@@ -44,13 +44,13 @@ class Lease:
     def __init__(self, folder: Path, seconds: float) -> None:
         self._folder = folder
         self._seconds = seconds
-        self._pause = min(LOOK_S, seconds / 4)
+        self.pause = min(LOOK_S, seconds / 4)  # between two looks
         self._used = self._looked = time.monotonic()
 
     def over(self, in_use: bool) -> bool:
         """True when the cluster can end: not held for so long, and not `in_use` by a run."""
         now = time.monotonic()
-        if now < self._looked + self._pause:
+        if now < self._looked + self.pause:
             return False
         self._looked = now
         if in_use or held(self._folder / "lease"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.rpc.server import Question, Server
@@ -29,13 +30,18 @@ class News:
         if question.content["known"] != self._version:
             self._tell()
         else:
-            self._server.later(PERIOD_S, self._tell)
+            self._server.later(PERIOD_S, partial(self._tell_at_last, question))
         return True
 
     def note(self) -> None:
         """Something has changed; from any thread."""
         self._version += 1
         self._server.call(self._tell)
+
+    def _tell_at_last(self, question: Question) -> None:
+        """Answer a question that has waited for long, unless there was news meanwhile."""
+        if question in self._waiting:
+            self._tell()
 
     def _tell(self) -> None:
         if self._waiting:

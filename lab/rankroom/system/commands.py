@@ -56,10 +56,10 @@ async def run(
     """Run a command to its end and keep its output (the last `keep` characters).
 
     `env` replaces the environment, `input` is what it reads, `on_line` sees each line as it is
-    written, without its newline; what it raises ends the command. After `timeout` seconds, and when
-    the caller is cancelled, the command and all it started in its process group are ended. With
-    `terminal` it stays in ours, and may ask its user. Raises FileNotFoundError when there
-    is no such program.
+    written, without its newline; what it raises ends the command. After `timeout` seconds, when the
+    caller is cancelled, and when it fails, the command and all it started in its process group are
+    ended. With `terminal` it stays in ours, and may ask its user. Raises FileNotFoundError when
+    there is no such program.
     """
     words = tuple(os.fspath(word) for word in argv)
     process = await asyncio.create_subprocess_exec(
@@ -154,6 +154,9 @@ async def _give(process: asyncio.subprocess.Process, text: str) -> None:
 async def _end(process: asyncio.subprocess.Process, whom: int) -> None:
     """End what is left of it: asked first, then by force. A negative `whom` is a process group."""
     if process.returncode is not None:
+        if process.returncode and whom < 0:  # it failed: what it began has no use any more
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(whom, signal.SIGTERM)
         return
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):

@@ -55,10 +55,16 @@ def is_same_boot(space: PidSpace) -> bool:
     return bool(space.boot) and space.boot == here().boot
 
 
-def was_rebooted(space: PidSpace) -> bool:
-    """Whether `space` is this machine's before it was last booted: nothing runs there."""
-    before, now = space[:2], here()[:2]
-    return all(before) and before == now and bool(space.boot) and space.boot != here().boot
+def was_rebooted(space: PidSpace, is_renamed: bool = False) -> bool:
+    """Whether `space` is this machine's before it was last booted: nothing runs there.
+
+    With `is_renamed` it may have had another name. Machines that were set up from one image may be
+    told apart by nothing else.
+    """
+    now = here()
+    is_same = space.machine == now.machine and (is_renamed or space.host == now.host)
+    known = all((space.host, space.machine, space.boot))
+    return known and is_same and space.boot != now.boot
 
 
 def _text(path: Path) -> str:

@@ -87,6 +87,24 @@ def test_only_a_first_look_takes_a_moment(home: Path, processes: list[int]):
     assert agent._pause() == 0.0
 
 
+def test_a_supervisor_is_gone_when_it_is_silent_while_its_agent_is_not(monkeypatch):
+    """A job that was suspended, or a machine that slept, is no silence of the supervisor's."""
+    now = 1000.0
+    monkeypatch.setattr(node_agent.time, "monotonic", lambda: now)
+    agent, _ = agent_of([])
+
+    def silent_after(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        return agent.silent()
+
+    assert not silent_after(3600), "it stood still itself"
+    silences = [silent_after(node_agent.BEAT_S) for _ in range(40)]
+    assert silences.index(True) * node_agent.BEAT_S == node_agent.SILENT_S
+    agent._heard = now
+    assert not silent_after(50) and not silent_after(50)
+
+
 def test_a_rank_with_a_gpu_says_how_busy_that_is(home: Path, monkeypatch):
     asked = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 import jsonschema
 import pytest
 
-from rankroom.cluster import actions, cluster_status, launch, start_request
+from rankroom.cluster import actions, cluster_status, launch, liveness, start_request
 from rankroom.cluster.cluster_status import ClusterStatus, RankStatus, status_of
 from rankroom.cluster.start_request import DryRun, SiteChoice, StartRequestError
 from rankroom.errors import NoClusterError, NotYoursError, UsageError
@@ -24,10 +25,13 @@ from rankroom.record.cluster_file import (
     ClusterPaths,
     Node,
     Remote,
+    all_clusters,
+    all_paths,
     named,
 )
 from rankroom.record.model import RankInfo
 from rankroom.scheduler import site
+from rankroom.system import pid_space
 
 SCHEMA = json.loads(cluster_status.SCHEMA_FILE.read_text())
 DEFS = SCHEMA["$defs"]
@@ -288,6 +292,48 @@ def test_what_leads_elsewhere_is_not_removed(name: str, tmp_path: Path):
     with pytest.raises(ValueError, match="no cluster's folder"):
         ClusterPaths(name, tmp_path / "clusters").remove()
     assert (tmp_path / "runs").exists() and (tmp_path / "clusters" / "one").exists()
+
+
+def test_what_a_file_system_keeps_of_a_cluster_is_none(home: Path, monkeypatch):
+    """As NFS keeps files that are open: cluster.json must not stay with them."""
+    paths, kept = ClusterPaths("one"), "supervisor.log"
+    paths.make(1)
+    paths.write(ClusterInfo("one", 1, "running"))
+    (paths.logs / kept).touch()
+    unlink = os.unlink
+
+    def busy(path: str, **where: Any) -> None:
+        if os.fspath(path).endswith(kept):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        unlink(path, **where)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", busy)
+        paths.remove()
+        assert not paths.folder.exists() and paths.read() is None
+        assert all_clusters() == [] and all_paths() == []
+        [left] = (home / "clusters").iterdir()
+        assert [each.name for each in left.rglob("*") if each.is_file()] == [kept]
+    paths.make(1)  # the next start
+    assert [each.name for each in (home / "clusters").iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("remote", "host", "machine", "state"),
+    [
+        pytest.param(Remote("far", "login"), "home-3", "m1", "gone", id="a-laptop-elsewhere"),
+        pytest.param(Remote("far", "login"), "home-3", "m2", "unknown", id="another-laptop"),
+        pytest.param(Remote("near"), "login1", "m1", "unknown", id="login-nodes-of-one-image"),
+        pytest.param(None, "login1", "m1", "unknown", id="of-this-machine"),
+        pytest.param(None, "net-7", "m1", "gone", id="the-same-name"),
+    ],
+)
+def test_a_machine_that_was_booted_again(monkeypatch, remote, host: str, machine: str, state: str):
+    """A laptop is known by its own id: its name may come from the network that it is in."""
+    monkeypatch.setattr(pid_space, "here", lambda: pid_space.PidSpace("net-7", "m1", "b2", "p"))
+    before = pid_space.PidSpace(host, machine, "b1", "p")
+    info = made(supervisor=7, space=str(before), remote=remote)
+    assert liveness.state(info) == state
 
 
 def test_a_cluster_is_named_after_its_site_whatever_that_is_called():

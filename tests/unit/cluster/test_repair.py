@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from numbered import assert_numbered, written
+from rankroom.cluster import liveness
 from rankroom.cluster.local import Cluster
 from rankroom.cluster.repair import complete, complete_all
 from rankroom.errors import NoClusterError
@@ -23,6 +24,7 @@ from rankroom.record.cluster_file import Allocation, ClusterPaths, Node
 from rankroom.record.model import RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store
+from rankroom.scheduler import job_end
 from rankroom.system import process_tree
 from record_makers import gone_process, log, lost_record, snapshot, start_record
 
@@ -161,6 +163,32 @@ def test_a_record_whose_job_took_its_writer_along_is_completed_from_any_machine(
     assert found.failure.evalue == "rank 0 ended with its cluster: job 12 was cancelled"
     assert texts(store, run) == ["one\n"]
     assert not paths.folder.exists()
+
+
+def test_a_record_is_completed_at_once_where_its_job_is_known_to_be_over(home, lost, monkeypatch):
+    """It was written to a moment ago; its writer was killed with its job, on another machine."""
+    run = lost(*SAID, *END, pid=os.getpid())
+    paths, store = ClusterPaths("local"), Store()
+    said, asked = "JobState=FAILED Reason=None", []
+    monkeypatch.setattr(job_end, "asked", lambda job, seconds: asked.append(job) or said)
+    monkeypatch.setattr(liveness, "alive", lambda info: False)  # it does not answer from here
+    info = paths.read()
+    info.allocation = Allocation("12", (Node("c1", 1),), time.time() + 1000)
+    info.host, info.space, info.supervisor, info.began = "c1", "c1/another/boot/pid", 7, 8
+    paths.write(info)
+    raw = store.paths(run.id).run
+    about = json.loads(raw.read_text())
+    about["owner"] = {"host": "c1", "pid": 9, "space": info.space, "began": 9}
+    about["ranks"][0]["host"] = "c1"
+    raw.write_text(json.dumps(about))
+    assert complete_all(store) == [] and asked == [], "another process writes it"
+    about["owner"] |= {"pid": 7, "began": 8}
+    raw.write_text(json.dumps(about))
+    for said in ("JobState=RUNNING", "JobState=COMPLETING", ""):
+        assert complete_all(store) == [], said
+    said = "JobState=FAILED Reason=None"
+    assert complete_all(store) == [run.id]
+    assert store.load(run.id).state == "done" and texts(store, run) == ["one\n", "two\n"]
 
 
 @pytest.fixture

@@ -29,6 +29,19 @@ def test_a_writer_on_another_host_is_left_alone(tmp_path):
         take_over(Store(tmp_path), run.id)
 
 
+def test_a_writer_elsewhere_that_is_known_to_be_gone_is_followed_by_one(tmp_path):
+    """It was written to a moment ago, so that the record is called running."""
+    owner = gone_process()
+    owner.host = owner.space = "elsewhere"
+    store, run, writer = start_record(tmp_path, owner=owner)
+    writer.close()
+    assert store.load(run.id).state == "running"
+    _, first = take_over(store, run.id, owner)
+    with pytest.raises(RecordError, match="another process"):
+        take_over(store, run.id, owner)  # it has another writer by now
+    first.close()
+
+
 def test_the_new_writer_owns_a_run_that_is_completed(tmp_path):
     run_id = left_alone(tmp_path, lines=7, notes=["kept"])
     store = Store(tmp_path)

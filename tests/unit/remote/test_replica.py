@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rankroom.errors import RecordError
+from rankroom.errors import RankroomError, RecordError
 from rankroom.record.model import Json, RankInfo, RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, Writer
+from rankroom.remote import replica
+from rankroom.remote.cluster import RemoteCluster
 from rankroom.remote.login_node import LoginNode
 from rankroom.remote.replica import Replicas
 from rankroom.rpc.client import Answer
@@ -69,14 +76,25 @@ def here(tmp_path: Path) -> Store:
     return Store(tmp_path / "here")
 
 
-def replicas(here: Store) -> Replicas:
+def replicas(here: Store, login: Any = None, since: float = START / 1e6 - 1) -> Replicas:
     """What an agent that starts now makes of what there is."""
 
     async def ask(*about: object, **more: object) -> Answer:
         raise AssertionError("these tests bring it themselves")
 
-    login = LoginNode(Site("far"), LocalHost())
-    return Replicas(here, "far", START / 1e6 - 1, ask, login)
+    return Replicas(here, "far", since, ask, login or LoginNode(Site("far"), LocalHost()))
+
+
+class Login:
+    """A login node whose answers are made up: to "finish" with `runs`, to "events" by `events`."""
+
+    def __init__(self, runs: list[Json], events: Callable[[str, int], Json]) -> None:
+        self.runs, self.events = runs, events
+        self.asked: list[str] = []
+
+    async def ask(self, command: str, *words: str) -> Json:
+        self.asked.append(command)
+        return {"runs": self.runs} if command == "finish" else self.events(words[0], int(words[1]))
 
 
 def bring(there: There, kept: Replicas) -> None:
@@ -185,3 +203,83 @@ def test_a_run_that_nobody_brings_any_more_says_so(there: There, here: Store):
 def test_other_clusters_runs_are_left_alone(there: There, here: Store):
     here.create(RunInfo("20231114-221320-000001", "another", 1, START), "1").close()
     assert replicas(here).live == []
+
+
+def test_a_record_that_is_complete_is_not_read_or_asked_for_again(
+    there: There, here: Store, monkeypatch: pytest.MonkeyPatch
+):
+    kept = replicas(here)
+    there.write(2)
+    there.end()
+    bring(there, kept)
+    monkeypatch.setattr(Store, "load", lambda self, run_id: pytest.fail("it is done"))
+    assert kept.live == [] and kept.is_complete(there.run.id)
+    shutil.rmtree(here.paths(there.run.id).folder)  # pruned
+    kept.begin(there.run.id)  # there is no loop for a task here
+    assert here.ids() == []
+
+
+def test_a_clock_that_is_ahead_hides_no_run(there: There, here: Store):
+    kept = replicas(here, since=START / 1e6 + 1800)
+    bring(there, kept)
+    assert kept.live == [there.run.id] and not kept.are_whole
+
+
+def test_one_damaged_record_keeps_nothing_from_the_others(
+    there: There, here: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(replica, "FINISH_S", 0.0)
+    there.write(9)
+    there.end()
+    damaged = replace(there.run, id="20231114-221320-00000f").to_json()
+
+    def events(run_id: str, after: int) -> Json:
+        if run_id == damaged["id"]:
+            raise RankroomError("the record is damaged")
+        told, source, _, data = there.answer(after)
+        return {"run": told, "source": source, "events": data.decode()}
+
+    login = Login([damaged, there.run.to_json()], events)
+    asyncio.run(replicas(here, login).finish())
+    assert same(there, here)
+
+
+def test_a_record_is_waited_for_while_its_writer_may_live(
+    there: There, here: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """It is asked for with pauses, as asking is a command on the login node; and completed there
+    as soon as that can be."""
+    pauses = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            there.end()
+
+    monkeypatch.setattr(replica.asyncio, "sleep", pause)
+    there.write(9)
+
+    def events(run_id: str, after: int) -> Json:
+        told, source, _, data = there.answer(after, 10_000)
+        return {"run": told, "source": source, "events": data.decode()}
+
+    login = Login([there.run.to_json()], events)
+    asyncio.run(replicas(here, login).finish())
+    assert same(there, here)
+    assert pauses == [replica.AGAIN_S] * 3
+    assert login.asked.count("finish") == 4
+
+
+def test_a_run_whose_record_this_disk_refuses_goes_on_and_is_seen_later(there: There, here: Store):
+    """What the agent tells of it stands in until the record comes."""
+    cluster = RemoteCluster.__new__(RemoteCluster)
+    cluster.store = here
+    cluster._ask = lambda *about, **more: {}  # type: ignore[method-assign]
+    told = there.run.to_json() | {"state": "done", "end": START + 1, "notes": ["no room here"]}
+    run = cluster._run_of(told)
+    assert (run.state, run.info.notes) == ("running", ["no room here"])
+    assert not run.wait(0.05)
+    there.write(3)
+    there.end()
+    bring(there, replicas(here))
+    assert run.wait(60) and run.state == "done"

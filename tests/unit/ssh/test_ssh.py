@@ -74,6 +74,8 @@ SAID = {
     "slow": [
         "Connection timed out during banner exchange\nConnection to 10.88.0.10 port 22 timed out",
         "Connection timed out during banner exchange\nConnection to UNKNOWN port 65535 timed out",
+        "rankroom asks: One-time code:\nrankroom was answered: One-time code:\n"
+        "Connection timed out during banner exchange",
     ],
     "lost": [
         "kex_exchange_identification: Connection closed by remote host\n"
@@ -96,6 +98,10 @@ SAID = {
     "late": [
         "rankroom asks: One-time code:\nConnection closed by 10.88.0.10 port 22",
         "rankroom asks: One-time code:\nclient_loop: Connection reset by 10.88.0.10 port 22",
+        "rankroom asks: One-time code:\nConnection timed out during banner exchange\n"
+        "Connection to UNKNOWN port 65535 timed out",
+        "rankroom asks: password:\nrankroom was answered: password:\nrankroom asks: Code:\n"
+        "Connection timed out during banner exchange",
     ],
     "other": ["something never seen", ""],
 }
@@ -191,6 +197,18 @@ def test_a_long_path_has_its_sockets_in_tmp(tmp_path: Path, monkeypatch: pytest.
     assert path.parent == Path(f"/tmp/rankroom-{os.getuid()}")
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert len(os.fsencode(path)) <= socket_folder.LONGEST_PATH
+
+
+def test_what_is_made_above_the_sockets_is_for_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    before = os.umask(0o002)
+    try:
+        socket_folder._made(tmp_path / "share" / "rankroom" / "ssh")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "share", tmp_path / "share" / "rankroom"]
+    assert [stat.S_IMODE(each.stat().st_mode) for each in made] == [0o700, 0o700]
 
 
 def test_a_folder_that_is_not_ours_is_not_used(tmp_path: Path):
@@ -308,15 +326,18 @@ def test_askpass_gives_ssh_the_answer(home: Path):
 # -- a line by ssh that does as it is told
 
 
-def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """An ssh that notes its calls; nothing is ever behind its socket.
+def fake_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, settings: str = ""
+) -> Path:
+    """An ssh that notes its calls but those for its settings; nothing is ever behind its socket.
 
     It is given up only in tests that make `AGREED_S` short, once it has come as far as they need.
     """
     monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 600.0)
     file = tmp_path / "ssh"
     calls = tmp_path / "calls"
-    file.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n{script}\n')
+    asked = f"[ $1 = -G ] && exec echo '{settings}'"
+    file.write_text(f'#!/bin/sh\n{asked}\necho "$*" >> {calls}\n{script}\n')
     file.chmod(0o700)
     monkeypatch.setenv("RANKROOM_SSH", str(file))
     return calls
@@ -357,6 +378,43 @@ def test_a_full_server_is_tried_a_few_times_and_then_told(
     with pytest.raises(SshError, match="too many logins at once"):
         asyncio.run(SshConnection("login").open())
     assert len(calls.read_text().splitlines()) == 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        ("port 22\nproxyjump jump,other", 15 + 40),
+        ("port 22\nproxycommand nc %h %p", 15 + 40),
+        ("port 22\nproxyusefdpass no\nproxycommand none", 15),
+        ("", 15),
+    ],
+)
+def test_what_a_jump_asks_has_its_time_to_be_answered(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, seconds: int
+):
+    """ssh's own limit holds until the host behind it says something."""
+    monkeypatch.setenv("RANKROOM_ASK_SECONDS", "40")
+    calls = fake_ssh(tmp_path, monkeypatch, "exit 255", settings)
+    with pytest.raises(SshError):
+        asyncio.run(SshConnection("login").open())
+    assert f"ConnectTimeout={seconds} " in calls.read_text()
+
+
+def test_nothing_is_asked_any_more_once_a_login_has_failed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A jump may still wait for an answer when ssh has given up on what is behind it."""
+    said = "Connection timed out during banner exchange"
+    waits = f"until ls {home}/questions/*.json 2>/dev/null; do sleep 0.01; done"
+    script = f"\"$SSH_ASKPASS\" 'Code: ' & {waits}; echo '{said}'; exit 255"
+    fake_ssh(tmp_path, monkeypatch, script)
+    with pytest.raises(SshError) as caught:
+        asyncio.run(SshConnection("login", False).open())
+    assert caught.value.why == "late"
+    deadline = time.monotonic() + 60
+    while questions.pending():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_hanging_ssh_does_not_hold_up_the_loop(

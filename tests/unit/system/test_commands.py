@@ -103,6 +103,13 @@ def test_a_background_process_does_not_keep_the_caller() -> None:
     assert time.monotonic() - start < 10
 
 
+def test_one_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    done = run_sync(["sh", "-c", f"sleep 600 >/dev/null & echo $! > {pids}; exit 4"])
+    assert done.returncode == 4
+    assert_gone(pids)
+
+
 def test_no_such_program() -> None:
     with pytest.raises(FileNotFoundError):
         run_sync(["rankroom-no-such-program"])

@@ -1,0 +1,111 @@
+"""What is done on a site's login node, where it is this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from fake_scheduler import FakeScheduler
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
+from rankroom.record.store import Store
+from rankroom.remote import login_node
+from rankroom.remote.queue import Queue
+from rankroom.scheduler.site import Site
+from rankroom.ssh.host import LocalHost
+from record_makers import finished_record, log, start_record
+
+
+def a_cluster(job: str = "") -> ClusterPaths:
+    """The folder of the cluster `far`, which is in this job."""
+    paths = ClusterPaths("far")
+    paths.make(1)
+    granted = Allocation(job, (Node("c1", 1),)) if job else None
+    paths.write(ClusterInfo("far", 1, "running", allocation=granted))
+    return paths
+
+
+@pytest.mark.parametrize("granted", ["12", "12.pbs-01"])
+def test_a_cluster_that_is_over_leaves_nothing(home: Path, granted: str):
+    paths = a_cluster(granted)
+    login_node.clear("far", "12", "")
+    assert not paths.folder.exists()
+
+
+def test_what_has_no_file_or_no_job_and_no_process_is_removed(home: Path):
+    paths = a_cluster()
+    login_node.clear("far", "", "")
+    assert not paths.folder.exists()
+    paths.make(1)
+    login_node.clear("far", "12", "")
+    assert not paths.folder.exists()
+
+
+def test_a_cluster_of_the_same_name_in_another_job_is_left_alone(home: Path):
+    """Started from another computer: this one has waited in the queue only, with a job or none."""
+    paths = a_cluster("13")
+    for job in ("12", ""):
+        login_node.clear("far", job, "")
+        assert paths.read() is not None
+
+
+def test_a_cluster_that_runs_here_by_the_same_name_is_left_alone(home: Path, monkeypatch):
+    paths = a_cluster()
+    monkeypatch.setattr("rankroom.cluster.liveness.alive", lambda info: True)
+    login_node.clear("far", "12", "")
+    assert paths.read() is not None
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "name"), [("slurm", "far-{}.log"), ("pbs", "{}.pbs-01.example.org.OU")]
+)
+def test_the_output_of_a_job_is_where_its_scheduler_puts_it(
+    fake: FakeScheduler, tmp_path: Path, scheduler: str, name: str
+):
+    site = Site("test", scheduler=scheduler, scratch=str(tmp_path / "scratch"))  # type: ignore[arg-type]
+    remote = Remote("test")
+
+    async def submit() -> None:
+        queue = Queue(site, LocalHost(), remote, lambda state, words: None)
+        await queue.submit("far", "login", "", False)
+
+    asyncio.run(submit())
+    assert login_node.log(remote.log) == {"text": ""}
+    folder = tmp_path / "scratch" / "clusters"
+    own, another = (folder / name.format(job) for job in (remote.job, f"1{remote.job}"))
+    for file in (own, another):
+        file.write_text(f"said in {file.name}\n")
+    assert login_node.log(remote.log) == {"text": f"said in {own.name}"}
+    login_node.clear("far", remote.job, remote.log)
+    assert not own.exists() and another.exists()
+
+
+def test_a_damaged_record_keeps_nothing_from_the_others(home: Path):
+    _, one = finished_record(home, log(0, "x\n"), cluster="far")
+    _, other = finished_record(home, log(0, "x\n"), cluster="far")
+    Store().paths(one.id).run.write_text("{")
+    assert [run["id"] for run in login_node.finish("far", "2")["runs"]] == [other.id]
+
+
+def test_the_end_of_a_record_is_told_with_its_last_event_whoever_ends_it_meanwhile(
+    home: Path, monkeypatch
+):
+    _, run, writer = start_record(home)
+    read = Store.read
+
+    def read_and_end(self: Store, *about: object) -> object:
+        """The record comes to its end just after its events have been read."""
+        found = read(self, *about)  # type: ignore[arg-type]
+        writer.append(log(0, "last\n"))
+        run.state, run.end = "done", time.time_ns() // 1000
+        writer.finish(run)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "read", read_and_end)
+        told = login_node.events(run.id, "0")
+    assert (told["run"]["state"], told["events"]) == ("running", "")
+    told = login_node.events(run.id, "0")
+    assert told["run"]["state"] == "done" and "last" in told["events"]

@@ -1,0 +1,172 @@
+"""The agent of a cluster on a site, with a login node and a job that pretend."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankroom.errors import SshError
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, ClusterState, Remote
+from rankroom.record.store import Store
+from rankroom.remote import agent as module
+from rankroom.remote.agent import Agent
+from rankroom.scheduler.site import Site
+from record_makers import start_record
+
+REFUSED = "cannot reach c1: it does not let you in; check the key\n`ssh c1` said:\n  no"
+
+
+async def nothing(*about: Any, **more: Any) -> str:
+    return ""
+
+
+async def never(*about: Any, **more: Any) -> None:
+    await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def agent_of(state: ClusterState) -> AsyncIterator[Agent]:
+    """An agent that is started for a cluster in this state, in job 12; it is never connected."""
+    paths = ClusterPaths("far")
+    paths.make(0)
+    remote = Remote("test", state=state, job="12", name="far")  # type: ignore[arg-type]
+    info = ClusterInfo("far", 1, state, created=time.time(), remote=remote)
+    paths.write(info)
+    made: Any = Agent(paths, info, remote, Site("test"))
+    made.login.meet = made.login.find = made.queue.follow = never
+    made.login.clear = made.queue.cancel = made.queue.end = nothing
+    try:
+        yield made
+    finally:
+        made.server.close()
+
+
+def doing(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
+
+
+def test_a_second_stop_says_no_sooner_that_it_is_done(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "STOP_S", 0.05)
+
+    async def test() -> None:
+        cancelled, asked = asyncio.Event(), []
+
+        async def cancel() -> None:
+            asked.append(1)
+            await cancelled.wait()
+
+        async with agent_of("running") as agent:
+            agent.queue.cancel = cancel  # type: ignore[method-assign]
+            first, second = await agent.stop(), await agent.stop()
+            assert first == second and "goes on trying to cancel its job 12" in first
+            monkeypatch.setattr(module, "STOP_S", 60.0)
+            cancelled.set()
+            assert await agent.stop() == "" and await agent.stop() == ""
+            assert agent.info.state == "stopped" and asked == [1]
+
+    doing(test)
+
+
+def test_an_agent_whose_predecessor_was_asked_to_stop_stops(home: Path):
+    async def test() -> None:
+        done = []
+        async with agent_of("ending") as agent:
+
+            async def cancel() -> None:
+                done.append("cancelled")
+
+            async def clear(*about: str) -> None:
+                done.append(about)
+
+            agent.queue.cancel = cancel  # type: ignore[method-assign]
+            agent.login.clear = clear  # type: ignore[method-assign]
+            await agent.keep()
+            assert done == ["cancelled", ("far", "12", "")]
+            assert not agent.paths.folder.exists()
+
+    doing(test)
+
+
+def test_a_node_that_refuses_ssh_is_named_and_tried_ever_more_rarely(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            raise asyncio.CancelledError
+
+    async def refuse() -> None:
+        raise SshError(REFUSED, "denied")
+
+    async def test() -> None:
+        async with agent_of("starting") as agent:
+            agent._host = "login"
+            agent.supervisor.address = "tcp://10.0.0.1:4000"
+            agent.supervisor.connect = refuse  # type: ignore[method-assign]
+            agent._connected.set()
+            with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):
+                patch.setattr(asyncio, "sleep", pause)
+                await agent._serve()
+            told = agent.paths.read()
+            assert told is not None and told.remote is not None
+            assert told.remote.state == "lost" and told.remote.words == REFUSED.split("\n")[0]
+            assert pauses == [1, 2, 3, 4]
+
+    doing(test)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_run_that_is_left_says_whether_more_may_come(home: Path, ended: bool):
+    async def test() -> None:
+        async with agent_of("running") as agent:
+            _, run, writer = start_record(home, cluster="far")
+            writer.close()
+            if ended:
+                agent.status.fail("job 12 was cancelled", "ended")
+            else:
+                agent.status.over.set()  # by SIGTERM
+            await agent.keep()
+            [note] = Store().load(run.id).notes
+            assert ("was over before all of this run" in note) == ended
+            assert ("`%cluster attach far`" in note) == (not ended)
+
+    doing(test)
+
+
+def test_what_a_disk_here_refuses_is_noted_in_the_run(home: Path):
+    async def test() -> None:
+        async with agent_of("running") as agent:
+            _, run, writer = start_record(home, cluster="far")
+            writer.close()
+
+            async def begin_now(run_id: str) -> str:
+                return "cannot write the record: no space left on device"
+
+            async def ask(*about: Any, **more: Any) -> Any:
+                return {"run": run.to_json()}
+
+            agent.status.ready = True
+            agent.supervisor.ask = ask  # type: ignore[method-assign]
+            agent.records.begin_now = begin_now  # type: ignore[method-assign]
+            said = await agent._pass_on(Asked({"do": "run"}))  # type: ignore[arg-type]
+            [note] = said["run"]["notes"]
+            assert note.startswith("the run goes on there") and note.endswith("left on device")
+
+    doing(test)
+
+
+class Asked:
+    """A client's question."""
+
+    buffers: tuple[bytes, ...] = ()
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.content = content

@@ -1,0 +1,62 @@
+"""How a cluster stands, told to who follows it: at once when it changes, else once in a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankroom.record.cluster_file import ClusterInfo
+from rankroom.supervisor.news import News
+
+
+class Asked:
+    """A follower's question, which notes its answers."""
+
+    def __init__(self, known: int) -> None:
+        self.content = {"do": "news", "known": known}
+        self.answers: list[dict[str, Any]] = []
+
+    def answer(self, **content: Any) -> None:
+        self.answers.append(content)
+
+
+@pytest.fixture
+def timers() -> list[Callable[[], None]]:
+    """What is due later."""
+    return []
+
+
+@pytest.fixture
+def news(timers: list[Callable[[], None]]) -> News:
+    server = SimpleNamespace(
+        later=lambda seconds, call: timers.append(call), call=lambda call: call()
+    )
+    return News(ClusterInfo("one", 2), server, {"a": "running"})  # type: ignore[arg-type]
+
+
+def test_who_knows_it_all_is_answered_when_something_changes(news: News):
+    first, second = Asked(-1), Asked(0)
+    assert news.take(first) and news.take(second)  # type: ignore[arg-type]
+    assert first.answers[0]["runs"] == {"a": "running"} and first.answers[0]["version"] == 0
+    news.note()
+    assert [each["version"] for each in second.answers] == [1]
+
+
+def test_each_question_is_answered_once_and_in_its_own_time(news: News, timers):
+    """A timer of a question that news has answered is no reason to answer the next one."""
+    for version in range(5):
+        question = Asked(version)
+        news.take(question)  # type: ignore[arg-type]
+        news.note()
+        assert len(question.answers) == 1
+    waits = Asked(5)
+    news.take(waits)  # type: ignore[arg-type]
+    *past, own = timers
+    for each in past:
+        each()
+    assert waits.answers == []
+    own()
+    assert [each["version"] for each in waits.answers] == [5]
