@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from rankroom.cli import main
 from rankroom.cluster.local import Cluster
 from rankroom.cluster.lookup import running_clusters
+from rankroom.supervisor.lease import held
 
 pytestmark = pytest.mark.cluster
 
@@ -52,6 +53,24 @@ def test_a_cluster_from_its_start_to_its_end(home: Path):
     finally:
         for left in running_clusters():
             said("stop", left.name)
+
+
+def test_a_cluster_that_is_resized_here_is_used_and_held_where_it_was_attached_to(home: Path):
+    said("start", "--ranks", "2", "--name", "mine")
+    attached = Cluster.attach("mine")
+    try:
+        for ranks in (3, 1):
+            said("resize", str(ranks))
+            deadline = time.monotonic() + 60
+            while [len(each.ready) for each in running_clusters()] != [ranks]:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            run = attached.run("size")
+            assert run.wait(60)
+            assert run.results == dict.fromkeys(range(ranks), str(ranks))
+            assert held(attached.paths.folder / "lease")
+    finally:
+        attached.stop()
 
 
 def test_what_cannot_be_is_said_in_one_line(home: Path):

@@ -5,6 +5,7 @@ import os
 import time
 
 import jsonschema
+import numpy as np
 import pytest
 
 from rankroom.cluster.local import Cluster
@@ -251,6 +252,33 @@ def test_push_and_pull(cluster):
     }
     assert cluster.pull("pushed") == {0: [1, 2, 0], 1: [1, 2, 1]}
     assert cluster.pull("pushed", [1]) == {1: [1, 2, 1]}
+
+
+def test_arrays_that_were_pushed_or_pulled_can_be_written_to(cluster):
+    cluster.push({"grid": np.zeros(3), "one": 1})
+    assert finish(cluster, "grid[0] = rank\ngrid[0] == rank").state == "done"
+    pulled = cluster.pull("grid")
+    for rank in (0, 1):
+        pulled[rank][1] = 5
+        assert pulled[rank].tolist() == [rank, 5, 0]
+
+
+def test_variables_of_ranks_that_run_a_cell_are_refused_at_once(cluster, tmp_path):
+    gate = tmp_path / "gate"
+    run = cluster.run(GATED.format(gate=str(gate)), ranks=[0])
+    for ask in (lambda: cluster.pull("rank"), lambda: cluster.push({"x": 1}), cluster.variables):
+        with pytest.raises(RankroomError, match="busy with a run of this notebook: wait for it or"):
+            ask()
+    assert cluster.pull("rank", [1]) == {1: 1}
+    gate.touch()
+    assert run.wait(60)
+    assert cluster.pull("rank") == {0: 0, 1: 1}
+
+
+def test_what_a_name_is_asked_for_is_shown(cluster):
+    run = finish(cluster, "def scale(x):\n    'Says what it does.'\n\nscale?")
+    shown = [e["data"]["text/plain"] for e in events(run) if e["kind"] == "display"]
+    assert len(shown) == 2 and all("Says what it does." in text for text in shown)
 
 
 def test_a_flood_is_complete_and_in_order(cluster):

@@ -17,7 +17,7 @@ from record_makers import finished_record
 pytestmark = pytest.mark.cluster
 
 SCRIPT = """
-import os, sys, time
+import atexit, os, sys, time
 from beside import NAME
 if __name__ == "__main__":
     rank = int(os.environ["RANK"])
@@ -27,6 +27,18 @@ if __name__ == "__main__":
         time.sleep(1000)
     if "exit" in sys.argv and rank == 1:
         sys.exit(3)
+    if "minus" in sys.argv and rank == 1:
+        sys.exit(-1)
+    if "refuse" in sys.argv and rank == 1:
+        sys.exit("no data\\nsee the manual")
+    if "stubborn" in sys.argv:
+        while True:
+            try:
+                time.sleep(1000)
+            except KeyboardInterrupt:
+                pass
+    if "later" in sys.argv:
+        atexit.register(lambda: print("tidied up"))
     if "quit" in sys.argv and rank == 1:
         quit(4)
     if "raise" in sys.argv and rank == 1:
@@ -67,8 +79,11 @@ def script(tmp_path: Path, home: Path) -> Path:
     return folder / "train.py"
 
 
-def started(script: Path, *words: str, options: Sequence[str] = ()) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "rankroom", "run", "--ranks", "2", *options, script.name, *words]
+def started(
+    script: Path, *words: str, options: Sequence[str] = (), before: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    command = [*before, sys.executable, "-m", "rankroom", "run", "--ranks", "2", *options]
+    argv = [*command, script.name, *words]
     return subprocess.Popen(
         argv, cwd=script.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -95,6 +110,8 @@ def test_a_script_runs_on_all_ranks_with_its_arguments(script: Path):
     ("word", "status", "words"),
     [
         ("exit", 3, "failed on rank 1"),
+        ("minus", 255, "failed on rank 1"),
+        ("refuse", 1, "no data\nsee the manual\n●"),
         ("quit", 4, "failed on rank 1"),
         ("raise", 1, "ValueError: no data"),
         ("die", 7, "rank 1 ended with status 7"),
@@ -113,6 +130,30 @@ def test_what_it_has_begun_is_waited_for(script: Path):
     assert status == 0, said
     for name in ("an executor", "a thread", "a process"):
         assert f"0–1 │ saved by {name}" in out or out.count(f"saved by {name}") == 2, out
+
+
+def test_what_it_registers_for_its_end_is_called_and_shown(script: Path):
+    status, out, said = run(script, "later")
+    assert status == 0, said
+    assert "0–1 │ tidied up" in out or out.count("tidied up") == 2, out
+
+
+@pytest.mark.thorough
+def test_ranks_that_do_not_stop_after_its_timeout_are_ended(script: Path):
+    status, _, said = run(script, "stubborn", options=["--timeout", "1"])
+    assert status == 130 and "the ranks are being ended" in said
+
+
+def test_it_outlives_its_terminal_under_nohup(script: Path):
+    process = started(script, "wait", before=["nohup"])
+    assert process.stdout is not None
+    assert any("of rank" in line for line in process.stdout)
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_its_record_names_the_runs_that_it_is_compared_with(script: Path):

@@ -313,6 +313,27 @@ def test_the_stop_button_gives_the_prompt_back(kernel, source):
     assert "ranks 0–1: 2" in kernel.run("%distributed kept[0] * 0 + size").text
 
 
+def test_the_stop_button_pressed_again_gives_it_back_at_once(kernel):
+    store = Store(kernel.home)
+    before = set(store.ids())
+    slow = "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    time.sleep(4)"
+
+    def press() -> None:
+        until(lambda: texts(store, before) == {0, 1})
+        kernel.interrupt()
+        time.sleep(0.5)
+        kernel.interrupt()
+
+    presser = threading.Thread(target=press)
+    cell = f"%%distributed -o slow\nprint('here', flush=True)\n{slow}"
+    shown = kernel.run(cell, after=presser.start)
+    presser.join()
+    assert "ranks 0–1 did not stop within" in shown.error and "Traceback" not in shown.error
+    assert shown.errors == 1
+    assert kernel.run("slow.wait(60)").text == "True"
+    assert "ranks 0–1: 2" in kernel.run("%distributed size").text
+
+
 @pytest.mark.parametrize("source", KERNEL.values(), ids=KERNEL.keys())
 def test_a_timeout_ends_a_run_the_same_way(kernel, source):
     def once() -> float:

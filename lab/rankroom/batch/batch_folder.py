@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import time
 from dataclasses import dataclass, field
@@ -17,6 +18,11 @@ from rankroom.system.files import write_atomically
 State = Literal["waiting", "running", "done", "failed"]
 # In the environment of all that a batch job starts: its folder.
 MARK = "RANKROOM_BATCH"
+
+
+def in_batch_job() -> bool:
+    """Whether this process was started by a batch job, which ends with its last cell."""
+    return bool(os.environ.get(MARK))
 
 
 class BatchFolder:

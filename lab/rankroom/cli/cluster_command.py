@@ -9,6 +9,7 @@ import click
 from rankroom.cli.job_options import job_options, started
 from rankroom.cluster import actions, liveness, lookup
 from rankroom.cluster.cluster_status import all_clusters
+from rankroom.errors import UsageError
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
@@ -133,7 +134,13 @@ def log(name: str | None) -> None:
 
 
 def _named(name: str | None) -> str:
-    """The cluster's name; without one, that of the newest cluster that runs."""
+    """The cluster's name; without one, that of the only cluster that runs."""
     if name is not None and ClusterPaths(name).read() is not None:
         return name
+    running = lookup.clusters_in_use() if name is None else []
+    if len(running) > 1:
+        raise UsageError(WHICH.format(names=", ".join(info.name for info in running)))
     return lookup.find(name).name
+
+
+WHICH = "several clusters run, so say which one: {names}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -20,14 +21,16 @@ from rankroom.cluster.base import AnyCluster
 from rankroom.display.lines import Assembly, collapse
 from rankroom.display.text import keep_colours
 from rankroom.display.words import headline
-from rankroom.errors import UsageError
+from rankroom.errors import UnreadableRecordError, UsageError
 from rankroom.record.compared import compared
-from rankroom.record.model import RunInfo
+from rankroom.record.model import Hang, Place, RunInfo
+from rankroom.record.tail import Chunk, Tail
 from rankroom.run.run import Run
 from rankroom.system.exits import status_of
 
 PAUSE_S = 0.1  # between two looks; lines that ranks write equally in this time are shown as one
 AGAIN_S = 10.0  # for ranks to take an interrupt, before their cluster is stopped
+_STATUS = re.compile(r"-?\d+")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -54,13 +57,14 @@ def run(
     In a job, the ranks are on the nodes it was granted. Stalls are explained, ranks that wait for
     one that failed are released, and the run has a timeline and a profile as a cell has. The exit
     status is that of the rank which failed first. Ctrl-C interrupts the ranks, and ends them when
-    it is pressed again.
+    it is pressed again; --timeout ends them where they do not stop within 10 s.
     """
     if site_name is None and not Path(script).is_file():
         raise UsageError(f"there is no file {script}")
-    # Its ranks end with it, as with any other launcher.
+    # Its ranks end with it, as with any other launcher; not with a terminal, under nohup.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
     cluster = started(ranks, site_name, job, preload=preload, stays=False)
     try:
         path = script if site_name else str(Path(script).absolute())
@@ -86,11 +90,12 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
         lambda text, prompts: begun.answer(text, list(prompts)),
         complete=partial(actions.complete, begun.info),
     )
-    data, pressed, hang = b"", 0, ""
+    data, pressed, is_late = b"", 0, False
+    stuck: list[Place] | None = None
     while True:
         try:
             was_empty = not data
-            chunk = reader.read()
+            chunk = _read(reader, begun)
             data += chunk.data
             if data and was_empty:  # other ranks may write the same in a moment
                 time.sleep(PAUSE_S)
@@ -107,11 +112,14 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
                     time.sleep(PAUSE_S)
                 until += time.monotonic() - asked  # nobody is late who waits for an answer
                 continue
-            if info.hang is not None and info.hang.text != hang:
-                hang = info.hang.text
-                click.echo(f"! {keep_colours(hang)}", err=True)
+            before, stuck = stuck, _stuck(info.hang)
+            if info.hang is not None and stuck != before:
+                click.echo(f"! {keep_colours(info.hang.text)}", err=True)
             if time.monotonic() > until:
-                until = float("inf")
+                if is_late:  # a rank does not take the interrupt
+                    click.echo(ENDS, err=True)
+                    return INTERRUPTED
+                is_late, until = True, time.monotonic() + AGAIN_S
                 threading.Thread(target=begun.interrupt, daemon=True).start()
             if not read:  # the ranks need the cores
                 reader.pause(PAUSE_S, until)
@@ -127,6 +135,29 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
     return _ended(cluster, begun)
 
 
+def _read(reader: Tail, begun: Run) -> Chunk:
+    """The next lines; none while the record cannot be read, as a network's file system may fail
+    for a moment and the ranks go on. Raises what it is once the run is over and that lasts."""
+    until = float("inf")
+    while True:
+        try:
+            return reader.read()
+        except (UnreadableRecordError, OSError):
+            if not begun.wait(PAUSE_S):
+                return Chunk(b"", reader.after, reader.after, "running")
+            until = min(until, time.monotonic() + AGAIN_S)
+            if time.monotonic() > until:
+                raise
+            time.sleep(PAUSE_S)
+
+
+def _stuck(hang: Hang | None) -> list[Place] | None:
+    """What ranks wait for, and which; those that compute are elsewhere each time."""
+    if hang is None:
+        return None
+    return [place for place in hang.places if place.state in ("asks", "waits", "still")]
+
+
 def _ended(cluster: AnyCluster, begun: Run) -> int:
     """Say how it ended, and what its ranks waited for; the exit status."""
     info = cluster.store.load(begun.id)
@@ -134,6 +165,8 @@ def _ended(cluster: AnyCluster, begun: Run) -> int:
     first = next((e for e in errors if info.failure and e["rank"] == info.failure.rank), None)
     if first is not None and first["ename"] != "ScriptExit":
         click.echo("\n".join(map(str, first["traceback"])), err=True)
+    elif first is not None and not _STATUS.fullmatch(first["evalue"]):
+        click.echo("\n".join(map(keep_colours, first["evalue"].split("\n"))), err=True)
     click.echo(f"● {keep_colours(headline(info))}", err=True)
     for note in info.notes:
         click.echo(keep_colours(note), err=True)
@@ -149,8 +182,8 @@ def _status(info: RunInfo) -> int:
     if info.state == "interrupted":
         return INTERRUPTED
     failure = info.failure
-    if failure is not None and failure.ename == "ScriptExit" and failure.evalue.isdigit():
-        return int(failure.evalue) % 256
+    if failure and failure.ename == "ScriptExit" and _STATUS.fullmatch(failure.evalue):
+        return int(failure.evalue) & 0xFF
     return status_of(failure.evalue) if failure and failure.ename == "RankLost" else 1
 
 

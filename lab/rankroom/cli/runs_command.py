@@ -310,7 +310,7 @@ def _group(line: Line) -> Group:
 
 
 def _value(ranks: list[int], text: str) -> None:
-    click.echo(f"{label(ranks)}:")
+    click.echo(f"{label(set(ranks))}:")  # one may show the same twice
     click.echo("\n".join(map(keep_colours, text.split("\n"))))
 
 

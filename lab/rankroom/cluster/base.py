@@ -53,6 +53,7 @@ class AnyCluster:
         self._ask = self._supervisor.ask
         self._restarts = dict(info.restarts)  # of each rank, as far as this process was told
         self._lease = lease.hold(paths.folder)
+        self._leasing = threading.Lock()  # any thread may find that it is another cluster's
         # Called with what happens in a rank's debugger, in a thread of its own: the rank, and an
         # event of DAP's, or None once its process has ended.
         self.on_debugged: Callable[[int, Json | None], None] = lambda rank, event: None
@@ -63,9 +64,10 @@ class AnyCluster:
 
     def close(self) -> None:
         self._supervisor.close()
-        held, self._lease = self._lease, -1
-        if held >= 0:
-            os.close(held)
+        with self._leasing:
+            held, self._lease = self._lease, -1
+            if held >= 0:
+                os.close(held)
         if AnyCluster.current is self:
             AnyCluster.current = None
 
@@ -78,8 +80,8 @@ class AnyCluster:
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
-        return self.info.size
+        """How many ranks it has; somebody else may have resized it."""
+        return self.refresh().size
 
     @property
     def ranks(self) -> list[RankInfo]:
@@ -115,8 +117,20 @@ class AnyCluster:
         with contextlib.suppress(OSError):
             written = self.paths.info.stat().st_mtime_ns
             if written != self._read and (info := self.paths.read()) is not None:
-                self.info, self._read = info, written
+                before, self.info, self._read = self.info, info, written
+                if info.rpc_key != before.rpc_key:
+                    self._note_supervisor()
         return self.info
+
+    def _note_supervisor(self) -> None:
+        """Another supervisor keeps it: where somebody has restarted all of it, its folder is a new
+        one, and so is its lease."""
+        known = self.info.restarts
+        self._restarts = {rank: min(n, known.get(rank, 0)) for rank, n in self._restarts.items()}
+        with self._leasing:
+            if self._lease >= 0:
+                held, self._lease = self._lease, lease.hold(self.paths.folder)
+                os.close(held)
 
     @property
     def alive(self) -> list[int]:
@@ -335,7 +349,7 @@ class AnyCluster:
     def _apply(
         self, how: str, ranks: list[int], *parts: bytes, name: str = "", patience: float = LONG_S
     ) -> dict[int, Any]:
-        about = {"how": how, "ranks": ranks, "name": name}
+        about = {"how": how, "ranks": ranks, "name": name, **vars(this_process())}
         said = self._ask("apply", *parts, patience=patience, **about)
         found, begin = {}, 0
         for rank, count in zip(ranks, said["counts"], strict=True):

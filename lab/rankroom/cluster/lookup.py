@@ -7,7 +7,7 @@ import time
 
 from rankroom.cluster import launch, liveness
 from rankroom.errors import EARLIER_SITE, ENDED, NO_CLUSTER, STOPPED, NoClusterError
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters, clusters_folder
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters, all_paths
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
 
@@ -25,7 +25,7 @@ def find(name: str | None) -> ClusterInfo:
     if name is not None and (named := ClusterPaths(name).read()) is not None and _is_on(named):
         demand_in_reach(named)
         return named  # also one that is a part of another
-    running = [info for info in all_clusters() if _is_on(info) and _in_reach(info)]
+    running = clusters_in_use()
     if not running:
         demand_readable()
         raise NoClusterError(NO_CLUSTER)
@@ -35,11 +35,15 @@ def find(name: str | None) -> ClusterInfo:
     return running[0]
 
 
+def clusters_in_use() -> list[ClusterInfo]:
+    """Those that `find` chooses from, newest first."""
+    return [info for info in all_clusters() if _is_on(info) and _in_reach(info)]
+
+
 def demand_readable() -> None:
     """Raise UnreadableError if there may be a cluster of which nothing can be read now."""
-    folder = clusters_folder()
-    for each in folder.iterdir() if folder.is_dir() else ():
-        ClusterPaths(each.name).read()
+    for paths in all_paths():
+        paths.read()
 
 
 def demand_in_reach(info: ClusterInfo) -> None:

@@ -71,9 +71,10 @@ class SupervisorClient:
             self._client.tell(**content)
 
     def close(self) -> None:
-        """Hang up."""
-        if self._client is not None:
-            self._client.close()
+        """Hang up, until something is asked again."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
         while self._directs:
             self._directs.pop().close()
 

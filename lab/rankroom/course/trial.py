@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import secrets
 import textwrap
@@ -84,8 +85,9 @@ def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda ru
                 run.wait(TIDY_S)
                 break
     except KeyboardInterrupt:
-        run.interrupt()
-        run.wait(TIDY_S)
+        with contextlib.suppress(KeyboardInterrupt):  # pressed again: it is not waited for
+            run.interrupt()
+            run.wait(TIDY_S)
     show(run)
     verdict = judge(exercise.name, run.info, hang, exercise.limit)
     progress.note(exercise.name, verdict.passed)

@@ -98,7 +98,7 @@ class Page:
             else:
                 text = error_words(error["ename"], error["evalue"], 120)
             same.setdefault(text, []).append(error["rank"])
-        rows = [self._row("", f"{label(ranks)}: {text}") for text, ranks in same.items()]
+        rows = [self._row("", f"{label(set(ranks))}: {text}") for text, ranks in same.items()]
         kept, _ = _ends(rows, [], int(self._whole * _ERRORS_SHARE))
         if len(kept) < len(rows):
             self.cut = True
@@ -141,7 +141,7 @@ class Page:
             same.setdefault(key, []).append(event["rank"])
         share = int(self._whole * _VALUES_SHARE)
         for place, ((png, plain), ranks) in enumerate(same.items()):
-            name = label(sorted(ranks))
+            name = label(set(ranks))  # one may show the same twice
             if png and self._figure(name, png, self._room - share - _NOTES_ROOM):
                 continue
             lines = plain.split("\n", _VALUE_LINES + 1)

@@ -171,16 +171,16 @@ def status(line: str) -> None:
         print(NO_CLUSTER if not others else _attachable(others))
         return
     print(current.describe())
-    alive, ranks = current.alive, current.ranks
-    for rank in ranks:
-        state = "ready" if rank.rank in alive else current.how_ended(rank.rank)
-        if not current.running:
+    info, running = current.refresh(), current.running
+    for rank in info.ranks:
+        comes = rank.rank in info.starting
+        if not running or (str(rank.rank) in info.exits and not comes):
             state = current.how_ended(rank.rank)
-        elif rank.rank in current.info.starting:
-            state = "is starting"
+        else:
+            state = "is starting" if comes or rank.rank not in info.ready else "ready"
         print(f"  rank {rank.rank}  {rank.host}  {rank.device}  pid {rank.pid}  {state}")
-    if current.running:
-        print(STAYS.format(hours=current.info.lease))
+    if running:
+        print(STAYS.format(hours=info.lease))
 
 
 def horovod_line(found: Features | None) -> str:

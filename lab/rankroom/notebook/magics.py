@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,8 @@ from IPython.display import display as show
 
 from rankroom import display
 from rankroom.analysis.chart import VEGA
+from rankroom.batch.batch_folder import in_batch_job
+from rankroom.display.words import how
 from rankroom.errors import RunFailed, UsageError
 from rankroom.notebook import ranks_magic
 from rankroom.notebook.attended import is_attended
@@ -89,7 +92,7 @@ class RankroomMagics(Magics):
                 else "cells run here again"
             )
         elif line.strip():
-            self._run(line, "")
+            self._run_here(line)
         else:
             raise UsageError("%distributed needs an expression, or on|off")
 
@@ -164,8 +167,15 @@ class RankroomMagics(Magics):
         if outcome.interrupted:
             raise RunFailed("interrupted; the ranks' variables are kept")
 
+    def _run_here(self, source: str, line: str = "") -> None:
+        """Run it from within a cell of the notebook's own: what that has printed stands first."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._run(source, line)
+
     def _run(self, source: str, line: str) -> None:
         chosen = self._read(cell_options(), line)
+        detach = chosen.detach and not in_batch_job()  # its end would be that of the ranks
         cluster = the_cluster()
         ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
         said = notes(self.checked(source), ranks, cluster.size)
@@ -180,15 +190,18 @@ class RankroomMagics(Magics):
                 self.shell.user_ns[chosen.output] = run
             output = CellOutput(self.shell, run.id)
             # A run that is over at once is shown once.
-            if not chosen.quiet and (chosen.detach or not run.wait(AT_ONCE_S)):
+            if not chosen.quiet and (detach or not run.wait(AT_ONCE_S)):
                 output.show(display.running_bundle(run.info))
-        if chosen.detach:
+        if detach:
             return
         shown = None if chosen.quiet else output
         timed_out = self._follow(run, chosen.timeout, shown, bool(pressed))
-        if not chosen.quiet or run.state != "done":
-            output.show(display.bundle(run.info, cluster.store))
+        with deferred() as pressed:  # what is shown last stays in the notebook
+            if not chosen.quiet or run.state != "done":
+                output.show(display.bundle(run.info, cluster.store))
         self._raise(run, chosen.timeout if timed_out else None)
+        if pressed:
+            raise RunFailed(TOO_LATE)
 
     def _read(self, options: Options, line: str) -> Any:
         """What is asked of a cell on ranks, if it can run here."""
@@ -226,15 +239,17 @@ class RankroomMagics(Magics):
             run.interrupt()
             run.wait(STOP_S)
         except KeyboardInterrupt:
-            run.interrupt()
             # Pressed again: the notebook gets its prompt back, and a line names what still runs.
             with contextlib.suppress(KeyboardInterrupt):
+                run.interrupt()
                 run.wait(INTERRUPT_S)
         return left <= 0
 
     def _raise(self, run: Run, timeout: float | None) -> None:
         """Make the notebook's cell end as the run did, so that "run all" stops where it should; it
         was ended after `timeout` seconds if that is given."""
+        if run.state == "lost":
+            raise RunFailed(how(run.info))
         if run.running:
             ranks, it = format_ranks(run.running), "them" if len(run.running) > 1 else "it"
             patience = INTERRUPT_S if timeout is None else STOP_S
@@ -246,8 +261,8 @@ class RankroomMagics(Magics):
             raise RunFailed(f"stopped after --timeout {timeout:g} s")
         if run.state == "interrupted":
             states = {rank.state for rank in run.info.ranks}
-            how = "interrupted" if "interrupted" in states else "released"
-            raise RunFailed(f"{how}; the ranks' variables are kept")
+            ended = "interrupted" if "interrupted" in states else "released"
+            raise RunFailed(f"{ended}; the ranks' variables are kept")
         if run.state == "failed" and run.info.failure is not None:
             failure = run.info.failure
             where = f" (cell line {failure.cell_line})" if failure.cell_line else ""
@@ -275,7 +290,7 @@ class RankroomMagics(Magics):
             raise UsageError(NO_TRACEBACK.format(ranks=name_ranks(missing)))
         if not is_attended(self.shell):
             raise UsageError(UNATTENDED)
-        self._run("%debug", f"--ranks {','.join(map(str, ranks))}")
+        self._run_here("%debug", f"--ranks {','.join(map(str, ranks))}")
 
     # -- clusters
 
@@ -383,4 +398,5 @@ class EveryCell:
 
 
 NO_TRACEBACK = "nothing to debug on {ranks}: no cell has failed there"
+TOO_LATE = "interrupted when the run was over"
 UNATTENDED = "%debug passed over: nobody can answer here"

@@ -15,13 +15,17 @@ from rankroom.rank.own_memory import own_memory
 from rankroom.rank.world import GIVEN
 
 PART = 1 << 25  # bytes of a part of a message, at most
+PROTOCOL = 5  # which has bytearrays as they are
 
 
 def pack(value: Any) -> list[bytes]:
     """A value as bytes, in parts."""
     from ipyparallel.serialize import serialize_object
 
-    data = pickle.dumps([bytes(each) for each in serialize_object(value)])
+    # Arrays are made over the memory that they come in, which has to be writable. Small ones, too,
+    # travel beside what names them for that.
+    buffers = serialize_object(value, buffer_threshold=0)
+    data = pickle.dumps([bytearray(each) for each in buffers], PROTOCOL)
     return [data[at : at + PART] for at in range(0, len(data), PART)]
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
+import contextlib
+import functools
 import os
 import runpy
 import socket
 import sys
+import sysconfig
 import threading
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rankroom.rank.shell import leave
 
@@ -33,12 +38,13 @@ def run(path: str, arguments: Sequence[str]) -> None:
     sys.path.insert(0, str(Path(path).resolve().parent))
     status: object = 0
     try:
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as end:
-            status = end.code
-        if os.getpid() == process:
-            wait_for_rest(threads)
+        with exit_functions(Path(path).resolve().parent):
+            try:
+                runpy.run_path(path, run_name="__main__")
+            except SystemExit as end:
+                status = end.code
+            if os.getpid() == process:
+                wait_for_rest(threads)
     except BaseException:
         if os.getpid() == process:
             raise
@@ -52,6 +58,54 @@ def run(path: str, arguments: Sequence[str]) -> None:
         end_fork(status)
     if status not in (None, 0, False):
         raise ScriptExit(status) from None
+
+
+@contextlib.contextmanager
+def exit_functions(folder: Path) -> Iterator[None]:
+    """Call at the end, the last one first, what a script in `folder` has registered with atexit.
+
+    What libraries register is left for the end of the process: the next run needs them as they are.
+    """
+    own: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
+    process, before = os.getpid(), (atexit.register, atexit.unregister)
+
+    def register(function: Any, /, *args: Any, **named: Any) -> Any:
+        # Who has kept it from a script that is over registers something for the process.
+        if atexit.register is not register or not _is_below(folder, function):
+            return before[0](function, *args, **named)
+        own.append((function, args, named))
+        return function
+
+    def unregister(function: Any, /) -> None:
+        own[:] = [each for each in own if each[0] != function]
+        before[1](function)
+
+    vars(atexit).update(register=register, unregister=unregister)
+    try:
+        yield
+    finally:
+        vars(atexit).update(register=before[0], unregister=before[1])
+        while own and os.getpid() == process:
+            function, args, named = own.pop()
+            try:
+                function(*args, **named)
+            except (Exception, SystemExit):
+                print(f"Exception ignored in atexit callback: {function!r}", file=sys.stderr)
+                traceback.print_exc()
+
+
+def _is_below(folder: Path, function: Any) -> bool:
+    """Whether a function is of the script in `folder`, or of a module below that which is not
+    installed there."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__module__", None)
+    if name == "__main__":
+        return True
+    file = Path(getattr(sys.modules.get(name or ""), "__file__", None) or "")
+    is_installed = {"site-packages", "dist-packages"} & {*file.parts}
+    is_pythons = file.is_relative_to(sysconfig.get_path("stdlib"))
+    return file.is_relative_to(folder) and not is_installed and not is_pythons
 
 
 def wait_for_rest(before: Collection[threading.Thread]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
+from IPython.core import page
 from jupyter_client.jsonutil import json_clean, json_default
 from traitlets import Any as AnyTrait
 from traitlets import Type
@@ -164,6 +165,14 @@ class RankShell(ZMQInteractiveShell):
         self.user_ns["_exit_code"] = code
         if self.system_raise_on_error and code:
             raise subprocess.CalledProcessError(code, command)
+
+    def init_hooks(self) -> None:
+        super().init_hooks()
+        self.set_hook("show_in_pager", page.as_hook(self._show_page))  # before ipykernel's
+
+    def _show_page(self, data: Any, *args: Any, **kwargs: Any) -> None:
+        """`name?`: nobody reads the replies of a rank, which Jupyter's pager shows."""
+        self.display_pub.publish(data if isinstance(data, dict) else {"text/plain": data})
 
     def init_user_ns(self) -> None:
         super().init_user_ns()

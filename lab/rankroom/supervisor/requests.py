@@ -26,18 +26,21 @@ class Requests:
     """Takes questions about the ranks that `size()` has; `spool(rank)` is where one writes first.
 
     `are_ready(ranks)` says whether all of these can do something; NoClusterError if one is down.
+    `demand_idle(ranks, asked)` raises RankroomError if a run is on there.
     """
 
     def __init__(
         self,
         size: Callable[[], int],
         are_ready: Callable[[list[int]], bool],
+        demand_idle: Callable[[list[int], dict[str, Any]], None],
         connections: RankConnections,
         loads: Loads,
         spool: Callable[[int], Path],
     ) -> None:
         self._size = size
         self._are_ready = are_ready
+        self._demand_idle = demand_idle
         self._connections = connections
         self._loads = loads
         self._spool = spool
@@ -77,6 +80,7 @@ class Requests:
         asked, ranks = question.content, self._ranks(question.content)
         if not self._are_ready(ranks):
             raise NoClusterError(STARTS.format(ranks=format_ranks(ranks)))
+        self._demand_idle(ranks, asked)
         futures = self._connections.apply(ranks, asked["how"], asked["name"], question.buffers)
         wait(futures.values())
         found = {rank: future.result() for rank, future in futures.items()}

@@ -332,6 +332,13 @@ class Runs:
         remedy = REMEDY_OF_MANY if many else REMEDY
         raise NoClusterError(f"{how}: {remedy.format(ranks=format_ranks(down))}")
 
+    def demand_idle(self, ranks: list[int], asked: dict[str, Any]) -> None:
+        """Raise RankroomError if the run that is on has not ended on one of these ranks: nothing
+        else can be done in their main threads before."""
+        recorder = self.current
+        if recorder is not None and {*ranks} & {*recorder.running}:
+            raise RankroomError(BUSY.format(name=self._info.name, whose=self._whose(asked)))
+
     def _whose(self, asked: dict[str, Any]) -> str:
         by, other = self._by, _client(asked)
         if by == other:

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -80,8 +79,8 @@ class Supervisor:
         )  # fmt: skip
         self.news = News(info, self.server, self.runs.states)
         self.requests = Requests(
-            lambda: info.size, self.runs.are_ready, self.connections, Loads(self.children.look),
-            paths.spool,
+            lambda: info.size, self.runs.are_ready, self.runs.demand_idle, self.connections,
+            Loads(self.children.look), paths.spool,
         )  # fmt: skip
         self.imported: set[str] = set()  # by ranks of this environment, as far as is noted
         info.rpc, info.rpc_key = self.server.address, self.server.key
@@ -389,7 +388,7 @@ def main(argv: list[str]) -> None:
         supervisor.close()
         if supervisor.info.state == "stopped" and not paths.unfinished():
             os.close(supervisor.claim)  # NFS keeps what is open, and the folder with it
-            shutil.rmtree(folder, ignore_errors=True)
+            paths.remove()
     except OSError as error:
         info.state, info.message = "failed", f"cannot start: {of_file(error) or error}"
         paths.write(info)

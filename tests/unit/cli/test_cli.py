@@ -18,7 +18,9 @@ from click.testing import CliRunner, Result
 from checkout import TRACES
 from collapse_cases import ABSL, FLAGS
 from rankroom.cli import COMMANDS, main
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Failure, RunInfo, event_line
+from rankroom.record.owner import this_process
 from rankroom.record.retention import DAY
 from rankroom.record.store import Store
 from record_makers import finished_record, gone_process, log, lost_record, make_run, start_record
@@ -159,6 +161,12 @@ def test_show_has_everything(home: Path):
     ]
 
 
+def test_show_calls_a_rank_that_shows_the_same_twice_one_rank(home: Path):
+    data = {"text/plain": "0.9"}
+    finished_record(home, *[event_line("display", 1, seq, 9, data=data) for seq in (1, 2)])
+    assert good("runs", "show").splitlines()[1:] == ["rank 1:", "0.9"]
+
+
 def test_show_some_ranks_line_by_line(home: Path):
     failed_run(home)
     lines = good("runs", "show", "last", "--ranks", "0,1", "--no-collapse").splitlines()
@@ -297,6 +305,24 @@ def test_a_newer_record(home: Path):
     store.create(run, "").close()
     assert "pip install -U rankroom" in bad("runs", "show", run.id)
     assert run.id in good("runs", "list")
+
+
+# --- cluster --------------------------------------------------------------------------------------
+
+
+def test_a_command_needs_the_name_of_a_cluster_where_several_run():
+    me = this_process()
+    for created, name in enumerate(("one", "two")):
+        paths = ClusterPaths(name)
+        paths.make(1)
+        info = ClusterInfo(name, 1, "running", supervisor=me.pid, began=me.began, created=created)
+        paths.write(info)
+        if name == "one":
+            assert str(paths.logs) in good("cluster", "log")
+    for word in ("log", "interrupt"):
+        assert bad("cluster", word) == "Error: several clusters run, so say which one: two, one"
+    assert str(paths.logs) in good("cluster", "log", "two")
+    assert "named 'three'; running: two, one" in bad("cluster", "log", "three")
 
 
 # --- profile --------------------------------------------------------------------------------------

@@ -151,6 +151,12 @@ def test_equal_results_are_shown_once():
         assert "ranks 0–2: 0.931\n" in text + "\n" and "rank 3: 0.5" in text
 
 
+def test_a_rank_that_shows_the_same_twice_is_one_rank():
+    for page in pages(ended(2), *[value(0, "0.931", result=False)] * 2):
+        text = page if isinstance(page, str) else page.text
+        assert "rank 0: 0.931" in text
+
+
 def test_a_value_of_several_lines_stands_under_its_ranks():
     text, _ = pages(ended(2), *[value(rank, "[[1 2]\n [3 4]]") for rank in range(2)])
     assert text.endswith("ranks 0–1:\n[[1 2]\n [3 4]]")

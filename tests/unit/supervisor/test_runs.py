@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from rankroom.cluster.base import AnyCluster
-from rankroom.errors import NoClusterError
+from rankroom.errors import NoClusterError, RankroomError
 from rankroom.record.cluster_file import ClusterInfo
+from rankroom.record.model import Owner
+from rankroom.supervisor.requests import Requests
 from rankroom.supervisor.runs import Runs, restarted_words
 
 
@@ -49,6 +51,33 @@ def test_a_rank_that_was_there_and_is_not_is_not_waited_for_long():
     assert not runs.are_ready([0, 1], 1.0)
     with pytest.raises(NoClusterError, match="rank 1 does not answer any more"):
         runs.are_ready([0, 1], 3.0)
+
+
+def test_variables_of_ranks_that_run_a_cell_are_not_waited_for():
+    runs = runs_of(ClusterInfo("a", 3), {0, 1, 2}, {0, 1, 2})
+    runs._by = Owner("here", 7)
+    runs._current = SimpleNamespace(is_over=False, running=[1])  # type: ignore[assignment]
+    asked: list[list[int]] = []
+
+    def apply(ranks: list[int], *what: object) -> dict[int, object]:
+        asked.append(ranks)
+        return {}
+
+    requests = Requests.__new__(Requests)
+    requests._are_ready, requests._demand_idle = runs.are_ready, runs.demand_idle
+    requests._connections = SimpleNamespace(apply=apply)  # type: ignore[assignment]
+
+    def pull(*ranks: int) -> None:
+        about = {"ranks": list(ranks), "how": "give", "name": "x", "host": "here", "pid": 8}
+        question = SimpleNamespace(content=about, buffers=[], answer=lambda *parts, **more: None)
+        requests._apply(question)  # type: ignore[arg-type]
+
+    with pytest.raises(RankroomError, match=r"busy with a run of .*: wait for it or interrupt it"):
+        pull(0, 1)
+    pull(0, 2)  # these have ended it, or have no part in it
+    runs._current.is_over = True  # type: ignore[union-attr,misc]
+    pull(1)
+    assert asked == [[0, 2], [1]]
 
 
 def test_ranks_that_were_restarted_are_named_together():

@@ -17,7 +17,7 @@ def install() -> None:
 
 
 def _use_text(module: Any) -> None:
-    class TextBar(module.std_tqdm):  # type: ignore[misc, name-defined]
+    class TextBar(module.std_tqdm):
         """tqdm's bar of text, with the arguments of its bar for notebooks."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -1,0 +1,181 @@
+"""What `rankroom run` shows of a run, and when it ends it; without ranks."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rankroom.cli import main, run_command
+from rankroom.errors import StartError, UnreadableRecordError
+from rankroom.record.model import Failure, Hang, Place
+from rankroom.record.tail import Chunk, Tail
+from record_makers import log, start_record
+
+
+class Begun:
+    """A run whose ranks do nothing."""
+
+    def __init__(self, root: Path) -> None:
+        self.store, self.info, self._writer = start_record(root)
+        self.id = self.info.id
+        self.events: list[dict[str, Any]] = []
+        self.interrupted = 0
+
+    def interrupt(self) -> None:
+        self.interrupted += 1
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(0 if self.info.state != "running" else seconds)
+        return self.info.state != "running"
+
+    def say(self, *lines: bytes) -> None:
+        self._writer.append(b"".join(lines))
+
+    def end(self, state: str = "done", **fields: Any) -> None:
+        for name, value in {"state": state, "end": self.info.start + 9, **fields}.items():
+            setattr(self.info, name, value)
+        self._writer.finish(self.info)
+
+    def profile(self) -> SimpleNamespace:
+        return SimpleNamespace(diagnosis="")
+
+    def follow(self, timeout: float | None = None) -> int:
+        return run_command._follow(SimpleNamespace(store=self.store), self, timeout)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Begun:
+    return Begun(tmp_path)
+
+
+def stalled(words: str, seconds: int, line: int = 1) -> Hang:
+    waits = Place([0], "waits", f"waits in {words}", words)
+    computes = Place([1], "busy", f"is at cell line {line}", None, "x += 1")
+    return Hang(0, f"rank 0 waits in {words} for {seconds} s", [waits, computes])
+
+
+def test_a_stall_is_told_when_ranks_wait_for_something_else(
+    begun: Begun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    hangs = [
+        stalled("allreduce", 4), stalled("allreduce", 5, 2), stalled("barrier", 6), None,
+        stalled("barrier", 4),
+    ]  # fmt: skip
+
+    def pause(self: Tail, *seconds: float) -> None:
+        if not hangs:
+            begun.end()
+            return
+        begun.info.hang = hangs.pop(0)
+
+    monkeypatch.setattr(Tail, "pause", pause)
+    assert begun.follow() == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("!")]
+    assert told == [
+        "! rank 0 waits in allreduce for 4 s",
+        "! rank 0 waits in barrier for 6 s",
+        "! rank 0 waits in barrier for 4 s",
+    ]
+
+
+def test_ranks_that_do_not_take_the_interrupt_of_a_timeout_are_ended(
+    begun: Begun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run_command, "AGAIN_S", 0.3)
+    ending = threading.Timer(20, begun.end)  # what never ends fails here
+    ending.start()
+    assert begun.follow(timeout=0.1) == run_command.INTERRUPTED
+    ending.cancel()
+    assert begun.interrupted == 1 and begun.info.state == "running"
+    assert "the ranks are being ended" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, "Input/output error"), UnreadableRecordError("cannot be read")]
+)
+def test_a_record_that_cannot_be_read_for_a_moment_is_read_on(
+    begun: Begun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+):  # fmt: skip
+    read, failures = Tail.read, 4
+
+    def fail(self: Tail, limit: int = 1 << 20) -> Chunk:
+        nonlocal failures
+        failures -= 1
+        if failures == 2:
+            begun.say(log(0, "saved\n"))
+            begun.end()
+        if failures >= 0:
+            raise error
+        return read(self, limit)
+
+    monkeypatch.setattr(Tail, "read", fail)
+    assert begun.follow() == 0
+    assert "0 │ saved" in capsys.readouterr().out
+
+
+def test_a_record_that_stays_unreadable_is_waited_for_while_the_run_is_on(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run_command, "AGAIN_S", 0.1)
+
+    def fail(self: Tail, limit: int = 0) -> Chunk:
+        raise UnreadableRecordError("cannot be read")
+
+    monkeypatch.setattr(Tail, "read", fail)
+    threading.Timer(0.5, begun.end).start()
+    with pytest.raises(UnreadableRecordError):
+        begun.follow()
+    assert begun.info.state == "done"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "shown"),
+    [
+        ("3", 3, ""),
+        ("-1", 255, ""),
+        ("257", 1, ""),
+        ("no data in x\nsee y", 1, "no data in x\nsee y\n"),
+    ],
+)
+def test_the_end_of_a_script_is_as_pythons(
+    begun: Begun, capsys: pytest.CaptureFixture[str], code: str, status: int, shown: str
+):
+    about = {"ename": "ScriptExit", "evalue": code, "traceback": ["ScriptExit"]}
+    begun.events = [{"kind": "error", "rank": 1, **about}]
+    begun.end("failed", failure=Failure(1, "ScriptExit", code))
+    assert begun.follow() == status
+    assert capsys.readouterr().err.startswith(f"{shown}●")
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_it_outlives_its_terminal_under_nohup(
+    handlers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*what: Any, **more: Any) -> None:
+        raise StartError("not here")
+
+    monkeypatch.setattr(run_command, "started", refuse)
+    (tmp_path / "train.py").touch()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    done = CliRunner().invoke(main, ["run", str(tmp_path / "train.py")])
+    assert "not here" in done.output
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    assert callable(signal.getsignal(signal.SIGTERM)), "its ranks end with it"

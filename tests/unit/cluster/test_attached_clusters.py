@@ -1,0 +1,101 @@
+"""A process's connection to a cluster that others restart, resize and ask, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankroom.cluster.base import AnyCluster
+from rankroom.notebook import cluster_magic
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.record.model import RankInfo
+from rankroom.record.owner import this_process
+from rankroom.rpc.server import Question, Server
+from rankroom.supervisor.lease import held
+
+
+class Kept:
+    """A cluster without ranks, which this process keeps, or so it seems."""
+
+    def __init__(self, size: int, **fields: object) -> None:
+        self.paths = ClusterPaths("made")
+        self.paths.make(size)
+        self._server = Server("", self.paths.folder, self.take)
+        self.asked: list[str] = []
+        me = this_process()
+        ranks = [RankInfo(rank, "c1", 100 + rank, "cpu", rank) for rank in range(size)]
+        usual = {"ready": list(range(size)), "lease": 12.0, **fields}
+        self.info = ClusterInfo(
+            "made", size, "running", supervisor=me.pid, began=me.began, ranks=ranks,
+            rpc=self._server.address, rpc_key=self._server.key, **usual,
+        )  # fmt: skip
+        self.paths.write(self.info)
+
+    def take(self, question: Question) -> None:
+        self.asked.append(question.content["do"])
+        question.answer()
+
+    def end(self) -> None:
+        self._server.close()
+        self.paths.remove()
+
+
+@pytest.fixture
+def kept(home: Path) -> Iterator[Kept]:
+    made = Kept(4)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def attached(kept: Kept) -> Iterator[AnyCluster]:
+    made = AnyCluster(kept.paths, kept.info)
+    yield made
+    made.close()
+
+
+def test_another_size_is_known_before_a_cell_is_sent_and_the_new_cluster_is_held(
+    kept: Kept, attached: AnyCluster
+):
+    lease = kept.paths.folder / "lease"
+    attached._restarts = {"0": 1, "1": 2}
+    assert attached.size == 4 and held(lease)
+    kept.end()
+    again = Kept(2, restarts={"0": 3})
+    assert not held(lease)
+    assert attached.size == 2 and held(lease)
+    assert attached._restarts == {"0": 1, "1": 0}
+    attached.close()
+    assert not held(lease)
+    again.end()
+
+
+def test_one_that_was_let_go_of_is_not_held_again(kept: Kept, attached: AnyCluster):
+    attached.close()
+    kept.end()
+    again = Kept(2)
+    assert attached.size == 2 and not held(again.paths.folder / "lease")
+    again.end()
+
+
+def test_what_is_asked_after_it_was_let_go_of_is_answered(kept: Kept, attached: AnyCluster):
+    attached.interrupt()
+    attached.close()
+    attached._supervisor.ask("interrupt", patience=5.0)
+    assert kept.asked == ["interrupt", "interrupt"]
+
+
+def test_the_state_of_each_rank_is_said_at_once(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    kept = Kept(4, ready=[0, 3], starting=[3], exits={"1": "was killed by SIGKILL"})
+    attached = AnyCluster(kept.paths, kept.info)
+    monkeypatch.setattr(AnyCluster, "current", attached)
+    cluster_magic.status("")
+    lines = capsys.readouterr().out.splitlines()
+    states = [line.partition(f"pid {100 + rank}  ")[2] for rank, line in enumerate(lines[1:5])]
+    assert states == ["ready", "was killed by SIGKILL", "is starting", "is starting"]
+    attached.close()
+    kept.end()

@@ -1,0 +1,141 @@
+"""How a cell of a notebook ends: what is shown of its run then, and what ■ does."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from rankroom.cluster.base import AnyCluster
+from rankroom.course import trial
+from rankroom.errors import RunFailed
+from rankroom.notebook import magics
+from rankroom.notebook.magics import RankroomMagics
+from rankroom.record.model import RunInfo
+from record_makers import make_run
+
+
+class Begun:
+    """A run that `state` says; ■ is pressed while it is being interrupted."""
+
+    def __init__(self, state: str) -> None:
+        self.info = make_run(2, state=state)
+        self.id, self.prompts = self.info.id, []
+        self.state, self.running = self.info.state, [] if state == "done" else [0, 1]
+
+    def wait(self, seconds: float) -> bool:
+        return self.state != "running"
+
+    def interrupt(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("it was not interrupted")
+
+
+@pytest.fixture
+def cells() -> RankroomMagics:
+    return RankroomMagics(InteractiveShell())
+
+
+@pytest.fixture
+def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The states that were shown of a run."""
+    shown: list[str] = []
+
+    def show(self: Any, bundle: dict[str, Any]) -> None:
+        shown.append(bundle["state"])
+
+    def bundle(run: RunInfo, *store: object) -> dict[str, Any]:
+        return {"state": run.state}
+
+    monkeypatch.setattr("rankroom.notebook.output.CellOutput.show", show)
+    monkeypatch.setattr("rankroom.display.bundle", bundle)
+    return shown
+
+
+def run_on(monkeypatch: pytest.MonkeyPatch, run: Begun) -> None:
+    cluster = SimpleNamespace(size=2, store=None, run=lambda *what, **more: run)
+    monkeypatch.setattr(AnyCluster, "current", cluster)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """An interrupt that gets out fails the test; pytest itself would stop."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        pytest.fail("the reader of the notebook sees a traceback of Rankroom's own")
+
+
+def test_stop_pressed_again_gives_the_prompt_back(cells: RankroomMagics):
+    run = Begun("running")
+    with uninterrupted():
+        assert not cells._follow(run, None, None, True)  # type: ignore[arg-type]
+    with pytest.raises(RunFailed, match="ranks 0–1 did not stop within 5 s"):
+        cells._raise(run, None)  # type: ignore[arg-type]
+
+
+def test_stop_pressed_again_ends_a_trial(home: Path, monkeypatch: pytest.MonkeyPatch):
+    run, shown = Begun("running"), []
+    pressed = iter([True])
+
+    def wait(seconds: float) -> bool:
+        if next(pressed, False):
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(run, "wait", wait)
+    exercise: Any = SimpleNamespace(name="ring.1", limit=60.0)
+    with uninterrupted():
+        verdict = trial.follow(exercise, run, shown.append)  # type: ignore[arg-type]
+    assert verdict.state == "stopped" and shown == [run]
+
+
+def test_stop_pressed_while_the_end_is_shown_stops_what_follows(
+    cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    run_on(monkeypatch, Begun("done"))
+    bundle = magics.display.bundle
+
+    def press(run: RunInfo, *store: object) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return bundle(run)
+
+    monkeypatch.setattr("rankroom.display.bundle", press)
+    with uninterrupted(), pytest.raises(RunFailed, match="interrupted when the run was over"):
+        cells.distributed("", "1")
+    assert output == ["done"]
+
+
+def test_a_lost_run_is_said_to_be_lost(
+    cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    run_on(monkeypatch, Begun("lost"))
+    with pytest.raises(RunFailed, match="lost: the process that wrote this record ended"):
+        cells.distributed("", "1")
+    assert output == ["lost"]
+
+
+def test_what_a_cell_printed_stands_before_the_value_on_ranks(
+    cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """As a kernel sends the one at once, and the other a little later."""
+    run_on(monkeypatch, Begun("done"))
+
+    class Buffered(io.StringIO):
+        def flush(self) -> None:
+            output.append("printed")
+
+    monkeypatch.setattr(sys, "stdout", Buffered())
+    cells.distributed("", "1")
+    assert output == ["done"]
+    cells.distributed("1")
+    assert output == ["done", "printed", "done"]

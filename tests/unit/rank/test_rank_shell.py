@@ -1,0 +1,45 @@
+"""What a cell on a rank shows besides what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+RANK = """
+import json, sys, types
+from rankroom.rank.shell import RankShell
+
+def emit(kind, **fields):
+    if kind == "display":
+        print(json.dumps(fields["data"]))
+
+shell = RankShell.instance()
+shell.attach(types.SimpleNamespace(run="a run", emit=emit, emit_now=lambda *said, **more: None))
+shell.run_cell(sys.argv[1])
+"""
+
+
+def shown(cell: str, folder: Path) -> list[dict[str, str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", RANK, cell],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "IPYTHONDIR": str(folder)},
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_what_a_name_is_asked_for_is_shown(tmp_path: Path):
+    about, source, text = shown(
+        "def scale(x):\n    'Says what it does.'\n    return 2 * x\n\n"
+        "scale?\nscale??\nget_ipython().run_line_magic('pdoc', 'scale')",
+        tmp_path,
+    )
+    assert "Says what it does." in about["text/plain"]
+    assert "Source:" in source["text/plain"]
+    assert "Says what it does." in text["text/plain"]
