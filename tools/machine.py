@@ -134,7 +134,8 @@ def attempt(
         raise
     finally:
         RUNNING.discard(started)
-    if started.returncode == -signal.SIGTERM:
+    # Some commands end by themselves then, with all that they have started.
+    if started.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM):
         raise SystemExit(f"set-up: `{shown(command)}` was ended")
     return started.returncode, said or ""
 

@@ -129,6 +129,8 @@ ALLOWED = [
     "hvd.allreduce(ones, process_set=alone)",
     "hvd.allgather(ones, process_set=alone)",
     "hvd.grouped_allreduce([ones], process_set=alone)",
+    "hvd.reducescatter(ones, op=hvd.Sum, process_set=alone)",
+    "hvd.grouped_reducescatter([ones], op=hvd.Sum, process_set=alone)",
     "hvd.barrier(process_set=alone)",
     "hvd_tf.allreduce(tf.ones(2), process_set=alone_tf)",
     "traced_alone(tf.ones(2))",

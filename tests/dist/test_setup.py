@@ -148,6 +148,11 @@ setup.take_all([setup.Step("long", lambda: "", lambda: machine.run(command), set
         time.sleep(0.02)
 
 
+def test_a_command_that_ends_by_itself_when_it_is_told_to_was_ended():
+    with pytest.raises(SystemExit, match="was ended"):
+        machine.run(["sh", "-c", "trap 'exit 143' TERM; kill $$"])
+
+
 def test_every_step_waits_for_steps_before_it():
     known = []
     for step in setup.STEPS:

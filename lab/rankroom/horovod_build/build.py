@@ -14,7 +14,16 @@ import psutil
 
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build.build_remedies import cause, explain
-from rankroom.horovod_build.cache import cache_folder, keep, lock, scratch, wheel_in
+from rankroom.horovod_build.cache import (
+    cache_folder,
+    can_compile_in,
+    clear_scratch,
+    keep,
+    lock,
+    place_to_compile,
+    scratch,
+    wheel_in,
+)
 from rankroom.horovod_build.cuda import Gpu, with_compiler
 from rankroom.horovod_build.edits.edit import VERSION, apply
 from rankroom.horovod_build.edits.python_edits import PYTHON_EDITS
@@ -28,7 +37,7 @@ from rankroom.horovod_build.plan import (
     make_plan,
 )
 from rankroom.horovod_build.source import PIP, fetch, unpack
-from rankroom.horovod_build.toolchain import find_cmake, find_compiler, preflight
+from rankroom.horovod_build.toolchain import demand_pip, find_cmake, find_compiler, preflight
 from rankroom.horovod_build.wheel import finish
 from rankroom.system import control_groups
 from rankroom.system.commands import run_sync
@@ -59,9 +68,11 @@ def build(
     here = features()
     if here and here.key == plan.key and not force:
         return f"already installed: Horovod {here.version} for {plan.names}"
+    demand_pip()
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder, lambda: report("wait for another build", None)):
+        clear_scratch(folder)
         start = time.monotonic()
         wheel = wheel_in(folder / plan.key)
         cached = wheel is not None and not force
@@ -82,7 +93,7 @@ def default_jobs() -> int:
 
 def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Report) -> Path:
     report("check the tools", None)
-    preflight(folder)
+    preflight(place_to_compile(folder))
     compiled = []
     for part in plan.parts:
         wheel = wheel_in(folder / "compiled" / part.key)
@@ -108,11 +119,12 @@ def compile_part(part: Part, folder: Path, jobs: int, report: Report) -> Path:
     """The wheel with the libraries of `part`, compiled now and kept in the cache `folder`."""
     report("fetch the source", None)
     archive = fetch(folder / "source")
-    if part.gpu:
-        if not part.gpu.cuda_home:
-            report(f"fetch the compiler for CUDA {part.gpu.cuda_version}", None)
-        part = replace(part, gpu=with_compiler(part.gpu, folder))
-    with scratch(folder) as place:
+    with scratch(place_to_compile(folder)) as place:
+        if part.gpu:
+            if not part.gpu.cuda_home:
+                report(f"fetch the compiler for CUDA {part.gpu.cuda_version}", None)
+            kept = folder if can_compile_in(folder) else place
+            part = replace(part, gpu=with_compiler(part.gpu, kept))
         tree = unpack(archive, place)
         apply(tree, part.edits)
         env = clean_environment(os.environ) | build_environment(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from rankroom import config
 from rankroom.system import file_lock
+
+SCRATCH = "build-"  # begins the names of folders that a build works in
 
 
 def cache_folder() -> Path:
@@ -31,9 +34,12 @@ def wheel_in(folder: Path) -> Path | None:
 def keep_folder(made: Path, folder: Path) -> None:
     """Move a finished folder to its place, whole or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.exists():
-        shutil.rmtree(folder)
-    made.rename(folder)
+    with scratch(folder.parent) as beside:
+        # `made` may be on another disk, from which it is copied.
+        whole = Path(shutil.move(made, beside / folder.name))
+        if folder.exists():
+            shutil.rmtree(folder)
+        whole.rename(folder)
 
 
 def keep(made: Path, folder: Path) -> Path:
@@ -44,9 +50,27 @@ def keep(made: Path, folder: Path) -> Path:
     return wheel
 
 
+def can_compile_in(folder: Path) -> bool:
+    """Whether the build works in this folder: CMake files of Horovod and Gloo quote no paths."""
+    return re.fullmatch(r"[\w./-]+", str(folder)) is not None
+
+
+def place_to_compile(folder: Path) -> Path:
+    """Where to compile for the cache `folder`: in it, unless its path is one that fails."""
+    return folder if can_compile_in(folder) else Path(tempfile.gettempdir())
+
+
+def clear_scratch(folder: Path) -> None:
+    """Remove what a build that was killed has left; for who has the lock."""
+    for place in (folder, folder / "compiled"):
+        for left in place.glob(f"{SCRATCH}*"):
+            if left.is_dir():  # a build's log is a file
+                shutil.rmtree(left, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="build-", dir=folder))
+    path = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=folder))
     try:
         yield path
     finally:

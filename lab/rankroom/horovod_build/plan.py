@@ -23,6 +23,15 @@ SWITCHES = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW", "mxnet": "MXNET"}
 ALL_EDITS = NATIVE + PYTHON_EDITS
 # What a user may say about the processors to build for; part of the key.
 TUNING = ("HOROVOD_BUILD_ARCH_FLAGS", "HOROVOD_BUILD_CUDA_CC_LIST")
+# What CMake, make and Horovod's CMake files (for oneCCL) read besides.
+BENDING = (
+    "CCL_ROOT",
+    "CCL_CONFIGURATION",
+    "CMAKE_GENERATOR",
+    "CMAKE_BUILD_TYPE",
+    "GNUMAKEFLAGS",
+    "MFLAGS",
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Part:
             platform.machine(),
             "-".join(platform.libc_ver()),
             repr(self.frameworks),
-            f"{self.gpu.cuda_version} {self.gpu.nccl_version}" if self.gpu else "",
+            _gpu_key(self.gpu) if self.gpu else "",
             *(os.environ.get(name, "") for name in TUNING),
             digest(self.edits),
         ]
@@ -88,14 +97,19 @@ class Plan:
 def make_plan(gpu: bool | None = None) -> Plan:
     """What to build here; `gpu` None means: for a GPU if this machine has one.
 
-    Raises HorovodBuildError without a framework, when `gpu` is asked in vain, and when this machine
-    has a GPU that PyTorch can use and Horovod cannot be built for: a Horovod for the CPU would
-    refuse its tensors. TensorFlow's are copied there, which only takes longer.
+    Raises HorovodBuildError without a framework, when `gpu` is asked in vain, for a PyTorch for
+    AMD's GPUs, and when this machine has a GPU that PyTorch can use and Horovod cannot be built
+    for: a Horovod for the CPU would refuse its tensors. TensorFlow's are copied there, which only
+    takes longer.
     """
     frameworks = find_frameworks()
     cpu_only = [Part(tuple(frameworks), None)]
     if gpu is False:
         return Plan(cpu_only, "as --no-gpu asks")
+    for framework in frameworks:
+        if framework.rocm:
+            name = f"{framework.name} {framework.version}"
+            raise HorovodBuildError(AMD.format(name=name))
     if not any(framework.cuda for framework in frameworks):
         names = " and ".join(f"{each.name} {each.version}" for each in frameworks)
         if gpu:
@@ -163,12 +177,17 @@ def clean_environment(base: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in base.items()
-        if name in TUNING or not name.startswith(("HOROVOD_", "MAKEFLAGS"))
+        if name in TUNING or not (name in BENDING or name.startswith(("HOROVOD_", "MAKEFLAGS")))
     }
 
 
 def _tag() -> str:
     return f"cp{sys.version_info[0]}{sys.version_info[1]}"
+
+
+def _gpu_key(gpu: Gpu) -> str:
+    # Horovod looks for NCCL where it was when it was built.
+    return f"{gpu.cuda_version} {gpu.nccl_version} {gpu.nccl_library.parent}"
 
 
 def _short(texts: Iterable[str]) -> str:
@@ -189,5 +208,10 @@ def _name(framework: Framework, gpu: Gpu | None) -> str:
 CPU_FRAMEWORKS = (
     "--gpu: {names} is built without CUDA, and Horovod must match: install a CUDA build of it, or "
     "leave --gpu out"
+)
+AMD = (
+    "{name} is built for AMD's GPUs (ROCm), and Rankroom builds Horovod for NVIDIA's only: install "
+    "a build of it for CUDA or for the CPU, or build for the CPU (`--no-gpu`) on a machine without "
+    "ROCm's compiler"
 )
 NO_GPU = "Horovod cannot be built for GPUs here: {reason}; or build for the CPU (`--no-gpu`)"

@@ -5,19 +5,21 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import sys
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
 from rankroom.errors import HorovodBuildError
+from rankroom.horovod_build.cache import can_compile_in
 from rankroom.system.commands import run_sync
 
 OLDEST_CMAKE = (3, 13)
 RUNTIME = ("cloudpickle", "psutil", "yaml", "packaging", "cffi")
-BUILDING = ("pip", "setuptools", "wheel")
+BUILDING = ("setuptools", "wheel")
 DISTRIBUTIONS = {"yaml": "pyyaml"}
 NEEDED_BYTES = 1_500_000_000
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tf-nightly")
@@ -30,6 +32,7 @@ class Framework:
     name: str
     version: str
     cuda: str | None = None
+    rocm: bool = field(default=False, repr=False)  # nothing is built for it: no part of a key
 
 
 def find_frameworks() -> list[Framework]:
@@ -41,7 +44,9 @@ def find_frameworks() -> list[Framework]:
         cuda = re.search(r"^cuda\b[^=]*= *'([\d.]+)'", text, re.M)
         # The file says 2.13.0+cpu where the distribution's metadata may say only 2.13.0.
         exact = re.search(r"^__version__ *= *'([^']+)'", text, re.M)
-        found.append(Framework("torch", exact[1] if exact else version, cuda[1] if cuda else None))
+        rocm = re.search(r"^hip\b[^=]*= *'", text, re.M) is not None
+        version = exact[1] if exact else version
+        found.append(Framework("torch", version, cuda[1] if cuda else None, rocm))
     if tensorflow := _package("tensorflow"):
         version = next(filter(None, map(_version, TENSORFLOWS)), "unknown")
         text = _read(tensorflow / "python/platform/build_info.py")
@@ -71,15 +76,26 @@ def find_cmake() -> Path:
 
 
 def find_compiler() -> str:
-    """The C++ compiler's command."""
-    for candidate in (os.environ.get("CXX", "").split(" ")[0], "g++", "c++", "clang++"):
-        if candidate and shutil.which(candidate):
+    """The C++ compiler's command: CXX as it is, which may be `ccache g++`, or what is usual."""
+    for candidate in (os.environ.get("CXX", ""), "g++", "c++", "clang++"):
+        words = shlex.split(candidate)
+        if words and shutil.which(words[0]):
             return candidate
     raise HorovodBuildError(NO_COMPILER)
 
 
+def demand_pip() -> None:
+    """Raise HorovodBuildError where there is no pip, which builds and installs: uv brings none."""
+    if not importlib.util.find_spec("pip"):
+        raise HorovodBuildError(NO_PIP.format(prefix=sys.prefix, python=sys.executable))
+
+
 def preflight(place: Path) -> None:
     """Fail in a second, with the remedy, over what would fail in minutes. `place` has the build."""
+    if re.search(r"\s", sys.prefix):
+        raise HorovodBuildError(BLANK_IN_PREFIX.format(prefix=sys.prefix))
+    if not can_compile_in(place):
+        raise HorovodBuildError(ODD_PLACE.format(place=place))
     missing = [name for name in (*BUILDING, *RUNTIME) if not importlib.util.find_spec(name)]
     if missing:
         names = " ".join(DISTRIBUTIONS.get(name, name) for name in missing)
@@ -122,6 +138,18 @@ NO_MAKE = "no make: install it (Debian: `apt install make`)"
 NO_CMAKE = "no CMake from 3.13 on: `pip install cmake`, or set HOROVOD_CMAKE to yours"
 NO_HEADERS = (
     "no Python.h in {include}: install Python's headers (Debian: `apt install python{version}-dev`)"
+)
+NO_PIP = (
+    "no pip in {prefix}, which Horovod is built and installed with: `{python} -m ensurepip`, or "
+    "`uv pip install --python {python} pip`"
+)
+BLANK_IN_PREFIX = (
+    "Horovod cannot be built for an environment whose path has a space in it, as {prefix} has: "
+    "make one elsewhere"
+)
+ODD_PLACE = (
+    "Horovod cannot be compiled in {place}, whose path has more in it than letters, digits, `.`, "
+    "`_` and `-`: set RANKROOM_CACHE, or TMPDIR, to a path without"
 )
 NO_PACKAGES = "Horovod needs packages that are missing: `{python} -m pip install {names}`"
 NO_SPACE = (

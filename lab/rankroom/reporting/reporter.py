@@ -219,7 +219,14 @@ class Reporter:
         now = time.time_ns() // 1000
         for fields in spans.recorder.take(self._start):
             columns = {key: fields.pop(key) for key in ("name", "start", "dur")}
-            line = spans_line(self.rank, self._seq, now - self._start, fields, columns)
+            at = now - self._start
+            try:
+                line = spans_line(self.rank, self._seq, at, fields, columns)
+            except (TypeError, ValueError) as error:  # this thread, or the cell, would end with it
+                spans.recorder.note(f"details of spans are missing from rank {self.rank}: {error}")
+                # Names are defined once only: later spans have these, too.
+                fields["define"] = [{"name": each["name"]} for each in fields["define"]]
+                line = spans_line(self.rank, self._seq, at, fields, columns)
             self._add(line)
         for fields in metrics.points.take(self._start):
             self._append("metrics", now, **fields)

@@ -7,6 +7,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from click.testing import CliRunner
 
 from rankroom.cli.horovod_command import Progress, horovod
 from rankroom.errors import HorovodBuildError
-from rankroom.horovod_build import build, cache, cuda, plan, source
+from rankroom.horovod_build import build, cache, cuda, plan, source, toolchain
 from rankroom.horovod_build.cuda import Gpu
 from rankroom.horovod_build.edits.edit import Edit
 from rankroom.horovod_build.plan import Part, Plan, build_environment, clean_environment
@@ -76,6 +77,8 @@ def test_environment_leaves_out_what_would_bend_the_build() -> None:
     base = {"HOROVOD_WITH_MPI": "1", "MAKEFLAGS": "-n", "PATH": "/bin", "CXXFLAGS": "-g"}
     base["HOROVOD_BUILD_ARCH_FLAGS"] = "-mavx"
     kept = {"PATH": "/bin", "CXXFLAGS": "-g", "HOROVOD_BUILD_ARCH_FLAGS": "-mavx"}
+    bending = ("CCL_ROOT", "CCL_CONFIGURATION", "CMAKE_GENERATOR", "CMAKE_BUILD_TYPE")
+    base |= dict.fromkeys((*bending, "GNUMAKEFLAGS", "MFLAGS"), "x")
     assert clean_environment(base) == kept
 
 
@@ -124,6 +127,7 @@ def test_a_compiler_that_pip_cannot_get(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_the_key_follows_everything_the_wheel_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     base = Plan([Part((TORCH, TENSORFLOW), None)])
     other_nccl = dataclasses.replace(GPU, nccl_version="2.30")
+    other_place = dataclasses.replace(GPU, nccl_library=Path("/other/lib/libnccl.so.2"))
     plans = [
         base,
         ONLY_TORCH,
@@ -131,6 +135,7 @@ def test_the_key_follows_everything_the_wheel_depends_on(monkeypatch: pytest.Mon
         Plan([Part((TORCH_CUDA,), None)]),
         Plan([Part((TORCH_CUDA,), GPU)]),
         Plan([Part((TORCH_CUDA,), other_nccl)]),
+        Plan([Part((TORCH_CUDA,), other_place)]),
     ]
     keys = [each.key for each in plans]
     monkeypatch.setenv("HOROVOD_BUILD_ARCH_FLAGS", "-mavx2")
@@ -271,6 +276,74 @@ def test_a_build_that_fails_leaves_nothing_that_looks_built(
         build.build()
     assert not list((tmp_path / "horovod").glob(f"{ONLY_TORCH.key}*"))
     assert not stage.installed and not list((tmp_path / "horovod").glob("build-*"))
+
+
+def test_what_a_killed_build_has_left_is_removed_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Stage(monkeypatch, tmp_path)
+    for left in ("build-1/horovod-0.28.1", "compiled/build-2"):
+        (tmp_path / "horovod" / left).mkdir(parents=True)
+    (tmp_path / "horovod/build-torch.log").touch()
+    build.build()
+    left = [path.name for path in (tmp_path / "horovod").rglob("build-*")]
+    assert left == ["build-torch.log"]
+
+
+@pytest.mark.parametrize("name", ["my cache", "c++", "a(1)"])
+def test_in_a_cache_whose_path_cmake_cannot_have_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    plain, folder = tmp_path / "plain", tmp_path / name
+    for each in (plain, folder):
+        each.mkdir()
+    monkeypatch.setattr(cache.tempfile, "tempdir", str(plain))
+    assert cache.place_to_compile(plain / "cache") == plain / "cache"
+    assert cache.place_to_compile(folder) == plain
+    with cache.scratch(plain) as place:
+        wheel_file(place / "wheel", "torch")
+        kept = cache.keep(place / "wheel", folder / "compiled" / "key")
+    assert kept.parent == folder / "compiled" / "key" and zipfile.ZipFile(kept).testzip() is None
+    assert [path.name for path in (folder / "compiled").iterdir()] == ["key"]
+
+
+def test_without_pip_nothing_is_built_or_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(monkeypatch, tmp_path)
+    build.build()
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(HorovodBuildError, match=r"no pip .*-m ensurepip.*uv pip install --python"):
+        build.build()
+    assert len(stage.installed) == 1
+
+
+BUILD = """
+import sys
+from pathlib import Path
+from rankroom.cli import horovod_command
+from rankroom.horovod_build.cache import scratch
+from rankroom.system.commands import run_sync
+
+def build(gpu, **how):
+    with scratch(Path(sys.argv[1])) as place:
+        run_sync(["sh", "-c", "echo $$ > new; mv new ../pid; sleep 600"], cwd=place)
+
+horovod_command.build_wheel = build
+horovod_command.build.main([])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_ended_build_ends_its_compilers_and_leaves_no_tree(tmp_path: Path, number: int) -> None:
+    started = subprocess.Popen([sys.executable, "-c", BUILD, tmp_path])
+    while not (tmp_path / "pid").exists():
+        assert started.poll() is None
+        time.sleep(0.02)
+    started.send_signal(number)
+    assert started.wait(60) == 128 + number
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["pid"]
 
 
 def hold(path: Path, held: Path, seen: Path) -> None:

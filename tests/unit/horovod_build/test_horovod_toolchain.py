@@ -69,6 +69,16 @@ def test_gpus_asked_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
             plan.make_plan(gpu=asked)
 
 
+def test_a_pytorch_for_amds_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rocm = Framework("torch", "2.12.0+rocm6.4", rocm=True)
+    assert repr(rocm) == repr(Framework("torch", "2.12.0+rocm6.4")), "a part of keys"
+    found(monkeypatch, rocm, here=False)
+    for asked in (True, None):
+        with pytest.raises(HorovodBuildError, match=r"torch 2.12.0\+rocm6.4 .*AMD.*NVIDIA's only"):
+            plan.make_plan(gpu=asked)
+    assert plan.make_plan(gpu=False).why == "as --no-gpu asks"
+
+
 def test_a_tensorflow_that_cannot_have_gpus_does_not_keep_torch_from_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -103,8 +113,12 @@ def test_frameworks_are_found_without_importing_them(
         Framework("torch", "2.12.0+cu130", "13.0"),
         Framework("tensorflow", "2.21.0", "12.5.1"),
     ]
-    package(monkeypatch, tmp_path, "torch", "version.py", "cuda: Optional[str] = None\n")
+    text = "cuda: Optional[str] = None\nhip: Optional[str] = None\n"
+    package(monkeypatch, tmp_path, "torch", "version.py", text)
     assert toolchain.find_frameworks()[0] == Framework("torch", "2.12.0")
+    text = text.replace("hip: Optional[str] = None", "hip: Optional[str] = '6.4.43484'")
+    package(monkeypatch, tmp_path, "torch", "version.py", text)
+    assert toolchain.find_frameworks()[0] == Framework("torch", "2.12.0", rocm=True)
 
 
 def test_no_framework_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +212,23 @@ def test_preflight_names_the_missing_tool(
 ) -> None:
     (tools / missing).unlink()
     with pytest.raises(HorovodBuildError, match=message):
+        toolchain.preflight(tmp_path)
+
+
+def test_a_compiler_may_be_several_words(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "ccache g++")
+    assert toolchain.find_compiler() == "g++", "there is no ccache"
+    executable(tools / "ccache", "true")
+    assert toolchain.find_compiler() == "ccache g++"
+
+
+def test_preflight_refuses_paths_that_cmake_cannot_have(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(HorovodBuildError, match=r"cannot be compiled in .*a b.*TMPDIR"):
+        toolchain.preflight(tmp_path / "a b")
+    monkeypatch.setattr(sys, "prefix", "/home/me/my env")
+    with pytest.raises(HorovodBuildError, match="path has a space in it, as /home/me/my env has"):
         toolchain.preflight(tmp_path)
 
 

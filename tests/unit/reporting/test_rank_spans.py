@@ -9,7 +9,7 @@ import types
 import pytest
 
 from rankroom.rank import profiler
-from rankroom.rank.frameworks.torch import torch_spans
+from rankroom.rank.frameworks.torch import torch_calls, torch_spans
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 from rankroom.reporting import spans
@@ -175,6 +175,44 @@ def test_collectives_are_counted_by_group(operation):
         ("#1", None), ("#1", "1"), ("#2", None), ("#3", None), ("#2", "1"),
     ]  # fmt: skip
     assert collected()[1]["ranks"] == [0, 2]
+
+
+class Symbol:
+    """A size in code that is being compiled: asked for its number, it would be that for good."""
+
+    def __mul__(self, other):
+        return self
+
+    def __int__(self):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(6, {"bytes": 24, "shape": [3, 2]}), (Symbol(), {"bytes": 0})]
+)
+def test_only_sizes_that_are_numbers_are_described(count, size):
+    tensor = types.SimpleNamespace(
+        element_size=lambda: 4,
+        dtype="torch.float32",
+        numel=lambda: count,
+        shape=(3, 2) if count == 6 else (Symbol(), 2),
+    )
+    assert torch_spans.described(tensor) == {"dtype": "float32"} | size
+
+
+def test_collectives_that_are_traced_are_no_collectives_yet(operation):
+    module = types.ModuleType("functional")
+    code = "def all_reduce(self, op, group): return self\ndef wait_tensor(tensor): pass"
+    exec(code, vars(module))
+    is_tracing = True
+    module._are_we_tracing = lambda: is_tracing
+    torch_calls._guard_functional(module, World(present=(0,), run="r"))
+    module.all_reduce("t", "sum", None)
+    module.wait_tensor("t")
+    assert collected() == []
+    is_tracing = False
+    module.all_reduce("t", "sum", None)
+    assert [each["name"] for each in collected()] == ["all_reduce #1"]
 
 
 def test_a_collective_made_of_others_counts_once(operation):

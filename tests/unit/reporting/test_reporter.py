@@ -255,3 +255,24 @@ def test_an_interrupt_in_the_middle_of_a_report_comes_after_it(tmp_path):
     spooled = (tmp_path / "a.jsonl").read_bytes()
     assert spooled == "".join(text for _, text in batches).encode()
     assert int(events[-2]["name"]) > 50
+
+
+def test_spans_whose_details_cannot_be_written_are_there_without_them(tmp_path):
+    events, _ = report(
+        tmp_path,
+        """
+        from rankroom.reporting.spans import recorder
+        r.begin("a", time.time_ns() // 1000)
+        number = recorder.number("x", lambda: {"name": "all_reduce #1", "shape": [object()]})
+        recorder.add("collective", number, time.time_ns() // 1000, 5)
+        time.sleep(2.5)
+        print("the thread that reports is there")
+        r.end("ok")
+        done()
+        """,
+    )
+    [spans] = [each for each in events if each["kind"] == "spans"]
+    assert spans["define"] == [{"name": "all_reduce #1"}] and len(spans["dur"]) == 1
+    [mark] = [each for each in events if each["kind"] == "mark"]
+    assert "details of spans are missing from rank 3: Object of type object" in mark["args"]["text"]
+    assert events.index(mark) < [each["kind"] for each in events].index("log")

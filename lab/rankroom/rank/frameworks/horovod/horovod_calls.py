@@ -29,6 +29,9 @@ _COLLECTIVES = (
     "barrier",
 )
 
+# Where horovod.torch passes a call's process set, if that is not the last argument.
+_PROCESS_SET_AT = {"reducescatter": -3}
+
 _WAIT = "wait_and_clear"  # where horovod.torch waits for what it began before
 
 _calls: Counter[str] = Counter()  # since a library was started
@@ -102,7 +105,7 @@ class Guarded:
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            number = 0 if operation == "join" else _process_set(args, kwargs)
+            number = 0 if operation == "join" else _process_set(operation, args, kwargs)
             if self._world.partial:
                 self._refuse(operation, number)
             if number == 0:
@@ -161,12 +164,12 @@ def _words(operation: str, args: tuple[Any, ...]) -> str:
     return f"hvd.{operation}"
 
 
-def _process_set(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """The process set of a call: by keyword for TensorFlow, the last argument for torch."""
+def _process_set(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """The process set of a call: by keyword for TensorFlow, by its place for torch."""
     if "process_set_id" in kwargs:
         return int(kwargs["process_set_id"])
-    last = args[-1] if args else 0
-    return last if isinstance(last, int) and not isinstance(last, bool) else 0
+    given = args[_PROCESS_SET_AT.get(operation, -1) :]
+    return given[0] if given and type(given[0]) is int else 0
 
 
 def track_optimizers(module: Any) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import socket
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rankroom.rank import open_ports, sockets
@@ -31,6 +32,8 @@ from rankroom.rank.world import World, restore_environment
 from rankroom.reporting.spans import recorder
 
 TOPIC = "dist.init_process_group()"
+_WIRING = ("init_method", "store", "rank", "world_size")  # holds for one set-up only
+_WITH_RESTARTED = ("backend", "timeout")  # what can be kept beside a rank that was restarted
 
 _sockets: list[sockets.Socket] = []  # the present groups' connections
 _models: weakref.WeakSet[Any] = weakref.WeakSet()  # DistributedDataParallel on the default group
@@ -67,6 +70,8 @@ def install(world: World) -> None:
     if world.size > 1:
         when_imported(C10D, lambda module: _wrap(module, world))
         torch_calls.install(world, _models)
+    else:
+        when_imported(C10D, _wrap_alone)
 
 
 def release() -> list[str]:
@@ -110,7 +115,7 @@ def state() -> dict[str, Any]:
     return {
         "on": bool(c10d.is_initialized()),
         "again": _asked is not None,
-        "backend": str(_asked["backend"]) if _asked and _asked["backend"] else None,
+        "backend": str(_asked["backend"]) if _asked and "backend" in _asked else None,
         "fresh": _fresh,
         # A group for another world is of as little use as one that was released.
         "released": _released or (c10d.is_initialized() and _made_for not in (None, _size())),
@@ -139,8 +144,10 @@ def settle(states: list[dict[str, Any]]) -> None:
     if not asked or not all(each and (each["again"] or each["fresh"]) for each in states):
         return
     if again is None:
-        # This rank takes the place of one that had the group.
-        again = {"backend": asked[0]["backend"], "timeout": None}
+        again = {"backend": asked[0]["backend"]}
+    if len(asked) < len(states):
+        # A rank takes the place of one that had the group, and does not know what else was asked.
+        again = {name: again[name] for name in _WITH_RESTARTED if name in again}
     c10d.init_process_group(**again)
     for model in list(_models):
         torch_calls.revive(model)
@@ -177,20 +184,21 @@ def _wrap(module: Any, world: World) -> None:
     torch_calls.guard(module, world)
     original = module.init_process_group
     destroy = module.destroy_process_group
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def init_process_group(backend: Any = None, init_method: Any = None, **kwargs: Any) -> Any:
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
         global _asked, _fresh, _made_for
-        given = kwargs.get("world_size", -1)
-        if kwargs.get("store") is not None or given not in (-1, None, world.size):
+        given = signature.bind(*args, **kwargs).arguments
+        if given.get("store") is not None or not _is_size(given, world.size):
             # The user's own wiring, perhaps of some ranks only: none of our business.
             _made_for = None
-            return original(backend, init_method, **kwargs)
+            return original(*args, **kwargs)
         if world.partial:
             if module.is_initialized():
                 return None
             raise world.refuse("dist.init_process_group()", "Call it in a cell on all ranks.")
-        instead = _instead(module, backend)
+        instead = _instead(module, given.get("backend"))
         mine = {
             "on": module.is_initialized() and not _released and not instead,
             "address": os.environ.get("RANKROOM_ADDRESS", os.environ.get("MASTER_ADDR")),
@@ -205,8 +213,13 @@ def _wrap(module: Any, world: World) -> None:
             if instead:
                 print(SET_UP_AGAIN.format(instead=instead), file=sys.stderr)
         with _master(ranks[0]["address"], ranks[0]["port"]), sockets.noting(_sockets):
-            result = original(backend, init_method, **kwargs)
-        _asked, _fresh = {"backend": backend, "timeout": kwargs.get("timeout")}, False
+            result = original(*args, **kwargs)
+        _asked = {
+            name: value
+            for name, value in given.items()
+            if name not in _WIRING and value is not None
+        }
+        _fresh = False
         _made_for = world.size
         open_ports.tell("torch.distributed")
         return result
@@ -230,6 +243,35 @@ def _wrap(module: Any, world: World) -> None:
     module.init_process_group = init_process_group
     module.destroy_process_group = destroy_process_group
     torch_internals.patch(module, "_new_process_group_helper", noting_sockets)
+
+
+def _wrap_alone(module: Any) -> None:
+    """The only rank agrees with no other, but its cell can run again, too."""
+    original = module.init_process_group
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        global _released
+        given = signature.bind(*args, **kwargs).arguments
+        if not module.is_initialized() or not _is_size(given, 1):
+            return original(*args, **kwargs)
+        instead = _instead(module, given.get("backend"))
+        if not instead and not _released:
+            return None
+        module.destroy_process_group()
+        _released = False
+        if instead:
+            print(SET_UP_AGAIN.format(instead=instead), file=sys.stderr)
+        with _master(os.environ.get("MASTER_ADDR", "127.0.0.1"), _free_port()):
+            return original(*args, **kwargs)
+
+    module.init_process_group = init_process_group
+
+
+def _is_size(given: Mapping[str, Any], size: int) -> bool:
+    """Whether the arguments of `init_process_group` mean a world of so many ranks."""
+    return given.get("world_size", -1) in (-1, None, size)
 
 
 def _instead(module: Any, backend: Any) -> str:

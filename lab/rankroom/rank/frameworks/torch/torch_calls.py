@@ -72,11 +72,11 @@ def _c10d() -> Any:
 
 def _guard_functional(module: Any, world: World) -> None:
     _guard_functions(module, world, _c10d())
-    original = module.wait_tensor
+    original, is_tracing = module.wait_tensor, torch_internals.tracing(module)
 
     @functools.wraps(original)
     def wait_tensor(tensor: Any) -> Any:
-        if torch_compile.is_compiling():
+        if torch_compile.is_compiling() or is_tracing():
             return original(tensor)
         return torch_spans.wait_for(original, tensor)
 
@@ -84,6 +84,7 @@ def _guard_functional(module: Any, world: World) -> None:
 
 
 def _guard_functions(module: Any, world: World, c10d: Any) -> None:
+    is_tracing = torch_internals.tracing(module)
     for name, function in list(vars(module).items()):
         # Not isinstance: torch has objects that warn about themselves when asked for their class.
         if type(function) is not FunctionType or name.startswith(("_", *_ASKING)):
@@ -92,11 +93,17 @@ def _guard_functions(module: Any, world: World, c10d: Any) -> None:
             continue
         parameters = list(inspect.signature(function).parameters)
         if "group" in parameters:
-            setattr(module, name, _guarded(function, name, parameters, c10d, world))
+            guarded = _guarded(function, name, parameters, c10d, world, is_tracing)
+            setattr(module, name, guarded)
 
 
 def _guarded(
-    function: Callable[..., Any], name: str, parameters: list[str], c10d: Any, world: World
+    function: Callable[..., Any],
+    name: str,
+    parameters: list[str],
+    c10d: Any,
+    world: World,
+    is_tracing: Callable[[], bool],
 ) -> Any:
     position = parameters.index("group")
     timed = torch_spans.Operation(name, parameters, c10d, world)
@@ -112,7 +119,7 @@ def _guarded(
                     waits_for = {int(peer)}
             if not waits_for <= set(world.present):
                 raise world.refuse(f"dist.{name}()", _REMEDY)
-        if torch_compile.is_compiling():
+        if torch_compile.is_compiling() or is_tracing():
             return function(*args, **kwargs)
         return timed(function, args, kwargs)
 

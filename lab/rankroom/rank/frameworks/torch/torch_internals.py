@@ -147,6 +147,14 @@ def put_on(c10d: Any, group: Any, own: Any) -> None:
         group._set_default_backend(kind)
 
 
+def tracing(module: Any) -> Callable[[], bool]:
+    """What says whether functional collectives, those of `module`, are called to be compiled.
+
+    Before PyTorch 2.13, `torch.compiler.is_compiling` is False for those of a DTensor.
+    """
+    return getattr(module, "_are_we_tracing", bool)
+
+
 def profiler_is_on(torch: Any) -> bool:
     """Whether a profiler of the user's own is on."""
     return has(torch.autograd, "_profiler_enabled") and bool(torch.autograd._profiler_enabled())

@@ -152,7 +152,8 @@ def described(tensor: Any) -> dict[str, Any]:
     if not hasattr(first, "element_size"):
         return {}
     about = {"bytes": _bytes(tensor), "dtype": str(first.dtype).removeprefix("torch.")}
-    if first is tensor:
+    # Tensors of compiled code, and nested ones, may have a symbol for a size.
+    if first is tensor and all(type(size) is int for size in tensor.shape):
         about["shape"] = list(tensor.shape)
     return about
 
@@ -160,7 +161,11 @@ def described(tensor: Any) -> dict[str, Any]:
 def _bytes(tensor: Any) -> int:
     if isinstance(tensor, (list, tuple)):
         return sum(_bytes(each) for each in tensor[:MOST_PARTS])
-    return int(tensor.numel() * tensor.element_size()) if hasattr(tensor, "element_size") else 0
+    if not hasattr(tensor, "element_size"):
+        return 0
+    count = tensor.numel()
+    # A symbol that is asked for its number would have the code compiled for this number only.
+    return int(count * tensor.element_size()) if type(count) is int else 0
 
 
 def _resolved(group: Any, c10d: Any) -> str | None:

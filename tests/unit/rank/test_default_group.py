@@ -1,0 +1,115 @@
+"""Setting torch.distributed's default group up once more: by a cell that runs again, or for it."""
+
+import inspect
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from rankroom.rank.frameworks.torch import torch_adapter, torch_calls
+from rankroom.rank.frameworks.torch.torch_internals import C10D
+from rankroom.rank.world import World
+
+
+class Distributed:
+    """A torch.distributed that only notes how it was set up."""
+
+    def __init__(self):
+        self.made, self.destroyed, self.ports = [], 0, []
+        self.module = SimpleNamespace(
+            __name__=C10D,
+            BackendConfig=lambda backend: f"cpu:{backend}",
+            Backend=str,
+            GroupMember=SimpleNamespace(WORLD="world"),
+            _new_process_group_helper=lambda: None,
+            _world=SimpleNamespace(pg_names={"world": "0"}),
+            get_backend_config=lambda: f"cpu:{self.made[-1]['backend']}",
+            is_backend_available=lambda name: True,
+            is_initialized=lambda: self.on,
+            init_process_group=self.init_process_group,
+            destroy_process_group=self.destroy_process_group,
+        )
+        self.on = False
+
+    def init_process_group(
+        self, backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None,
+        group_name="", pg_options=None, device_id=None,
+    ):  # fmt: skip
+        if self.on:
+            raise ValueError("trying to initialize the default process group twice!")
+        own = {name: value for name, value in locals().items() if name != "self"}
+        self.made.append(own)
+        self.ports.append(os.environ.get("MASTER_PORT"))
+        self.on = True
+
+    def destroy_process_group(self, group=None):
+        self.destroyed += 1
+        self.on = False
+
+
+@pytest.fixture
+def dist(monkeypatch):
+    made = Distributed()
+    monkeypatch.setattr(torch_calls, "guard", lambda module, world: None)
+    for name, value in (("_asked", None), ("_fresh", True), ("_released", False)):
+        monkeypatch.setattr(torch_adapter, name, value)
+    monkeypatch.setitem(sys.modules, C10D, made.module)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    return made
+
+
+def wrapped(dist):
+    """Ranks that agree: each says what this one says."""
+    world = World(size=2, rpc="there", present=(0, 1))
+    world.gather = lambda topic, value, meeting=None: [value, value]
+    torch_adapter._wrap(dist.module, world)
+    return dist.module.init_process_group
+
+
+def test_on_one_rank_a_cell_that_sets_up_can_run_again(dist, capsys):
+    torch_adapter._wrap_alone(dist.module)
+    init = dist.module.init_process_group
+    init("gloo")
+    assert dist.ports == ["1"], "as without Rankroom"
+    init("gloo")
+    init()
+    assert len(dist.made) == 1
+    with pytest.raises(ValueError, match="twice"):
+        init("gloo", rank=0, world_size=2)
+    init("nccl", rank=0, world_size=1)
+    assert [each["backend"] for each in dist.made] == ["gloo", "nccl"] and dist.destroyed == 1
+    assert dist.ports[1] != "1"
+    assert "nccl instead of gloo" in capsys.readouterr().err
+
+
+def test_arguments_may_be_given_by_their_places(dist):
+    init = wrapped(dist)
+    init("gloo", "env://", 5, 2, 0)
+    [made] = dist.made
+    assert (made["init_method"], made["timeout"], made["world_size"]) == ("env://", 5, 2)
+    assert torch_adapter._asked == {"backend": "gloo", "timeout": 5}
+    init("gloo", "env://", 5, 2, 0)
+    assert len(dist.made) == 1
+    with pytest.raises(TypeError, match="bakend"):
+        init(bakend="gloo")
+
+
+def test_a_store_of_the_users_own_may_be_given_by_its_place(dist):
+    wrapped(dist)("gloo", None, None, 2, 0, "store")
+    assert dist.made[0]["store"] == "store" and torch_adapter._asked is None
+
+
+def test_what_was_asked_for_is_asked_for_again(dist):
+    wrapped(dist)("nccl", init_method="env://", rank=0, world_size=2, device_id=3, pg_options="o")
+    state = torch_adapter.state() | {"released": True}
+    torch_adapter.settle([state, state])
+    again = inspect.signature(dist.init_process_group).bind(**dist.made[1]).arguments
+    assert {name: again[name] for name in ("backend", "device_id", "pg_options", "rank")} == {
+        "backend": "nccl", "device_id": 3, "pg_options": "o", "rank": -1,
+    }  # fmt: skip
+    # A restarted rank knows the backend only, and groups that are bound to a device meet at once.
+    restarted = state | {"again": False, "fresh": True, "on": False}
+    torch_adapter.settle([state, restarted])
+    assert (dist.made[2]["backend"], dist.made[2]["device_id"]) == ("nccl", None)
