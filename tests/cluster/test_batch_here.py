@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 from click.testing import CliRunner
 
 from rankroom.batch import batch_script, notebook_script
 from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.batch_job import BatchJob
+from rankroom.batch.cell_text import said
 from rankroom.cli import main
 from rankroom.display.bundle import MIME
 from rankroom.errors import UsageError
@@ -83,6 +85,39 @@ def test_a_scripts_cells_are_the_notebooks():
     ]
 
 
+@pytest.mark.parametrize("character", ["\u2028", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
+def test_only_a_line_feed_ends_a_line_of_a_script(character: str):
+    """Python takes the others for a part of the text that they are in."""
+    sources = [f"{START}\nx = 'a{character}b'", f"y = 'a{character}# %% [1]'"]
+    text = notebook_script.script(notebook(*sources), "a", granted=False)
+    assert [cell.source for cell in notebook_script.cells_of(text)] == sources
+
+
+def test_lines_that_end_as_on_windows():
+    text = notebook_script.script(notebook("x = 1\r\ny", ("markdown", "a\r\nb")), "a", True)
+    assert text.endswith("# %% [1]\nx = 1\ny\n\n# %% [markdown]\n# a\n# b\n")
+
+
+@pytest.mark.parametrize("mark", ["%% [1]", "%% [markdown]", "%% [added]  "])
+def test_text_that_looks_like_a_mark_begins_no_cell(mark: str):
+    text = notebook_script.script(notebook("x", ("markdown", f"see\n{mark}\nit")), "a", True)
+    assert notebook_script.cells_of(text) == [notebook_script.Cell(1, "x")]
+    assert f"#  {mark}\n# it\n" in text
+
+
+@pytest.mark.parametrize(
+    ("written", "left"),
+    [
+        ("GPU 0: A100\r\nGPU 1: A100\r\n", "GPU 0: A100\nGPU 1: A100\n"),
+        ("10%\r100%\r\ndone", "100%\ndone\n"),
+        ("10%\r100%\r        \r", ""),
+        ("10%\r", "10%\n"),
+    ],
+)
+def test_what_a_cell_wrote_as_to_a_terminal(written: str, left: str):
+    assert said([nbformat.v4.new_output("stream", text=written)]) == left
+
+
 @pytest.mark.parametrize(
     ("line", "granted", "here"),
     [
@@ -97,6 +132,12 @@ def test_a_scripts_cells_are_the_notebooks():
          "  %cluster start --ranks 3 --name a"),
         ("%cluster attach there-1a2b", "%cluster start", "%cluster start"),
         ("%cluster start --name 'it", "%cluster start --name 'it", "%cluster start --name 'it"),
+        (
+            "%cluster start --ranks 2 --preload torch,horovod.torch",
+            "%cluster start --preload torch,horovod.torch",
+            "%cluster start --ranks 2 --preload torch,horovod.torch",
+        ),
+        ("%cluster start --preload=torch --site there", *["%cluster start --preload torch"] * 2),
         ("%cluster stop", "%cluster stop", "%cluster stop"),
         ("x = '%cluster start --ranks 2'", *["x = '%cluster start --ranks 2'"] * 2),
     ],
@@ -230,6 +271,13 @@ def test_a_notebook_runs_here_as_it_would_in_jupyterlab(home, written):
     [record] = Store().newest()
     assert (record.state, record.lines) == ("done", 2)
     assert not list((home / "clusters").iterdir()), "its ranks have ended with it"
+
+
+@pytest.mark.cluster
+def test_a_job_waits_for_a_cell_that_is_detached(home, written):
+    status, said, _ = run_here(written(START, "%%distributed --detach\nimport time; time.sleep(1)"))
+    assert status == 0, said
+    assert Store().newest()[0].state == "done"
 
 
 @pytest.mark.cluster

@@ -291,8 +291,16 @@ def _part(
             (s.start, s.end)
             for s in mine
             if s.cat == "wait"
-            or (s.cat == "collective" and s.name.get("library") == "hvd.tensorflow")
-            or (s.cat == "collective" and not any_wait)
+            or (s.cat == "collective" and s.name.get("library") == "hvd.tensorflow" and any_wait)
+            or (s.cat == "collective" and "kernel" not in s.name and not any_wait)
+        ]
+        kernels = [(s.start, s.end) for s in mine if s.cat == "kernel"]
+        blocks[rank] += [
+            piece
+            for s in mine
+            if s.cat == "collective" and "kernel" in s.name and not any_wait
+            for piece in _instants(s.start, s.end, kernels)
+            if not _in(piece[0], kernels)
         ]
         loads = [(s.start, s.end) for s in mine if s.cat == "data"]
         set_up = [(s.start, s.end) for s in mine if s.cat == "setup"]

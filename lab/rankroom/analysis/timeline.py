@@ -192,9 +192,6 @@ class Timeline:
             return
         if not names:
             return
-        lane = self.lanes[rank].get(event["cat"])
-        if lane is None:
-            lane = self.lanes[rank].setdefault(event["cat"], Lane())
         if set(map(type, (*names, *starts, *durs))) == {int}:
             places = list(accumulate(starts))
             longest = max(durs)
@@ -205,17 +202,18 @@ class Timeline:
                 and min(places) >= -TEN_YEARS_US
                 and max(places) + longest <= TEN_YEARS_US
             ):
-                self._append(lane, names, places, durs, self._offset[rank])
+                self._append(rank, event["cat"], names, places, durs)
                 return
         sound = list(self._sound(names, starts, durs))
         if sound:
             columns = [[span[i] for span in sound] for i in range(3)]
-            self._append(lane, columns[0], columns[1], columns[2], self._offset[rank])
+            self._append(rank, event["cat"], *columns)
 
     def _append(
-        self, lane: Lane, names: list[int], places: list[int], durs: list[int], offset: int
+        self, rank: int, cat: str, names: list[int], places: list[int], durs: list[int]
     ) -> None:
-        if offset:
+        lane = self.lanes[rank].setdefault(cat, Lane())
+        if offset := self._offset[rank]:
             places = [place - offset for place in places]
         lane.name.extend(names)
         lane.start.extend(places)

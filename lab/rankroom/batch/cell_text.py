@@ -13,7 +13,8 @@ def said(outputs: list[Any]) -> str:
             written += output.text
         else:
             written += output.get("data", {}).get("text/plain", "").rstrip() + "\n"
-    lines = [line.rpartition("\r")[2].rstrip() for line in written.split("\n")]
+    # A terminal's lines end in \r\n: of those, too, what stood there last is left.
+    lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in written.split("\n")]
     return "".join(f"{line}\n" for line in lines if line)
 
 

@@ -20,6 +20,7 @@ _NEEDS_RANKS = re.compile(r"%%?(?:distributed|scaling|ranks)\b")
 _LOCAL_OPTIONS = {
     "--name": True,
     "--auto-restart": False,
+    "--preload": True,
 }  # whether a value follows
 _START = "%load_ext rankroom\n%cluster start"
 
@@ -58,10 +59,10 @@ def script(notebook: Notebook, title: str, granted: bool) -> str:
     for number, cell in enumerate(notebook["cells"], 1):
         source = _source(cell)
         if cell["cell_type"] == "markdown" and source:
-            commented = "\n".join(f"# {line}".rstrip() for line in source.splitlines())
+            commented = "\n".join(map(_commented, source.split("\n")))
             parts.append(f"# %% [markdown]\n{commented}")
         elif cell["cell_type"] == "code" and source.strip():
-            if clash := next(filter(_MARK.fullmatch, source.splitlines()), ""):
+            if clash := next(filter(_MARK.fullmatch, source.split("\n")), ""):
                 raise UsageError(CLASH.format(number=number, line=clash))
             if added and number == added:
                 parts.append(f"# %% [added]\n# Nothing before this starts ranks.\n{_START}")
@@ -79,7 +80,7 @@ def cells_of(text: str) -> list[Cell]:
         if number is not None:
             found.append(Cell(number, "\n".join(lines).strip("\n")))
 
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if mark := _MARK.fullmatch(line):
             end()
             named = {"markdown": None, "added": 0}
@@ -96,7 +97,7 @@ def adapted(source: str, granted: bool) -> str:
     if source.lstrip().startswith("%%"):
         return source
     lines = []
-    for line in source.splitlines():
+    for line in source.split("\n"):
         new = _start(line, granted)
         lines += [line] if new == line else [f"# In the notebook: {line.strip()}", new]
     return "\n".join(lines)
@@ -126,12 +127,10 @@ def _start(line: str, granted: bool) -> str:
 def _added(cells: list[tuple[int, str]]) -> int:
     """The first cell that needs ranks, if none before it starts them; else 0."""
     for number, source in cells:
-        if (
-            any(_STARTS.fullmatch(line) for line in source.splitlines())
-            or "Cluster.local" in source
-        ):
+        lines = source.split("\n")
+        if any(map(_STARTS.fullmatch, lines)) or "Cluster.local" in source:
             return 0
-        if any(_NEEDS_RANKS.match(line.lstrip()) for line in source.splitlines()):
+        if any(_NEEDS_RANKS.match(line.lstrip()) for line in lines):
             return number
     return 0
 
@@ -142,9 +141,17 @@ def _code(notebook: Notebook) -> Iterator[tuple[int, str]]:
             yield number, _source(cell)
 
 
+def _commented(line: str) -> str:
+    commented = f"# {line}".rstrip()
+    # One that looks like a mark is moved aside, as text begins no cell.
+    return f"#  {line}" if _MARK.fullmatch(commented) else commented
+
+
 def _source(cell: dict[str, Any]) -> str:
+    """A cell's source, with the ends of lines that the script has when it is read."""
     source = cell["source"]
-    return "".join(source) if isinstance(source, list) else str(source)
+    text = "".join(source) if isinstance(source, list) else str(source)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 HEAD = """\

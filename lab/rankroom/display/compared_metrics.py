@@ -14,6 +14,7 @@ from rankroom.display.words import who
 from rankroom.errors import RecordError
 from rankroom.record.model import RunInfo
 from rankroom.record.store import RecordPaths, Store
+from rankroom.text.amounts import step_number
 
 NAMED = 5  # metrics of a run that has none of those that are shown
 NONE = "–"
@@ -109,7 +110,7 @@ def _last(curves: Mapping[int, Curve]) -> tuple[float | None, float]:
 
 
 def _cells(value: float | None, step: float) -> list[str]:
-    return [NONE, NONE] if value is None else [f"{value:.5g}", f"{step:g}"]
+    return [NONE, NONE] if value is None else [f"{value:.5g}", step_number(step)]
 
 
 def _weight(paths: RecordPaths) -> int:

@@ -18,6 +18,7 @@ from rankroom.display.text import one_line
 from rankroom.record.compared import has_metrics
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
+from rankroom.text.amounts import step_number
 
 if TYPE_CHECKING:  # importing it loads NumPy, which most cells do not need
     from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
@@ -92,7 +93,7 @@ def last_values(found: GrowingMetrics, others: Sequence[Other] = (), most: int =
         else:
             mean = sum(values.values()) / len(values)
             cells = [f"{each:.5g}" for each in (mean, min(values.values()), max(values.values()))]
-        rows.append([one_line(name, 40), f"{step:g}", *cells])
+        rows.append([one_line(name, 40), step_number(step), *cells])
     more = len(metrics.curves) - len(rows)
     return Table(head, rows).text() + (f"\n… and {more:,} more metrics" if more else "")
 
@@ -221,8 +222,8 @@ def _axes(scale: _Scale, steps: Sequence[float]) -> str:
     out.append(_text(LEFT - 4, _TOP + 6, f"{scale.high:.3g}"))
     if scale.low != scale.high:
         out.append(_text(LEFT - 4, bottom + 2, f"{scale.low:.3g}"))
-    out.append(_text(LEFT, bottom + 14, f"{steps[0]:g}", "start"))
-    out.append(_text(PANEL, bottom + 14, f"step {steps[1]:g}"))
+    out.append(_text(LEFT, bottom + 14, step_number(steps[0]), "start"))
+    out.append(_text(PANEL, bottom + 14, f"step {step_number(steps[1])}"))
     return "".join(out)
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankroom.errors import ANSWERED, NOT_ASKED, RecordError, UsageError
-from rankroom.record.model import RANK_ENDED, Json, Prompt, RunInfo, RunState
+from rankroom.record.model import RANK_ENDED, Json, Prompt, RunInfo, RunState, parse_event
 from rankroom.record.store import Store
 
 if TYPE_CHECKING:  # they need NumPy, which a kernel loads when there is something to compute
@@ -115,15 +114,18 @@ class Run:
     def events(self) -> list[Json]:
         """What ranks reported but logs, spans and metrics, as far as it is known."""
         skipped = (b'{"kind":"log"', b'{"kind":"spans"', b'{"kind":"metrics"')
-        return [json.loads(line) for line in self._lines() if not line.startswith(skipped)]
+        lines = (line for line in self._lines() if not line.startswith(skipped))
+        return [event for line in lines if (event := parse_event(line)) is not None]
 
     @property
     def results(self) -> dict[int, str]:
         """The last expression's value on each rank that had one, as text."""
         found = {}
         for line in self._lines():
-            if line.startswith(b'{"kind":"display"') and (event := json.loads(line)).get("result"):
-                found[int(event["rank"])] = str(event["data"].get("text/plain", ""))
+            if not line.startswith(b'{"kind":"display"'):
+                continue
+            if (event := parse_event(line)) is not None and event.get("result"):
+                found[event["rank"]] = str(event["data"].get("text/plain", ""))
         return dict(sorted(found.items()))
 
     @property
@@ -204,10 +206,10 @@ class Run:
     def _see_ends(self) -> None:
         for line in self._lines(self._read):
             self._read += len(line)
-            if line.startswith(b'{"kind":"status"'):
-                event: Any = json.loads(line)
-                if event["state"] in RANK_ENDED:
-                    self._ended.add(event["rank"])
+            if not line.startswith(b'{"kind":"status"'):
+                continue
+            if (event := parse_event(line)) is not None and event["state"] in RANK_ENDED:
+                self._ended.add(event["rank"])
 
     def _lines(self, begin: int = 0) -> Iterator[bytes]:
         with contextlib.suppress(OSError), self._store.paths(self.id).events.open("rb") as file:

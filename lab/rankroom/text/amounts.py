@@ -1,4 +1,4 @@
-"""How amounts are said, the same everywhere: times and sizes."""
+"""How amounts are said, the same everywhere: times, sizes and steps."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def size(count: float) -> str:
             break
         count /= 1000
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def step_number(step: float) -> str:
+    """The number of a step as a person says it: `41`, `1,234,567`, and `0.5` where that is one."""
+    return f"{step:,.0f}" if float(step).is_integer() and abs(step) < 1e15 else f"{step:g}"

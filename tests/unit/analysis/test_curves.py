@@ -242,6 +242,16 @@ def test_values_that_are_not_finite_are_said_of_their_ranks():
     assert noted([1.0, "Infinity", 2.0]) == ["loss is Infinity on rank 0 at step 1"]
 
 
+def test_steps_of_a_million_and_more_are_said_in_full():
+    late = {"loss": [(1_234_567, 0, 1), (1_234_568, 1, "NaN"), (1_234_569, 2, "NaN")]}
+    metrics = found(make_run(1), line(0, late)).metrics
+    assert notes_of(metrics.curves) == ["loss is NaN on rank 0 since step 1,234,568"]
+    same = [(2_000_000 + at, at, 1 / (1 + at)) for at in range(20)]
+    other = [*same[:12], *((step, t, value + 0.5) for step, t, value in same[12:])]
+    apart = found(make_run(2), line(0, {"loss": same}), line(1, {"loss": other})).metrics
+    assert "differs between ranks since step 2,000,012: " in notes_of(apart.curves)[0]
+
+
 # --- what is kept when a run is over --------------------------------------------------------------
 
 

@@ -224,6 +224,14 @@ def test_an_export_leaves_out_what_is_not_sound(tmp_path: Path):
     assert spans == [("n", 2, 2), ("?", 3, 3)]
 
 
+def test_a_category_of_which_nothing_is_sound_is_left_out(tmp_path: Path):
+    bad = event_line("spans", 0, 0, 1, cat="c", name=[0], start=[1], dur=[-1])
+    store, run = finished_record(tmp_path, bad)
+    data, events = exported(store, run.id)
+    assert breaches(data) == []
+    assert not [e for e in events if e["ph"] == "X"]
+
+
 def test_the_command_writes_the_very_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from click.testing import CliRunner
 

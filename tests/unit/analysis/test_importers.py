@@ -16,6 +16,7 @@ from rankroom.analysis.importers.chrome import Reader
 from rankroom.analysis.importers.lanes import MOST_NAMES
 from rankroom.analysis.importers.trace_file import rank_in_name
 from rankroom.analysis.importers.trace_repair import TraceError
+from rankroom.analysis.profile.of_run import profile_of
 from rankroom.record.store import Store
 
 Span = tuple[int, str, str, int, int]  # rank, category, name, start, duration
@@ -269,6 +270,12 @@ def test_beginnings_and_ends_that_do_not_match(bench: Bench):
     assert made.files[0].repaired == {"spans without an end": 2}
 
 
+def test_times_that_are_written_as_text(bench: Bench):
+    events = [x("a", 0, 1), x("b", "1000", "50"), x("c", "2000.5", 7), x("d", 3000, "8")]
+    _, spans = bench.read(bench.file(events))
+    assert plain(spans) == [("a", 0, 1), ("b", 1000, 50), ("c", 2000, 7), ("d", 3000, 8)]
+
+
 def test_a_hundred_spans_within_one_another(bench: Bench):
     events = [{"ph": "B", "ts": i, "pid": 0, "tid": 0, "name": f"n{i}"} for i in range(100)]
     events += [{"ph": "E", "ts": 200 + i, "pid": 0, "tid": 0} for i in range(100)]
@@ -372,6 +379,53 @@ def test_an_unpatched_horovods_file_tells_when_the_others_came(bench: Bench):
     assert any("rank 1: only when it became ready" in note for note in made.run.notes)
 
 
+def test_operations_in_horovods_cache_keep_their_place(bench: Bench):
+    """A cached operation is told without the moments at which ranks were ready."""
+    events = [
+        {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.grad.0"}},
+        # In another process set: rank 1 takes no part.
+        {"name": "process_name", "ph": "M", "pid": 2, "args": {"name": "allreduce.own"}},
+    ]
+    for n in range(100):
+        at, late = 10_000 * n, 61_000_000 if n == 99 else 0
+        for pid, ranks in ((1, (0, 1)), (2, (0,))):
+            events.append({"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": at, "pid": pid})
+            events += [
+                {"ph": "X", "name": str(rank), "ts": at + rank * late, "pid": pid, "dur": 0}
+                for rank in ranks
+                if n in (0, 99)
+            ]
+            events.append({"ph": "E", "ts": at + late + 4, "pid": pid})
+            events.append({"ph": "X", "name": "ALLREDUCE", "ts": at + late + 5, "pid": pid,
+                           "dur": 60})  # fmt: skip
+    made, spans = bench.read(bench.file(events))
+    shared = [
+        (rank, start, dur) for rank, cat, name, start, dur in spans
+        if cat == "collective" and json.loads(name)["tensor"] == "grad.0"
+    ]  # fmt: skip
+    cached = [(10_000 * n, 65) for n in range(99)]
+    assert [(start, dur) for rank, start, dur in shared if rank == 0] == [
+        *cached, (990_000, 61_000_065),
+    ]  # fmt: skip
+    assert [(start, dur) for rank, start, dur in shared if rank == 1] == [
+        *cached, (61_990_000, 65),
+    ]  # fmt: skip
+    assert len([1 for rank, *_ in spans if rank == 1]) == 100
+    assert made.run.notes[1:] == [
+        "when ranks became ready is unknown for 196 of 200 operations: "
+        "Horovod had them in its cache"
+    ]
+    said = profile_of(bench.store, made.run).diagnosis
+    assert "rank 1 arrives last in 1 % of 99 allreduces and costs 98 % of a step" in said
+
+
+def test_horovods_adasum_is_a_collective(bench: Bench):
+    _, spans = bench.read(bench.file(horovod(0, 2000).replace("ALLREDUCE", "ADASUM")))
+    together = [(rank, start) for rank, cat, _, start, _ in spans if cat == "collective"]
+    assert together == [(rank, 10_000 * n + 2000 * rank) for rank in (0, 1) for n in range(3)]
+    assert "adasum grad.0" in {json.loads(name)["name"] for _, _, name, _, _ in spans}
+
+
 def kineto(rank: int, **more: Any) -> dict[str, Any]:
     nccl = {
         "Collective name": "allreduce", "In msg nelems": 1000, "dtype": "BFloat16",
@@ -426,6 +480,46 @@ def test_gloos_calls_are_collectives(bench: Bench):
     ]
 
 
+@pytest.mark.parametrize("spelt", ["gpu_user_annotation", "gpu_user_Annotation"])
+def test_what_a_gpu_ran_within_an_annotation_is_no_second_one(bench: Bench, spelt: str):
+    names = ("ProfilerStep#3", "Optimizer.step#SGD.step", "enumerate(DataLoader)#_Single.__next__")
+    events = []
+    for n, name in enumerate(names):
+        events.append(x(name, 1000 * n, 900, 77, 77, cat="user_annotation"))
+        events.append(x(name, 1000 * n, 600, 0, 7, cat=spelt))
+    _, spans = bench.read(bench.file(kineto(0, traceEvents=events)))
+    found = [(cat, json.loads(name)["name"], dur) for _, cat, name, _, dur in spans]
+    assert [each for each in found if each[0] in ("step", "data")] == [
+        ("data", names[2], 900), ("step", names[1], 900), ("step", "ProfilerStep", 900),
+    ]  # fmt: skip
+    assert [dur for cat, _, dur in found if cat == spelt] == [600] * 3
+
+
+def test_a_kernels_own_name_tells_what_its_collective_is_where_that_is_called_otherwise(
+    bench: Bench,
+):
+    args = {"Collective name": "allreduce_of_some_other_kind"}
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+    trace = kineto(0, traceEvents=[x(name, 1, 2, 0, 7, cat="kernel", args=args)])
+    _, [(_, cat, define, _, _)] = bench.read(bench.file(trace))
+    assert (cat, json.loads(define)["op"]) == ("collective", "allreduce")
+
+
+def test_communication_that_a_gpu_computes_over_is_not_exposed(bench: Bench):
+    files = []
+    for rank in range(2):
+        events = []
+        for at in range(0, 400_000, 20_000):
+            events.append(x("gemm", at, 17_000, 0, 7, cat="kernel"))
+            name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+            events.append(x(name, at + 5000, 10_000, 0, 20, cat="kernel"))
+        files.append(bench.file(kineto(rank, traceEvents=events), f"{rank}.json"))
+    made, _ = bench.read(*files)
+    profile = profile_of(bench.store, made.run)
+    assert [(row.exposed, row.waiting) for row in profile.ranks] == [(0, 0)] * 2
+    assert profile.diagnosis == "steps 2–20: no rank stands out"
+
+
 # -- ranks and clocks
 
 
@@ -436,6 +530,13 @@ def test_gloos_calls_are_collectives(bench: Bench):
         ("timeline.2.json", 2), ("run2-rank0.pt.trace.json", 0), ("worker7.json", 7),
         ("vm_12345.1790000000.pt.trace.json", None), ("trace.json", None), ("r4.json", 4),
         ("trace_1.json", 1),
+        ("node01_4711.1790000000000000000.pt.trace.json", None),
+        ("gpu3_77.1790000000000.pt.trace.json.gz", None),
+        ("rank2_4711.1790000000000000000.pt.trace.json", 2),
+        ("rank2.1790000000000000000.pt.trace.json.gz", 2),
+        ("trace_2024-05-03.json", None), ("trace_20240503_1230.json", None),
+        ("2024-05-03T12:30:05.json", None), ("trace_2024-05-03.2.json", 2),
+        ("rank1_2024-05-03_12-30-05.json", 1),
     ],
 )  # fmt: skip
 def test_the_rank_in_a_files_name(name: str, rank: int | None):

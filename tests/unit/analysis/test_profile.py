@@ -290,6 +290,25 @@ def test_a_schedule_gives_back_the_waits_it_was_made_of(seed: int):
     }
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_gpu_computes_over_is_no_communication_alone(seed: int):
+    dice = random.Random(seed)
+    trace = Trace(2)
+    named = {**collective("allreduce", "g", "dist"), "kernel": "ncclDevKernel_AllReduce"}
+    for rank in range(2):
+        for step in range(8):
+            at = 20_000 * step
+            start, end = sorted(dice.sample(range(at, at + 20_000), 2))
+            trace.add(rank, "kernel", "gemm", at, dice.randrange(20_000))
+            trace.add(rank, "collective", named, start, end - start)
+            # One that is not on the GPU blocks, whatever the GPU does.
+            trace.add(rank, "collective", collective("barrier", "", "dist"), end, 500)
+    found = Profile.of(timeline_of(trace)).to_json()
+    for key, value in truth(trace)["profile"].items():
+        assert close(found[key], value), (key, found[key], value)
+    assert all(0 < row["exposed"] + row["waiting"] < 160_000 for row in found["ranks"])
+
+
 def test_a_loop_on_one_rank_has_a_speed_and_nobody_to_name():
     trace = Trace(1)
     train(trace, {0: 1_000_000}, lambda rank, step: 7_000, 20, [collective("allreduce", "g")])

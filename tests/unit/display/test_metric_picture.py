@@ -15,6 +15,7 @@ from test_display import saved
 
 from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
 from rankroom.display import bundle, metric_picture
+from rankroom.display.compared_metrics import Other, compared_values
 from rankroom.display.metric_picture import ROOM, last_values, metric_summary
 from rankroom.display.page import weight
 from rankroom.record.model import event_line
@@ -107,6 +108,19 @@ def test_last_values_of_few_ranks_and_of_many(tmp_path: Path):
     lines = last_values(found).splitlines()
     assert lines[2].split() == ["m0", "0", "4.5", "0.5", "8.5"]
     assert lines[-1] == "… and 8 more metrics"
+
+
+def test_steps_of_a_million_and_more_are_said_in_full(tmp_path: Path):
+    steps = [1_000_000, 2_345_678]
+    columns = {"name": [0, 0], "step": steps, "at": [1000, 1000], "value": [2, 1]}
+    line = event_line("metrics", 0, 1, 1, **{"from": 0, "define": ["loss"], **columns})
+    store, run = finished_record(tmp_path, line, size=1, has_metrics=True)
+    said = metric_summary(run, store)
+    assert said.table.splitlines()[2].split() == ["loss", "2,345,678", "1"]
+    assert ">1,000,000<" in said.picture and ">step 2,345,678<" in said.picture
+    found = GrowingMetrics(store.paths(run.id), run)
+    found.look()
+    assert "2,345,678" in compared_values(found, [Other("A", run, found)], 5)
 
 
 def test_the_output_has_them_and_stays_small(tmp_path: Path):

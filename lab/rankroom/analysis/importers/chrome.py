@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Hashable
+from math import trunc
 from typing import Any
 
 from rankroom.analysis.importers.lanes import Lane, Names
@@ -58,7 +59,7 @@ class Reader:
             try:
                 if event["ph"] == "X":
                     ts = event["ts"]
-                    start = int(ts)
+                    start = trunc(ts)  # unlike int(), it takes no text
                     # Ends are rounded alike, so that what is within another stays within.
                     dur = int(ts + event["dur"]) - start
                     lane = lanes[event["pid"], event["tid"], event["cat"]]

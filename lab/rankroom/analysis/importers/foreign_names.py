@@ -22,6 +22,9 @@ _CATEGORIES = {
     "gpu_memset": "kernel",
     "user_annotation": "user",
 }
+# Where the kernels launched within an annotation ran, under the annotation's own name. Kineto has
+# spelt it in two ways.
+_ON_GPU = "gpu_user_annotation"
 # Words of NCCL's kernels, of annotations such as `nccl:all_reduce` and of `Collective name`.
 _OPERATIONS = {
     "allreduce": "allreduce",
@@ -52,6 +55,8 @@ _SIZES = {
 def recognise(category: str, define: Json) -> tuple[str, Json]:
     """Our category of a span, or the file's own, and what to write about it."""
     name = define["name"]
+    if category.lower() == _ON_GPU:
+        return category, define  # its step, or its load, is the annotation's
     if category in ("kernel", "user_annotation", "cpu_op") and (found := _collective(name, define)):
         return "collective", found
     if name.startswith("enumerate(DataLoader)#"):
@@ -73,8 +78,9 @@ def _collective(name: str, args: Json) -> Json | None:
     kernel, annotation = _KERNEL.match(name), _ANNOTATION.match(name)
     if not (kernel or annotation or (name.startswith("nccl") and "Collective name" in args)):
         return None
-    word = str(args.get("Collective name") or (kernel or annotation)[1])  # type: ignore[index]
-    operation = _OPERATIONS.get(re.sub(r"[^a-z]", "", word.lower()))
+    words = [args.get("Collective name"), *(found[1] for found in (kernel, annotation) if found)]
+    plain = (re.sub(r"[^a-z]", "", str(word).lower()) for word in words)
+    operation = next((_OPERATIONS[word] for word in plain if word in _OPERATIONS), None)
     if operation is None:
         return None
     found: Json = {"name": operation, "op": operation, "library": "dist"}

@@ -1,8 +1,9 @@
 """Horovod's own timelines, in which every tensor is a process.
 
 Rank 0 coordinates: its file tells when each rank became ready for a tensor, as moments named by
-the rank within NEGOTIATE. Other ranks write a file only where Horovod was built for it, and theirs
-tell what they did, not when they came.
+the rank within NEGOTIATE; but not of operations that are in Horovod's cache, as most are after the
+first step. Other ranks write a file only where Horovod was built for it, and theirs tell what they
+did, not when they came.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Key = tuple[str, str, int]  # operation, tensor, and which of these it is
 
 EPOCH = "start_time_since_epoch_in_micros"
 _NEGOTIATE = "NEGOTIATE_"
-_OPERATIONS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER", "BARRIER")
+_OPERATIONS = (
+    "ALLREDUCE", "ADASUM", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER", "BARRIER",
+)  # fmt: skip
 _OPERATION = re.compile(rf"^(?:{'|'.join(_OPERATIONS)})$")
 _PREFIX = re.compile(r"^(?:allreduce|allgather|broadcast|alltoall|reducescatter)\.(?=.)")
 
@@ -52,6 +55,14 @@ class Timeline:
     def ready(self) -> set[int]:
         """The ranks whose arrival this file tells."""
         return {rank for done in self.done for rank in done.ready}
+
+    @property
+    def members(self) -> dict[tuple[str, str], set[int]]:
+        """The ranks that take part in an operation on a tensor, as far as this file tells."""
+        found: dict[tuple[str, str], set[int]] = {}
+        for done in self.done:
+            found.setdefault((done.op, done.tensor), set()).update(done.ready)
+        return found
 
 
 def read(reader: Reader) -> Timeline:

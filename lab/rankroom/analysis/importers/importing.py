@@ -189,18 +189,25 @@ def _ranks(files: list[TraceFile], notes: list[str]) -> list[_Rank]:
             lane = horovod_trace.collectives(file.timeline, number, file.names, ready)
             rest = [each for each in ranks[number].lanes if each[0] != "collective"]
             ranks[number].lanes = [("collective", lane, file.names), *rest]
-    only = sorted(told.timeline.ready - set(ranks))
+    every, members = told.timeline.ready, told.timeline.members
+    only = sorted(every - set(ranks))
     for number in only:
         lane = Lane()
         for done in told.timeline.done:
-            if number in done.ready:
-                begin = min(done.ready[number], done.end)
+            # Where no rank's arrival is told, all begin as rank 0 does.
+            if number in (done.ready or members[done.op, done.tensor] or every):
+                begin = min(done.ready.get(number, done.begin), done.end)
                 lane.add(told.names.number(*horovod_trace.words(done)), begin, done.end - begin)
         ranks[number] = _Rank(number, None, [("collective", lane, told.names)])
     if only:
         others = ", ".join(map(str, only))
         notes.append(
             f"rank {others}: only when it became ready, as rank 0 saw it; its own file is not here"
+        )
+    if unknown := sum(not done.ready for done in told.timeline.done):
+        notes.append(
+            f"when ranks became ready is unknown for {unknown:,} of {len(told.timeline.done):,} "
+            "operations: Horovod had them in its cache"
         )
     return [ranks[number] for number in sorted(ranks)]
 

@@ -28,6 +28,10 @@ _RANK = re.compile(r"(?:^|[^a-z])ranks?[ _:#.=-]*(\d{1,6})\b", re.I)
 _IN_NAME = re.compile(
     r"(?:rank|worker|process|proc|node)[ _.=-]*(\d{1,6})(?!\d)|(?:^|[._-])r?(\d{1,4})(?=\.|$)", re.I
 )
+_RANK_IN_NAME = re.compile(r"(?<![a-z])rank[ _.=-]*(\d{1,6})(?!\d)", re.I)
+# What PyTorch's tensorboard_trace_handler calls its files: host, process, time.
+_OF_A_PROCESS = re.compile(r"_\d+\.\d{10,}\.pt\.trace\.json", re.I)
+_DATE = re.compile(r"(?<!\d)(?:19|20)\d\d([-_.]?)\d\d\1\d\d(?!\d)(?:[-_.T ]\d\d(?:[-_.:]?\d\d)+)?")
 _SUFFIXES = re.compile(r"(\.(gz|json|txt|pt|trace|log))+$", re.I)
 # Microseconds since 1970 that a trace may have: from 2001 to 2100.
 _EPOCHS = range(1_000_000_000_000_000, 4_102_444_800_000_000)
@@ -119,9 +123,14 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
 
 
 def rank_in_name(path: Path) -> int | None:
-    """The rank that a file's name tells, as in `trace.rank3.json` and `timeline.3.json`."""
+    """The rank that a file's name tells, as in `trace.rank3.json` and `timeline.3.json`.
+
+    The numbers of hosts and processes, and those of a date, are none.
+    """
     told = re.search(r"\.rank(\d{1,6})$", path.name)  # behind everything: Horovod's own way
-    found = [told] if told else list(_IN_NAME.finditer(_SUFFIXES.sub("", path.name)))
+    form = _RANK_IN_NAME if _OF_A_PROCESS.search(path.name) else _IN_NAME
+    name = _DATE.sub("", _SUFFIXES.sub("", path.name))
+    found = [told] if told else list(form.finditer(name))
     # What comes last says more: `run2-rank0.json`.
     return next((int(number) for number in found[-1].groups() if number), None) if found else None
 

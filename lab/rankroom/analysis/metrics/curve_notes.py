@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankroom.analysis.metrics.curves import Columns, Curve, Floats
+from rankroom.text.amounts import step_number
 from rankroom.text.rank_ranges import name_ranks
 
 MOST = 20  # notes
@@ -40,9 +41,9 @@ def _bad(name: str, ranks: Mapping[int, Curve]) -> list[str]:
             step, _, value = curve.bad[0]
             same.setdefault((value, step), []).append(rank)
     return [
-        f"{name} is {value} on {name_ranks(on)} since step {step:g}"
+        f"{name} is {value} on {name_ranks(on)} since step {step_number(step)}"
         if all(_stays(ranks[rank]) for rank in on)
-        else f"{name} is {value} on {name_ranks(on)} at step {step:g}"
+        else f"{name} is {value} on {name_ranks(on)} at step {step_number(step)}"
         for (value, step), on in same.items()
     ]
 
@@ -71,7 +72,7 @@ def _difference(name: str, ranks: Mapping[int, Curve]) -> str:
     other = int(np.argmax(np.abs(apart - apart[base])))
     one, two = sorted((base, other))
     return (
-        f"{name} differs between ranks since step {steps[first]:g}: "
+        f"{name} differs between ranks since step {step_number(steps[first])}: "
         f"rank {numbers[one]} {apart[one]:.6g}, rank {numbers[two]} {apart[two]:.6g}"
     )
 

@@ -20,7 +20,7 @@ from rankroom.record.store import RecordPaths, Store
 from rankroom.record.tail import lines_after
 from rankroom.system.files import write_atomically
 
-RULES = 2  # of docs/profile-rules.md; a profile.json that followed others is not taken
+RULES = 3  # of docs/profile-rules.md; a profile.json that followed others is not taken
 
 
 def profile_of(store: Store, run: RunInfo) -> Profile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from rankroom.analysis.profile.intervals import (
 )
 from rankroom.analysis.profile.rows import RankTimes
 from rankroom.analysis.timeline import Column, Timeline
+from rankroom.record.model import Json
 
 SET_UP = "setup"  # the category of what Rankroom itself does before a rank's cell begins
 PARTS = ("compute", "data", "waiting", "exposed", "idle")
@@ -119,17 +121,23 @@ class Shares:
 
     def _blocks(self, rank: int) -> Intervals:
         """When the rank's main thread was blocked in communication."""
+        if self._any_wait:
+            blind, _ = self._calls(rank, lambda named: named.get("library") == _BLOCKS_UNSEEN)
+            return joined(self._union(rank, "wait"), blind)
+        # No one saw a thread wait, and a GPU may compute while it communicates.
+        on_gpu, others = self._calls(rank, lambda named: isinstance(named.get("kernel"), str))
+        return joined(others, without(on_gpu, self._union(rank, "kernel")))
+
+    def _calls(self, rank: int, is_one: Callable[[Json], bool]) -> tuple[Intervals, Intervals]:
+        """When the rank was in collectives whose name is such a one, and when in others."""
         calls = self.collectives.calls[rank]
-        if not self._any_wait:
-            return union(calls.start, calls.end)
-        named = self.timeline.named
-        unseen = [
-            number
-            for number in np.unique(calls.numbers).tolist()
-            if named(rank, number).get("library") == _BLOCKS_UNSEEN
-        ]
-        blind = np.isin(calls.numbers, unseen)
-        return joined(self._union(rank, "wait"), union(calls.start[blind], calls.end[blind]))
+        numbers = np.unique(calls.numbers).tolist()
+        chosen = [each for each in numbers if is_one(self.timeline.named(rank, each))]
+        mine = np.isin(calls.numbers, chosen)
+        return (
+            union(calls.start[mine], calls.end[mine]),
+            union(calls.start[~mine], calls.end[~mine]),
+        )
 
     def _union(self, rank: int, cat: str) -> Intervals:
         _, start, end = self.timeline.lane(rank, cat).columns()
