@@ -182,7 +182,7 @@ def test_slurm_that_is_down(machines: Machines, check: Say):
     finally:
         machines.run("ctl", ["slurmctld"])
         machines.until_idle()
-    assert "✗ scheduler: test: `env" in said
+    assert "✗ scheduler: test: `squeue" in said
     assert "Unable to contact slurm controller" in said
     assert "down or being restarted" in said
     assert "✓ Python with Rankroom" in said
@@ -196,7 +196,7 @@ def test_a_controller_that_is_gone(machines: Machines, check: Say):
     finally:
         machines.boot("ctl")
         machines.until_idle()
-    assert "✗ scheduler: test: `env" in said
+    assert "✗ scheduler: test: `squeue" in said
     # Slurm's own time limit or ours, whichever comes first.
     assert "did not answer in time" in said or "Unable to contact" in said
     assert "✓ Python with Rankroom" in said
